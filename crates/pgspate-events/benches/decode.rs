@@ -1,18 +1,20 @@
-//! Change events a second, by format: small rows of one table.
+//! Measures decoded events per second, by format, for small rows of one table.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pgspate_events::SourceTable;
-use pgspate_events::decode::{Canal, Debezium, Decode, Dms, DmsOptions, Maxwell, TargetTypes, Wal2json};
+use pgspate_events::decode::{
+    Canal, Debezium, Decode, Dms, DmsOptions, Maxwell, TargetTypes, Wal2json,
+};
 
 const RECORDS: usize = 1000;
 
-struct Orders;
+struct OrderColumnTypes;
 
-impl TargetTypes for Orders {
-    fn of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
+impl TargetTypes for OrderColumnTypes {
+    fn type_of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
         Some(match column {
             "id" => "int8".into(),
             "qty" => "int4".into(),
@@ -79,14 +81,14 @@ fn dms(id: usize) -> String {
     format!("U,{id},5,10.50,a small note,2024-03-01 10:00:00.123456")
 }
 
-/// A format's name, a record of it, and its decoder.
-type Format = (&'static str, fn(usize) -> String, Box<dyn Decode>);
+/// The name of a format, its record for an id, and its decoder.
+type BenchedFormat = (&'static str, fn(usize) -> String, Box<dyn Decode>);
 
 fn rates(criterion: &mut Criterion) {
     let columns = ["id", "qty", "price", "note", "at"].map(str::to_owned).to_vec();
     let table = Some(SourceTable { schema: Some("shop".to_owned()), table: "orders".to_owned() });
     let options = DmsOptions { table, columns: Some(columns), ..DmsOptions::default() };
-    let formats: [Format; 6] = [
+    let formats: [BenchedFormat; 6] = [
         ("debezium", debezium, Box::new(Debezium::default())),
         ("debezium with schema", with_schema, Box::new(Debezium::default())),
         ("wal2json", wal2json, Box::new(Wal2json::new())),
@@ -103,7 +105,7 @@ fn rates(criterion: &mut Criterion) {
             bencher.iter(|| {
                 for record in &records {
                     events.clear();
-                    decoder.decode(record.as_bytes(), &Orders, &mut events).unwrap();
+                    decoder.decode(record.as_bytes(), &OrderColumnTypes, &mut events).unwrap();
                     black_box(&events);
                 }
             });

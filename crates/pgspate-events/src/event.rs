@@ -1,27 +1,27 @@
-//! One change of one row, as every format of change streams comes to be.
+//! The change event: one change of one row, into which every format is decoded.
 //!
-//! Values are text as PostgreSQL's input functions take it: numbers are never made into floating
-//! point on the way. A column that an event says nothing of is absent, which is not NULL.
+//! Values are text that PostgreSQL's input functions read; no number becomes floating point on the
+//! way. A column that an event does not give is absent. Absent is not NULL.
 
 use std::sync::Arc;
 
-/// What a change does.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
-    /// A row comes to be. It may be there already when a stream is read again.
+    /// A row is inserted. When a stream is read again, the target may have the row already.
     Insert,
-    /// Columns of a row change; of its key too, when [`ChangeEvent::old`] has another one.
+    /// Columns of a row change. The key changes too if [`ChangeEvent::old`] has another key.
     Update,
-    /// A row goes.
+    /// A row is deleted.
     Delete,
-    /// All rows of the table go.
+    /// All rows of the table are deleted.
     Truncate,
-    /// A row as it was when the stream began: an insert that may find its row there.
+    /// A row that existed when the stream began. The target may have the row already.
     Snapshot,
 }
 
 impl ChangeKind {
-    /// What it is called in messages.
+    /// Returns its name in messages.
     pub fn name(self) -> &'static str {
         match self {
             ChangeKind::Insert => "insert",
@@ -33,28 +33,28 @@ impl ChangeKind {
     }
 }
 
-/// A table, as the source names it.
+/// A table's name in the source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceTable {
-    /// The schema; of sources that have databases only, the database.
+    /// The schema, or the database if the source has no schemas.
     pub schema: Option<String>,
-    /// The table.
+    /// The name of the table.
     pub table: String,
 }
 
-/// What an event says of a column.
+/// A column's value in an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventValue {
-    /// Nothing: it stays as it is.
+    /// The event does not give the column, which keeps its value.
     Absent,
-    /// It is NULL.
+    /// NULL.
     Null,
-    /// It is this, as the input function of its type reads it.
+    /// A value, as the input function of the column's type reads it.
     Text(Box<str>),
 }
 
 impl EventValue {
-    /// About how many bytes of memory it takes.
+    /// Estimates the memory that the value takes, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         size_of::<EventValue>()
             + match self {
@@ -64,57 +64,63 @@ impl EventValue {
     }
 }
 
-/// Columns and what they hold, in the same order and of the same number.
+/// A row image of an event: columns and their values, in the same order.
 ///
-/// The names are shared by the events of a table, so that equal pointers mean equal columns.
+/// Events of a table share the list of names. Equal pointers mean equal columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRow {
-    /// The names, as the source spells them.
+    /// The columns' names, as the source spells them.
     pub columns: Arc<[Box<str>]>,
-    /// What each of them holds.
+    /// The columns' values.
     pub values: Vec<EventValue>,
 }
 
-/// Where an event stands in its stream.
+/// The place of an event in the source: transaction and count.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventOrigin {
-    /// The source's own word for it, such as an LSN or a file's name and line: for people.
+    /// The place as the source writes it, such as an LSN or a file's name and line.
     pub source: Box<str>,
-    /// The transaction of the source, where events name it.
+    /// The source's transaction, if the events name it.
     pub transaction: Option<Box<str>>,
-    /// Counts the events of the stream from 0; the same event has the same one whenever it is read.
+    /// The event's number in the stream, from 0. It is the same each time the stream is read.
     pub ordinal: u64,
 }
 
-/// A change.
+/// A change of one row, or a truncate of one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeEvent {
-    /// Of which table.
+    /// The table whose row changes.
     pub table: Arc<SourceTable>,
-    /// What it does.
+    /// The kind of change.
     pub op: ChangeKind,
-    /// The row as it is after the change: of an insert, update and snapshot.
+    /// The row after the change: for an insert, an update and a snapshot row.
     pub new: Option<EventRow>,
-    /// What is known of the row before the change: its key at least, of a delete; of an update only
-    /// when the source tells it. With replica identity full the whole row.
+    /// The row before the change, as far as the source gives it. A delete gives the key at least;
+    /// an update may give nothing. With `replica identity full` it is the whole row.
     pub old: Option<EventRow>,
-    /// The columns that identify a row, where the source names them; the target's primary key else.
+    /// The columns that identify a row, if the source names them. If not, the target's primary key
+    /// does.
     pub key: Option<Arc<[Box<str>]>>,
-    /// Where it stands.
-    pub position: EventOrigin,
-    /// The transaction of the source ends with it, or the source has none: a commit may follow.
+    /// Its place in the source.
+    pub origin: EventOrigin,
+    /// Whether a commit may follow: the event ends a transaction of the source, or the source names
+    /// no transactions.
     pub ends_transaction: bool,
 }
 
 impl ChangeEvent {
-    /// A change from the old row to the new one, after which a commit may follow. Nothing else is
-    /// known of it.
-    pub(crate) fn of(table: Arc<SourceTable>, op: ChangeKind, old: Option<EventRow>, new: Option<EventRow>) -> ChangeEvent {
-        let (key, position) = (None, EventOrigin::default());
-        ChangeEvent { table, op, new, old, key, position, ends_transaction: true }
+    /// Returns an event without key and origin, after which a commit may follow.
+    pub(crate) fn of(
+        table: Arc<SourceTable>,
+        op: ChangeKind,
+        old: Option<EventRow>,
+        new: Option<EventRow>,
+    ) -> ChangeEvent {
+        let (key, origin) = (None, EventOrigin::default());
+        ChangeEvent { table, op, new, old, key, origin, ends_transaction: true }
     }
 
-    /// About how many bytes of memory it takes.
+    /// Estimates the memory that the event takes, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         let rows = [&self.new, &self.old].into_iter().flatten();
         let values = rows.flat_map(|row| &row.values).map(EventValue::held_bytes);

@@ -1,22 +1,23 @@
-//! The events of a batch, packed: what folding reads, and what is gone back to after a refusal.
+//! The log of a batch's events, packed. Folding reads the log; the writer reads it again after a
+//! refusal.
 //!
-//! A value is a span of one buffer. Rows are as wide as the table was when they were added, in the
-//! table's order of columns, so that an event costs its bytes and eight more for each column.
+//! A value is a span of one buffer. A row has one cell for each column that its table had when the
+//! row was added, in the table's order. An event costs its text and eight bytes for each column.
 
 use super::event::{ChangeKind, EventValue};
-use crate::{Error, ErrorKind, Result, EventPlace};
+use crate::{Error, ErrorKind, EventPlace, Result};
 
-/// Longest text of one batch: spans are of 32 bits.
+/// The longest text of one batch: offsets have 32 bits.
 const BYTES_MAX: usize = u32::MAX as usize - 2;
 
-/// What an event says of a column.
+/// A column's value in a logged row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoggedValue<'a> {
-    /// Nothing.
+    /// The event does not give the column.
     Absent,
-    /// It is NULL.
+    /// NULL.
     Null,
-    /// It is this.
+    /// A value, as the input function of the column's type reads it.
     Text(&'a [u8]),
 }
 
@@ -29,39 +30,39 @@ struct Span {
 const ABSENT: u32 = u32::MAX;
 const NULL: u32 = u32::MAX - 1;
 
-/// Where the cells of a row begin.
+/// A row in the log: the index of its first cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoggedRow(u32);
 
-/// One of an event's two rows.
+/// One of an event's two row images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowImage {
-    /// As it is after the event; what is absent there as it was before.
+    /// The row after the event.
     New,
-    /// As it was before the event; what is absent there as it is after.
+    /// The row before the event.
     Old,
 }
 
-/// An event.
+/// An event in the log.
 #[derive(Debug, Clone)]
 pub struct LoggedEvent {
-    /// Which of the tables.
+    /// The index of its table.
     pub table: usize,
-    /// What became of the row.
+    /// The kind of change.
     pub op: ChangeKind,
     /// The row as it is after the event.
     pub new: Option<LoggedRow>,
-    /// The row, or its key, as it was before.
+    /// The row, or its key, as it was before the event.
     pub old: Option<LoggedRow>,
-    /// Cells of each row.
+    /// The number of cells in each of its rows.
     pub width: u16,
-    /// The new row has all that the stream ever says of such a row.
+    /// Whether the new row has all columns that the stream gives of such rows.
     pub is_complete: bool,
-    /// A transaction of the source ends with it, as far as its events are here.
-    pub ends: bool,
-    /// Where it stands in its source.
+    /// Whether it is the last event of its source transaction in this log.
+    pub ends_transaction: bool,
+    /// Its place in the source.
     pub event_place: EventPlace,
-    /// How many events of the stream there are before it.
+    /// The number of events before it in the stream.
     pub ordinal: u64,
 }
 
@@ -74,9 +75,12 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Adds a row of `width` cells of which `values` says those at the places that `columns` gives;
-    /// `None` there is passed over.
-    pub fn row(
+    /// Adds a row of `width` cells. Each of `values` goes to the cell that `columns` names at the
+    /// same index; values whose cell is `None` are left out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] if the batch would have more than 4 GiB of text.
+    pub fn add_row(
         &mut self,
         width: usize,
         columns: &[Option<u16>],
@@ -107,25 +111,26 @@ impl EventLog {
         Ok(LoggedRow(start as u32))
     }
 
-    /// Adds an event whose rows were added.
+    /// Adds an event, after its rows.
     pub fn push(&mut self, change: LoggedEvent) {
         self.changes.push(change);
     }
 
-    /// A transaction of the source has ended, of which the last events need not be here.
+    /// Marks the last event as the end of its source transaction. Later events of the transaction
+    /// were left out of the log.
     pub fn end_transaction(&mut self) {
         if let Some(last) = self.changes.last_mut() {
-            last.ends = true;
+            last.ends_transaction = true;
         }
     }
 
-    /// Gives back the last row that was added, which belongs to no event.
-    pub fn forget(&mut self, row: LoggedRow) {
+    /// Removes the row that was added last and belongs to no event.
+    pub fn remove_last_row(&mut self, row: LoggedRow) {
         self.spans.truncate(row.0 as usize);
     }
 
-    /// Gives back the last event with its rows.
-    pub fn take_back(&mut self) {
+    /// Removes the last event with its rows.
+    pub fn remove_last_event(&mut self) {
         let Some(change) = self.changes.pop() else { return };
         for row in [change.new, change.old].into_iter().flatten() {
             let start = (row.0 as usize).min(self.spans.len());
@@ -133,18 +138,18 @@ impl EventLog {
         }
     }
 
-    /// The events.
+    /// Returns the events in order.
     pub fn changes(&self) -> &[LoggedEvent] {
         &self.changes
     }
 
-    /// Bytes of memory that the events take.
+    /// Returns the memory that the events take, in bytes.
     pub fn held_bytes(&self) -> u64 {
         let fixed = size_of_val(&*self.spans) + size_of_val(&*self.changes);
         (self.bytes.len() + fixed) as u64
     }
 
-    /// What a row says of a column.
+    /// Returns a column's value in a row of `width` cells.
     pub fn cell(&self, width: u16, row: LoggedRow, column: usize) -> LoggedValue<'_> {
         if column >= usize::from(width) {
             return LoggedValue::Absent;
@@ -157,9 +162,15 @@ impl EventLog {
         }
     }
 
-    /// What one row of an event says of a column, and where it says nothing, the other one.
-    pub fn either(&self, change: &LoggedEvent, which: RowImage, column: usize) -> LoggedValue<'_> {
-        let (first, second) = match which {
+    /// Returns a column's value in one row image of an event, or, if it is absent there, in the
+    /// other image.
+    pub fn cell_in_either(
+        &self,
+        change: &LoggedEvent,
+        image: RowImage,
+        column: usize,
+    ) -> LoggedValue<'_> {
+        let (first, second) = match image {
             RowImage::New => (change.new, change.old),
             RowImage::Old => (change.old, change.new),
         };

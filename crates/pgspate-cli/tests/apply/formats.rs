@@ -80,7 +80,7 @@ fn debezium_with_what_the_target_has_no_column_for() {
     case.put("s.ndjson", &event);
     let run = apply(&case, "s.ndjson --quiet");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
-    assert!(run.stderr.contains("geometries are not read"), "{}", run.stderr);
+    assert!(run.stderr.contains("geometry values are not supported"), "{}", run.stderr);
     applied(&case, &event, "--unknown-columns ignore");
     assert_eq!(rows(&case, "t"), "(1,-100:00:00)");
 }
@@ -255,6 +255,7 @@ fn parquet_files_of_dms() {
     error: the rows do not name their table
       at: b.parquet, line 1
 
-    hint: DMS has it in the names of its folders only; name the table with `--source-table`.
+    hint: DMS writes it only into the names of its folders. Name the table with
+          … `--source-table`.
     ");
 }

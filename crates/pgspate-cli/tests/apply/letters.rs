@@ -166,7 +166,7 @@ fn a_transaction_of_wal2json_that_is_cut_off_is_not_passed_over() {
         let cut: String = events.lines().take(count).map(|line| format!("{line}\n")).collect();
         case.put("s.ndjson", cut);
         let refusal = apply(&case, "s.ndjson --quiet").refusal();
-        assert!(refusal.contains("the input ends within a transaction of the source"), "{refusal}");
+        assert!(refusal.contains("the input ends within a source transaction"), "{refusal}");
     }
 }
 
@@ -219,11 +219,11 @@ fn a_stream_in_no_format_is_told_by_its_keys() {
     let case = Case::new(T);
     case.put("s.ndjson", "{\"id\":1,\"secret\":\"value\"}\n".repeat(200));
     insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
-    error: the format of the events is not known by their first record: it is an object
-          … with "id", "secret"
+    error: could not detect the format of the events from their first record: it is an
+          … object with "id", "secret"
       at: s.ndjson, line 1
 
-    hint: Name it with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate.
+    hint: Name the format with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate.
     "#);
     // A later record tells the format of those before it, too.
     let flat = |id: u32, rest: &str| format!("{{\"id\":{id},\"v\":1{rest}}}\n");

@@ -1,23 +1,23 @@
-//! Canal's flat messages: rows of MySQL's binary log, many in a message.
+//! Decodes Canal's flat messages: rows of MySQL's binary log, many in a message.
 //!
-//! Every value is a string, bytes with a character for each of them. What Flink writes in this
-//! format names no types, and often no table; its bytes are base64. Rows are whole, and an update
-//! tells the columns that it changed as they were before. Statements about tables are passed over,
-//! but for TRUNCATE.
+//! Every value is a string; bytes have one character each. Flink's messages in this format name no
+//! types, often no table, and spell bytes as base64. Rows are whole. An update also gives the old
+//! values of the changed columns. Of statements about tables only TRUNCATE has an event.
 
-use super::cast::{ByteSpelling, TypeFamily, JsonSpelling};
 use super::json::{Json, is_nothing, malformed};
-use super::mysql::Record;
-use super::room::RecordBudget;
-use super::shape::{SourceTables, cells, overlay};
+use super::json_values::{ByteSpelling, JsonSpelling, TypeFamily};
+use super::mysql_record::MysqlRecord;
+use super::record_budget::RecordBudget;
+use super::source_tables::{SourceTables, cells, overlay};
 use super::{Decode, TargetTypes};
-use crate::{ChangeEvent, SourceTable, ChangeKind, Result};
+use crate::{ChangeEvent, ChangeKind, Result, SourceTable};
 
 const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Latin1, json_strings: false };
-/// Flink's.
+/// The spelling of messages without types, which Flink writes.
 const TYPELESS: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
 
-/// What is done to tables, and what Canal and TiCDC say of themselves.
+/// The `type`s of messages without an event: schema changes, and messages of Canal and TiCDC about
+/// themselves.
 const PASSED_OVER: [&str; 12] = [
     "CREATE",
     "ALTER",
@@ -32,7 +32,7 @@ const PASSED_OVER: [&str; 12] = [
     "MHEARTBEAT",
     "TIDB_WATERMARK",
 ];
-/// What a message's `type` is, but for the rare ones.
+/// The usual `type`s of messages.
 pub(super) const TYPES: [&str; 11] = [
     "INSERT", "UPDATE", "DELETE", "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "QUERY",
     "CINDEX", "DINDEX",
@@ -42,24 +42,24 @@ pub(super) const TYPES: [&str; 11] = [
 #[derive(Debug, Default)]
 pub struct Canal {
     tables: SourceTables<TypeFamily>,
-    /// Of messages that name none.
+    /// The table of messages that name none.
     table: Option<SourceTable>,
 }
 
 impl Canal {
-    /// A decoder at the beginning of a stream.
+    /// Returns a decoder at the beginning of a stream.
     pub fn new() -> Canal {
         Canal::default()
     }
 
-    /// The same, of messages that do not name their table.
-    pub(super) fn of_table(table: Option<SourceTable>) -> Canal {
+    /// Returns a decoder that takes `table` as the table of messages that name none.
+    pub(super) fn for_table(table: Option<SourceTable>) -> Canal {
         Canal { table, ..Canal::default() }
     }
 
     fn rows(
         &mut self,
-        message: &Record<'_>,
+        message: &MysqlRecord<'_>,
         op: ChangeKind,
         types: &dyn TargetTypes,
         events: &mut Vec<ChangeEvent>,
@@ -82,9 +82,9 @@ impl Canal {
         };
         let mut olds = message.old.and_then(Json::array);
         let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
-        let mut room = RecordBudget::default();
+        let mut budget = RecordBudget::default();
         while let Some(mut row) = rows.next_object("a row")? {
-            let cast = &mut |value, form: &TypeFamily| spelling.cast(value, form);
+            let cast = &mut |value, family: &TypeFamily| spelling.cast(value, family);
             let data = table.row(&row.rest()?, types, &learn, cast)?;
             rows.close_object(row);
             let changed = olds.as_mut().map(|olds| olds.next()).transpose()?.flatten();
@@ -93,9 +93,10 @@ impl Canal {
                 let changed = cells(changed, "\"old\"")?;
                 old = Some(overlay(&data, &table.row(&changed, types, &learn, cast)?));
             }
-            let (new, old) = if op == ChangeKind::Delete { (None, Some(data)) } else { (Some(data), old) };
+            let (new, old) =
+                if op == ChangeKind::Delete { (None, Some(data)) } else { (Some(data), old) };
             let event = event(new, old);
-            room.take_event(&event)?;
+            budget.take_event(&event)?;
             events.push(event);
         }
         if let Some(last) = events.last_mut() {
@@ -106,13 +107,18 @@ impl Canal {
 }
 
 impl Decode for Canal {
-    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
+    fn decode(
+        &mut self,
+        record: &[u8],
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
         if is_nothing(record) {
             return Ok(());
         }
-        let message = Record::read(record)?;
+        let message = MysqlRecord::read(record)?;
         let Some(ty) = message.ty else {
-            return Err(malformed("a message of Canal's has a \"type\", this one has none"));
+            return Err(malformed("the Canal message has no \"type\""));
         };
         let op = match ty.text()?.as_ref() {
             "TRUNCATE" => ChangeKind::Truncate,
@@ -131,8 +137,8 @@ impl Decode for Canal {
         done
     }
 
-    /// With `binlog_row_image` of minimal or noblob.
-    fn leaves_out(&self) -> bool {
+    /// With MySQL's `binlog_row_image` set to minimal or noblob, updates omit unchanged columns.
+    fn omits_unchanged(&self) -> bool {
         true
     }
 }

@@ -1,41 +1,44 @@
-//! A record's JSON, taken apart where it is looked at and stepped over elsewhere.
+//! A lazy JSON reader: only the values that a decoder asks for are parsed.
 //!
-//! Values are slices of the record: a number stays the characters that it is, a string is unescaped
-//! when its text is asked for. The grammar is checked on the way, all of it by an object's end.
+//! Values are slices of the record. A number keeps its characters, and a string is unescaped when
+//! its text is asked for. The grammar of an object has been checked when its end is reached.
 
 use std::borrow::Cow;
 
 use crate::{Error, ErrorKind, Result};
-use pgspate_input::json::{Scalar, key_end, skip_space, unescape, value};
+use pgspate_input::json::{JsonKind, key_end, skip_space, unescape, value_end};
 
-/// A value.
+/// A JSON value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Json<'a> {
     Null,
     Bool(bool),
-    /// As it is spelled.
+    /// The number as it is spelled.
     Number(&'a str),
-    String(Str<'a>),
-    /// Whole, with its braces.
+    String(JsonStr<'a>),
+    /// The text of the object, with its braces.
     Object(&'a str),
-    /// Whole, with its brackets.
+    /// The text of the array, with its brackets.
     Array(&'a str),
 }
 
-/// A string's inside.
+/// The inside of a JSON string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Str<'a> {
+pub(super) struct JsonStr<'a> {
     inside: &'a str,
     escaped: bool,
 }
 
-impl<'a> Str<'a> {
-    /// A text that is not from JSON.
-    pub(super) fn of(text: &'a str) -> Str<'a> {
-        Str { inside: text, escaped: false }
+impl<'a> JsonStr<'a> {
+    /// Wraps a text that has no escapes.
+    pub(super) fn of(text: &'a str) -> JsonStr<'a> {
+        JsonStr { inside: text, escaped: false }
     }
 
-    /// The string's text.
+    /// Returns the string's text, without escapes.
+    ///
+    /// # Errors
+    /// For a zero character or half of a surrogate pair.
     pub(super) fn text(self) -> Result<Cow<'a, str>> {
         if !self.escaped {
             return Ok(Cow::Borrowed(self.inside));
@@ -50,7 +53,7 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// The string's text where zero characters may be in it, as they are in bytes.
+    /// Returns the string's text, which may have zero characters because it stands for bytes.
     pub(super) fn text_with_zeros(self) -> Result<Cow<'a, str>> {
         let inside = self.inside;
         if !self.escaped || !inside.contains("\\u0000") {
@@ -60,7 +63,7 @@ impl<'a> Str<'a> {
         while let Some(found) = inside[at..].find('\\') {
             at += found;
             if inside[at..].starts_with("\\u0000") {
-                out.push_str(&Str { inside: &inside[from..at], escaped: true }.text()?);
+                out.push_str(&JsonStr { inside: &inside[from..at], escaped: true }.text()?);
                 out.push('\0');
                 from = at + 6;
                 at = from;
@@ -69,26 +72,26 @@ impl<'a> Str<'a> {
                 at += 2;
             }
         }
-        out.push_str(&Str { inside: &inside[from..], escaped: true }.text()?);
+        out.push_str(&JsonStr { inside: &inside[from..], escaped: true }.text()?);
         Ok(Cow::Owned(out))
     }
 
-    /// As it is written, without its quotes.
+    /// Returns the string as it is spelled, without its quotes.
     pub(super) fn raw(&self) -> &'a str {
         self.inside
     }
 
-    /// Whether the text may be a JSON object.
+    /// Returns whether the text may be a JSON object.
     pub(super) fn looks_like_object(self) -> bool {
         self.inside.trim_start().starts_with('{')
     }
 
-    /// The string as JSON, in its quotes.
+    /// Returns the string as JSON, with its quotes.
     pub(super) fn quoted(self) -> String {
         format!("\"{}\"", self.inside)
     }
 
-    /// Whether the text is `other`.
+    /// Returns whether the text is `other`.
     pub(super) fn is(self, other: &str) -> bool {
         match self.escaped {
             false => self.inside == other,
@@ -98,7 +101,7 @@ impl<'a> Str<'a> {
 }
 
 impl<'a> Json<'a> {
-    /// The text of a string, `None` for everything else.
+    /// Returns the text of a string, `None` for other values.
     pub(super) fn string(self) -> Result<Option<Cow<'a, str>>> {
         match self {
             Json::String(string) => string.text().map(Some),
@@ -106,7 +109,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The text of a string, or a number as it is spelled.
+    /// Returns the text of a string, or a number as it is spelled; `None` for other values.
     pub(super) fn word(self) -> Result<Option<Cow<'a, str>>> {
         match self {
             Json::Number(number) => Ok(Some(Cow::Borrowed(number))),
@@ -114,27 +117,28 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The fields of an object, `None` for everything else.
-    pub(super) fn object(self) -> Option<Fields<'a>> {
+    /// Returns the fields of an object, `None` for other values.
+    pub(super) fn object(self) -> Option<JsonFields<'a>> {
         match self {
-            Json::Object(text) => Some(Fields::of(text)),
+            Json::Object(text) => Some(JsonFields::of(text)),
             _ => None,
         }
     }
 
-    /// The items of an array, `None` for everything else.
-    pub(super) fn array(self) -> Option<Items<'a>> {
+    /// Returns the items of an array, `None` for other values.
+    pub(super) fn array(self) -> Option<JsonItems<'a>> {
         match self {
-            Json::Array(text) => Some(Items(Walk::of(text))),
+            Json::Array(text) => Some(JsonItems(JsonCursor::of(text))),
             _ => None,
         }
     }
 }
 
-/// Fields of a row, at most. Tables have 1,600 columns, and those of no source have more than this.
+/// The most fields of a row. PostgreSQL's tables have up to 1,600 columns, and no source has tables
+/// with more columns than this.
 const FIELDS_MAX: usize = 65_535;
 
-/// Checks that a row with so many fields may have another one.
+/// Checks that a row with `count` fields may have one more.
 pub(super) fn check_fields(count: usize) -> Result<()> {
     match count {
         FIELDS_MAX.. => Err(malformed(format!("a row has more than {FIELDS_MAX} fields"))),
@@ -142,52 +146,56 @@ pub(super) fn check_fields(count: usize) -> Result<()> {
     }
 }
 
-/// Reads a record that is one object.
-pub(super) fn object(record: &[u8]) -> Result<Fields<'_>> {
+/// Opens a record that is one JSON object.
+pub(super) fn object(record: &[u8]) -> Result<JsonFields<'_>> {
     let record = record.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(record);
     let Ok(text) = simdutf8::basic::from_utf8(record) else {
         return Err(malformed("invalid byte sequence for encoding \"UTF8\""));
     };
     let start = skip_space(record, 0);
     match record.get(start) {
-        Some(b'{') => Ok(Fields::of(&text[start..])),
+        Some(b'{') => Ok(JsonFields::of(&text[start..])),
         _ => Err(malformed("expected a JSON object")),
     }
 }
 
-/// Whether a record has no value: white space or `null`.
+/// Returns whether a record has no value: white space or `null`.
 pub fn is_nothing(record: &[u8]) -> bool {
     matches!(record.trim_ascii(), b"" | b"null")
 }
 
-/// The fields of an object in order.
-pub(super) struct Fields<'a> {
-    walk: Walk<'a>,
-    /// An object that is stepped over by comparing it instead of reading it.
+/// The fields of an object, in order.
+pub(super) struct JsonFields<'a> {
+    walk: JsonCursor<'a>,
+    /// The text of an object that the record is likely to contain. It is compared instead of
+    /// parsed.
     known: Option<&'a str>,
 }
 
-impl<'a> Fields<'a> {
-    fn of(text: &'a str) -> Fields<'a> {
-        Fields { walk: Walk::of(text), known: None }
+impl<'a> JsonFields<'a> {
+    fn of(text: &'a str) -> JsonFields<'a> {
+        JsonFields { walk: JsonCursor::of(text), known: None }
     }
 
-    /// Tells of an object, well-formed as a whole, that is likely to be one of the values.
-    pub(super) fn knowing(mut self, known: Option<&'a str>) -> Fields<'a> {
+    /// Sets the text of a well-formed object that is likely to be one of the values.
+    pub(super) fn knowing(mut self, known: Option<&'a str>) -> JsonFields<'a> {
         self.known = known;
         self
     }
 
-    /// The next field, or `None` after the last one, when nothing may follow.
-    pub(super) fn next(&mut self) -> Result<Option<(Str<'a>, Json<'a>)>> {
+    /// Returns the next field, or `None` at the end of the object.
+    ///
+    /// # Errors
+    /// For invalid JSON, and for anything after the end of the object.
+    pub(super) fn next(&mut self) -> Result<Option<(JsonStr<'a>, Json<'a>)>> {
         match self.next_key()? {
             Some(key) => Ok(Some((key, self.value()?))),
             None => Ok(None),
         }
     }
 
-    /// The next field's key. Its value must be asked for next, or opened.
-    pub(super) fn next_key(&mut self) -> Result<Option<Str<'a>>> {
+    /// Returns the next field's key. The caller must read or open the value next.
+    pub(super) fn next_key(&mut self) -> Result<Option<JsonStr<'a>>> {
         let walk = &mut self.walk;
         if !walk.advance(b'}')? {
             return Ok(None);
@@ -195,10 +203,10 @@ impl<'a> Fields<'a> {
         let start = walk.at;
         let (end, after, escaped) = key_end(walk.text.as_bytes(), start).map_err(syntax)?;
         walk.at = after;
-        Ok(Some(Str { inside: &walk.text[start + 1..end - 1], escaped }))
+        Ok(Some(JsonStr { inside: &walk.text[start + 1..end - 1], escaped }))
     }
 
-    /// The value of the key that was given last.
+    /// Returns the value of the last key.
     pub(super) fn value(&mut self) -> Result<Json<'a>> {
         let walk = &mut self.walk;
         if let Some(known) = self.known
@@ -211,37 +219,38 @@ impl<'a> Fields<'a> {
         walk.value()
     }
 
-    /// Goes into the value without having stepped over it, if it is an object. Its fields must all
-    /// be read, and then closed here.
-    pub(super) fn open_object(&mut self) -> Option<Fields<'a>> {
-        Some(Fields { walk: self.walk.open(b'{')?, known: self.known })
+    /// Opens the next value if it is an object. The caller must read all its fields and then call
+    /// [`JsonFields::close_object`].
+    pub(super) fn open_object(&mut self) -> Option<JsonFields<'a>> {
+        Some(JsonFields { walk: self.walk.open(b'{')?, known: self.known })
     }
 
-    /// The same for an array.
-    pub(super) fn open_array(&mut self) -> Option<Items<'a>> {
-        self.walk.open(b'[').map(Items)
+    /// Opens the next value if it is an array. The caller must read all its items and then call
+    /// [`JsonFields::close_array`].
+    pub(super) fn open_array(&mut self) -> Option<JsonItems<'a>> {
+        self.walk.open(b'[').map(JsonItems)
     }
 
-    /// Goes on behind an object that was opened here.
-    pub(super) fn close_object(&mut self, inner: Fields<'a>) {
+    /// Continues after an object that was opened here.
+    pub(super) fn close_object(&mut self, inner: JsonFields<'a>) {
         self.walk.at = inner.walk.at;
     }
 
-    /// Goes on behind an array that was opened here.
-    pub(super) fn close_array(&mut self, inner: Items<'a>) {
+    /// Continues after an array that was opened here.
+    pub(super) fn close_array(&mut self, inner: JsonItems<'a>) {
         self.walk.at = inner.0.at;
     }
 
-    /// All fields.
-    pub(super) fn all(mut self) -> Result<Vec<(Str<'a>, Json<'a>)>> {
+    /// Reads all fields.
+    pub(super) fn all(mut self) -> Result<Vec<(JsonStr<'a>, Json<'a>)>> {
         self.rest()
     }
 
-    /// All fields that have not been read.
+    /// Reads all remaining fields.
     ///
     /// # Errors
-    /// When there are more than a row can have; a field takes some ten times its bytes.
-    pub(super) fn rest(&mut self) -> Result<Vec<(Str<'a>, Json<'a>)>> {
+    /// For more fields than a row can have. A field takes about ten times its bytes of memory.
+    pub(super) fn rest(&mut self) -> Result<Vec<(JsonStr<'a>, Json<'a>)>> {
         let mut fields = Vec::with_capacity(16);
         while let Some(field) = self.next()? {
             check_fields(fields.len())?;
@@ -251,62 +260,63 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The items of an array in order.
-pub(super) struct Items<'a>(Walk<'a>);
+/// The items of an array, in order.
+pub(super) struct JsonItems<'a>(JsonCursor<'a>);
 
-impl<'a> Items<'a> {
-    /// The next item, or `None` after the last one.
+impl<'a> JsonItems<'a> {
+    /// Returns the next item, or `None` at the end of the array.
     pub(super) fn next(&mut self) -> Result<Option<Json<'a>>> {
         if self.0.advance(b']')? { self.0.value().map(Some) } else { Ok(None) }
     }
 
-    /// Goes into the next item if it is an object, or `None` after the last one. It must be read
-    /// to its end and closed here.
-    pub(super) fn next_object(&mut self, what: &str) -> Result<Option<Fields<'a>>> {
+    /// Opens the next item, which must be an object; `None` at the end of the array. The caller
+    /// must read all its fields and then call [`JsonItems::close_object`]. `what` names the item in
+    /// the error.
+    pub(super) fn next_object(&mut self, what: &str) -> Result<Option<JsonFields<'a>>> {
         if !self.0.advance(b']')? {
             return Ok(None);
         }
         match self.0.open(b'{') {
-            Some(walk) => Ok(Some(Fields { walk, known: None })),
+            Some(walk) => Ok(Some(JsonFields { walk, known: None })),
             None => Err(malformed(format!("expected {what} to be an object"))),
         }
     }
 
-    /// Goes on behind an item that was opened here.
-    pub(super) fn close_object(&mut self, inner: Fields<'a>) {
+    /// Continues after an item that was opened here.
+    pub(super) fn close_object(&mut self, inner: JsonFields<'a>) {
         self.0.at = inner.walk.at;
     }
 
-    /// Whether another item is likely to follow.
+    /// Returns whether a comma, and so another item, follows.
     pub(super) fn has_more(&self) -> bool {
         let data = self.0.text.as_bytes();
         data.get(skip_space(data, self.0.at)) == Some(&b',')
     }
 }
 
-/// A position between the brackets of an object or array.
-struct Walk<'a> {
+/// A reading position within an object or array.
+struct JsonCursor<'a> {
     text: &'a str,
     at: usize,
     first: bool,
-    /// Something may follow what is walked over.
+    /// Whether the object or array is part of a larger value, which may continue after it.
     is_inner: bool,
     stack: Vec<u8>,
 }
 
-impl<'a> Walk<'a> {
-    /// `text` begins with the opening bracket.
-    fn of(text: &'a str) -> Walk<'a> {
-        Walk { text, at: 1, first: true, is_inner: false, stack: Vec::new() }
+impl<'a> JsonCursor<'a> {
+    /// Returns a cursor after the opening bracket with which `text` begins.
+    fn of(text: &'a str) -> JsonCursor<'a> {
+        JsonCursor { text, at: 1, first: true, is_inner: false, stack: Vec::new() }
     }
 
-    /// A walk within the value here, if it begins with this bracket.
-    fn open(&self, bracket: u8) -> Option<Walk<'a>> {
+    /// Returns a cursor within the value here, if the value begins with this bracket.
+    fn open(&self, bracket: u8) -> Option<JsonCursor<'a>> {
         let is_it = self.text.as_bytes().get(self.at) == Some(&bracket);
-        is_it.then(|| Walk { at: self.at + 1, is_inner: true, ..Walk::of(self.text) })
+        is_it.then(|| JsonCursor { at: self.at + 1, is_inner: true, ..JsonCursor::of(self.text) })
     }
 
-    /// Goes to where the next entry begins; false at the closing bracket.
+    /// Moves to the next entry. Returns false at the closing bracket.
     fn advance(&mut self, close: u8) -> Result<bool> {
         let data = self.text.as_bytes();
         self.at = skip_space(data, self.at);
@@ -334,27 +344,27 @@ impl<'a> Walk<'a> {
 
     fn value(&mut self) -> Result<Json<'a>> {
         let (text, start) = (self.text, self.at);
-        let (kind, end) = value(text.as_bytes(), start, &mut self.stack).map_err(syntax)?;
+        let (kind, end) = value_end(text.as_bytes(), start, &mut self.stack).map_err(syntax)?;
         self.at = end;
         let whole = &text[start..end];
         Ok(match kind {
-            Scalar::Null => Json::Null,
-            Scalar::Bool => Json::Bool(whole == "true"),
-            Scalar::Number => Json::Number(whole),
-            Scalar::String(escaped) => {
-                Json::String(Str { inside: &text[start + 1..end - 1], escaped })
+            JsonKind::Null => Json::Null,
+            JsonKind::Bool => Json::Bool(whole == "true"),
+            JsonKind::Number => Json::Number(whole),
+            JsonKind::String(escaped) => {
+                Json::String(JsonStr { inside: &text[start + 1..end - 1], escaped })
             }
-            Scalar::Object => Json::Object(whole),
-            Scalar::Array => Json::Array(whole),
+            JsonKind::Object => Json::Object(whole),
+            JsonKind::Array => Json::Array(whole),
         })
     }
 }
 
-fn syntax(found: pgspate_input::json::Syntax) -> Error {
+fn syntax(found: pgspate_input::json::JsonSyntaxError) -> Error {
     malformed(format!("{} at byte {}", found.what, found.at))
 }
 
-/// A record that is not as its format has it.
+/// Returns the error for a record that does not follow its format.
 pub(super) fn malformed(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, what)
 }
@@ -383,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn values_that_are_not_objects_are_refused() {
         for text in [
             "",
             "1",
@@ -414,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_object_is_stepped_over() {
+    fn a_known_object_is_compared_and_not_parsed() {
         let text = b"{\"schema\":{\"x\":[1]},\"payload\":2}";
         let fields = object(text).unwrap().knowing(Some("{\"x\":[1]}")).all().unwrap();
         assert_eq!(fields[0].1, Json::Object("{\"x\":[1]}"));

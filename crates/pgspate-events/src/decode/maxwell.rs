@@ -1,15 +1,14 @@
-//! Maxwell's JSON: rows of MySQL's binary log.
+//! Decodes Maxwell's JSON: rows of MySQL's binary log.
 //!
-//! Rows are whole. An update tells the columns that it changed as they were before, so that the old
-//! row is known, too: by whatever columns the target finds its rows. The last row of a transaction
-//! says so.
+//! Rows are whole. An update also gives the old values of the changed columns, so the whole old row
+//! is known. The last row of a transaction is marked.
 
-use super::cast::{ByteSpelling, TypeFamily, JsonSpelling};
-use super::json::{Json, Str, is_nothing, malformed};
-use super::mysql::Record;
-use super::shape::{SourceTableColumns, SourceTables, cells, overlay};
+use super::json::{Json, JsonStr, is_nothing, malformed};
+use super::json_values::{ByteSpelling, JsonSpelling, TypeFamily};
+use super::mysql_record::MysqlRecord;
+use super::source_tables::{SourceTableColumns, SourceTables, cells, overlay};
 use super::{Decode, TargetTypes};
-use crate::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, Result, EventRow};
+use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, Result, SourceTable};
 
 const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: true };
 
@@ -17,27 +16,32 @@ const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_
 #[derive(Debug, Default)]
 pub struct Maxwell {
     tables: SourceTables<TypeFamily>,
-    /// Of records that name none.
+    /// The table of records that name none.
     table: Option<SourceTable>,
 }
 
 impl Maxwell {
-    /// A decoder at the beginning of a stream.
+    /// Returns a decoder at the beginning of a stream.
     pub fn new() -> Maxwell {
         Maxwell::default()
     }
 
-    /// The same, of records that do not name their table.
-    pub(super) fn of_table(table: Option<SourceTable>) -> Maxwell {
+    /// Returns a decoder that takes `table` as the table of records that name none.
+    pub(super) fn for_table(table: Option<SourceTable>) -> Maxwell {
         Maxwell { table, ..Maxwell::default() }
     }
 
-    fn event(&mut self, record: &Record<'_>, op: ChangeKind, types: &dyn TargetTypes) -> Result<ChangeEvent> {
+    fn event(
+        &mut self,
+        record: &MysqlRecord<'_>,
+        op: ChangeKind,
+        types: &dyn TargetTypes,
+    ) -> Result<ChangeEvent> {
         let Some(data) = record.data else { return Err(malformed("a row has no \"data\"")) };
         let table = record.table(&mut self.tables, &self.table)?;
         let event = ChangeEvent {
             key: record.key(table)?,
-            position: EventOrigin { transaction: record.xid.clone(), ..EventOrigin::default() },
+            origin: EventOrigin { transaction: record.xid.clone(), ..EventOrigin::default() },
             ends_transaction: record.is_last || !record.is_inside,
             ..ChangeEvent::of(table.name.clone(), op, None, None)
         };
@@ -46,7 +50,9 @@ impl Maxwell {
             return Ok(ChangeEvent { old: Some(data), ..event });
         }
         let mut old = None;
-        if let (ChangeKind::Update, Some(changed)) = (op, record.old.filter(|old| *old != Json::Null)) {
+        if let (ChangeKind::Update, Some(changed)) =
+            (op, record.old.filter(|old| *old != Json::Null))
+        {
             let changed = cells(changed, "\"old\"")?;
             old = Some(overlay(&data, &cast(table, &changed, types)?));
         }
@@ -55,13 +61,18 @@ impl Maxwell {
 }
 
 impl Decode for Maxwell {
-    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
+    fn decode(
+        &mut self,
+        record: &[u8],
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
         if is_nothing(record) {
             return Ok(());
         }
-        let record = Record::read(record)?;
+        let record = MysqlRecord::read(record)?;
         let Some(ty) = record.ty else {
-            return Err(malformed("a record of Maxwell's has a \"type\", this one has none"));
+            return Err(malformed("the Maxwell record has no \"type\""));
         };
         let ty = ty.text()?;
         let op = match ty.as_ref() {
@@ -70,7 +81,7 @@ impl Decode for Maxwell {
             "delete" => ChangeKind::Delete,
             "bootstrap-insert" => ChangeKind::Snapshot,
             "bootstrap-start" | "bootstrap-complete" | "heartbeat" => return Ok(()),
-            // What is done to tables, of which the target may have none.
+            // Schema changes: the target's tables may differ from the source's.
             _ if ty.starts_with("table-") || ty.starts_with("database-") => return Ok(()),
             _ => return Err(malformed("unknown \"type\" of a record")),
         };
@@ -78,17 +89,25 @@ impl Decode for Maxwell {
         Ok(())
     }
 
-    /// With `binlog_row_image` of minimal or noblob.
-    fn leaves_out(&self) -> bool {
+    /// With MySQL's `binlog_row_image` set to minimal or noblob, updates omit unchanged columns.
+    fn omits_unchanged(&self) -> bool {
         true
     }
 }
 
-fn row(table: &mut SourceTableColumns<TypeFamily>, row: Json<'_>, types: &dyn TargetTypes) -> Result<EventRow> {
+fn row(
+    table: &mut SourceTableColumns<TypeFamily>,
+    row: Json<'_>,
+    types: &dyn TargetTypes,
+) -> Result<EventRow> {
     cast(table, &cells(row, "\"data\"")?, types)
 }
 
-fn cast(table: &mut SourceTableColumns<TypeFamily>, row: &[(Str<'_>, Json<'_>)], types: &dyn TargetTypes) -> Result<EventRow> {
+fn cast(
+    table: &mut SourceTableColumns<TypeFamily>,
+    row: &[(JsonStr<'_>, Json<'_>)],
+    types: &dyn TargetTypes,
+) -> Result<EventRow> {
     let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
-    table.row(row, types, &learn, &mut |value, form| SPELLING.cast(value, form))
+    table.row(row, types, &learn, &mut |value, family| SPELLING.cast(value, family))
 }

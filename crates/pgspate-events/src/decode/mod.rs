@@ -1,21 +1,22 @@
-//! Change events from the formats that people have them in.
+//! Decoders of change events, one for each format.
 //!
-//! Decoders are pure: a record's bytes and the types of the target's columns go in, events come
-//! out. Nothing a record holds makes one panic; what it cannot mean is an error, never a guess.
+//! A decoder does no I/O: a record's bytes and the types of the target's columns go in, events come
+//! out. No record makes a decoder panic. A record without a clear meaning is an error, never a
+//! guess.
 
-mod binary;
+mod byte_spellings;
 mod canal;
-mod cast;
 mod debezium;
 mod dms;
 mod json;
+mod json_values;
 mod maxwell;
 mod moments;
-mod mysql;
+mod mysql_record;
 pub mod own_format;
-mod room;
-mod shape;
+mod record_budget;
 mod sniff;
+mod source_tables;
 mod wal2json;
 
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub use debezium::{Debezium, DebeziumOptions};
 pub use dms::{Dms, DmsOptions};
 pub use maxwell::Maxwell;
 pub use moments::TimeUnit;
-pub use sniff::{DecodeOptions, EventFormat, of, sniff};
+pub use sniff::{DecodeOptions, EventFormat, decoder_of, sniff};
 pub use wal2json::Wal2json;
 
 pub use json::is_nothing;
@@ -33,57 +34,62 @@ pub use json::is_nothing;
 use super::event::{ChangeEvent, SourceTable};
 use crate::Result;
 
-/// What decoders ask about the target: formats without types of their own need its types.
+/// The types of the target's columns. Formats that carry no types need them.
 pub trait TargetTypes {
-    /// The type of a column of the table that the source names so, as `pg_type.typname` has it
-    /// (`numeric`, `timestamptz`, `_int4`); `None` when there is no such column or table.
-    fn of(&self, table: &SourceTable, column: &str) -> Option<Arc<str>>;
+    /// Returns the type of a column as its `pg_type.typname`: `numeric`, `timestamptz`, `_int4`.
+    /// `None` if the target has no such column or table. Table and column have the source's names.
+    fn type_of(&self, table: &SourceTable, column: &str) -> Option<Arc<str>>;
 
-    /// Whether what the column holds is passed over, whatever it is.
-    fn ignores(&self, _table: &SourceTable, _column: &str) -> bool {
+    /// Returns whether the column's values are ignored, also those that cannot be read.
+    fn ignores_column(&self, _table: &SourceTable, _column: &str) -> bool {
         false
     }
 }
 
-/// What a record says of transactions beside its events.
+/// How a record groups events into transactions and pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Grouping {
-    /// Nothing: [`ChangeEvent::ends_transaction`] says it.
+pub enum RecordGrouping {
+    /// The record groups nothing: [`ChangeEvent::ends_transaction`] tells where transactions end.
     #[default]
-    AsEvents,
-    /// A transaction begins with this record.
-    Opens,
-    /// The transaction of the events before ends with this record.
-    Closes,
-    /// Its event deletes a row that the next record may insert again under another key.
-    MayPair,
-    /// Its event says all of a change whose first half, a delete, was the event before: the delete
-    /// is to be taken back.
-    Pairs,
+    ByEvents,
+    /// The record begins a transaction.
+    OpensTransaction,
+    /// The record ends the transaction of the previous events.
+    ClosesTransaction,
+    /// The record's event is a delete, and the next record may insert the row under another key.
+    MayBeFirstHalf,
+    /// The record's event is an update of a key. The previous event was the delete of the same row:
+    /// the caller must remove that delete.
+    SecondHalf,
 }
 
 /// Turns records into events.
 pub trait Decode: Send {
-    /// Adds what a record says to `events`: none (a heartbeat, a tombstone), one, or many. The
-    /// caller sets the positions' `source` and `ordinal`; the decoder sets `transaction`.
+    /// Adds the events of a record to `events`: none (a heartbeat, a tombstone), one, or many. The
+    /// decoder sets `transaction` of each event's origin; the caller sets `source` and `ordinal`.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Format`] for a record that is malformed or means nothing here; its place
     /// is for the caller to add. `events` is then as it was.
-    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()>;
+    fn decode(
+        &mut self,
+        record: &[u8],
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()>;
 
-    /// What the record that was decoded last says of transactions.
-    fn grouping(&self) -> Grouping {
-        Grouping::AsEvents
+    /// Returns how the record that was decoded last groups events.
+    fn grouping(&self) -> RecordGrouping {
+        RecordGrouping::ByEvents
     }
 
-    /// Whether an update leaves out columns that did not change without naming them.
-    fn leaves_out(&self) -> bool {
+    /// Returns whether updates may omit unchanged columns without naming them.
+    fn omits_unchanged(&self) -> bool {
         false
     }
 
-    /// The same as [`Decode::decode`] for a message of a topic. One without a value says nothing by
-    /// default.
+    /// Decodes a message of a topic, as [`Decode::decode`] does a record. By default a message
+    /// without a value has no events.
     ///
     /// # Errors
     /// As [`Decode::decode`].
@@ -107,10 +113,11 @@ pub struct KeyedRecord<'a> {
     pub topic: &'a str,
     /// The key.
     pub key: Option<&'a [u8]>,
-    /// The value; none of a tombstone.
+    /// The value; `None` for a tombstone.
     pub value: Option<&'a [u8]>,
-    /// Headers by their names.
+    /// The headers: names and values.
     pub headers: &'a [(Box<str>, Vec<u8>)],
-    /// All messages of the stream come in their order; else only those of one key do.
+    /// Whether all messages of the stream come in order. If false, only messages of the same key
+    /// do.
     pub is_ordered: bool,
 }

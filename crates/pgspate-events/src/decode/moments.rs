@@ -1,15 +1,15 @@
-//! Dates and times that are numbers since 1970, or ISO 8601 as Java writes it, for PostgreSQL.
+//! Dates and times for PostgreSQL, from numbers since 1970 or from ISO 8601 as Java writes it.
 //!
-//! What stands for infinity in a source's driver becomes infinity again; it is always beyond what
-//! PostgreSQL's types can hold, so that no date is mistaken for it.
+//! A driver's stand-in for infinity becomes infinity again. Every stand-in is outside the range of
+//! PostgreSQL's types, so no real date is mistaken for infinity.
 
 use std::borrow::Cow;
 
 use pgspate_input::encode::arrow::calendar::{
-    civil, write_date, write_interval, write_stamp, write_time,
+    civil, write_date, write_interval, write_time, write_timestamp,
 };
 
-/// What one is counted in.
+/// The unit in which dates and times are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUnit {
     /// Thousandths of a second.
@@ -29,7 +29,7 @@ impl TimeUnit {
         }
     }
 
-    /// Seconds, and nanoseconds after them.
+    /// Splits a count into seconds and nanoseconds.
     fn split(self, value: i64) -> (i64, u32) {
         let per_second = self.per_second();
         let fraction = value.rem_euclid(per_second) * (1_000_000_000 / per_second);
@@ -37,15 +37,17 @@ impl TimeUnit {
     }
 }
 
-/// The instants of the JDBC driver's infinities, in its milliseconds. Debezium has taken them for
-/// microseconds as well, which are a thousandth of that in milliseconds.
+/// The JDBC driver's instants for infinity, in milliseconds. Some versions of Debezium take these
+/// numbers for microseconds, and write a thousandth of them as milliseconds.
 const INFINITY_MILLIS: i64 = 9_223_372_036_825_200_000;
 const MINUS_INFINITY_MILLIS: i64 = -9_223_372_036_832_400_000;
 
-/// A moment that many units after 1970, with `zone` behind it.
+/// Writes a timestamp, counted in units since 1970, followed by `zone`.
 pub(super) fn stamp(value: i64, unit: TimeUnit, zone: &str) -> String {
     match (value, unit) {
-        (i64::MAX, TimeUnit::Micro | TimeUnit::Nano) | (INFINITY_MILLIS, _) => return "infinity".into(),
+        (i64::MAX, TimeUnit::Micro | TimeUnit::Nano) | (INFINITY_MILLIS, _) => {
+            return "infinity".into();
+        }
         (i64::MIN, TimeUnit::Micro | TimeUnit::Nano) | (MINUS_INFINITY_MILLIS, _) => {
             return "-infinity".into();
         }
@@ -57,21 +59,21 @@ pub(super) fn stamp(value: i64, unit: TimeUnit, zone: &str) -> String {
     }
     let (secs, nanos) = unit.split(value);
     let mut out = Vec::with_capacity(32);
-    write_stamp(secs, nanos, ' ', zone, &mut out);
+    write_timestamp(secs, nanos, ' ', zone, &mut out);
     ascii(out)
 }
 
-/// A day counted from 1970-01-01.
+/// Writes a date, counted in days since 1970-01-01.
 pub(super) fn date(days: i64) -> String {
-    // What Debezium makes of infinite dates, out of date's range all of them: its versions differ
-    // in the sign of the first year.
+    // Debezium's dates for infinity, all outside the range of date. Its versions differ in the sign
+    // of the first year.
     match civil(days) {
         (-5_877_611 | 5_877_611, 6, 21) => return "infinity".into(),
         (-5_877_611, 6, 22) => return "-infinity".into(),
         _ => {}
     }
-    // The same within arrays: the driver's moments lose their era, and then the upper half of their
-    // days. A zone may move them by a day.
+    // Debezium's dates for infinity in arrays. They have lost their era and the upper half of their
+    // days; a time zone may move them by a day.
     match days {
         -622_191_234..=-622_191_232 => return "infinity".into(),
         -625_821_273..=-625_821_271 => return "-infinity".into(),
@@ -84,7 +86,7 @@ pub(super) fn date(days: i64) -> String {
     ascii(out)
 }
 
-/// A time of the day. `None` for what is none: below zero or past 24:00.
+/// Writes a time of the day. `None` for a count below zero or past 24:00.
 pub(super) fn time(value: i64, unit: TimeUnit) -> Option<String> {
     let (secs, nanos) = unit.split(value);
     if !(0..=86_400).contains(&secs) || (secs == 86_400 && nanos != 0) {
@@ -95,7 +97,7 @@ pub(super) fn time(value: i64, unit: TimeUnit) -> Option<String> {
     Some(ascii(out))
 }
 
-/// A span of time without days.
+/// Writes a duration as hours, minutes and seconds.
 pub(super) fn duration(value: i64, unit: TimeUnit) -> String {
     let nanos = i128::from(value) * i128::from(1_000_000_000 / unit.per_second());
     let mut out = Vec::with_capacity(16);
@@ -103,8 +105,8 @@ pub(super) fn duration(value: i64, unit: TimeUnit) -> String {
     ascii(out)
 }
 
-/// ISO 8601 with signed years as Java writes them: those before Christ are counted from 0 down,
-/// those past 9999 have a plus.
+/// Converts ISO 8601 with Java's years: year 0 is 1 BC, -1 is 2 BC, and years past 9999 have a
+/// plus.
 pub(super) fn iso(text: &str) -> Cow<'_, str> {
     let year_len = text.bytes().skip(1).position(|byte| byte == b'-').map_or(0, |at| at + 1);
     let Some((year, rest)) = text.split_at_checked(year_len) else { return Cow::Borrowed(text) };
@@ -118,14 +120,14 @@ pub(super) fn iso(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     match (sign, digits, digits.parse::<u64>()) {
-        // As microseconds, where milliseconds are meant.
+        // Infinity in milliseconds, taken for microseconds.
         ('+', "294247", _) if rest.starts_with("-01-10T04:00:25.2") => Cow::Borrowed("infinity"),
         ('-', "290308", _) => Cow::Borrowed("-infinity"),
         ('+', "292278994", _) => Cow::Borrowed("infinity"),
-        // Dates, as in `date`.
+        // Infinite dates, as in `date`.
         (_, "5877611", _) if rest.starts_with("-06-21") => Cow::Borrowed("infinity"),
         ('-', "5877611", _) if rest.starts_with("-06-22") => Cow::Borrowed("-infinity"),
-        // Within arrays the era is lost.
+        // Infinite timestamps in arrays, which have lost their era.
         ('-', "292275055", _) | ('+', "292269055", _) => Cow::Borrowed("-infinity"),
         ('-', _, Ok(year)) => {
             Cow::Owned(format!("{:04}{} BC", year + 1, rest.replacen('T', " ", 1)))
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn infinities_come_back() {
+    fn stand_ins_for_infinity_become_infinity() {
         for (value, unit) in [
             (9_223_372_036_825_200_000, TimeUnit::Micro),
             (i64::MAX, TimeUnit::Micro),
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn years_of_java() {
+    fn years_as_java_writes_them() {
         for (text, expected) in [
             ("2023-11-14T22:13:20.5Z", "2023-11-14T22:13:20.5Z"),
             ("-0043-03-15T10:00:00Z", "0044-03-15 10:00:00Z BC"),

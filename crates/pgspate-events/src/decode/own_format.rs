@@ -1,9 +1,8 @@
-//! pgspate's own events: one JSON object a line.
+//! Decodes and writes pgspate's own format of events: one JSON object a line.
 //!
-//! `{"op":"update","table":"shop.orders","key":{"id":7},"row":{"qty":3}}`. A column that an object
-//! does not have is absent; one that `unchanged` names is told to be absent. Numbers are taken as
-//! the characters that stand there. Names are made once for all events that have the same columns,
-//! so that equal pointers mean equal columns.
+//! A line is `{"op":"update","table":"shop.orders","key":{"id":7},"row":{"qty":3}}`, for example.
+//! A column that `row` lacks, or that `unchanged` names, is absent. Numbers keep their spelling.
+//! Events with the same columns share one list of names: equal pointers mean equal columns.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,55 +10,62 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::{Decode, TargetTypes};
-use crate::event::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, EventRow, EventValue};
-use crate::log::{LoggedValue, LoggedEvent, EventLog};
+use crate::event::{ChangeEvent, ChangeKind, EventOrigin, EventRow, EventValue, SourceTable};
+use crate::log::{EventLog, LoggedEvent, LoggedValue};
 use crate::{Error, ErrorKind, Result};
-use pgspate_input::json::{Scalar, Shape, Syntax, Unfit};
-use pgspate_input::json::{key_end, literal, skip_space, string_end, unescape, value};
+use pgspate_input::json::{ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape};
+use pgspate_input::json::{
+    append_array_literal, key_end, skip_space, string_end, unescape, value_end,
+};
 
-/// Decodes pgspate's own events.
+/// Decodes pgspate's own format.
 #[derive(Debug, Default)]
 pub struct OwnFormat {
     tables: HashMap<Box<str>, Arc<SourceTable>>,
     last_table: Option<(Box<str>, Arc<SourceTable>)>,
-    columns: Columns,
+    columns: InternedColumns,
     stack: Vec<u8>,
 }
 
-type Names = Arc<[Box<str>]>;
+type SharedNames = Arc<[Box<str>]>;
 
-/// Sets of columns, each once.
+/// The lists of columns that were seen, each stored once.
 #[derive(Debug, Default)]
-struct Columns {
-    /// By the names as they stand in the record, with a zero byte after each.
-    all: HashMap<Box<[u8]>, Names>,
-    /// Those of the last few rows, by which part of an event they were.
-    last: [Option<(Box<[u8]>, Names)>; 3],
+struct InternedColumns {
+    /// The lists, by their names as the record spells them, each followed by a zero byte.
+    all: HashMap<Box<[u8]>, SharedNames>,
+    /// The list of the last `row`, of the last `old` and of the last `key`.
+    last: [Option<(Box<[u8]>, SharedNames)>; 3],
     joined: Vec<u8>,
 }
 
-/// Rows of an event, in the order of `Columns::last`.
+/// Indexes of an event's rows in `InternedColumns::last`.
 const ROW: usize = 0;
 const OLD: usize = 1;
 const KEY: usize = 2;
 
-/// The parts of an event as they come.
+/// The parts of an event that have been read.
 #[derive(Default)]
-struct Parts<'a> {
+struct EventParts<'a> {
     op: Option<ChangeKind>,
     table: Option<&'a [u8]>,
     schema: Option<String>,
     rows: [Option<EventRow>; 3],
     transaction: Option<Box<str>>,
     end: Option<bool>,
-    /// Columns of the new row that the source did not tell.
+    /// Columns of the new row whose value the source did not send.
     unchanged: Vec<Box<str>>,
-    /// Values that are JSON arrays: of which row, and which of its columns.
+    /// The values that are JSON arrays: the row, and the column's index.
     arrays: Vec<(usize, usize)>,
 }
 
 impl Decode for OwnFormat {
-    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
+    fn decode(
+        &mut self,
+        record: &[u8],
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
         if std::str::from_utf8(record).is_err() {
             return Err(refuse("the record is not valid UTF-8"));
         }
@@ -67,7 +73,7 @@ impl Decode for OwnFormat {
         if start == record.len() {
             return Ok(());
         }
-        let mut parts = self.parts(record, start).map_err(|Syntax { at, what }| {
+        let mut parts = self.parts(record, start).map_err(|JsonSyntaxError { at, what }| {
             refuse(&format!("invalid event at byte {}: {what}", at + 1))
         })?;
         let table = self.table(&mut parts)?;
@@ -84,7 +90,7 @@ impl Decode for OwnFormat {
             new,
             old: old.or(key),
             key: names,
-            position: EventOrigin { transaction: parts.transaction, ..EventOrigin::default() },
+            origin: EventOrigin { transaction: parts.transaction, ..EventOrigin::default() },
             ends_transaction: ends,
         });
         Ok(())
@@ -92,10 +98,14 @@ impl Decode for OwnFormat {
 }
 
 impl OwnFormat {
-    fn parts<'a>(&mut self, data: &'a [u8], start: usize) -> Result<Parts<'a>, Syntax> {
-        let mut parts = Parts::default();
+    fn parts<'a>(
+        &mut self,
+        data: &'a [u8],
+        start: usize,
+    ) -> Result<EventParts<'a>, JsonSyntaxError> {
+        let mut parts = EventParts::default();
         if data[start] != b'{' {
-            return Err(Syntax { at: start, what: "expected an object" });
+            return Err(JsonSyntaxError { at: start, what: "expected an object" });
         }
         let mut at = skip_space(data, start + 1);
         if data.get(at) == Some(&b'}') {
@@ -108,24 +118,31 @@ impl OwnFormat {
             match data.get(at) {
                 Some(b',') => at = skip_space(data, at + 1),
                 Some(b'}') => break,
-                Some(_) => return Err(Syntax { at, what: "expected a comma or the object's end" }),
-                None => return Err(Syntax { at, what: "the input ends inside an object" }),
+                Some(_) => {
+                    return Err(JsonSyntaxError {
+                        at,
+                        what: "expected a comma or the object's end",
+                    });
+                }
+                None => {
+                    return Err(JsonSyntaxError { at, what: "the input ends inside an object" });
+                }
             }
         }
         match skip_space(data, at + 1) {
             end if end == data.len() => Ok(parts),
-            at => Err(Syntax { at, what: "expected the line's end" }),
+            at => Err(JsonSyntaxError { at, what: "expected the line's end" }),
         }
     }
 
-    /// Takes the value of one key of the event; where it ends.
+    /// Reads the value of one key of the event. Returns the index after it.
     fn part<'a>(
         &mut self,
         data: &'a [u8],
         key: &[u8],
         begin: usize,
-        parts: &mut Parts<'a>,
-    ) -> Result<usize, Syntax> {
+        parts: &mut EventParts<'a>,
+    ) -> Result<usize, JsonSyntaxError> {
         let row = match key {
             b"row" => Some(ROW),
             b"old" => Some(OLD),
@@ -144,12 +161,12 @@ impl OwnFormat {
             parts.unchanged = names;
             return Ok(end);
         }
-        let (kind, end) = value(data, begin, &mut self.stack)?;
+        let (kind, end) = value_end(data, begin, &mut self.stack)?;
         let text = &data[begin..end];
         let inside = || &data[begin + 1..end - 1];
-        let fault = |what| Err(Syntax { at: begin, what });
+        let fault = |what| Err(JsonSyntaxError { at: begin, what });
         match (key, kind) {
-            (b"op", Scalar::String(_)) => {
+            (b"op", JsonKind::String(_)) => {
                 parts.op = Some(match inside() {
                     b"insert" => ChangeKind::Insert,
                     b"update" => ChangeKind::Update,
@@ -159,16 +176,16 @@ impl OwnFormat {
                     _ => return fault("expected insert, update, delete, truncate or snapshot"),
                 });
             }
-            (b"table", Scalar::String(_)) => parts.table = Some(inside()),
-            (b"schema", Scalar::String(_)) => {
+            (b"table", JsonKind::String(_)) => parts.table = Some(inside()),
+            (b"schema", JsonKind::String(_)) => {
                 parts.schema = Some(unescaped(inside(), begin)?.into())
             }
-            (b"tx", Scalar::String(_)) => parts.transaction = Some(unescaped(inside(), begin)?),
-            (b"tx", Scalar::Number) => {
+            (b"tx", JsonKind::String(_)) => parts.transaction = Some(unescaped(inside(), begin)?),
+            (b"tx", JsonKind::Number) => {
                 parts.transaction = Some(String::from_utf8_lossy(text).into());
             }
-            (b"end", Scalar::Bool) => parts.end = Some(text == b"true"),
-            (b"row" | b"old" | b"key" | b"schema" | b"tx" | b"end", Scalar::Null) => {}
+            (b"end", JsonKind::Bool) => parts.end = Some(text == b"true"),
+            (b"row" | b"old" | b"key" | b"schema" | b"tx" | b"end", JsonKind::Null) => {}
             (b"row" | b"old" | b"key", _) => return fault("expected an object of columns"),
             (b"op" | b"table" | b"schema", _) => return fault("expected a string"),
             (b"tx", _) => return fault("expected a string or a number"),
@@ -189,7 +206,7 @@ impl OwnFormat {
         start: usize,
         nth: usize,
         arrays: &mut Vec<(usize, usize)>,
-    ) -> Result<(EventRow, usize), Syntax> {
+    ) -> Result<(EventRow, usize), JsonSyntaxError> {
         let expected = self.columns.last[nth].as_ref().map_or(4, |(_, names)| names.len());
         let mut values = Vec::with_capacity(expected);
         self.columns.joined.clear();
@@ -210,11 +227,11 @@ impl OwnFormat {
                     close
                 }
                 _ => {
-                    let (kind, close) = value(data, begin, &mut self.stack)?;
+                    let (kind, close) = value_end(data, begin, &mut self.stack)?;
                     match kind {
-                        Scalar::Null => values.push(EventValue::Null),
+                        JsonKind::Null => values.push(EventValue::Null),
                         kind => {
-                            if kind == Scalar::Array {
+                            if kind == JsonKind::Array {
                                 arrays.push((nth, values.len()));
                             }
                             values.push(EventValue::Text(text(&data[begin..close])));
@@ -227,15 +244,22 @@ impl OwnFormat {
             match data.get(at) {
                 Some(b',') => at = skip_space(data, at + 1),
                 Some(b'}') => is_last = true,
-                Some(_) => return Err(Syntax { at, what: "expected a comma or the object's end" }),
-                None => return Err(Syntax { at, what: "the input ends inside an object" }),
+                Some(_) => {
+                    return Err(JsonSyntaxError {
+                        at,
+                        what: "expected a comma or the object's end",
+                    });
+                }
+                None => {
+                    return Err(JsonSyntaxError { at, what: "the input ends inside an object" });
+                }
             }
         }
         let columns = self.columns.names(nth, start)?;
         Ok((EventRow { columns, values }, at + 1))
     }
 
-    fn table(&mut self, parts: &mut Parts<'_>) -> Result<Arc<SourceTable>> {
+    fn table(&mut self, parts: &mut EventParts<'_>) -> Result<Arc<SourceTable>> {
         let raw = parts.table.ok_or_else(|| refuse("the event has no \"table\""))?;
         if let (None, Some((last, name))) = (&parts.schema, &self.last_table)
             && last.as_bytes() == raw
@@ -244,7 +268,9 @@ impl OwnFormat {
         }
         let written = unescaped(raw, 0).map_err(|fault| refuse(fault.what))?;
         let parsed = match (&parts.schema, written.split_once('.')) {
-            (Some(schema), _) => SourceTable { schema: Some(schema.clone()), table: written.to_string() },
+            (Some(schema), _) => {
+                SourceTable { schema: Some(schema.clone()), table: written.to_string() }
+            }
             (None, Some((schema, table))) => {
                 SourceTable { schema: Some(schema.to_owned()), table: table.to_owned() }
             }
@@ -260,9 +286,9 @@ impl OwnFormat {
     }
 }
 
-impl Columns {
-    /// The names that were joined.
-    fn names(&mut self, nth: usize, start: usize) -> Result<Names, Syntax> {
+impl InternedColumns {
+    /// Returns the list for the names in `joined`.
+    fn names(&mut self, nth: usize, start: usize) -> Result<SharedNames, JsonSyntaxError> {
         if let Some((joined, names)) = &self.last[nth]
             && **joined == *self.joined
         {
@@ -278,9 +304,9 @@ impl Columns {
                 let mut sorted: Vec<&str> = names.iter().map(|name| &**name).collect();
                 sorted.sort_unstable();
                 if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-                    return Err(Syntax { at: start, what: "a column occurs twice" });
+                    return Err(JsonSyntaxError { at: start, what: "a column occurs twice" });
                 }
-                let names: Names = names.into();
+                let names: SharedNames = names.into();
                 self.all.insert(self.joined.as_slice().into(), Arc::clone(&names));
                 names
             }
@@ -290,11 +316,11 @@ impl Columns {
     }
 }
 
-/// A list of names that begins here, and where it ends.
-fn names(data: &[u8], begin: usize) -> Result<(Vec<Box<str>>, usize), Syntax> {
+/// Reads a list of names. Returns the names and the index after the list.
+fn names(data: &[u8], begin: usize) -> Result<(Vec<Box<str>>, usize), JsonSyntaxError> {
     const WHAT: &str = "expected a list of columns";
     if data.get(begin) != Some(&b'[') {
-        return Err(Syntax { at: begin, what: WHAT });
+        return Err(JsonSyntaxError { at: begin, what: WHAT });
     }
     let mut names = Vec::new();
     let mut at = skip_space(data, begin + 1);
@@ -309,11 +335,11 @@ fn names(data: &[u8], begin: usize) -> Result<(Vec<Box<str>>, usize), Syntax> {
     }
     match data.get(at) {
         Some(b']') => Ok((names, at + 1)),
-        _ => Err(Syntax { at, what: WHAT }),
+        _ => Err(JsonSyntaxError { at, what: WHAT }),
     }
 }
 
-/// The new row of an event that names columns which the source did not tell.
+/// Adds the `unchanged` columns to the new row, as absent values.
 fn with_absent(row: Option<EventRow>, unchanged: Vec<Box<str>>) -> Result<EventRow> {
     let (columns, mut values) =
         row.map_or((Vec::new(), Vec::new()), |row| (row.columns.to_vec(), row.values));
@@ -332,7 +358,7 @@ fn refuse(what: &str) -> Error {
     Error::new(ErrorKind::Format, what)
 }
 
-/// The text of UTF-8 bytes; the record was checked to be that.
+/// Returns bytes as text. The record has been checked to be UTF-8.
 fn text(bytes: &[u8]) -> Box<str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
@@ -340,40 +366,40 @@ fn text(bytes: &[u8]) -> Box<str> {
     }
 }
 
-fn unescaped(inside: &[u8], at: usize) -> Result<Box<str>, Syntax> {
+fn unescaped(inside: &[u8], at: usize) -> Result<Box<str>, JsonSyntaxError> {
     let mut out = Vec::with_capacity(inside.len());
-    unescape(inside, &mut out).map_err(|unfit| Syntax {
+    unescape(inside, &mut out).map_err(|unfit| JsonSyntaxError {
         at,
         what: match unfit {
-            Unfit::Surrogate => "half of a surrogate pair",
-            Unfit::Nul => "the null character, which text cannot hold",
+            UnsupportedEscape::Surrogate => "half of a surrogate pair in a string",
+            UnsupportedEscape::Nul => "the null character, which text cannot hold",
         },
     })?;
     Ok(text(&out))
 }
 
-/// Arrays for columns of array types, as these read them. Others stay JSON.
-fn as_literals(parts: &mut Parts<'_>, table: &SourceTable, types: &dyn TargetTypes) {
+/// Turns JSON arrays into array literals, for columns of array types. Other columns keep the JSON.
+fn as_literals(parts: &mut EventParts<'_>, table: &SourceTable, types: &dyn TargetTypes) {
     for (nth, at) in std::mem::take(&mut parts.arrays) {
         let Some(row) = &mut parts.rows[nth] else { continue };
-        let Some(typname) = types.of(table, &row.columns[at]) else { continue };
+        let Some(typname) = types.type_of(table, &row.columns[at]) else { continue };
         let (Some(element), EventValue::Text(json)) = (typname.strip_prefix('_'), &row.values[at])
         else {
             continue;
         };
-        let shape = Shape {
+        let shape = ArrayLiteralStyle {
             delimiter: if element == "box" { b';' } else { b',' },
             json: matches!(element, "json" | "jsonb"),
         };
         let mut out = Vec::new();
-        if literal(json.as_bytes(), shape, &mut out).is_ok() {
+        if append_array_literal(json.as_bytes(), shape, &mut out).is_ok() {
             row.values[at] = EventValue::Text(text(&out));
         }
     }
 }
 
-/// An event of a log as a line of this format, for people to mend: about that table, whose columns
-/// are those of the log's rows.
+/// Writes a logged event as a line of this format, for people to correct. `columns` are the columns
+/// of the log's rows.
 pub fn write<'a>(
     log: &EventLog,
     change: &LoggedEvent,
@@ -391,7 +417,8 @@ pub fn write<'a>(
             };
             (column, value)
         });
-        // What an update leaves out is to stay as it is, whatever else a stream of letters tells.
+        // Columns that an update omits are named as unchanged: other dead letters of the same file
+        // may give them.
         let is_partial = name == "row" && change.op == ChangeKind::Update && !change.is_complete;
         add_row(&mut line, name, cells, is_partial);
     }
@@ -399,7 +426,7 @@ pub fn write<'a>(
     line
 }
 
-/// An event as pgspate's own format has it, about a table of this name.
+/// Writes an event as a line of this format, under the given name of its table.
 pub fn write_event(event: &ChangeEvent, schema: Option<&str>, table: &str) -> String {
     let mut line = begin(event.op, schema, table);
     for (name, row) in [("row", &event.new), ("old", &event.old)] {
@@ -423,7 +450,7 @@ fn begin(op: ChangeKind, schema: Option<&str>, table: &str) -> String {
     format!("{{\"op\":\"{}\",\"schema\":{schema},\"table\":{}", word(op), quoted(table))
 }
 
-/// Adds a row to an event. Cells are columns with what they hold: nothing told, NULL, or text.
+/// Appends a row to a line. Each cell is a column and its value: absent, NULL or text.
 fn add_row<'a>(
     line: &mut String,
     name: &str,
@@ -456,26 +483,26 @@ fn word(op: ChangeKind) -> &'static str {
 }
 
 fn quoted(text: &str) -> String {
-    serde_json::EventValue::from(text).to_string()
+    serde_json::Value::from(text).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Int4s;
+    struct ListColumnType;
 
-    impl TargetTypes for Int4s {
-        fn of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
+    impl TargetTypes for ListColumnType {
+        fn type_of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
             (column == "list").then(|| "_int4".into())
         }
     }
 
     fn decode(lines: &[&str]) -> Result<Vec<ChangeEvent>> {
-        let mut plain = OwnFormat::default();
+        let mut decoder = OwnFormat::default();
         let mut events = Vec::new();
         for line in lines {
-            plain.decode(line.as_bytes(), &Int4s, &mut events)?;
+            decoder.decode(line.as_bytes(), &ListColumnType, &mut events)?;
         }
         Ok(events)
     }
@@ -491,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn events_say_what_is_written() {
+    fn every_field_of_an_event_is_decoded() {
         let lines = [
             r#"{"op":"insert","table":"shop.orders","row":{"id":12345678901234567890,"x":1.10}}"#,
             r#"{"table":"t","op":"update","key":{"id":1},"row":{"id":2,"s":"a\"\u00e9","n":null}}"#,
@@ -529,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same_event() {
+    fn a_written_event_is_read_as_the_same_event() {
         let lines = [
             concat!(
                 r#"{"op":"update","schema":null,"table":"t","row":{"id":"1","s":"a\"","n":null},"#,
@@ -548,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_made_once() {
+    fn events_with_the_same_columns_share_their_names() {
         let line = r#"{"op":"insert","table":"t","row":{"id":1,"a":2}}"#;
         let other = r#"{"op":"insert","table":"t","row":{"id":1}}"#;
         let events = decode(&[line, other, line]).unwrap();
@@ -558,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_refused() {
+    fn records_that_are_not_events_are_refused() {
         for line in [
             "{",
             "[]",

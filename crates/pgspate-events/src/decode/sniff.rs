@@ -1,11 +1,11 @@
-//! Which format a stream is in, by one of its first records, and the decoder for it.
+//! Detects the format of a stream by one of its first records, and makes the decoder for it.
 //!
-//! Formats are told apart by fields that only one of them has. A record that has those of none is
-//! an error: a wrong guess would be rows that nobody wrote.
+//! A format is detected by fields that no other format has. A record without such fields is an
+//! error: a wrong guess would write rows that the source never had.
 
 use super::canal;
 use super::debezium::is_metadata;
-use super::json::{Fields, Json, Str, malformed, object};
+use super::json::{Json, JsonFields, JsonStr, malformed, object};
 use super::{Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, Wal2json};
 use crate::{Error, ErrorKind, Result};
 
@@ -22,12 +22,12 @@ pub enum EventFormat {
     Canal,
     /// AWS DMS: lines of csv or messages of JSON.
     Dms,
-    /// pgspate's own.
+    /// pgspate's own JSON lines.
     Pgspate,
 }
 
 impl EventFormat {
-    /// All of them, in the order in which they are named to users.
+    /// All formats, in the order in which messages name them.
     pub const ALL: [EventFormat; 6] = [
         EventFormat::Debezium,
         EventFormat::Wal2json,
@@ -37,7 +37,7 @@ impl EventFormat {
         EventFormat::Pgspate,
     ];
 
-    /// Its name, as `--format` takes it.
+    /// Returns its name, as `--format` takes it.
     pub fn name(self) -> &'static str {
         match self {
             EventFormat::Debezium => "debezium",
@@ -49,52 +49,53 @@ impl EventFormat {
         }
     }
 
-    /// The format of this name.
+    /// Returns the format of this name.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when there is none.
+    /// [`ErrorKind::Usage`] for an unknown name.
     pub fn by_name(name: &str) -> Result<EventFormat> {
         let found = EventFormat::ALL.into_iter().find(|format| format.name() == name);
         found.ok_or_else(|| {
             let names = EventFormat::ALL.map(EventFormat::name).join(", ");
-            Error::new(ErrorKind::Usage, format!("no format of events is called \"{name}\""))
+            Error::new(ErrorKind::Usage, format!("unknown format of events: \"{name}\""))
                 .hint(format!("The formats are {names}."))
         })
     }
 }
 
-/// What some formats do not say of themselves.
+/// Facts that the records of some formats leave open.
 #[derive(Debug, Clone, Default)]
 pub struct DecodeOptions {
-    /// Of Debezium's.
+    /// For Debezium's records; its table also for Maxwell and Canal.
     pub debezium: DebeziumOptions,
-    /// Of those of AWS DMS.
+    /// For records of AWS DMS.
     pub dms: DmsOptions,
 }
 
-/// The decoder of a format. `None` for pgspate's own, which has a module of its own.
-pub fn of(format: EventFormat, options: &DecodeOptions) -> Option<Box<dyn Decode>> {
+/// Returns the decoder of a format. `None` for pgspate's own format: see
+/// [`OwnFormat`](super::own_format::OwnFormat).
+pub fn decoder_of(format: EventFormat, options: &DecodeOptions) -> Option<Box<dyn Decode>> {
     Some(match format {
         EventFormat::Debezium => Box::new(Debezium::new(options.debezium.clone())),
         EventFormat::Wal2json => Box::new(Wal2json::new()),
-        EventFormat::Maxwell => Box::new(Maxwell::of_table(options.debezium.table.clone())),
-        EventFormat::Canal => Box::new(Canal::of_table(options.debezium.table.clone())),
+        EventFormat::Maxwell => Box::new(Maxwell::for_table(options.debezium.table.clone())),
+        EventFormat::Canal => Box::new(Canal::for_table(options.debezium.table.clone())),
         EventFormat::Dms => Box::new(Dms::new(options.dms.clone())),
         EventFormat::Pgspate => return None,
     })
 }
 
-/// The format that a record is in, and by what it is known.
+/// Detects the format of a record. Returns the format and the reason.
 ///
 /// # Errors
-/// [`ErrorKind::Format`] when it is in none, or could be in several.
+/// [`ErrorKind::Format`] if the record fits no format, or more than one.
 pub fn sniff(record: &[u8]) -> Result<(EventFormat, &'static str)> {
     let unmarked = record.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(record);
     if !unmarked.trim_ascii_start().starts_with(b"{") {
         return line(record).ok_or_else(|| unknown(record));
     }
-    let Ok(fields) = object(record).and_then(Fields::all) else { return Err(unknown(record)) };
-    let fields = Keys(&fields);
+    let Ok(fields) = object(record).and_then(JsonFields::all) else { return Err(unknown(record)) };
+    let fields = RecordKeys(&fields);
     let found = [
         (EventFormat::Wal2json, fields.has("change"), "it has a list of changes"),
         (EventFormat::Wal2json, fields.is_text("action"), "it has an \"action\""),
@@ -126,7 +127,7 @@ pub fn sniff(record: &[u8]) -> Result<(EventFormat, &'static str)> {
         (
             EventFormat::Debezium,
             fields.is_about_no_row(),
-            "it is a schema change, a heartbeat or a transaction's mark",
+            "it is a schema change, a heartbeat, or the begin or end of a transaction",
         ),
         (
             EventFormat::Pgspate,
@@ -148,8 +149,8 @@ pub fn sniff(record: &[u8]) -> Result<(EventFormat, &'static str)> {
 
 const ENVELOPE: &str = "it has an \"op\" with \"before\", \"after\" or \"source\"";
 
-/// What Maxwell says of rows and of itself; what is done to tables begins with `table-` or
-/// `database-`.
+/// The `type`s of Maxwell's records about rows and about Maxwell itself. The types of schema
+/// changes begin with `table-` or `database-`.
 const MAXWELL: [&str; 7] = [
     "insert",
     "update",
@@ -161,9 +162,9 @@ const MAXWELL: [&str; 7] = [
 ];
 
 /// The keys of a record.
-struct Keys<'a>(&'a [(Str<'a>, Json<'a>)]);
+struct RecordKeys<'a>(&'a [(JsonStr<'a>, Json<'a>)]);
 
-impl Keys<'_> {
+impl RecordKeys<'_> {
     fn get(&self, name: &str) -> Option<Json<'_>> {
         self.0.iter().find(|(key, _)| key.is(name)).map(|(_, value)| *value)
     }
@@ -183,7 +184,8 @@ impl Keys<'_> {
         }
     }
 
-    /// As Canal writes it, and Flink and others in its name, who leave `isDdl` out.
+    /// Returns whether Canal, or Flink and others that imitate Canal but omit `isDdl`, wrote the
+    /// record.
     fn is_canal(&self) -> bool {
         let has_rows = matches!(self.get("data"), Some(Json::Array(_)));
         canal::TYPES.contains(&self.ty().as_str()) && (has_rows || self.is_text("sql"))
@@ -204,13 +206,13 @@ impl Keys<'_> {
         self.is_text("op") && parts.iter().any(|name| self.has(name))
     }
 
-    /// What Debezium says beside rows.
+    /// Returns whether it is a Debezium record that is about no row.
     fn is_about_no_row(&self) -> bool {
         !self.0.is_empty() && is_metadata(self.0)
     }
 }
 
-/// DMS's files: an operation before each row, or a header that has a column for it.
+/// Detects csv of DMS: rows that begin with an operation, or a header with a column for it.
 fn line(record: &[u8]) -> Option<(EventFormat, &'static str)> {
     let first = record.split(|byte| matches!(byte, b',' | b';' | b'\t' | b'|')).next()?;
     if first.len() == record.trim_ascii_end().len() {
@@ -226,12 +228,12 @@ fn line(record: &[u8]) -> Option<(EventFormat, &'static str)> {
     }
 }
 
-/// So many keys of a record that is in no format are named.
+/// The most keys that the error for an unknown record names.
 const KEYS_MAX: usize = 8;
 
-/// The error for a record that is in no format: what it looks like, but no value of it.
+/// Returns the error for a record of unknown format. It names the record's keys, but no value.
 fn unknown(record: &[u8]) -> Error {
-    let looks = match object(record).and_then(Fields::all) {
+    let looks = match object(record).and_then(JsonFields::all) {
         Ok(fields) if fields.is_empty() => "it is an empty object".to_owned(),
         Ok(fields) => {
             let keys = fields.iter().take(KEYS_MAX).map(|(key, _)| {
@@ -242,11 +244,11 @@ fn unknown(record: &[u8]) -> Error {
             format!("it is an object with {}{more}", keys.collect::<Vec<_>>().join(", "))
         }
         Err(error) if record.trim_ascii_start().starts_with(b"{") => {
-            format!("it is no whole JSON object: {error}")
+            format!("it is not a complete JSON object: {error}")
         }
-        Err(_) => "it is no JSON object, and no row with I, U or D before it".to_owned(),
+        Err(_) => "it is neither a JSON object nor a csv row that begins with I, U or D".to_owned(),
     };
     let names = EventFormat::ALL.map(EventFormat::name).join(", ");
-    malformed(format!("the format of the events is not known by their first record: {looks}"))
-        .hint(format!("Name it with `--format`: {names}."))
+    malformed(format!("could not detect the format of the events from their first record: {looks}"))
+        .hint(format!("Name the format with `--format`: {names}."))
 }

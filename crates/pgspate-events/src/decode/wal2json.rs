@@ -1,17 +1,18 @@
-//! wal2json, both versions of its format: what PostgreSQL's logical decoding writes as JSON.
+//! Decodes wal2json, both versions of its format. wal2json is a plugin for PostgreSQL's logical
+//! decoding that writes JSON.
 //!
-//! Version 1 has a record for each transaction, version 2 one for each change, between a `B` and a
-//! `C`. Columns that a row lacks were not changed and stay absent. The events of a version 2
-//! transaction are given out as they come; only its `C` ends it, so that one that is cut off before
-//! is never whole.
+//! Version 1 has one record for each transaction. Version 2 has one record for each change, between
+//! a `B` and a `C` record. Columns that a row lacks were not changed; they are absent. Events of
+//! version 2 are returned at once, but only the `C` ends the transaction: a transaction that is cut
+//! off before its `C` never counts as whole.
 
-use super::binary::is_hex;
-use super::cast::{ByteSpelling, TypeFamily, JsonSpelling, text};
-use super::json::{Fields, Items, Json, Str, is_nothing, malformed, object};
-use super::room::RecordBudget;
-use super::shape::{SourceText, SourceTableColumns, SourceTables};
-use super::{Decode, Grouping, TargetTypes};
-use crate::{ChangeEvent, ChangeKind, EventOrigin, Result, EventRow, EventValue};
+use super::byte_spellings::is_hex;
+use super::json::{Json, JsonFields, JsonItems, JsonStr, is_nothing, malformed, object};
+use super::json_values::{ByteSpelling, JsonSpelling, TypeFamily, text};
+use super::record_budget::RecordBudget;
+use super::source_tables::{SourceTableColumns, SourceTables, SourceText};
+use super::{Decode, RecordGrouping, TargetTypes};
+use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, EventValue, Result};
 
 const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false };
 
@@ -19,16 +20,16 @@ const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Hex, json_str
 #[derive(Debug, Default)]
 pub struct Wal2json {
     tables: SourceTables<TypeFamily>,
-    /// Of version 2: a `B` came and its `C` did not yet.
+    /// Whether a transaction of version 2 is open: its `B` has come, its `C` has not.
     is_open: bool,
-    grouping: Grouping,
+    grouping: RecordGrouping,
 }
 
-/// A value with what the record says of its type.
+/// A value, with its type if the record names it.
 #[derive(Clone, Copy)]
 struct TypedValue<'a> {
     value: Json<'a>,
-    ty: Option<Str<'a>>,
+    ty: Option<JsonStr<'a>>,
 }
 
 impl SourceText for TypedValue<'_> {
@@ -37,25 +38,25 @@ impl SourceText for TypedValue<'_> {
     }
 }
 
-/// What a change is about.
+/// The fields of a change.
 #[derive(Default)]
 struct Wal2jsonChange<'a> {
-    action: Option<Str<'a>>,
-    schema: Option<Str<'a>>,
-    table: Option<Str<'a>>,
-    new: Option<Vec<(Str<'a>, TypedValue<'a>)>>,
-    old: Option<Vec<(Str<'a>, TypedValue<'a>)>>,
-    key: Option<Vec<Str<'a>>>,
+    action: Option<JsonStr<'a>>,
+    schema: Option<JsonStr<'a>>,
+    table: Option<JsonStr<'a>>,
+    new: Option<Vec<(JsonStr<'a>, TypedValue<'a>)>>,
+    old: Option<Vec<(JsonStr<'a>, TypedValue<'a>)>>,
+    key: Option<Vec<JsonStr<'a>>>,
     transaction: Option<Box<str>>,
 }
 
 impl Wal2json {
-    /// A decoder at the beginning of a stream.
+    /// Returns a decoder at the beginning of a stream.
     pub fn new() -> Wal2json {
         Wal2json::default()
     }
 
-    /// The events of a transaction of version 1.
+    /// Adds the events of a transaction of version 1.
     fn transaction(
         &mut self,
         changes: Json<'_>,
@@ -67,12 +68,12 @@ impl Wal2json {
             return Err(malformed("expected \"change\" to be an array"));
         };
         let before = events.len();
-        let mut room = RecordBudget::default();
+        let mut budget = RecordBudget::default();
         while let Some(change) = changes.next()? {
             let mut change = version_1(change)?;
             change.transaction = xid.map(Into::into);
             if let Some(event) = self.event(&change, types)? {
-                room.take_event(&event)?;
+                budget.take_event(&event)?;
                 events.push(event);
             }
         }
@@ -84,8 +85,12 @@ impl Wal2json {
         Ok(())
     }
 
-    /// The event of a change; messages are none.
-    fn event(&mut self, change: &Wal2jsonChange<'_>, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
+    /// Returns the event of a change. Logical decoding messages have none.
+    fn event(
+        &mut self,
+        change: &Wal2jsonChange<'_>,
+        types: &dyn TargetTypes,
+    ) -> Result<Option<ChangeEvent>> {
         let Some(action) = change.action else {
             return Err(malformed("expected \"change\" of version 1 or \"action\" of version 2"));
         };
@@ -101,11 +106,11 @@ impl Wal2json {
         let Some(name) = change.table else {
             return Err(malformed("a change does not name its table"));
         };
-        let schema = change.schema.map(Str::text).transpose()?;
+        let schema = change.schema.map(JsonStr::text).transpose()?;
         let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
-        let is_same = |old: &[(Str<'_>, TypedValue<'_>)]| is_within(old, change.new.as_deref());
+        let is_same = |old: &[(JsonStr<'_>, TypedValue<'_>)]| is_within(old, change.new.as_deref());
         let key = match (&change.old, op) {
-            // By what it was found, which has not changed.
+            // The old row is the key, and the update has not changed it.
             (Some(old), ChangeKind::Update) if is_same(old) => {
                 let names: Vec<_> = old.iter().map(|(name, _)| *name).collect();
                 Some(table.key(&names)?)
@@ -114,10 +119,12 @@ impl Wal2json {
         };
         let new = match (&change.new, op) {
             (Some(new), ChangeKind::Insert | ChangeKind::Update) => Some(row(table, new, types)?),
-            (None, ChangeKind::Insert | ChangeKind::Update) => return Err(malformed("a change has no columns")),
+            (None, ChangeKind::Insert | ChangeKind::Update) => {
+                return Err(malformed("a change has no columns"));
+            }
             _ => None,
         };
-        // A whole row that stays as it is may be all that a table without a key has to find it by.
+        // A table without a key needs the whole old row to find it, even if no value changed.
         let is_whole = |old: &[_]| change.new.as_ref().is_some_and(|new| old.len() >= new.len());
         let old = match (&change.old, op) {
             (Some(old), ChangeKind::Delete) => Some(row(table, old, types)?),
@@ -125,19 +132,20 @@ impl Wal2json {
                 Some(row(table, old, types)?)
             }
             (None, ChangeKind::Delete) => {
-                return Err(malformed("a deleted row is not identified").hint(
+                return Err(malformed("a delete does not identify its row").hint(
                     "Give the source's table a primary key, or run `alter table ... replica \
                      identity full` there.",
                 ));
             }
             _ => None,
         };
-        let position = EventOrigin { transaction: change.transaction.clone(), ..EventOrigin::default() };
+        let origin =
+            EventOrigin { transaction: change.transaction.clone(), ..EventOrigin::default() };
         let table = table.name.clone();
-        Ok(Some(ChangeEvent { table, op, new, old, key, position, ends_transaction: false }))
+        Ok(Some(ChangeEvent { table, op, new, old, key, origin, ends_transaction: false }))
     }
 
-    /// A record of version 2.
+    /// Adds the event of a version 2 record.
     fn change(
         &mut self,
         change: &Wal2jsonChange<'_>,
@@ -147,11 +155,15 @@ impl Wal2json {
         let is = |action: &str| change.action.is_some_and(|found| found.is(action));
         if is("B") || is("C") {
             self.is_open = is("B");
-            self.grouping = if self.is_open { Grouping::Opens } else { Grouping::Closes };
+            self.grouping = if self.is_open {
+                RecordGrouping::OpensTransaction
+            } else {
+                RecordGrouping::ClosesTransaction
+            };
             return Ok(());
         }
         let Some(mut event) = self.event(change, types)? else { return Ok(()) };
-        // Written with include-transaction off.
+        // With wal2json's option include-transaction off there are no `B` and `C`.
         event.ends_transaction = !self.is_open;
         events.push(event);
         Ok(())
@@ -159,8 +171,13 @@ impl Wal2json {
 }
 
 impl Decode for Wal2json {
-    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
-        self.grouping = Grouping::AsEvents;
+    fn decode(
+        &mut self,
+        record: &[u8],
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
+        self.grouping = RecordGrouping::ByEvents;
         if is_nothing(record) {
             return Ok(());
         }
@@ -201,23 +218,23 @@ impl Decode for Wal2json {
         done
     }
 
-    fn grouping(&self) -> Grouping {
+    fn grouping(&self) -> RecordGrouping {
         self.grouping
     }
 
-    fn leaves_out(&self) -> bool {
+    fn omits_unchanged(&self) -> bool {
         true
     }
 }
 
-/// The list of columns that version 2 has under this key.
-fn opened<'a>(key: Str<'a>, fields: &mut Fields<'a>) -> Option<Items<'a>> {
+/// Opens the list of columns that version 2 has under this key.
+fn opened<'a>(key: JsonStr<'a>, fields: &mut JsonFields<'a>) -> Option<JsonItems<'a>> {
     let is_list = ["columns", "identity", "pk"].iter().any(|name| key.is(name));
     if is_list { fields.open_array() } else { None }
 }
 
-/// `[{"name", "type", "value"}]`
-fn columns<'a>(list: &mut Items<'a>) -> Result<Vec<(Str<'a>, TypedValue<'a>)>> {
+/// Reads a list of columns of version 2: `[{"name", "type", "value"}]`.
+fn columns<'a>(list: &mut JsonItems<'a>) -> Result<Vec<(JsonStr<'a>, TypedValue<'a>)>> {
     let mut cells = Vec::with_capacity(16);
     while let Some(mut fields) = list.next_object("a column")? {
         let mut name = None;
@@ -239,7 +256,7 @@ fn columns<'a>(list: &mut Items<'a>) -> Result<Vec<(Str<'a>, TypedValue<'a>)>> {
     Ok(cells)
 }
 
-/// A change of version 1.
+/// Reads a change of version 1.
 fn version_1<'a>(change: Json<'a>) -> Result<Wal2jsonChange<'a>> {
     let Some(mut fields) = change.object() else {
         return Err(malformed("expected a change to be an object"));
@@ -271,7 +288,7 @@ fn version_1<'a>(change: Json<'a>) -> Result<Wal2jsonChange<'a>> {
     Ok(found)
 }
 
-/// The fields of these names.
+/// Returns the values of the fields of these names.
 fn parts<'a>(value: Json<'a>, names: [&str; 3]) -> Result<[Option<Json<'a>>; 3]> {
     let mut found = [None; 3];
     if let Some(mut fields) = value.object() {
@@ -286,7 +303,7 @@ fn parts<'a>(value: Json<'a>, names: [&str; 3]) -> Result<[Option<Json<'a>>; 3]>
     Ok(found)
 }
 
-fn strings<'a>(list: Option<Json<'a>>) -> Result<Vec<Str<'a>>> {
+fn strings<'a>(list: Option<Json<'a>>) -> Result<Vec<JsonStr<'a>>> {
     let mut found = Vec::with_capacity(16);
     let Some(mut items) = list.and_then(Json::array) else {
         return Err(malformed("a change has no list of its columns' names"));
@@ -300,12 +317,12 @@ fn strings<'a>(list: Option<Json<'a>>) -> Result<Vec<Str<'a>>> {
     Ok(found)
 }
 
-/// Columns whose names, types and values are lists of their own.
+/// Joins the lists of names, types and values of version 1 to columns.
 fn zip<'a>(
     names: Option<Json<'a>>,
     types: Option<Json<'a>>,
     values: Option<Json<'a>>,
-) -> Result<Vec<(Str<'a>, TypedValue<'a>)>> {
+) -> Result<Vec<(JsonStr<'a>, TypedValue<'a>)>> {
     let names = strings(names)?;
     let mut types = types.and_then(Json::array);
     let Some(mut values) = values.and_then(Json::array) else {
@@ -328,8 +345,11 @@ fn zip<'a>(
     }
 }
 
-/// Whether an update leaves all columns of the old row as they were.
-fn is_within(old: &[(Str<'_>, TypedValue<'_>)], new: Option<&[(Str<'_>, TypedValue<'_>)]>) -> bool {
+/// Returns whether an update leaves all columns of the old row unchanged.
+fn is_within(
+    old: &[(JsonStr<'_>, TypedValue<'_>)],
+    new: Option<&[(JsonStr<'_>, TypedValue<'_>)]>,
+) -> bool {
     let new = new.unwrap_or_default();
     let mut from = 0;
     old.iter().all(|(name, cell)| {
@@ -340,16 +360,20 @@ fn is_within(old: &[(Str<'_>, TypedValue<'_>)], new: Option<&[(Str<'_>, TypedVal
     })
 }
 
-fn row(table: &mut SourceTableColumns<TypeFamily>, cells: &[(Str<'_>, TypedValue<'_>)], types: &dyn TargetTypes) -> Result<EventRow> {
+fn row(
+    table: &mut SourceTableColumns<TypeFamily>,
+    cells: &[(JsonStr<'_>, TypedValue<'_>)],
+    types: &dyn TargetTypes,
+) -> Result<EventRow> {
     let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
-    table.row(cells, types, &learn, &mut |cell, form| cast(cell, form))
+    table.row(cells, types, &learn, &mut |cell, family| cast(cell, family))
 }
 
-/// Bytes lack the `\x` that everything else makes of them; lists are literals already.
-fn cast(cell: TypedValue<'_>, form: &TypeFamily) -> Result<EventValue> {
+/// Returns a value as text. wal2json omits the `\x` of bytes; arrays are literals already.
+fn cast(cell: TypedValue<'_>, family: &TypeFamily) -> Result<EventValue> {
     let is_bytea = match cell.ty {
         Some(ty) => ty.is("bytea"),
-        None => *form == TypeFamily::Bytea,
+        None => *family == TypeFamily::Bytea,
     };
     match cell.value {
         Json::String(value) if is_bytea => {

@@ -2,9 +2,9 @@
 
 use pgspate_events::decode::Canal;
 
-use crate::support::{Columns, decode};
+use crate::support::{TypedColumns, decode};
 
-const TYPES: Columns = Columns(&[("id", "int8"), ("data", "bytea")]);
+const TYPES: TypedColumns = TypedColumns(&[("id", "int8"), ("data", "bytea")]);
 
 fn lines(records: &[&str]) -> Vec<String> {
     decode(&mut Canal::new(), &TYPES, records)
@@ -34,7 +34,7 @@ fn a_message_has_many_rows() {
 }
 
 #[test]
-fn of_statements_only_truncate_is_taken() {
+fn truncate_is_the_only_statement_with_an_event() {
     let ddl = |ty: &str| {
         format!(
             r#"{{"data":null,"database":"d","isDdl":true,"old":null,"pkNames":null,"sql":"x",
@@ -48,9 +48,9 @@ fn of_statements_only_truncate_is_taken() {
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn malformed_records_are_refused() {
     for (record, error) in [
-        ("{}", "a message of Canal's has a \"type\", this one has none"),
+        ("{}", "the Canal message has no \"type\""),
         (r#"{"type":"UPSERT"}"#, "unknown \"type\" of a message"),
         (
             r#"{"type":"INSERT","data":[]}"#,

@@ -3,9 +3,9 @@
 use pgspate_events::SourceTable;
 use pgspate_events::decode::{Debezium, DebeziumOptions};
 
-use crate::support::{Columns, decode};
+use crate::support::{TypedColumns, decode};
 
-const TYPES: Columns = Columns(&[("id", "int4"), ("note", "text"), ("price", "numeric")]);
+const TYPES: TypedColumns = TypedColumns(&[("id", "int4"), ("note", "text"), ("price", "numeric")]);
 
 fn lines(records: &[&str]) -> Vec<String> {
     decode(&mut Debezium::default(), &TYPES, records)
@@ -79,7 +79,7 @@ fn keys_beside_values_identify_rows() {
 }
 
 #[test]
-fn schemas_are_told_from_payloads() {
+fn schema_and_payload_are_told_apart() {
     let schema = r#"{"type":"struct","fields":[{"type":"struct","fields":[{"type":"int32",
 "optional":false,"field":"id"},{"type":"bytes","optional":true,
 "name":"org.apache.kafka.connect.data.Decimal","version":1,"parameters":{"scale":"2",
@@ -97,7 +97,7 @@ fn schemas_are_told_from_payloads() {
         record("null"),
     ];
     let records: Vec<&str> = records.iter().map(String::as_str).collect();
-    // Without a source, the table is known by the schema's name.
+    // Without a source, the schema's name gives the table.
     assert_eq!(
         lines(&records),
         [
@@ -108,7 +108,7 @@ fn schemas_are_told_from_payloads() {
 }
 
 #[test]
-fn a_changed_key_is_one_update_that_inherits() {
+fn a_changed_key_is_one_update_that_keeps_omitted_values() {
     let gone = r#""__debezium_unavailable_value""#;
     let header_forms = [
         (
@@ -144,7 +144,7 @@ fn a_changed_key_is_one_update_that_inherits() {
 }
 
 #[test]
-fn messages_about_no_row_are_passed_over() {
+fn messages_about_no_row_have_no_event() {
     for record in [
         r#"{"status":"BEGIN","id":"571:53195829","event_count":null,"data_collections":null,
 "ts_ms":1}"#,
@@ -211,7 +211,7 @@ fn a_flattened_row_by_schema_or_topic() {
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn malformed_records_are_refused() {
     for (record, error) in [
         ("7", "expected a JSON object"),
         (r#"{"op":"x","after":null}"#, "unknown \"op\" of an envelope"),
@@ -219,7 +219,7 @@ fn what_means_nothing_is_refused() {
         (r#"{"op":"c","after":[1],"source":{"table":"t"}}"#, "expected a row to be an object"),
         (
             r#"{"op":"d","before":null,"source":{"table":"t"}}"#,
-            "a deleted row is not identified | Keep the messages' keys in the dump, give the \
+            "a delete does not identify its row | Keep the messages' keys in the dump, give the \
              source's table a primary key, or run `alter table ... replica identity full` there.",
         ),
         (

@@ -1,14 +1,14 @@
-//! Debezium's types: by the schema, by the target's type, and what stands for values not told.
+//! Debezium's types, by the schema and by the target's type, and its placeholder.
 
 use pgspate_events::decode::{Debezium, DebeziumOptions, TargetTypes, TimeUnit};
 
-use crate::support::{Columns, decode};
+use crate::support::{TypedColumns, decode};
 
-/// What becomes of one value: by its schema, or by the target's type alone.
+/// Decodes one value by its schema, or by the target's type alone.
 fn value(schema: Option<&str>, ty: &'static str, json: &str, options: DebeziumOptions) -> String {
-    struct One(&'static str);
-    impl TargetTypes for One {
-        fn of(&self, _: &pgspate_events::SourceTable, _: &str) -> Option<std::sync::Arc<str>> {
+    struct SingleColumnType(&'static str);
+    impl TargetTypes for SingleColumnType {
+        fn type_of(&self, _: &pgspate_events::SourceTable, _: &str) -> Option<std::sync::Arc<str>> {
             (!self.0.is_empty()).then(|| self.0.into())
         }
     }
@@ -24,12 +24,12 @@ fn value(schema: Option<&str>, ty: &'static str, json: &str, options: DebeziumOp
             )
         }
     };
-    let lines = decode(&mut Debezium::new(options), &One(ty), &[&record]);
+    let lines = decode(&mut Debezium::new(options), &SingleColumnType(ty), &[&record]);
     let line = lines.concat();
     if let Some(refused) = line.strip_prefix("error: column \"v\" of ") {
         let (_, refused) = refused.split_once(": ").unwrap();
         let refused = refused.split(" | ").next().unwrap();
-        // The value is quoted after what is said of it.
+        // The value is quoted at the end of the message.
         return refused.rsplit_once(": \"").unwrap().0.to_owned();
     }
     let line = line.strip_prefix("Update t {v=").unwrap_or(&line);
@@ -41,7 +41,7 @@ fn named(name: &str) -> String {
 }
 
 #[test]
-fn by_schema() {
+fn values_are_read_by_their_schema() {
     let decimal = r#""type":"bytes","name":"org.apache.kafka.connect.data.Decimal",
 "parameters":{"scale":"3"}"#;
     let bits = r#""type":"bytes","name":"io.debezium.data.Bits","parameters":{"length":"10"}"#;
@@ -110,15 +110,20 @@ fn by_schema() {
         (named("io.debezium.data.Xml"), "xml", "\"<a/>\"", "<a/>"),
         (bits.to_owned(), "bit", "\"BQI=\"", "1000000101"),
         (bits.to_owned(), "bit", "\"BQ==\"", "0000000101"),
-        (wide_bits.clone(), "bit", "\"\"", "fewer bits than the schema says"),
-        (wide_bits, "bit", "\"AAAAAAAAAAA=\"", "fewer bits than the schema says"),
+        (wide_bits.clone(), "bit", "\"\"", "the value has fewer bits than its schema says"),
+        (wide_bits, "bit", "\"AAAAAAAAAAA=\"", "the value has fewer bits than its schema says"),
         (
             named("io.debezium.data.VariableScaleDecimal"),
             "numeric",
             r#"{"scale":-131071,"value":"/w=="}"#,
             "-1e131071",
         ),
-        (bits.to_owned(), "varbit", "\"BQI=\"", "bits as bytes, without how many they are"),
+        (
+            bits.to_owned(),
+            "varbit",
+            "\"BQI=\"",
+            "bits are written as bytes, and their number is unknown without a schema",
+        ),
         (
             named("io.debezium.data.geometry.Point"),
             "point",
@@ -129,7 +134,7 @@ fn by_schema() {
             named("io.debezium.data.geometry.Geometry"),
             "geometry",
             r#"{"wkb":"AA==","srid":null}"#,
-            "geometries are not read",
+            "geometry values are not supported",
         ),
         (named("io.debezium.data.DoubleVector"), "vector", "[1.0,2.5]", "[1.0,2.5]"),
         (
@@ -158,24 +163,24 @@ fn by_schema() {
             r#"["{\"a\":[1]}"]"#,
             r#"{"{\"a\":[1]}"}"#,
         ),
-        (named("io.debezium.time.Date"), "date", "\"x\"", "the value is not what its schema says"),
+        (named("io.debezium.time.Date"), "date", "\"x\"", "the value does not match its schema"),
         (named("io.debezium.time.Date"), "date", "1.5", "expected a whole number of 64 bits"),
-        (named("io.debezium.time.MicroTime"), "time", "-1", "a time that is not within a day"),
+        (named("io.debezium.time.MicroTime"), "time", "-1", "a time is not within a day"),
     ] {
         let found = value(Some(&schema), ty, json, DebeziumOptions::default());
         assert_eq!(found, expected, "{schema} {json}");
     }
 }
 
-/// Records of Debezium 3.5.
+/// The records are from Debezium 3.5.
 #[test]
-fn what_java_makes_of_values() {
+fn values_as_java_writes_them() {
     let date = named("io.debezium.time.IsoDate");
     let stamp = named("io.debezium.time.IsoTimestamp");
     let time = named("io.debezium.time.IsoTime");
     let dates = r#""type":"array","items":{"type":"int32","name":"io.debezium.time.Date"}"#;
     let texts = r#""type":"array","items":{"type":"string","optional":true}"#;
-    let lost = "a list of several dimensions, which Debezium does not write";
+    let lost = "a list has several dimensions, whose values Debezium does not write";
     for (schema, ty, json, expected) in [
         (Some(&*date), "date", r#""-5877611-06-21Z""#, "infinity"),
         (Some(&*date), "date", r#""-5877611-06-22Z""#, "-infinity"),
@@ -194,7 +199,7 @@ fn what_java_makes_of_values() {
 }
 
 #[test]
-fn by_the_target_alone() {
+fn values_without_a_schema_are_read_by_the_targets_type() {
     for (ty, json, expected) in [
         ("int8", "9007199254740993", "9007199254740993"),
         ("", "\"x\"", "x"),
@@ -203,37 +208,41 @@ fn by_the_target_alone() {
         ("numeric", "\"-15\"", "-15"),
         ("numeric", "\"NaN\"", "NaN"),
         ("numeric", r#"{"scale":2,"value":"Dw=="}"#, "0.15"),
-        ("numeric", "\"Dw==\"", "a decimal as bytes, without its scale"),
-        ("numeric", "\"1234\"", "a decimal that may be a number or base64"),
+        (
+            "numeric",
+            "\"Dw==\"",
+            "a decimal is written as bytes, and its scale is unknown without a schema",
+        ),
+        ("numeric", "\"1234\"", "a decimal could be a number or base64"),
         ("bytea", "\"AP8=\"", "\\x00ff"),
         ("bytea", "\"00ff0a\"", "\\x00ff0a"),
         ("bytea", "\"\"", "\\x"),
-        ("bytea", "\"00ff\"", "bytes that may be base64 or hexadecimal digits"),
+        ("bytea", "\"00ff\"", "bytes could be base64 or hexadecimal digits"),
         ("bytea", "\"!\"", "expected bytes as base64 or hexadecimal digits"),
         ("date", "19675", "2023-11-14"),
         ("date", "\"2023-11-14Z\"", "2023-11-14Z"),
         ("time", "0", "00:00:00"),
         ("time", "86399999999", "23:59:59.999999"),
-        ("time", "3600000", "a time that may be counted in milli-, micro- or nanoseconds"),
+        ("time", "3600000", "a time could be counted in milli-, micro- or nanoseconds"),
         ("timestamp", "1709287200123456", "2024-03-01 10:00:00.123456"),
         ("timestamptz", "1709287200123456", "2024-03-01 10:00:00.123456+00"),
         ("timestamp", "9223372036825200000", "infinity"),
-        (
-            "timestamp",
-            "1709287200123",
-            "a time that may be counted in milli-, micro- or nanoseconds",
-        ),
+        ("timestamp", "1709287200123", "a time could be counted in milli-, micro- or nanoseconds"),
         (
             "timestamp",
             "1709287200123456789",
-            "a time that may be counted in milli-, micro- or nanoseconds",
+            "a time could be counted in milli-, micro- or nanoseconds",
         ),
         ("timestamptz", "\"+12024-03-01T10:00:00Z\"", "12024-03-01T10:00:00Z"),
         ("interval", "1000000", "00:00:01"),
         ("interval", "\"P1DT1S\"", "P1DT1S"),
         ("bit", "true", "1"),
         ("varbit", "\"101\"", "101"),
-        ("varbit", "\"BQ==\"", "bits as bytes, without how many they are"),
+        (
+            "varbit",
+            "\"BQ==\"",
+            "bits are written as bytes, and their number is unknown without a schema",
+        ),
         ("jsonb", "{\"a\":[1.0]}", "{\"a\":[1.0]}"),
         ("_numeric", "[1.50,null]", "{1.50,NULL}"),
         ("_timestamp", "[1709287200123456]", "{\"2024-03-01 10:00:00.123456\"}"),
@@ -244,7 +253,7 @@ fn by_the_target_alone() {
 }
 
 #[test]
-fn the_caller_settles_what_is_unclear() {
+fn options_decide_between_two_meanings() {
     let options = || DebeziumOptions {
         unit: Some(TimeUnit::Milli),
         text_decimals: Some(true),
@@ -262,9 +271,9 @@ fn the_caller_settles_what_is_unclear() {
 }
 
 #[test]
-fn earlier_values_settle_what_is_unclear() {
+fn earlier_values_decide_between_two_meanings() {
     let row = |row: &str| format!(r#"{{"op":"c","after":{row},"source":{{"table":"t"}}}}"#);
-    let types = Columns(&[("n", "numeric"), ("b", "bytea")]);
+    let types = TypedColumns(&[("n", "numeric"), ("b", "bytea")]);
     let records = [row(r#"{"n":"0.5","b":"AQ=="}"#), row(r#"{"n":"1234","b":"abcd"}"#)];
     let records: Vec<&str> = records.iter().map(String::as_str).collect();
     assert_eq!(
@@ -309,7 +318,7 @@ fn unavailable_values_are_absent_in_every_form() {
     assert_eq!(value(None, "text", "\"?\"", own("?")), "-");
     assert_eq!(value(None, "bytea", "\"/wA=\"", own("hex:ff00")), "-");
     assert_eq!(value(None, "text", text, own("?")), "__debezium_unavailable_value");
-    // In a column of text this is some text.
+    // In a text column this is an ordinary value.
     let plain = value(None, "text", base64, DebeziumOptions::default());
     assert_eq!(plain, "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==");
 }

@@ -1,4 +1,4 @@
-//! AWS DMS: csv, Parquet's batches, JSON.
+//! AWS DMS: csv lines, Parquet batches, JSON messages.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use arrow_array::{Decimal128Array, TimestampMicrosecondArray};
 use pgspate_events::SourceTable;
 use pgspate_events::decode::{Dms, DmsOptions};
 
-use crate::support::{Columns, decode, line};
+use crate::support::{TypedColumns, decode, line};
 
-const TYPES: Columns = Columns(&[("id", "int8"), ("data", "bytea"), ("note", "text")]);
+const TYPES: TypedColumns = TypedColumns(&[("id", "int8"), ("data", "bytea"), ("note", "text")]);
 
 fn table() -> Option<SourceTable> {
     Some(SourceTable { schema: Some("shop".to_owned()), table: "orders".to_owned() })
@@ -57,9 +57,9 @@ fn a_header_names_the_columns() {
         decode(&mut Dms::new(with_header), &TYPES, &records),
         ["Snapshot shop.orders {id=1 note=a} end", "Snapshot shop.orders {id=2 note=b} end"]
     );
-    // What may be a row is not taken for a header.
+    // A line that may be a row is not read as a header.
     let refused = decode(&mut Dms::new(options()), &TYPES, &records).concat();
-    assert!(refused.starts_with("error: the columns of the rows are not named"), "{refused}");
+    assert!(refused.starts_with("error: the columns of the rows are unknown"), "{refused}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn messages_name_everything() {
             "Delete shop.orders was {id=2} in 7 end",
         ]
     );
-    // DMS leaves out what is NULL or empty, unless it is told otherwise.
+    // By default DMS omits columns that are NULL or empty.
     let lacking = [message("insert", r#"{"id":1,"note":"a"}"#), message("update", r#"{"id":1}"#)];
     let lacking: Vec<&str> = lacking.iter().map(String::as_str).collect();
     let refused = decode(&mut Dms::default(), &TYPES, &lacking).concat();
@@ -118,7 +118,7 @@ fn messages_name_everything() {
 }
 
 #[test]
-fn batches_of_parquet() {
+fn parquet_batches_with_an_operation_and_without() {
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("Op", Arc::new(StringArray::from(vec![Some("I"), Some("U"), Some("D"), None]))),
         ("id", Arc::new(Int64Array::from(vec![1, 1, 1, i64::MAX]))),
@@ -163,9 +163,9 @@ fn batches_of_parquet() {
     assert_eq!(events.len(), 2, "a refused row leaves no events");
 }
 
-/// A page of a dictionary has a value once, and each of its rows is an event with its text.
+/// A dictionary stores a value once, but each row's event has its own copy of the text.
 #[test]
-fn rows_that_share_a_value_come_in_parts() {
+fn rows_that_share_a_large_value_are_decoded_in_parts() {
     let note = "x".repeat(300 << 10);
     let mut notes = StringViewBuilder::new();
     let page = notes.append_block(note.as_bytes().into());
@@ -181,14 +181,14 @@ fn rows_that_share_a_value_come_in_parts() {
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn malformed_records_are_refused() {
     let named = options(&["id", "note"]);
     for (record, error) in [
         ("1,a,b", "a row has 3 fields, but there are 2 columns"),
         ("X,1,a", "a row has 3 fields, but there are 2 columns"),
         ("I,1,\"a", "the line ends inside quotes"),
         ("INSERT,t,s,1", "a row has 1 values, but there are 2 columns"),
-        ("{}", "a message of DMS's has \"metadata\", this one has none"),
+        ("{}", "the DMS message has no \"metadata\""),
         (r#"{"metadata":{}}"#, "a message does not name its \"operation\""),
         (r#"{"metadata":{"operation":"x"}}"#, "unknown \"operation\" of a message"),
         (r#"{"metadata":{"operation":"load"}}"#, "a message does not name its table"),

@@ -1,12 +1,12 @@
-//! One history of a table, told in every format, gives one table.
+//! The same history of a table, in every format, gives the same table.
 
 use pgspate_events::SourceTable;
 use pgspate_events::decode::{Canal, Debezium, Decode, Dms, DmsOptions, Maxwell, Wal2json};
 
-use crate::events::{Table, apply};
-use crate::support::{Columns, try_decode};
+use crate::events::{TableContents, apply};
+use crate::support::{TypedColumns, try_decode};
 
-const TYPES: Columns = Columns(&[
+const TYPES: TypedColumns = TypedColumns(&[
     ("id", "int8"),
     ("qty", "int4"),
     ("price", "numeric"),
@@ -14,13 +14,13 @@ const TYPES: Columns = Columns(&[
     ("data", "bytea"),
 ]);
 
-fn expected() -> Table {
+fn expected() -> TableContents {
     let row = |values: [Option<&str>; 5]| {
         let columns = ["id", "qty", "price", "note", "data"];
         let cells = columns.iter().zip(values);
         cells.map(|(name, value)| (name.to_string(), value.map(str::to_owned))).collect()
     };
-    Table::from([
+    TableContents::from([
         ("3".to_owned(), row([Some("3"), None, Some("0.10"), Some(""), None])),
         (
             "4".to_owned(),
@@ -39,7 +39,7 @@ fn check(decoder: &mut dyn Decode, records: &[&str]) {
     let events = try_decode(decoder, &TYPES, records).unwrap();
     assert_eq!(apply(&events), expected());
     assert!(events.last().unwrap().ends_transaction);
-    // Events of equal columns share one list of them.
+    // Events with the same columns share one list of names.
     let lists: Vec<_> = events.iter().filter_map(|event| event.new.as_ref()).collect();
     assert!(std::ptr::eq(&*lists[0].columns, &*lists[1].columns));
 }
@@ -190,7 +190,7 @@ fn canal() {
 
 #[test]
 fn dms() {
-    // A changed key cannot be told; it is a row that goes and one that comes.
+    // DMS cannot express a changed key: the history has a delete and an insert instead.
     let lines = [
         "1,5,10.50,a,00ff",
         "I,2,NULL,0.10,,NULL",

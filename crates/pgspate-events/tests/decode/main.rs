@@ -1,8 +1,8 @@
-//! Change events of every format, from records as they are met in the wild.
+//! Decoding of every format, with records as real tools write them.
 
 mod canal;
 mod debezium;
-mod debezium_pairs;
+mod debezium_moved_rows;
 mod debezium_types;
 mod dms;
 #[path = "../support/events.rs"]

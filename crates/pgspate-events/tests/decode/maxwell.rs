@@ -1,11 +1,11 @@
-//! Maxwell.
+//! Maxwell's records.
 
 use pgspate_events::decode::Maxwell;
 
-use crate::support::{Columns, decode};
+use crate::support::{TypedColumns, decode};
 
-const TYPES: Columns =
-    Columns(&[("id", "int8"), ("data", "bytea"), ("doc", "jsonb"), ("tags", "_text")]);
+const TYPES: TypedColumns =
+    TypedColumns(&[("id", "int8"), ("data", "bytea"), ("doc", "jsonb"), ("tags", "_text")]);
 
 fn lines(records: &[&str]) -> Vec<String> {
     decode(&mut Maxwell::new(), &TYPES, records)
@@ -37,14 +37,14 @@ fn the_last_row_of_a_transaction_ends_it() {
 }
 
 #[test]
-fn without_a_key_the_whole_old_row_is_put_together() {
+fn the_old_row_has_all_columns_if_there_is_no_key() {
     let update = r#"{"database":"d","table":"t","type":"update","ts":1,"data":{"a":2,"b":"x",
 "c":null},"old":{"a":1,"c":3}}"#;
     assert_eq!(lines(&[update]), ["Update d.t {a=2 b=x c=NULL} was {a=1 b=x c=3} end"]);
 }
 
 #[test]
-fn bootstraps_are_snapshots_and_tables_are_left_alone() {
+fn bootstrap_rows_are_snapshot_rows_and_schema_changes_have_no_event() {
     let records = [
         r#"{"database":"d","table":"t","type":"bootstrap-start","ts":1,"data":{}}"#,
         r#"{"database":"d","table":"t","type":"bootstrap-insert","ts":1,"data":{"id":1,
@@ -57,10 +57,10 @@ fn bootstraps_are_snapshots_and_tables_are_left_alone() {
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn malformed_records_are_refused() {
     for (record, error) in [
         ("[]", "expected a JSON object"),
-        ("{}", "a record of Maxwell's has a \"type\", this one has none"),
+        ("{}", "the Maxwell record has no \"type\""),
         (r#"{"type":"insert","table":"t"}"#, "a row has no \"data\""),
         (r#"{"type":"upsert"}"#, "unknown \"type\" of a record"),
         (r#"{"type":"insert","table":"t","data":[1]}"#, "expected \"data\" to be an object"),

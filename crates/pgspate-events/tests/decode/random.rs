@@ -1,4 +1,4 @@
-//! Whatever a record holds: no panic, and no events of one that is refused.
+//! Random records: no decoder panics, and a refused record leaves no events.
 
 use pgspate_events::SourceTable;
 use pgspate_events::decode::{
@@ -6,9 +6,9 @@ use pgspate_events::decode::{
 };
 use proptest::prelude::*;
 
-use crate::support::Columns;
+use crate::support::TypedColumns;
 
-/// Records that are in order, one of each format and more of those with much in them.
+/// Valid records: one of each format, and more of the larger formats.
 const RECORDS: [&str; 11] = [
     r#"{"change":[{"kind":"update","schema":"s","table":"t","columnnames":["id","b"],
 "columntypes":["integer","bytea"],"columnvalues":[1,"00ff"],
@@ -41,7 +41,7 @@ const RECORDS: [&str; 11] = [
     r#"{"id":1,"note":"__debezium_unavailable_value","__deleted":"true","__table":"t"}"#,
 ];
 
-const TYPES: Columns = Columns(&[
+const TYPES: TypedColumns = TypedColumns(&[
     ("id", "int4"),
     ("b", "bytea"),
     ("n", "numeric"),
@@ -87,7 +87,7 @@ fn check(records: &[Vec<u8>]) {
 }
 
 #[test]
-fn the_records_themselves_are_taken() {
+fn the_valid_records_are_decoded() {
     for record in RECORDS {
         let taken = decoders()
             .iter_mut()
@@ -97,7 +97,7 @@ fn the_records_themselves_are_taken() {
 }
 
 #[test]
-fn a_record_cut_anywhere_is_no_record() {
+fn a_truncated_record_is_refused() {
     for record in RECORDS {
         for end in 0..record.len() {
             check(&[record.as_bytes()[..end].to_vec()]);
@@ -105,8 +105,8 @@ fn a_record_cut_anywhere_is_no_record() {
     }
 }
 
-/// A record with some of its bytes changed, and parts of it doubled or left out.
-fn mutated() -> impl Strategy<EventValue = Vec<u8>> {
+/// Generates a record with some bytes changed, and some parts doubled or removed.
+fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let edit = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..5_u8, any::<u8>());
     (prop::sample::select(&RECORDS[..]), prop::collection::vec(edit, 0..4)).prop_map(
         |(record, edits)| {

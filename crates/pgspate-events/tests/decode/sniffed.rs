@@ -1,6 +1,6 @@
-//! Formats are known by their first record, or not at all.
+//! The format of a stream is detected by its first record, or refused.
 
-use pgspate_events::decode::{DecodeOptions, EventFormat, of, sniff};
+use pgspate_events::decode::{DecodeOptions, EventFormat, decoder_of, sniff};
 
 #[test]
 fn a_record_tells_its_format() {
@@ -32,12 +32,15 @@ fn a_record_tells_its_format() {
         assert_eq!(format.name(), name, "{record}");
         assert!(why.starts_with("it"), "{why}");
         assert_eq!(EventFormat::by_name(name).unwrap(), format);
-        assert_eq!(of(format, &DecodeOptions::default()).is_none(), format == EventFormat::Pgspate);
+        assert_eq!(
+            decoder_of(format, &DecodeOptions::default()).is_none(),
+            format == EventFormat::Pgspate
+        );
     }
 }
 
 #[test]
-fn what_could_be_anything_is_not_guessed() {
+fn a_record_of_unknown_format_is_refused() {
     for record in
         ["{}", "1,2,3", "I", "[1]", "{\"id\":1}", "", r#"{"change":[],"metadata":{}}"#, r#"{"a":"#]
     {
@@ -46,12 +49,13 @@ fn what_could_be_anything_is_not_guessed() {
     let error = sniff(b"{\"id\":1}").unwrap_err();
     assert_eq!(
         error.hint_text().unwrap(),
-        "Name it with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate."
+        "Name the format with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate."
     );
     assert_eq!(
         error.to_string(),
-        "the format of the events is not known by their first record: it is an object with \"id\""
+        "could not detect the format of the events from their first record: it is an object \
+         with \"id\""
     );
     let error = EventFormat::by_name("avro").unwrap_err();
-    assert_eq!(error.to_string(), "no format of events is called \"avro\"");
+    assert_eq!(error.to_string(), "unknown format of events: \"avro\"");
 }

@@ -1,23 +1,23 @@
-//! A target's types, and what decoders make of records.
+//! Types of a target, and the events of records as lines.
 
 use std::sync::Arc;
 
-use pgspate_events::decode::{Decode, Grouping, TargetTypes};
+use pgspate_events::decode::{Decode, RecordGrouping, TargetTypes};
 use pgspate_events::{ChangeEvent, SourceTable};
 
 pub(crate) use crate::events::line;
 
-/// A target whose tables all have these columns.
-pub(crate) struct Columns(pub(crate) &'static [(&'static str, &'static str)]);
+/// A target whose tables all have these columns: names and types.
+pub(crate) struct TypedColumns(pub(crate) &'static [(&'static str, &'static str)]);
 
-impl TargetTypes for Columns {
-    fn of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
+impl TargetTypes for TypedColumns {
+    fn type_of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
         let found = self.0.iter().find(|(name, _)| *name == column);
         found.map(|(_, ty)| Arc::from(*ty))
     }
 }
 
-/// The events of records, or the error of the first that is refused with its hint.
+/// Decodes records. Returns the events, or the error of the first refused record with its hint.
 pub(crate) fn try_decode(
     decoder: &mut dyn Decode,
     types: &dyn TargetTypes,
@@ -33,17 +33,25 @@ pub(crate) fn try_decode(
             return Err(format!("{error}{hint}"));
         }
         match decoder.grouping() {
-            Grouping::Closes => events.iter_mut().last().unwrap().ends_transaction = true,
-            // As whoever takes them does.
-            Grouping::Pairs => drop(events.remove(before - 1)),
-            Grouping::AsEvents | Grouping::Opens | Grouping::MayPair => {}
+            RecordGrouping::ClosesTransaction => {
+                events.iter_mut().last().unwrap().ends_transaction = true
+            }
+            // As the caller of a decoder does.
+            RecordGrouping::SecondHalf => drop(events.remove(before - 1)),
+            RecordGrouping::ByEvents
+            | RecordGrouping::OpensTransaction
+            | RecordGrouping::MayBeFirstHalf => {}
         }
     }
     Ok(events)
 }
 
-/// The events of records as lines.
-pub(crate) fn decode(decoder: &mut dyn Decode, types: &dyn TargetTypes, records: &[&str]) -> Vec<String> {
+/// Decodes records. Returns the events as lines.
+pub(crate) fn decode(
+    decoder: &mut dyn Decode,
+    types: &dyn TargetTypes,
+    records: &[&str],
+) -> Vec<String> {
     match try_decode(decoder, types, records) {
         Ok(events) => events.iter().map(line).collect(),
         Err(error) => vec![format!("error: {error}")],

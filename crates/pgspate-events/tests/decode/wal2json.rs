@@ -1,17 +1,17 @@
-//! wal2json of both versions.
+//! Records of wal2json, both versions of its format.
 
 use pgspate_events::decode::Wal2json;
 
-use crate::support::{Columns, decode};
+use crate::support::{TypedColumns, decode};
 
-const TYPES: Columns = Columns(&[("id", "int4"), ("note", "text"), ("data", "bytea")]);
+const TYPES: TypedColumns = TypedColumns(&[("id", "int4"), ("note", "text"), ("data", "bytea")]);
 
 fn lines(records: &[&str]) -> Vec<String> {
     decode(&mut Wal2json::new(), &TYPES, records)
 }
 
 #[test]
-fn version_1_is_a_transaction_a_record() {
+fn a_record_of_version_1_is_a_transaction() {
     let record = r#"{"xid":771,"timestamp":"2024-03-01 10:00:00.1+00","change":[
         {"kind":"insert","schema":"shop","table":"orders","columnnames":["id","price","note",
 "data"],
@@ -64,17 +64,17 @@ fn version_2_ends_a_transaction_with_its_last_event() {
             "Truncate public.u in 5 end",
         ]
     );
-    // Cut off before its end: no event ends it, so that nobody takes it for whole.
+    // The transaction is cut off before its end: no event ends the transaction.
     assert_eq!(
         lines(&records[..4]),
         ["Insert public.t {id=1 data=\\x} by [id] in 5", "Update public.t {id=2} was {id=1} in 5",]
     );
-    // Written without B and C, each is a transaction.
+    // Without `B` and `C` each change is a transaction.
     assert_eq!(lines(&records[4..5]), ["Truncate public.u in 5 end"]);
 }
 
 #[test]
-fn replica_identity_full_tells_the_old_row() {
+fn replica_identity_full_gives_the_old_row() {
     let update = r#"{"action":"U","schema":"s","table":"t","columns":[{"name":"id",
 "type":"integer","value":1},{"name":"note","type":"text","value":"new"}],"identity":[{"name":"id",
 "type":"integer","value":1},{"name":"note","type":"text","value":"old"}]}"#;
@@ -89,7 +89,7 @@ fn types_may_be_left_out() {
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn malformed_records_are_refused() {
     for (record, error) in [
         ("{}", "expected \"change\" of version 1 or \"action\" of version 2"),
         (r#"{"action":"X"}"#, "unknown kind of change"),
@@ -97,7 +97,7 @@ fn what_means_nothing_is_refused() {
         (r#"{"action":"I","columns":[]}"#, "a change does not name its table"),
         (
             r#"{"action":"D","schema":"s","table":"t"}"#,
-            "a deleted row is not identified | Give the source's table a primary key, or run \
+            "a delete does not identify its row | Give the source's table a primary key, or run \
              `alter table ... replica identity full` there.",
         ),
         (r#"{"change":[{"kind":"insert","table":"t"}]}"#, "a change has no columns"),

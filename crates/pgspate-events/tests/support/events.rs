@@ -1,11 +1,11 @@
-//! Change events as lines that can be compared, and what becomes of a table by them.
+//! Writes change events as lines for comparison, and applies them to a table in memory.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use pgspate_events::{ChangeEvent, ChangeKind, EventRow, EventValue};
 
-/// `Update shop.orders {id=1 note=- paid=NULL} was {id=0} by [id] in 7 end`
+/// Writes an event as `Update shop.orders {id=1 note=- paid=NULL} was {id=0} by [id] in 7 end`.
 pub(crate) fn line(event: &ChangeEvent) -> String {
     let mut out = format!("{:?} ", event.op);
     if let Some(schema) = &event.table.schema {
@@ -21,7 +21,7 @@ pub(crate) fn line(event: &ChangeEvent) -> String {
     if let Some(key) = &event.key {
         let _ = write!(out, " by [{}]", key.join(" "));
     }
-    if let Some(transaction) = &event.position.transaction {
+    if let Some(transaction) = &event.origin.transaction {
         let _ = write!(out, " in {transaction}");
     }
     if event.ends_transaction {
@@ -41,11 +41,11 @@ fn row(row: &EventRow) -> String {
 }
 
 /// The rows of a table by their `id`.
-pub(crate) type Table = BTreeMap<String, BTreeMap<String, Option<String>>>;
+pub(crate) type TableContents = BTreeMap<String, BTreeMap<String, Option<String>>>;
 
-/// Applies events one after another, as slowly and plainly as can be.
-pub(crate) fn apply(events: &[ChangeEvent]) -> Table {
-    let mut table = Table::new();
+/// Applies events one after another to an empty table.
+pub(crate) fn apply(events: &[ChangeEvent]) -> TableContents {
+    let mut table = TableContents::new();
     let key = |row: &EventRow| {
         let at = row.columns.iter().position(|column| &**column == "id")?;
         match &row.values[at] {

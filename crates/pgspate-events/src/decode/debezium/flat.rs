@@ -1,15 +1,15 @@
-//! Rows without an envelope, as the transformation ExtractNewRecordState leaves them.
+//! Decodes rows without an envelope, which the transformation ExtractNewRecordState writes.
 //!
-//! What it adds to a row is not of the row: `__op`, `__deleted`, `__table` and the like. A row that
-//! does not say what was done to it is one that is there now, whether it was before or not.
+//! The fields that the transformation adds, such as `__op`, `__deleted` and `__table`, are not
+//! columns. A row without `__op` exists after the change: it may have been inserted or updated.
 
-use super::message::{Message, Source, find};
+use super::message::{DebeziumMessage, DebeziumSource, find};
 use super::{Debezium, check_moved, has_absent};
 use crate::decode::TargetTypes;
-use crate::decode::json::{Json, Str, malformed};
+use crate::decode::json::{Json, JsonStr, malformed};
 use crate::{ChangeEvent, ChangeKind, Result};
 
-/// Names of fields that are added with `add.fields`, after their two underscores.
+/// The names of fields that the setting `add.fields` adds, without their two underscores.
 const ADDED: [&str; 34] = [
     "op",
     "deleted",
@@ -47,7 +47,7 @@ const ADDED: [&str; 34] = [
     "ord",
 ];
 
-/// Whether a field was added to the row.
+/// Returns whether the transformation added a field to the row.
 fn is_added(key: &str) -> bool {
     key.strip_prefix("__").is_some_and(|name| {
         ADDED.contains(&name) || name.starts_with("source_") || name.starts_with("transaction_")
@@ -57,8 +57,8 @@ fn is_added(key: &str) -> bool {
 impl Debezium {
     pub(super) fn flat(
         &mut self,
-        message: &Message<'_>,
-        value: &[(Str<'_>, Json<'_>)],
+        message: &DebeziumMessage<'_>,
+        value: &[(JsonStr<'_>, Json<'_>)],
         types: &dyn TargetTypes,
     ) -> Result<Option<ChangeEvent>> {
         let mut row = Vec::with_capacity(value.len());
@@ -107,7 +107,7 @@ impl Debezium {
             (None, Some(_)) => ChangeKind::Snapshot,
         };
         if op == ChangeKind::Delete && old.is_none() {
-            return Err(malformed("a deleted row is not identified"));
+            return Err(malformed("a delete does not identify its row"));
         }
         let mut op = op;
         if let (ChangeKind::Insert | ChangeKind::Update | ChangeKind::Snapshot, Some(moved)) =
@@ -124,8 +124,8 @@ impl Debezium {
     }
 }
 
-/// What a flattened row says of where it is from.
-fn source<'a>(value: &[(Str<'a>, Json<'a>)]) -> Result<Source<'a>> {
+/// Reads the source of a flattened row from the added fields.
+fn source<'a>(value: &[(JsonStr<'a>, Json<'a>)]) -> Result<DebeziumSource<'a>> {
     let word = |names: [&str; 2]| -> Result<_> {
         for name in names {
             if let Some(found) = find(value, name) {
@@ -134,7 +134,7 @@ fn source<'a>(value: &[(Str<'a>, Json<'a>)]) -> Result<Source<'a>> {
         }
         Ok(None)
     };
-    Ok(Source {
+    Ok(DebeziumSource {
         schema: word(["__schema", "__source_schema"])?,
         database: word(["__db", "__source_db"])?,
         table: word(["__table", "__source_table"])?,

@@ -1,58 +1,64 @@
-//! A record of Debezium's taken apart: key, value, their schemas, headers, topic.
+//! Splits a Debezium record into key, value, their schemas, headers and topic.
 //!
-//! Consoles and dumps put these together in ways of their own: `{"key": ..., "value": ...}`, kcat's
-//! `-J` with both as strings, or the value alone.
+//! Consoles and dumps write these parts in different ways: as `{"key": ..., "value": ...}`, as kcat's
+//! `-J` with key and value as strings, or as the value alone.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::super::KeyedRecord;
-use super::super::json::{Fields, Json, Str, is_nothing, malformed, object};
-use super::schema::{Schema, Schemas};
+use super::super::json::{Json, JsonFields, JsonStr, is_nothing, malformed, object};
+use super::schema::{ConnectSchema, SchemaCache};
 use crate::Result;
 
-/// Fields in order.
-pub(super) type Cells<'a> = Vec<(Str<'a>, Json<'a>)>;
+/// The fields of an object, in order.
+pub(super) type MessageFields<'a> = Vec<(JsonStr<'a>, Json<'a>)>;
 
-/// A record. Without a value it is a tombstone.
+/// The parts of a record. A record without a value is a tombstone.
 #[derive(Default)]
-pub(super) struct Message<'a> {
-    pub(super) key: Option<Cells<'a>>,
+pub(super) struct DebeziumMessage<'a> {
+    pub(super) key: Option<MessageFields<'a>>,
     key_schema: Option<&'a str>,
-    pub(super) value: Option<Cells<'a>>,
+    pub(super) value: Option<MessageFields<'a>>,
     schema: Option<&'a str>,
     headers: Option<Json<'a>>,
-    /// Those of a message that comes with them.
+    /// The headers of a message that was read from a topic.
     own_headers: &'a [(Box<str>, Vec<u8>)],
     pub(super) topic: Option<Cow<'a, str>>,
-    /// The record is a value alone.
+    /// Whether the record is a value alone.
     pub(super) is_bare: bool,
-    /// What the record is if its `key` and `value`, both null, are columns of a row.
-    pub(super) empty_pair: Option<Cells<'a>>,
-    /// Messages of other keys may come earlier or later than they were written.
+    /// The fields of a record whose `key` and `value` are both null: these may be columns of a row.
+    pub(super) empty_pair: Option<MessageFields<'a>>,
+    /// Whether messages of different keys may come in another order than they were written.
     pub(super) is_scattered: bool,
 }
 
-/// What holds the texts of a key and a value that are JSON within strings.
-pub(super) type Inner = Option<(Option<String>, Option<String>)>;
+/// The texts of a key and a value that are JSON within strings.
+pub(super) type NestedTexts = Option<(Option<String>, Option<String>)>;
 
-/// The last of the fields of this name.
-pub(super) fn find<'a>(fields: &[(Str<'a>, Json<'a>)], name: &str) -> Option<Json<'a>> {
+/// Returns the last field of this name.
+pub(super) fn find<'a>(fields: &[(JsonStr<'a>, Json<'a>)], name: &str) -> Option<Json<'a>> {
     fields.iter().rev().find(|(key, _)| key.is(name)).map(|(_, value)| *value)
 }
 
-impl<'a> Message<'a> {
-    /// Takes a record apart. `known` is the text of a schema that it is likely to have.
+impl<'a> DebeziumMessage<'a> {
+    /// Splits a record into its parts. `known` is the text of a schema that the record is likely to
+    /// have.
     pub(super) fn read(
         record: &'a [u8],
         known: Option<&'a str>,
-        inner: &'a mut Inner,
-    ) -> Result<Message<'a>> {
+        inner: &'a mut NestedTexts,
+    ) -> Result<DebeziumMessage<'a>> {
         let mut fields = object(record)?.knowing(known);
         let fields = match with_schema(&mut fields)? {
             Ok((schema, value)) => {
                 let value = Some(value);
-                return Ok(Message { schema, value, is_bare: true, ..Message::default() });
+                return Ok(DebeziumMessage {
+                    schema,
+                    value,
+                    is_bare: true,
+                    ..DebeziumMessage::default()
+                });
             }
             Err(mut read) => {
                 read.append(&mut fields.rest()?);
@@ -62,10 +68,14 @@ impl<'a> Message<'a> {
         let of_null = |name| find(&fields, name) == Some(Json::Null);
         if of_null("key") && of_null("value") {
             // The tombstone of a table without a key.
-            return Ok(Message { empty_pair: Some(fields), is_bare: true, ..Message::default() });
+            return Ok(DebeziumMessage {
+                empty_pair: Some(fields),
+                is_bare: true,
+                ..DebeziumMessage::default()
+            });
         }
         let Some((key, value)) = pair(&fields)? else {
-            let mut message = Message { is_bare: true, ..Message::default() };
+            let mut message = DebeziumMessage { is_bare: true, ..DebeziumMessage::default() };
             (message.schema, message.value) = payload(fields, known)?;
             return Ok(message);
         };
@@ -74,11 +84,11 @@ impl<'a> Message<'a> {
             None => None,
         };
         let headers = find(&fields, "headers").filter(|headers| *headers != Json::Null);
-        let mut message = Message { headers, topic, ..Message::default() };
-        // Texts within strings outlive the reading of them.
+        let mut message = DebeziumMessage { headers, topic, ..DebeziumMessage::default() };
+        // `inner` owns the unescaped texts, because the message borrows them.
         let (key_text, value_text) = inner.insert((unfold(key)?, unfold(value)?));
         if let Some(fields) = within(key, key_text.as_deref())? {
-            // A key that is no object names no column.
+            // A key that is not an object names no columns.
             let key = payload(fields.all()?, None).unwrap_or_default();
             (message.key_schema, message.key) = key;
         }
@@ -88,17 +98,17 @@ impl<'a> Message<'a> {
         Ok(message)
     }
 
-    /// Takes a message of a topic apart, whose key is beside it. A key that is no object names no
-    /// column, and cannot stand for a row that is gone.
+    /// Splits a message of a topic into its parts. A key that is not an object names no columns, so
+    /// a tombstone with such a key is an error.
     pub(super) fn of_keyed(
         record: &KeyedRecord<'a>,
         known: Option<&'a str>,
-    ) -> Result<Message<'a>> {
-        let mut message = Message {
+    ) -> Result<DebeziumMessage<'a>> {
+        let mut message = DebeziumMessage {
             own_headers: record.headers,
             topic: Some(Cow::Borrowed(record.topic)),
             is_scattered: !record.is_ordered,
-            ..Message::default()
+            ..DebeziumMessage::default()
         };
         if let Some(value) = record.value {
             let mut fields = object(value)?.knowing(known);
@@ -111,30 +121,37 @@ impl<'a> Message<'a> {
             };
         }
         let Some(key) = record.key.filter(|key| !is_nothing(key)) else { return Ok(message) };
-        let key = object(key).and_then(Fields::all).and_then(|fields| payload(fields, None));
+        let key = object(key).and_then(JsonFields::all).and_then(|fields| payload(fields, None));
         match key {
             Ok(key) => (message.key_schema, message.key) = key,
             Err(_) if message.value.is_some() => {}
             Err(_) => {
                 return Err(malformed(
-                    "a message without a value has a key that is no JSON object",
+                    "a message without a value has a key that is not a JSON object",
                 ));
             }
         }
         Ok(message)
     }
 
-    /// The schema of the value.
-    pub(super) fn schema_of(&self, schemas: &mut Schemas) -> Result<Option<Arc<Schema>>> {
+    /// Returns the schema of the value.
+    pub(super) fn schema_of(
+        &self,
+        schemas: &mut SchemaCache,
+    ) -> Result<Option<Arc<ConnectSchema>>> {
         self.schema.map(|text| schemas.of(text, true)).transpose()
     }
 
-    /// The schema of the key.
-    pub(super) fn key_schema_of(&self, schemas: &mut Schemas) -> Result<Option<Arc<Schema>>> {
+    /// Returns the schema of the key.
+    pub(super) fn key_schema_of(
+        &self,
+        schemas: &mut SchemaCache,
+    ) -> Result<Option<Arc<ConnectSchema>>> {
         self.key_schema.map(|text| schemas.of(text, false)).transpose()
     }
 
-    /// The text of the object in a header; `None` where the header is not one.
+    /// Returns the text of the object in a header. `None` if there is no such header or it has no
+    /// object.
     pub(super) fn header(&self, name: &str) -> Result<Option<String>> {
         if let Some((_, value)) = self.own_headers.iter().find(|(key, _)| **key == *name) {
             let text = std::str::from_utf8(value).unwrap_or_default();
@@ -143,28 +160,30 @@ impl<'a> Message<'a> {
         self.headers.map_or(Ok(None), |headers| header(headers, name))
     }
 
-    /// Whether there are headers, which would tell of a key that has changed.
+    /// Returns whether the message has headers. If it has, they tell whether its key has changed.
     pub(super) fn has_headers(&self) -> bool {
         self.headers.is_some() || !self.own_headers.is_empty()
     }
 
-    /// Whether a deleted row comes again under another key, with the next message. Between
-    /// partitions that may have come already, and other events of the old key may come yet.
+    /// Returns whether the next message inserts the deleted row under another key. Always false for
+    /// a stream without order: the insert may have come before, and other events of the old key may
+    /// follow.
     pub(super) fn leaves_for_another_key(&self) -> Result<bool> {
         Ok(!self.is_scattered && self.header("__debezium.newkey")?.is_some())
     }
 
-    /// A value by itself, with its schema or without.
-    pub(super) fn of_value(text: &'a str) -> Result<Message<'a>> {
+    /// Reads a value alone, with or without its schema.
+    pub(super) fn of_value(text: &'a str) -> Result<DebeziumMessage<'a>> {
         let (schema, value) = payload(object(text.as_bytes())?.all()?, None)?;
-        Ok(Message { schema, value, ..Message::default() })
+        Ok(DebeziumMessage { schema, value, ..DebeziumMessage::default() })
     }
 }
 
-/// A schema and its payload, which is not stepped over first. Else the fields that were read.
+/// Reads a record of `schema` and `payload`, without scanning the payload first. Returns the inner
+/// error with the fields that were read if the record has another shape.
 fn with_schema<'a>(
-    fields: &mut Fields<'a>,
-) -> Result<Result<(Option<&'a str>, Cells<'a>), Cells<'a>>> {
+    fields: &mut JsonFields<'a>,
+) -> Result<Result<(Option<&'a str>, MessageFields<'a>), MessageFields<'a>>> {
     let mut read = Vec::with_capacity(16);
     let Some(first) = fields.next()? else { return Ok(Err(read)) };
     read.push(first);
@@ -185,8 +204,8 @@ fn with_schema<'a>(
     }
 }
 
-/// Key and value of a record that is both.
-fn pair<'a>(fields: &[(Str<'a>, Json<'a>)]) -> Result<Option<(Json<'a>, Json<'a>)>> {
+/// Returns key and value of a record that has both.
+fn pair<'a>(fields: &[(JsonStr<'a>, Json<'a>)]) -> Result<Option<(Json<'a>, Json<'a>)>> {
     let is_part = |json: Json<'_>| match json {
         Json::Object(_) | Json::Null => true,
         Json::String(text) => text.looks_like_object(),
@@ -196,7 +215,7 @@ fn pair<'a>(fields: &[(Str<'a>, Json<'a>)]) -> Result<Option<(Json<'a>, Json<'a>
     if let Some(value) = find(fields, "value") {
         return Ok((is_part(value) && is_part(key)).then_some((key, value)));
     }
-    // kcat's.
+    // The output of kcat.
     let of_topic = find(fields, "topic").is_some() && find(fields, "partition").is_some();
     match find(fields, "payload") {
         Some(value) if of_topic && is_part(value) => Ok(Some((key, value))),
@@ -204,13 +223,13 @@ fn pair<'a>(fields: &[(Str<'a>, Json<'a>)]) -> Result<Option<(Json<'a>, Json<'a>
     }
 }
 
-/// The text of JSON within a string.
+/// Returns the text of JSON within a string.
 fn unfold(json: Json<'_>) -> Result<Option<String>> {
     Ok(json.string()?.map(Cow::into_owned))
 }
 
-/// The object that a key or value is, or that the string it is holds.
-fn within<'a>(json: Json<'a>, text: Option<&'a str>) -> Result<Option<Fields<'a>>> {
+/// Returns the object that a key or value is, or the object within its string.
+fn within<'a>(json: Json<'a>, text: Option<&'a str>) -> Result<Option<JsonFields<'a>>> {
     match (json, text) {
         (Json::Object(_), _) => Ok(json.object()),
         (_, Some(text)) if text.trim_start().starts_with('{') => object(text.as_bytes()).map(Some),
@@ -218,11 +237,11 @@ fn within<'a>(json: Json<'a>, text: Option<&'a str>) -> Result<Option<Fields<'a>
     }
 }
 
-/// Schema and payload of what has both; else what there is is the payload.
+/// Splits fields into schema and payload. Fields without a schema are the payload themselves.
 fn payload<'a>(
-    fields: Cells<'a>,
+    fields: MessageFields<'a>,
     known: Option<&'a str>,
-) -> Result<(Option<&'a str>, Option<Cells<'a>>)> {
+) -> Result<(Option<&'a str>, Option<MessageFields<'a>>)> {
     let (Some(schema), Some(payload), true) =
         (find(&fields, "schema"), find(&fields, "payload"), fields.len() == 2)
     else {
@@ -234,7 +253,7 @@ fn payload<'a>(
     };
     match payload {
         Json::Null => Ok((schema, None)),
-        // Rows may have a column named so.
+        // A row may have columns of these names.
         _ => match payload.object() {
             Some(fields) => Ok((schema, Some(fields.knowing(known).all()?))),
             None => Err(malformed("expected \"payload\" to be an object")),
@@ -242,7 +261,8 @@ fn payload<'a>(
     }
 }
 
-/// A header's value: of kcat's list of names and values in turn, a list of objects, or an object.
+/// Returns a header's value. Headers are an object, a list of objects, or kcat's list of names and
+/// values in turn.
 fn header(headers: Json<'_>, name: &str) -> Result<Option<String>> {
     if let Some(mut fields) = headers.object() {
         while let Some((key, value)) = fields.next()? {
@@ -270,7 +290,7 @@ fn header(headers: Json<'_>, name: &str) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The text of an object, or of the string that holds one.
+/// Returns the text of an object, or of an object within a string.
 fn object_text(json: Json<'_>) -> Result<Option<String>> {
     Ok(match json {
         Json::Object(text) => Some(text.to_owned()),
@@ -279,21 +299,21 @@ fn object_text(json: Json<'_>) -> Result<Option<String>> {
     })
 }
 
-/// Where an event is from.
+/// The source of an event: its table, transaction and place in the source's log.
 #[derive(Default)]
-pub(super) struct Source<'a> {
+pub(super) struct DebeziumSource<'a> {
     pub(super) schema: Option<Cow<'a, str>>,
     pub(super) database: Option<Cow<'a, str>>,
     pub(super) table: Option<Cow<'a, str>>,
     pub(super) transaction: Option<Box<str>>,
-    /// The place in the source's log, of which each change of a row has its own.
+    /// The place in the source's log. Each change of a row has its own place.
     pub(super) written: Option<Box<str>>,
 }
 
-impl<'a> Source<'a> {
-    /// From an envelope's `source` and `transaction`.
-    pub(super) fn read(value: &[(Str<'a>, Json<'a>)]) -> Result<Source<'a>> {
-        let mut found = Source::default();
+impl<'a> DebeziumSource<'a> {
+    /// Reads an envelope's `source` and `transaction`.
+    pub(super) fn read(value: &[(JsonStr<'a>, Json<'a>)]) -> Result<DebeziumSource<'a>> {
+        let mut found = DebeziumSource::default();
         if let Some(mut fields) = find(value, "source").and_then(Json::object) {
             while let Some((key, value)) = fields.next()? {
                 match value {
@@ -319,9 +339,9 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether a value is about no row: the beginning or end of a transaction, a heartbeat, a change of
-/// a table.
-pub(in crate::decode) fn is_metadata(value: &[(Str<'_>, Json<'_>)]) -> bool {
+/// Returns whether a value is about no row: the begin or end of a transaction, a heartbeat, a
+/// schema change.
+pub(in crate::decode) fn is_metadata(value: &[(JsonStr<'_>, Json<'_>)]) -> bool {
     let has = |name| find(value, name).is_some();
     let is_transaction = has("status") && has("id") && (has("event_count") || has("ts_ms"));
     let is_heartbeat =

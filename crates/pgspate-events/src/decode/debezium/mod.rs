@@ -1,47 +1,48 @@
-//! Debezium's JSON: envelopes and flattened rows, with schemas and without, keys beside them.
+//! Decodes Debezium's JSON: envelopes and flattened rows, with and without schemas and keys.
 //!
-//! A record is a value, or an object of key and value as consoles and dumps of Kafka's topics write
-//! them. Columns whose value the source did not tell are absent. Messages of one table say nothing
-//! of where a transaction ends, so a commit may follow each. A row whose key changed comes as a
-//! delete and an insert, which are made one update: what the insert leaves out is the old row's.
+//! A record is a value, or an object of key and value, as consoles and dumps of Kafka topics write
+//! it. Columns whose value the source did not send are absent. Messages of one table do not tell
+//! where a transaction ends, so a commit may follow each event. Debezium writes a changed key as a
+//! delete and an insert. The decoder joins both to one update, so that columns that the insert
+//! omits keep their values.
 
 mod flat;
-mod kind;
 mod message;
-mod pairs;
+mod moved_rows;
 mod placeholder;
 mod schema;
 mod value;
+mod value_kind;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use self::kind::Kind;
 pub(super) use self::message::is_metadata;
-use self::message::{Message, Source, find};
-use self::pairs::Deleted;
+use self::message::{DebeziumMessage, DebeziumSource, find};
+use self::moved_rows::DeletedRow;
 use self::placeholder::Placeholder;
-use self::schema::{Schema, Schemas};
-use self::value::{Modes, read};
-use super::json::{Json, Str, is_nothing, malformed};
+use self::schema::{ConnectSchema, SchemaCache};
+use self::value::{ConnectorModes, read};
+use self::value_kind::ValueKind;
+use super::json::{Json, JsonStr, is_nothing, malformed};
 use super::moments::TimeUnit;
-use super::shape::{SourceTableColumns, SourceTables, cells};
-use super::{Decode, Grouping, KeyedRecord, TargetTypes};
-use crate::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, Result, EventRow, EventValue};
+use super::source_tables::{SourceTableColumns, SourceTables, cells};
+use super::{Decode, KeyedRecord, RecordGrouping, TargetTypes};
+use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, EventValue, Result, SourceTable};
 
-/// What cannot be read from the records.
+/// Facts that Debezium's records leave open.
 #[derive(Debug, Clone, Default)]
 pub struct DebeziumOptions {
     /// The table of rows that do not name theirs.
     pub table: Option<SourceTable>,
-    /// The connector's `unavailable.value.placeholder`, where it is set.
+    /// The connector's `unavailable.value.placeholder`, if it is set.
     pub placeholder: Option<String>,
-    /// What times and timestamps are counted in where no schema says it; left out, microseconds,
-    /// and what is unlikely to be those is refused.
+    /// The unit of times and timestamps without a schema. If `None`, microseconds; numbers that are
+    /// unlikely to be microseconds are refused.
     pub unit: Option<TimeUnit>,
-    /// Whether decimals are text where no schema says it (`decimal.handling.mode=string`).
+    /// Whether decimals without a schema are text (`decimal.handling.mode=string`).
     pub text_decimals: Option<bool>,
-    /// Whether bytes are hexadecimal digits where no schema says it (`binary.handling.mode=hex`).
+    /// Whether bytes without a schema are hexadecimal digits (`binary.handling.mode=hex`).
     pub hex_bytes: Option<bool>,
 }
 
@@ -50,23 +51,23 @@ pub struct DebeziumOptions {
 pub struct Debezium {
     table: Option<SourceTable>,
     placeholder: Placeholder,
-    modes: Modes,
-    schemas: Schemas,
-    tables: SourceTables<Column>,
-    /// The last rows were flattened, so that a key without a value is a row that is gone.
+    modes: ConnectorModes,
+    schemas: SchemaCache,
+    tables: SourceTables<DebeziumColumn>,
+    /// Whether the last rows were flattened. A key without a value is then a deleted row.
     is_flat: Option<bool>,
-    /// Rows have columns `key` and `value`, as records that are both a key and a value have.
+    /// Whether rows have columns `key` and `value`, like records that hold a key and a value.
     has_pairs: bool,
-    /// The last row, if it was deleted and may come again under another key.
-    deleted: Option<Deleted>,
-    grouping: Grouping,
+    /// The row that the last event deleted, if the next event may insert it under another key.
+    deleted: Option<DeletedRow>,
+    grouping: RecordGrouping,
 }
 
-/// What is known of a column.
+/// How the values of a column are read.
 #[derive(Debug)]
-struct Column {
-    kind: Kind,
-    /// What its schema says stands for a value that is not told.
+struct DebeziumColumn {
+    kind: ValueKind,
+    /// The placeholder for values that the source did not send, if the column's schema names one.
     placeholder: Option<Placeholder>,
 }
 
@@ -77,28 +78,32 @@ impl Default for Debezium {
 }
 
 impl Debezium {
-    /// A decoder at the beginning of a stream.
+    /// Returns a decoder at the beginning of a stream.
     pub fn new(options: DebeziumOptions) -> Debezium {
         Debezium {
             table: options.table,
             placeholder: Placeholder::new(
                 options.placeholder.as_deref().unwrap_or(placeholder::USUAL),
             ),
-            modes: Modes {
+            modes: ConnectorModes {
                 text_decimals: options.text_decimals,
                 hex_bytes: options.hex_bytes,
                 unit: options.unit,
             },
-            schemas: Schemas::default(),
+            schemas: SchemaCache::default(),
             tables: SourceTables::default(),
             is_flat: None,
             has_pairs: false,
             deleted: None,
-            grouping: Grouping::AsEvents,
+            grouping: RecordGrouping::ByEvents,
         }
     }
 
-    fn message(&mut self, message: &Message<'_>, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
+    fn message(
+        &mut self,
+        message: &DebeziumMessage<'_>,
+        types: &dyn TargetTypes,
+    ) -> Result<Option<ChangeEvent>> {
         let of_row = message.empty_pair.as_deref().filter(|_| self.has_pairs);
         let Some(value) = message.value.as_deref().or(of_row) else {
             return self.tombstone(message, types);
@@ -120,9 +125,9 @@ impl Debezium {
 
     fn envelope(
         &mut self,
-        message: &Message<'_>,
-        value: &[(Str<'_>, Json<'_>)],
-        op: Str<'_>,
+        message: &DebeziumMessage<'_>,
+        value: &[(JsonStr<'_>, Json<'_>)],
+        op: JsonStr<'_>,
         types: &dyn TargetTypes,
     ) -> Result<Option<ChangeEvent>> {
         self.is_flat = Some(false);
@@ -135,13 +140,13 @@ impl Debezium {
             "m" => return Ok(None),
             _ => return Err(malformed("unknown \"op\" of an envelope")),
         };
-        // The new row's event will know the old key, and take over what it does not tell; unless
-        // it may have come already, or other events of the old key may come yet.
+        // In an ordered stream this delete has no event: the new row's event gives the old key, and
+        // its omitted columns keep the old row's values.
         let is_ordered = !message.is_scattered;
         if op == ChangeKind::Delete && message.leaves_for_another_key()? {
             return Ok(None);
         }
-        let source = Source::read(value)?;
+        let source = DebeziumSource::read(value)?;
         let schema = message.schema_of(&mut self.schemas)?;
         let names = self.names(message, &source, schema.as_deref())?;
         let row = |name| find(value, name).filter(|row| *row != Json::Null);
@@ -168,7 +173,7 @@ impl Debezium {
             old = key.clone();
         }
         if op == ChangeKind::Delete && old.is_none() {
-            return Err(malformed("a deleted row is not identified").hint(
+            return Err(malformed("a delete does not identify its row").hint(
                 "Keep the messages' keys in the dump, give the source's table a primary key, or \
                  run `alter table ... replica identity full` there.",
             ));
@@ -176,25 +181,29 @@ impl Debezium {
         self.told(message, &names, source, op, (old, new), key)
     }
 
-    /// The event of a change from the `old` row to the `new` one, as a message tells it.
+    /// Returns the event of a change from the `old` row to the `new` row.
     fn told(
         &mut self,
-        message: &Message<'_>,
-        names: &Names<'_>,
-        source: Source<'_>,
+        message: &DebeziumMessage<'_>,
+        names: &DebeziumTable<'_>,
+        source: DebeziumSource<'_>,
         op: ChangeKind,
         (old, new): (Option<EventRow>, Option<EventRow>),
         key: Option<EventRow>,
     ) -> Result<Option<ChangeEvent>> {
         let table = self.tables.of(names.schema(), &names.table, 0).name.clone();
-        let position = EventOrigin { transaction: source.transaction, ..EventOrigin::default() };
+        let origin = EventOrigin { transaction: source.transaction, ..EventOrigin::default() };
         let key = key.map(|key| key.columns);
-        let event = ChangeEvent { key, position, ..ChangeEvent::of(table, op, old, new) };
+        let event = ChangeEvent { key, origin, ..ChangeEvent::of(table, op, old, new) };
         self.pair(event, source.written, message).map(Some)
     }
 
-    /// A key without a value: for rows that are flattened, all that is left of a deleted one.
-    fn tombstone(&mut self, message: &Message<'_>, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
+    /// Returns the event of a key without a value: a delete, if the stream's rows are flattened.
+    fn tombstone(
+        &mut self,
+        message: &DebeziumMessage<'_>,
+        types: &dyn TargetTypes,
+    ) -> Result<Option<ChangeEvent>> {
         if self.is_flat == Some(false)
             || message.key.is_none()
             || message.leaves_for_another_key()?
@@ -202,7 +211,7 @@ impl Debezium {
             return Ok(None);
         }
         let schema = message.key_schema_of(&mut self.schemas)?;
-        let Ok(names) = self.names(message, &Source::default(), schema.as_deref()) else {
+        let Ok(names) = self.names(message, &DebeziumSource::default(), schema.as_deref()) else {
             return match self.is_flat {
                 Some(_) => Err(unnamed()),
                 None => Ok(None),
@@ -212,26 +221,33 @@ impl Debezium {
         self.told(
             message,
             &names,
-            Source::default(),
+            DebeziumSource::default(),
             ChangeKind::Delete,
             (Some(key.clone()), None),
             Some(key),
         )
     }
 
-    /// The row of an old key, as a header tells it.
-    fn moved(&mut self, names: &Names<'_>, moved: &str, types: &dyn TargetTypes) -> Result<EventRow> {
-        let moved = Message::of_value(moved)?;
+    /// Reads the old key of a row from a header.
+    fn moved(
+        &mut self,
+        names: &DebeziumTable<'_>,
+        moved: &str,
+        types: &dyn TargetTypes,
+    ) -> Result<EventRow> {
+        let moved = DebeziumMessage::of_value(moved)?;
         let schema = moved.schema_of(&mut self.schemas)?;
-        let Some(fields) = &moved.value else { return Err(malformed("an empty old key")) };
+        let Some(fields) = &moved.value else {
+            return Err(malformed("the old key in the headers is empty"));
+        };
         self.fields(names, fields, schema.as_deref(), types)
     }
 
-    /// The row of a message's key.
+    /// Reads a message's key as a row.
     fn key(
         &mut self,
-        message: &Message<'_>,
-        names: &Names<'_>,
+        message: &DebeziumMessage<'_>,
+        names: &DebeziumTable<'_>,
         types: &dyn TargetTypes,
     ) -> Result<Option<EventRow>> {
         let Some(key) = message.key.as_deref().filter(|key| !key.is_empty()) else {
@@ -241,21 +257,21 @@ impl Debezium {
         self.fields(names, key, schema.as_deref(), types).map(Some)
     }
 
-    /// Which table a message is about: by its source, its schema, its topic, or as told.
+    /// Returns the table of a message: from its source, its schema, its topic, or the options.
     fn names<'a>(
         &self,
-        message: &Message<'a>,
-        source: &Source<'a>,
-        schema: Option<&Schema>,
-    ) -> Result<Names<'a>> {
+        message: &DebeziumMessage<'a>,
+        source: &DebeziumSource<'a>,
+        schema: Option<&ConnectSchema>,
+    ) -> Result<DebeziumTable<'a>> {
         if let Some(table) = &source.table {
             let schema = source.schema.clone().or_else(|| source.database.clone());
-            return Ok(Names { schema, table: table.clone() });
+            return Ok(DebeziumTable { schema, table: table.clone() });
         }
-        let of_schema = |schema: &Schema| {
+        let of_schema = |schema: &ConnectSchema| {
             let name = schema.name.as_deref()?;
             let (name, _) = name.rsplit_once('.')?;
-            dotted(name).map(|(schema, table)| Names {
+            dotted(name).map(|(schema, table)| DebeziumTable {
                 schema: Some(Cow::Owned(schema.to_owned())),
                 table: Cow::Owned(table.to_owned()),
             })
@@ -264,27 +280,27 @@ impl Debezium {
             return Ok(names);
         }
         if let Some((schema, table)) = message.topic.as_deref().and_then(dotted) {
-            return Ok(Names {
+            return Ok(DebeziumTable {
                 schema: Some(Cow::Owned(schema.to_owned())),
                 table: Cow::Owned(table.to_owned()),
             });
         }
         match (&self.table, &message.topic) {
-            (Some(name), _) => Ok(Names {
+            (Some(name), _) => Ok(DebeziumTable {
                 schema: name.schema.clone().map(Cow::Owned),
                 table: Cow::Owned(name.table.clone()),
             }),
-            // Routed to a topic of the table's name.
-            (None, Some(topic)) => Ok(Names { schema: None, table: topic.clone() }),
+            // A message routed to a topic that has the table's name.
+            (None, Some(topic)) => Ok(DebeziumTable { schema: None, table: topic.clone() }),
             (None, None) => Err(unnamed()),
         }
     }
 
     fn row(
         &mut self,
-        names: &Names<'_>,
+        names: &DebeziumTable<'_>,
         row: Json<'_>,
-        schema: Option<&Schema>,
+        schema: Option<&ConnectSchema>,
         types: &dyn TargetTypes,
     ) -> Result<EventRow> {
         self.fields(names, &cells(row, "a row")?, schema, types)
@@ -292,41 +308,42 @@ impl Debezium {
 
     fn fields(
         &mut self,
-        names: &Names<'_>,
-        fields: &[(Str<'_>, Json<'_>)],
-        schema: Option<&Schema>,
+        names: &DebeziumTable<'_>,
+        fields: &[(JsonStr<'_>, Json<'_>)],
+        schema: Option<&ConnectSchema>,
         types: &dyn TargetTypes,
     ) -> Result<EventRow> {
         let Debezium { tables, modes, placeholder, .. } = self;
         let variant = schema.map_or(0, |schema| schema.id);
-        let table: &mut SourceTableColumns<Column> = tables.of(names.schema(), &names.table, variant);
+        let table: &mut SourceTableColumns<DebeziumColumn> =
+            tables.of(names.schema(), &names.table, variant);
         let learn = |column: &str, ty: Option<&str>| {
             let field = schema.and_then(|schema| schema.fields.get(column));
             let own = field.and_then(|field| field.placeholder.as_deref());
-            Column {
-                kind: field.map_or_else(|| Kind::guess(ty), |field| Kind::of(field, ty)),
+            DebeziumColumn {
+                kind: field.map_or_else(|| ValueKind::guess(ty), |field| ValueKind::of(field, ty)),
                 placeholder: own.map(Placeholder::new),
             }
         };
-        table.row(fields, types, &learn, &mut |value, column: &Column| {
+        table.row(fields, types, &learn, &mut |value, column: &DebeziumColumn| {
             read(value, &column.kind, column.placeholder.as_ref().unwrap_or(placeholder), modes)
         })
     }
 }
 
-/// A table's names.
-struct Names<'a> {
+/// A table's schema and name, as a message gives them.
+struct DebeziumTable<'a> {
     schema: Option<Cow<'a, str>>,
     table: Cow<'a, str>,
 }
 
-impl Names<'_> {
+impl DebeziumTable<'_> {
     fn schema(&self) -> Option<&str> {
         self.schema.as_deref()
     }
 }
 
-/// The last two parts of `server.schema.table`.
+/// Returns the last two parts of `server.schema.table`.
 fn dotted(name: &str) -> Option<(&str, &str)> {
     let (rest, table) = name.rsplit_once('.')?;
     let schema = rest.rsplit_once('.').map_or(rest, |(_, schema)| schema);
@@ -340,12 +357,13 @@ fn unnamed() -> crate::Error {
     )
 }
 
-/// A row with a new key, whose old one may be gone, or yet to change: nothing can be taken over.
+/// Checks that a row with a new key is complete. In a stream without order, the row under the old
+/// key may be deleted already or may still change, so omitted columns cannot be taken from it.
 fn check_moved(new: Option<&EventRow>) -> Result<()> {
     if !new.is_some_and(has_absent) {
         return Ok(());
     }
-    let message = "a row whose key has changed does not tell all that is in it";
+    let message = "a row whose key has changed lacks columns";
     Err(malformed(message).hint(
         "Between partitions there is no order, so that the row cannot be looked up under its old \
          key. Run `alter table ... replica identity full` on the source, or write its changes to \
@@ -353,21 +371,26 @@ fn check_moved(new: Option<&EventRow>) -> Result<()> {
     ))
 }
 
-/// Whether a row leaves something out.
+/// Returns whether a row omits a value.
 fn has_absent(row: &EventRow) -> bool {
     row.values.contains(&EventValue::Absent)
 }
 
 impl Decode for Debezium {
-    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
-        self.grouping = Grouping::AsEvents;
+    fn decode(
+        &mut self,
+        record: &[u8],
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
+        self.grouping = RecordGrouping::ByEvents;
         if is_nothing(record) {
             return Ok(());
         }
-        let likely: Option<Arc<Schema>> = self.schemas.last();
+        let likely: Option<Arc<ConnectSchema>> = self.schemas.last();
         let known = likely.as_ref().map(|schema| &*schema.text);
         let mut inner = None;
-        let message = Message::read(record, known, &mut inner)?;
+        let message = DebeziumMessage::read(record, known, &mut inner)?;
         let event = self.message(&message, types);
         drop(message);
         if event.is_err() {
@@ -377,7 +400,7 @@ impl Decode for Debezium {
         Ok(())
     }
 
-    fn grouping(&self) -> Grouping {
+    fn grouping(&self) -> RecordGrouping {
         self.grouping
     }
 
@@ -390,12 +413,12 @@ impl Decode for Debezium {
         if record.value.is_none() && self.is_flat == Some(false) {
             return Ok(());
         }
-        let likely: Option<Arc<Schema>> = self.schemas.last();
+        let likely: Option<Arc<ConnectSchema>> = self.schemas.last();
         let known = likely.as_ref().map(|schema| &*schema.text);
-        let message = Message::of_keyed(record, known)?;
+        let message = DebeziumMessage::of_keyed(record, known)?;
         events.extend(self.message(&message, types)?);
-        // Of a message that was committed nothing can be taken back.
-        self.grouping = Grouping::AsEvents;
+        // The delete before may be committed already, so the caller must not remove it.
+        self.grouping = RecordGrouping::ByEvents;
         Ok(())
     }
 }

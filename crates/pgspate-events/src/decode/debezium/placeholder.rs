@@ -1,15 +1,15 @@
-//! What stands for a value that the source did not tell, in all the forms it takes.
+//! The placeholder for a value that the source did not send, in all its forms.
 //!
-//! PostgreSQL leaves out values of TOASTed columns that an update did not change. Such a column is
-//! absent, and must never be written as what stands for it.
+//! PostgreSQL omits TOASTed values that an update did not change, and Debezium writes a
+//! placeholder. Such a column is absent: the placeholder must never be written to the target.
 
-use super::super::binary::{bytea, from_hex, to_base64};
-use super::super::json::{Fields, Json, Str, object};
+use super::super::byte_spellings::{bytea, from_hex, to_base64};
+use super::super::json::{Json, JsonFields, JsonStr, object};
 use crate::Result;
 
-/// Debezium's own setting of `unavailable.value.placeholder`.
+/// Debezium's default for `unavailable.value.placeholder`.
 pub(super) const USUAL: &str = "__debezium_unavailable_value";
-/// What an element of type uuid has for that: the UUID of version 3 of its bytes.
+/// The form of the default placeholder in an array of uuid: the version 3 UUID of its bytes.
 const USUAL_UUID: &str = "b68a35a7-17ad-35b3-af2a-ae46edb4545a";
 
 /// The forms of one placeholder.
@@ -24,7 +24,8 @@ pub(super) struct Placeholder {
 }
 
 impl Placeholder {
-    /// Of what the connector's `unavailable.value.placeholder` is set to.
+    /// Returns the forms of a placeholder, as the connector's `unavailable.value.placeholder` sets
+    /// it.
     pub(super) fn new(setting: &str) -> Placeholder {
         let bytes = setting.strip_prefix("hex:").and_then(from_hex);
         let bytes = bytes.unwrap_or_else(|| setting.as_bytes().to_vec());
@@ -38,7 +39,7 @@ impl Placeholder {
         }
     }
 
-    /// Whether this is what stands for a value; `is_binary` where the value would be bytes.
+    /// Returns whether a value is the placeholder. `is_binary`: the column's values are bytes.
     pub(super) fn is(&self, json: Json<'_>, is_binary: bool) -> Result<bool> {
         match json {
             Json::String(text) => {
@@ -54,13 +55,13 @@ impl Placeholder {
         }
     }
 
-    /// With its padding or without.
-    fn is_base64(&self, text: Str<'_>) -> bool {
+    /// Returns whether a text is the placeholder's base64, with or without padding.
+    fn is_base64(&self, text: JsonStr<'_>) -> bool {
         text.is(&self.base64) || text.is(self.base64.trim_end_matches('='))
     }
 
-    /// A map of the placeholder alone, or a struct whose bytes it is: the digits of a decimal of
-    /// any scale, the WKB of a geometry.
+    /// Returns whether an object is a map with the placeholder as its only key, or a struct with
+    /// the placeholder's bytes. Such structs are decimals of variable scale and WKB.
     fn is_map(&self, map: Json<'_>) -> Result<bool> {
         let Some(mut fields) = map.object() else { return Ok(false) };
         let own = self.text.as_deref();
@@ -75,8 +76,8 @@ impl Placeholder {
         Ok(is_part || (is_key && count == 1))
     }
 
-    /// A map that is JSON within a string, as hstore is with `hstore.handling.mode=json`.
-    fn is_map_within(&self, text: Str<'_>) -> Result<bool> {
+    /// Returns whether a text is such a map as JSON, as `hstore.handling.mode=json` writes it.
+    fn is_map_within(&self, text: JsonStr<'_>) -> Result<bool> {
         if !text.looks_like_object() {
             return Ok(false);
         }
@@ -84,16 +85,17 @@ impl Placeholder {
         if !self.text.as_deref().is_some_and(|own| text.contains(own)) {
             return Ok(false);
         }
-        let is_it = |fields: Fields<'_>| -> Result<bool> {
+        let is_it = |fields: JsonFields<'_>| -> Result<bool> {
             let fields = fields.all()?;
             let own = self.text.as_deref().unwrap_or_default();
             Ok(matches!(&fields[..], [(key, _)] if key.is(own)))
         };
-        // Text that is no JSON is the column's own affair.
+        // A text that is not JSON is an ordinary value.
         Ok(object(text.as_bytes()).and_then(is_it).unwrap_or(false))
     }
 
-    /// A list of the placeholder alone, or of its bytes as numbers.
+    /// Returns whether a list has the placeholder as its only item, or the placeholder's bytes as
+    /// numbers.
     fn is_list(&self, list: Json<'_>) -> Result<bool> {
         let Some(mut items) = list.array() else { return Ok(false) };
         let mut count = 0;
@@ -106,7 +108,7 @@ impl Placeholder {
                     let number = number.strip_suffix(".0").unwrap_or(number);
                     self.bytes.get(count).is_some_and(|byte| number == byte.to_string())
                 }
-                // Of decimals, as text or as bytes.
+                // A list of decimals, as text or as bytes.
                 Json::String(text) => self.bytes.get(count).is_some_and(|byte| {
                     text.is(&byte.to_string()) || text.is(&to_base64(&[*byte]))
                 }),

@@ -1,7 +1,7 @@
-//! The schemas that Kafka Connect's JSON converter writes beside its values.
+//! Reads the schemas that Kafka Connect's JSON converter writes beside its values.
 //!
-//! Each is read once: records of a table repeat it byte for byte, and it is then told apart by
-//! comparing.
+//! Each schema is parsed once. The records of a table repeat it byte for byte, so later copies are
+//! only compared.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,55 +9,55 @@ use std::sync::Arc;
 use super::super::json::{Json, malformed};
 use crate::Result;
 
-/// Schemas kept at most; more than that and all are forgotten.
+/// The most schemas that are kept. When there are more, all are forgotten.
 const SCHEMAS_MAX: usize = 4096;
-/// How deep lists of lists are followed.
+/// The deepest nesting of a schema that is read.
 const DEPTH_MAX: usize = 8;
 
 /// The schema of a value or key.
 #[derive(Debug)]
-pub(super) struct Schema {
-    /// Unlike that of any other schema of this decoder; from 1.
+pub(super) struct ConnectSchema {
+    /// The schema's number in this decoder, from 1.
     pub(super) id: usize,
-    /// As it is written.
+    /// The text of the schema.
     pub(super) text: Box<str>,
-    /// Such as `server.schema.table.Envelope`.
+    /// The name, such as `server.schema.table.Envelope`.
     pub(super) name: Option<Box<str>>,
-    /// The fields of the row: of `before` and `after` where it is an envelope's.
-    pub(super) fields: HashMap<Box<str>, Field>,
+    /// The fields of the row. For an envelope, the fields of `before` and `after`.
+    pub(super) fields: HashMap<Box<str>, SchemaField>,
 }
 
-/// What a schema says of a field.
+/// A field of a schema.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Field {
-    /// `int32`, `string`, `bytes`, `array`, `struct`.
+pub(super) struct SchemaField {
+    /// The type: `int32`, `string`, `bytes`, `array`, `struct`.
     pub(super) ty: Box<str>,
-    /// What it means, such as `io.debezium.time.Date`.
+    /// The meaning, such as `io.debezium.time.Date`.
     pub(super) name: Box<str>,
     pub(super) scale: Option<i32>,
     pub(super) length: Option<usize>,
-    /// What stands for a value that is not told.
+    /// The placeholder for values that the source did not send.
     pub(super) placeholder: Option<Box<str>>,
-    pub(super) items: Option<Box<Field>>,
-    fields: Vec<(Box<str>, Field)>,
+    pub(super) items: Option<Box<SchemaField>>,
+    fields: Vec<(Box<str>, SchemaField)>,
 }
 
 /// The schemas that a decoder has seen.
 #[derive(Debug, Default)]
-pub(super) struct Schemas {
-    known: HashMap<Box<str>, Arc<Schema>>,
-    last: Option<Arc<Schema>>,
+pub(super) struct SchemaCache {
+    known: HashMap<Box<str>, Arc<ConnectSchema>>,
+    last: Option<Arc<ConnectSchema>>,
     count: usize,
 }
 
-impl Schemas {
-    /// The schema that the next record is likely to have.
-    pub(super) fn last(&self) -> Option<Arc<Schema>> {
+impl SchemaCache {
+    /// Returns the schema that the next record is likely to have.
+    pub(super) fn last(&self) -> Option<Arc<ConnectSchema>> {
         self.last.clone()
     }
 
-    /// The schema of this text; `is_value` when it is to be the likely one.
-    pub(super) fn of(&mut self, text: &str, is_value: bool) -> Result<Arc<Schema>> {
+    /// Returns the schema with this text. `is_value`: the next record is likely to have it, too.
+    pub(super) fn of(&mut self, text: &str, is_value: bool) -> Result<Arc<ConnectSchema>> {
         if let Some(last) = self.last.as_ref().filter(|last| *last.text == *text) {
             return Ok(last.clone());
         }
@@ -71,7 +71,7 @@ impl Schemas {
         Ok(found)
     }
 
-    fn add(&mut self, text: &str) -> Result<Arc<Schema>> {
+    fn add(&mut self, text: &str) -> Result<Arc<ConnectSchema>> {
         let root = field(Json::Object(text), 0)?;
         let rows = root.fields.iter().find(|(name, _)| matches!(&**name, "after" | "before"));
         let is_envelope = root.fields.iter().any(|(name, _)| &**name == "op");
@@ -80,7 +80,7 @@ impl Schemas {
             _ => &root.fields,
         };
         self.count += 1;
-        let schema = Arc::new(Schema {
+        let schema = Arc::new(ConnectSchema {
             id: self.count,
             text: text.into(),
             name: Some(root.name.clone()).filter(|name| !name.is_empty()),
@@ -94,15 +94,15 @@ impl Schemas {
     }
 }
 
-/// Reads what describes a field, or the whole.
-fn field(json: Json<'_>, depth: usize) -> Result<Field> {
+/// Reads a field of a schema, or the schema itself.
+fn field(json: Json<'_>, depth: usize) -> Result<SchemaField> {
     let Some(mut parts) = json.object() else {
         return Err(malformed("expected a schema to be an object"));
     };
     if depth > DEPTH_MAX {
         return Err(malformed("a schema is nested deeper than 8 levels"));
     }
-    let mut found = Field::default();
+    let mut found = SchemaField::default();
     while let Some((key, value)) = parts.next()? {
         match value {
             Json::String(text) if key.is("type") => found.ty = text.text()?.into(),
@@ -118,7 +118,7 @@ fn field(json: Json<'_>, depth: usize) -> Result<Field> {
     Ok(found)
 }
 
-fn fields(list: Json<'_>, depth: usize) -> Result<Vec<(Box<str>, Field)>> {
+fn fields(list: Json<'_>, depth: usize) -> Result<Vec<(Box<str>, SchemaField)>> {
     let mut found = Vec::new();
     let Some(mut items) = list.array() else { return Ok(found) };
     while let Some(item) = items.next()? {
@@ -136,7 +136,7 @@ fn fields(list: Json<'_>, depth: usize) -> Result<Vec<(Box<str>, Field)>> {
     Ok(found)
 }
 
-fn parameters(json: Json<'_>, found: &mut Field) -> Result<()> {
+fn parameters(json: Json<'_>, found: &mut SchemaField) -> Result<()> {
     let Some(mut parts) = json.object() else { return Ok(()) };
     while let Some((key, value)) = parts.next()? {
         let Some(word) = value.word()? else { continue };

@@ -1,43 +1,43 @@
-//! Values of Debezium's, read as their kind says.
+//! Reads Debezium's values by their kind.
 //!
-//! What could mean two things is refused with what to set in the connector, unless the caller or
-//! earlier values of the stream have settled it.
+//! A value with two meanings is refused, with a hint at the connector's setting, unless the caller
+//! or earlier values of the stream have shown which meaning applies.
 
-use super::super::binary::{base64, bytea, decimal, is_hex};
-use super::super::cast::{ByteSpelling, TypeFamily, JsonSpelling, array, text};
-use super::super::json::{Fields, Json, Str, malformed, object};
+use super::super::byte_spellings::{base64, bytea, decimal, is_hex};
+use super::super::json::{Json, JsonFields, JsonStr, malformed, object};
+use super::super::json_values::{ByteSpelling, JsonSpelling, TypeFamily, array, text};
 use super::super::moments::{self, TimeUnit};
-use super::kind::Kind;
 use super::placeholder::Placeholder;
-use crate::{Error, Result, EventValue};
+use super::value_kind::ValueKind;
+use crate::{Error, EventValue, Result};
 
 const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
 
-/// What a connector's settings are, as far as it is known: told by the caller or seen in values.
+/// A connector's settings, as far as the caller named them or earlier values have shown them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Modes {
-    /// Decimals are text (`decimal.handling.mode=string`), or bytes.
+pub(super) struct ConnectorModes {
+    /// Whether decimals are text (`decimal.handling.mode=string`) or bytes.
     pub(super) text_decimals: Option<bool>,
-    /// Bytes are hexadecimal digits (`binary.handling.mode=hex`), or base64.
+    /// Whether bytes are hexadecimal digits (`binary.handling.mode=hex`) or base64.
     pub(super) hex_bytes: Option<bool>,
-    /// What times and timestamps without a schema are counted in.
+    /// The unit of times and timestamps without a schema.
     pub(super) unit: Option<TimeUnit>,
 }
 
-/// Reads a value. What stands for one that is not told is absent.
+/// Reads a value. The placeholder becomes an absent value.
 pub(super) fn read(
     json: Json<'_>,
-    kind: &Kind,
+    kind: &ValueKind,
     placeholder: &Placeholder,
-    modes: &mut Modes,
+    modes: &mut ConnectorModes,
 ) -> Result<EventValue> {
     let is_binary = matches!(
         kind,
-        Kind::Bytes
-            | Kind::TextAsBytes
-            | Kind::Bits(_)
-            | Kind::Decimal(_)
-            | Kind::Guess(TypeFamily::Bytea | TypeFamily::Numeric)
+        ValueKind::Bytes
+            | ValueKind::TextAsBytes
+            | ValueKind::Bits(_)
+            | ValueKind::Decimal(_)
+            | ValueKind::Guess(TypeFamily::Bytea | TypeFamily::Numeric)
     );
     match placeholder.is(json, is_binary)? {
         true => Ok(EventValue::Absent),
@@ -45,76 +45,81 @@ pub(super) fn read(
     }
 }
 
-fn value(json: Json<'_>, kind: &Kind, modes: &mut Modes) -> Result<EventValue> {
+fn value(json: Json<'_>, kind: &ValueKind, modes: &mut ConnectorModes) -> Result<EventValue> {
     Ok(match (kind, json) {
         (_, Json::Null) => EventValue::Null,
-        // With hstore.handling.mode=json.
-        (Kind::Plain(TypeFamily::Hstore), Json::String(map)) => map_within(map)?,
-        (Kind::Plain(TypeFamily::Array(_)) | Kind::Array(_), Json::Array(_)) if has_lost_lists(json)? => {
-            return Err(malformed("a list of several dimensions, which Debezium does not write")
-                .hint("Leave the column out of the connector's `column.include.list`."));
+        // The connector has `hstore.handling.mode=json`.
+        (ValueKind::Plain(TypeFamily::Hstore), Json::String(map)) => map_within(map)?,
+        (ValueKind::Plain(TypeFamily::Array(_)) | ValueKind::Array(_), Json::Array(_))
+            if has_lost_lists(json)? =>
+        {
+            return Err(malformed(
+                "a list has several dimensions, whose values Debezium does not write",
+            )
+            .hint("Leave the column out of the connector's `column.include.list`."));
         }
-        (Kind::Plain(form), _) => SPELLING.cast(json, form)?,
-        (Kind::Guess(form), _) => guess(json, form, modes)?,
-        (Kind::Decimal(scale), Json::String(digits)) => {
+        (ValueKind::Plain(family), _) => SPELLING.cast(json, family)?,
+        (ValueKind::Guess(family), _) => guess(json, family, modes)?,
+        (ValueKind::Decimal(scale), Json::String(digits)) => {
             let Some(bytes) = base64(&digits.text()?) else { return Err(no_base64()) };
             number(&bytes, *scale)?
         }
-        // With another setting of json.decimal.format than base64.
-        (Kind::Decimal(_) | Kind::VariableDecimal, Json::Number(number)) => text(number),
-        (Kind::VariableDecimal, Json::Object(_)) => variable(json)?,
-        (Kind::Bytes, Json::String(digits)) => match base64(&digits.text()?) {
+        // The converter has `decimal.format=numeric`.
+        (ValueKind::Decimal(_) | ValueKind::VariableDecimal, Json::Number(number)) => text(number),
+        (ValueKind::VariableDecimal, Json::Object(_)) => variable(json)?,
+        (ValueKind::Bytes, Json::String(digits)) => match base64(&digits.text()?) {
             Some(bytes) => text(bytea(&bytes)),
             None => return Err(no_base64()),
         },
-        (Kind::TextAsBytes, Json::String(digits)) => {
+        (ValueKind::TextAsBytes, Json::String(digits)) => {
             let bytes = base64(&digits.text()?).ok_or_else(no_base64)?;
             text(String::from_utf8(bytes).map_err(|_| malformed("expected bytes of a text"))?)
         }
-        (Kind::Bits(length), Json::String(digits)) => match base64(&digits.text()?) {
+        (ValueKind::Bits(length), Json::String(digits)) => match base64(&digits.text()?) {
             Some(bytes) => text(bits(&bytes, *length)?),
             None => return Err(no_base64()),
         },
-        (Kind::Days, Json::Number(days)) => text(moments::date(whole(days)?)),
-        (Kind::Time(unit), Json::Number(count)) => time(whole(count)?, *unit)?,
-        (Kind::Stamp(unit, zoned), Json::Number(count)) => {
+        (ValueKind::Days, Json::Number(days)) => text(moments::date(whole(days)?)),
+        (ValueKind::Time(unit), Json::Number(count)) => time(whole(count)?, *unit)?,
+        (ValueKind::Stamp(unit, zoned), Json::Number(count)) => {
             text(moments::stamp(whole(count)?, *unit, if *zoned { "+00" } else { "" }))
         }
-        (Kind::Duration(unit), Json::Number(count)) => {
+        (ValueKind::Duration(unit), Json::Number(count)) => {
             text(moments::duration(whole(count)?, *unit))
         }
-        (Kind::Iso, Json::String(written)) => text(moments::iso(&written.text()?)),
-        (Kind::Array(element), Json::Array(_)) => {
+        (ValueKind::Iso, Json::String(written)) => text(moments::iso(&written.text()?)),
+        (ValueKind::Array(element), Json::Array(_)) => {
             let mut out = String::new();
             if let Some(items) = json.array() {
-                let nests = !matches!(**element, Kind::Plain(TypeFamily::Json));
+                let nests = !matches!(**element, ValueKind::Plain(TypeFamily::Json));
                 array(items, nests, &mut |item| value(item, element, modes), &mut out, 1)?;
             }
             text(out)
         }
-        (Kind::Array(_), Json::String(literal)) => text(literal.text()?),
-        (Kind::Point, Json::Object(_)) => point(json)?,
-        (Kind::Point, Json::String(written)) => text(written.text()?),
-        (Kind::SparseVector, Json::Object(_)) => sparse_vector(json)?,
-        (Kind::Geometry, _) => {
-            return Err(malformed("geometries are not read").hint(
+        (ValueKind::Array(_), Json::String(literal)) => text(literal.text()?),
+        (ValueKind::Point, Json::Object(_)) => point(json)?,
+        (ValueKind::Point, Json::String(written)) => text(written.text()?),
+        (ValueKind::SparseVector, Json::Object(_)) => sparse_vector(json)?,
+        (ValueKind::Geometry, _) => {
+            return Err(malformed("geometry values are not supported").hint(
                 "Leave the column out of the connector's `column.include.list`, or let the source \
                  give it as text.",
             ));
         }
-        _ => return Err(malformed("the value is not what its schema says")),
+        _ => return Err(malformed("the value does not match its schema")),
     })
 }
 
-/// A value without a schema.
-fn guess(json: Json<'_>, form: &TypeFamily, modes: &mut Modes) -> Result<EventValue> {
-    Ok(match (form, json) {
+/// Reads a value without a schema.
+fn guess(json: Json<'_>, family: &TypeFamily, modes: &mut ConnectorModes) -> Result<EventValue> {
+    Ok(match (family, json) {
         (TypeFamily::Numeric, Json::String(digits)) => text_decimal(&digits.text()?, modes)?,
         (TypeFamily::Bytea, Json::String(digits)) => some_bytes(&digits.text()?, modes)?,
         (TypeFamily::Date, Json::Number(days)) => text(moments::date(whole(days)?)),
         (TypeFamily::Time, Json::Number(count)) => {
             let count = whole(count)?;
-            // Milliseconds of a whole day; as microseconds, less than 87 seconds past midnight.
+            // Numbers up to 86,400,000 could be milliseconds; as microseconds they would be within
+            // the first 87 seconds of the day.
             let unit = modes.unit.or_else(|| {
                 (count == 0 || (86_400_001..=86_400_000_000).contains(&count))
                     .then_some(TimeUnit::Micro)
@@ -123,8 +128,8 @@ fn guess(json: Json<'_>, form: &TypeFamily, modes: &mut Modes) -> Result<EventVa
         }
         (TypeFamily::Stamp(zoned), Json::Number(count)) => {
             let count = whole(count)?;
-            // From the end of April 1970 to the year 5138 as microseconds; milliseconds are below
-            // that until 2286, nanoseconds beyond from 1973 on.
+            // As microseconds, this range is from the end of April 1970 to the year 5138.
+            // Milliseconds are below the range until 2286, and nanoseconds above it from 1973 on.
             let usual = 10_000_000_000_000..100_000_000_000_000_000;
             let is_sure = count == 0
                 || usual.contains(&count.unsigned_abs())
@@ -136,7 +141,7 @@ fn guess(json: Json<'_>, form: &TypeFamily, modes: &mut Modes) -> Result<EventVa
         (TypeFamily::Date | TypeFamily::Stamp(_), Json::String(written)) => {
             text(moments::iso(&written.text()?))
         }
-        // A time of the day, with the zone that none of them has.
+        // A time of the day for an interval column. Its zone `Z` means nothing here.
         (TypeFamily::Interval, Json::String(written)) => {
             let written = written.text()?;
             text(written.strip_suffix('Z').unwrap_or(&written))
@@ -147,26 +152,29 @@ fn guess(json: Json<'_>, form: &TypeFamily, modes: &mut Modes) -> Result<EventVa
         (TypeFamily::Bits | TypeFamily::VarBits, Json::String(digits)) => {
             let digits = digits.text()?;
             if !digits.bytes().all(|digit| matches!(digit, b'0' | b'1')) {
-                return Err(malformed("bits as bytes, without how many they are").hint(SCHEMAS));
+                return Err(malformed(
+                    "bits are written as bytes, and their number is unknown without a schema",
+                )
+                .hint(SCHEMAS));
             }
             text(digits)
         }
         (TypeFamily::Numeric, Json::Object(_)) => variable(json)?,
-        _ => SPELLING.cast(json, form)?,
+        _ => SPELLING.cast(json, family)?,
     })
 }
 
-/// A map that is JSON within a string.
-fn map_within(map: Str<'_>) -> Result<EventValue> {
+/// Reads a map that is JSON within a string.
+fn map_within(map: JsonStr<'_>) -> Result<EventValue> {
     let spelled = map.text()?;
-    // What is no JSON may be a literal yet.
+    // A text that is not JSON may be an hstore literal.
     match object(spelled.as_bytes()).and_then(walk).is_ok() {
         true => SPELLING.cast(Json::Object(spelled.trim()), &TypeFamily::Hstore),
         false => Ok(text(spelled)),
     }
 }
 
-fn walk(mut fields: Fields<'_>) -> Result<()> {
+fn walk(mut fields: JsonFields<'_>) -> Result<()> {
     while fields.next()?.is_some() {}
     Ok(())
 }
@@ -174,7 +182,7 @@ fn walk(mut fields: Fields<'_>) -> Result<()> {
 const SCHEMAS: &str = "Let the connector write schemas beside its values \
                        (`value.converter.schemas.enable=true`).";
 
-fn text_decimal(digits: &str, modes: &mut Modes) -> Result<EventValue> {
+fn text_decimal(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
     let spelled = digits.strip_prefix(['+', '-']).unwrap_or(digits);
     let is_number = matches!(spelled, "NaN" | "Infinity")
         || (spelled.starts_with(|char: char| char.is_ascii_digit() || char == '.')
@@ -190,18 +198,20 @@ fn text_decimal(digits: &str, modes: &mut Modes) -> Result<EventValue> {
     }
     match (is_number, modes.text_decimals) {
         (true, Some(true)) => Ok(text(digits)),
-        (true, None) => Err(malformed("a decimal that may be a number or base64")),
-        _ => Err(malformed("a decimal as bytes, without its scale")),
+        (true, None) => Err(malformed("a decimal could be a number or base64")),
+        _ => Err(malformed(
+            "a decimal is written as bytes, and its scale is unknown without a schema",
+        )),
     }
     .map_err(|error: Error| {
         error.hint(format!(
-            "{SCHEMAS} Or set `decimal.handling.mode=string` there; if it is, say \
+            "{SCHEMAS} Or set `decimal.handling.mode=string` there, and add \
              `--debezium-decimals text`."
         ))
     })
 }
 
-fn some_bytes(digits: &str, modes: &mut Modes) -> Result<EventValue> {
+fn some_bytes(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
     let as_base64 = base64(digits);
     match (&as_base64, is_hex(digits)) {
         _ if digits.is_empty() => return Ok(text("\\x")),
@@ -212,18 +222,16 @@ fn some_bytes(digits: &str, modes: &mut Modes) -> Result<EventValue> {
     match (modes.hex_bytes, as_base64) {
         (Some(true), _) if is_hex(digits) => Ok(text(format!("\\x{digits}"))),
         (Some(false), Some(bytes)) => Ok(text(bytea(&bytes))),
-        (None, Some(_)) => {
-            Err(malformed("bytes that may be base64 or hexadecimal digits").hint(format!(
-                "{SCHEMAS} Or say which with `--debezium-bytes base64` or `--debezium-bytes hex`."
-            )))
-        }
+        (None, Some(_)) => Err(malformed("bytes could be base64 or hexadecimal digits").hint(
+            format!("{SCHEMAS} Or add `--debezium-bytes base64` or `--debezium-bytes hex`."),
+        )),
         _ => Err(malformed("expected bytes as base64 or hexadecimal digits")),
     }
 }
 
 fn unknown_unit() -> Error {
-    malformed("a time that may be counted in milli-, micro- or nanoseconds")
-        .hint(format!("{SCHEMAS} Or say which with `--debezium-time ms|us|ns`."))
+    malformed("a time could be counted in milli-, micro- or nanoseconds")
+        .hint(format!("{SCHEMAS} Or name the unit with `--debezium-time ms|us|ns`."))
 }
 
 fn no_base64() -> Error {
@@ -237,18 +245,18 @@ fn whole(number: &str) -> Result<i64> {
 fn time(count: i64, unit: TimeUnit) -> Result<EventValue> {
     match moments::time(count, unit) {
         Some(time) => Ok(text(time)),
-        None => Err(malformed("a time that is not within a day")),
+        None => Err(malformed("a time is not within a day")),
     }
 }
 
 fn number(bytes: &[u8], scale: i32) -> Result<EventValue> {
     match decimal(bytes, scale) {
         Some(number) => Ok(text(number)),
-        None => Err(malformed("a decimal of more digits than numeric has")),
+        None => Err(malformed("a decimal has more digits than numeric allows")),
     }
 }
 
-/// `{"scale": 2, "value": "MTIz"}`
+/// Reads a decimal of variable scale: `{"scale": 2, "value": "MTIz"}`.
 fn variable(json: Json<'_>) -> Result<EventValue> {
     let (mut scale, mut bytes) = (None, None);
     if let Some(mut fields) = json.object() {
@@ -266,7 +274,7 @@ fn variable(json: Json<'_>) -> Result<EventValue> {
     }
 }
 
-/// Whether Java has written the names of inner lists, and not what is in them.
+/// Returns whether Java has written the names of inner lists instead of their items.
 fn has_lost_lists(list: Json<'_>) -> Result<bool> {
     let Some(mut items) = list.array() else { return Ok(false) };
     while let Some(item) = items.next()? {
@@ -281,23 +289,24 @@ fn has_lost_lists(list: Json<'_>) -> Result<bool> {
     Ok(false)
 }
 
-/// What PostgreSQL's types of bits hold at most.
+/// The most bits that PostgreSQL's bit types hold.
 const BITS_MAX: usize = 83_886_080;
 
-/// Bits that need not be there as bytes. MySQL's type has at most as many.
+/// The longest bit type whose bytes may be fewer than its length. MySQL's type has at most this
+/// many bits.
 const PADDED_BITS_MAX: usize = 64;
 
-/// Bits as their type writes them, the most significant first, from bytes in the other order.
+/// Writes bits, the most significant first, from bytes in the opposite order.
 fn bits(bytes: &[u8], length: usize) -> Result<String> {
     if length > BITS_MAX {
-        return Err(malformed("more bits than a type can have"));
+        return Err(malformed("the value has more bits than bit varying allows"));
     }
     if length.div_ceil(8) > bytes.len() && length > PADDED_BITS_MAX {
-        return Err(malformed("fewer bits than the schema says"));
+        return Err(malformed("the value has fewer bits than its schema says"));
     }
     let bit = |at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
     if (length..bytes.len() * 8).any(bit) {
-        return Err(malformed("more bits than the schema says"));
+        return Err(malformed("the value has more bits than its schema says"));
     }
     Ok((0..length).rev().map(|at| if bit(at) { '1' } else { '0' }).collect())
 }
@@ -319,7 +328,7 @@ fn point(json: Json<'_>) -> Result<EventValue> {
     }
 }
 
-/// `{"dimensions": 5, "vector": {"1": 0.5}}` as pgvector's `{1:0.5}/5`.
+/// Converts `{"dimensions": 5, "vector": {"1": 0.5}}` to pgvector's `{1:0.5}/5`.
 fn sparse_vector(json: Json<'_>) -> Result<EventValue> {
     let (mut dimensions, mut out) = (None, String::from("{"));
     if let Some(mut fields) = json.object() {

@@ -1,37 +1,38 @@
-//! Rows of Parquet files, which DMS writes with a column `ChangeKind` for changes and without for a
-//! load.
+//! Decodes Parquet files of DMS. Files of changes have a column `Op`; files of the initial load do
+//! not.
 
 use std::sync::Arc;
 
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 
-use super::super::cast::{TypeFamily, text};
 use super::super::json::malformed;
+use super::super::json_values::{TypeFamily, text};
 use super::{Dms, unnamed};
 use crate::decode::TargetTypes;
-use crate::{ChangeEvent, SourceTable, ChangeKind, Result, EventRow, EventValue};
-use pgspate_input::encode::arrow::Write;
-use pgspate_input::encode::arrow::text::{bytes, scalar, write_hex, writer};
+use crate::{ChangeEvent, ChangeKind, EventRow, EventValue, Result, SourceTable};
+use pgspate_input::encode::arrow::AppendText;
+use pgspate_input::encode::arrow::text::{bytes, scalar_writer, with_nulls, write_hex};
 
-/// Rows are decoded until their events take so many bytes.
+/// Rows of a batch are decoded until their events take this much memory.
 const PART_BYTES: usize = 1 << 20;
 
-/// The table and columns of the last batch.
+/// The table and columns of the last batch, shared by its events.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct LastBatchColumns {
     table: Option<Arc<SourceTable>>,
     columns: Option<Arc<[Box<str>]>>,
 }
 
 impl Dms {
-    /// Adds the events of a batch's first rows, and returns how many rows that is. All rows are of
-    /// the table that the options name. It takes as many as fit into 1 MiB, because rows may share
-    /// the bytes of a value and events do not, and stops before a row that is refused.
+    /// Adds the events of a batch's first rows, and returns the number of these rows. All rows
+    /// belong to the table that the options name. Decoding stops after 1 MiB of events, because
+    /// rows may share the bytes of a value and events do not. It also stops before a row that is
+    /// refused.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Format`] for a first row whose operation is none of DMS's, and for a
-    /// column of a type that has no text. `events` is then as it was.
+    /// [`crate::ErrorKind::Format`] if the first row has an unknown operation, or if a column has a
+    /// type without a text form. `events` is unchanged then.
     pub fn batch(
         &mut self,
         batch: &RecordBatch,
@@ -47,13 +48,17 @@ impl Dms {
         let (mut names, mut writers) = (Vec::new(), Vec::new());
         for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
             if field.name() == "Op" {
-                ops = scalar(column.as_ref());
+                ops = scalar_writer(column.as_ref());
                 continue;
             }
-            let form = types.of(&table, field.name()).map_or(TypeFamily::Other, |ty| TypeFamily::of(&ty));
-            let Some(write) = write(column.as_ref(), &form) else {
+            let family = types
+                .type_of(&table, field.name())
+                .map_or(TypeFamily::Other, |ty| TypeFamily::of(&ty));
+            let Some(write) = write(column.as_ref(), &family) else {
                 let (name, ty) = (field.name(), field.data_type());
-                return Err(malformed(format!("column \"{name}\" of type {ty} is not read")));
+                return Err(malformed(format!(
+                    "column \"{name}\" has type {ty}, which is not supported"
+                )));
             };
             names.push(Box::<str>::from(field.name().as_str()));
             writers.push(write);
@@ -67,7 +72,8 @@ impl Dms {
                 cells => cells?,
             };
             let columns = Some(EventRow { columns: columns.clone(), values });
-            let (new, old) = if op == ChangeKind::Delete { (None, columns) } else { (columns, None) };
+            let (new, old) =
+                if op == ChangeKind::Delete { (None, columns) } else { (columns, None) };
             let event = ChangeEvent::of(table.clone(), op, old, new);
             held += event.held_bytes();
             events.push(event);
@@ -79,7 +85,7 @@ impl Dms {
     }
 }
 
-impl Names {
+impl LastBatchColumns {
     fn columns(&mut self, names: Vec<Box<str>>) -> Arc<[Box<str>]> {
         match &self.columns {
             Some(columns) if **columns == *names => columns.clone(),
@@ -88,8 +94,8 @@ impl Names {
     }
 }
 
-/// What writes the text of a column's values.
-fn write<'a>(column: &'a dyn Array, form: &TypeFamily) -> Option<Write<'a>> {
+/// Returns the writer of the text of a column's values.
+fn write<'a>(column: &'a dyn Array, family: &TypeFamily) -> Option<AppendText<'a>> {
     let is_binary = matches!(
         column.data_type(),
         DataType::Binary
@@ -97,17 +103,17 @@ fn write<'a>(column: &'a dyn Array, form: &TypeFamily) -> Option<Write<'a>> {
             | DataType::BinaryView
             | DataType::FixedSizeBinary(_)
     );
-    if is_binary && *form == TypeFamily::Bytea {
+    if is_binary && *family == TypeFamily::Bytea {
         let bytes = bytes(column)?;
-        return Some(writer(column, move |row, out| write_hex(bytes(row), out)));
+        return Some(with_nulls(column, move |row, out| write_hex(bytes(row), out)));
     }
-    scalar(column)
+    scalar_writer(column)
 }
 
-/// What a row says.
+/// Reads the operation and the values of a row.
 fn cells(
-    ops: Option<&Write<'_>>,
-    writers: &[Write<'_>],
+    ops: Option<&AppendText<'_>>,
+    writers: &[AppendText<'_>],
     row: usize,
     scratch: &mut Vec<u8>,
 ) -> Result<(ChangeKind, Vec<EventValue>)> {
@@ -119,18 +125,22 @@ fn cells(
     Ok((op, values))
 }
 
-fn value(write: &Write<'_>, row: usize, scratch: &mut Vec<u8>) -> Result<EventValue> {
+fn value(write: &AppendText<'_>, row: usize, scratch: &mut Vec<u8>) -> Result<EventValue> {
     scratch.clear();
     if !write(row, scratch) {
         return Ok(EventValue::Null);
     }
     match std::str::from_utf8(scratch) {
         Ok(value) if !value.contains('\0') => Ok(text(value)),
-        _ => Err(malformed("a value is no text")),
+        _ => Err(malformed("a value is not valid text")),
     }
 }
 
-fn operation(ops: Option<&Write<'_>>, row: usize, scratch: &mut Vec<u8>) -> Result<ChangeKind> {
+fn operation(
+    ops: Option<&AppendText<'_>>,
+    row: usize,
+    scratch: &mut Vec<u8>,
+) -> Result<ChangeKind> {
     let Some(ops) = ops else { return Ok(ChangeKind::Snapshot) };
     scratch.clear();
     match (ops(row, scratch), scratch.as_slice()) {

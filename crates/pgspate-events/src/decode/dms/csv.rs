@@ -1,20 +1,20 @@
-//! A line of csv: fields, quoted or not, with quotes doubled.
+//! Splits a csv line into fields. Quoted fields have their quotes doubled.
 
 use std::borrow::Cow;
 
 use super::super::json::{check_fields, malformed};
-use super::super::shape::SourceText;
+use super::super::source_tables::SourceText;
 use crate::Result;
 
-/// A field.
+/// A field of a csv line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Field<'a> {
+pub(super) struct CsvField<'a> {
     pub(super) text: Cow<'a, str>,
     pub(super) is_quoted: bool,
 }
 
-/// The fields of a line, one at least.
-pub(super) fn fields(line: &str, delimiter: u8) -> Result<Vec<Field<'_>>> {
+/// Splits a line into its fields, at least one.
+pub(super) fn fields(line: &str, delimiter: u8) -> Result<Vec<CsvField<'_>>> {
     let delimiter = char::from(delimiter);
     let mut fields = Vec::with_capacity(16);
     let mut rest = line;
@@ -24,7 +24,7 @@ pub(super) fn fields(line: &str, delimiter: u8) -> Result<Vec<Field<'_>>> {
             None => {
                 let end = rest.find(delimiter).unwrap_or(rest.len());
                 let text = Cow::Borrowed(&rest[..end]);
-                (Field { text, is_quoted: false }, &rest[end..])
+                (CsvField { text, is_quoted: false }, &rest[end..])
             }
         };
         check_fields(fields.len())?;
@@ -37,8 +37,8 @@ pub(super) fn fields(line: &str, delimiter: u8) -> Result<Vec<Field<'_>>> {
     }
 }
 
-/// The field whose quote has been opened, and what follows its end.
-fn quoted(inside: &str) -> Result<(Field<'_>, &str)> {
+/// Reads a quoted field, after its opening quote. Returns the field and the rest of the line.
+fn quoted(inside: &str) -> Result<(CsvField<'_>, &str)> {
     let mut text = Cow::Borrowed("");
     let mut from = 0;
     loop {
@@ -55,17 +55,17 @@ fn quoted(inside: &str) -> Result<(Field<'_>, &str)> {
                 from += at + 2;
             }
             (false, true) => {
-                return Ok((Field { text: Cow::Borrowed(part), is_quoted: true }, after));
+                return Ok((CsvField { text: Cow::Borrowed(part), is_quoted: true }, after));
             }
             (false, false) => {
                 text.to_mut().push_str(part);
-                return Ok((Field { text, is_quoted: true }, after));
+                return Ok((CsvField { text, is_quoted: true }, after));
             }
         }
     }
 }
 
-impl SourceText for &Field<'_> {
+impl SourceText for &CsvField<'_> {
     fn spelled(&self) -> &str {
         &self.text
     }
@@ -76,10 +76,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_as_csv_has_them() {
+    fn a_line_is_split_into_its_fields() {
         let found = |line| {
             fields(line, b',').map(|fields| {
-                let show = |field: &Field<'_>| match field.is_quoted {
+                let show = |field: &CsvField<'_>| match field.is_quoted {
                     true => format!("<{}>", field.text),
                     false => field.text.to_string(),
                 };

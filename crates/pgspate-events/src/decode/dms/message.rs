@@ -1,34 +1,33 @@
-//! DMS's messages for Kafka and Kinesis: `{"data": {...}, "metadata": {...}}`.
+//! Decodes DMS's messages for Kafka and Kinesis: `{"data": {...}, "metadata": {...}}`.
 //!
-//! Unless it is told otherwise DMS leaves out columns that are NULL or empty, and it does not tell
-//! which of both. An update that lacks a column which rows of its table had is refused, as it could
-//! not be written.
+//! By default DMS omits columns that are NULL or empty, so an absent column may be either. An
+//! update is refused if it lacks a column that earlier rows of its table had.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::cast::TypeFamily;
-use super::super::json::{Json, Str, malformed, object};
-use super::super::shape::cells;
+use super::super::json::{Json, JsonStr, malformed, object};
+use super::super::json_values::TypeFamily;
+use super::super::source_tables::cells;
 use super::{Dms, SPELLING};
 use crate::decode::TargetTypes;
-use crate::{ChangeEvent, SourceTable, ChangeKind, EventOrigin, Result, EventRow};
+use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, Result, SourceTable};
 
-/// The columns that a table's rows have had.
+/// The columns that the rows of each table have had.
 #[derive(Debug, Default)]
-pub(super) struct Seen(HashMap<Arc<SourceTable>, Columns>);
+pub(super) struct SeenColumns(HashMap<Arc<SourceTable>, TableSeenColumns>);
 
 #[derive(Debug, Default)]
-struct Columns {
+struct TableSeenColumns {
     all: HashSet<Box<str>>,
-    /// A list that has all of them.
+    /// A list that has all of these columns.
     whole: Option<Arc<[Box<str>]>>,
 }
 
-/// Tables kept at most; more than that and all are forgotten.
+/// The most tables that are kept. When there are more, all are forgotten.
 const TABLES_MAX: usize = 16_384;
 
-impl Seen {
+impl SeenColumns {
     fn check(&mut self, table: &Arc<SourceTable>, op: ChangeKind, row: &EventRow) -> Result<()> {
         if self.0.len() > TABLES_MAX {
             self.0.clear();
@@ -41,9 +40,9 @@ impl Seen {
         if columns.all.len() == row.columns.len() {
             columns.whole = Some(row.columns.clone());
         } else if op == ChangeKind::Update {
-            return Err(malformed("a row lacks columns that others of its table have").hint(
-                "They may be NULL or empty. Set `IncludeNullAndEmpty=true` of the endpoint, so \
-                 that DMS writes which.",
+            return Err(malformed("a row lacks columns that other rows of its table have").hint(
+                "They may be NULL or empty. Set `IncludeNullAndEmpty=true` on the DMS endpoint, so \
+                 that DMS writes them.",
             ));
         }
         Ok(())
@@ -51,7 +50,11 @@ impl Seen {
 }
 
 impl Dms {
-    pub(super) fn message(&mut self, record: &[u8], types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
+    pub(super) fn message(
+        &mut self,
+        record: &[u8],
+        types: &dyn TargetTypes,
+    ) -> Result<Option<ChangeEvent>> {
         let mut fields = object(record)?;
         let [mut data, mut before, mut metadata] = [None; 3];
         while let Some((key, value)) = fields.next()? {
@@ -64,9 +67,9 @@ impl Dms {
             }
         }
         let Some(metadata) = metadata else {
-            return Err(malformed("a message of DMS's has \"metadata\", this one has none"));
+            return Err(malformed("the DMS message has no \"metadata\""));
         };
-        let metadata = Metadata::read(metadata)?;
+        let metadata = DmsMetadata::read(metadata)?;
         let Some(operation) = metadata.operation else {
             return Err(malformed("a message does not name its \"operation\""));
         };
@@ -76,18 +79,18 @@ impl Dms {
             "update" => ChangeKind::Update,
             "delete" => ChangeKind::Delete,
             "truncate-table" => ChangeKind::Truncate,
-            // What is done to tables, of which the target may have none.
+            // Schema changes: the target's tables may differ from the source's.
             _ if metadata.is_control => return Ok(None),
             _ => return Err(malformed("unknown \"operation\" of a message")),
         };
         let Some(name) = metadata.table else {
             return Err(malformed("a message does not name its table"));
         };
-        let schema = metadata.schema.map(Str::text).transpose()?;
+        let schema = metadata.schema.map(JsonStr::text).transpose()?;
         let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
         let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
         let mut row = |json: Json<'_>| {
-            let cast = &mut |value, form: &TypeFamily| SPELLING.cast(value, form);
+            let cast = &mut |value, family: &TypeFamily| SPELLING.cast(value, family);
             table.row(&cells(json, "\"data\"")?, types, &learn, cast)
         };
         let before = before.filter(|before| *before != Json::Null).map(&mut row).transpose()?;
@@ -96,34 +99,36 @@ impl Dms {
             (ChangeKind::Truncate, _) => {}
             (ChangeKind::Delete, Some(data)) if old.is_none() => old = Some(row(data)?),
             (ChangeKind::Delete, _) if old.is_some() => {}
-            (ChangeKind::Insert | ChangeKind::Update | ChangeKind::Snapshot, Some(data)) => new = Some(row(data)?),
+            (ChangeKind::Insert | ChangeKind::Update | ChangeKind::Snapshot, Some(data)) => {
+                new = Some(row(data)?)
+            }
             _ => return Err(malformed("a message has no \"data\"")),
         }
         let table = table.name.clone();
         if let Some(new) = &new {
             self.seen.check(&table, op, new)?;
         }
-        let position = EventOrigin { transaction: metadata.transaction, ..EventOrigin::default() };
-        Ok(Some(ChangeEvent { table, op, new, old, key: None, position, ends_transaction: true }))
+        let origin = EventOrigin { transaction: metadata.transaction, ..EventOrigin::default() };
+        Ok(Some(ChangeEvent { table, op, new, old, key: None, origin, ends_transaction: true }))
     }
 }
 
-/// What a message says of itself.
+/// The metadata of a message.
 #[derive(Default)]
-struct Metadata<'a> {
+struct DmsMetadata<'a> {
     is_control: bool,
-    operation: Option<Str<'a>>,
-    schema: Option<Str<'a>>,
-    table: Option<Str<'a>>,
+    operation: Option<JsonStr<'a>>,
+    schema: Option<JsonStr<'a>>,
+    table: Option<JsonStr<'a>>,
     transaction: Option<Box<str>>,
 }
 
-impl<'a> Metadata<'a> {
-    fn read(json: Json<'a>) -> Result<Metadata<'a>> {
+impl<'a> DmsMetadata<'a> {
+    fn read(json: Json<'a>) -> Result<DmsMetadata<'a>> {
         let Some(mut fields) = json.object() else {
             return Err(malformed("expected \"metadata\" to be an object"));
         };
-        let mut found = Metadata::default();
+        let mut found = DmsMetadata::default();
         while let Some((key, value)) = fields.next()? {
             match value {
                 Json::String(ty) if key.is("record-type") => found.is_control = ty.is("control"),

@@ -1,8 +1,8 @@
-//! What AWS DMS writes: rows as csv and Parquet for S3, messages as JSON for Kafka and Kinesis.
+//! Decodes the output of AWS DMS: csv and Parquet for S3, JSON messages for Kafka and Kinesis.
 //!
-//! Files of csv name neither their table nor, without a header, their columns: the caller does. A
-//! row whose key was changed is a `U` with the new key alone, so the old row stays: nothing in the
-//! files tells of it.
+//! A csv file does not name its table, and without a header not its columns: the caller names them.
+//! If a key changes, the file has a `U` row with the new key alone. The old row stays in the
+//! target, because the file does not mention the old key.
 
 mod batch;
 mod csv;
@@ -10,29 +10,29 @@ mod message;
 
 use std::borrow::Cow;
 
-use self::csv::{Field, fields};
-use super::cast::{ByteSpelling, TypeFamily, JsonSpelling};
-use super::json::{Json, Str, malformed};
-use super::shape::SourceTables;
+use self::csv::{CsvField, fields};
+use super::json::{Json, JsonStr, malformed};
+use super::json_values::{ByteSpelling, JsonSpelling, TypeFamily};
+use super::source_tables::SourceTables;
 use super::{Decode, TargetTypes};
-use crate::{ErrorKind, ChangeEvent, SourceTable, ChangeKind, Result, EventValue};
+use crate::{ChangeEvent, ChangeKind, ErrorKind, EventValue, Result, SourceTable};
 
 const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false };
 
-/// What files of DMS do not say of themselves.
+/// Facts that the files of DMS leave open.
 #[derive(Debug, Clone)]
 pub struct DmsOptions {
-    /// The table of rows of csv and Parquet.
+    /// The table of csv and Parquet rows.
     pub table: Option<SourceTable>,
-    /// The columns of rows of csv, without `ChangeKind`; left out, a header names them.
+    /// The columns of csv rows, without `Op`. If `None`, a header names them.
     pub columns: Option<Vec<String>>,
-    /// The first line is a header even if `ChangeKind` is not the first of its names.
+    /// Whether the first line is a header even if its first name is not `Op`.
     pub has_header: bool,
-    /// The unquoted field that means NULL: `CsvNullValue`, which DMS has as `NULL`.
+    /// The unquoted field that means NULL: DMS's setting `CsvNullValue`, by default `NULL`.
     pub null: String,
-    /// The unquoted field of a column that is not told: `CsvNoSupValue`.
+    /// The unquoted field of a column without a value in supplemental logs: `CsvNoSupValue`.
     pub absent: Option<String>,
-    /// Between two fields: `CsvDelimiter`.
+    /// The character between two fields: `CsvDelimiter`.
     pub delimiter: u8,
 }
 
@@ -49,26 +49,26 @@ impl Default for DmsOptions {
     }
 }
 
-/// Decodes lines of csv and messages of JSON; [`Dms::batch`] what Parquet files hold.
+/// Decodes csv lines and JSON messages; [`Dms::batch`] decodes batches of Parquet files.
 ///
-/// A line is a row of a file for S3, with `I`, `U` or `D` before it or without, a header that names
-/// its columns, or of the layout of S3 as a source: `INSERT,table,schema,...`.
+/// A csv line is a header or a row. A row may begin with `I`, `U` or `D`, or have the layout of S3
+/// as a source: `INSERT,table,schema,...`.
 #[derive(Debug, Default)]
 pub struct Dms {
     options: DmsOptions,
     header: Option<Vec<String>>,
     tables: SourceTables<TypeFamily>,
-    seen: message::Seen,
-    batches: batch::Names,
+    seen: message::SeenColumns,
+    batches: batch::LastBatchColumns,
 }
 
 impl Dms {
-    /// A decoder at the beginning of a stream.
+    /// Returns a decoder at the beginning of a stream.
     pub fn new(options: DmsOptions) -> Dms {
         Dms { options, ..Dms::default() }
     }
 
-    /// The event of a line of csv; a header is none.
+    /// Returns the event of a csv line, `None` for a header.
     fn line(&mut self, line: &str, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
         let fields = fields(line, self.options.delimiter)?;
         let first = fields[0].text.as_ref();
@@ -103,7 +103,7 @@ impl Dms {
                 return Err(malformed(what));
             }
         };
-        // The header of another file.
+        // The header of the next file.
         if self.header.as_ref().is_some_and(|header| {
             header.len() == values.len() && header.iter().zip(values).all(|(a, b)| *a == b.text)
         }) {
@@ -116,19 +116,19 @@ impl Dms {
     fn columns(&self) -> Result<&[String]> {
         let columns = self.options.columns.as_ref().or(self.header.as_ref());
         columns.map(Vec::as_slice).ok_or_else(|| {
-            malformed("the columns of the rows are not named").hint(
+            malformed("the columns of the rows are unknown").hint(
                 "Name them with `--dms-columns`, or let DMS write headers \
                      (`AddColumnName=true` of the endpoint).",
             )
         })
     }
 
-    fn read_header(&mut self, fields: &[Field<'_>]) -> Result<()> {
+    fn read_header(&mut self, fields: &[CsvField<'_>]) -> Result<()> {
         let names = match fields {
             [first, rest @ ..] if first.text == "Op" => rest,
             all => all,
         };
-        let is_name = |field: &Field<'_>| {
+        let is_name = |field: &CsvField<'_>| {
             !field.text.is_empty() && !field.text.starts_with(|char: char| char.is_ascii_digit())
         };
         if names.is_empty() || !names.iter().all(is_name) {
@@ -145,7 +145,7 @@ impl Dms {
         &mut self,
         name: &SourceTable,
         op: ChangeKind,
-        values: &[Field<'_>],
+        values: &[CsvField<'_>],
         types: &dyn TargetTypes,
     ) -> Result<ChangeEvent> {
         let columns = self.columns()?;
@@ -157,25 +157,31 @@ impl Dms {
         let columns: Vec<Cow<'_, str>> = columns.iter().map(|name| name.clone().into()).collect();
         let Dms { options, tables, .. } = self;
         let table = tables.of(name.schema.as_deref(), &name.table, 0);
-        let cells: Vec<_> = columns.iter().zip(values).map(|(c, v)| (Str::of(c), v)).collect();
+        let cells: Vec<_> = columns.iter().zip(values).map(|(c, v)| (JsonStr::of(c), v)).collect();
         let learn = |_: &str, ty: Option<&str>| ty.map_or(TypeFamily::Other, TypeFamily::of);
-        let row = table.row(&cells, types, &learn, &mut |field: &Field<'_>, form| {
+        let row = table.row(&cells, types, &learn, &mut |field: &CsvField<'_>, family| {
             let is = |word: &str| !field.is_quoted && field.text == word;
             if is(&options.null) {
                 Ok(EventValue::Null)
             } else if options.absent.as_deref().is_some_and(is) {
                 Ok(EventValue::Absent)
             } else {
-                SPELLING.cast(Json::String(Str::of(&field.text)), form)
+                SPELLING.cast(Json::String(JsonStr::of(&field.text)), family)
             }
         })?;
-        let (new, old) = if op == ChangeKind::Delete { (None, Some(row)) } else { (Some(row), None) };
+        let (new, old) =
+            if op == ChangeKind::Delete { (None, Some(row)) } else { (Some(row), None) };
         Ok(ChangeEvent::of(table.name.clone(), op, old, new))
     }
 }
 
 impl Decode for Dms {
-    fn decode(&mut self, record: &[u8], types: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
+    fn decode(
+        &mut self,
+        record: &[u8],
+        types: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
         if record.trim_ascii().is_empty() {
             return Ok(());
         }
@@ -195,6 +201,7 @@ impl Decode for Dms {
 }
 
 fn unnamed() -> crate::Error {
-    crate::Error::new(ErrorKind::Format, "the rows do not name their table")
-        .hint("DMS has it in the names of its folders only; name the table with `--source-table`.")
+    crate::Error::new(ErrorKind::Format, "the rows do not name their table").hint(
+        "DMS writes it only into the names of its folders. Name the table with `--source-table`.",
+    )
 }

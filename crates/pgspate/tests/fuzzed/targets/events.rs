@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
-use pgspate::apply::decode::plain::Plain;
+use pgspate::apply::decode::own_format::OwnFormat;
 use pgspate::apply::decode::{
-    Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, Types, Wal2json, sniff,
+    Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, TargetTypes, Wal2json, sniff,
 };
-use pgspate::apply::{Event, Name, Row, Value};
+use pgspate::apply::{ChangeEvent, SourceTable, EventRow, EventValue};
 use pgspate_replication::postgres::Pgoutput;
 
 /// The first letter of a column's name says its type.
 struct ByLetter;
 
-impl Types for ByLetter {
-    fn of(&self, _: &Name, column: &str) -> Option<Arc<str>> {
+impl TargetTypes for ByLetter {
+    fn type_of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
         let name = match column.as_bytes().first()? {
             b'a' => "_text",
             b'b' => "bytea",
@@ -39,14 +39,14 @@ impl Types for ByLetter {
 const GROWTH_MAX: usize = 64;
 
 /// The text of all values.
-fn text_len(events: &[Event]) -> usize {
+fn text_len(events: &[ChangeEvent]) -> usize {
     let rows = events.iter().flat_map(|event| [&event.new, &event.old]).flatten();
-    let len = |value: &Value| if let Value::Text(text) = value { text.len() } else { 0 };
-    rows.flat_map(|row: &Row| row.values.iter().map(len)).sum()
+    let len = |value: &EventValue| if let EventValue::Text(text) = value { text.len() } else { 0 };
+    rows.flat_map(|row: &EventRow| row.values.iter().map(len)).sum()
 }
 
 fn decoder(which: u8) -> Box<dyn Decode> {
-    let table = || Some(Name { schema: None, table: "t".to_owned() });
+    let table = || Some(SourceTable { schema: None, table: "t".to_owned() });
     match which % 7 {
         0 => Box::new(Wal2json::new()),
         1 => Box::new(Maxwell::new()),
@@ -56,7 +56,7 @@ fn decoder(which: u8) -> Box<dyn Decode> {
             Box::new(Dms::new(DmsOptions { table: table(), columns, ..DmsOptions::default() }))
         }
         4 => Box::new(Pgoutput::new()),
-        5 => Box::new(Plain::default()),
+        5 => Box::new(OwnFormat::default()),
         _ => Box::new(Debezium::new(DebeziumOptions { table: table(), ..Default::default() })),
     }
 }

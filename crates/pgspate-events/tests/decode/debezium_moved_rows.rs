@@ -1,11 +1,11 @@
-//! Debezium's changes of keys without headers, and what only looks like one.
+//! Debezium's changes of keys without headers, and records that only look like such changes.
 
 use pgspate_events::SourceTable;
 use pgspate_events::decode::{Debezium, DebeziumOptions};
 
-use crate::support::{Columns, decode};
+use crate::support::{TypedColumns, decode};
 
-const TYPES: Columns = Columns(&[("id", "int4"), ("note", "text"), ("h", "hstore")]);
+const TYPES: TypedColumns = TypedColumns(&[("id", "int4"), ("note", "text"), ("h", "hstore")]);
 const GONE: &str = "\"__debezium_unavailable_value\"";
 
 fn lines(records: &[String]) -> Vec<String> {
@@ -35,7 +35,7 @@ fn a_delete_and_an_insert_of_one_change_are_one_update() {
         let records = [delete.clone(), between.to_owned(), insert.clone()];
         assert_eq!(lines(&records), joined, "{between}");
     }
-    // With keys beside them, and no headers.
+    // Messages with keys, but without headers.
     let pair = |key: u32, value: &str| format!(r#"{{"key":{{"id":{key}}},"value":{value}}}"#);
     assert_eq!(
         lines(&[pair(1, &delete), pair(1, "null"), pair(2, &insert)]),
@@ -43,9 +43,9 @@ fn a_delete_and_an_insert_of_one_change_are_one_update() {
     );
 }
 
-/// Each event stands by itself, and an insert that leaves a value out stays one, to be refused.
+/// An insert that omits a value stays an insert, which is refused later.
 #[test]
-fn what_is_not_known_to_be_one_change_is_not_joined() {
+fn records_that_are_not_known_to_be_one_change_are_not_joined() {
     let delete = envelope("d", &row(1, "null"), 24);
     let deleted = "Delete public.t was {id=1 note=NULL} in 5 end";
     for (insert, expected) in [
@@ -58,11 +58,11 @@ fn what_is_not_known_to_be_one_change_is_not_joined() {
     ] {
         assert_eq!(lines(&[delete.clone(), insert]), [deleted, expected]);
     }
-    // Another event between them.
+    // Another event comes between delete and insert.
     let insert = envelope("c", &row(2, GONE), 24);
     let between = envelope("c", &row(3, "\"a\""), 23);
     assert_eq!(lines(&[delete.clone(), between, insert.clone()]).len(), 3);
-    // No place in the log says that they are one.
+    // Without a place in the log, delete and insert are not known to be one change.
     let no_lsn = |record: &str| record.replace(",\"lsn\":24", "");
     assert_eq!(
         lines(&[no_lsn(&delete), no_lsn(&insert)]),
@@ -82,8 +82,7 @@ fn flattened_rows_of_a_key_that_changed() {
         lines(&[delete.clone(), insert.clone()]),
         ["Update public.t {id=2 note=-} was {id=1} end"]
     );
-    // Headers say it, with tombstones, with rows that are marked, and where nothing is left of the
-    // delete.
+    // Headers give the old key. The delete is a row marked as deleted, a tombstone, or missing.
     let new = r#""headers":{"__debezium.newkey":{"id":2}}"#;
     let old = r#""headers":{"__debezium.oldkey":{"id":1}}"#;
     let insert = format!(r#"{{"key":{{"id":2}},{old},"value":{insert}}}"#);
@@ -127,7 +126,7 @@ fn a_tombstone_is_of_the_table_that_its_key_names() {
 }
 
 #[test]
-fn a_pair_of_nothing_is_a_tombstone() {
+fn a_record_of_null_key_and_null_value_is_a_tombstone() {
     let table = || Some(SourceTable { schema: None, table: "t".to_owned() });
     let decoder =
         || Debezium::new(DebeziumOptions { table: table(), ..DebeziumOptions::default() });
@@ -138,7 +137,7 @@ fn a_pair_of_nothing_is_a_tombstone() {
         decode(&mut decoder(), &TYPES, &[inserted, nothing]),
         ["Snapshot t {id=1 note=a} end"]
     );
-    // A table of two such columns has rows of that look.
+    // A table with the columns `key` and `value` has rows that look like pairs.
     assert_eq!(
         decode(&mut decoder(), &TYPES, &[r#"{"key":"a","value":"b"}"#, nothing]),
         ["Snapshot t {key=a value=b} end", "Snapshot t {key=NULL value=NULL} end"]

@@ -1,22 +1,22 @@
-//! Tables and lists of columns, each kept once and shared by the events that have it.
+//! The tables and lists of columns that a decoder has seen, shared by their events.
 //!
-//! Events of the same columns share one allocation of their names, and what the decoder makes of
-//! each column is worked out once for a list. Memory is bounded by limits, not by the stream.
+//! Events with the same columns share one list of names. What the decoder knows of each column is
+//! computed once for each list. Memory is bounded by limits, however long the stream is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::TargetTypes;
-use super::json::{Json, Str, malformed};
-use super::room::RecordBudget;
-use crate::{Error, ErrorKind, SourceTable, Result, EventRow, EventValue};
+use super::json::{Json, JsonStr, malformed};
+use super::record_budget::RecordBudget;
+use crate::{Error, ErrorKind, EventRow, EventValue, Result, SourceTable};
 
-/// Tables kept at most; more than that and all are forgotten.
+/// The most tables that are kept. When there are more, all are forgotten.
 const TABLES_MAX: usize = 16_384;
-/// Lists of columns kept for a table; the one that was not used for longest goes.
+/// The most lists of columns that are kept for a table. The least recently used one is dropped.
 const LISTS_MAX: usize = 64;
 
-/// The tables that a decoder has seen. `K` is what it knows of a column.
+/// The tables that a decoder has seen. `K` is what the decoder knows of a column.
 #[derive(Debug)]
 pub(super) struct SourceTables<K> {
     ordinals: HashMap<Box<str>, usize>,
@@ -30,11 +30,11 @@ impl<K> Default for SourceTables<K> {
     }
 }
 
-/// A table, and the lists of columns that its rows came in.
+/// A table, and the lists of columns that its rows have had.
 #[derive(Debug)]
 pub(super) struct SourceTableColumns<K> {
     pub(super) name: Arc<SourceTable>,
-    /// The most recently used first.
+    /// The lists of columns, most recently used first.
     lists: Vec<ColumnList<K>>,
     keys: Vec<Arc<[Box<str>]>>,
 }
@@ -46,7 +46,8 @@ struct ColumnList<K> {
 }
 
 impl<K> SourceTables<K> {
-    /// The table of this name. `variant` keeps apart what the decoder knows of its columns.
+    /// Returns the table of this name. Tables of different `variant`s are kept apart, because the
+    /// decoder knows other things of their columns.
     pub(super) fn of(
         &mut self,
         schema: Option<&str>,
@@ -55,7 +56,7 @@ impl<K> SourceTables<K> {
     ) -> &mut SourceTableColumns<K> {
         use std::fmt::Write as _;
         self.scratch.clear();
-        // No name holds a zero character: PostgreSQL has none and `Str::text` refuses it.
+        // A zero byte separates names: PostgreSQL allows none, and `JsonStr::text` refuses it.
         let _ = match schema {
             Some(schema) => write!(self.scratch, "{schema}\0\0{table}\0"),
             None => write!(self.scratch, "\0{table}\0"),
@@ -73,21 +74,25 @@ impl<K> SourceTables<K> {
         let at = self.tables.len();
         self.ordinals.insert(self.scratch.as_str().into(), at);
         let name = SourceTable { schema: schema.map(str::to_owned), table: table.to_owned() };
-        self.tables.push(SourceTableColumns { name: Arc::new(name), lists: Vec::new(), keys: Vec::new() });
+        self.tables.push(SourceTableColumns {
+            name: Arc::new(name),
+            lists: Vec::new(),
+            keys: Vec::new(),
+        });
         &mut self.tables[at]
     }
 }
 
 impl<K> SourceTableColumns<K> {
-    /// The row of these fields. `learn` gives what a column is, or none as long as that is not
-    /// known; `read` makes the value.
+    /// Builds the row of a record's fields. `learn` takes a column and its type in the target, and
+    /// returns what the decoder knows of the column. `read` turns a field into a value.
     ///
     /// # Errors
-    /// A column twice, more than a record may become, or what `read` says, which is told with the
-    /// column.
+    /// For a column that occurs twice, for values that take too much memory, and when `read` fails;
+    /// then the error names the column.
     pub(super) fn row<V: Copy + SourceText>(
         &mut self,
-        fields: &[(Str<'_>, V)],
+        fields: &[(JsonStr<'_>, V)],
         types: &dyn TargetTypes,
         learn: &dyn Fn(&str, Option<&str>) -> K,
         read: &mut dyn FnMut(V, &K) -> Result<EventValue>,
@@ -100,7 +105,7 @@ impl<K> SourceTableColumns<K> {
         let name = &self.name;
         let list = &mut self.lists[0];
         let mut values = Vec::with_capacity(fields.len());
-        let mut room = RecordBudget::default();
+        let mut budget = RecordBudget::default();
         for (at, (_, value)) in fields.iter().enumerate() {
             let column = &list.columns[at];
             let kind = &mut list.kinds[at];
@@ -108,9 +113,10 @@ impl<K> SourceTableColumns<K> {
             let kind = match kind {
                 Some(kind) => &*kind,
                 None => {
-                    let found = types.of(name, column);
+                    let found = types.type_of(name, column);
                     let learnt = learn(column, found.as_deref());
-                    // A column that the target does not have may be added to it.
+                    // Nothing is remembered of a column that the target lacks: it may be added
+                    // later.
                     if found.is_some() {
                         &*kind.insert(learnt)
                     } else {
@@ -121,16 +127,16 @@ impl<K> SourceTableColumns<K> {
             };
             let value = match read(*value, kind) {
                 Ok(value) => value,
-                Err(_) if types.ignores(name, column) => EventValue::Null,
+                Err(_) if types.ignores_column(name, column) => EventValue::Null,
                 Err(error) => return Err(in_column(name, column, value.spelled(), &error)),
             };
-            room.take_value(&value)?;
+            budget.take_value(&value)?;
             values.push(value);
         }
         Ok(EventRow { columns: list.columns.clone(), values })
     }
 
-    fn add<V>(&mut self, fields: &[(Str<'_>, V)]) -> Result<usize> {
+    fn add<V>(&mut self, fields: &[(JsonStr<'_>, V)]) -> Result<usize> {
         let mut columns = Vec::with_capacity(fields.len());
         for (key, _) in fields {
             columns.push(Box::<str>::from(key.text()?));
@@ -142,8 +148,8 @@ impl<K> SourceTableColumns<K> {
         Ok(self.lists.len() - 1)
     }
 
-    /// A list of key columns, shared.
-    pub(super) fn key(&mut self, columns: &[Str<'_>]) -> Result<Arc<[Box<str>]>> {
+    /// Returns the shared list of a key's columns.
+    pub(super) fn key(&mut self, columns: &[JsonStr<'_>]) -> Result<Arc<[Box<str>]>> {
         let is_same = |known: &&Arc<[Box<str>]>| {
             known.len() == columns.len()
                 && known.iter().zip(columns).all(|(known, column)| column.is(known))
@@ -173,13 +179,13 @@ fn refuse_twice(columns: &[Box<str>]) -> Result<()> {
 }
 
 impl<K> ColumnList<K> {
-    fn is_of<V>(&self, fields: &[(Str<'_>, V)]) -> bool {
+    fn is_of<V>(&self, fields: &[(JsonStr<'_>, V)]) -> bool {
         self.columns.len() == fields.len()
             && self.columns.iter().zip(fields).all(|(column, (key, _))| key.is(column))
     }
 }
 
-/// A value as the record spells it.
+/// A value that can be quoted in an error as the record spells it.
 pub(super) trait SourceText {
     fn spelled(&self) -> &str;
 }
@@ -196,11 +202,11 @@ impl SourceText for Json<'_> {
     }
 }
 
-/// So much of a value is quoted.
+/// The most characters of a value that an error quotes.
 const QUOTED_MAX: usize = 64;
 
-/// The error of a value, with its column. The value is quoted, as the server would: what is read
-/// here stands in for its input functions.
+/// Adds the column and the value to an error. The value is quoted as the server's input functions
+/// would quote it.
 fn in_column(table: &SourceTable, column: &str, spelled: &str, error: &Error) -> Error {
     let schema = table.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
     let end = spelled.char_indices().nth(QUOTED_MAX).map(|(at, _)| at);
@@ -213,15 +219,16 @@ fn in_column(table: &SourceTable, column: &str, spelled: &str, error: &Error) ->
     told.hint_if(error.hint_text())
 }
 
-/// The fields of a row object.
-pub(super) fn cells<'a>(row: Json<'a>, what: &str) -> Result<Vec<(Str<'a>, Json<'a>)>> {
+/// Returns the fields of a row, which must be an object; `what` names it in the error.
+pub(super) fn cells<'a>(row: Json<'a>, what: &str) -> Result<Vec<(JsonStr<'a>, Json<'a>)>> {
     match row.object() {
         Some(fields) => fields.all(),
         None => Err(malformed(format!("expected {what} to be an object"))),
     }
 }
 
-/// The row as it was, where only the columns that differ are told: `before` over `after`.
+/// Returns the old row of an update whose record gives only the old values of changed columns: the
+/// values of `before`, else those of `after`.
 pub(super) fn overlay(after: &EventRow, before: &EventRow) -> EventRow {
     let old = |column: &str| before.columns.iter().position(|name| &**name == column);
     let values = after.columns.iter().zip(&after.values);

@@ -1,35 +1,35 @@
-//! The fields that Maxwell's records and Canal's messages have: rows of MySQL's binary log.
+//! The fields that Maxwell's records and Canal's messages share: rows of MySQL's binary log.
 
 use std::sync::Arc;
 
-use super::cast::TypeFamily;
-use super::json::{Json, Str, malformed, object};
-use super::shape::{SourceTableColumns, SourceTables};
-use crate::{SourceTable, Result};
+use super::json::{Json, JsonStr, malformed, object};
+use super::json_values::TypeFamily;
+use super::source_tables::{SourceTableColumns, SourceTables};
+use crate::{Result, SourceTable};
 
-/// The fields of a record that mean something in either format.
+/// The fields of a record that Maxwell or Canal give a meaning.
 #[derive(Default)]
-pub(super) struct Record<'a> {
-    pub(super) ty: Option<Str<'a>>,
-    database: Option<Str<'a>>,
-    table: Option<Str<'a>>,
+pub(super) struct MysqlRecord<'a> {
+    pub(super) ty: Option<JsonStr<'a>>,
+    database: Option<JsonStr<'a>>,
+    table: Option<JsonStr<'a>>,
     pub(super) data: Option<Json<'a>>,
     pub(super) old: Option<Json<'a>>,
-    key: Option<Vec<Str<'a>>>,
+    key: Option<Vec<JsonStr<'a>>>,
     pub(super) xid: Option<Box<str>>,
-    /// It says where in its transaction it stands.
+    /// Whether the record gives its offset in the transaction.
     pub(super) is_inside: bool,
     pub(super) is_last: bool,
     pub(super) is_ddl: bool,
-    /// It says of what types the source's columns are.
+    /// Whether the record names the types of the source's columns.
     pub(super) has_types: bool,
 }
 
-impl<'a> Record<'a> {
+impl<'a> MysqlRecord<'a> {
     /// Reads the fields of a record.
-    pub(super) fn read(record: &'a [u8]) -> Result<Record<'a>> {
+    pub(super) fn read(record: &'a [u8]) -> Result<MysqlRecord<'a>> {
         let mut fields = object(record)?;
-        let mut found = Record::default();
+        let mut found = MysqlRecord::default();
         while let Some((key, value)) = fields.next()? {
             match value {
                 Json::String(value) if key.is("type") => found.ty = Some(value),
@@ -54,7 +54,7 @@ impl<'a> Record<'a> {
         Ok(found)
     }
 
-    /// The record's table, or `other` if the record names none.
+    /// Returns the record's table, or `other` if the record names none.
     pub(super) fn table<'t>(
         &self,
         tables: &'t mut SourceTables<TypeFamily>,
@@ -62,7 +62,7 @@ impl<'a> Record<'a> {
     ) -> Result<&'t mut SourceTableColumns<TypeFamily>> {
         match (self.table, other) {
             (Some(table), _) => {
-                let schema = self.database.map(Str::text).transpose()?;
+                let schema = self.database.map(JsonStr::text).transpose()?;
                 Ok(tables.of(schema.as_deref(), &table.text()?, 0))
             }
             (None, Some(name)) => Ok(tables.of(name.schema.as_deref(), &name.table, 0)),
@@ -71,15 +71,18 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The key's columns, if the record names any.
-    pub(super) fn key(&self, table: &mut SourceTableColumns<TypeFamily>) -> Result<Option<Arc<[Box<str>]>>> {
+    /// Returns the key's columns, if the record names any.
+    pub(super) fn key(
+        &self,
+        table: &mut SourceTableColumns<TypeFamily>,
+    ) -> Result<Option<Arc<[Box<str>]>>> {
         let key = self.key.as_deref().filter(|key| !key.is_empty());
         key.map(|key| table.key(key)).transpose()
     }
 }
 
-/// A list of names.
-fn names<'a>(list: Json<'a>) -> Result<Vec<Str<'a>>> {
+/// Reads a list of names.
+fn names<'a>(list: Json<'a>) -> Result<Vec<JsonStr<'a>>> {
     let mut found = Vec::new();
     let Some(mut items) = list.array() else { return Ok(found) };
     while let Some(item) = items.next()? {

@@ -1,10 +1,11 @@
-//! Bytes as formats spell them: base64, hexadecimal digits, Latin-1; and numbers in bytes.
+//! Bytes as formats spell them: base64, hexadecimal digits, Latin-1; and numbers in two's
+//! complement.
 //!
-//! A spelling is taken whole or not at all.
+//! A function returns `None` if any character of a spelling is wrong.
 
 use pgspate_input::encode::arrow::text::{write_decimal, write_hex};
 
-/// The bytes of base64, in the standard or the URL-safe alphabet, padded or not.
+/// Decodes base64 of the standard or the URL-safe alphabet, padded or not.
 pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     let body = digits.strip_suffix(b"==").or(digits.strip_suffix(b"=")).unwrap_or(digits);
@@ -21,7 +22,7 @@ pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
         bits <<= 6 * (4 - group.len());
         let bytes = bits.to_be_bytes();
         out.extend_from_slice(&bytes[1..group.len()]);
-        // Bits beyond the last byte mean that this is something else.
+        // Bits beyond the last byte: this is not base64.
         if bytes[group.len()..].iter().any(|byte| *byte != 0) {
             return None;
         }
@@ -40,7 +41,7 @@ fn sextet(digit: u8) -> Option<u8> {
     })
 }
 
-/// Standard base64 with padding.
+/// Encodes bytes as standard base64 with padding.
 pub(super) fn to_base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -56,12 +57,12 @@ pub(super) fn to_base64(bytes: &[u8]) -> String {
     out
 }
 
-/// Whether a text is an even number of hexadecimal digits.
+/// Returns whether a text is an even number of hexadecimal digits.
 pub(super) fn is_hex(text: &str) -> bool {
     text.len().is_multiple_of(2) && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
-/// The bytes of hexadecimal digits.
+/// Decodes hexadecimal digits.
 pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !is_hex(text) {
         return None;
@@ -70,28 +71,29 @@ pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
     Some(text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect())
 }
 
-/// The bytes of a text whose characters are bytes.
+/// Decodes a text that has one character for each byte.
 pub(super) fn latin1(text: &str) -> Option<Vec<u8>> {
     text.chars().map(|char| u8::try_from(u32::from(char)).ok()).collect()
 }
 
-/// The bytes as bytea spells them: `\x0a`.
+/// Encodes bytes as bytea spells them: `\x0a`.
 pub(super) fn bytea(bytes: &[u8]) -> String {
     let mut out = Vec::with_capacity(2 + 2 * bytes.len());
     write_hex(bytes, &mut out);
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// Bytes of a number's magnitude at most: more than numeric's 131,072 digits before the point and
-/// 16,383 after it need.
+/// The most bytes of a number that is decoded. It is more than the largest numeric needs, with
+/// 131,072 digits before the point and 16,383 after it.
 const NUMBER_BYTES_MAX: usize = 62_000;
 
-/// Zeros that a scale adds to a number, at most. Numbers of Oracle have 130; it is the source whose
-/// scales are like these. More are an exponent: a few bytes may state 131,072.
+/// The most zeros that are written out because of a scale. Oracle, the source with such scales, has
+/// up to 130. A number with more zeros is written with an exponent, as a few bytes may ask for
+/// 131,072.
 const ZEROS_MAX: usize = 130;
 
-/// The number whose digits without the point are `unscaled`, big-endian in two's complement.
-/// `None` for what numeric cannot hold.
+/// Returns the decimal number `unscaled` / 10^`scale`. `unscaled` is big-endian in two's
+/// complement. `None` if numeric cannot hold the number.
 pub(super) fn decimal(unscaled: &[u8], scale: i32) -> Option<String> {
     if !(-131_072..=16_383).contains(&scale) || unscaled.len() > NUMBER_BYTES_MAX {
         return None;
@@ -118,7 +120,7 @@ fn integer(bytes: &[u8]) -> String {
         return i128::from_be_bytes(wide).to_string();
     }
     let mut limbs = magnitude(bytes, negative);
-    // Nine digits at a time, the last ones first.
+    // Groups of nine digits, the last group first.
     let mut groups = Vec::new();
     while let Some(&top) = limbs.last() {
         if top == 0 {
@@ -141,7 +143,7 @@ fn integer(bytes: &[u8]) -> String {
     out
 }
 
-/// The limbs of a number's magnitude, the least significant first.
+/// Returns the absolute value of a number as limbs of 32 bits, the least significant first.
 fn magnitude(bytes: &[u8], negative: bool) -> Vec<u32> {
     let mut limbs = Vec::with_capacity(bytes.len() / 4 + 1);
     for group in bytes.rchunks(4) {

@@ -1,32 +1,33 @@
-//! Where events stand in their streams: each sort of source has a measure of its own.
+//! Places of events in a stream: each kind of source has its own measure.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Error, ErrorKind};
 
-/// Where an event stands.
+/// The place of an event in its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventPlace {
-    /// On a line of one of the inputs, or in a row; both count from 1.
+    /// A line or a row of an input file.
     Line {
-        /// Which of the inputs.
+        /// The index of the input.
         input: u32,
-        /// Its number there.
+        /// The number of the line or row, from 1.
         line: u64,
     },
-    /// In the transaction that commits there.
+    /// The transaction whose commit record is at this LSN.
     Commit(Lsn),
-    /// In a message of a topic.
+    /// A message of a Kafka topic.
     Offset {
-        /// Which of the partitions.
+        /// The index of the partition among those that are read.
         part: u32,
-        /// Its offset there.
+        /// The message's offset in the partition.
         offset: i64,
     },
 }
 
-/// A place in the write-ahead log, written as `16/B374D848`. Zero is none.
+/// A log sequence number: a place in the write-ahead log, written as `16/B374D848`. Zero means no
+/// place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
@@ -60,7 +61,9 @@ impl FromStr for Lsn {
         parse().ok_or_else(|| {
             Error::new(
                 ErrorKind::Usage,
-                format!("invalid place in the write-ahead log: \"{text}\""),
+                format!(
+                    "invalid LSN: \"{text}\"; expected two hexadecimal numbers such as 16/B374D848"
+                ),
             )
         })
     }
@@ -71,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_as_they_are_written() {
+    fn an_lsn_is_parsed_as_it_is_printed() {
         for (text, value) in [("0/0", 0), ("16/B374D848", 0x16_B374_D848), ("0/A", 10)] {
             assert_eq!(text.parse::<Lsn>().unwrap(), Lsn(value));
             assert_eq!(Lsn(value).to_string(), text);

@@ -1,17 +1,17 @@
-//! JSON values as text that the input function of a column's type reads.
+//! Turns JSON values into text that the input function of a column's type reads.
 //!
-//! Only what the type cannot read as it stands is rewritten: bytes, lists, maps. Everything else is
-//! handed on as it is spelled, and the server is the judge of it.
+//! Only bytes, lists and maps are rewritten, because the types do not read their JSON spelling.
+//! Every other value keeps its spelling, and the server checks it.
 
-use super::binary::{base64, bytea, from_hex, latin1};
-use super::json::{Fields, Items, Json, malformed};
-use super::room::check_len;
-use crate::{Result, EventValue};
+use super::byte_spellings::{base64, bytea, from_hex, latin1};
+use super::json::{Json, JsonFields, JsonItems, malformed};
+use super::record_budget::check_len;
+use crate::{EventValue, Result};
 
-/// The families of types that formats spell in ways of their own.
+/// A family of PostgreSQL types whose values formats spell in special ways.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TypeFamily {
-    /// Any type that takes what is written.
+    /// Every other type: values keep their spelling.
     Other,
     Bytea,
     /// json and jsonb.
@@ -21,7 +21,7 @@ pub(super) enum TypeFamily {
     Numeric,
     Date,
     Time,
-    /// timestamp, or with true timestamptz.
+    /// timestamptz if true, timestamp if false.
     Stamp(bool),
     Interval,
     Hstore,
@@ -29,7 +29,7 @@ pub(super) enum TypeFamily {
 }
 
 impl TypeFamily {
-    /// The family of a type by its name in `pg_type`.
+    /// Returns the family of a type by its name in `pg_type`.
     pub(super) fn of(typname: &str) -> TypeFamily {
         if let Some(element) = typname.strip_prefix('_') {
             return TypeFamily::Array(Box::new(TypeFamily::of(element)));
@@ -57,24 +57,27 @@ pub(super) enum ByteSpelling {
     Base64,
     /// Hexadecimal digits, with `\x`, `0x` or nothing before them.
     Hex,
-    /// A character for each byte.
+    /// One character for each byte.
     Latin1,
 }
 
-/// How a format spells what JSON has no type for.
+/// How a format spells values that JSON has no type for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JsonSpelling {
     pub(super) bytes: ByteSpelling,
-    /// A string in a json column is a JSON string; else it is the text of a JSON value.
+    /// Whether a string for a json column is a JSON string. If false, it holds the text of a JSON
+    /// value.
     pub(super) json_strings: bool,
 }
 
 impl JsonSpelling {
-    /// What `json` is as text for a type of the family `form`.
-    pub(super) fn cast(self, json: Json<'_>, form: &TypeFamily) -> Result<EventValue> {
-        Ok(match (json, form) {
+    /// Returns a JSON value as text for a type of this family.
+    pub(super) fn cast(self, json: Json<'_>, family: &TypeFamily) -> Result<EventValue> {
+        Ok(match (json, family) {
             (Json::Null, _) => EventValue::Null,
-            (Json::Bool(is), TypeFamily::Bits | TypeFamily::VarBits) => text(if is { "1" } else { "0" }),
+            (Json::Bool(is), TypeFamily::Bits | TypeFamily::VarBits) => {
+                text(if is { "1" } else { "0" })
+            }
             (Json::Bool(is), _) => text(if is { "true" } else { "false" }),
             (Json::Number(number), _) => text(number),
             (Json::String(string), TypeFamily::Bytea) => {
@@ -111,17 +114,17 @@ impl JsonSpelling {
     }
 }
 
-/// A value's text.
+/// Wraps text as a value.
 pub(super) fn text(text: impl Into<Box<str>>) -> EventValue {
     EventValue::Text(text.into())
 }
 
-/// The dimensions that an array may have.
+/// The most dimensions that PostgreSQL's arrays have.
 const DIMENSIONS_MAX: usize = 6;
 
-/// Appends a JSON array as an array literal. `nests`: items that are arrays are dimensions.
+/// Appends a JSON array as an array literal. `nests`: items that are arrays are further dimensions.
 pub(super) fn array(
-    mut items: Items<'_>,
+    mut items: JsonItems<'_>,
     nests: bool,
     element: &mut dyn FnMut(Json<'_>) -> Result<EventValue>,
     out: &mut String,
@@ -150,7 +153,7 @@ pub(super) fn array(
     Ok(())
 }
 
-/// Appends an element, in quotes unless nothing in it could need them.
+/// Appends an element, quoted unless it has only characters that need no quotes.
 fn quote_element(text: &str, out: &mut String) {
     let is_plain = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b':');
     if !text.is_empty() && text.bytes().all(is_plain) {
@@ -159,8 +162,8 @@ fn quote_element(text: &str, out: &mut String) {
     quote_always(text, out);
 }
 
-/// A map as hstore spells it.
-fn hstore(mut fields: Fields<'_>) -> Result<String> {
+/// Writes a map as hstore spells it.
+fn hstore(mut fields: JsonFields<'_>) -> Result<String> {
     let mut out = String::new();
     while let Some((key, value)) = fields.next()? {
         if !out.is_empty() {
@@ -209,7 +212,7 @@ mod tests {
     const PLAIN: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
 
     #[test]
-    fn what_types_read_as_it_stands_is_handed_on() {
+    fn values_that_types_can_read_keep_their_spelling() {
         for (json, ty, expected) in [
             ("1.50", "numeric", "1.50"),
             ("123456789012345678901234567890", "int8", "123456789012345678901234567890"),

@@ -1,15 +1,15 @@
-//! Room for what a record becomes: its values and events count, not its bytes.
+//! A limit on the memory that the events of one record take.
 //!
-//! A few bytes of a record may be an event of many columns or a number of many digits.
+//! A few bytes of a record may become an event of many columns, or a number of many digits.
 
 use super::json::malformed;
-use crate::{Error, ChangeEvent, Result, EventValue};
+use crate::{ChangeEvent, Error, EventValue, Result};
 
-/// Bytes that one record becomes, at most; its own bytes are bounded likewise. Tests reach it with
-/// less.
+/// The most memory that the events of one record may take, in bytes. The size of the record itself
+/// has the same limit. Tests use a small limit, to reach it soon.
 const DECODED_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 1 << 30 };
 
-/// What is left of it.
+/// The memory that the events of a record may still take, in bytes.
 #[derive(Debug)]
 pub(super) struct RecordBudget(usize);
 
@@ -20,18 +20,18 @@ impl Default for RecordBudget {
 }
 
 impl RecordBudget {
-    /// Takes room for an event.
+    /// Subtracts the memory of an event.
     ///
     /// # Errors
-    /// When the record would become too large.
+    /// When the events of the record take too much memory.
     pub(super) fn take_event(&mut self, event: &ChangeEvent) -> Result<()> {
         self.take(event.held_bytes())
     }
 
-    /// Takes room for a value.
+    /// Subtracts the memory of a value.
     ///
     /// # Errors
-    /// When the record would become too large.
+    /// When the events of the record take too much memory.
     pub(super) fn take_value(&mut self, value: &EventValue) -> Result<()> {
         self.take(value.held_bytes())
     }
@@ -47,10 +47,10 @@ impl RecordBudget {
     }
 }
 
-/// Checks how long a value is that still grows.
+/// Checks the length of a value that is being built.
 ///
 /// # Errors
-/// When it is longer than a record may become.
+/// When the value takes too much memory.
 pub(super) fn check_len(len: usize) -> Result<()> {
     if len > DECODED_BYTES_MAX { Err(too_large()) } else { Ok(()) }
 }
@@ -66,19 +66,19 @@ mod tests {
     use super::*;
     use crate::SourceTable;
 
-    struct OfArrays;
+    struct ArrayColumnTypes;
 
-    impl TargetTypes for OfArrays {
-        fn of(&self, _: &SourceTable, _: &str) -> Option<std::sync::Arc<str>> {
+    impl TargetTypes for ArrayColumnTypes {
+        fn type_of(&self, _: &SourceTable, _: &str) -> Option<std::sync::Arc<str>> {
             Some("_numeric".into())
         }
     }
 
     fn decode(decoder: &mut dyn Decode, record: &str) -> Result<usize> {
-        // The room is what bounds it: the record alone is far from it.
+        // The events reach the limit; the record alone is far below it.
         assert!(record.len() < DECODED_BYTES_MAX / 2);
         let mut events = Vec::new();
-        let decoded = decoder.decode(record.as_bytes(), &OfArrays, &mut events);
+        let decoded = decoder.decode(record.as_bytes(), &ArrayColumnTypes, &mut events);
         decoded.inspect_err(|_| assert!(events.is_empty())).map(|()| events.len())
     }
 
@@ -110,12 +110,12 @@ mod tests {
             let after = values.join(",");
             format!(r#"{{"op":"c","after":{{{after}}},"source":{{"table":"t"}}}}"#)
         };
-        // Of arrays that become three times as long.
+        // Arrays that become three times as long.
         let item = r#"{"scale":-130,"value":"AQ=="}"#;
         let list = format!("[{}]", vec![item; 100].join(","));
         let many = DECODED_BYTES_MAX / list.len() / 3;
         check(&mut Debezium::default(), |many| row(&|_| list.clone(), many), many);
-        // One array alone.
+        // A single array.
         let list = |many: usize| format!("[{}]", vec![item; many].join(","));
         check(&mut Debezium::default(), |many| row(&|_| list(many), 1), DECODED_BYTES_MAX / 100);
     }

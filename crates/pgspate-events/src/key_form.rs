@@ -1,59 +1,61 @@
-//! One form for all spellings of a key, so that events of the same row meet.
+//! Canonical forms of key values: all spellings of a value become the same bytes, so that events of
+//! the same row are found by their key.
 //!
-//! What is not surely the only form is said to be loose; then the server, which has the types' own
-//! equality, is asked whether two keys of a batch are the same.
+//! For some types and spellings the form is not sure to be the only one. The server, which knows
+//! the types' equality, is then asked whether two keys of a batch are equal.
 
 use pgspate_input::encode::field::FieldEncoder;
-use pgspate_input::types::{PgType, Session, TypeKind};
+use pgspate_input::types::{PgType, SessionSettings, TypeKind};
 
-/// Makes the form of one column's values.
+/// How the values of one key column become canonical bytes.
 #[derive(Debug, Clone)]
-pub enum Canon {
-    /// Equal values have the same binary form.
+pub enum KeyForm {
+    /// The binary form of the type: equal values have equal bytes.
     Binary(FieldEncoder),
-    /// The text itself; equal values have the same text.
+    /// The text itself: equal values have equal text.
     Text,
-    /// `varchar(n)`: of longer values the server cuts spaces off.
+    /// The text of a `varchar(n)`. The server cuts trailing spaces off longer values.
     Limited(usize),
-    /// `numeric`: without zeros that say nothing.
+    /// `numeric` without leading and trailing zeros.
     Numeric,
-    /// `char(n)`: without spaces at the end.
+    /// `char(n)` without trailing spaces.
     Padded,
-    /// Equal values may look different, and only the server knows.
+    /// The text. Equal values may have different text: only the server knows.
     Loose,
 }
 
 /// Built-in types whose equal values have the same binary form.
 const BINARY: [u32; 13] = [16, 17, 18, 20, 21, 23, 26, 829, 1082, 1083, 1114, 1184, 2950];
 
-impl Canon {
-    /// For a column. `is_lenient`: its collation takes different texts for equal.
-    pub fn of(ty: &PgType, session: &Session, is_lenient: bool) -> Canon {
+impl KeyForm {
+    /// Returns the form for a column's type. `is_lenient`: the column's collation takes different
+    /// texts as equal.
+    pub fn of(ty: &PgType, session: &SessionSettings, is_lenient: bool) -> KeyForm {
         let base = ty.base();
         match (&base.kind, base.oid) {
-            (TypeKind::Enum, _) => Canon::Text,
-            // A modifier may cut or round.
-            _ if is_modified(ty) && !matches!(ty.oid, 1042 | 1043) => Canon::Loose,
-            (_, 25 | 19) if !is_lenient => Canon::Text,
-            // The modifier counts four more than there may be characters.
+            (TypeKind::Enum, _) => KeyForm::Text,
+            // A type modifier may cut or round the value.
+            _ if is_modified(ty) && !matches!(ty.oid, 1042 | 1043) => KeyForm::Loose,
+            (_, 25 | 19) if !is_lenient => KeyForm::Text,
+            // The modifier of varchar(n) is n + 4.
             (_, 1043) if !is_lenient => {
-                usize::try_from(ty.typmod - 4).map_or(Canon::Text, Canon::Limited)
+                usize::try_from(ty.typmod - 4).map_or(KeyForm::Text, KeyForm::Limited)
             }
-            (_, 1042) if !is_lenient => Canon::Padded,
-            (_, 1700) => Canon::Numeric,
+            (_, 1042) if !is_lenient => KeyForm::Padded,
+            (_, 1700) => KeyForm::Numeric,
             (_, oid) if BINARY.contains(&oid) => {
-                FieldEncoder::new(base, session).map_or(Canon::Loose, Canon::Binary)
+                FieldEncoder::new(base, session).map_or(KeyForm::Loose, KeyForm::Binary)
             }
-            _ => Canon::Loose,
+            _ => KeyForm::Loose,
         }
     }
 
-    /// Appends the form, so that no two keys of several columns run into each other. False where
-    /// an equal value may have another one.
+    /// Appends a value's form with its length, so that the columns of a key stay apart. Returns
+    /// false if an equal value may have another form.
     pub fn append(&self, value: &[u8], out: &mut Vec<u8>) -> bool {
         let before = out.len();
         let text = match self {
-            Canon::Binary(encoder) => {
+            KeyForm::Binary(encoder) => {
                 out.push(b'b');
                 if encoder.encode(value, out) {
                     return true;
@@ -63,7 +65,7 @@ impl Canon {
                 with_length(value, out);
                 return false;
             }
-            Canon::Numeric => match numeric(value) {
+            KeyForm::Numeric => match numeric(value) {
                 Some((is_negative, whole, fraction)) => {
                     out.push(if is_negative { b'-' } else { b'+' });
                     with_length(whole, out);
@@ -75,16 +77,16 @@ impl Canon {
                     return false;
                 }
             },
-            Canon::Padded => {
+            KeyForm::Padded => {
                 let end = value.iter().rposition(|byte| *byte != b' ').map_or(0, |at| at + 1);
                 &value[..end]
             }
-            Canon::Text | Canon::Limited(_) | Canon::Loose => value,
+            KeyForm::Text | KeyForm::Limited(_) | KeyForm::Loose => value,
         };
         with_length(text, out);
         match self {
-            Canon::Loose => false,
-            Canon::Limited(chars) => {
+            KeyForm::Loose => false,
+            KeyForm::Limited(chars) => {
                 let starts = value.iter().filter(|byte| **byte & 0xc0 != 0x80);
                 value.len() <= *chars || starts.count() <= *chars
             }
@@ -93,7 +95,7 @@ impl Canon {
     }
 }
 
-/// Whether the type, or a domain's beneath it, has a modifier.
+/// Returns whether the type, or the base type of a domain, has a type modifier.
 fn is_modified(ty: &PgType) -> bool {
     let is_beneath = match &ty.kind {
         TypeKind::Domain(inner) => is_modified(inner),
@@ -107,8 +109,8 @@ fn with_length(value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-/// Sign, digits before and after the point, without zeros that say nothing. `None` for spellings
-/// with an exponent and for words.
+/// Splits a number into sign (true for negative) and the digits before and after the point, without
+/// leading and trailing zeros. `None` for an exponent and for words such as `NaN`.
 fn numeric(value: &[u8]) -> Option<(bool, &[u8], &[u8])> {
     let (sign, rest) = match value {
         [b'-', rest @ ..] => (true, rest),
@@ -137,7 +139,7 @@ mod tests {
     fn equal_numbers_have_one_form() {
         let form = |value: &str| {
             let mut out = Vec::new();
-            let is_sure = Canon::Numeric.append(value.as_bytes(), &mut out);
+            let is_sure = KeyForm::Numeric.append(value.as_bytes(), &mut out);
             (is_sure, out)
         };
         for (left, right) in [("1", "1.00"), ("0.50", ".5"), ("-0", "0.0"), ("+007", "7.")] {
@@ -150,26 +152,28 @@ mod tests {
     }
 
     #[test]
-    fn columns_do_not_run_into_each_other() {
+    fn columns_of_a_key_stay_apart() {
         let form = |values: [&str; 2]| {
             let mut out = Vec::new();
-            values.iter().for_each(|value| assert!(Canon::Text.append(value.as_bytes(), &mut out)));
+            values
+                .iter()
+                .for_each(|value| assert!(KeyForm::Text.append(value.as_bytes(), &mut out)));
             out
         };
         assert_ne!(form(["a", "bc"]), form(["ab", "c"]));
         let mut padded = Vec::new();
-        assert!(Canon::Padded.append(b"a  ", &mut padded));
+        assert!(KeyForm::Padded.append(b"a  ", &mut padded));
         let mut bare = Vec::new();
-        assert!(Canon::Padded.append(b"a", &mut bare));
+        assert!(KeyForm::Padded.append(b"a", &mut bare));
         assert_eq!(padded, bare);
         let mut tab = Vec::new();
-        assert!(Canon::Padded.append(b"a\t", &mut tab));
+        assert!(KeyForm::Padded.append(b"a\t", &mut tab));
         assert_ne!(tab, bare);
     }
 
     #[test]
-    fn what_may_be_cut_is_not_sure() {
-        let is_sure = |value: &str| Canon::Limited(2).append(value.as_bytes(), &mut Vec::new());
+    fn a_value_that_the_server_may_cut_is_not_sure() {
+        let is_sure = |value: &str| KeyForm::Limited(2).append(value.as_bytes(), &mut Vec::new());
         assert!(is_sure("ab") && is_sure("öä") && is_sure("a "));
         assert!(!is_sure("ab ") && !is_sure("öä "));
     }

@@ -1,36 +1,36 @@
-//! A row whose key changed, told as a delete and an insert: which two belong together.
+//! Joins the delete and the insert that Debezium writes for a changed key to one update.
 //!
-//! Headers say it. Records that have none are told apart by the place in the source's log, which
-//! both have from the one change. Two that are not known to be one are never joined: an insert that
-//! leaves a value out is then refused.
+//! Headers tell which two records belong together. Without headers the place in the source's log
+//! tells it: both records have the place of the one change. Other records are never joined. An
+//! insert that omits a value is then refused.
 
 use std::sync::Arc;
 
 use super::super::json::Json;
-use super::super::shape::cells;
-use super::message::{Message, find};
+use super::super::source_tables::cells;
+use super::message::{DebeziumMessage, find};
 use super::{Debezium, has_absent};
-use crate::decode::Grouping;
-use crate::{ChangeEvent, SourceTable, ChangeKind, Result, EventRow, EventValue};
+use crate::decode::RecordGrouping;
+use crate::{ChangeEvent, ChangeKind, EventRow, EventValue, Result, SourceTable};
 
-/// A row that was deleted by the last event.
+/// The row that the last event deleted.
 #[derive(Debug)]
-pub(super) struct Deleted {
+pub(super) struct DeletedRow {
     table: Arc<SourceTable>,
-    /// What is known of it that tells it from others.
+    /// The row's known columns.
     row: EventRow,
-    /// Where the change stands in the source's log.
+    /// The place of the change in the source's log.
     written: Option<Box<str>>,
 }
 
 impl Debezium {
-    /// Makes an insert an update if it is the other half of the delete before, and keeps a delete
-    /// that may be the first half of a change.
+    /// Turns an insert into an update if it is the second half of a changed key. Keeps a delete
+    /// that may be the first half.
     pub(super) fn pair(
         &mut self,
         mut event: ChangeEvent,
         written: Option<Box<str>>,
-        message: &Message<'_>,
+        message: &DebeziumMessage<'_>,
     ) -> Result<ChangeEvent> {
         let deleted = self.deleted.take().filter(|deleted| deleted.table == event.table);
         if message.is_scattered {
@@ -43,11 +43,11 @@ impl Debezium {
         let Some(deleted) = deleted else { return Ok(event) };
         let is_moved = message.header("__debezium.oldkey")?.is_some();
         match event.op {
-            // The header says which row; its tombstone had none.
+            // The header gives the old key, but the delete before had no headers.
             ChangeKind::Update
                 if is_moved && event.old.as_ref().is_some_and(|old| is_same(old, &deleted.row)) =>
             {
-                self.grouping = Grouping::Pairs;
+                self.grouping = RecordGrouping::SecondHalf;
             }
             ChangeKind::Insert | ChangeKind::Update
                 if event.old.is_none()
@@ -57,16 +57,22 @@ impl Debezium {
             {
                 event.op = ChangeKind::Update;
                 event.old = Some(deleted.row);
-                self.grouping = Grouping::Pairs;
+                self.grouping = RecordGrouping::SecondHalf;
             }
             _ => {}
         }
         Ok(event)
     }
 
-    fn keep(&mut self, event: &ChangeEvent, written: Option<Box<str>>, message: &Message<'_>) {
-        // With headers one that is half of a change would have said so.
-        let (ChangeKind::Delete, Some(old), false) = (event.op, &event.old, message.has_headers()) else {
+    fn keep(
+        &mut self,
+        event: &ChangeEvent,
+        written: Option<Box<str>>,
+        message: &DebeziumMessage<'_>,
+    ) {
+        // The headers would tell that this delete is half of a changed key.
+        let (ChangeKind::Delete, Some(old), false) = (event.op, &event.old, message.has_headers())
+        else {
             return;
         };
         if !may_be_half(message, written.is_some()) {
@@ -76,15 +82,15 @@ impl Debezium {
         let told = cells.filter(|(_, value)| matches!(value, EventValue::Text(_)));
         let (columns, values): (Vec<_>, Vec<_>) =
             told.map(|(column, value)| (column.clone(), value.clone())).unzip();
-        self.grouping = Grouping::MayPair;
+        self.grouping = RecordGrouping::MayBeFirstHalf;
         let row = EventRow { columns: columns.into(), values };
-        self.deleted = Some(Deleted { table: event.table.clone(), row, written });
+        self.deleted = Some(DeletedRow { table: event.table.clone(), row, written });
     }
 }
 
-/// Whether the delete that a message tells may be half of a change whose other half leaves values
-/// out. A row that was told whole before is told whole after.
-fn may_be_half(message: &Message<'_>, is_placed: bool) -> bool {
+/// Returns whether a delete may be the first half of a changed key whose insert omits values. If
+/// the source sends whole old rows, it sends whole new rows, too.
+fn may_be_half(message: &DebeziumMessage<'_>, is_placed: bool) -> bool {
     let Some(value) = &message.value else { return true };
     let before = match find(value, "before").map(|before| cells(before, "a row")) {
         Some(Ok(before)) => before,
@@ -94,7 +100,7 @@ fn may_be_half(message: &Message<'_>, is_placed: bool) -> bool {
     is_placed && before.iter().any(|(_, value)| *value == Json::Null)
 }
 
-/// Whether what is told of a row is all of the key of the other one.
+/// Returns whether a row has all columns of a key, with the same values.
 fn is_same(key: &EventRow, row: &EventRow) -> bool {
     let mut cells = key.columns.iter().zip(&key.values);
     !key.columns.is_empty()
