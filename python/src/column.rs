@@ -90,9 +90,11 @@ impl Column {
         let py = value.py();
         let has_zone = !value.getattr(intern!(py, "tzinfo"))?.is_none();
         match (&self.to, has_zone) {
-            (Target::Stamp, false) => self.values.stamp(micros(value, classes.epoch(py))?),
-            (Target::Stamp, true) => self.values.stamp(micros(value, classes.epoch_utc(py))?),
-            (Target::Instant, true) => self.values.instant(micros(value, classes.epoch_utc(py))?),
+            (Target::Stamp, false) => self.values.timestamp(micros(value, classes.epoch(py))?),
+            (Target::Stamp, true) => self.values.timestamp(micros(value, classes.epoch_utc(py))?),
+            (Target::Instant, true) => {
+                self.values.timestamptz(micros(value, classes.epoch_utc(py))?)
+            }
             _ => return Ok(false),
         }
         Ok(true)

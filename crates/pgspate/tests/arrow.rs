@@ -14,8 +14,8 @@ use arrow_array::types::*;
 use arrow_array::*;
 use arrow_buffer::{IntervalDayTime, IntervalMonthDayNano, i256};
 use arrow_schema::{DataType, Field, TimeUnit};
-use pgspate::encode::arrow::{ColumnEncoder, Route};
-use pgspate::target::Session;
+use pgspate::encode::arrow::{ColumnEncoder, ValueRoute};
+use pgspate::target::SessionSettings;
 
 use load::{pg_type, session};
 use same::{Via, refused, same, same_in, same_ipc};
@@ -489,17 +489,19 @@ fn intervals() {
 
 #[test]
 fn impossible_pairs_have_reasons() {
-    let reason = |data_type: DataType, sql: &str, session: &Session| {
+    let reason = |data_type: DataType, sql: &str, session: &SessionSettings| {
         let field = Field::new("v", data_type, true);
         ColumnEncoder::new(&field, &pg_type(sql), session).unwrap_err()
     };
     let utc = session("UTC");
-    assert_eq!(reason(DataType::Boolean, "int4", &utc), "Boolean cannot become int4");
-    assert_eq!(reason(DataType::Int32, "int4[]", &utc), "Int32 cannot become int4[]");
-    assert_eq!(reason(DataType::Date32, "numeric", &utc), "Date32 cannot become numeric");
+    assert_eq!(reason(DataType::Boolean, "int4", &utc), "Boolean cannot be converted to int4");
+    assert_eq!(reason(DataType::Int32, "int4[]", &utc), "Int32 cannot be converted to int4[]");
+    assert_eq!(reason(DataType::Date32, "numeric", &utc), "Date32 cannot be converted to numeric");
     let item = Field::new("item", DataType::Int32, true);
-    assert!(reason(DataType::List(item.into()), "int4", &utc).ends_with("cannot become int4"));
-    let latin = Session { client_encoding: "LATIN1".to_owned(), ..utc };
+    assert!(
+        reason(DataType::List(item.into()), "int4", &utc).ends_with("cannot be converted to int4")
+    );
+    let latin = SessionSettings { client_encoding: "LATIN1".to_owned(), ..utc };
     assert_eq!(
         reason(DataType::Utf8, "text", &latin),
         "Arrow strings are UTF-8, but client_encoding is LATIN1"
@@ -507,5 +509,7 @@ fn impossible_pairs_have_reasons() {
     let naive = Field::new("v", DataType::Timestamp(TimeUnit::Microsecond, None), true);
     let prague = session("Europe/Prague");
     let encoder = ColumnEncoder::new(&naive, &pg_type("timestamptz"), &prague).unwrap();
-    assert!(matches!(encoder.route(), Route::Server(reason) if reason.contains("Europe/Prague")));
+    assert!(
+        matches!(encoder.route(), ValueRoute::Server(reason) if reason.contains("Europe/Prague"))
+    );
 }

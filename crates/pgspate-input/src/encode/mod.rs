@@ -1,30 +1,30 @@
-//! Rows to COPY bytes.
+//! Encodes values into COPY bytes.
 //!
-//! An encoder takes only spellings that it can encode exactly as the server's input function
-//! would. A row with any other field is left to the server: it is written as COPY text, and the
-//! server decides. Nothing here does I/O.
+//! An encoder accepts only texts that it can encode exactly as the server's input function would. A
+//! row with any other value is left to the server: the row is sent as COPY text, and the server
+//! decides. Nothing here does I/O.
 
 pub mod arrow;
 pub mod field;
 pub mod text;
 
-/// What encoding produced: rows in binary COPY format, and rows left to the server.
+/// Encoded rows: rows in binary COPY format, and rows in COPY text that are left to the server.
 #[derive(Debug, Default)]
 pub struct Encoded {
     /// Whole rows in binary COPY format, without header and trailer.
     pub binary: Vec<u8>,
-    /// How many rows `binary` holds.
+    /// The number of rows in `binary`.
     pub binary_rows: u64,
     /// Whole rows in text COPY format (tab, `\N`, backslash escapes, `\n`).
     pub text: Vec<u8>,
-    /// For each row in `text`, its ordinal within the chunk, counted from 0.
+    /// For each row in `text`, its number within the chunk, counted from 0.
     pub text_rows: Vec<u64>,
-    /// Rows that are neither, as the table is known to have them.
+    /// The number of rows that are in neither, because the table already has them.
     pub known_rows: u64,
 }
 
 impl Encoded {
-    /// Forgets the rows but keeps the buffers.
+    /// Removes all rows and keeps the buffers' memory.
     pub fn clear(&mut self) {
         self.binary.clear();
         self.binary_rows = 0;

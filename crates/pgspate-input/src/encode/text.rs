@@ -1,6 +1,6 @@
-//! Fields in COPY text format: the form in which a row is left to the server.
+//! Fields in COPY text format, for rows that are left to the server.
 
-/// Appends one field's value as COPY text, escaping what COPY would take for its own.
+/// Appends one field as COPY text, with escapes for COPY's special characters. `None` is NULL.
 pub fn append(field: Option<&[u8]>, out: &mut Vec<u8>) {
     let Some(bytes) = field else {
         out.extend_from_slice(b"\\N");

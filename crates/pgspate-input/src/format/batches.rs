@@ -1,54 +1,53 @@
-//! The one encoder of record batches, whatever file they come from.
+//! Encodes record batches of Parquet, Arrow and programs.
 //!
-//! Rows come out in their order. A row is either wholly binary or wholly text: the first value
-//! that is left to the server takes its row along.
+//! BatchRows keep their order. A row is either entirely binary or entirely text: if one value has
+//! no exact encoding, the whole row goes to the server as text.
 
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
-use super::{Chunk, ChunkData, ChunkEncoder, Mode, Record, no_such_row};
-use crate::encode::arrow::{Column, ColumnEncoder, Write, is_uuid, json};
+use super::memory::BatchIter;
+use super::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row};
+use crate::encode::arrow::{AppendText, BoundColumn, ColumnEncoder, is_uuid, json};
 use crate::encode::{Encoded, text};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// One column of the table and where its values come from.
+/// A column of the table, and the column of the batches that has its values.
 #[derive(Debug, Clone)]
 pub struct BatchColumn {
-    /// Its name in the input, for messages.
+    /// The column's name in the input, for messages.
     pub name: String,
-    /// Which column of the batches it is, counted from 0.
+    /// The index of the column in the batches, from 0.
     pub index: usize,
-    /// What its values become.
+    /// The encoder of the column's values.
     pub encoder: ColumnEncoder,
 }
 
-/// Turns record batches into COPY bytes.
+/// Encodes record batches into the bytes of COPY.
 pub struct BatchesEncoder {
     columns: Vec<BatchColumn>,
-    open: Option<Open>,
-    /// The chunk could not be read to its end.
+    open: Option<OpenChunk>,
+    /// Whether reading the chunk failed.
     failed: bool,
 }
 
-type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
-
-/// The chunk being encoded, up to and including its current batch.
-struct Open {
-    batches: Batches,
-    mode: Mode,
+/// The chunk that is being encoded, with its current batch.
+struct OpenChunk {
+    batches: BatchIter,
+    mode: EncodeMode,
     batch: Option<RecordBatch>,
-    /// The first row of `batch` not yet encoded.
+    /// The first row of `batch` that is not yet encoded.
     row: usize,
-    /// The ordinal within the chunk of row 0 of `batch`.
+    /// The row number within the chunk of the first row of `batch`.
     base: u64,
 }
 
 impl BatchesEncoder {
-    /// An encoder for the table's columns in the order in which COPY names them.
+    /// Returns an encoder for the columns, which are in the order of COPY's column list.
     ///
     /// # Errors
-    /// ErrorKind `Plan` when there are more columns than a row of binary COPY can have.
+    /// [`ErrorKind::Plan`] when there are more columns than a row of binary COPY can have.
     pub fn new(columns: Vec<BatchColumn>) -> Result<BatchesEncoder> {
         if i16::try_from(columns.len()).is_err() {
             let message = format!("{} columns are more than a table can have", columns.len());
@@ -59,21 +58,21 @@ impl BatchesEncoder {
 }
 
 impl ChunkEncoder for BatchesEncoder {
-    fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
+    fn begin(&mut self, chunk: Arc<Chunk>, mode: EncodeMode) -> Result<()> {
         self.open = None;
         self.failed = true;
         let ChunkData::Rows(source) = &chunk.data else {
             return Err(Error::new(ErrorKind::Bug, "a chunk of bytes reached the batch encoder"));
         };
         let batches = source.open()?;
-        self.open = Some(Open { batches, mode, batch: None, row: 0, base: 0 });
+        self.open = Some(OpenChunk { batches, mode, batch: None, row: 0, base: 0 });
         self.failed = false;
         Ok(())
     }
 
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool> {
         if self.failed {
-            let message = "more rows were asked for of a chunk that could not be read";
+            let message = "rows were requested from a chunk that could not be read";
             return Err(Error::new(ErrorKind::Bug, message));
         }
         let filled = match &mut self.open {
@@ -91,7 +90,7 @@ impl ChunkEncoder for BatchesEncoder {
         InputPlace { row: Some(chunk.first_row + row + 1), ..InputPlace::default() }
     }
 
-    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<Record>> {
+    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<InputRecord>> {
         let ChunkData::Rows(source) = &chunk.data else { return Err(no_such_row(0)) };
         let mut batches = source.open()?;
         let mut rows = rows.iter().copied().peekable();
@@ -101,10 +100,11 @@ impl ChunkEncoder for BatchesEncoder {
             let batch = batches.next().transpose()?.ok_or_else(|| no_such_row(wanted))?;
             let end = base + batch.num_rows() as u64;
             if wanted < end {
-                let objects = Rows { columns: &self.columns, batch: &batch, base }.objects()?;
+                let objects =
+                    BatchRows { columns: &self.columns, batch: &batch, base }.json_objects()?;
                 while let Some(row) = rows.next_if(|row| *row < end) {
                     let bytes = objects.line((row - base) as usize);
-                    records.push(Record { place: self.place(chunk, row), bytes });
+                    records.push(InputRecord { place: self.place(chunk, row), bytes });
                 }
             }
             base = end;
@@ -113,7 +113,7 @@ impl ChunkEncoder for BatchesEncoder {
     }
 }
 
-impl Open {
+impl OpenChunk {
     fn fill(&mut self, columns: &[BatchColumn], out: &mut Encoded, piece: usize) -> Result<bool> {
         while out.binary.len() + out.text.len() < piece.max(1) {
             let batch = match &self.batch {
@@ -128,39 +128,39 @@ impl Open {
                     }
                 }
             };
-            let rows = Rows { columns, batch, base: self.base };
+            let rows = BatchRows { columns, batch, base: self.base };
             self.row = match self.mode {
-                Mode::Binary => rows.binary(self.row, out, piece)?,
-                Mode::Text => rows.text(self.row, out, piece)?,
+                EncodeMode::Binary => rows.encode_binary(self.row, out, piece)?,
+                EncodeMode::Text => rows.encode_text(self.row, out, piece)?,
             };
         }
         Ok(true)
     }
 }
 
-/// The rows of one batch.
-struct Rows<'a> {
+/// The rows of one batch, with the columns to encode.
+struct BatchRows<'a> {
     columns: &'a [BatchColumn],
     batch: &'a RecordBatch,
     base: u64,
 }
 
-impl<'a> Rows<'a> {
-    /// Encodes rows from `row` on until `out` holds `piece` bytes; gives the row after them.
-    fn binary(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
+impl<'a> BatchRows<'a> {
+    /// Encodes rows from `row` on until `out` has `piece` bytes. Returns the next row.
+    fn encode_binary(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
         let columns = self.bind()?;
         let count = (columns.len() as i16).to_be_bytes();
         let mut texts = None;
         while row < self.batch.num_rows() && out.binary.len() + out.text.len() < piece.max(1) {
             let start = out.binary.len();
             out.binary.extend_from_slice(&count);
-            if columns.iter().all(|column| column.put(row, &mut out.binary)) {
+            if columns.iter().all(|column| column.append(row, &mut out.binary)) {
                 out.binary_rows += 1;
             } else {
                 out.binary.truncate(start);
                 let texts = match &mut texts {
                     Some(texts) => texts,
-                    none => none.insert(self.texts()?),
+                    none => none.insert(self.text_columns()?),
                 };
                 self.put_text(row, texts, out);
             }
@@ -169,9 +169,9 @@ impl<'a> Rows<'a> {
         Ok(row)
     }
 
-    /// Writes rows from `row` on as text until `out` holds `piece` bytes.
-    fn text(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
-        let mut texts = self.texts()?;
+    /// Encodes rows from `row` on as text until `out` has `piece` bytes. Returns the next row.
+    fn encode_text(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
+        let mut texts = self.text_columns()?;
         while row < self.batch.num_rows() && out.binary.len() + out.text.len() < piece.max(1) {
             self.put_text(row, &mut texts, out);
             row += 1;
@@ -179,7 +179,8 @@ impl<'a> Rows<'a> {
         Ok(row)
     }
 
-    fn put_text(&self, row: usize, texts: &mut Texts<'_>, out: &mut Encoded) {
+    /// Appends one row as text.
+    fn put_text(&self, row: usize, texts: &mut TextColumns<'_>, out: &mut Encoded) {
         for (ordinal, write) in texts.columns.iter().enumerate() {
             if ordinal > 0 {
                 out.text.push(b'\t');
@@ -192,17 +193,20 @@ impl<'a> Rows<'a> {
         out.text_rows.push(self.base + row as u64);
     }
 
-    fn bind(&self) -> Result<Vec<Column<'a>>> {
-        self.each(|encoder, array| encoder.bind(array))
+    fn bind(&self) -> Result<Vec<BoundColumn<'a>>> {
+        self.for_each_column(|encoder, array| encoder.bind(array))
     }
 
-    fn texts(&self) -> Result<Texts<'a>> {
-        Ok(Texts { columns: self.each(|encoder, array| encoder.text(array))?, scratch: Vec::new() })
+    fn text_columns(&self) -> Result<TextColumns<'a>> {
+        Ok(TextColumns {
+            columns: self.for_each_column(|encoder, array| encoder.text_writer(array))?,
+            scratch: Vec::new(),
+        })
     }
 
-    /// The rows as JSON objects: each loaded column as the text that the server would get, under
-    /// the name by which it is loaded again; the others as they are.
-    fn objects(&self) -> Result<Objects<'a>> {
+    /// Returns the rows as JSON objects. A loaded column has the text that the server would get,
+    /// and a name under which it can be loaded again. Other columns are plain JSON.
+    fn json_objects(&self) -> Result<JsonObjects<'a>> {
         let schema = self.batch.schema_ref();
         let mut members = Vec::with_capacity(self.batch.num_columns());
         for (index, (field, array)) in schema.fields().iter().zip(self.batch.columns()).enumerate()
@@ -215,20 +219,24 @@ impl<'a> Rows<'a> {
             let write = match column {
                 Some(column) => column
                     .encoder
-                    .text(array.as_ref())
-                    .ok_or_else(|| self.changed(column, Some(array.data_type())))?,
-                // A union has no JSON, and no type to be loaded as.
-                None => match json::json(array.as_ref(), is_uuid(field)) {
+                    .text_writer(array.as_ref())
+                    .ok_or_else(|| self.type_error(column, Some(array.data_type())))?,
+                // A union has no JSON form, and cannot be loaded.
+                None => match json::json_writer(array.as_ref(), is_uuid(field)) {
                     Some(write) => write,
                     None => continue,
                 },
             };
-            members.push(Member { key, write, encoder: column.map(|column| &column.encoder) });
+            members.push(JsonMember { key, write, encoder: column.map(|column| &column.encoder) });
         }
-        Ok(Objects { members })
+        Ok(JsonObjects { members })
     }
 
-    fn each<T>(
+    /// Calls `bind` with each column's encoder and array.
+    ///
+    /// # Errors
+    /// When an array is missing or has another type than the plan expects.
+    fn for_each_column<T>(
         &self,
         bind: impl Fn(&'a ColumnEncoder, &'a dyn arrow_array::Array) -> Option<T>,
     ) -> Result<Vec<T>> {
@@ -237,47 +245,49 @@ impl<'a> Rows<'a> {
             let array = self.batch.columns().get(column.index);
             match array.and_then(|array| bind(&column.encoder, array.as_ref())) {
                 Some(value) => bound.push(value),
-                None => return Err(self.changed(column, array.map(|array| array.data_type()))),
+                None => return Err(self.type_error(column, array.map(|array| array.data_type()))),
             }
         }
         Ok(bound)
     }
 
-    fn changed(&self, column: &BatchColumn, found: Option<&arrow_schema::DataType>) -> Error {
+    fn type_error(&self, column: &BatchColumn, found: Option<&arrow_schema::DataType>) -> Error {
         let found = found.map_or("missing".to_owned(), |found| format!("of type {found}"));
         let place = InputPlace { column: Some(column.name.clone()), ..InputPlace::default() };
         let expected = column.encoder.data_type();
         Error::new(ErrorKind::Format, format!("column is {found}, expected type {expected}"))
             .at(place)
-            .hint("Load files with different schemas one by one.")
+            .hint("Load files with different schemas in separate commands.")
     }
 }
 
 /// The columns of a batch as text.
-struct Texts<'a> {
-    columns: Vec<Write<'a>>,
+struct TextColumns<'a> {
+    columns: Vec<AppendText<'a>>,
     scratch: Vec<u8>,
 }
 
 /// The columns of a batch as members of JSON objects.
-struct Objects<'a> {
-    members: Vec<Member<'a>>,
+struct JsonObjects<'a> {
+    members: Vec<JsonMember<'a>>,
 }
 
-struct Member<'a> {
-    /// The name with its quotes and colon.
+/// A column as a member of a JSON object.
+struct JsonMember<'a> {
+    /// The key with its quotes and colon.
     key: Vec<u8>,
-    write: Write<'a>,
-    /// Without one, what is written is JSON.
+    write: AppendText<'a>,
+    /// The encoder of a loaded column, which converts the text to JSON. If `None`, `write` writes
+    /// JSON.
     encoder: Option<&'a ColumnEncoder>,
 }
 
-impl Objects<'_> {
-    /// A row as an object on a line of its own.
+impl JsonObjects<'_> {
+    /// Returns a row as a JSON object and a newline.
     fn line(&self, row: usize) -> Vec<u8> {
         let mut line = vec![b'{'];
         let mut text = Vec::new();
-        for Member { key, write, encoder } in &self.members {
+        for JsonMember { key, write, encoder } in &self.members {
             if line.len() > 1 {
                 line.push(b',');
             }

@@ -3,7 +3,7 @@
 //! Shaped after the mix that a team has published for four hundred such jobs: of a meter's rows a
 //! night drops 15 %, changes 43 %, leaves 42 % as they are, and adds as many as it drops.
 
-use pgspate::encode::arrow::calendar::write_stamp;
+use pgspate::encode::arrow::calendar::write_timestamp;
 
 use super::{Numbered, Random, Rows, put};
 
@@ -40,7 +40,7 @@ impl Prediction {
     pub fn occurred(&self) -> String {
         let mut text = Vec::new();
         let seconds = BEGIN_SECONDS + 900 * i64::from(self.quarter);
-        write_stamp(seconds, 0, ' ', "", &mut text);
+        write_timestamp(seconds, 0, ' ', "", &mut text);
         String::from_utf8_lossy(&text).into_owned()
     }
 

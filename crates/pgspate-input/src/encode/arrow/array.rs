@@ -1,22 +1,22 @@
-//! Lists to PostgreSQL arrays, nested lists to arrays of several dimensions.
+//! Encodes Arrow lists as PostgreSQL arrays; nested lists become arrays of several dimensions.
 //!
-//! A PostgreSQL array is a box: every row of a dimension has the same length, and no sub-array is
-//! NULL. Lists of another shape are left to the server, which refuses their text.
+//! A PostgreSQL array is rectangular: all subarrays of a dimension have the same length, and no
+//! subarray is NULL. Other lists are left to the server, which rejects their text.
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_schema::{DataType, Field};
 
-use super::column::Column;
-use super::text::Write;
+use super::column::BoundColumn;
+use super::text::AppendText;
 
-/// The number of dimensions that an array may have.
+/// The most dimensions of an array.
 const DIMENSIONS_MAX: usize = 6;
 
-/// The rows of a list's child that belong to one row of the list.
+/// Returns, for a row of a list column, the range of rows in the child column.
 pub(crate) type Rows<'a> = Box<dyn Fn(usize) -> std::ops::Range<usize> + 'a>;
 
-/// The child field of a list type.
+/// Returns the child field of a list type.
 pub(crate) fn child(data_type: &DataType) -> Option<&Field> {
     match data_type {
         DataType::List(field)
@@ -28,8 +28,8 @@ pub(crate) fn child(data_type: &DataType) -> Option<&Field> {
     }
 }
 
-/// A list column's child column, and the child rows of each row.
-pub(crate) fn open(array: &dyn Array) -> Option<(&dyn Array, Rows<'_>)> {
+/// Returns a list column's child column, and the child rows of each row.
+pub(crate) fn child_column(array: &dyn Array) -> Option<(&dyn Array, Rows<'_>)> {
     Some(match array.data_type() {
         DataType::List(_) => {
             let list = array.as_list::<i32>();
@@ -64,25 +64,32 @@ pub(crate) fn open(array: &dyn Array) -> Option<(&dyn Array, Rows<'_>)> {
     })
 }
 
-/// A list column taken apart: its levels from the outermost, and the elements beneath them.
-pub(crate) struct Lists<'a> {
+/// A list column with its levels, the outermost first, and the column of its elements.
+pub(crate) struct ListLevels<'a> {
     pub(crate) levels: Vec<(&'a dyn Array, Rows<'a>)>,
     pub(crate) leaf: &'a dyn Array,
 }
 
-/// Takes a list column apart.
-pub(crate) fn unfold(array: &dyn Array) -> Lists<'_> {
-    let mut lists = Lists { levels: Vec::new(), leaf: array };
-    while let Some((child, rows)) = open(lists.leaf) {
+/// Splits a list column into its levels and its elements.
+pub(crate) fn unfold(array: &dyn Array) -> ListLevels<'_> {
+    let mut lists = ListLevels { levels: Vec::new(), leaf: array };
+    while let Some((child, rows)) = child_column(lists.leaf) {
         lists.levels.push((lists.leaf, rows));
         lists.leaf = child;
     }
     lists
 }
 
-impl Lists<'_> {
-    /// Appends the array in `row`; false when it is no box or an element is left to the server.
-    pub(crate) fn put(&self, row: usize, items: &Column<'_>, oid: u32, out: &mut Vec<u8>) -> bool {
+impl ListLevels<'_> {
+    /// Appends the array in `row`. Returns false if the array is not rectangular, or an element is
+    /// left to the server.
+    pub(crate) fn append(
+        &self,
+        row: usize,
+        items: &BoundColumn<'_>,
+        oid: u32,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
         let sizes = self.sizes(row);
@@ -103,7 +110,7 @@ impl Lists<'_> {
         }
         if !empty {
             let mut nulls = false;
-            if !self.put_level(0, row, sizes, items, &mut nulls, out) {
+            if !self.append_level(0, row, sizes, items, &mut nulls, out) {
                 return false;
             }
             out[flag + 3] = u8::from(nulls);
@@ -113,7 +120,8 @@ impl Lists<'_> {
         true
     }
 
-    /// The size of each dimension, taken from the first row of each; `None` at a NULL.
+    /// Returns the size of each dimension, taken from its first subarray. Returns `None` if that is
+    /// NULL.
     fn sizes(&self, row: usize) -> Option<Vec<usize>> {
         let mut sizes = Vec::with_capacity(self.levels.len());
         let mut row = row;
@@ -131,12 +139,14 @@ impl Lists<'_> {
         Some(sizes)
     }
 
-    fn put_level(
+    /// Appends the elements of a level. Returns false if sizes differ or an element is left to the
+    /// server.
+    fn append_level(
         &self,
         depth: usize,
         row: usize,
         sizes: &[usize],
-        items: &Column<'_>,
+        items: &BoundColumn<'_>,
         nulls: &mut bool,
         out: &mut Vec<u8>,
     ) -> bool {
@@ -148,11 +158,11 @@ impl Lists<'_> {
         if depth + 1 < self.levels.len() {
             return rows
                 .into_iter()
-                .all(|row| self.put_level(depth + 1, row, sizes, items, nulls, out));
+                .all(|row| self.append_level(depth + 1, row, sizes, items, nulls, out));
         }
         for row in rows {
             let start = out.len();
-            if !items.put(row, out) {
+            if !items.append(row, out) {
                 return false;
             }
             *nulls |= out[start..start + 4] == [0xFF; 4];
@@ -160,8 +170,14 @@ impl Lists<'_> {
         true
     }
 
-    /// Appends the array in `row` as PostgreSQL spells it, every element quoted.
-    pub(crate) fn spell(&self, depth: usize, row: usize, text: &Spelling<'_>, out: &mut Vec<u8>) {
+    /// Appends the array in `row` as an array literal with quoted elements.
+    pub(crate) fn write_literal(
+        &self,
+        depth: usize,
+        row: usize,
+        elements: &ElementWriter<'_>,
+        out: &mut Vec<u8>,
+    ) {
         let (array, rows) = &self.levels[depth];
         if array.is_null(row) {
             return out.extend_from_slice(b"NULL");
@@ -169,25 +185,25 @@ impl Lists<'_> {
         out.push(b'{');
         for (ordinal, row) in rows(row).enumerate() {
             if ordinal > 0 {
-                out.push(text.delimiter);
+                out.push(elements.delimiter);
             }
             match depth + 1 < self.levels.len() {
-                true => self.spell(depth + 1, row, text, out),
-                false => text.spell(row, out),
+                true => self.write_literal(depth + 1, row, elements, out),
+                false => elements.write_element(row, out),
             }
         }
         out.push(b'}');
     }
 }
 
-/// How the elements of an array are spelled.
-pub(crate) struct Spelling<'a> {
-    pub(crate) write: Write<'a>,
+/// Writes the elements of an array literal.
+pub(crate) struct ElementWriter<'a> {
+    pub(crate) write: AppendText<'a>,
     pub(crate) delimiter: u8,
 }
 
-impl Spelling<'_> {
-    fn spell(&self, row: usize, out: &mut Vec<u8>) {
+impl ElementWriter<'_> {
+    fn write_element(&self, row: usize, out: &mut Vec<u8>) {
         let mut item = Vec::new();
         if !(self.write)(row, &mut item) {
             return out.extend_from_slice(b"NULL");

@@ -1,8 +1,8 @@
-//! Strings and bytes to text, json, jsonb, bytea, uuid, and through text to everything else.
+//! Encodes strings and bytes as text, json, jsonb, bytea and uuid, and by their text as other
+//! types.
 //!
-//! Arrow strings are valid UTF-8, so they are copied as they are into types whose binary form is
-//! their text. Bytes count as text in any column but bytea: invalid UTF-8 is the server's to
-//! refuse.
+//! Arrow strings are valid UTF-8, so they are copied unchanged into types whose binary form is
+//! their text. Bytes count as text in all columns except bytea; the server rejects invalid UTF-8.
 
 use std::cell::RefCell;
 
@@ -10,114 +10,125 @@ use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_schema::DataType;
 
-use super::column::{Cells, put_bytes, put4};
-use super::moment::put_interval;
-use super::text::{Write, bytes, write_hex, write_uuid, writer};
+use super::column::{BoundCells, append_bytes, append_fixed};
+use super::date_time::append_interval;
+use super::text::{AppendText, bytes, with_nulls, write_hex, write_uuid};
 use crate::encode::field::FieldEncoder;
 
-/// What a column of strings or bytes becomes.
+/// How the values of a column of strings or bytes are encoded.
 #[derive(Debug, Clone)]
-pub(crate) enum Bytes {
-    /// The bytes themselves: text, varchar, bpchar, json; bytea.
+pub(crate) enum BytesTarget {
+    /// Copies the bytes: text, varchar, bpchar, json, bytea.
     Copy,
-    /// A version number, then the text.
+    /// Appends jsonb: a version number, then the text.
     Jsonb,
-    /// Whatever the encoder of text fields makes of them.
+    /// Encodes the text with the encoder of text fields.
     Field(FieldEncoder),
-    /// Bytes of any length but sixteen are the text of a UUID.
+    /// Copies sixteen bytes as a UUID. Bytes of another length are the text of a UUID.
     Uuid(Option<FieldEncoder>),
-    /// Parquet's twelve bytes: months, days, milliseconds, each unsigned and little-endian.
+    /// Converts Parquet's twelve bytes: months, days, milliseconds, each unsigned and
+    /// little-endian.
     Interval,
-    /// The text that the bytes stand for.
-    Spelled(FieldEncoder, fn(&[u8], &mut Vec<u8>)),
-    /// Nothing: the server reads the text.
+    /// Converts the bytes into text with the function, then encodes the text.
+    Converted(FieldEncoder, fn(&[u8], &mut Vec<u8>)),
+    /// Leaves the text to the server.
     Server,
 }
 
-/// The longest value that PostgreSQL can hold (1 GB less the header of a value).
+/// The longest value in PostgreSQL: 1 GB minus the header of a value.
 const VALUE_BYTES_MAX: usize = 0x3FFF_FFFB;
 
-/// Binds a column of strings or bytes. `None` when it is not one.
-pub(crate) fn bind<'a>(array: &'a dyn Array, to: &'a Bytes) -> Option<Cells<'a>> {
-    if let (Bytes::Copy, false) = (to, array.is_empty()) {
+/// Binds a column of strings or bytes. Returns `None` for other columns.
+pub(crate) fn bind<'a>(array: &'a dyn Array, to: &'a BytesTarget) -> Option<BoundCells<'a>> {
+    if let (BytesTarget::Copy, false) = (to, array.is_empty()) {
         match array.data_type() {
             DataType::Utf8 => {
                 let values = array.as_string::<i32>();
-                return Some(Cells::Bytes(values.value_offsets(), values.value_data()));
+                return Some(BoundCells::Bytes(values.value_offsets(), values.value_data()));
             }
             DataType::Binary => {
                 let values = array.as_binary::<i32>();
-                return Some(Cells::Bytes(values.value_offsets(), values.value_data()));
+                return Some(BoundCells::Bytes(values.value_offsets(), values.value_data()));
             }
             DataType::Utf8View => {
                 let values = array.as_string_view();
-                return Some(Cells::Views(values.views(), values.data_buffers()));
+                return Some(BoundCells::Views(values.views(), values.data_buffers()));
             }
             DataType::BinaryView => {
                 let values = array.as_binary_view();
-                return Some(Cells::Views(values.views(), values.data_buffers()));
+                return Some(BoundCells::Views(values.views(), values.data_buffers()));
             }
             _ => {}
         }
     }
     let values = bytes(array)?;
     Some(match to {
-        Bytes::Copy => Cells::Other(Box::new(move |row, out| put_short(values(row), out))),
-        Bytes::Jsonb => Cells::Other(Box::new(move |row, out| put_jsonb(values(row), out))),
-        Bytes::Field(encoder) => {
-            Cells::Other(Box::new(move |row, out| encoder.encode(values(row), out)))
+        BytesTarget::Copy => {
+            BoundCells::Other(Box::new(move |row, out| append_checked_bytes(values(row), out)))
         }
-        Bytes::Uuid(encoder) => Cells::Other(Box::new(move |row, out| {
+        BytesTarget::Jsonb => {
+            BoundCells::Other(Box::new(move |row, out| append_jsonb(values(row), out)))
+        }
+        BytesTarget::Field(encoder) => {
+            BoundCells::Other(Box::new(move |row, out| encoder.encode(values(row), out)))
+        }
+        BytesTarget::Uuid(encoder) => BoundCells::Other(Box::new(move |row, out| {
             let value = values(row);
             match <[u8; 16]>::try_from(value) {
                 Ok(uuid) => {
-                    put_bytes(&uuid, out);
+                    append_bytes(&uuid, out);
                     true
                 }
                 Err(_) => encoder.as_ref().is_some_and(|encoder| encoder.encode(value, out)),
             }
         })),
-        Bytes::Interval => Cells::Other(Box::new(move |row, out| {
+        BytesTarget::Interval => BoundCells::Other(Box::new(move |row, out| {
             let Some((months, days, millis)) = parquet_interval(values(row)) else { return false };
             let (Ok(months), Ok(days)) = (i32::try_from(months), i32::try_from(days)) else {
                 return false;
             };
-            put_interval(months, days, i64::from(millis) * 1_000, out);
+            append_interval(months, days, i64::from(millis) * 1_000, out);
             true
         })),
-        Bytes::Spelled(encoder, spell) => {
+        BytesTarget::Converted(encoder, write_converted) => {
             let text = RefCell::new(Vec::new());
-            Cells::Other(Box::new(move |row, out| {
+            BoundCells::Other(Box::new(move |row, out| {
                 let mut text = text.borrow_mut();
                 text.clear();
-                spell(values(row), &mut text);
+                write_converted(values(row), &mut text);
                 encoder.encode(&text, out)
             }))
         }
-        Bytes::Server => Cells::Server(text(array, to, false)?),
+        BytesTarget::Server => BoundCells::Server(text_writer(array, to, false)?),
     })
 }
 
-/// The text of a column of strings or bytes: as they are, or as the target spells them.
-pub(crate) fn text<'a>(array: &'a dyn Array, to: &Bytes, hex: bool) -> Option<Write<'a>> {
+/// Returns the text writer of a column of strings or bytes: unchanged, or converted for the target.
+pub(crate) fn text_writer<'a>(
+    array: &'a dyn Array,
+    to: &BytesTarget,
+    hex: bool,
+) -> Option<AppendText<'a>> {
     let values = bytes(array)?;
     Some(match to {
-        Bytes::Uuid(_) => writer(array, move |row, out| match values(row) {
+        BytesTarget::Uuid(_) => with_nulls(array, move |row, out| match values(row) {
             value if value.len() == 16 => write_uuid(value, out),
             value => out.extend_from_slice(value),
         }),
-        Bytes::Interval => writer(array, move |row, out| write_parquet_interval(values(row), out)),
-        Bytes::Spelled(_, spell) => {
-            let spell = *spell;
-            writer(array, move |row, out| spell(values(row), out))
+        BytesTarget::Interval => {
+            with_nulls(array, move |row, out| write_parquet_interval(values(row), out))
         }
-        _ if hex => writer(array, move |row, out| write_hex(values(row), out)),
-        _ => writer(array, move |row, out| out.extend_from_slice(values(row))),
+        BytesTarget::Converted(_, write_converted) => {
+            let write_converted = *write_converted;
+            with_nulls(array, move |row, out| write_converted(values(row), out))
+        }
+        _ if hex => with_nulls(array, move |row, out| write_hex(values(row), out)),
+        _ => with_nulls(array, move |row, out| out.extend_from_slice(values(row))),
     })
 }
 
-/// Appends text as jsonb; the server parses it.
-pub(crate) fn put_jsonb(json: &[u8], out: &mut Vec<u8>) -> bool {
+/// Appends text as jsonb. The server parses the text.
+pub(crate) fn append_jsonb(json: &[u8], out: &mut Vec<u8>) -> bool {
     if json.len() >= VALUE_BYTES_MAX {
         return false;
     }
@@ -127,16 +138,16 @@ pub(crate) fn put_jsonb(json: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends bytes as they are, if PostgreSQL could hold them at all.
-pub(crate) fn put_short(value: &[u8], out: &mut Vec<u8>) -> bool {
+/// Appends bytes unchanged. Returns false if they are too long for PostgreSQL.
+pub(crate) fn append_checked_bytes(value: &[u8], out: &mut Vec<u8>) -> bool {
     if value.len() > VALUE_BYTES_MAX {
         return false;
     }
-    put_bytes(value, out);
+    append_bytes(value, out);
     true
 }
 
-/// Appends what Parquet's twelve bytes of an interval stand for, as PostgreSQL prints it.
+/// Appends Parquet's interval of twelve bytes in the format that PostgreSQL prints.
 pub(crate) fn write_parquet_interval(bytes: &[u8], out: &mut Vec<u8>) {
     let (months, days, millis) = parquet_interval(bytes).unwrap_or_default();
     let nanos = i128::from(millis) * 1_000_000;
@@ -152,7 +163,7 @@ fn parquet_interval(bytes: &[u8]) -> Option<(u32, u32, u32)> {
 
 /// Appends a boolean.
 #[inline]
-pub(crate) fn put_bool(value: bool, out: &mut Vec<u8>) -> bool {
-    put4([u8::from(value)], out);
+pub(crate) fn append_bool(value: bool, out: &mut Vec<u8>) -> bool {
+    append_fixed([u8::from(value)], out);
     true
 }

@@ -1,10 +1,11 @@
-//! Dates and times as PostgreSQL spells them in the ISO date style.
+//! Writes dates, times and intervals as PostgreSQL prints them with the ISO date style.
 
 use std::io::Write as _;
 
 const DAY_SECS: i64 = 86_400;
 
-/// Year, month and day of a day counted from 1970-01-01, in the proleptic Gregorian calendar.
+/// Returns year, month and day of a day number, counted from 1970-01-01, in the proleptic Gregorian
+/// calendar.
 pub fn civil(days: i64) -> (i64, u32, u32) {
     // Eras of 400 years begin on March 1st, so that the leap day is the last day of a year.
     let shifted = i128::from(days) + 719_468;
@@ -20,7 +21,7 @@ pub fn civil(days: i64) -> (i64, u32, u32) {
     (year as i64, month as u32, day as u32)
 }
 
-/// Appends `1999-01-08`. Gives whether ` BC` must follow at the end.
+/// Appends a date: `1999-01-08`. Returns whether the caller must append ` BC` at the end.
 pub fn write_date(days: i64, out: &mut Vec<u8>) -> bool {
     let (year, month, day) = civil(days);
     let shown = if year > 0 { year } else { 1 - year };
@@ -28,7 +29,7 @@ pub fn write_date(days: i64, out: &mut Vec<u8>) -> bool {
     year <= 0
 }
 
-/// Appends `04:05:06`, then the fraction: `nanos` in as many digits as it takes, none for 0.
+/// Appends a time: `04:05:06`. If `nanos` is not 0, also appends a fraction without trailing zeros.
 pub fn write_time(secs: i64, nanos: u32, out: &mut Vec<u8>) {
     let _ = write!(out, "{:02}:{:02}:{:02}", secs / 3600, secs / 60 % 60, secs % 60);
     if nanos != 0 {
@@ -37,9 +38,9 @@ pub fn write_time(secs: i64, nanos: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the moment `secs` and `nanos` after 1970 as `1999-01-08 04:05:06`, with `between` in
-/// the middle and `zone` behind it.
-pub fn write_stamp(secs: i64, nanos: u32, between: char, zone: &str, out: &mut Vec<u8>) {
+/// Appends a timestamp, given in `secs` and `nanos` since 1970: `1999-01-08 04:05:06`. Date and
+/// time are separated by `between`; the text ends with `zone`.
+pub fn write_timestamp(secs: i64, nanos: u32, between: char, zone: &str, out: &mut Vec<u8>) {
     let bc = write_date(secs.div_euclid(DAY_SECS), out);
     let _ = write!(out, "{between}");
     write_time(secs.rem_euclid(DAY_SECS), nanos, out);
@@ -49,8 +50,8 @@ pub fn write_stamp(secs: i64, nanos: u32, between: char, zone: &str, out: &mut V
     }
 }
 
-/// Microseconds that the server makes of a fraction of a second spelled with nine digits: it
-/// rounds the fraction as a float, to the even neighbour.
+/// Rounds nanoseconds to microseconds as the server does with a fraction of nine digits: the server
+/// converts the fraction to a float, multiplies, and rounds to even.
 #[inline]
 pub(crate) fn round_nanos(nanos: i64) -> i64 {
     match nanos % 1_000 {
@@ -84,8 +85,8 @@ pub fn write_interval(months: i64, days: i64, nanos: i128, out: &mut Vec<u8>) {
     } else if before_negative {
         out.push(b'+');
     }
-    let mag = nanos.unsigned_abs();
-    write_time((mag / 1_000_000_000) as i64, (mag % 1_000_000_000) as u32, out);
+    let magnitude = nanos.unsigned_abs();
+    write_time((magnitude / 1_000_000_000) as i64, (magnitude % 1_000_000_000) as u32, out);
 }
 
 #[cfg(test)]
@@ -94,12 +95,12 @@ mod tests {
 
     fn stamp(secs: i64, nanos: u32) -> String {
         let mut out = Vec::new();
-        write_stamp(secs, nanos, ' ', "+00", &mut out);
+        write_timestamp(secs, nanos, ' ', "+00", &mut out);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn moments_far_and_near() {
+    fn timestamps_of_the_whole_range() {
         assert_eq!(stamp(0, 0), "1970-01-01 00:00:00+00");
         assert_eq!(stamp(951_782_399, 500_000_000), "2000-02-28 23:59:59.5+00");
         assert_eq!(stamp(951_782_400, 1), "2000-02-29 00:00:00.000000001+00");
@@ -110,15 +111,15 @@ mod tests {
     }
 
     #[test]
-    fn intervals_carry_their_signs() {
-        let spell = |months, days, nanos| {
+    fn each_part_of_an_interval_has_its_sign() {
+        let format_value = |months, days, nanos| {
             let mut out = Vec::new();
             write_interval(months, days, nanos, &mut out);
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(spell(0, 0, 0), "00:00:00");
-        assert_eq!(spell(14, -3, 1_500_000_000), "1 year 2 mons -3 days +00:00:01.5");
-        assert_eq!(spell(-1, 1, 0), "-1 mons +1 day");
-        assert_eq!(spell(0, 0, -90_061_000_000_000), "-25:01:01");
+        assert_eq!(format_value(0, 0, 0), "00:00:00");
+        assert_eq!(format_value(14, -3, 1_500_000_000), "1 year 2 mons -3 days +00:00:01.5");
+        assert_eq!(format_value(-1, 1, 0), "-1 mons +1 day");
+        assert_eq!(format_value(0, 0, -90_061_000_000_000), "-25:01:01");
     }
 }

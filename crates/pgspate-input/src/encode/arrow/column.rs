@@ -1,103 +1,105 @@
-//! A column of one record batch, bound to its encoder: row number in, binary COPY value out.
+//! A column of one record batch, bound to its encoder: turns a row number into a binary COPY value.
 //!
-//! Downcasts, null masks and scales are looked up once per batch. The commonest pairs of types are
-//! arms of one `match`, which a row-wise loop over the columns predicts and inlines; the others
-//! are closures.
+//! Downcasts, null masks and scales are looked up once per batch. The most frequent pairs of types
+//! are arms of one `match`, which the loop over rows predicts and inlines. All other pairs are
+//! closures.
 
 use arrow_buffer::{Buffer, NullBuffer};
 
-use super::numeric::{self, Scale};
-use super::text::Write;
+use super::numeric::{self, DecimalScale};
+use super::text::AppendText;
 
-/// Days from 1970-01-01 to 2000-01-01, where PostgreSQL counts from.
+/// Days from 1970-01-01 (Arrow's epoch) to 2000-01-01 (PostgreSQL's epoch).
 pub(crate) const EPOCH_DAYS: i64 = 10_957;
-/// The same in microseconds.
+/// Microseconds from Arrow's epoch to PostgreSQL's epoch.
 pub(crate) const EPOCH_MICROS: i64 = EPOCH_DAYS * 86_400_000_000;
-/// The first and the last date of PostgreSQL, in its own days: 4714-11-24 BC to 5874897-12-31.
+/// PostgreSQL's range of dates, in days since 2000-01-01: 4714-11-24 BC to 5874897-12-31.
 pub(crate) const DATES: std::ops::RangeInclusive<i64> = -2_451_545..=2_145_031_948;
-/// The first and the last timestamp of PostgreSQL, in its own microseconds.
-pub(crate) const STAMPS: std::ops::RangeInclusive<i64> =
+/// PostgreSQL's range of timestamps, in microseconds since 2000-01-01.
+pub(crate) const TIMESTAMPS: std::ops::RangeInclusive<i64> =
     -211_813_488_000_000_000..=9_223_371_331_199_999_999;
 
-/// Appends the length and the binary form of a row's value, or says no.
-pub(crate) type Put<'a> = Box<dyn Fn(usize, &mut Vec<u8>) -> bool + 'a>;
+/// Appends the length and the binary form of a row's value. Returns false if the value is left to
+/// the server.
+pub(crate) type AppendBinary<'a> = Box<dyn Fn(usize, &mut Vec<u8>) -> bool + 'a>;
 
-/// One column of one record batch.
-pub struct Column<'a> {
+/// One column of one record batch, bound to its encoder.
+pub struct BoundColumn<'a> {
     pub(crate) nulls: Option<&'a NullBuffer>,
-    pub(crate) cells: Cells<'a>,
+    pub(crate) cells: BoundCells<'a>,
 }
 
-/// How the values lie in the batch and what they become.
-pub(crate) enum Cells<'a> {
-    /// int2 from 16 bits.
+/// The values of a column in the batch, together with their target type.
+pub(crate) enum BoundCells<'a> {
+    /// 16-bit integers for int2.
     Int2(&'a [i16]),
-    /// int4 from 32 bits.
+    /// 32-bit integers for int4.
     Int4(&'a [i32]),
-    /// int8 from 64 bits.
+    /// 64-bit integers for int8.
     Int8(&'a [i64]),
-    /// float8 from 64 bits.
+    /// 64-bit floats for float8.
     Float8(&'a [f64]),
-    /// date from days since 1970.
+    /// Days since 1970 for date.
     Date(&'a [i32]),
-    /// timestamp or timestamptz from microseconds since 1970.
-    Micros(&'a [i64]),
-    /// numeric from 128 bits.
-    Decimal(&'a [i128], Scale),
-    /// Bytes as they are, in one piece with offsets.
+    /// Microseconds since 1970 for timestamp or timestamptz.
+    Timestamp(&'a [i64]),
+    /// 128-bit decimals for numeric.
+    Decimal(&'a [i128], DecimalScale),
+    /// Strings or bytes that are copied unchanged: offsets and data.
     Bytes(&'a [i32], &'a [u8]),
-    /// Bytes as they are, as views.
+    /// Strings or bytes that are copied unchanged: views and buffers.
     Views(&'a [u128], &'a [Buffer]),
-    /// Another column's values: the row of each, -1 for NULL.
-    Keyed(Vec<i64>, Box<Column<'a>>),
+    /// Dictionary or run-end encoded values: for each row, the row of its value, or -1 for NULL.
+    Dictionary(Vec<i64>, Box<BoundColumn<'a>>),
     /// NULL in every row.
     Null,
-    /// Everything else.
-    Other(Put<'a>),
-    /// Nothing but NULL is encoded here: the server reads the text.
-    Server(Write<'a>),
+    /// All other pairs of types.
+    Other(AppendBinary<'a>),
+    /// Only NULL is encoded. All other values are left to the server, as this text.
+    Server(AppendText<'a>),
 }
 
-impl Column<'_> {
-    /// Appends the length (int32, -1 for NULL) and the binary form of the value of `row`. When it
-    /// returns false the value is left to the server, and what was appended is void.
+impl BoundColumn<'_> {
+    /// Appends the length (int32, -1 for NULL) and the binary form of the value in `row`. Returns
+    /// false if the value is left to the server; the caller then truncates `out` to its former
+    /// length.
     ///
     /// # Panics
     /// When the batch has no such row.
     #[inline]
-    pub fn put(&self, row: usize, out: &mut Vec<u8>) -> bool {
+    pub fn append(&self, row: usize, out: &mut Vec<u8>) -> bool {
         if let Some(nulls) = self.nulls
             && nulls.is_null(row)
         {
-            put_null(out);
+            append_null(out);
             return true;
         }
         match &self.cells {
-            Cells::Int2(values) => put4(values[row].to_be_bytes(), out),
-            Cells::Int4(values) => put4(values[row].to_be_bytes(), out),
-            Cells::Int8(values) => put4(values[row].to_be_bytes(), out),
-            Cells::Float8(values) => put4(values[row].to_be_bytes(), out),
-            Cells::Date(values) => return put_date(i64::from(values[row]), out),
-            Cells::Micros(values) => return put_micros(values[row], out),
-            Cells::Decimal(values, scale) => put_decimal(values[row], *scale, out),
-            Cells::Bytes(offsets, data) => {
+            BoundCells::Int2(values) => append_fixed(values[row].to_be_bytes(), out),
+            BoundCells::Int4(values) => append_fixed(values[row].to_be_bytes(), out),
+            BoundCells::Int8(values) => append_fixed(values[row].to_be_bytes(), out),
+            BoundCells::Float8(values) => append_fixed(values[row].to_be_bytes(), out),
+            BoundCells::Date(values) => return append_date(i64::from(values[row]), out),
+            BoundCells::Timestamp(values) => return append_timestamp(values[row], out),
+            BoundCells::Decimal(values, scale) => append_decimal(values[row], *scale, out),
+            BoundCells::Bytes(offsets, data) => {
                 let (start, end) = (offsets[row] as usize, offsets[row + 1] as usize);
-                put_bytes(&data[start..end], out);
+                append_bytes(&data[start..end], out);
             }
-            Cells::Views(views, buffers) => put_view(views[row], buffers, out),
-            Cells::Keyed(keys, values) => match keys[row] {
-                -1 => put_null(out),
-                key => return values.put(key as usize, out),
+            BoundCells::Views(views, buffers) => append_view(views[row], buffers, out),
+            BoundCells::Dictionary(keys, values) => match keys[row] {
+                -1 => append_null(out),
+                key => return values.append(key as usize, out),
             },
-            Cells::Null => put_null(out),
-            Cells::Other(put) => return put(row, out),
-            Cells::Server(write) => {
-                // Whether there is a value is all that matters; the row's text is made elsewhere.
+            BoundCells::Null => append_null(out),
+            BoundCells::Other(append) => return append(row, out),
+            BoundCells::Server(write) => {
+                // Only matters whether the value is NULL; the row's text is written elsewhere.
                 let start = out.len();
                 let some = write(row, out);
                 out.truncate(start);
                 if !some {
-                    put_null(out);
+                    append_null(out);
                 }
                 return !some;
             }
@@ -107,36 +109,37 @@ impl Column<'_> {
 }
 
 #[inline]
-pub(crate) fn put_null(out: &mut Vec<u8>) {
+pub(crate) fn append_null(out: &mut Vec<u8>) {
     out.extend_from_slice(&(-1i32).to_be_bytes());
 }
 
 /// Appends the length of `N` bytes, then the bytes, as one copy.
 #[inline]
-pub(crate) fn put4<const N: usize>(bytes: [u8; N], out: &mut Vec<u8>) {
+pub(crate) fn append_fixed<const N: usize>(bytes: [u8; N], out: &mut Vec<u8>) {
     let mut cell = [0u8; 12];
     cell[..4].copy_from_slice(&(N as u32).to_be_bytes());
     cell[4..4 + N].copy_from_slice(&bytes);
     out.extend_from_slice(&cell[..4 + N]);
 }
 
-/// Appends a date given in days since 1970; false where PostgreSQL has no such date.
+/// Appends a date given in days since 1970. Returns false if the date is out of PostgreSQL's range.
 #[inline]
-pub(crate) fn put_date(days: i64, out: &mut Vec<u8>) -> bool {
+pub(crate) fn append_date(days: i64, out: &mut Vec<u8>) -> bool {
     let days = days - EPOCH_DAYS;
     if !DATES.contains(&days) {
         return false;
     }
-    put4((days as i32).to_be_bytes(), out);
+    append_fixed((days as i32).to_be_bytes(), out);
     true
 }
 
-/// Appends a timestamp given in microseconds since 1970; false where PostgreSQL has none such.
+/// Appends a timestamp given in microseconds since 1970. Returns false if the timestamp is out of
+/// PostgreSQL's range.
 #[inline]
-pub(crate) fn put_micros(micros: i64, out: &mut Vec<u8>) -> bool {
+pub(crate) fn append_timestamp(micros: i64, out: &mut Vec<u8>) -> bool {
     match micros.checked_sub(EPOCH_MICROS) {
-        Some(micros) if STAMPS.contains(&micros) => {
-            put4(micros.to_be_bytes(), out);
+        Some(micros) if TIMESTAMPS.contains(&micros) => {
+            append_fixed(micros.to_be_bytes(), out);
             true
         }
         _ => false,
@@ -144,25 +147,25 @@ pub(crate) fn put_micros(micros: i64, out: &mut Vec<u8>) -> bool {
 }
 
 #[inline]
-pub(crate) fn put_decimal(value: i128, scale: Scale, out: &mut Vec<u8>) {
-    let mag = value.unsigned_abs();
-    match u64::try_from(mag) {
-        Ok(mag) => numeric::put_u64(value < 0, mag, scale, out),
-        Err(_) => numeric::put_u128(value < 0, mag, scale, out),
+pub(crate) fn append_decimal(value: i128, scale: DecimalScale, out: &mut Vec<u8>) {
+    let magnitude = value.unsigned_abs();
+    match u64::try_from(magnitude) {
+        Ok(magnitude) => numeric::append_u64(value < 0, magnitude, scale, out),
+        Err(_) => numeric::append_u128(value < 0, magnitude, scale, out),
     }
 }
 
-/// Appends a value's length and its bytes. Callers see to it that the length fits 31 bits.
+/// Appends a value's length and its bytes. The caller ensures that the length fits 31 bits.
 #[inline]
-pub(crate) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn append_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
     out.extend_from_slice(bytes);
 }
 
-/// Appends a string or binary view. Values of up to twelve bytes stand in the view itself: they
-/// are copied with their unused bytes, which takes no call, and then cut.
+/// Appends a string or binary view. A view contains values of up to twelve bytes itself. Such a
+/// value is copied with the unused bytes, which needs no call, and then truncated.
 #[inline]
-fn put_view(view: u128, buffers: &[Buffer], out: &mut Vec<u8>) {
+fn append_view(view: u128, buffers: &[Buffer], out: &mut Vec<u8>) {
     let len = view as u32;
     if len <= 12 {
         let mut cell = view.to_le_bytes();
@@ -174,5 +177,5 @@ fn put_view(view: u128, buffers: &[Buffer], out: &mut Vec<u8>) {
     }
     let buffer = &buffers[(view >> 64) as u32 as usize];
     let start = (view >> 96) as usize;
-    put_bytes(&buffer[start..start + len as usize], out);
+    append_bytes(&buffer[start..start + len as usize], out);
 }

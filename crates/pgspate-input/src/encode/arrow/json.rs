@@ -1,8 +1,8 @@
-//! Nested values as compact JSON.
+//! Writes nested Arrow values as compact JSON.
 //!
-//! Spelled as PostgreSQL's own `to_json` spells the like: bytes as `"\\x0a"`, dates and times in
-//! ISO 8601, NaN and the infinities as strings. Decimals keep their digits, map keys become
-//! strings and the fields of a struct keep their order.
+//! The format is that of PostgreSQL's `to_json`: bytes as `"\\x0a"`, dates and times in ISO 8601,
+//! NaN and the infinities as strings. Decimals keep their digits, map keys become strings, and the
+//! fields of a struct keep their order.
 
 use std::io::Write as _;
 
@@ -11,12 +11,12 @@ use arrow_array::cast::AsArray;
 use arrow_schema::DataType;
 
 use super::array;
-use super::text::{Write, bytes, moments, scalar, write_hex};
+use super::text::{AppendText, bytes, date_time_writer, scalar_writer, write_hex};
 use super::{is_uuid, keys};
 
-/// The JSON of a column; a row that is NULL is `null`, and the writer says whether it was.
-/// `None` for a type that has no JSON here (unions).
-pub(crate) fn json<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
+/// Returns the JSON writer of a column. The writer writes NULL as `null` and returns false for
+/// NULL. Returns `None` for types without JSON (unions).
+pub(crate) fn json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<AppendText<'a>> {
     use DataType as D;
     Some(match array.data_type() {
         D::Struct(fields) => {
@@ -25,24 +25,24 @@ pub(crate) fn json<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
             for (field, column) in fields.iter().zip(parts.columns()) {
                 let mut name = Vec::new();
                 write_string(field.name().as_bytes(), &mut name);
-                writers.push((name, json(column.as_ref(), is_uuid(field))?));
+                writers.push((name, json_writer(column.as_ref(), is_uuid(field))?));
             }
-            nullable(array, move |row, out| write_struct(&writers, row, out))
+            json_value_writer(array, move |row, out| write_struct(&writers, row, out))
         }
         D::Map(entries, _) => {
             let map = array.as_map();
             let (offsets, entry) = (map.value_offsets(), map.entries());
             let DataType::Struct(fields) = entries.data_type() else { return None };
-            let key = json(entry.column(0).as_ref(), is_uuid(fields.first()?))?;
-            let value = json(entry.column(1).as_ref(), is_uuid(fields.get(1)?))?;
-            nullable(array, move |row, out| {
+            let key = json_writer(entry.column(0).as_ref(), is_uuid(fields.first()?))?;
+            let value = json_writer(entry.column(1).as_ref(), is_uuid(fields.get(1)?))?;
+            json_value_writer(array, move |row, out| {
                 let rows = offsets[row] as usize..offsets[row + 1] as usize;
                 write_map(&key, &value, rows, out);
             })
         }
         D::Dictionary(..) | D::RunEndEncoded(..) => {
             let (keys, values) = keys(array)?;
-            let write = json(values, uuid)?;
+            let write = json_writer(values, uuid)?;
             Box::new(move |row, out| match keys[row] {
                 -1 => {
                     out.extend_from_slice(b"null");
@@ -57,16 +57,16 @@ pub(crate) fn json<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
         }),
         list if array::child(list).is_some() => {
             let field = array::child(list)?;
-            let (child, rows) = array::open(array)?;
-            let item = json(child, is_uuid(field))?;
-            nullable(array, move |row, out| write_list(&item, rows(row), out))
+            let (child, rows) = array::child_column(array)?;
+            let item = json_writer(child, is_uuid(field))?;
+            json_value_writer(array, move |row, out| write_list(&item, rows(row), out))
         }
-        _ => leaf(array, uuid)?,
+        _ => scalar_json_writer(array, uuid)?,
     })
 }
 
-/// The JSON of a column of scalars.
-fn leaf<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
+/// Returns the JSON writer of a scalar column.
+fn scalar_json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<AppendText<'a>> {
     use DataType as D;
     Some(match array.data_type() {
         D::Boolean
@@ -81,10 +81,10 @@ fn leaf<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
         | D::Decimal32(..)
         | D::Decimal64(..)
         | D::Decimal128(..)
-        | D::Decimal256(..) => absent(scalar(array)?),
+        | D::Decimal256(..) => null_as_json(scalar_writer(array)?),
         D::Float16 | D::Float32 | D::Float64 => {
-            let write = scalar(array)?;
-            absent(Box::new(move |row, out| {
+            let write = scalar_writer(array)?;
+            null_as_json(Box::new(move |row, out| {
                 let start = out.len();
                 let some = write(row, out);
                 if matches!(out.get(start..), Some(b"NaN" | b"Infinity" | b"-Infinity")) {
@@ -95,18 +95,18 @@ fn leaf<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
             }))
         }
         D::Date32 | D::Date64 | D::Time32(_) | D::Time64(_) | D::Timestamp(..) => {
-            quoted(moments(array, 'T', "+00:00")?)
+            quoted_json(date_time_writer(array, 'T', "+00:00")?)
         }
-        D::Duration(_) | D::Interval(_) => quoted(scalar(array)?),
+        D::Duration(_) | D::Interval(_) => quoted_json(scalar_writer(array)?),
         D::Utf8 | D::LargeUtf8 | D::Utf8View => {
             let values = bytes(array)?;
-            nullable(array, move |row, out| {
+            json_value_writer(array, move |row, out| {
                 write_string(String::from_utf8_lossy(values(row)).as_bytes(), out);
             })
         }
         D::FixedSizeBinary(16) if uuid => {
             let values = bytes(array)?;
-            nullable(array, move |row, out| {
+            json_value_writer(array, move |row, out| {
                 out.push(b'"');
                 super::text::write_uuid(values(row), out);
                 out.push(b'"');
@@ -114,7 +114,7 @@ fn leaf<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
         }
         D::Binary | D::LargeBinary | D::BinaryView | D::FixedSizeBinary(_) => {
             let values = bytes(array)?;
-            nullable(array, move |row, out| {
+            json_value_writer(array, move |row, out| {
                 out.extend_from_slice(b"\"\\");
                 write_hex(values(row), out);
                 out.push(b'"');
@@ -124,7 +124,7 @@ fn leaf<'a>(array: &'a dyn Array, uuid: bool) -> Option<Write<'a>> {
     })
 }
 
-/// Whether [`json`] can spell a type.
+/// Returns whether [`json_writer`] supports a type.
 pub(crate) fn has_json(data_type: &DataType) -> bool {
     match data_type {
         DataType::Union(..) => false,
@@ -136,7 +136,7 @@ pub(crate) fn has_json(data_type: &DataType) -> bool {
     }
 }
 
-fn write_struct(writers: &[(Vec<u8>, Write<'_>)], row: usize, out: &mut Vec<u8>) {
+fn write_struct(writers: &[(Vec<u8>, AppendText<'_>)], row: usize, out: &mut Vec<u8>) {
     out.push(b'{');
     for (ordinal, (name, write)) in writers.iter().enumerate() {
         if ordinal > 0 {
@@ -149,7 +149,7 @@ fn write_struct(writers: &[(Vec<u8>, Write<'_>)], row: usize, out: &mut Vec<u8>)
     out.push(b'}');
 }
 
-fn write_list(item: &Write<'_>, rows: std::ops::Range<usize>, out: &mut Vec<u8>) {
+fn write_list(item: &AppendText<'_>, rows: std::ops::Range<usize>, out: &mut Vec<u8>) {
     out.push(b'[');
     for (ordinal, row) in rows.enumerate() {
         if ordinal > 0 {
@@ -160,7 +160,12 @@ fn write_list(item: &Write<'_>, rows: std::ops::Range<usize>, out: &mut Vec<u8>)
     out.push(b']');
 }
 
-fn write_map(key: &Write<'_>, value: &Write<'_>, rows: std::ops::Range<usize>, out: &mut Vec<u8>) {
+fn write_map(
+    key: &AppendText<'_>,
+    value: &AppendText<'_>,
+    rows: std::ops::Range<usize>,
+    out: &mut Vec<u8>,
+) {
     out.push(b'{');
     for (ordinal, row) in rows.enumerate() {
         if ordinal > 0 {
@@ -169,7 +174,7 @@ fn write_map(key: &Write<'_>, value: &Write<'_>, rows: std::ops::Range<usize>, o
         let start = out.len();
         key(row, out);
         if out.get(start) != Some(&b'"') {
-            // Numbers, and for the oddest of maps whole objects: their JSON is the key's text.
+            // A key that is a number or an object: the key is the text of its JSON.
             let text = out.split_off(start);
             write_string(&text, out);
         }
@@ -179,12 +184,16 @@ fn write_map(key: &Write<'_>, value: &Write<'_>, rows: std::ops::Range<usize>, o
     out.push(b'}');
 }
 
-fn nullable<'a>(array: &'a dyn Array, write: impl Fn(usize, &mut Vec<u8>) + 'a) -> Write<'a> {
-    absent(super::text::writer(array, write))
+/// Returns a JSON writer from a writer of values that are not NULL.
+fn json_value_writer<'a>(
+    array: &'a dyn Array,
+    write: impl Fn(usize, &mut Vec<u8>) + 'a,
+) -> AppendText<'a> {
+    null_as_json(super::text::with_nulls(array, write))
 }
 
-/// Makes NULL `null`.
-fn absent(write: Write<'_>) -> Write<'_> {
+/// Writes NULL as `null`.
+fn null_as_json(write: AppendText<'_>) -> AppendText<'_> {
     Box::new(move |row, out| {
         let some = write(row, out);
         if !some {
@@ -194,8 +203,9 @@ fn absent(write: Write<'_>) -> Write<'_> {
     })
 }
 
-fn quoted(write: Write<'_>) -> Write<'_> {
-    absent(Box::new(move |row, out| {
+/// Puts quotes around values, and writes NULL as `null`.
+fn quoted_json(write: AppendText<'_>) -> AppendText<'_> {
+    null_as_json(Box::new(move |row, out| {
         let start = out.len();
         out.push(b'"');
         if !write(row, out) {

@@ -1,23 +1,23 @@
-//! Arrow columns to binary COPY values, one file per family of types.
+//! Encodes Arrow columns as binary COPY values; one file per family of types.
 //!
-//! What a column becomes is decided once, by its Arrow type and the type of the table's column,
-//! and it is always the latter's bytes that are sent. A value that has no exact place there (out
-//! of range, a fraction for an integer, a ragged list) is left to the server as text, and so is
-//! every value of a column whose type has no exact encoder.
+//! The Arrow type and the type of the table's column decide the conversion, once per column. A
+//! value that the table's type cannot hold exactly (out of range, a fraction for an integer, a list
+//! that is not rectangular) is left to the server as text. So are all values of a column whose type
+//! has no exact encoder.
 //!
-//! Choices where there is no one obvious answer:
-//! - A timestamp with a zone goes into a column without one as its UTC wall clock.
-//! - float4 goes into float8 by value; floats go into numeric by their shortest digits.
+//! Conversions with more than one possible answer:
+//! - A timestamp with a zone in a timestamp column becomes its local time in UTC.
+//! - float4 becomes float8 by value; floats become numeric with their shortest digits.
 //! - Structs and maps become JSON, in json, jsonb and text columns. Lists become arrays, and JSON
 //!   in json, jsonb and text columns and in pgvector's types.
-//! - Bytes are text in any column but bytea. Sixteen bytes are a UUID in a uuid column.
+//! - Bytes are text in all columns except bytea. Sixteen bytes are a UUID in a uuid column.
 
 pub(crate) mod array;
 pub(crate) mod bytes;
 pub mod calendar;
 mod column;
+pub(crate) mod date_time;
 pub(crate) mod json;
-pub(crate) mod moment;
 pub(crate) mod number;
 pub(crate) mod numeric;
 mod schema;
@@ -31,53 +31,55 @@ use arrow_array::types::ArrowDictionaryKeyType;
 use arrow_array::{Array, downcast_integer};
 use arrow_schema::{DataType, Field};
 
-use self::array::{Spelling, unfold};
-use self::bytes::{Bytes, write_parquet_interval};
-use self::column::Cells;
-use self::moment::Moment;
-use self::number::Number;
-use self::tagged::Tagged;
-use self::text::{write_uuid, writer};
+use self::array::{ElementWriter, unfold};
+use self::bytes::{BytesTarget, write_parquet_interval};
+use self::column::BoundCells;
+use self::date_time::DateTimeType;
+use self::number::NumberType;
+use self::tagged::TaggedTarget;
+use self::text::{with_nulls, write_uuid};
 use super::field::FieldEncoder;
-use crate::json::{skip_space, value};
-use crate::types::{PgType, Session, TypeKind};
+use crate::json::{skip_space, value_end};
+use crate::types::{PgType, SessionSettings, TypeKind};
 
-pub use self::column::Column;
+pub use self::column::BoundColumn;
 pub use self::schema::schema_types;
 pub use self::tagged::{TaggedBuilder, tagged_field, write_tagged};
-pub use self::text::Write;
+pub use self::text::AppendText;
 pub use self::text::write_float8;
 
 /// Encodes one column of record batches for one column of a table.
 #[derive(Debug, Clone)]
 pub struct ColumnEncoder {
     data_type: DataType,
-    plan: Plan,
-    route: Route,
+    conversion: ColumnConversion,
+    route: ValueRoute,
     /// Whether the table's column is json or jsonb.
     is_json: bool,
 }
 
-/// Which way the values of a column go.
+/// The way from an Arrow value to the value in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Route {
-    /// From the Arrow value to the binary value.
+pub enum ValueRoute {
+    /// The Arrow value is encoded as the binary value.
     Direct,
-    /// Through their text, which is then encoded.
+    /// The value becomes text, and the text is encoded as the binary value.
     Text,
-    /// As text, for the server to read; with the reason.
+    /// The value is sent as text, and the server reads it. With the reason.
     Server(String),
 }
 
+/// How the values of a column are converted.
 #[derive(Debug, Clone)]
-enum Plan {
+enum ColumnConversion {
     Null,
-    Number(Number),
+    Number(NumberType),
     Bool,
-    Moment(Moment),
-    Bytes(Bytes),
-    Tagged(Box<Tagged>),
-    Keyed(Box<ColumnEncoder>),
+    Moment(DateTimeType),
+    Bytes(BytesTarget),
+    Tagged(Box<TaggedTarget>),
+    /// Dictionary or run-end encoded values, with the encoder of the values.
+    Dictionary(Box<ColumnEncoder>),
     List {
         item: Box<ColumnEncoder>,
         oid: u32,
@@ -86,7 +88,8 @@ enum Plan {
     Json {
         jsonb: bool,
     },
-    /// The value's text (JSON for nested values) through the encoder of text fields.
+    /// The value's text (JSON for nested values), encoded by the encoder of text fields. Without an
+    /// encoder, the text is left to the server.
     Text {
         encoder: Option<FieldEncoder>,
         json: bool,
@@ -99,52 +102,61 @@ const JSON: u32 = 114;
 const INTERVAL: u32 = 1186;
 const UUID: u32 = 2950;
 const JSONB: u32 = 3802;
-/// text, bpchar, varchar: types whose input function takes any text as it is.
+/// text, bpchar, varchar: types whose input function accepts any text unchanged.
 const TEXTS: [u32; 3] = [25, 1042, 1043];
 
-/// The key under which a field says which extension type it is.
+/// The metadata key of a field's extension type.
 pub(crate) const EXTENSION: &str = "ARROW:extension:name";
 /// The extension name given to Parquet's twelve-byte intervals.
 pub(crate) const PARQUET_INTERVAL: &str = "pgspate.parquet_interval";
 
 impl ColumnEncoder {
-    /// The encoder of a batch's column for a column of type `ty`, or the reason why the one cannot
-    /// become the other.
-    pub fn new(field: &Field, ty: &PgType, session: &Session) -> Result<ColumnEncoder, String> {
+    /// Returns the encoder of a batch's column for a table's column of type `ty`.
+    ///
+    /// # Errors
+    /// The reason why the conversion is impossible.
+    pub fn new(
+        field: &Field,
+        ty: &PgType,
+        session: &SessionSettings,
+    ) -> Result<ColumnEncoder, String> {
         let data_type = field.data_type();
-        let (plan, route) = match data_type {
-            DataType::Null => (Plan::Null, Route::Direct),
+        let (conversion, route) = match data_type {
+            DataType::Null => (ColumnConversion::Null, ValueRoute::Direct),
             DataType::Dictionary(_, values) => {
                 let values = Field::clone(field).with_data_type(values.as_ref().clone());
-                keyed(ColumnEncoder::new(&values, ty, session)?)
+                dictionary(ColumnEncoder::new(&values, ty, session)?)
             }
-            DataType::RunEndEncoded(_, values) => keyed(ColumnEncoder::new(values, ty, session)?),
+            DataType::RunEndEncoded(_, values) => {
+                dictionary(ColumnEncoder::new(values, ty, session)?)
+            }
             DataType::Union(..) => {
-                return Err("unions have no counterpart in PostgreSQL".to_owned());
+                return Err("PostgreSQL has no type for unions".to_owned());
             }
-            _ => plan(field, ty, session)?,
+            _ => plan_conversion(field, ty, session)?,
         };
         let is_json = matches!(ty.base().oid, JSON | JSONB);
-        Ok(ColumnEncoder { data_type: data_type.clone(), plan, route, is_json })
+        Ok(ColumnEncoder { data_type: data_type.clone(), conversion, route, is_json })
     }
 
-    /// Which way the column's values go.
-    pub fn route(&self) -> &Route {
+    /// Returns the way of the column's values.
+    pub fn route(&self) -> &ValueRoute {
         &self.route
     }
 
-    /// The Arrow type that it was made for.
+    /// Returns the Arrow type of the encoder's columns.
     pub fn data_type(&self) -> &DataType {
         &self.data_type
     }
 
-    /// Whether each value says itself what it is.
+    /// Returns whether this is the encoder of a tagged column.
     pub fn is_tagged(&self) -> bool {
-        matches!(self.plan, Plan::Tagged(_))
+        matches!(self.conversion, ColumnConversion::Tagged(_))
     }
 
-    /// Appends a text of the column's as JSON that is loaded as the same value again, or refused
-    /// again: a string that is no JSON would be taken by a json column.
+    /// Appends a value's text as JSON. Loading that JSON gives the same value, or the same
+    /// rejection. In a json column, a text that is not JSON gets a prefix: as a JSON string it
+    /// would be accepted.
     pub(crate) fn append_json(&self, text: &[u8], out: &mut Vec<u8>) {
         let is_plain = self.data_type.is_numeric() || self.data_type == DataType::Boolean;
         if (self.is_json || is_plain) && is_json(text) {
@@ -157,48 +169,56 @@ impl ColumnEncoder {
         json::write_string(text, out);
     }
 
-    /// Binds the encoder to a batch's column. `None` when the column is not of the type that the
-    /// encoder was made for.
-    pub fn bind<'a>(&'a self, array: &'a dyn Array) -> Option<Column<'a>> {
+    /// Binds the encoder to a batch's column. Returns `None` if the column has another type than
+    /// [`ColumnEncoder::data_type`].
+    pub fn bind<'a>(&'a self, array: &'a dyn Array) -> Option<BoundColumn<'a>> {
         if *array.data_type() != self.data_type {
             return None;
         }
-        let cells = match &self.plan {
-            Plan::Null => Cells::Null,
-            Plan::Number(to) => number::bind(array, *to)?,
-            Plan::Moment(to) => moment::bind(array, *to)?,
-            Plan::Bytes(to) => bytes::bind(array, to)?,
-            Plan::Tagged(to) => tagged::bind(array, to)?,
-            Plan::Bool => {
+        let cells = match &self.conversion {
+            ColumnConversion::Null => BoundCells::Null,
+            ColumnConversion::Number(to) => number::bind(array, *to)?,
+            ColumnConversion::Moment(to) => date_time::bind(array, *to)?,
+            ColumnConversion::Bytes(to) => bytes::bind(array, to)?,
+            ColumnConversion::Tagged(to) => tagged::bind(array, to)?,
+            ColumnConversion::Bool => {
                 let values = array.as_boolean();
-                Cells::Other(Box::new(move |row, out| bytes::put_bool(values.value(row), out)))
+                BoundCells::Other(Box::new(move |row, out| {
+                    bytes::append_bool(values.value(row), out)
+                }))
             }
-            Plan::Keyed(inner) => {
+            ColumnConversion::Dictionary(inner) => {
                 let (keys, values) = keys(array)?;
-                Cells::Keyed(keys, Box::new(inner.bind(values)?))
+                BoundCells::Dictionary(keys, Box::new(inner.bind(values)?))
             }
-            Plan::List { item, oid, .. } => {
+            ColumnConversion::List { item, oid, .. } => {
                 let lists = unfold(array);
                 let items = item.bind(lists.leaf)?;
                 let oid = *oid;
-                Cells::Other(Box::new(move |row, out| lists.put(row, &items, oid, out)))
+                BoundCells::Other(Box::new(move |row, out| lists.append(row, &items, oid, out)))
             }
-            Plan::Json { jsonb } => {
-                let write = json::json(array, false)?;
+            ColumnConversion::Json { jsonb } => {
+                let write = json::json_writer(array, false)?;
                 let text = RefCell::new(Vec::new());
                 let jsonb = *jsonb;
-                Cells::Other(Box::new(move |row, out| {
+                BoundCells::Other(Box::new(move |row, out| {
                     let mut text = text.borrow_mut();
                     text.clear();
                     write(row, &mut text);
-                    if jsonb { bytes::put_jsonb(&text, out) } else { bytes::put_short(&text, out) }
+                    if jsonb {
+                        bytes::append_jsonb(&text, out)
+                    } else {
+                        bytes::append_checked_bytes(&text, out)
+                    }
                 }))
             }
-            Plan::Text { encoder: None, .. } => Cells::Server(self.text(array)?),
-            Plan::Text { encoder: Some(encoder), .. } => {
-                let write = self.text(array)?;
+            ColumnConversion::Text { encoder: None, .. } => {
+                BoundCells::Server(self.text_writer(array)?)
+            }
+            ColumnConversion::Text { encoder: Some(encoder), .. } => {
+                let write = self.text_writer(array)?;
                 let text = RefCell::new(Vec::new());
-                Cells::Other(Box::new(move |row, out| {
+                BoundCells::Other(Box::new(move |row, out| {
                     let mut text = text.borrow_mut();
                     text.clear();
                     write(row, &mut text);
@@ -206,150 +226,181 @@ impl ColumnEncoder {
                 }))
             }
         };
-        let keyed = matches!(cells, Cells::Keyed(..) | Cells::Null | Cells::Server(_));
+        let keyed =
+            matches!(cells, BoundCells::Dictionary(..) | BoundCells::Null | BoundCells::Server(_));
         let nulls = array.nulls().filter(|nulls| !keyed && nulls.null_count() > 0);
-        Some(Column { nulls, cells })
+        Some(BoundColumn { nulls, cells })
     }
 
-    /// The text of a batch's column in the spelling that the table's column takes, unescaped.
-    pub(crate) fn text<'a>(&'a self, array: &'a dyn Array) -> Option<Write<'a>> {
+    /// Returns the text writer of a batch's column, for the input function of the table's column.
+    pub(crate) fn text_writer<'a>(&'a self, array: &'a dyn Array) -> Option<AppendText<'a>> {
         if *array.data_type() != self.data_type {
             return None;
         }
-        match &self.plan {
-            Plan::Bytes(to) => {
-                let copied = matches!(to, Bytes::Copy);
+        match &self.conversion {
+            ColumnConversion::Bytes(to) => {
+                let copied = matches!(to, BytesTarget::Copy);
                 let is_bytes = !matches!(
                     self.data_type,
                     DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
                 );
-                bytes::text(array, to, copied && is_bytes)
+                bytes::text_writer(array, to, copied && is_bytes)
             }
-            Plan::Keyed(inner) => {
+            ColumnConversion::Dictionary(inner) => {
                 let (keys, values) = keys(array)?;
-                let write = inner.text(values)?;
+                let write = inner.text_writer(values)?;
                 Some(Box::new(move |row, out| match keys[row] {
                     -1 => false,
                     key => write(key as usize, out),
                 }))
             }
-            Plan::List { item, delimiter, .. } => {
+            ColumnConversion::List { item, delimiter, .. } => {
                 let lists = unfold(array);
-                let spelling = Spelling { write: item.text(lists.leaf)?, delimiter: *delimiter };
-                Some(writer(array, move |row, out| lists.spell(0, row, &spelling, out)))
+                let spelling =
+                    ElementWriter { write: item.text_writer(lists.leaf)?, delimiter: *delimiter };
+                Some(with_nulls(array, move |row, out| lists.write_literal(0, row, &spelling, out)))
             }
-            Plan::Json { .. } | Plan::Text { json: true, .. } => json::json(array, false),
-            Plan::Number(to) => number::text(array, *to),
-            Plan::Tagged(_) => tagged::text(array),
-            _ => text::scalar(array),
+            ColumnConversion::Json { .. } | ColumnConversion::Text { json: true, .. } => {
+                json::json_writer(array, false)
+            }
+            ColumnConversion::Number(to) => number::text_writer(array, *to),
+            ColumnConversion::Tagged(_) => tagged::text_writer(array),
+            _ => text::scalar_writer(array),
         }
     }
 }
 
-/// Whether a text is one JSON value.
+/// Returns whether a text is exactly one JSON value.
 fn is_json(text: &[u8]) -> bool {
-    let parsed = value(text, skip_space(text, 0), &mut Vec::new());
+    let parsed = value_end(text, skip_space(text, 0), &mut Vec::new());
     let is_whole = |(_, end)| skip_space(text, end) == text.len();
     std::str::from_utf8(text).is_ok() && parsed.is_ok_and(is_whole)
 }
 
-fn keyed(inner: ColumnEncoder) -> (Plan, Route) {
+fn dictionary(inner: ColumnEncoder) -> (ColumnConversion, ValueRoute) {
     let route = inner.route.clone();
-    (Plan::Keyed(Box::new(inner)), route)
+    (ColumnConversion::Dictionary(Box::new(inner)), route)
 }
 
-/// Chooses the plan for a type that is neither null nor encoded.
-fn plan(field: &Field, ty: &PgType, session: &Session) -> Result<(Plan, Route), String> {
+/// Chooses the conversion for a type that is neither null nor dictionary or run-end encoded.
+fn plan_conversion(
+    field: &Field,
+    ty: &PgType,
+    session: &SessionSettings,
+) -> Result<(ColumnConversion, ValueRoute), String> {
     use DataType as D;
     let data_type = field.data_type();
     let base = ty.base();
     let oid = if base.kind == TypeKind::Base { base.oid } else { 0 };
-    let number = Number::of(oid, session.server_version);
-    let impossible = || Err(format!("{data_type} cannot become {}", ty.name));
+    let number = NumberType::of(oid, session.server_version);
+    let impossible = || Err(format!("{data_type} cannot be converted to {}", ty.name));
     match data_type {
         D::Utf8 | D::LargeUtf8 | D::Utf8View => {
-            strings(ty, oid, session).map(|(to, route)| (Plan::Bytes(to), route))
+            plan_strings(ty, oid, session).map(|(to, route)| (ColumnConversion::Bytes(to), route))
         }
         D::LargeBinary if tagged::is_tagged(field) => {
-            let (text, route) = strings(ty, oid, session)?;
-            Ok((Plan::Tagged(Box::new(Tagged::of(ty, session, text))), route))
+            let (text, route) = plan_strings(ty, oid, session)?;
+            Ok((ColumnConversion::Tagged(Box::new(TaggedTarget::of(ty, session, text))), route))
         }
         D::Binary | D::LargeBinary | D::BinaryView | D::FixedSizeBinary(_) => {
-            binary(field, ty, oid, session)
+            plan_binary(field, ty, oid, session)
         }
         D::Struct(_) | D::Map(..) => match oid {
-            JSON | JSONB => nested_json(data_type, oid, session),
-            _ if TEXTS.contains(&oid) => nested_text(data_type, ty, session),
+            JSON | JSONB => plan_nested_json(data_type, oid, session),
+            _ if TEXTS.contains(&oid) => plan_nested_text(data_type, ty, session),
             _ => impossible(),
         },
-        _ if array::child(data_type).is_some() => list(field, ty, oid, session),
+        _ if array::child(data_type).is_some() => plan_list(field, ty, oid, session),
         D::Boolean if number.is_some() => impossible(),
-        D::Boolean if oid == BOOL => Ok((Plan::Bool, Route::Direct)),
+        D::Boolean if oid == BOOL => Ok((ColumnConversion::Bool, ValueRoute::Direct)),
         _ if matches!(base.kind, TypeKind::Array(..)) || oid == BYTEA => impossible(),
         _ if data_type.is_numeric() => match number {
-            Some(to) => Ok((Plan::Number(to), Route::Direct)),
-            None => Ok(via_text(ty, session, false)),
+            Some(to) => Ok((ColumnConversion::Number(to), ValueRoute::Direct)),
+            None => Ok(plan_via_text(ty, session, false)),
         },
         _ if number.is_some() => impossible(),
-        _ => Ok(match Moment::of(data_type, oid, session) {
-            Some(Ok(to)) => (Plan::Moment(to), Route::Direct),
-            Some(Err(reason)) => (Plan::Text { encoder: None, json: false }, Route::Server(reason)),
-            None => via_text(ty, session, false),
+        _ => Ok(match DateTimeType::of(data_type, oid, session) {
+            Some(Ok(to)) => (ColumnConversion::Moment(to), ValueRoute::Direct),
+            Some(Err(reason)) => {
+                (ColumnConversion::Text { encoder: None, json: false }, ValueRoute::Server(reason))
+            }
+            None => plan_via_text(ty, session, false),
         }),
     }
 }
 
-/// Through the value's text, by the field encoder or by the server.
-fn via_text(ty: &PgType, session: &Session, json: bool) -> (Plan, Route) {
+/// Converts by way of the value's text, which the field encoder or the server reads.
+fn plan_via_text(
+    ty: &PgType,
+    session: &SessionSettings,
+    json: bool,
+) -> (ColumnConversion, ValueRoute) {
     match FieldEncoder::new(ty, session) {
-        Ok(encoder) => (Plan::Text { encoder: Some(encoder), json }, Route::Text),
-        Err(reason) => (Plan::Text { encoder: None, json }, Route::Server(reason)),
+        Ok(encoder) => (ColumnConversion::Text { encoder: Some(encoder), json }, ValueRoute::Text),
+        Err(reason) => (ColumnConversion::Text { encoder: None, json }, ValueRoute::Server(reason)),
     }
 }
 
-fn strings(ty: &PgType, oid: u32, session: &Session) -> Result<(Bytes, Route), String> {
-    utf8(session)?;
+fn plan_strings(
+    ty: &PgType,
+    oid: u32,
+    session: &SessionSettings,
+) -> Result<(BytesTarget, ValueRoute), String> {
+    check_utf8(session)?;
     Ok(match oid {
-        JSON => (Bytes::Copy, Route::Direct),
-        JSONB => (Bytes::Jsonb, Route::Direct),
-        _ if TEXTS.contains(&oid) => (Bytes::Copy, Route::Direct),
+        JSON => (BytesTarget::Copy, ValueRoute::Direct),
+        JSONB => (BytesTarget::Jsonb, ValueRoute::Direct),
+        _ if TEXTS.contains(&oid) => (BytesTarget::Copy, ValueRoute::Direct),
         _ => match FieldEncoder::new(ty, session) {
-            Ok(encoder) => (Bytes::Field(encoder), Route::Text),
-            Err(reason) => (Bytes::Server, Route::Server(reason)),
+            Ok(encoder) => (BytesTarget::Field(encoder), ValueRoute::Text),
+            Err(reason) => (BytesTarget::Server, ValueRoute::Server(reason)),
         },
     })
 }
 
-fn binary(
+fn plan_binary(
     field: &Field,
     ty: &PgType,
     oid: u32,
-    session: &Session,
-) -> Result<(Plan, Route), String> {
+    session: &SessionSettings,
+) -> Result<(ColumnConversion, ValueRoute), String> {
     let encoder = || FieldEncoder::new(ty, session);
     let is_interval = field.metadata().get(EXTENSION).is_some_and(|name| name == PARQUET_INTERVAL);
     Ok(match oid {
-        BYTEA => (Plan::Bytes(Bytes::Copy), Route::Direct),
-        UUID => (Plan::Bytes(Bytes::Uuid(encoder().ok())), Route::Direct),
-        INTERVAL if is_interval => (Plan::Bytes(Bytes::Interval), Route::Direct),
-        // A text column shows what the bytes stand for.
-        _ if is_uuid(field) && TEXTS.contains(&oid) => {
-            (Plan::Bytes(Bytes::Spelled(encoder()?, write_uuid)), Route::Text)
+        BYTEA => (ColumnConversion::Bytes(BytesTarget::Copy), ValueRoute::Direct),
+        UUID => (ColumnConversion::Bytes(BytesTarget::Uuid(encoder().ok())), ValueRoute::Direct),
+        INTERVAL if is_interval => {
+            (ColumnConversion::Bytes(BytesTarget::Interval), ValueRoute::Direct)
         }
-        _ if is_interval && TEXTS.contains(&oid) => {
-            (Plan::Bytes(Bytes::Spelled(encoder()?, write_parquet_interval)), Route::Text)
-        }
+        // A text column gets the text of the UUID or interval.
+        _ if is_uuid(field) && TEXTS.contains(&oid) => (
+            ColumnConversion::Bytes(BytesTarget::Converted(encoder()?, write_uuid)),
+            ValueRoute::Text,
+        ),
+        _ if is_interval && TEXTS.contains(&oid) => (
+            ColumnConversion::Bytes(BytesTarget::Converted(encoder()?, write_parquet_interval)),
+            ValueRoute::Text,
+        ),
         _ => {
-            utf8(session)?;
+            check_utf8(session)?;
             match encoder() {
-                Ok(encoder) => (Plan::Bytes(Bytes::Field(encoder)), Route::Text),
-                Err(reason) => (Plan::Bytes(Bytes::Server), Route::Server(reason)),
+                Ok(encoder) => {
+                    (ColumnConversion::Bytes(BytesTarget::Field(encoder)), ValueRoute::Text)
+                }
+                Err(reason) => {
+                    (ColumnConversion::Bytes(BytesTarget::Server), ValueRoute::Server(reason))
+                }
             }
         }
     })
 }
 
-fn list(field: &Field, ty: &PgType, oid: u32, session: &Session) -> Result<(Plan, Route), String> {
+fn plan_list(
+    field: &Field,
+    ty: &PgType,
+    oid: u32,
+    session: &SessionSettings,
+) -> Result<(ColumnConversion, ValueRoute), String> {
     let data_type = field.data_type();
     if let TypeKind::Array(element, delimiter) = &ty.base().kind {
         let mut leaf = field;
@@ -359,38 +410,42 @@ fn list(field: &Field, ty: &PgType, oid: u32, session: &Session) -> Result<(Plan
         let item = ColumnEncoder::new(leaf, element, session)?;
         let route = item.route.clone();
         let (oid, delimiter) = (element.oid, *delimiter);
-        return Ok((Plan::List { item: Box::new(item), oid, delimiter }, route));
+        return Ok((ColumnConversion::List { item: Box::new(item), oid, delimiter }, route));
     }
     let is_vector = ["vector", "halfvec"].iter().any(|name| ty.base().name.starts_with(name));
     match oid {
-        JSON | JSONB => nested_json(data_type, oid, session),
-        _ if TEXTS.contains(&oid) || is_vector => nested_text(data_type, ty, session),
-        _ => Err(format!("{data_type} cannot become {}", ty.name)),
+        JSON | JSONB => plan_nested_json(data_type, oid, session),
+        _ if TEXTS.contains(&oid) || is_vector => plan_nested_text(data_type, ty, session),
+        _ => Err(format!("{data_type} cannot be converted to {}", ty.name)),
     }
 }
 
-fn nested_json(data_type: &DataType, oid: u32, session: &Session) -> Result<(Plan, Route), String> {
-    utf8(session)?;
+fn plan_nested_json(
+    data_type: &DataType,
+    oid: u32,
+    session: &SessionSettings,
+) -> Result<(ColumnConversion, ValueRoute), String> {
+    check_utf8(session)?;
     if !json::has_json(data_type) {
-        return Err(format!("{data_type} has no JSON"));
+        return Err(format!("{data_type} cannot be converted to JSON"));
     }
-    Ok((Plan::Json { jsonb: oid == JSONB }, Route::Direct))
+    Ok((ColumnConversion::Json { jsonb: oid == JSONB }, ValueRoute::Direct))
 }
 
-fn nested_text(
+fn plan_nested_text(
     data_type: &DataType,
     ty: &PgType,
-    session: &Session,
-) -> Result<(Plan, Route), String> {
-    utf8(session)?;
+    session: &SessionSettings,
+) -> Result<(ColumnConversion, ValueRoute), String> {
+    check_utf8(session)?;
     if !json::has_json(data_type) {
-        return Err(format!("{data_type} has no JSON"));
+        return Err(format!("{data_type} cannot be converted to JSON"));
     }
-    Ok(via_text(ty, session, true))
+    Ok(plan_via_text(ty, session, true))
 }
 
-/// Arrow strings are UTF-8 and are sent as they are.
-fn utf8(session: &Session) -> Result<(), String> {
+/// Checks that the server expects UTF-8, because Arrow strings are sent unchanged.
+fn check_utf8(session: &SessionSettings) -> Result<(), String> {
     let is_utf8 = |name: &str| {
         ["utf8", "utf-8", "unicode"].iter().any(|known| name.eq_ignore_ascii_case(known))
     };
@@ -402,13 +457,14 @@ fn utf8(session: &Session) -> Result<(), String> {
     Err(format!("Arrow strings are UTF-8, but client_encoding is {client}"))
 }
 
-/// Whether a field's sixteen bytes are marked as a UUID.
+/// Returns whether a field is marked as a UUID of sixteen bytes.
 pub(crate) fn is_uuid(field: &Field) -> bool {
     *field.data_type() == DataType::FixedSizeBinary(16)
         && field.metadata().get(EXTENSION).is_some_and(|name| name == "arrow.uuid")
 }
 
-/// The row of an encoded column's values that each of its rows stands for, -1 for NULL.
+/// Returns, for each row of a dictionary or run-end encoded column, the row of its value, or -1 for
+/// NULL; and the column of the values.
 pub(crate) fn keys(array: &dyn Array) -> Option<(Vec<i64>, &dyn Array)> {
     fn dictionary<K: ArrowDictionaryKeyType<Native: Into<i128>>>(
         array: &dyn Array,

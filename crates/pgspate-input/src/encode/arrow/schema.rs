@@ -1,11 +1,12 @@
-//! The columns of a table that `--create` makes for an Arrow schema.
+//! The columns of a table that `--create` creates for an Arrow schema.
 
 use arrow_schema::{DataType, Field, Schema};
 
 use super::{EXTENSION, PARQUET_INTERVAL, array, is_uuid};
 
-/// Name and SQL type of each column that a table for `schema` should have. Every type holds every
-/// value of its Arrow type but for what PostgreSQL has no place for (dates beyond its calendar).
+/// Returns name and SQL type of each column of a table for `schema`. Each SQL type can hold all
+/// values of its Arrow type, except values that no PostgreSQL type can hold (dates out of its
+/// range).
 pub fn schema_types(schema: &Schema) -> Vec<(String, String)> {
     schema.fields().iter().map(|field| (field.name().clone(), sql_type(field))).collect()
 }
@@ -41,7 +42,7 @@ fn sql_type(field: &Field) -> String {
         D::RunEndEncoded(_, values) => return sql_type(values),
         D::Struct(_) | D::Map(..) | D::Union(..) => "jsonb",
         list => match array::child(list) {
-            // A list of lists need not be a box, and a PostgreSQL array must be one.
+            // A PostgreSQL array must be rectangular; a list of lists may not be.
             Some(child) if is_scalar(child.data_type()) => return format!("{}[]", sql_type(child)),
             _ => "jsonb",
         },
@@ -57,8 +58,8 @@ fn is_scalar(data_type: &DataType) -> bool {
     }
 }
 
-/// numeric with a modifier. A negative scale is whole numbers with zeros at their end, and numeric
-/// took negative scales only from PostgreSQL 15 on.
+/// Returns numeric with precision and scale. PostgreSQL supports negative scales only since version
+/// 15, so a negative scale becomes a larger precision.
 fn numeric(precision: u8, scale: i8) -> String {
     let precision = i32::from(precision);
     let scale = i32::from(scale);
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_family_has_its_type() {
+    fn each_arrow_type_has_an_sql_type() {
         let item = |data_type| Arc::new(Field::new("item", data_type, true));
         for (data_type, sql) in [
             (DataType::Int8, "smallint"),

@@ -1,8 +1,9 @@
-//! Columns whose values say themselves what they are: rows of programs in languages with classes.
+//! Tagged columns: each value carries its own type. Rows from Python become such columns.
 //!
-//! Such a column is bytes to Arrow: a tag, then a number, a moment or a text. What the table's
-//! column holds natively is copied; anything else becomes the text by which its input function
-//! takes it, so that a value means the same in every column, whatever its neighbours are.
+//! For Arrow a tagged column is bytes: a tag byte, then a number, a date, a timestamp or a text. If
+//! the table's column has the tag's type, the value is copied. Otherwise the value becomes text for
+//! the column's input function. So a value means the same, whatever the other values of the column
+//! are.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,45 +15,45 @@ use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field};
 
 use super::EXTENSION;
-use super::bytes::{Bytes, put_jsonb, put_short};
+use super::bytes::{BytesTarget, append_checked_bytes, append_jsonb};
 use super::calendar;
-use super::column::{Cells, put_date, put_micros, put4};
-use super::text::{Write, write_float8, writer};
+use super::column::{BoundCells, append_date, append_fixed, append_timestamp};
+use super::text::{AppendText, with_nulls, write_float8};
 use crate::encode::field::FieldEncoder;
-use crate::types::{PgType, Session, TypeKind};
+use crate::types::{PgType, SessionSettings, TypeKind};
 
-/// The extension name of such a column.
+/// The extension name of tagged columns.
 const NAME: &str = "pgspate.tagged";
 
 const TEXT: u8 = 0;
 const INT: u8 = 1;
 const FLOAT: u8 = 2;
 const DATE: u8 = 3;
-const STAMP: u8 = 4;
-const INSTANT: u8 = 5;
+const TIMESTAMP: u8 = 4;
+const TIMESTAMPTZ: u8 = 5;
 
-/// What a column of the table holds as it is.
+/// The type of the table's column, if tagged values can be copied into the column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Native {
+enum NativeType {
     Int2,
     Int4,
     Int8,
     Float8,
     Date,
-    Stamp,
-    Instant,
-    /// Nothing but text.
+    Timestamp,
+    Timestamptz,
+    /// Values are never copied, always encoded from their text.
     None,
 }
 
-/// What the values of a column become.
+/// How the values of a tagged column are encoded.
 #[derive(Debug, Clone)]
-pub(crate) struct Tagged {
-    native: Native,
-    text: Bytes,
+pub(crate) struct TaggedTarget {
+    native: NativeType,
+    text: BytesTarget,
 }
 
-/// Makes the column of a batch, value by value.
+/// Builds a tagged column, value by value.
 #[derive(Debug)]
 pub struct TaggedBuilder {
     values: Vec<u8>,
@@ -60,21 +61,21 @@ pub struct TaggedBuilder {
     nulls: NullBufferBuilder,
 }
 
-/// The field of such a column.
+/// Returns the field of a tagged column.
 pub fn tagged_field(name: &str) -> Field {
     let metadata = HashMap::from([(EXTENSION.to_owned(), NAME.to_owned())]);
     Field::new(name, DataType::LargeBinary, true).with_metadata(metadata)
 }
 
-/// Appends the text of a value of such a column, as its column's input function takes it.
+/// Appends the text of a tagged value, as the input function of its column reads it.
 pub fn write_tagged(value: &[u8], out: &mut Vec<u8>) {
     let Some((tag, rest)) = value.split_first() else { return };
     match (*tag, long(rest)) {
         (INT, Some(value)) => write_int(value, out),
         (FLOAT, Some(bits)) => write_float8(f64::from_bits(bits as u64), out),
         (DATE, Some(days)) => drop(calendar::write_date(days, out)),
-        (STAMP, Some(micros)) => write_micros(micros, "", out),
-        (INSTANT, Some(micros)) => write_micros(micros, "+00", out),
+        (TIMESTAMP, Some(micros)) => write_micros(micros, "", out),
+        (TIMESTAMPTZ, Some(micros)) => write_micros(micros, "+00", out),
         _ => out.extend_from_slice(rest),
     }
 }
@@ -93,7 +94,7 @@ impl TaggedBuilder {
         self.nulls.append_null();
     }
 
-    /// Appends a text as the column's input function takes it.
+    /// Appends a text, as the column's input function reads it.
     #[inline]
     pub fn text(&mut self, text: &str) {
         self.values.push(TEXT);
@@ -107,7 +108,7 @@ impl TaggedBuilder {
         self.long(INT, value);
     }
 
-    /// Appends a double, which is spelled by its shortest digits.
+    /// Appends a double. Its text has the fewest digits that give the same value.
     #[inline]
     pub fn float(&mut self, value: f64) {
         self.long(FLOAT, value.to_bits() as i64);
@@ -119,32 +120,32 @@ impl TaggedBuilder {
         self.long(DATE, days);
     }
 
-    /// Appends a moment without a zone, in microseconds since 1970.
+    /// Appends a timestamp without time zone, in microseconds since 1970.
     #[inline]
-    pub fn stamp(&mut self, micros: i64) {
-        self.long(STAMP, micros);
+    pub fn timestamp(&mut self, micros: i64) {
+        self.long(TIMESTAMP, micros);
     }
 
-    /// Appends a moment of all zones, in microseconds since 1970 in UTC.
+    /// Appends a timestamp with time zone, in microseconds since 1970 UTC.
     #[inline]
-    pub fn instant(&mut self, micros: i64) {
-        self.long(INSTANT, micros);
+    pub fn timestamptz(&mut self, micros: i64) {
+        self.long(TIMESTAMPTZ, micros);
     }
 
-    /// Bytes of the values so far.
+    /// Returns the size of all appended values in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the appended values have no bytes.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The column, of as many rows as values were appended. The next one is begun.
+    /// Returns the column of all appended values, and begins the next column.
     pub fn finish(&mut self) -> ArrayRef {
-        // The next batch will be about as large: what it grows by is not copied then.
+        // The next batch is probably as large, so its buffers get this capacity at once.
         let (bytes, rows) = (self.values.len(), self.ends.len());
         let values = std::mem::replace(&mut self.values, Vec::with_capacity(bytes + bytes / 8));
         let ends = std::mem::replace(&mut self.ends, Vec::with_capacity(rows));
@@ -168,91 +169,94 @@ impl TaggedBuilder {
     }
 }
 
-/// Whether a field is of such a column.
+/// Returns whether a field is that of a tagged column.
 pub(crate) fn is_tagged(field: &Field) -> bool {
     *field.data_type() == DataType::LargeBinary
         && field.metadata().get(EXTENSION).is_some_and(|name| name == NAME)
 }
 
-impl Tagged {
-    /// What a column becomes for a column of type `ty`, whose texts become `text`.
-    pub(crate) fn of(ty: &PgType, session: &Session, text: Bytes) -> Tagged {
+impl TaggedTarget {
+    /// Returns how a tagged column is encoded for a column of type `ty`; texts are encoded as
+    /// `text`.
+    pub(crate) fn of(ty: &PgType, session: &SessionSettings, text: BytesTarget) -> TaggedTarget {
         let base = ty.base();
-        // A type without an encoder has other binary forms on some servers.
+        // A type without an encoder has another binary form on some servers.
         let is_known = base.kind == TypeKind::Base && FieldEncoder::new(ty, session).is_ok();
         let native = match base.oid {
-            _ if !is_known => Native::None,
-            20 => Native::Int8,
-            21 => Native::Int2,
-            23 => Native::Int4,
-            701 => Native::Float8,
-            1082 => Native::Date,
-            1114 => Native::Stamp,
-            1184 => Native::Instant,
-            _ => Native::None,
+            _ if !is_known => NativeType::None,
+            20 => NativeType::Int8,
+            21 => NativeType::Int2,
+            23 => NativeType::Int4,
+            701 => NativeType::Float8,
+            1082 => NativeType::Date,
+            1114 => NativeType::Timestamp,
+            1184 => NativeType::Timestamptz,
+            _ => NativeType::None,
         };
-        Tagged { native, text }
+        TaggedTarget { native, text }
     }
 
-    /// Appends the length and the binary form of a value, or says no.
+    /// Appends the length and the binary form of a value. Returns false if the value is left to the
+    /// server.
     #[inline]
-    fn put(&self, value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) -> bool {
+    fn append(&self, value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) -> bool {
         let Some((tag, rest)) = value.split_first() else { return false };
         if *tag == TEXT {
-            return self.put_text(rest, out);
+            return self.append_text(rest, out);
         }
         if let Some(value) = long(rest) {
-            let is_whole = match (*tag, self.native) {
-                (INT, Native::Int8) => put(value.to_be_bytes(), out),
-                (INT, Native::Int4) => {
-                    i32::try_from(value).is_ok_and(|value| put(value.to_be_bytes(), out))
-                }
-                (INT, Native::Int2) => {
-                    i16::try_from(value).is_ok_and(|value| put(value.to_be_bytes(), out))
-                }
-                (FLOAT, Native::Float8) => put(value.to_be_bytes(), out),
-                (DATE, Native::Date) => put_date(value, out),
-                (STAMP, Native::Stamp) | (INSTANT, Native::Instant) => put_micros(value, out),
-                _ => false,
-            };
-            if is_whole {
+            let is_copied =
+                match (*tag, self.native) {
+                    (INT, NativeType::Int8) => append_whole(value.to_be_bytes(), out),
+                    (INT, NativeType::Int4) => i32::try_from(value)
+                        .is_ok_and(|value| append_whole(value.to_be_bytes(), out)),
+                    (INT, NativeType::Int2) => i16::try_from(value)
+                        .is_ok_and(|value| append_whole(value.to_be_bytes(), out)),
+                    (FLOAT, NativeType::Float8) => append_whole(value.to_be_bytes(), out),
+                    (DATE, NativeType::Date) => append_date(value, out),
+                    (TIMESTAMP, NativeType::Timestamp) | (TIMESTAMPTZ, NativeType::Timestamptz) => {
+                        append_timestamp(value, out)
+                    }
+                    _ => false,
+                };
+            if is_copied {
                 return true;
             }
         }
         scratch.clear();
         write_tagged(value, scratch);
-        self.put_text(scratch, out)
+        self.append_text(scratch, out)
     }
 
     #[inline]
-    fn put_text(&self, text: &[u8], out: &mut Vec<u8>) -> bool {
+    fn append_text(&self, text: &[u8], out: &mut Vec<u8>) -> bool {
         match &self.text {
-            Bytes::Copy => put_short(text, out),
-            Bytes::Jsonb => put_jsonb(text, out),
-            Bytes::Field(encoder) => encoder.encode(text, out),
+            BytesTarget::Copy => append_checked_bytes(text, out),
+            BytesTarget::Jsonb => append_jsonb(text, out),
+            BytesTarget::Field(encoder) => encoder.encode(text, out),
             _ => false,
         }
     }
 }
 
-/// Binds such a column. `None` when it is not one.
-pub(crate) fn bind<'a>(array: &'a dyn Array, to: &'a Tagged) -> Option<Cells<'a>> {
+/// Binds a tagged column. Returns `None` for other columns.
+pub(crate) fn bind<'a>(array: &'a dyn Array, to: &'a TaggedTarget) -> Option<BoundCells<'a>> {
     let values = array.as_binary_opt::<i64>()?;
     let scratch = RefCell::new(Vec::new());
-    Some(Cells::Other(Box::new(move |row, out| {
-        to.put(values.value(row), &mut scratch.borrow_mut(), out)
+    Some(BoundCells::Other(Box::new(move |row, out| {
+        to.append(values.value(row), &mut scratch.borrow_mut(), out)
     })))
 }
 
-/// The text of such a column. `None` when it is not one.
-pub(crate) fn text(array: &dyn Array) -> Option<Write<'_>> {
+/// Returns the text writer of a tagged column. Returns `None` for other columns.
+pub(crate) fn text_writer(array: &dyn Array) -> Option<AppendText<'_>> {
     let values = array.as_binary_opt::<i64>()?;
-    Some(writer(array, move |row, out| write_tagged(values.value(row), out)))
+    Some(with_nulls(array, move |row, out| write_tagged(values.value(row), out)))
 }
 
 #[inline]
-fn put<const N: usize>(value: [u8; N], out: &mut Vec<u8>) -> bool {
-    put4(value, out);
+fn append_whole<const N: usize>(value: [u8; N], out: &mut Vec<u8>) -> bool {
+    append_fixed(value, out);
     true
 }
 
@@ -261,7 +265,7 @@ fn long(bytes: &[u8]) -> Option<i64> {
     bytes.try_into().ok().map(i64::from_le_bytes)
 }
 
-/// Appends a number's digits, without what `write!` does besides.
+/// Appends a number's digits; faster than `write!`.
 fn write_int(value: i64, out: &mut Vec<u8>) {
     let mut text = [0; 20];
     let mut at = text.len();
@@ -283,7 +287,7 @@ fn write_int(value: i64, out: &mut Vec<u8>) {
 
 fn write_micros(micros: i64, zone: &str, out: &mut Vec<u8>) {
     let nanos = (micros.rem_euclid(1_000_000) * 1_000) as u32;
-    calendar::write_stamp(micros.div_euclid(1_000_000), nanos, ' ', zone, out);
+    calendar::write_timestamp(micros.div_euclid(1_000_000), nanos, ' ', zone, out);
 }
 
 #[cfg(test)]
@@ -318,8 +322,8 @@ mod tests {
             values.date(days);
         }
         for micros in [0, 1, -1, 946_684_800_123_456, -62_135_596_800_000_000] {
-            values.stamp(micros);
-            values.instant(micros);
+            values.timestamp(micros);
+            values.timestamptz(micros);
         }
         for text in ["", "12", "2.5", "12345678", "2024-02-29", "{}", "x"] {
             values.text(text);
@@ -331,47 +335,49 @@ mod tests {
 
     fn encoder(oid: u32, name: &str, server_version: u32) -> ColumnEncoder {
         let ty = PgType { oid, name: name.to_owned(), typmod: -1, kind: TypeKind::Base };
-        ColumnEncoder::new(&tagged_field("a"), &ty, &Session::of_version(server_version)).unwrap()
+        ColumnEncoder::new(&tagged_field("a"), &ty, &SessionSettings::of_version(server_version))
+            .unwrap()
     }
 
     #[test]
-    fn a_value_becomes_what_its_text_would() {
+    fn a_tagged_value_is_encoded_like_its_text() {
         let (array, rows) = values();
         for (oid, name) in TYPES {
             let tagged = encoder(oid, name, 150_000);
-            let (put, text) = (tagged.bind(&array).unwrap(), tagged.text(&array).unwrap());
+            let (column, text) =
+                (tagged.bind(&array).unwrap(), tagged.text_writer(&array).unwrap());
             for row in 0..rows {
-                let (mut out, mut spelled, mut meant) = (vec![], vec![], vec![]);
-                let is_put = put.put(row, &mut out);
+                let (mut out, mut text_bytes, mut expected) = (vec![], vec![], vec![]);
+                let is_encoded = column.append(row, &mut out);
                 let mut texts = TaggedBuilder::default();
-                match text(row, &mut spelled) {
-                    true => texts.text(std::str::from_utf8(&spelled).unwrap()),
+                match text(row, &mut text_bytes) {
+                    true => texts.text(std::str::from_utf8(&text_bytes).unwrap()),
                     false => texts.null(),
                 }
                 let texts = texts.finish();
-                let is_meant = tagged.bind(&texts).unwrap().put(0, &mut meant);
-                assert_eq!(is_put, is_meant, "{name}, row {row}: {spelled:?}");
-                if is_put {
-                    assert_eq!(out, meant, "{name}, row {row}");
+                let is_expected = tagged.bind(&texts).unwrap().append(0, &mut expected);
+                assert_eq!(is_encoded, is_expected, "{name}, row {row}: {text_bytes:?}");
+                if is_encoded {
+                    assert_eq!(out, expected, "{name}, row {row}");
                 }
             }
         }
     }
 
     #[test]
-    fn numbers_are_spelled_with_all_their_digits() {
+    fn numbers_are_written_with_all_their_digits() {
         let (array, _) = values();
         let text = encoder(25, "text", 150_000);
-        let text = text.text(&array).unwrap();
-        let spelled = |row| {
+        let text = text.text_writer(&array).unwrap();
+        let text_of = |row| {
             let mut out = Vec::new();
             text(row, &mut out);
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(spelled(8), "-9223372036854775808");
-        assert_eq!(spelled(10), "-0");
-        assert_eq!(spelled(19), "0001-01-01");
-        assert_eq!(spelled(24), "1970-01-01 00:00:00.000001");
-        assert_eq!(spelled(31), "0001-01-01 00:00:00+00");
+        assert_eq!(text_of(8), "-9223372036854775808");
+        assert_eq!(text_of(10), "-0");
+        assert_eq!(text_of(19), "0001-01-01");
+        assert_eq!(text_of(24), "1970-01-01 00:00:00.000001");
+        assert_eq!(text_of(31), "0001-01-01 00:00:00+00");
     }
 }

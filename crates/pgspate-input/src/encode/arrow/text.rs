@@ -1,7 +1,7 @@
-//! Values of Arrow columns in the spelling that PostgreSQL's input functions take.
+//! Writes the values of Arrow columns as text for PostgreSQL's input functions.
 //!
-//! Used for the rows that are left to the server, and for types whose only exact encoder reads
-//! text. A spelling never says less than the value: nine digits of a second stay nine digits.
+//! Used for rows that are left to the server, and for types whose only exact encoder reads text.
+//! The text never loses precision: nine digits of a second stay nine digits.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -14,17 +14,17 @@ use arrow_schema::{DataType, IntervalUnit, TimeUnit};
 
 use super::calendar;
 
-/// Appends a row's value as text, unescaped. False for NULL.
-pub type Write<'a> = Box<dyn Fn(usize, &mut Vec<u8>) -> bool + 'a>;
+/// Appends a row's value as unescaped text. Returns false for NULL.
+pub type AppendText<'a> = Box<dyn Fn(usize, &mut Vec<u8>) -> bool + 'a>;
 
-/// The text of a column of scalars. `None` for nested types, which have no text of their own.
-pub fn scalar(array: &dyn Array) -> Option<Write<'_>> {
+/// Returns the text writer of a scalar column. Returns `None` for nested types.
+pub fn scalar_writer(array: &dyn Array) -> Option<AppendText<'_>> {
     use DataType as D;
     Some(match array.data_type() {
         D::Null => Box::new(|_, _| false),
         D::Boolean => {
             let values = array.as_boolean();
-            writer(array, move |row, out| {
+            with_nulls(array, move |row, out| {
                 out.extend_from_slice(if values.value(row) { b"true" } else { b"false" });
             })
         }
@@ -44,9 +44,9 @@ pub fn scalar(array: &dyn Array) -> Option<Write<'_>> {
         D::Decimal128(_, scale) => decimals::<Decimal128Type>(array, *scale),
         D::Decimal256(_, scale) => decimals::<Decimal256Type>(array, *scale),
         D::Date32 | D::Date64 | D::Time32(_) | D::Time64(_) | D::Timestamp(..) => {
-            moments(array, ' ', "+00")?
+            date_time_writer(array, ' ', "+00")?
         }
-        D::Duration(_) | D::Interval(_) => spans(array)?,
+        D::Duration(_) | D::Interval(_) => interval_writer(array)?,
         D::Utf8
         | D::LargeUtf8
         | D::Utf8View
@@ -55,14 +55,17 @@ pub fn scalar(array: &dyn Array) -> Option<Write<'_>> {
         | D::BinaryView
         | D::FixedSizeBinary(_) => {
             let bytes = bytes(array)?;
-            writer(array, move |row, out| out.extend_from_slice(bytes(row)))
+            with_nulls(array, move |row, out| out.extend_from_slice(bytes(row)))
         }
         _ => return None,
     })
 }
 
-/// Wraps a writer of values that are there into one that knows NULL.
-pub fn writer<'a>(array: &'a dyn Array, write: impl Fn(usize, &mut Vec<u8>) + 'a) -> Write<'a> {
+/// Adds NULL to a writer of values: the result returns false for NULL.
+pub fn with_nulls<'a>(
+    array: &'a dyn Array,
+    write: impl Fn(usize, &mut Vec<u8>) + 'a,
+) -> AppendText<'a> {
     let nulls = array.nulls();
     Box::new(move |row, out| {
         if nulls.is_some_and(|nulls| nulls.is_null(row)) {
@@ -73,7 +76,7 @@ pub fn writer<'a>(array: &'a dyn Array, write: impl Fn(usize, &mut Vec<u8>) + 'a
     })
 }
 
-/// The bytes of each row of a column of strings or bytes.
+/// Returns access to the bytes of each row in a column of strings or bytes.
 pub fn bytes<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> &'a [u8] + 'a>> {
     Some(match array.data_type() {
         DataType::Utf8 => {
@@ -108,27 +111,30 @@ pub fn bytes<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> &'a [u8] +
     })
 }
 
-fn ints<T: ArrowPrimitiveType<Native: Display>>(array: &dyn Array) -> Write<'_> {
+fn ints<T: ArrowPrimitiveType<Native: Display>>(array: &dyn Array) -> AppendText<'_> {
     let values = array.as_primitive::<T>().values();
-    writer(array, move |row, out| {
+    with_nulls(array, move |row, out| {
         let _ = write!(out, "{}", values[row]);
     })
 }
 
 fn floats<'a, T: ArrowPrimitiveType>(
     array: &'a dyn Array,
-    spell: impl Fn(T::Native, &mut Vec<u8>) + 'a,
-) -> Write<'a> {
+    format_value: impl Fn(T::Native, &mut Vec<u8>) + 'a,
+) -> AppendText<'a> {
     let values = array.as_primitive::<T>().values();
-    writer(array, move |row, out| spell(values[row], out))
+    with_nulls(array, move |row, out| format_value(values[row], out))
 }
 
-fn decimals<T: ArrowPrimitiveType<Native: Display>>(array: &dyn Array, scale: i8) -> Write<'_> {
+fn decimals<T: ArrowPrimitiveType<Native: Display>>(
+    array: &dyn Array,
+    scale: i8,
+) -> AppendText<'_> {
     let values = array.as_primitive::<T>().values();
-    writer(array, move |row, out| write_decimal(&values[row].to_string(), scale.into(), out))
+    with_nulls(array, move |row, out| write_decimal(&values[row].to_string(), scale.into(), out))
 }
 
-/// Appends the digits of a whole number with the point `scale` places from their end.
+/// Appends the digits of a whole number, with a point before the last `scale` digits.
 pub fn write_decimal(digits: &str, scale: i32, out: &mut Vec<u8>) {
     let digits = match digits.strip_prefix('-') {
         Some(rest) => {
@@ -150,17 +156,18 @@ pub fn write_decimal(digits: &str, scale: i32, out: &mut Vec<u8>) {
     let _ = write!(out, "{whole}.{fraction}");
 }
 
-/// Appends a float8 as PostgreSQL prints it: the shortest digits that give the same value.
+/// Appends a float8 as PostgreSQL prints a float8: with the fewest digits that give the same value.
 pub fn write_float8(value: f64, out: &mut Vec<u8>) {
     write_float(value, &format!("{value:e}"), 15, out);
 }
 
-/// The same for float4, whose shortest digits are fewer.
+/// Appends a float4 as PostgreSQL prints a float4.
 pub(crate) fn write_float4(value: f32, out: &mut Vec<u8>) {
     write_float(value.into(), &format!("{value:e}"), 6, out);
 }
 
-/// Turns `d.dde-d` into `ddd.d`, or into `d.dde-dd` from 10^`large` on and below 10^-4.
+/// Appends `shortest`, which has the form `d.dde-d`, as `ddd.d`. From 10^`large` on and below
+/// 10^-4, writes `d.dde-dd`.
 fn write_float(value: f64, shortest: &str, large: i32, out: &mut Vec<u8>) {
     if !value.is_finite() {
         let name: &[u8] = match value {
@@ -188,18 +195,18 @@ fn write_float(value: f64, shortest: &str, large: i32, out: &mut Vec<u8>) {
     }
 }
 
-/// Dates, times and timestamps, the latter with `between` in their middle and `zone` behind those
-/// that have a time zone.
-pub(crate) fn moments<'a>(
+/// Returns the text writer of dates, times and timestamps. Timestamps have `between` before the
+/// time. Timestamps with a time zone end with `zone`.
+pub(crate) fn date_time_writer<'a>(
     array: &'a dyn Array,
     between: char,
     zone: &'static str,
-) -> Option<Write<'a>> {
+) -> Option<AppendText<'a>> {
     let data_type = array.data_type().clone();
-    let values = longs(array)?;
+    let values = i64_values(array)?;
     let per_second = match &data_type {
         DataType::Date32 => {
-            return Some(writer(array, move |row, out| {
+            return Some(with_nulls(array, move |row, out| {
                 if calendar::write_date(values(row), out) {
                     out.extend_from_slice(b" BC");
                 }
@@ -213,38 +220,39 @@ pub(crate) fn moments<'a>(
     };
     let zone = if matches!(data_type, DataType::Timestamp(_, Some(_))) { zone } else { "" };
     let is_time = matches!(data_type, DataType::Time32(_) | DataType::Time64(_));
-    Some(writer(array, move |row, out| {
+    Some(with_nulls(array, move |row, out| {
         let value = values(row);
         let secs = value.div_euclid(per_second);
         let nanos = (value.rem_euclid(per_second) * (1_000_000_000 / per_second)) as u32;
         match is_time {
-            // A time below zero has no spelling; this one is refused like those past midnight.
+            // A negative time has no text. The server rejects this text, as it rejects times after
+            // 24:00.
             true if secs < 0 => out.extend_from_slice(b"99:00:00"),
             true => calendar::write_time(secs, nanos, out),
-            false => calendar::write_stamp(secs, nanos, between, zone, out),
+            false => calendar::write_timestamp(secs, nanos, between, zone, out),
         }
     }))
 }
 
-/// Durations and intervals as PostgreSQL prints intervals.
-fn spans(array: &dyn Array) -> Option<Write<'_>> {
+/// Returns the text writer of durations and intervals, in the format that PostgreSQL prints.
+fn interval_writer(array: &dyn Array) -> Option<AppendText<'_>> {
     Some(match array.data_type() {
         DataType::Duration(unit) => {
             let nanos = i128::from(1_000_000_000 / per_second(*unit));
-            let values = longs(array)?;
-            writer(array, move |row, out| {
+            let values = i64_values(array)?;
+            with_nulls(array, move |row, out| {
                 calendar::write_interval(0, 0, i128::from(values(row)) * nanos, out);
             })
         }
         DataType::Interval(IntervalUnit::YearMonth) => {
             let values = array.as_primitive::<IntervalYearMonthType>().values();
-            writer(array, move |row, out| {
+            with_nulls(array, move |row, out| {
                 calendar::write_interval(values[row].into(), 0, 0, out);
             })
         }
         DataType::Interval(IntervalUnit::DayTime) => {
             let values = array.as_primitive::<IntervalDayTimeType>().values();
-            writer(array, move |row, out| {
+            with_nulls(array, move |row, out| {
                 let value = values[row];
                 let nanos = i128::from(value.milliseconds) * 1_000_000;
                 calendar::write_interval(0, value.days.into(), nanos, out);
@@ -252,7 +260,7 @@ fn spans(array: &dyn Array) -> Option<Write<'_>> {
         }
         DataType::Interval(IntervalUnit::MonthDayNano) => {
             let values = array.as_primitive::<IntervalMonthDayNanoType>().values();
-            writer(array, move |row, out| {
+            with_nulls(array, move |row, out| {
                 let value = values[row];
                 let (months, days) = (value.months.into(), value.days.into());
                 calendar::write_interval(months, days, value.nanoseconds.into(), out);
@@ -262,8 +270,8 @@ fn spans(array: &dyn Array) -> Option<Write<'_>> {
     })
 }
 
-/// The values of a column of dates, times, timestamps or durations as 64-bit numbers.
-pub(crate) fn longs<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> i64 + 'a>> {
+/// Returns access to the values of a date, time, timestamp or duration column as 64-bit integers.
+pub(crate) fn i64_values<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> i64 + 'a>> {
     fn wide<'a, T: ArrowPrimitiveType<Native: Into<i64>>>(
         array: &'a dyn Array,
     ) -> Box<dyn Fn(usize) -> i64 + 'a> {
@@ -290,7 +298,7 @@ pub(crate) fn longs<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> i64
     })
 }
 
-/// How many of a unit make a second.
+/// Returns how many of these units a second has.
 pub(crate) fn per_second(unit: TimeUnit) -> i64 {
     match unit {
         TimeUnit::Second => 1,
@@ -300,7 +308,8 @@ pub(crate) fn per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-/// The limbs of a 256-bit magnitude, the least significant first, and whether it is negative.
+/// Splits a 256-bit integer into its sign and the limbs of its magnitude, the least significant
+/// first.
 pub(crate) fn limbs(value: i256) -> (bool, [u64; 4]) {
     let (low, high) = value.wrapping_abs().to_parts();
     let high = high as u128;
@@ -317,7 +326,7 @@ pub fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends sixteen bytes as a UUID is spelled.
+/// Appends sixteen bytes as the text of a UUID.
 pub(crate) fn write_uuid(bytes: &[u8], out: &mut Vec<u8>) {
     for (at, byte) in bytes.iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {
@@ -332,8 +341,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_look_like_the_servers() {
-        let spell = |value| {
+    fn floats_are_written_as_the_server_prints_them() {
+        let format_value = |value| {
             let mut out = Vec::new();
             write_float8(value, &mut out);
             String::from_utf8(out).unwrap()
@@ -352,21 +361,21 @@ mod tests {
             (f64::MAX, "1.7976931348623157e+308"),
             (f64::NEG_INFINITY, "-Infinity"),
         ] {
-            assert_eq!(spell(value), text);
+            assert_eq!(format_value(value), text);
         }
     }
 
     #[test]
     fn decimals_keep_their_scale() {
-        let spell = |digits, scale| {
+        let format_value = |digits, scale| {
             let mut out = Vec::new();
             write_decimal(digits, scale, &mut out);
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(spell("150", 2), "1.50");
-        assert_eq!(spell("-1", 9), "-0.000000001");
-        assert_eq!(spell("0", 2), "0.00");
-        assert_eq!(spell("12", -3), "12000");
-        assert_eq!(spell("0", -3), "0");
+        assert_eq!(format_value("150", 2), "1.50");
+        assert_eq!(format_value("-1", 9), "-0.000000001");
+        assert_eq!(format_value("0", 2), "0.00");
+        assert_eq!(format_value("12", -3), "12000");
+        assert_eq!(format_value("0", -3), "0");
     }
 }

@@ -1,16 +1,16 @@
-//! Arrays: `{...}` literals of elements that have an encoder of their own.
+//! Arrays: `{...}` literals whose element type has an encoder.
 //!
-//! Every subarray has the same number of elements, and lower bounds are 1. Literals with explicit
-//! bounds, empty subarrays or backslashes outside of quotes are left to the server.
+//! All subarrays must have the same number of elements, and all lower bounds are 1. Literals with
+//! explicit bounds, empty subarrays or backslashes outside of quotes are left to the server.
 
 use std::borrow::Cow;
 
 use super::{FieldEncoder, has_typmod, is_space};
-use crate::types::{PgType, Session, TypeKind};
+use crate::types::{PgType, SessionSettings, TypeKind};
 
-/// The most dimensions that the server allows.
+/// The server's limit on dimensions.
 const DIMENSIONS_MAX: usize = 6;
-/// The most elements taken, well below what the server allows.
+/// The most elements that are accepted, well below the server's limit.
 const ELEMENTS_MAX: u64 = 100_000_000;
 
 /// Encodes the arrays of one element type.
@@ -19,7 +19,7 @@ pub(super) struct ArrayEncoder {
     element: FieldEncoder,
     element_oid: u32,
     delimiter: u8,
-    /// Whether the server takes the bytes as they are, without conversion.
+    /// Whether client and server encoding are both UTF-8, so that the server converts nothing.
     is_utf8: bool,
 }
 
@@ -28,16 +28,17 @@ impl ArrayEncoder {
         array: &PgType,
         element: &PgType,
         delimiter: u8,
-        session: &Session,
+        session: &SessionSettings,
     ) -> Result<ArrayEncoder, String> {
-        // Vectors are no arrays to the server; "char" has no place to leave its escapes to.
+        // int2vector and oidvector are no arrays for the server. The escapes of "char" are not
+        // known within an array.
         if matches!(array.base().oid, 22 | 30) || element.base().oid == 18 {
             return Err(format!("only the server can read type {}", array.name));
         }
         if delimiter.is_ascii_alphanumeric() || is_space(delimiter) || !delimiter.is_ascii() {
             return Err(format!("type {} has an unusual delimiter", array.name));
         }
-        // The array's modifier is that of its elements; a domain has its own.
+        // An array's modifier applies to its elements; a domain has a modifier of its own.
         let mut element = element.clone();
         if has_typmod(array) && !matches!(element.kind, TypeKind::Domain(_)) {
             element.typmod = array.base().typmod.max(array.typmod);
@@ -57,7 +58,7 @@ impl ArrayEncoder {
             out.extend_from_slice(&self.element_oid.to_be_bytes());
             return true;
         }
-        if !self.is_plain(field) {
+        if !self.is_valid_text(field) {
             return false;
         }
         let dimensions = field.iter().take_while(|b| **b == b'{').count();
@@ -66,7 +67,7 @@ impl ArrayEncoder {
         }
         let start = out.len();
         out.resize(start + 16 + 8 * dimensions, 0);
-        let mut reader = Reader { array: self, text: &field[dimensions..], has_null: false };
+        let mut reader = ArrayReader { array: self, text: &field[dimensions..], has_null: false };
         let Some(sizes) = reader.read(dimensions, out) else {
             return false;
         };
@@ -81,9 +82,9 @@ impl ArrayEncoder {
         true
     }
 
-    /// Whether the encoding needs no check by the server. The check comes before the elements are
-    /// looked at, and in some encodings a brace may be part of a character.
-    fn is_plain(&self, field: &[u8]) -> bool {
+    /// Returns whether the text is valid, so that the server need not check its encoding. Without
+    /// the check, a byte that looks like a brace could be a part of a character in some encodings.
+    fn is_valid_text(&self, field: &[u8]) -> bool {
         let is_text = field.is_ascii() || self.is_utf8 && simdutf8::basic::from_utf8(field).is_ok();
         is_text && memchr::memchr(0, field).is_none()
     }
@@ -93,14 +94,15 @@ fn is_utf8(encoding: &str) -> bool {
     encoding.eq_ignore_ascii_case("UTF8")
 }
 
-struct Reader<'a> {
+/// Parses one array literal.
+struct ArrayReader<'a> {
     array: &'a ArrayEncoder,
     text: &'a [u8],
     has_null: bool,
 }
 
-impl<'a> Reader<'a> {
-    /// Reads everything behind the opening braces; gives the size of each dimension.
+impl<'a> ArrayReader<'a> {
+    /// Parses the text after the opening braces. Returns the size of each dimension.
     fn read(&mut self, dimensions: usize, out: &mut Vec<u8>) -> Option<[u32; DIMENSIONS_MAX]> {
         let mut sizes = [0; DIMENSIONS_MAX];
         let mut counts = [0; DIMENSIONS_MAX];
@@ -139,7 +141,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads what is behind an element or a list: a closing brace or a delimiter.
+    /// Reads the byte after an element or a subarray. Returns true for a closing brace, false for a
+    /// delimiter.
     fn closes_list(&mut self) -> Option<bool> {
         self.skip_space();
         let (first, rest) = self.text.split_first()?;
@@ -151,6 +154,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads and encodes one element.
     fn element(&mut self, out: &mut Vec<u8>) -> Option<()> {
         if self.text.first() == Some(&b'"') {
             let value = self.quoted()?;
@@ -171,7 +175,7 @@ impl<'a> Reader<'a> {
         self.array.element.encode(value, out).then_some(())
     }
 
-    /// Reads a quoted element; copies it only if something in it is escaped.
+    /// Reads a quoted element. The element is copied only if it contains an escape.
     fn quoted(&mut self) -> Option<Cow<'a, [u8]>> {
         let inner = &self.text[1..];
         let end = memchr::memchr2(b'"', b'\\', inner)?;

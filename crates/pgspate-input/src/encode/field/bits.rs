@@ -1,4 +1,4 @@
-//! Bit strings written with zeros and ones.
+//! The types bit and varbit, written with zeros and ones.
 
 pub(super) fn append(field: &[u8], out: &mut Vec<u8>) -> bool {
     let Ok(bits) = i32::try_from(field.len()) else {

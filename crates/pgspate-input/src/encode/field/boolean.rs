@@ -1,4 +1,4 @@
-//! Booleans: the words that the server knows, their unambiguous beginnings, 0 and 1.
+//! Booleans: the server's words, their unambiguous abbreviations, 0 and 1.
 
 use super::{append_fixed, trim};
 

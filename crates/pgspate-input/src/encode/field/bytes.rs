@@ -1,12 +1,12 @@
-//! Types whose value is the field itself: text and its kin, names, JSON, bytea.
+//! Types whose binary value is the field itself: text and similar types, names, JSON, bytea.
 //!
-//! The server converts and checks the encoding of text that it receives in binary form as it does
-//! for text; only bytea and "char" are taken as they come, and so only their ASCII is taken here.
+//! The server converts and checks the encoding of text alike in binary and in text format. It does
+//! not for bytea and "char", so only ASCII is accepted for them.
 
 use super::append_fixed;
-use crate::types::Session;
+use crate::types::SessionSettings;
 
-/// Names have at most this many bytes on the server; longer ones are cut by its input function.
+/// The longest name in bytes. The server's input function truncates longer names.
 const NAME_LEN_MAX: usize = 63;
 
 #[inline]
@@ -20,8 +20,8 @@ pub(super) fn append(field: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The longest name with bytes above 127 that fits whatever the conversion makes of it.
-pub(super) fn name_high_len_max(session: &Session) -> usize {
+/// Returns the longest name with bytes above 127 that fits after any encoding conversion.
+pub(super) fn name_non_ascii_len_max(session: &SessionSettings) -> usize {
     if session.client_encoding.eq_ignore_ascii_case(&session.server_encoding) {
         NAME_LEN_MAX
     } else {
@@ -29,12 +29,13 @@ pub(super) fn name_high_len_max(session: &Session) -> usize {
     }
 }
 
-pub(super) fn name(field: &[u8], high_len_max: usize, out: &mut Vec<u8>) -> bool {
-    let len_max = if field.is_ascii() { NAME_LEN_MAX } else { high_len_max };
+pub(super) fn name(field: &[u8], non_ascii_len_max: usize, out: &mut Vec<u8>) -> bool {
+    let len_max = if field.is_ascii() { NAME_LEN_MAX } else { non_ascii_len_max };
     field.len() <= len_max && append(field, out)
 }
 
-/// One ASCII character. Longer ones are cut or are escapes, and the empty one is a zero byte.
+/// Encodes a "char": one ASCII character, or an empty field as a zero byte. Longer fields are
+/// escapes or would be truncated; they are left to the server.
 pub(super) fn char(field: &[u8], out: &mut Vec<u8>) -> bool {
     match field {
         [] => append_fixed([0], out),
@@ -53,7 +54,7 @@ pub(super) fn jsonb(field: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The hexadecimal form without space in it, and the escape form where nothing is escaped.
+/// Encodes a bytea: the hexadecimal format without spaces, and the escape format without escapes.
 pub(super) fn bytea(field: &[u8], out: &mut Vec<u8>) -> bool {
     let Some(hex) = field.strip_prefix(b"\\x") else {
         let is_plain = field.iter().all(|b| matches!(b, 1..=127) && *b != b'\\');
@@ -73,7 +74,7 @@ pub(super) fn bytea(field: &[u8], out: &mut Vec<u8>) -> bool {
     wrong == 0
 }
 
-/// The value of each hexadecimal digit, 0xff for other bytes.
+/// The values of the hexadecimal digits; 0xff for all other bytes.
 pub(super) const HEX: [u8; 256] = {
     let mut table = [0xff; 256];
     let mut value = 0;

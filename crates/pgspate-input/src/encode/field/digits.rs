@@ -1,12 +1,12 @@
-//! Reading up to eight ASCII digits at once, in one 64-bit word.
+//! Parses up to eight ASCII digits at once, in one 64-bit word.
 //!
-//! A word holds the first byte of the text lowest. Nothing here reads past its slice: short slices
-//! are put together from two loads that may overlap.
+//! The lowest byte of a word is the first byte of the text. Nothing here reads beyond its slice: a
+//! short slice is loaded with two loads that may overlap.
 
 /// Eight times the character `0`.
 const ZEROS: u64 = 0x3030_3030_3030_3030;
 
-/// The bytes of a slice of 1 to 8 bytes, the first lowest, zero above.
+/// Loads a slice of 1 to 8 bytes into a word. The remaining high bytes are zero.
 #[inline(always)]
 pub(super) fn load8(bytes: &[u8]) -> u64 {
     let n = bytes.len();
@@ -20,51 +20,51 @@ pub(super) fn load8(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The first eight bytes of a slice that has them.
+/// Loads the first eight bytes of a slice, which must have eight.
 #[inline(always)]
 pub(super) fn first8(bytes: &[u8]) -> u64 {
     bytes.first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 
-/// The last eight bytes of a slice that has them.
+/// Loads the last eight bytes of a slice, which must have eight.
 #[inline(always)]
 pub(super) fn last8(bytes: &[u8]) -> u64 {
     bytes.last_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 
-/// The first `n` (1 to 8) bytes of a word as digit values, moved to its end behind zeros.
+/// Turns the first `n` (1 to 8) bytes of a word into digit values, after leading zeros.
 #[inline(always)]
 pub(super) fn right_aligned(word: u64, n: usize) -> u64 {
     let shift = 64 - 8 * n as u32;
     (word << shift) ^ (ZEROS << shift)
 }
 
-/// The last `n` (1 to 8) bytes of a word as digit values, moved to its front before zeros.
+/// Turns the last `n` (1 to 8) bytes of a word into digit values, before trailing zeros.
 #[inline(always)]
 pub(super) fn left_aligned(word: u64, n: usize) -> u64 {
     let shift = 64 - 8 * n as u32;
     (word >> shift) ^ (ZEROS >> shift)
 }
 
-/// The bytes of a word as digit values.
+/// Turns the ASCII digits of a word into digit values.
 #[inline(always)]
 pub(super) fn values(word: u64) -> u64 {
     word ^ ZEROS
 }
 
-/// Whether each byte is a digit's value, 0 to 9.
+/// Returns whether each byte is a digit value, 0 to 9.
 #[inline(always)]
 pub(super) fn are_values(word: u64) -> bool {
     (word.wrapping_add(0x7676_7676_7676_7676) | word) & 0x8080_8080_8080_8080 == 0
 }
 
-/// The pairs of digits that begin at each byte, meaningful where both are digit values.
+/// Computes, at each byte, the two-digit number of this digit value and the next.
 #[inline(always)]
 pub(super) fn pairs(values: u64) -> u64 {
     values.wrapping_mul(10).wrapping_add(values >> 8)
 }
 
-/// The number that eight digit values make, the first byte being the highest digit.
+/// Computes the number of eight digit values. The first byte is the most significant digit.
 #[inline(always)]
 pub(super) fn number(values: u64) -> u64 {
     const LANES: u64 = 0x0000_00ff_0000_00ff;
@@ -74,15 +74,15 @@ pub(super) fn number(values: u64) -> u64 {
     high.wrapping_add(low) >> 32
 }
 
-/// The two base-10000 digits that eight digit values make: the high one in bits 0 to 15, the low
-/// one in bits 32 to 47, and nothing of meaning in the others.
+/// Computes two digits to the base of 10,000 from eight digit values. Bits 0 to 15 hold the high
+/// one, bits 32 to 47 the low one. The other bits are undefined.
 #[inline(always)]
 pub(super) fn groups(values: u64) -> u64 {
     let pairs = pairs(values) & 0x00ff_00ff_00ff_00ff;
     pairs.wrapping_mul(100).wrapping_add(pairs >> 16)
 }
 
-/// The index of the lowest byte of a word that equals `byte`.
+/// Returns the index of the lowest byte of a word that equals `byte`.
 #[inline(always)]
 pub(super) fn find(word: u64, byte: u8) -> Option<usize> {
     let x = word ^ (u64::from(byte) * 0x0101_0101_0101_0101);
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_every_length() {
+    fn parses_every_length() {
         let text = b"90817263";
         for n in 1..=8 {
             let expected: u64 = std::str::from_utf8(&text[..n]).unwrap().parse().unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_digits_from_all_other_bytes() {
+    fn tells_digits_from_all_other_bytes() {
         for byte in 0..=255u8 {
             for at in 0..8 {
                 let mut text = *b"12345678";

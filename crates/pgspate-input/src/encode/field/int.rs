@@ -1,10 +1,10 @@
 //! Integers: int2, int4, int8 and oid.
 //!
-//! Decimal digits with a sign, and space around them, as the server takes them; out of range,
-//! hexadecimal, underscores and everything else are left to it.
+//! Accepted are decimal digits with an optional sign and space around them. Numbers out of range,
+//! hexadecimal numbers, underscores and all other texts are left to the server.
 
 use super::digits::{are_values, first8, last8, load8, number, right_aligned, values};
-use super::{append_fixed, append4, trim};
+use super::{append_fixed, append_i32, trim};
 
 #[inline]
 pub(super) fn int2(field: &[u8], out: &mut Vec<u8>) -> bool {
@@ -17,7 +17,7 @@ pub(super) fn int2(field: &[u8], out: &mut Vec<u8>) -> bool {
 #[inline]
 pub(super) fn int4(field: &[u8], out: &mut Vec<u8>) -> bool {
     match integer(field).map(i32::try_from) {
-        Some(Ok(value)) => append4(value, out),
+        Some(Ok(value)) => append_i32(value, out),
         _ => false,
     }
 }
@@ -30,19 +30,20 @@ pub(super) fn int8(field: &[u8], out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// An oid without sign or leading zeros, whose meaning varies between versions.
+/// Encodes an oid. Signs and leading zeros mean different things in different server versions, so
+/// these are left to the server.
 pub(super) fn oid(field: &[u8], out: &mut Vec<u8>) -> bool {
     let text = trim(field);
     if text.first() == Some(&b'0') && text.len() > 1 {
         return false;
     }
     match unsigned(text).map(u32::try_from) {
-        Some(Ok(value)) => append4(value as i32, out),
+        Some(Ok(value)) => append_i32(value as i32, out),
         _ => false,
     }
 }
 
-/// The value of a field that is an integer of 64 bits.
+/// Parses a field as a 64-bit integer.
 #[inline(always)]
 fn integer(field: &[u8]) -> Option<i64> {
     if let Some(value) = unsigned(field) {
@@ -54,6 +55,7 @@ fn integer(field: &[u8]) -> Option<i64> {
     }
 }
 
+/// Parses the digits that follow a minus sign.
 #[inline]
 fn negative(digits: &[u8]) -> Option<i64> {
     0i64.checked_sub_unsigned(unsigned(digits)?)
@@ -69,7 +71,7 @@ fn with_sign_and_space(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// The number that one or more digits make, if nothing else is there and 64 bits hold it.
+/// Parses one or more digits and nothing else. Returns `None` for a number over 64 bits.
 #[inline(always)]
 pub(super) fn unsigned(digits: &[u8]) -> Option<u64> {
     match digits.len() {
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_whole_range() {
+    fn integer_accepts_the_whole_range() {
         for text in ["0", "-0", "7", "-32768", "123456789", "1234567890123456"] {
             assert_eq!(value(text), text.parse().ok(), "{text}");
         }
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_the_rest() {
+    fn integer_rejects_other_texts() {
         for text in ["", "-", "+", "--1", "+-1", "1 2", "0x1f", "1_000", "1.0", "1e3", "٣"] {
             assert_eq!(value(text), None, "{text}");
         }
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn oids_have_no_sign() {
+    fn oids_with_a_sign_or_leading_zeros_are_rejected() {
         let mut out = Vec::new();
         assert!(oid(b"4294967295", &mut out));
         assert_eq!(out, [0, 0, 0, 4, 255, 255, 255, 255]);

@@ -1,43 +1,45 @@
-//! Intervals as PostgreSQL prints them: whole numbers with units, then a time.
+//! Intervals in the format that PostgreSQL prints: whole numbers with units, then a time.
 //!
-//! Each unit at most once, each number with its own sign. Fractions of units, `ago`, numbers
+//! Each unit may occur once, and each number has its own sign. Fractions of units, `ago`, numbers
 //! without units and ISO 8601 are left to the server.
 
-use super::clock::{self, HOUR, MINUTE};
-use crate::types::Session;
+use super::time_of_day::{self, HOUR, MINUTE};
+use crate::types::SessionSettings;
 
-/// What the session and the column say of ambiguous spellings.
+/// How the session and the column affect ambiguous intervals.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Style {
-    /// Whether a minus sign in front may apply to everything behind it.
-    sign_spreads: bool,
-    /// Whether the column's modifier may make `1:02` minutes and seconds.
+pub(super) struct IntervalRules {
+    /// Whether a minus sign at the start may apply to all numbers (`sql_standard`).
+    first_sign_applies_to_all: bool,
+    /// Whether the column has a type modifier, which may turn `1:02` into minutes and seconds.
     has_typmod: bool,
 }
 
-impl Style {
-    pub(super) fn of(session: &Session, has_typmod: bool) -> Style {
+impl IntervalRules {
+    pub(super) fn of(session: &SessionSettings, has_typmod: bool) -> IntervalRules {
         let plain = ["postgres", "postgres_verbose", "iso_8601"];
-        let sign_spreads =
+        let first_sign_applies_to_all =
             !plain.iter().any(|name| session.interval_style.eq_ignore_ascii_case(name));
-        Style { sign_spreads, has_typmod }
+        IntervalRules { first_sign_applies_to_all, has_typmod }
     }
 }
 
-/// The most digits of a number: any sum of such numbers fits the server's fields.
+/// The most digits of a number. Sums of such numbers cannot overflow the server's fields.
 const DIGITS_MAX: usize = 6;
 
+/// A parsed interval.
 #[derive(Default)]
 struct Interval {
     micros: i64,
     days: i32,
     months: i32,
-    /// One bit for each unit that was read.
+    /// One bit for each unit that has occurred.
     seen: u16,
 }
 
+/// A unit of an interval.
 #[derive(Clone, Copy)]
-enum Unit {
+enum IntervalField {
     Year,
     Month,
     Week,
@@ -47,22 +49,22 @@ enum Unit {
     Second,
 }
 
-impl Unit {
-    fn of(word: &[u8]) -> Option<Unit> {
+impl IntervalField {
+    fn of(word: &[u8]) -> Option<IntervalField> {
         Some(match word {
-            b"year" | b"years" | b"yr" | b"yrs" => Unit::Year,
-            b"mon" | b"mons" | b"month" | b"months" => Unit::Month,
-            b"week" | b"weeks" => Unit::Week,
-            b"day" | b"days" => Unit::Day,
-            b"hour" | b"hours" | b"hr" | b"hrs" => Unit::Hour,
-            b"minute" | b"minutes" | b"min" | b"mins" => Unit::Minute,
-            b"second" | b"seconds" | b"sec" | b"secs" => Unit::Second,
+            b"year" | b"years" | b"yr" | b"yrs" => IntervalField::Year,
+            b"mon" | b"mons" | b"month" | b"months" => IntervalField::Month,
+            b"week" | b"weeks" => IntervalField::Week,
+            b"day" | b"days" => IntervalField::Day,
+            b"hour" | b"hours" | b"hr" | b"hrs" => IntervalField::Hour,
+            b"minute" | b"minutes" | b"min" | b"mins" => IntervalField::Minute,
+            b"second" | b"seconds" | b"sec" | b"secs" => IntervalField::Second,
             _ => return None,
         })
     }
 }
 
-pub(super) fn append(field: &[u8], style: Style, out: &mut Vec<u8>) -> bool {
+pub(super) fn append(field: &[u8], style: IntervalRules, out: &mut Vec<u8>) -> bool {
     let Some(interval) = Interval::read(field, style) else {
         return false;
     };
@@ -76,8 +78,8 @@ pub(super) fn append(field: &[u8], style: Style, out: &mut Vec<u8>) -> bool {
 }
 
 impl Interval {
-    fn read(field: &[u8], style: Style) -> Option<Interval> {
-        if style.sign_spreads && field.first() == Some(&b'-') {
+    fn read(field: &[u8], style: IntervalRules) -> Option<Interval> {
+        if style.first_sign_applies_to_all && field.first() == Some(&b'-') {
             return None;
         }
         let mut interval = Interval::default();
@@ -85,40 +87,40 @@ impl Interval {
         while let Some(word) = words.next() {
             if word.contains(&b':') {
                 interval.micros += interval_time(word, style)?;
-                interval.mark(Unit::Hour)?;
-                interval.mark(Unit::Minute)?;
-                interval.mark(Unit::Second)?;
+                interval.mark_unit(IntervalField::Hour)?;
+                interval.mark_unit(IntervalField::Minute)?;
+                interval.mark_unit(IntervalField::Second)?;
                 return words.next().is_none().then_some(interval);
             }
-            let unit = Unit::of(words.next()?)?;
-            interval.mark(unit)?;
+            let unit = IntervalField::of(words.next()?)?;
+            interval.mark_unit(unit)?;
             interval.add(signed(word)?, unit);
         }
         Some(interval)
     }
 
-    /// Remembers a unit; none if it was there before.
-    fn mark(&mut self, unit: Unit) -> Option<()> {
+    /// Notes that a unit has occurred. Returns `None` if the unit has occurred before.
+    fn mark_unit(&mut self, unit: IntervalField) -> Option<()> {
         let bit = 1 << unit as u16;
         let is_new = self.seen & bit == 0;
         self.seen |= bit;
         is_new.then_some(())
     }
 
-    fn add(&mut self, number: i32, unit: Unit) {
+    fn add(&mut self, number: i32, unit: IntervalField) {
         match unit {
-            Unit::Year => self.months += number * 12,
-            Unit::Month => self.months += number,
-            Unit::Week => self.days += number * 7,
-            Unit::Day => self.days += number,
-            Unit::Hour => self.micros += i64::from(number) * HOUR,
-            Unit::Minute => self.micros += i64::from(number) * MINUTE,
-            Unit::Second => self.micros += i64::from(number) * 1_000_000,
+            IntervalField::Year => self.months += number * 12,
+            IntervalField::Month => self.months += number,
+            IntervalField::Week => self.days += number * 7,
+            IntervalField::Day => self.days += number,
+            IntervalField::Hour => self.micros += i64::from(number) * HOUR,
+            IntervalField::Minute => self.micros += i64::from(number) * MINUTE,
+            IntervalField::Second => self.micros += i64::from(number) * 1_000_000,
         }
     }
 }
 
-/// A sign and digits.
+/// Parses an optional sign and digits.
 fn signed(text: &[u8]) -> Option<i32> {
     let (digits, negative) = match text {
         [b'-', rest @ ..] => (rest, true),
@@ -132,8 +134,9 @@ fn signed(text: &[u8]) -> Option<i32> {
     Some(if negative { -number } else { number })
 }
 
-/// `H:MM:SS` with a sign and a fraction; `H:MM` where it can mean nothing else.
-fn interval_time(text: &[u8], style: Style) -> Option<i64> {
+/// Parses `H:MM:SS` with an optional sign and fraction, and `H:MM` if the column has no modifier.
+/// Returns microseconds.
+fn interval_time(text: &[u8], style: IntervalRules) -> Option<i64> {
     let (unsigned, negative) = match text {
         [b'-', rest @ ..] => (rest, true),
         [b'+', rest @ ..] => (rest, false),
@@ -144,14 +147,14 @@ fn interval_time(text: &[u8], style: Style) -> Option<i64> {
         return None;
     }
     let hours = super::int::unsigned(&unsigned[..colon])? as i64;
-    let (minutes, rest) = clock::short_number(&unsigned[colon + 1..])?;
+    let (minutes, rest) = time_of_day::short_number(&unsigned[colon + 1..])?;
     let (seconds, rest) = match rest {
-        [b':', rest @ ..] => clock::short_number(rest)?,
+        [b':', rest @ ..] => time_of_day::short_number(rest)?,
         [] if !style.has_typmod => (0, rest),
         _ => return None,
     };
     let (micros, rest) = match rest {
-        [b'.', rest @ ..] => clock::fraction(rest)?,
+        [b'.', rest @ ..] => time_of_day::fraction(rest)?,
         _ => (0, rest),
     };
     if !rest.is_empty() || minutes > 59 || seconds > 59 {

@@ -1,14 +1,14 @@
 //! Network addresses: inet, cidr, macaddr and macaddr8.
 //!
-//! Addresses are taken when written in full: four decimal bytes without leading zeros, or IPv6 as
-//! in RFC 4291. A cidr with bits behind its mask is an error on the server and is left to it.
+//! Accepted are complete addresses: four decimal bytes without leading zeros, or IPv6 as in RFC
+//! 4291. A cidr with bits set after its mask is an error on the server and is left to the server.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::append_fixed;
 use super::bytes::HEX;
 
-/// The server's own number of the IPv4 family; IPv6 is one more.
+/// The server's number for the IPv4 family. The number for IPv6 is one more.
 const FAMILY_IPV4: u8 = 2;
 
 pub(super) fn inet<const IS_CIDR: bool>(field: &[u8], out: &mut Vec<u8>) -> bool {
@@ -48,7 +48,8 @@ pub(super) fn inet<const IS_CIDR: bool>(field: &[u8], out: &mut Vec<u8>) -> bool
     false
 }
 
-/// The number behind the slash: no leading zeros, at most `max`; `max` without a slash.
+/// Parses the number after the slash: no leading zeros, at most `max`. Without a slash, returns
+/// `max`.
 fn mask_bits(text: Option<&[u8]>, max: u8) -> Option<u8> {
     let Some(text) = text else {
         return Some(max);
@@ -65,7 +66,7 @@ fn mask_bits(text: Option<&[u8]>, max: u8) -> Option<u8> {
     u8::try_from(bits).ok().filter(|bits| *bits <= max)
 }
 
-/// `N` bytes of two hexadecimal digits, with the same `:` or `-` between all of them.
+/// Encodes `N` bytes of two hexadecimal digits each, all separated by `:` or all by `-`.
 pub(super) fn macaddr<const N: usize>(field: &[u8], out: &mut Vec<u8>) -> bool {
     if field.len() != 3 * N - 1 || !matches!(field[2], b':' | b'-') {
         return false;

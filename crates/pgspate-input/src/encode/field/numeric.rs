@@ -1,41 +1,41 @@
-//! Numerics: base-10000 digits around the point, exact to the last digit.
+//! The type numeric, encoded exactly: digits to the base of 10,000, with the point between digits.
 //!
-//! Most numerics have at most eight digits before the point and eight behind it; these fit four
-//! base-10000 digits in one word and are done here without a loop. The others are done in
-//! `numeric_long`.
+//! Most numerics have at most eight decimal digits before the point and eight after it. Four digits
+//! to the base of 10,000 hold them in one 64-bit word, and are encoded here without a loop. All
+//! other numerics are encoded in `long_numeric`.
 
 use super::digits::{are_values, find, first8, groups, last8, left_aligned, load8, right_aligned};
-use super::numeric_long;
+use super::long_numeric;
 
 /// The sign word of a negative numeric.
 pub(super) const NEGATIVE: u16 = 0x4000;
 
 #[inline]
-pub(super) fn append(field: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
+pub(super) fn append(field: &[u8], has_infinity: bool, out: &mut Vec<u8>) -> bool {
     let (digits, sign) = match field {
         [b'-', rest @ ..] => (rest, NEGATIVE),
         _ => (field, 0),
     };
     match split(digits) {
         Some(parts) => append_short(parts, sign, out),
-        None => numeric_long::append(field, infinity, out),
+        None => long_numeric::append(field, has_infinity, out),
     }
 }
 
-/// A number of at most eight digits on each side of its point.
+/// A number with at most eight digits on each side of the point.
 #[derive(Clone, Copy)]
-pub(super) struct Parts {
-    /// The values of the eight digits before the point.
+pub(super) struct DecimalParts {
+    /// The digit values before the point, one per byte.
     pub(super) whole: u64,
-    /// The values of the eight digits behind it.
+    /// The digit values after the point, one per byte.
     pub(super) fraction: u64,
-    /// How many digits are written behind it.
+    /// The number of digits after the point.
     pub(super) scale: usize,
 }
 
-/// Splits digits that may have a point, the first being a digit.
+/// Splits a number at its point, if it has one. The first byte must be a digit.
 #[inline(always)]
-pub(super) fn split(digits: &[u8]) -> Option<Parts> {
+pub(super) fn split(digits: &[u8]) -> Option<DecimalParts> {
     let n = digits.len();
     // `head` has the first bytes at its low end, `tail` the last ones at its high end.
     let (head, tail) = match n {
@@ -47,7 +47,7 @@ pub(super) fn split(digits: &[u8]) -> Option<Parts> {
         _ => return None,
     };
     let (before, scale, fraction) = match find(tail, b'.') {
-        // The point is the last byte: nothing behind it to read.
+        // The point is the last byte: no digits follow.
         Some(7) => (n - 1, 0, 0),
         Some(at) => {
             let scale = 7 - at;
@@ -59,11 +59,11 @@ pub(super) fn split(digits: &[u8]) -> Option<Parts> {
         return None;
     }
     let whole = right_aligned(head, before);
-    (are_values(whole) & are_values(fraction)).then_some(Parts { whole, fraction, scale })
+    (are_values(whole) & are_values(fraction)).then_some(DecimalParts { whole, fraction, scale })
 }
 
 #[inline(always)]
-fn append_short(parts: Parts, sign: u16, out: &mut Vec<u8>) -> bool {
+fn append_short(parts: DecimalParts, sign: u16, out: &mut Vec<u8>) -> bool {
     let (whole, fraction) = (groups(parts.whole), groups(parts.fraction));
     // Four base-10000 digits of 16 bits, the highest first; the point is in the middle.
     let groups = (whole << 48)
@@ -80,7 +80,7 @@ fn append_short(parts: Parts, sign: u16, out: &mut Vec<u8>) -> bool {
         | (u64::from(weight) << 32)
         | (u64::from(sign) << 16)
         | parts.scale as u64;
-    // One append of a fixed size costs less than the exact one; the excess is cut off again.
+    // Appending a fixed size and truncating costs less than appending the exact size.
     let mut value = [0u8; 20];
     value[..4].copy_from_slice(&(8 + 2 * count).to_be_bytes());
     value[4..12].copy_from_slice(&head.to_be_bytes());

@@ -1,10 +1,10 @@
-//! Ranges: `empty`, and two bounds in brackets, each infinite, bare or quoted.
+//! Ranges: `empty`, or two bounds in brackets. A bound is infinite, unquoted or quoted.
 //!
-//! The server's receive function puts a range into its canonical form and checks the order of its
-//! bounds as its input function does. Escapes within bounds are left to it.
+//! The server's receive function makes a range canonical and checks the order of its bounds, as its
+//! input function does. Bounds with escapes are left to the server.
 
 use super::FieldEncoder;
-use crate::types::{PgType, Session};
+use crate::types::{PgType, SessionSettings};
 
 const EMPTY: u8 = 0x01;
 const LOWER_INCLUSIVE: u8 = 0x02;
@@ -19,7 +19,7 @@ pub(super) struct RangeEncoder {
 }
 
 impl RangeEncoder {
-    pub(super) fn new(subtype: &PgType, session: &Session) -> Result<RangeEncoder, String> {
+    pub(super) fn new(subtype: &PgType, session: &SessionSettings) -> Result<RangeEncoder, String> {
         Ok(RangeEncoder { bound: FieldEncoder::new(subtype, session)? })
     }
 
@@ -35,12 +35,12 @@ impl RangeEncoder {
         let [open @ (b'[' | b'('), inner @ .., close @ (b']' | b')')] = field else {
             return None;
         };
-        // Space above ASCII depends on the server's locale.
+        // Which bytes above 127 are spaces depends on the server's locale.
         if !inner.is_ascii() {
             return None;
         }
-        let (lower, rest) = bound(inner)?;
-        let (upper, rest) = bound(rest.strip_prefix(b",")?)?;
+        let (lower, rest) = parse_bound(inner)?;
+        let (upper, rest) = parse_bound(rest.strip_prefix(b",")?)?;
         if !rest.is_empty() {
             return None;
         }
@@ -68,13 +68,14 @@ impl RangeEncoder {
     }
 }
 
-/// The text of a bound, none if it is infinite, and what follows it.
-fn bound(text: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
+/// Parses a bound. Returns its text (`None` if infinite) and the rest of the range.
+fn parse_bound(text: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let special = |b: &u8| matches!(b, b',' | b'"' | b'\\' | b'(' | b')' | b'[' | b']');
     if let Some(inner) = text.strip_prefix(b"\"") {
         let end = memchr::memchr2(b'"', b'\\', inner)?;
         let rest = &inner[end..];
-        // A quoted bound ends at the comma or the bracket; quotes may be doubled or go on.
+        // After the closing quote must come the comma or the end. Doubled quotes, and text after
+        // the closing quote, are left to the server.
         let ends = matches!(rest, [b'"'] | [b'"', b',', ..]);
         return ends.then_some((Some(&inner[..end]), &rest[1..]));
     }

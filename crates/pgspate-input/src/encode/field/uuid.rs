@@ -1,4 +1,4 @@
-//! UUIDs: sixteen bytes in hexadecimal, with a dash behind any two of them, in braces or not.
+//! UUIDs: sixteen bytes in hexadecimal. A dash may follow any two bytes; braces are optional.
 
 use super::append_fixed;
 use super::bytes::HEX;

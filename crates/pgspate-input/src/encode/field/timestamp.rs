@@ -1,106 +1,109 @@
-//! Dates and points in time: date, timestamp, timestamptz, timetz.
+//! The types date, timestamp, timestamptz and timetz.
 //!
-//! ISO spellings, which mean the same under every DateStyle: the year has at least four digits and
-//! comes first. A time zone is a number, `Z` or `UTC`; other names depend on the server's files and
-//! are left to it, as is a time without zone unless the session's zone is UTC.
+//! Accepted are ISO formats, which mean the same under every DateStyle: the year comes first and
+//! has at least four digits. A time zone is an offset, `Z` or `UTC`. Other zone names depend on the
+//! server's files and are left to the server. A timestamptz or timetz without a zone is accepted
+//! only if the session's time zone is UTC.
 
-use super::clock::{self, DAY, HOUR, MINUTE, short_number};
-use super::{append_fixed, append4, civil};
-use crate::types::Session;
+use super::time_of_day::{self, DAY, HOUR, MINUTE, short_number};
+use super::{append_fixed, append_i32, calendar_date};
+use crate::types::SessionSettings;
 
-/// What the session's TimeZone says of spellings without a numeric zone.
+/// How the session's TimeZone affects texts without a numeric offset.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Zones {
-    /// A time without zone is UTC.
+pub(super) struct ZoneRules {
+    /// Whether a time without a zone is UTC.
     bare_is_utc: bool,
-    /// `Z` and `UTC` mean UTC: the session's zone surely has no such abbreviation of its own.
-    names_are_known: bool,
+    /// Whether `Z` and `UTC` mean UTC. A zone with its own abbreviations could redefine both.
+    utc_names_are_safe: bool,
 }
 
-impl Zones {
-    pub(super) fn of(session: &Session) -> Zones {
+impl ZoneRules {
+    pub(super) fn of(session: &SessionSettings) -> ZoneRules {
         let zone = session.time_zone.as_str();
-        Zones {
+        ZoneRules {
             bare_is_utc: ["UTC", "GMT", "Etc/UTC"].contains(&zone),
-            names_are_known: !zone
+            utc_names_are_safe: !zone
                 .contains(['<', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']),
         }
     }
 }
 
 #[inline]
-pub(super) fn date(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
-    let days = if field.len() == 10 { civil::iso(field) } else { None };
+pub(super) fn date(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    let days = if field.len() == 10 { calendar_date::iso(field) } else { None };
     match days {
-        Some(days) => append4(days, out),
-        None => date_rarer(field, zones, out),
+        Some(days) => append_i32(days, out),
+        None => date_rare_format(field, zones, out),
     }
 }
 
 #[inline]
-pub(super) fn timestamp(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
+pub(super) fn timestamp(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
     match iso(field) {
         Some(micros) => append_fixed(micros.to_be_bytes(), out),
-        None => timestamp_rarer(field, zones, out),
+        None => timestamp_rare_format(field, zones, out),
     }
 }
 
 #[inline]
-pub(super) fn timestamptz(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
+pub(super) fn timestamptz(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
     let utc = match field {
-        // Only behind a time: a zone behind a date would be something else.
+        // At least 19 bytes, so that `+00` follows a time: after a date it would not be a zone.
         [time @ .., b'+', b'0', b'0'] if time.len() >= 19 => Some(time),
-        [time @ .., b'Z'] if zones.names_are_known => Some(time),
+        [time @ .., b'Z'] if zones.utc_names_are_safe => Some(time),
         _ => zones.bare_is_utc.then_some(field),
     };
     match utc.and_then(iso) {
         Some(micros) => append_fixed(micros.to_be_bytes(), out),
-        None => timestamptz_rarer(field, zones, out),
+        None => timestamptz_rare_format(field, zones, out),
     }
 }
 
-/// Microseconds since 2000-01-01 from `YYYY-MM-DD HH:MM:SS` with up to six digits of a fraction.
+/// Parses `YYYY-MM-DD HH:MM:SS` with a fraction of up to six digits. Returns microseconds since
+/// 2000-01-01.
 #[inline(always)]
 fn iso(field: &[u8]) -> Option<i64> {
     let fraction = match field.len() {
         19 => 0,
-        n @ 21..=26 => clock::fraction_at_end(field, n - 20)?,
+        n @ 21..=26 => time_of_day::fraction_at_end(field, n - 20)?,
         _ => return None,
     };
     Some(iso_seconds(field)? + fraction)
 }
 
-/// Microseconds since 2000-01-01 from the `YYYY-MM-DD HH:MM:SS` that begins a text.
+/// Parses the `YYYY-MM-DD HH:MM:SS` at the start of a text. Returns microseconds since 2000-01-01.
 #[inline(always)]
 fn iso_seconds(text: &[u8]) -> Option<i64> {
     if text.len() < 19 || !matches!(text[10], b' ' | b'T') {
         return None;
     }
-    Some(i64::from(civil::iso(text)?) * DAY + clock::iso(&text[11..19])?)
+    Some(i64::from(calendar_date::iso(text)?) * DAY + time_of_day::iso(&text[11..19])?)
 }
 
-/// Microseconds since 2000-01-01 in UTC from a time in the usual form and its zone.
-fn iso_with_zone(field: &[u8], zones: Zones) -> Option<i64> {
+/// Parses `YYYY-MM-DD HH:MM:SS` with an optional fraction, then a zone. Returns microseconds since
+/// 2000-01-01 UTC.
+fn iso_with_zone(field: &[u8], zones: ZoneRules) -> Option<i64> {
     let seconds = iso_seconds(field)?;
     let (fraction, rest) = match &field[19..] {
-        [b'.', rest @ ..] => clock::fraction(rest)?,
+        [b'.', rest @ ..] => time_of_day::fraction(rest)?,
         rest => (0, rest),
     };
     read_zone(rest, zones)?.map(|zone| seconds + fraction - zone)
 }
 
-/// A point in time as it is written.
-struct Stamp {
+/// A parsed date, with time and zone if they are present.
+struct ParsedTimestamp {
     days: i32,
-    /// Microseconds since midnight; none if only a date is written.
+    /// Microseconds since midnight. `None` for a date without a time.
     time: Option<i64>,
-    /// Microseconds east of UTC, if a zone is written.
+    /// Microseconds east of UTC. `None` without a zone.
     zone: Option<i64>,
 }
 
-impl Stamp {
-    /// Reads a date of 4 to 6 digits, a time, a zone, and `BC`; the last three may be missing.
-    fn read(field: &[u8], zones: Zones) -> Option<Stamp> {
+impl ParsedTimestamp {
+    /// Parses a date whose year has 4 to 6 digits. Time, zone and `BC` are optional.
+    fn read(field: &[u8], zones: ZoneRules) -> Option<ParsedTimestamp> {
         let (field, is_bc) = match field {
             [rest @ .., b' ', b'B' | b'b', b'C' | b'c'] => (rest, true),
             _ => (field, false),
@@ -118,29 +121,30 @@ impl Stamp {
             (1..=4713, true) => 1 - year,
             _ => return None,
         };
-        let days = civil::days(year, month as u32, day as u32)?;
+        let days = calendar_date::days(year, month as u32, day as u32)?;
         let (time, zone) = match rest {
             [] => (None, None),
             [b' ' | b'T', rest @ ..] => {
-                let (time, rest) = clock::read(rest)?;
+                let (time, rest) = time_of_day::read(rest)?;
                 (Some(time), read_zone(rest, zones)?)
             }
             _ => return None,
         };
-        Some(Stamp { days, time, zone })
+        Some(ParsedTimestamp { days, time, zone })
     }
 
-    /// Microseconds since 2000-01-01 by the clock that was read.
+    /// Returns microseconds since 2000-01-01 in local time, ignoring the zone.
     fn local(&self) -> i64 {
         i64::from(self.days) * DAY + self.time.unwrap_or(0)
     }
 }
 
-/// Microseconds east of UTC, if there is a zone; none if the text is not one.
-fn read_zone(text: &[u8], zones: Zones) -> Option<Option<i64>> {
+/// Parses a zone. Returns microseconds east of UTC, `Some(None)` for an empty text, and `None` for
+/// a text that is left to the server.
+fn read_zone(text: &[u8], zones: ZoneRules) -> Option<Option<i64>> {
     let (sign, rest) = match text.strip_prefix(b" ").unwrap_or(text) {
         [] => return text.is_empty().then_some(None),
-        [b'Z' | b'z'] | b"UTC" if zones.names_are_known => return Some(Some(0)),
+        [b'Z' | b'z'] | b"UTC" if zones.utc_names_are_safe => return Some(Some(0)),
         [b'+', rest @ ..] => (1, rest),
         [b'-', rest @ ..] => (-1, rest),
         _ => return None,
@@ -175,7 +179,7 @@ fn read_zone(text: &[u8], zones: Zones) -> Option<Option<i64>> {
     Some(Some(sign * (hours * HOUR + minutes * MINUTE + seconds * 1_000_000)))
 }
 
-/// 1 for `infinity`, -1 for `-infinity`.
+/// Returns 1 for `infinity` and -1 for `-infinity`.
 fn infinity(field: &[u8]) -> Option<i32> {
     match field {
         [b'-', rest @ ..] => rest.eq_ignore_ascii_case(b"infinity").then_some(-1),
@@ -184,21 +188,21 @@ fn infinity(field: &[u8]) -> Option<i32> {
 }
 
 #[inline(never)]
-fn date_rarer(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
+fn date_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
     let days = match infinity(field) {
         Some(1) => i32::MAX,
         Some(_) => i32::MIN,
-        None => match (compact_date(field), Stamp::read(field, zones)) {
+        None => match (compact_date(field), ParsedTimestamp::read(field, zones)) {
             (Some(days), _) => days,
-            // The time and zone are ignored, unless the time reaches into the next day.
+            // As in the server, time and zone are ignored. 24:00 would be the next day.
             (None, Some(stamp)) if stamp.time.unwrap_or(0) < DAY => stamp.days,
             _ => return false,
         },
     };
-    append4(days, out)
+    append_i32(days, out)
 }
 
-/// The date in `YYYYMMDD`.
+/// Parses a date of the form `YYYYMMDD`.
 fn compact_date(field: &[u8]) -> Option<i32> {
     if field.len() != 8 {
         return None;
@@ -208,15 +212,15 @@ fn compact_date(field: &[u8]) -> Option<i32> {
     if year == 0 {
         return None;
     }
-    civil::days(year as i32, number / 100 % 100, number % 100)
+    calendar_date::days(year as i32, number / 100 % 100, number % 100)
 }
 
 #[inline(never)]
-fn timestamp_rarer(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
-    let micros = match (infinity(field), Stamp::read(field, zones)) {
+fn timestamp_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    let micros = match (infinity(field), ParsedTimestamp::read(field, zones)) {
         (Some(1), _) => i64::MAX,
         (Some(_), _) => i64::MIN,
-        // The server reads a zone and ignores it.
+        // As in the server, the zone is ignored.
         (None, Some(stamp)) => stamp.local(),
         _ => return false,
     };
@@ -224,11 +228,11 @@ fn timestamp_rarer(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
 }
 
 #[inline(never)]
-fn timestamptz_rarer(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
+fn timestamptz_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
     if let Some(micros) = iso_with_zone(field, zones) {
         return append_fixed(micros.to_be_bytes(), out);
     }
-    let micros = match (infinity(field), Stamp::read(field, zones)) {
+    let micros = match (infinity(field), ParsedTimestamp::read(field, zones)) {
         (Some(1), _) => i64::MAX,
         (Some(_), _) => i64::MIN,
         (None, Some(stamp)) => match stamp.zone {
@@ -241,9 +245,9 @@ fn timestamptz_rarer(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
     append_fixed(micros.to_be_bytes(), out)
 }
 
-/// A time of day, then seconds west of UTC.
-pub(super) fn timetz(field: &[u8], zones: Zones, out: &mut Vec<u8>) -> bool {
-    let Some((time, rest)) = clock::read(field) else {
+/// Encodes a timetz: a time of day, then the zone in seconds west of UTC.
+pub(super) fn timetz(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    let Some((time, rest)) = time_of_day::read(field) else {
         return false;
     };
     let zone = match read_zone(rest, zones) {

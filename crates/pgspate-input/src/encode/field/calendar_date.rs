@@ -1,20 +1,20 @@
-//! Dates of the proleptic Gregorian calendar as days since 2000-01-01.
+//! Converts dates of the proleptic Gregorian calendar into days since 2000-01-01.
 
 use super::digits::{are_values, first8, pairs, values};
 
-/// Days are counted from a year far enough back for all years to be positive, a multiple of 400.
+/// Added to a year so that all years are positive. A multiple of 400.
 const YEARS_BEFORE: i32 = 4800;
-/// The day 2000-01-01 in that count.
+/// The number of 2000-01-01, counted from that year 0.
 const EPOCH: i32 = 2_483_590;
 
-/// The day number of a date, or none if there is no such date. Years are astronomical: 0 is
-/// 1 BC; -4713 to 294275 are allowed, in which every type of the server holds every day.
+/// Returns the day number of a date, or `None` if the date does not exist. Years are astronomical:
+/// 0 is 1 BC. Callers pass years from -4712 to 294275; the server's types hold every day of them.
 #[inline(always)]
 pub(super) fn days(year: i32, month: u32, day: u32) -> Option<i32> {
     if month.wrapping_sub(1) > 11 || day.wrapping_sub(1) > 27 && !is_late_day(year, month, day) {
         return None;
     }
-    // Months are counted from March, so that the leap day comes last.
+    // The year begins in March, so that the leap day comes last.
     let early = month <= 2;
     let year = year.wrapping_add(YEARS_BEFORE - i32::from(early)) as u32;
     let month = if early { month + 12 } else { month };
@@ -23,7 +23,7 @@ pub(super) fn days(year: i32, month: u32, day: u32) -> Option<i32> {
     Some(days as i32 - EPOCH)
 }
 
-/// Whether a month of a year has a day that is not among the first 28.
+/// Returns whether a date after the 28th of its month exists.
 #[inline(always)]
 fn is_late_day(year: i32, month: u32, day: u32) -> bool {
     let last = match month {
@@ -34,7 +34,7 @@ fn is_late_day(year: i32, month: u32, day: u32) -> bool {
     (1..=last).contains(&day)
 }
 
-/// The day number of the date that begins a text of ten or more bytes as `YYYY-MM-DD`.
+/// Parses the `YYYY-MM-DD` at the start of a text of ten or more bytes. Returns the day number.
 #[inline(always)]
 pub(super) fn iso(text: &[u8]) -> Option<i32> {
     let word = first8(text);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_days_one_by_one() {
+    fn consecutive_dates_have_consecutive_numbers() {
         let mut expected = days(-4712, 1, 1).unwrap();
         for year in -4712..=6000 {
             for month in 1..=12 {

@@ -1,20 +1,20 @@
-//! Numerics of any length, with exponents, and those that are not numbers.
+//! Long numerics, numerics with exponents, NaN and the infinities.
 //!
-//! All digits are kept up to what a numeric in binary form may hold: 3,000 base-10000 digits and
-//! 16,383 digits behind the point. Longer ones are left to the server.
+//! All digits are kept, up to the limits of numeric's binary format: 3,000 digits to the base of
+//! 10,000, and 16,383 decimal digits after the point. Longer numerics are left to the server.
 
 use super::numeric::NEGATIVE;
 use super::trim;
 
-/// The most base-10000 digits that the server receives.
+/// The most digits to the base of 10,000 that the server's receive function accepts.
 const GROUPS_MAX: usize = 3000;
-/// The most digits behind the point.
+/// The most decimal digits after the point.
 const SCALE_MAX: i64 = 16_383;
-/// The largest exponent worth taking; with it every sum below fits 64 bits by far.
+/// The largest accepted exponent. It keeps all sums below far from overflow.
 const EXPONENT_MAX: i64 = 20_000;
-/// More decimal digits than this, zeros for alignment included, are left to the server.
+/// The most decimal digits that are accepted. Longer numbers are left to the server.
 const DIGITS_MAX: i64 = 60_000;
-/// Digits that are held on the stack.
+/// The size of the buffer on the stack, in decimal digits.
 const STACK_DIGITS: usize = 96;
 
 const NAN: u16 = 0xc000;
@@ -22,7 +22,7 @@ const INFINITY: u16 = 0xd000;
 const NEGATIVE_INFINITY: u16 = 0xf000;
 
 #[inline(never)]
-pub(super) fn append(field: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
+pub(super) fn append(field: &[u8], has_infinity: bool, out: &mut Vec<u8>) -> bool {
     let text = trim(field);
     let (unsigned, sign) = match text {
         [b'-', rest @ ..] => (rest, NEGATIVE),
@@ -30,16 +30,16 @@ pub(super) fn append(field: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
         _ => (text, 0),
     };
     match unsigned.first() {
-        Some(b'0'..=b'9' | b'.') => match Spelling::of(unsigned) {
-            Some(spelling) => spelling.append(sign, out),
+        Some(b'0'..=b'9' | b'.') => match DecimalText::of(unsigned) {
+            Some(decimal) => decimal.append(sign, out),
             None => false,
         },
-        _ => append_special(text, infinity, out),
+        _ => append_special(text, has_infinity, out),
     }
 }
 
-/// NaN, and the infinities where the server has them.
-fn append_special(text: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
+/// Appends NaN, or an infinity if the server supports infinities.
+fn append_special(text: &[u8], has_infinity: bool, out: &mut Vec<u8>) -> bool {
     let sign = if text.eq_ignore_ascii_case(b"nan") {
         NAN
     } else {
@@ -48,9 +48,9 @@ fn append_special(text: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
             [b'+', rest @ ..] => (rest, INFINITY),
             _ => (text, INFINITY),
         };
-        let spelled =
+        let is_infinity =
             unsigned.eq_ignore_ascii_case(b"infinity") || unsigned.eq_ignore_ascii_case(b"inf");
-        if !infinity || !spelled {
+        if !has_infinity || !is_infinity {
             return false;
         }
         sign
@@ -59,7 +59,7 @@ fn append_special(text: &[u8], infinity: bool, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Length, number of digits, weight, sign and scale.
+/// Appends length, number of digits, weight, sign and scale.
 fn append_head(groups: usize, weight: i16, sign: u16, scale: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(&(8 + 2 * groups as u32).to_be_bytes());
     out.extend_from_slice(&(groups as u16).to_be_bytes());
@@ -68,15 +68,15 @@ fn append_head(groups: usize, weight: i16, sign: u16, scale: u16, out: &mut Vec<
     out.extend_from_slice(&scale.to_be_bytes());
 }
 
-/// A number as it is written: digits, a point among them, an exponent.
-struct Spelling<'a> {
+/// The parts of a decimal number: the digits before and after the point, and the exponent.
+struct DecimalText<'a> {
     whole: &'a [u8],
     fraction: &'a [u8],
     exponent: i64,
 }
 
-impl<'a> Spelling<'a> {
-    fn of(text: &'a [u8]) -> Option<Spelling<'a>> {
+impl<'a> DecimalText<'a> {
+    fn of(text: &'a [u8]) -> Option<DecimalText<'a>> {
         let (mantissa, exponent) = match text.iter().position(|b| b | 0x20 == b'e') {
             Some(at) => (&text[..at], exponent(&text[at + 1..])?),
             None => (text, 0),
@@ -89,18 +89,18 @@ impl<'a> Spelling<'a> {
         let is_number = mantissa.len() > usize::from(mantissa.len() != whole.len())
             && all_digits(whole)
             && all_digits(fraction);
-        is_number.then_some(Spelling { whole, fraction, exponent })
+        is_number.then_some(DecimalText { whole, fraction, exponent })
     }
 
     fn append(&self, sign: u16, out: &mut Vec<u8>) -> bool {
         let digits = (self.whole.len() + self.fraction.len()) as i64;
-        // How many digits are before the point; below zero, how many zeros are missing behind it.
+        // The number of digits before the point. If negative, so many zeros follow the point.
         let point = self.whole.len() as i64 + self.exponent;
         let scale = (self.fraction.len() as i64 - self.exponent).max(0);
         if scale > SCALE_MAX || digits > DIGITS_MAX {
             return false;
         }
-        // Zeros before the digits put the point between two base-10000 digits, or in front.
+        // Leading zeros align the point between two digits to the base of 10,000.
         let first = if point > 0 { (4 - point % 4) % 4 } else { -point };
         let point = point + first;
         let len = ((first + digits).max(point) + 3) / 4 * 4;
@@ -113,7 +113,8 @@ impl<'a> Spelling<'a> {
         }
     }
 
-    /// `decimal` is all zeros, a multiple of four long, with the digits to go in at `first`.
+    /// Appends the number by way of `decimal`: a buffer of `0` characters whose length is a
+    /// multiple of four. The digits are copied into `decimal` at `first`.
     fn append_aligned(
         &self,
         decimal: &mut [u8],
@@ -150,7 +151,7 @@ impl<'a> Spelling<'a> {
     }
 }
 
-/// The digits behind an `e`, with a sign.
+/// Parses the exponent after an `e`: an optional sign and digits.
 fn exponent(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
         [b'-', rest @ ..] => (rest, true),

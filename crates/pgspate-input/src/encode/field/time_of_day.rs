@@ -1,17 +1,18 @@
-//! Times of day: `HH:MM:SS` with a fraction, and `HH:MM`; type time.
+//! Times of day, for the type time and for the times of timestamps.
 //!
-//! Seconds of 60 are left to the server, as are more than 20 digits of a fraction. Up to 24:00:00.
+//! Accepted are `HH:MM:SS` with an optional fraction, and `HH:MM`, up to 24:00:00. 60 seconds, and
+//! fractions with more than 20 digits, are left to the server.
 
 use super::append_fixed;
 use super::digits::{are_values, first8, last8, left_aligned, load8, number, pairs};
 
-/// Microseconds in a second, a minute, an hour, a day.
+/// Microseconds per second, minute, hour and day.
 const SECOND: i64 = 1_000_000;
 pub(super) const MINUTE: i64 = 60 * SECOND;
 pub(super) const HOUR: i64 = 60 * MINUTE;
 pub(super) const DAY: i64 = 24 * HOUR;
 
-/// The longest fraction that is read.
+/// The most digits of a fraction.
 const FRACTION_LEN_MAX: usize = 20;
 
 pub(super) fn time(field: &[u8], out: &mut Vec<u8>) -> bool {
@@ -21,13 +22,14 @@ pub(super) fn time(field: &[u8], out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Microseconds since midnight from a text of exactly eight bytes, `HH:MM:SS`, below 24 hours.
+/// Parses a text of exactly eight bytes, `HH:MM:SS`, below 24 hours. Returns microseconds since
+/// midnight.
 #[inline(always)]
 pub(super) fn iso(text: &[u8]) -> Option<i64> {
     let word = first8(text);
     const COLONS: u64 = 0x0000_ff00_00ff_0000;
     const COLON: u64 = 0x0000_3a00_003a_0000;
-    // The colons become zeros: they are ten more than the digit `0`.
+    // The mask replaces the colons by zeros; the colons are checked below.
     let values = (word ^ 0x3030_3030_3030_3030) & !COLONS;
     if word & COLONS != COLON || !are_values(values) {
         return None;
@@ -41,8 +43,8 @@ pub(super) fn iso(text: &[u8]) -> Option<i64> {
     Some((hours * 3600 + minutes * 60 + seconds) * SECOND)
 }
 
-/// Microseconds from the end of a text of eight or more bytes that ends in a point and 1 to 6
-/// digits, of which there are `len`.
+/// Parses the fraction at the end of a text of eight or more bytes: a point, then `len` (1 to 6)
+/// digits. Returns microseconds.
 #[inline(always)]
 pub(super) fn fraction_at_end(text: &[u8], len: usize) -> Option<i64> {
     let values = left_aligned(last8(text), len);
@@ -50,13 +52,13 @@ pub(super) fn fraction_at_end(text: &[u8], len: usize) -> Option<i64> {
         .then(|| (number(values) / 100) as i64)
 }
 
-/// Reads a time of day up to 24:00:00 and gives what follows it.
+/// Parses a time of day up to 24:00:00. Returns microseconds and the rest of the text.
 pub(super) fn read(text: &[u8]) -> Option<(i64, &[u8])> {
     let (hours, rest) = short_number(text)?;
     let (minutes, rest) = short_number(rest.strip_prefix(b":")?)?;
     let (seconds, rest) = match rest {
         [b':', rest @ ..] => short_number(rest)?,
-        // A point behind minutes would make them seconds.
+        // The server reads `MM:SS` if a point follows.
         [b'.', ..] => return None,
         _ => (0, rest),
     };
@@ -71,7 +73,7 @@ pub(super) fn read(text: &[u8]) -> Option<(i64, &[u8])> {
     (total <= DAY).then_some((total, rest))
 }
 
-/// A number of one or two digits, and what follows it.
+/// Parses a number of one or two digits. Returns the number and the rest of the text.
 pub(super) fn short_number(text: &[u8]) -> Option<(i64, &[u8])> {
     let digit = |b: &u8| i64::from(b - b'0');
     match text {
@@ -84,7 +86,7 @@ pub(super) fn short_number(text: &[u8]) -> Option<(i64, &[u8])> {
     }
 }
 
-/// The microseconds of the digits that begin a text, and what follows them.
+/// Parses the digits of a fraction. Returns microseconds and the rest of the text.
 pub(super) fn fraction(text: &[u8]) -> Option<(i64, &[u8])> {
     let len = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(len);
@@ -94,7 +96,7 @@ pub(super) fn fraction(text: &[u8]) -> Option<(i64, &[u8])> {
             Some(((number(left_aligned(word, len)) / 100) as i64, rest))
         }
         7..=FRACTION_LEN_MAX => {
-            // The server reads a double, multiplies and rounds to even; so must this.
+            // The server parses a double, multiplies and rounds to even, so this does the same.
             let mut decimal = *b"0.00000000000000000000";
             decimal[2..2 + len].copy_from_slice(digits);
             let value = fast_float2::parse::<f64, _>(&decimal[..2 + len]).ok()?;
