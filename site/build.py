@@ -3,6 +3,7 @@
 The pages at the root of the repository (CHANGELOG.md and others) become pages of the site, too.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ PAGES = BUILD / "docs"
 HTML = BUILD / "html"
 # Pages at the root, which the site has in a folder of their own.
 PROJECT = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
-NOT_PAGES = shutil.ignore_patterns("*.sh", "results")
+NOT_PAGES = shutil.ignore_patterns("*.sh")
+LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
 def main() -> int:
@@ -33,25 +35,49 @@ def main() -> int:
 
 
 def collect_pages() -> None:
-    """Copies all pages, with the links between docs/ and the root as they are in the site."""
+    """Copies docs/, the pages at the root, and other files of the repository that they link to."""
     shutil.rmtree(BUILD, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES, ignore=NOT_PAGES)
     shutil.copy(ROOT / "site/zensical.toml", BUILD)
-    for page in PAGES.rglob("*.md"):
-        up = "../" * len(page.relative_to(PAGES).parts)
-        names = "|".join(re.escape(name) for name in PROJECT)
-        inside = up.removesuffix("../") + "project/"
-        rewrite(page, rf"\]\({re.escape(up)}({names})", rf"]({inside}\1")
-    (PAGES / "project").mkdir()
-    for name in PROJECT:
-        page = PAGES / "project" / name
-        shutil.copy(ROOT / name, page)
-        rewrite(page, r"\]\(docs/", "](../")
-        rewrite(page, r"\]\(README\.md", "](../index.md")
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in PROJECT)]
+    done = set()
+    while pages:
+        source = pages.pop()
+        if source not in done:
+            done.add(source)
+            pages += copy_page(source)
 
 
-def rewrite(page: Path, pattern: str, instead: str) -> None:
-    page.write_text(re.sub(pattern, instead, page.read_text()))
+def copy_page(source: Path) -> list[Path]:
+    """Copies a page with the files that it links to; returns other pages that it links to."""
+    linked: list[Path] = []
+
+    def link_in_site(link: re.Match[str]) -> str:
+        target = (source.parent / link[1]).resolve()
+        if not target.is_file():
+            return link[0]
+        copy = in_site(target)
+        if target.suffix == ".md" and target != ROOT / "README.md":
+            linked.append(target)
+        elif not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(target, copy)
+        return f"]({os.path.relpath(copy, in_site(source).parent)}{link[2] or ''})"
+
+    page = in_site(source)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(LINK.sub(link_in_site, source.read_text()))
+    return linked
+
+
+def in_site(source: Path) -> Path:
+    """Returns where the site has a file of the repository."""
+    name = source.relative_to(ROOT)
+    if name.parts[0] == "docs":
+        return PAGES / Path(*name.parts[1:])
+    if name.as_posix() in PROJECT:
+        return PAGES / "project" / name
+    return PAGES / "index.md" if name.as_posix() == "README.md" else PAGES / "files" / name
 
 
 class Page(HTMLParser):
