@@ -47,15 +47,18 @@ Every trial is in {files}, from which `bench/run.sh` makes this page.
 
 {describe(facts)}
 
-Client and server share the machine and talk over a Unix socket. In each round every
-contender has its turn, each round begins with another one, and each trial begins with an
-empty table right after a checkpoint, without indexes but where the title says so. The time
-is that of the whole command with its start. Every table was compared with the one psql makes:
-rows, and a checksum over all values. *Server CPU* is that of all of PostgreSQL's processes;
-*memory* is the client's peak, added up over its processes. pgspate keeps its ledger unless a
-line says otherwise, and leaves out the `analyze` that it would do after the load, as nobody
-else does one. The *limit* has two connections: where the server waits for its disk, more
-lanes can overlap waits and pass it.
+- Client and server share the machine and talk over a Unix socket.
+- In each round every contender has its turn. Each round begins with another contender.
+- Each trial begins with an empty table right after a checkpoint, without indexes unless the
+  title says so.
+- The time is that of the whole command with its start.
+- Every table was compared with the one psql makes: rows, and a checksum over all values.
+- *Server CPU* is that of all of PostgreSQL's processes.
+- *Memory* is the client's peak, added up over its processes.
+- pgspate keeps its ledger unless a line says otherwise. It runs without the `analyze` after the
+  load, as the other contenders run none.
+- The *limit* has two connections. If the server waits for its disk, more lanes can overlap
+  waits and be faster than the limit.
 """
 
 
@@ -184,10 +187,14 @@ def how(facts: dict) -> str:
 bench/run.sh{flags}
 ```
 
-It needs Linux, Python 3.11, a PostgreSQL server's programs (`--pg-bin`) and pip; as root it
+It needs Linux, Python 3.11, a PostgreSQL server's programs (`--pg-bin`) and pip. As root it
 also installs pgloader with apt-get. Data and peers go to a cache folder (`--cache`), never
-into the repository; the server is its own, in a temporary folder, and is gone afterwards.
-`--only 'lineitem-csv/p*,memory'` chooses by input, by contender or both, `--list` names them,
-`--large` adds the memory trial with 10 GB, and `--report FILE...` makes this page again from
-results files.
+into the repository. It starts a server of its own in a temporary folder, and removes it.
+
+| option | effect |
+|---|---|
+| `--only 'lineitem-csv/p*,memory'` | choose by input, by contender or both |
+| `--list` | name inputs and contenders |
+| `--large` | add the memory trial with 10 GB |
+| `--report FILE...` | make this page again from results files |
 """
