@@ -1,30 +1,33 @@
-//! Streams of changes, applied to tables through temporary tables, exactly once.
+//! Applies streams of change events to tables through temporary tables, exactly once.
 //!
-//! - `inputs.rs` gives records of files; slots and topics are in `pgspate-replication`.
-//! - `route/` finds the target's table of each event.
-//! - `batch/` gathers events, and folds them by key and column by column to what is left of them.
-//! - `write/` writes a batch: deletes, updates and inserts.
+//! - `line_source.rs` reads events from files. `pgspate-replication` reads slots and topics.
+//! - `route/` finds the target table of each event.
+//! - `batch/` collects events and folds them: one row is left for each key.
+//! - `write/` writes a batch with deletes, updates and inserts.
+//! - `run.rs` ties these together.
 //!
-//! A batch and its position in the stream are one transaction, so that no event is lost or doubled.
-//! `run.rs` ties these together.
+//! A batch and its position in the stream commit in one transaction. So no event is lost or applied
+//! twice.
 
-mod backfill;
 mod batch;
-mod inputs;
-mod open;
+mod initial_copy;
+mod line_source;
+mod open_slot;
 mod options;
-mod origin;
 mod plan;
 mod report;
 mod route;
 mod run;
+mod stream_origin;
 mod watch;
 mod write;
 
-pub use backfill::CopiedTable;
-pub use options::{AtEnd, ApplyOptions};
-pub use pgspate_events::{ChangeEvent, EventFormat, SourceTable, ChangeKind, EventOrigin, EventRow, EventValue, decode};
-pub use pgspate_replication::Lag;
+pub use initial_copy::CopiedTable;
+pub use options::{ApplyOptions, AtEnd};
+pub use pgspate_events::{
+    ChangeEvent, ChangeKind, EventFormat, EventOrigin, EventRow, EventValue, SourceTable, decode,
+};
+pub use pgspate_replication::StreamLag;
 pub use plan::{ApplyPlan, ApplyPlanTable, plan};
 pub use report::ApplyReport;
 pub use route::UnknownColumns;

@@ -1,57 +1,57 @@
-//! What to apply, and how.
+//! The options of `apply`.
 
 use std::time::Duration;
 
 use super::route::UnknownColumns;
 use crate::source::{self, Input};
 use pgspate_events::decode::{DecodeOptions, EventFormat};
-use pgspate_target::session::Limits;
+use pgspate_target::session::WaitLimits;
 
-/// What to apply, and how.
+/// What `apply` reads, and how it applies events.
 #[derive(Debug, Clone)]
 pub struct ApplyOptions {
-    /// Paths, globs, folders, `-`, or URLs, in the order of the stream; or one replication slot,
-    /// `postgres://...?slot=...&publication=...`; or topics of Kafka,
-    /// `kafka://broker:port/topic,topic`, where the feature `kafka` is on.
+    /// Paths, globs, folders, `-` or URLs, in the order of the stream. Or one replication slot,
+    /// `postgres://...?slot=...&publication=...`. Or Kafka topics,
+    /// `kafka://broker:port/topic,topic`, with the feature `kafka`.
     pub sources: Vec<String>,
-    /// Inputs that a program has itself, after those.
+    /// Inputs of the calling program, read after `sources`.
     pub inputs: Vec<Input>,
-    /// How they are found and read.
-    pub source: source::Options,
-    /// The format; found out by default.
+    /// How sources are found and read.
+    pub source: source::SourceOptions,
+    /// The format of the events; detected by default.
     pub format: Option<EventFormat>,
-    /// What it does not say of itself.
+    /// Decoder options: facts that the format itself does not tell.
     pub decode: DecodeOptions,
-    /// `from=to`, with `*` for parts of names.
+    /// Mappings `from=to` of table names, with `*` for parts of names.
     pub maps: Vec<String>,
-    /// Patterns of the tables whose events count; all by default.
+    /// Patterns of the tables whose events are applied; all tables by default.
     pub tables: Vec<String>,
-    /// What becomes of columns that the target does not have.
+    /// What to do with columns that the target lacks.
     pub unknown_columns: UnknownColumns,
-    /// What becomes of a transaction of the source that the input ends within.
+    /// What to do with a source transaction that is cut off by the end of the input.
     pub at_end: AtEnd,
-    /// The name under which the ledger keeps the position; made from the sources' names by default.
+    /// The stream's name in the ledger; made from the sources' names by default.
     pub stream: Option<String>,
-    /// So many events may be set aside.
+    /// How many events may be set aside as dead letters.
     pub dead_letters_max: u64,
-    /// Events of a batch, at most.
+    /// The most events in a batch.
     pub batch_rows: u64,
-    /// Bytes of input of a batch, at most, and of what its events take. A batch takes about four
-    /// times as much memory, twice.
+    /// The most bytes in a batch, of input or of decoded events. A batch takes about four times as
+    /// much memory, and there are two batches at a time.
     pub batch_bytes: u64,
-    /// Batches of up to so many rows are written without a temporary table.
+    /// Batches of at most this many rows are written without a temporary table.
     pub direct_rows: u64,
-    /// How long a batch waits for more events when nothing is being written.
+    /// How long an idle writer waits for more events of a batch.
     pub batch_delay: Duration,
-    /// Go on when the input ends: what is appended to the last file is applied, too. A slot and
-    /// topics are read up to where they ended at first otherwise.
+    /// Whether to go on at the end of the input: bytes appended to the last file are applied. If
+    /// false, a slot and topics are read up to their end at the start of the run.
     pub follows: bool,
-    /// Make the slot when it is not there.
+    /// Whether to create the slot if it is missing.
     pub creates_slot: bool,
-    /// Make the slot, and copy the rows that there are first.
+    /// Whether to create the slot and first copy the tables' rows.
     pub copies_rows: bool,
-    /// How long to wait for what may never come.
-    pub limits: Limits,
+    /// Time limits for waiting.
+    pub limits: WaitLimits,
 }
 
 impl Default for ApplyOptions {
@@ -59,7 +59,7 @@ impl Default for ApplyOptions {
         ApplyOptions {
             sources: Vec::new(),
             inputs: Vec::new(),
-            source: source::Options::default(),
+            source: source::SourceOptions::default(),
             format: None,
             decode: DecodeOptions::default(),
             maps: Vec::new(),
@@ -75,17 +75,17 @@ impl Default for ApplyOptions {
             follows: false,
             creates_slot: false,
             copies_rows: false,
-            limits: Limits::default(),
+            limits: WaitLimits::default(),
         }
     }
 }
 
-/// What becomes of a transaction of the source that the input ends within.
+/// What to do with a source transaction that is cut off by the end of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtEnd {
-    /// It is not applied, and the run ends with an error.
+    /// Do not apply it, and end the run with an error.
     #[default]
     Hold,
-    /// What there is of it is applied.
+    /// Apply its events.
     Apply,
 }

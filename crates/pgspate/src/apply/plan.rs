@@ -1,35 +1,35 @@
-//! What a run would do, found out without doing any of it.
+//! Plans a run of `apply` without doing any of it.
 //!
-//! Nothing is written: not the ledger, whose fence would end a run that is under way, and no slot.
+//! Nothing is written: neither the ledger, whose fence would end a running process, nor a slot.
 
 use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::options::ApplyOptions;
-use super::origin::{StreamOrigin, find, name};
-use super::route::{TableMap, Router};
+use super::route::{Router, TableMap};
+use super::stream_origin::{StreamOrigin, find_origin, stream_name};
 use crate::Result;
 use crate::source::Input;
-use pgspate_replication::kafka::{Partition, Topics};
+use pgspate_replication::kafka::{KafkaTopics, TopicPartition};
 use pgspate_replication::postgres::PublishedTable;
-use pgspate_replication::slot::{Begin, Slot};
+use pgspate_replication::slot::{Slot, SlotStart};
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, Mark};
+use pgspate_target::ledger::{self, StreamPosition};
 
-/// What a run would do.
+/// What a run of `apply` would do.
 #[derive(Debug, Clone, Serialize)]
 pub struct ApplyPlan {
     /// The stream's name in the ledger.
     pub stream: String,
-    /// What is read, in its order.
+    /// The sources, in the order in which they are read.
     pub sources: Vec<String>,
-    /// Events that are applied already.
+    /// Events of the stream that earlier runs applied.
     pub events_before: u64,
-    /// Where it begins, and what is done first.
+    /// Where the run begins, and what it does first.
     pub begins: Vec<String>,
-    /// Where it ends.
+    /// Where the run ends.
     pub ends: String,
-    /// Of a slot: the tables of the publication, as they are now.
+    /// The tables of a slot's publication.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<ApplyPlanTable>,
 }
@@ -37,36 +37,38 @@ pub struct ApplyPlan {
 /// A table of a publication.
 #[derive(Debug, Clone, Serialize)]
 pub struct ApplyPlanTable {
-    /// Its name on the source.
+    /// The table's name on the source.
     pub from: String,
-    /// The table that its events go to, as SQL writes it; none when it is left out.
+    /// The target table, quoted for SQL; `None` if the table is left out.
     pub to: Option<String>,
-    /// The columns by which rows are found on the target; none where whole rows are compared.
+    /// The columns by which rows are found in the target; empty if whole rows are compared.
     pub key: Vec<String>,
-    /// What is in the way.
+    /// Why events of the table could not be applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// Finds out what a run would do. Blocks; call it from a thread that is not one of `runtime`'s.
+/// Plans a run. Blocks; do not call it from a thread of `runtime`.
 ///
 /// # Errors
 /// As [`super::prepare`].
 pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyPlan> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let names = TableMap::parse(&options.maps, &options.tables)?;
-    let found = find(options, runtime)?;
-    let stream = name(options, &found)?;
+    let found = find_origin(options, runtime)?;
+    let stream = stream_name(options, &found)?;
     let mark = runtime.block_on(read_mark(&dsn, &stream))?;
     let slot = match found {
         StreamOrigin::Slot(slot) => *slot,
-        StreamOrigin::Inputs(inputs) => return Ok(of_inputs(stream, &inputs, &mark, options.follows)),
-        StreamOrigin::Topics(topics) => {
-            let rows = runtime.block_on(read_parts(&dsn, &stream))?;
-            return of_topics(stream, &topics, &rows, &mark, options.follows);
+        StreamOrigin::Inputs(inputs) => {
+            return Ok(plan_inputs(stream, &inputs, &mark, options.follows));
+        }
+        StreamOrigin::KafkaTopics(topics) => {
+            let rows = runtime.block_on(read_partition_marks(&dsn, &stream))?;
+            return plan_topics(stream, &topics, &rows, &mark, options.follows);
         }
     };
-    let begin = Begin::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
+    let begin = SlotStart::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
     let unknown = options.unknown_columns;
     let router = Router::new(dsn, names, unknown, options.limits, runtime.clone());
     let router = runtime.block_on(router)?;
@@ -74,18 +76,23 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
         stream,
         sources: vec![format!("{} of publication {}", slot.title(), slot.publication)],
         events_before: mark.ordinal,
-        begins: begins(&slot, begin),
+        begins: describe_begin(&slot, begin),
         ends: match options.follows {
-            true => "never: what is committed is applied as it comes".to_owned(),
+            true => "never: new commits are applied as they come".to_owned(),
             false => format!("at {}, where the source's log ends now", slot.log_end),
         },
-        tables: tables(runtime.block_on(slot.tables())?, &router)?,
+        tables: plan_tables(runtime.block_on(slot.tables())?, &router)?,
     })
 }
 
-fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> ApplyPlan {
+fn plan_inputs(
+    stream: String,
+    inputs: &[Input],
+    mark: &StreamPosition,
+    follows: bool,
+) -> ApplyPlan {
     let ends = match follows {
-        true => "never: what is appended to the last file is applied, too",
+        true => "never: lines appended to the last file are applied too",
         false => "with the last file",
     };
     let begins = match mark.ordinal {
@@ -102,11 +109,11 @@ fn of_inputs(stream: String, inputs: &[Input], mark: &Mark, follows: bool) -> Ap
     }
 }
 
-fn of_topics(
+fn plan_topics(
     stream: String,
-    topics: &Topics,
-    rows: &[(String, Mark)],
-    mark: &Mark,
+    topics: &KafkaTopics,
+    rows: &[(String, StreamPosition)],
+    mark: &StreamPosition,
     follows: bool,
 ) -> Result<ApplyPlan> {
     let partitions = topics.begin(&stream, mark, rows)?;
@@ -114,7 +121,7 @@ fn of_topics(
         let count = partitions.iter().filter(|it| it.topic == *topic).count();
         format!("topic {topic}, {count} {}", if count == 1 { "partition" } else { "partitions" })
     };
-    let begin = |it: &Partition| match it.next {
+    let begin = |it: &TopicPartition| match it.next {
         next if next >= it.end => format!("{} at its end, offset {next}", it.name()),
         next => format!("{} at offset {next}, {} behind", it.name(), it.end - next),
     };
@@ -124,7 +131,7 @@ fn of_topics(
         events_before: mark.ordinal,
         begins: partitions.iter().map(begin).collect(),
         ends: match follows {
-            true => "never: what is written is applied as it comes",
+            true => "never: new messages are applied as they come",
             false => "where each partition ends now",
         }
         .to_owned(),
@@ -132,48 +139,57 @@ fn of_topics(
     })
 }
 
-/// The parts of a stream that the ledger knows, and where they are.
-pub(super) async fn read_parts(dsn: &Dsn, stream: &str) -> Result<Vec<(String, Mark)>> {
+/// Reads the ledger's positions of the stream's partitions.
+pub(super) async fn read_partition_marks(
+    dsn: &Dsn,
+    stream: &str,
+) -> Result<Vec<(String, StreamPosition)>> {
     let connection = dsn.connect("pgspate apply").await?;
-    let parts = ledger::read_parts(&connection.client, stream).await;
+    let parts = ledger::read_partitions(&connection.client, stream).await;
     connection.close().await;
     parts
 }
 
-pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<Mark> {
+/// Reads the ledger's position of the stream.
+pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<StreamPosition> {
     let connection = dsn.connect("pgspate apply").await?;
-    let mark = ledger::read_mark(&connection.client, stream, "").await;
+    let mark = ledger::read_stream_position(&connection.client, stream, "").await;
     connection.close().await;
     mark
 }
 
-fn begins(slot: &Slot, begin: Begin) -> Vec<String> {
-    let makes = format!("make replication slot {}", slot.name);
-    let copies = "copy the rows of all tables, as they are where the slot begins, through the \
-                  lanes of a load";
+fn describe_begin(slot: &Slot, begin: SlotStart) -> Vec<String> {
+    let makes = format!("create replication slot {}", slot.name);
+    let copies = "copy the rows of all tables, as of the start of the slot, through the lanes of a \
+                  load";
     let mut begins = match begin {
-        Begin::Stream(from) => return vec![format!("after {from}")],
-        Begin::Slot => return vec![makes, "with what is committed from then on".to_owned()],
-        Begin::Copy { again: false } => Vec::new(),
-        Begin::Copy { again: true } => vec![format!(
-            "empty the tables that a copy was filling which did not end, and drop slot {}",
-            slot.name
-        )],
+        SlotStart::ContinueStream(from) => return vec![format!("after {from}")],
+        SlotStart::CreateSlot => {
+            return vec![makes, "apply the transactions that commit later".to_owned()];
+        }
+        SlotStart::InitialCopy { again: false } => Vec::new(),
+        SlotStart::InitialCopy { again: true } => {
+            vec![format!("truncate the tables of an interrupted copy, and drop slot {}", slot.name)]
+        }
     };
-    begins.extend([makes, copies.to_owned(), "with what is committed from then on".to_owned()]);
+    begins.extend([
+        makes,
+        copies.to_owned(),
+        "apply the transactions that commit later".to_owned(),
+    ]);
     begins
 }
 
-fn tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<ApplyPlanTable>> {
+fn plan_tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<ApplyPlanTable>> {
     let mut tables = Vec::new();
     for table in published {
         let schema = table.name.schema.as_deref().unwrap_or_default();
         let from = format!("{schema}.{}", table.name.table);
-        tables.push(match router.facts(&table.name) {
+        tables.push(match router.table_for(&table.name) {
             Ok(None) => ApplyPlanTable { from, to: None, key: Vec::new(), problem: None },
             Ok(Some(facts)) => {
                 let key =
-                    facts.keying.columns.iter().map(|(at, _)| facts.columns[*at].name.clone());
+                    facts.fold_key.columns.iter().map(|(at, _)| facts.columns[*at].name.clone());
                 let lacks = |column: &&String| {
                     let mut own = facts.columns.iter().map(|column| &column.name);
                     !own.any(|own| own == *column) && !facts.generated.contains(column)

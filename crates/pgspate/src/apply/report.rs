@@ -1,61 +1,61 @@
-//! What was applied.
+//! The report of a run of `apply`.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::backfill::CopiedTable;
-use super::route::{ApplyTable, circle};
+use super::initial_copy::CopiedTable;
+use super::route::{ApplyTable, find_reference_cycle};
 use super::write::ApplyCounts;
 
-/// What a run of `apply` did.
+/// The result of a run of `apply`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ApplyReport {
     /// The stream's name.
     pub stream: String,
-    /// Events that had been applied before.
+    /// Events of the stream that earlier runs applied.
     pub events_before: u64,
-    /// What this run did.
+    /// Counts of this run.
     #[serde(flatten)]
     pub counts: ApplyCounts,
-    /// The tables, as SQL writes them.
+    /// The target tables, quoted for SQL.
     pub tables: Vec<String>,
-    /// Up to where the stream is applied, in the source's words.
+    /// The position in the source up to which the stream is applied.
     pub position: String,
     /// Tables whose rows were copied before the stream began.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copied: Vec<CopiedTable>,
-    /// Batches that are committed and may have done more than is counted, as the server's answers
-    /// were lost with a connection.
+    /// Committed batches whose counts may be too low, because the server's replies were lost with a
+    /// connection.
     pub uncounted: u64,
     /// Seconds from the first byte to the last commit.
     pub seconds: f64,
-    /// It was stopped by a signal, after a whole batch.
+    /// Whether a signal stopped the run, after a whole batch.
     pub is_stopped: bool,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// What the user should know in the end.
+/// Returns the warnings at the end of a run.
 pub(super) fn warnings(missing: u64, uncounted: u64, tables: &[Arc<ApplyTable>]) -> Vec<String> {
     let mut warnings = Vec::new();
     if missing > 0 {
         warnings.push(format!(
-            "{missing} updates or deletes found no row: the tables were not as the stream takes \
-             them to be"
+            "{missing} {} found no row: the target tables differ from what the stream expects",
+            if missing == 1 { "update or delete" } else { "updates or deletes" }
         ));
     }
     if uncounted > 0 {
         warnings.push(format!(
-            "{uncounted} {} committed, but answers that say what was done were lost: rows may be \
-             in the tables, or missing, that are not in the counts",
-            if uncounted == 1 { "batch was" } else { "batches were" }
+            "the server's replies to {uncounted} committed {} were lost with a connection; the \
+             counts of rows may be too low",
+            if uncounted == 1 { "batch" } else { "batches" }
         ));
     }
-    if let Some(facts) = circle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {
+    if let Some(facts) = find_reference_cycle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {
         warnings.push(format!(
-            "foreign keys lead from {} in a circle: where no order of statements will do, events \
-             are applied in smaller steps; a deferrable key would spare that",
+            "foreign keys lead from {} in a circle: events that no order of statements can \
+             write are applied in smaller steps; a deferrable key would avoid that",
             facts.table.sql_name
         ));
     }

@@ -1,7 +1,8 @@
-//! A stream from its inputs to its tables.
+//! Runs a stream from its sources to its target tables.
 //!
-//! Three threads: one reads, one makes batches, and the caller's writes them. What goes wrong on
-//! one of them ends the others, and is told when what came before it is committed.
+//! Three threads work on a stream: one reads, one makes batches, and the caller's thread writes
+//! them. An error on one thread ends the others. It is reported after the earlier batches are
+//! committed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,26 +12,29 @@ use std::time::Instant;
 
 use tokio::runtime::Handle;
 
-use super::backfill::InitialCopy;
-use super::batch::{self, EventBatch, BatchBuilder, SourceFeed, LineFeed, SlotFeed, TopicFeed, BuilderContext};
-use super::inputs::{LinePosition, LineSource};
+use super::batch::{
+    self, BatchBuilder, BuilderContext, EventBatch, LineFeed, SlotFeed, SourceFeed, TopicFeed,
+};
+use super::initial_copy::InitialCopy;
+use super::line_source::{LinePosition, LineSource};
 use super::options::ApplyOptions;
-use super::origin::{self, StreamOrigin};
-use super::plan::{read_mark, read_parts};
+use super::plan::{read_mark, read_partition_marks};
 use super::report::{ApplyReport, warnings};
-use super::route::{ApplyTable, TableMap, Router};
+use super::route::{ApplyTable, Router, TableMap};
+use super::stream_origin::{self, StreamOrigin};
 use super::watch::ApplyWatch;
-use super::write::{WriterSettings, BatchWriter};
+use super::write::{BatchWriter, WriterSettings};
+use crate::numbers::counted;
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
-use pgspate_replication::kafka::{self, TopicPosition, TopicSource, Topics};
-use pgspate_replication::slot::{Begin, Confirmed, Slot, SlotPosition, SlotSource};
-use pgspate_replication::{EventSource, Pieces, SourcePoint};
+use pgspate_replication::kafka::{self, KafkaTopics, TopicPosition, TopicSource};
+use pgspate_replication::slot::{ConfirmedPosition, Slot, SlotPosition, SlotSource, SlotStart};
+use pgspate_replication::{EventSender, EventSource, SourcePoint};
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::Mark;
-use pgspate_target::session::stopped;
+use pgspate_target::ledger::StreamPosition;
+use pgspate_target::session::stopped_error;
 
-/// Pieces of input that may wait.
+/// The most pieces of input that may wait.
 const PIECES_AHEAD: usize = 8;
 
 /// A stream that is ready to be applied.
@@ -40,21 +44,21 @@ pub struct Apply {
     router: Router,
     settings: WriterSettings,
     stream: String,
-    /// Where the ledger was when it was asked.
-    mark: Mark,
+    /// The ledger's position when the run was prepared.
+    mark: StreamPosition,
 }
 
-/// Finds the inputs, connects, and looks where the stream is, which is taken over when it runs.
-/// Blocks; call it from a thread that is not one of `runtime`'s.
+/// Resolves the sources, connects, and reads the stream's position. The stream is taken over only
+/// when it runs. Blocks; do not call it from a thread of `runtime`.
 ///
 /// # Errors
-/// Inputs that are not there, mappings that are none, a server that cannot be reached; a slot that
-/// has gone on without the stream.
+/// When a source is missing, a mapping is invalid, the server cannot be reached, or the slot has
+/// moved on without the stream.
 pub fn prepare(options: ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<Apply> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let names = TableMap::parse(&options.maps, &options.tables)?;
-    let origin = origin::find(&options, runtime)?;
-    let stream = origin::name(&options, &origin)?;
+    let origin = stream_origin::find_origin(&options, runtime)?;
+    let stream = stream_origin::stream_name(&options, &origin)?;
     let (unknown, limits) = (options.unknown_columns, options.limits);
     let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());
     let router = runtime.block_on(router)?;
@@ -63,46 +67,46 @@ pub fn prepare(options: ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<Appl
         limits,
         dead_letters_max: options.dead_letters_max,
         direct_rows: options.direct_rows,
-        inputs: origin::names(&origin),
+        inputs: stream_origin::source_names(&origin),
     };
     let mark = runtime.block_on(read_mark(&settings.dsn, &stream))?;
     if let StreamOrigin::Slot(slot) = &origin {
-        Begin::choose(slot, &mark, options.creates_slot, options.copies_rows)?;
+        SlotStart::choose(slot, &mark, options.creates_slot, options.copies_rows)?;
     }
     Ok(Apply { options, origin, router, settings, stream, mark })
 }
 
 impl Apply {
-    /// The stream's name in the ledger.
+    /// Returns the stream's name in the ledger.
     pub fn stream(&self) -> &str {
         &self.stream
     }
 
-    /// Events of it that are applied already.
+    /// Returns the number of events that are applied already.
     pub fn events_before(&self) -> u64 {
         self.mark.ordinal
     }
 
-    /// Applies it to its end, or until it is stopped. Blocks.
+    /// Applies the stream to its end, or until it is stopped. Blocks.
     ///
     /// # Errors
-    /// What cannot be read, decoded or applied, with its place. Batches before it are committed. A
-    /// stream that somebody else has; a role that may not write the ledger.
+    /// When input cannot be read, decoded or applied, with its place; the batches before are
+    /// committed. When another process has the stream, or the role may not write the ledger.
     pub fn run(self, watch: &Arc<ApplyWatch>, runtime: &Handle) -> Result<ApplyReport> {
         let started = Instant::now();
         let Apply { options, origin, router, settings, stream, mark } = self;
-        router.wait_until(&watch.unwanted);
+        router.wait_for_target_until(&watch.end_reading);
         let options = Arc::new(options);
         let run = ApplyRun { options, settings, stream, watch, runtime, started };
         match origin {
-            StreamOrigin::Inputs(inputs) => run.inputs(inputs, router),
-            StreamOrigin::Slot(slot) => run.slot(*slot, &mark, router),
-            StreamOrigin::Topics(topics) => run.topics(*topics, router),
+            StreamOrigin::Inputs(inputs) => run.run_inputs(inputs, router),
+            StreamOrigin::Slot(slot) => run.run_slot(*slot, &mark, router),
+            StreamOrigin::KafkaTopics(topics) => run.run_topics(*topics, router),
         }
     }
 }
 
-/// A run, whatever its source.
+/// A running stream, from any kind of source.
 pub(super) struct ApplyRun<'a> {
     pub(super) options: Arc<ApplyOptions>,
     pub(super) settings: WriterSettings,
@@ -113,45 +117,50 @@ pub(super) struct ApplyRun<'a> {
 }
 
 impl ApplyRun<'_> {
-    fn inputs(self, inputs: Vec<Input>, router: Router) -> Result<ApplyReport> {
-        let mut writer = self.writer(false)?;
-        self.runtime.block_on(writer.check_kept())?;
+    fn run_inputs(self, inputs: Vec<Input>, router: Router) -> Result<ApplyReport> {
+        let mut writer = self.open_writer(false)?;
+        self.runtime.block_on(writer.check_unlogged_kept())?;
         let source = LineSource { inputs, follows: self.options.follows };
-        self.pipe(writer, router, source, &Confirmed::default(), |wiring, from| {
+        self.run_pipeline(writer, router, source, &ConfirmedPosition::default(), |wiring, from| {
             LineFeed::new(BatchBuilder::new(wiring, from, LinePosition::default(), true))
         })
     }
 
-    fn slot(self, mut slot: Slot, mark: &Mark, router: Router) -> Result<ApplyReport> {
+    fn run_slot(
+        self,
+        mut slot: Slot,
+        mark: &StreamPosition,
+        router: Router,
+    ) -> Result<ApplyReport> {
         let ApplyRun { options, watch, runtime, .. } = &self;
         let (mut writer, begin, begun) = self.open_slot(&mut slot, mark)?;
         let copying = InitialCopy { run: &self, slot: &slot, router: &router };
         let (from, copied) = match begin {
-            Begin::Stream(from) => (from, Vec::new()),
-            Begin::Slot => copying.run(&mut writer, false)?,
-            Begin::Copy { .. } => copying.run(&mut writer, true)?,
+            SlotStart::ContinueStream(from) => (from, Vec::new()),
+            SlotStart::CreateSlot => copying.run(&mut writer, false)?,
+            SlotStart::InitialCopy { .. } => copying.run(&mut writer, true)?,
         };
-        runtime.block_on(writer.check_kept())?;
+        runtime.block_on(writer.check_unlogged_kept())?;
         let until = (!options.follows).then_some(slot.log_end);
         let position = SlotPosition::new(&slot);
-        let confirmed = Arc::new(Confirmed::default());
+        let confirmed = Arc::new(ConfirmedPosition::default());
         let (limits, lag) = (options.limits, &watch.lag);
         let source = SlotSource::new(slot, from, begun, &confirmed, limits, lag, runtime);
-        let report = self.pipe(writer, router, source, &confirmed, |wiring, mark| {
+        let report = self.run_pipeline(writer, router, source, &confirmed, |wiring, mark| {
             SlotFeed::new(BatchBuilder::new(wiring, mark, position, false), from, until)
         })?;
         Ok(ApplyReport { copied, ..report })
     }
 
-    fn topics(self, mut topics: Topics, router: Router) -> Result<ApplyReport> {
+    fn run_topics(self, mut topics: KafkaTopics, router: Router) -> Result<ApplyReport> {
         let ApplyRun { options, settings, stream, watch, runtime, .. } = &self;
-        let mut writer = self.writer(false)?;
-        runtime.block_on(writer.check_kept())?;
-        // Where partitions begin, which nobody else moves on from now on.
-        let rows = runtime.block_on(read_parts(&settings.dsn, stream))?;
-        topics.ask(options.limits.stall_timeout)?;
+        let mut writer = self.open_writer(false)?;
+        runtime.block_on(writer.check_unlogged_kept())?;
+        // Read the positions after taking the stream over, so that nobody else changes them.
+        let rows = runtime.block_on(read_partition_marks(&settings.dsn, stream))?;
+        topics.query_value(options.limits.stall_timeout)?;
         let mut partitions = topics.begin(stream, writer.mark(), &rows)?;
-        runtime.block_on(writer.begin_parts(&kafka::begin_partitions(&mut partitions)))?;
+        runtime.block_on(writer.begin_partitions(&kafka::begin_partitions(&mut partitions)))?;
         let applied = partitions.iter().map(|it| it.next.unsigned_abs()).sum();
         watch.lag.note_applied(SourcePoint::Messages(applied));
         let source = TopicSource {
@@ -163,48 +172,48 @@ impl ApplyRun<'_> {
             lag: Arc::clone(&watch.lag),
         };
         let stream = stream.clone();
-        self.pipe(writer, router, source, &Confirmed::default(), |wiring, from| {
+        self.run_pipeline(writer, router, source, &ConfirmedPosition::default(), |wiring, from| {
             let position = TopicPosition::new(from);
             TopicFeed::new(BatchBuilder::new(wiring, from, position, false), stream)
         })
     }
 
-    /// Reads `source` to its end: its events go to a feed, whose batches go to the writer.
-    fn pipe<S: EventSource, F: SourceFeed<S>>(
+    /// Runs `source` to its end. A feed makes batches of its events, and the writer applies them.
+    fn run_pipeline<S: EventSource, F: SourceFeed<S>>(
         self,
         mut writer: BatchWriter,
         router: Router,
         mut source: S,
-        confirmed: &Confirmed,
-        feed: impl FnOnce(BuilderContext, &Mark) -> F,
+        confirmed: &ConfirmedPosition,
+        feed: impl FnOnce(BuilderContext, &StreamPosition) -> F,
     ) -> Result<ApplyReport> {
         let ApplyRun { watch, runtime, .. } = self;
         let events_before = writer.mark().ordinal;
         let (piece_tx, piece_rx) = sync_channel(PIECES_AHEAD);
-        // The writer takes a batch when it has nothing else to do, so that the next one grows.
+        // With room for no batch, the next batch grows until the writer is idle.
         let (batches, batch_rx) = sync_channel(0);
         let (options, names) = (Arc::clone(&self.options), self.settings.inputs.clone());
         let wiring = BuilderContext { options, router, names, batches, watch: Arc::clone(watch) };
         let feed = feed(wiring, writer.mark());
-        let pieces = Pieces::new(piece_tx, watch.unwanted.clone());
+        let pieces = EventSender::new(piece_tx, watch.end_reading.clone());
         let reading = std::thread::spawn(move || {
             read_all(&mut source, &pieces);
             source
         });
-        let feeding = std::thread::spawn(move || batch::run(feed, &piece_rx));
+        let feeding = std::thread::spawn(move || batch::run_feed(feed, &piece_rx));
         let mut tables: Vec<Arc<ApplyTable>> = Vec::new();
         let written = write_all(&batch_rx, &mut writer, watch, confirmed, &mut tables);
         drop(batch_rx);
-        watch.unwanted.request();
+        watch.end_reading.request();
         let fed = feeding.join();
-        // Of a silent pipe nobody knows when it ends.
-        if S::HEEDS_STOP
+        // Nobody knows when a silent pipe ends, so its reader is not waited for.
+        if S::ENDS_ON_STOP
             && let Ok(source) = reading.join()
         {
             source.close();
         }
         match written {
-            // The batch is not applied; what follows says so.
+            // The batch is not applied. The report below says so.
             Err(error) if error.kind() == ErrorKind::Cancelled && watch.is_cancelled() => {}
             written => written?,
         }
@@ -212,16 +221,16 @@ impl ApplyRun<'_> {
             return Err(Error::new(ErrorKind::Bug, "the thread that decodes events died"));
         }
         if writer.is_bound {
-            runtime.block_on(writer.check_kept())?;
+            runtime.block_on(writer.check_unlogged_kept())?;
         }
         let position = writer.mark().source.clone();
         let uncounted = writer.uncounted;
         let counts = runtime.block_on(writer.close());
         let is_stopped = watch.is_cancelled();
         if is_stopped && !self.options.follows {
-            return Err(stopped().hint(format!(
-                "{} events are applied; run the same command again to go on.",
-                events_before + counts.events
+            return Err(stopped_error().hint(format!(
+                "Applied so far: {}. Run the same command again to go on.",
+                counted(events_before + counts.events, "event")
             )));
         }
         let warnings = warnings(counts.missing, uncounted, &tables);
@@ -240,33 +249,35 @@ impl ApplyRun<'_> {
     }
 }
 
-/// Reads the source. A reader that dies says so: its silence would pass for the end of the input.
-fn read_all<S: EventSource>(source: &mut S, pieces: &Pieces<S::Piece>) {
+/// Reads the source. Sends an error if the reader panics, as silence would mean the end of the
+/// input.
+fn read_all<S: EventSource>(source: &mut S, pieces: &EventSender<S::Piece>) {
     if catch_unwind(AssertUnwindSafe(|| source.read(pieces))).is_err() {
-        // Nobody listens any more where the run has ended for another reason.
+        // If the run has ended for another reason, nobody receives this.
         let _ =
             pieces.send(Err(Error::new(ErrorKind::Bug, "the thread that reads the source died")));
     }
 }
 
+/// Applies batches as they arrive, and shows the progress.
 fn write_all(
     batches: &Receiver<Result<EventBatch>>,
     writer: &mut BatchWriter,
     watch: &ApplyWatch,
-    confirmed: &Confirmed,
+    confirmed: &ConfirmedPosition,
     tables: &mut Vec<Arc<ApplyTable>>,
 ) -> Result<()> {
     while let Ok(batch) = batches.recv() {
         let batch = batch?;
         writer.apply(&batch, watch)?;
         watch.end_batch();
-        if let (Some(reached), true) = (batch.reached, batch.commits) {
+        if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
             if let SourcePoint::Log(lsn) = reached {
                 confirmed.note(lsn);
             }
             watch.lag.note_applied(reached);
         }
-        if let Some(at) = batch.committed {
+        if let Some(at) = batch.committed_at {
             watch.lag.note_committed(at);
         }
         let counts = &writer.counts;
@@ -285,7 +296,7 @@ fn write_all(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pgspate_target::session::Stop;
+    use pgspate_target::session::StopFlag;
 
     struct Dying;
 
@@ -293,7 +304,7 @@ mod tests {
         type Position = LinePosition;
         type Piece = ();
 
-        fn read(&mut self, _: &Pieces<()>) {
+        fn read(&mut self, _: &EventSender<()>) {
             panic!("on purpose");
         }
 
@@ -303,7 +314,7 @@ mod tests {
     #[test]
     fn a_reader_that_dies_says_so() {
         let (pieces, read) = sync_channel(1);
-        read_all(&mut Dying, &Pieces::new(pieces, Stop::default()));
+        read_all(&mut Dying, &EventSender::new(pieces, StopFlag::default()));
         assert_eq!(read.recv().unwrap().unwrap_err().kind(), ErrorKind::Bug);
     }
 }

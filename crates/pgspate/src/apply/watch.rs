@@ -1,22 +1,22 @@
-//! What shows of a stream while it is applied, and the wish to stop.
+//! The progress of a running stream, and the request to stop it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::load;
-use pgspate_replication::{Lag, LagMeter};
-use pgspate_target::session::Stop;
+use pgspate_replication::{LagMeter, StreamLag};
+use pgspate_target::session::StopFlag;
 
-/// Shared between a run and whoever shows its progress.
+/// Progress and stop requests, shared by a run and whoever shows its progress.
 #[derive(Debug, Default)]
 pub struct ApplyWatch {
-    /// The user's wish that the run ends.
-    pub(crate) stop: Stop,
-    /// Ends the reading: the run has ended, or is to.
-    pub(crate) unwanted: Stop,
+    /// The user's request to stop.
+    pub(crate) stop: StopFlag,
+    /// Ends the reading, because the run has ended or is to stop.
+    pub(crate) end_reading: StopFlag,
     pub(crate) lag: Arc<LagMeter>,
-    /// Batches that the writer was given, those of them that it has done with, and those which it
-    /// has or soon will have.
+    /// Batches handed to the writer; batches that the writer has finished; batches that are
+    /// finished or nearly so.
     handed: AtomicU64,
     done: AtomicU64,
     nearly_done: AtomicU64,
@@ -25,74 +25,73 @@ pub struct ApplyWatch {
     pub(crate) batches: AtomicU64,
     pub(crate) batch_events: AtomicU64,
     pub(crate) dead_letters: AtomicU64,
-    /// A table whose rows are copied before the stream begins, and the load that does it.
+    /// The table of the initial copy, and its running load.
     copying: Mutex<Option<(String, Arc<load::LoadWatch>)>>,
 }
 
-/// A copy of the counters.
+/// The counters of a stream at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ApplyProgress {
     /// Events committed.
     pub events: u64,
-    /// Bytes of input that they were.
+    /// Bytes of input of the committed events.
     pub bytes: u64,
     /// Transactions on the target.
     pub batches: u64,
-    /// Events of the last one.
+    /// Events of the last batch.
     pub batch_events: u64,
-    /// Events that were set aside.
+    /// Events set aside as dead letters.
     pub dead_letters: u64,
-    /// Of a replication slot and of topics: how far behind it is.
-    pub lag: Option<Lag>,
-    /// The table whose rows are copied before the stream begins, and how many are.
+    /// How far a slot or topics are behind.
+    pub lag: Option<StreamLag>,
+    /// The table of the initial copy, and the number of rows copied so far.
     pub copying: Option<(String, u64)>,
 }
 
 impl ApplyWatch {
-    /// Events that this run has applied, or set aside, and committed.
+    /// Returns the events that this run has committed, dead letters included.
     pub fn events(&self) -> u64 {
         self.events.load(Relaxed)
     }
 
-    /// Has the run stop after the batch that is being written.
+    /// Stops the run after the current batch.
     pub fn cancel(&self) {
         self.stop.request();
-        self.unwanted.request();
+        self.end_reading.request();
     }
 
-    /// Whether it is to stop.
+    /// Checks whether the run is to stop.
     pub fn is_cancelled(&self) -> bool {
         self.stop.is_requested()
     }
 
-    /// The writer is given a batch.
+    /// Notes that the writer is given a batch.
     pub(crate) fn begin_batch(&self) {
         self.handed.fetch_add(1, Relaxed);
     }
 
-    /// The writer has one statement of its batch to run, which takes about as long as it takes to
-    /// make the next one ready.
+    /// Notes that the writer has one statement left. Preparing the next batch takes about as long.
     pub(crate) fn near_end_of_batch(&self) {
         self.nearly_done.store(self.done.load(Relaxed) + 1, Relaxed);
     }
 
-    /// The writer has committed its batch.
+    /// Notes that the writer has committed its batch.
     pub(crate) fn end_batch(&self) {
         let done = self.done.fetch_add(1, Relaxed) + 1;
         self.nearly_done.store(done, Relaxed);
     }
 
-    /// Whether the writer has a batch.
-    pub(crate) fn has_batch(&self) -> bool {
+    /// Checks whether the writer has a batch.
+    pub(crate) fn writer_has_batch(&self) -> bool {
         self.handed.load(Relaxed) > self.done.load(Relaxed)
     }
 
-    /// Whether it has a batch, and will have for a while.
-    pub(crate) fn is_writing(&self) -> bool {
+    /// Checks whether the writer has a batch and will be busy with it for a while.
+    pub(crate) fn writer_stays_busy(&self) -> bool {
         self.handed.load(Relaxed) > self.nearly_done.load(Relaxed)
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn progress(&self) -> ApplyProgress {
         ApplyProgress {
             events: self.events.load(Relaxed),
@@ -108,12 +107,12 @@ impl ApplyWatch {
         }
     }
 
-    /// What a load shows that copies a table; it stops when this run is to.
-    pub(crate) fn of_copy(&self) -> load::LoadWatch {
-        load::LoadWatch::with(self.stop.clone())
+    /// Returns a watch for the load of a table. The load stops when this run is to stop.
+    pub(crate) fn load_watch(&self) -> load::LoadWatch {
+        load::LoadWatch::with_stop(self.stop.clone())
     }
 
-    /// Shows the load that copies a table.
+    /// Shows the load of a table as progress of this run; `None` when it has ended.
     pub(crate) fn show_copy(&self, copying: Option<(String, Arc<load::LoadWatch>)>) {
         *self.copying() = copying;
     }
@@ -130,13 +129,13 @@ mod tests {
     #[test]
     fn a_batch_that_is_nearly_done_lets_the_next_one_be_made() {
         let watch = ApplyWatch::default();
-        let state = |watch: &ApplyWatch| (watch.is_writing(), watch.has_batch());
+        let state = |watch: &ApplyWatch| (watch.writer_stays_busy(), watch.writer_has_batch());
         assert_eq!(state(&watch), (false, false));
         watch.begin_batch();
         assert_eq!(state(&watch), (true, true));
         watch.near_end_of_batch();
         assert_eq!(state(&watch), (false, true));
-        // The next one is handed over before the writer has done with the first.
+        // The next batch is handed over before the writer has finished the first.
         watch.begin_batch();
         watch.near_end_of_batch();
         assert_eq!(state(&watch), (true, true));

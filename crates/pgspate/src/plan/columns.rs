@@ -1,4 +1,4 @@
-//! Which field goes to which column, and by which encoder.
+//! Plans which input field goes to which column, and which encoder writes it.
 
 use arrow_schema::{DataType, Field};
 
@@ -7,7 +7,7 @@ use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::field::FieldEncoder;
 use crate::format::nearest::nearest;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{Column, PgType, Session, Table, TypeKind};
+use pgspate_target::{PgType, SessionSettings, TargetColumn, TargetTable, TypeKind};
 
 /// A column that the load writes.
 #[derive(Debug, Clone)]
@@ -16,9 +16,9 @@ pub struct PlannedColumn {
     pub name: String,
     /// Its type.
     pub ty: PgType,
-    /// The field that it comes from, by position in the input.
+    /// The position of its field in the input.
     pub field: usize,
-    /// How its values travel.
+    /// How its values are written.
     pub route: ColumnRoute,
     /// COPY's `force_null`.
     pub force_null: bool,
@@ -26,31 +26,31 @@ pub struct PlannedColumn {
     pub force_not_null: bool,
 }
 
-/// How a column's values travel.
+/// How a column's values are written.
 #[derive(Debug, Clone)]
 pub enum ColumnRoute {
     /// Text fields, encoded in binary.
     Field(FieldEncoder),
-    /// A column of record batches.
+    /// An Arrow column of record batches, encoded in binary.
     Batch(ColumnEncoder),
-    /// As text, with the reason.
+    /// Text that the server parses, with the reason.
     Text(String),
 }
 
 impl PlannedColumn {
-    /// Why the column's values go as text, if they do.
+    /// Returns why the values are written as text, if they are.
     pub(super) fn text_reason(&self) -> Option<&str> {
         match &self.route {
             ColumnRoute::Text(reason) => Some(reason),
             ColumnRoute::Batch(encoder) => match encoder.route() {
-                arrow::Route::Server(reason) => Some(reason),
+                arrow::ValueRoute::Server(reason) => Some(reason),
                 _ => None,
             },
             ColumnRoute::Field(_) => None,
         }
     }
 
-    /// The encoder of text fields, if it has one.
+    /// Returns the encoder of text fields, if the column has one.
     pub fn field_encoder(&self) -> Option<FieldEncoder> {
         match &self.route {
             ColumnRoute::Field(encoder) => Some(encoder.clone()),
@@ -59,17 +59,17 @@ impl PlannedColumn {
     }
 }
 
-/// The columns in COPY's order: that of the fields.
-pub(super) fn plan(
-    table: &Table,
-    session: &Session,
+/// Plans the columns in the order of COPY, which is the order of the fields.
+pub(super) fn plan_columns(
+    table: &TargetTable,
+    session: &SessionSettings,
     input: &InputFacts,
     request: &RowRequest,
 ) -> Result<Vec<PlannedColumn>> {
     let names = target_names(table, input, request)?;
     let mut planned = Vec::with_capacity(names.len());
     for (field, name) in names.iter().enumerate() {
-        let Some(column) = find(table, name) else {
+        let Some(column) = find_column(table, name) else {
             if request.ignore_unknown && request.columns.is_none() {
                 continue;
             }
@@ -83,30 +83,32 @@ pub(super) fn plan(
             name: column.name.clone(),
             ty: column.ty.clone(),
             field,
-            route: route(column, field, session, input)?,
+            route: choose_route(column, field, session, input)?,
             force_null: false,
             force_not_null: false,
         });
     }
     if planned.is_empty() {
-        let message = format!("nothing in the input is a column of \"{}\"", table.name);
+        let message = format!("no field of the input is a column of \"{}\"", table.name);
         return Err(Error::new(ErrorKind::Plan, message));
     }
     for name in &request.force_null {
-        forced(("FORCE_NULL", "--force-null"), name, table, input, &mut planned)?.force_null = true;
+        find_forced_column(("FORCE_NULL", "--force-null"), name, table, input, &mut planned)?
+            .force_null = true;
     }
     for name in &request.force_not_null {
         let option = ("FORCE_NOT_NULL", "--force-not-null");
-        forced(option, name, table, input, &mut planned)?.force_not_null = true;
+        find_forced_column(option, name, table, input, &mut planned)?.force_not_null = true;
     }
     Ok(planned)
 }
 
-/// The written column that an option of COPY's (its name there and here) means.
-fn forced<'a>(
+/// Returns the planned column that `--force-null` or `--force-not-null` names. The first argument
+/// is the option's name in COPY and as a flag.
+fn find_forced_column<'a>(
     (option, flag): (&str, &str),
     name: &str,
-    table: &Table,
+    table: &TargetTable,
     input: &InputFacts,
     planned: &'a mut [PlannedColumn],
 ) -> Result<&'a mut PlannedColumn> {
@@ -115,7 +117,7 @@ fn forced<'a>(
         return Err(Error::new(ErrorKind::Usage, message)
             .hint(format!("Leave `{flag}` out: the format says itself what is NULL.")));
     }
-    let column = find(table, name).ok_or_else(|| unknown_column(table, name))?;
+    let column = find_column(table, name).ok_or_else(|| unknown_column(table, name))?;
     planned.iter_mut().find(|planned| planned.name == column.name).ok_or_else(|| {
         let message = format!("{option} column \"{}\" not referenced by COPY", column.name);
         Error::new(ErrorKind::Usage, message)
@@ -124,8 +126,12 @@ fn forced<'a>(
     })
 }
 
-/// The name of the column for each field, in the fields' order.
-fn target_names(table: &Table, input: &InputFacts, request: &RowRequest) -> Result<Vec<String>> {
+/// Returns the column name for each field, in the order of the fields.
+fn target_names(
+    table: &TargetTable,
+    input: &InputFacts,
+    request: &RowRequest,
+) -> Result<Vec<String>> {
     if let Some(columns) = &request.columns {
         let fields = input.types.as_ref().map_or(columns.len(), Vec::len);
         if fields != columns.len() {
@@ -154,8 +160,8 @@ fn target_names(table: &Table, input: &InputFacts, request: &RowRequest) -> Resu
     }
 }
 
-/// The column that `name` means: exactly, or but for case when that is not ambiguous.
-fn find<'a>(table: &'a Table, name: &str) -> Option<&'a Column> {
+/// Finds a column by its exact name. Otherwise ignores case if only one column matches.
+fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a TargetColumn> {
     let exact = table.columns.iter().find(|column| column.name == name);
     exact.or_else(|| {
         let folded = name.trim().to_lowercase();
@@ -164,7 +170,7 @@ fn find<'a>(table: &'a Table, name: &str) -> Option<&'a Column> {
     })
 }
 
-fn unknown_column(table: &Table, name: &str) -> Error {
+fn unknown_column(table: &TargetTable, name: &str) -> Error {
     let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
     let names = table.columns.iter().map(|column| column.name.as_str());
     let hint = match nearest(name, names) {
@@ -172,18 +178,25 @@ fn unknown_column(table: &Table, name: &str) -> Error {
         None => String::new(),
     };
     let hint = format!(
-        "{hint}Name the columns for the input's fields with `--columns a,b,...`, or pass over \
-         fields without a column with `--ignore-unknown`."
+        "{hint}Name the columns for the input's fields with `--columns a,b,...`, or skip fields \
+         without a column with `--ignore-unknown`."
     );
     Error::new(ErrorKind::Plan, message)
         .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
         .hint(hint)
 }
 
-fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -> Result<ColumnRoute> {
+fn choose_route(
+    column: &TargetColumn,
+    field: usize,
+    session: &SessionSettings,
+    input: &InputFacts,
+) -> Result<ColumnRoute> {
     let Some(types) = &input.types else {
         if !session.array_nulls && matches!(column.ty.base().kind, TypeKind::Array(..)) {
-            return Ok(ColumnRoute::Text("array_nulls is off, as only the server knows".to_owned()));
+            return Ok(ColumnRoute::Text(
+                "array_nulls is off, as only the server knows".to_owned(),
+            ));
         }
         return Ok(match FieldEncoder::new(&column.ty, session) {
             Ok(encoder) => ColumnRoute::Field(encoder),
@@ -206,21 +219,24 @@ fn route(column: &Column, field: usize, session: &Session, input: &InputFacts) -
     }
 }
 
-/// A column that the input does not have.
+/// A table column that the input does not have.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct OmittedColumn {
     /// Its name, unquoted.
     pub name: String,
-    /// The expression or the words for what it becomes.
+    /// The default expression, or words such as "null".
     pub becomes: String,
 }
 
-/// Columns that the input leaves out, with what they become.
-pub(super) fn omitted(table: &Table, written: &[PlannedColumn]) -> Vec<OmittedColumn> {
+/// Returns the columns that the input lacks, and the values that they get.
+pub(super) fn omitted_columns(
+    table: &TargetTable,
+    written: &[PlannedColumn],
+) -> Vec<OmittedColumn> {
     let left_out = table.columns.iter().filter(|column| {
         !column.is_generated && !written.iter().any(|planned| planned.name == column.name)
     });
-    let becomes = |column: &Column| match &column.default {
+    let becomes = |column: &TargetColumn| match &column.default {
         Some(default) => default.clone(),
         None if column.is_identity => "its identity sequence".to_owned(),
         None => "null".to_owned(),
@@ -230,13 +246,13 @@ pub(super) fn omitted(table: &Table, written: &[PlannedColumn]) -> Vec<OmittedCo
         .collect()
 }
 
-/// For an input with a header of its own: the field for each column of the plan, whose fields may
-/// stand in another order there.
+/// Matches the header of a further input with the header of the first. Returns the field for each
+/// expected name, as the order may differ.
 ///
 /// # Errors
-/// [`ErrorKind::Format`] when the two headers do not name the same fields.
+/// [`ErrorKind::Format`] when the headers do not name the same fields.
 pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>> {
-    // As names find their columns: exactly, or but for case when that is not ambiguous.
+    // Match exactly, or without case if only one name matches. Columns are found in the same way.
     let position = |name: &String| {
         let exact = found.iter().position(|other| other == name);
         exact.or_else(|| {

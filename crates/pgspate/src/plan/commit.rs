@@ -1,15 +1,15 @@
-//! When a load commits.
+//! Chooses when a load commits.
 
 use super::{InputFacts, PlanRequest};
 use crate::copy::Commit;
 use crate::{Error, ErrorKind, Result};
 
-/// Below this many stored bytes a load is done within seconds, and one that fails had better leave
-/// nothing behind. Above, what is written is worth keeping.
+/// Below this many stored bytes a load takes seconds, so a failed load should leave nothing behind.
+/// Above, the rows written so far are worth keeping.
 const AT_END_BYTES: u64 = 1 << 30;
 
-/// When to commit, as asked or by the size of the input.
-pub(super) fn choose(
+/// Chooses when to commit: as the user asked, or by the size of the input.
+pub(super) fn choose_commit(
     input: &InputFacts,
     request: &PlanRequest,
     has_ledger: bool,
@@ -35,7 +35,7 @@ pub(super) fn choose(
         }
         Some(asked) => Ok(asked),
         None if !has_ledger || one_statement => Ok(Commit::AtEnd),
-        // An input of unknown size may be of any size.
+        // An input of unknown size may be large.
         None if input.stored_bytes.is_none_or(|bytes| bytes >= AT_END_BYTES) => {
             Ok(Commit::EachChunk)
         }
@@ -43,11 +43,11 @@ pub(super) fn choose(
     }
 }
 
-/// Rows can be set aside only chunk by chunk, and are kept in the ledger. `one_statement`: why
-/// there can be but one.
+/// Checks that rows can be set aside. They are set aside chunk by chunk and kept in the ledger.
+/// `one_statement`: why the table needs a single COPY statement.
 pub(super) fn check_rejects(request: &PlanRequest, one_statement: Option<&str>) -> Result<()> {
     let (why, hint) = match one_statement {
-        Some(why) => (why, "Load without `--rejects`: the first row that is refused is named."),
+        Some(why) => (why, "Load without `--rejects`: the error names the first refused row."),
         None if request.options.commit == Some(Commit::AtEnd) => {
             ("each chunk is committed on its own", "Leave `--commit end` out.")
         }

@@ -1,10 +1,10 @@
-//! Which encodings can be read.
+//! Chooses the input's encoding, and refuses encodings that cannot be split into fields.
 
 use super::{InputFacts, RowRequest};
 use crate::{Error, ErrorKind, Result};
 
-/// Encodings in which the second byte of a character may look like a delimiter or a backslash, so
-/// that fields cannot be found without knowing the characters.
+/// Encodings in which the second byte of a character may equal a delimiter or a backslash. Such
+/// input cannot be split into fields byte by byte.
 const NOT_ASCII_SAFE: [&str; 7] =
     ["sjis", "shiftjis2004", "big5", "gbk", "uhc", "johab", "gb18030"];
 
@@ -12,8 +12,8 @@ const NOT_ASCII_SAFE: [&str; 7] =
 const ALIASES: [&str; 8] =
     ["mskanji", "shiftjis", "shiftjis2004", "win932", "windows932", "win936", "win949", "win950"];
 
-/// The encoding to name to the server, `None` for UTF-8.
-pub(super) fn choose(input: &InputFacts, request: &RowRequest) -> Result<Option<String>> {
+/// Returns the encoding to name in COPY; `None` for UTF-8.
+pub(super) fn choose_encoding(input: &InputFacts, request: &RowRequest) -> Result<Option<String>> {
     let Some(name) = &request.encoding else { return Ok(None) };
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
     let folded = letters.to_ascii_lowercase();

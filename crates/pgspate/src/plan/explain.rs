@@ -1,18 +1,18 @@
-//! The plan in words.
+//! Prints a load's plan.
 
 use std::fmt;
 
-use super::{OmittedColumn, LoadPlan, PlannedColumn, ColumnRoute};
+use super::{ColumnRoute, LoadPlan, OmittedColumn, PlannedColumn};
 use crate::copy::{Commit, Lanes};
 use crate::encode::arrow;
-use crate::format::Mode;
+use crate::format::EncodeMode;
 
 impl fmt::Display for LoadPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "table    {}", self.table)?;
         if let Some(at_once) = &self.at_once {
             let word = if at_once.replaces { "replace" } else { "at once" };
-            writeln!(f, "{word:8} {}: {}", at_once.what(), at_once.reason)?;
+            writeln!(f, "{word:8} {}: {}", at_once.method_in_words(), at_once.reason)?;
         }
         if self.one_statement {
             writeln!(f, "path     text COPY: one statement reads everything in order")?;
@@ -27,14 +27,14 @@ impl fmt::Display for LoadPlan {
         writeln!(f, "lanes    {lanes}: {}", self.lanes_reason)?;
         writeln!(f, "chunks   {} MiB of input, cut at record edges", self.rows.chunk_bytes >> 20)?;
         writeln!(f, "commit   {}", commit(self))?;
-        writeln!(f, "others   {}", self.others())?;
+        writeln!(f, "others   {}", self.other_sessions())?;
         let written = self.rows.columns.iter().map(|column| &column.name);
         let names = written.chain(self.omitted.iter().map(|column| &column.name));
         let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let types = self.rows.columns.iter().map(|column| column.ty.name.len()).max().unwrap_or(0);
         for (nth, column) in self.rows.columns.iter().enumerate() {
             let head = if nth == 0 { "columns" } else { "" };
-            let way = way(self, column);
+            let way = describe_route(self, column);
             writeln!(f, "{head:8} {:width$}  {:types$}  {way}", column.name, column.ty.name)?;
         }
         for OmittedColumn { name, becomes: value } in &self.omitted {
@@ -46,7 +46,7 @@ impl fmt::Display for LoadPlan {
             };
             writeln!(f, "{:8} {name:width$}  {:types$}  not in the input: {value}{order}", "", "")?;
         }
-        write!(f, "{}", self.care)?;
+        write!(f, "{}", self.maintenance)?;
         for warning in &self.warnings {
             writeln!(f, "warning  {warning}")?;
         }
@@ -54,16 +54,16 @@ impl fmt::Display for LoadPlan {
     }
 }
 
-/// How a column's values travel, in words.
-pub(crate) fn way(plan: &LoadPlan, column: &PlannedColumn) -> String {
+/// Returns in words how a column's values are written.
+pub(crate) fn describe_route(plan: &LoadPlan, column: &PlannedColumn) -> String {
     if let Some(reason) = column.text_reason() {
         return format!("text: {reason}");
     }
     match &column.route {
-        _ if plan.rows.mode == Mode::Text => "text".to_owned(),
+        _ if plan.rows.mode == EncodeMode::Text => "text".to_owned(),
         ColumnRoute::Field(encoder) => format!("binary ({})", encoder.family_name()),
         ColumnRoute::Batch(encoder) if encoder.is_tagged() => "binary, value by value".to_owned(),
-        ColumnRoute::Batch(encoder) if *encoder.route() == arrow::Route::Direct => {
+        ColumnRoute::Batch(encoder) if *encoder.route() == arrow::ValueRoute::Direct => {
             format!("binary, from {}", encoder.data_type())
         }
         ColumnRoute::Batch(encoder) => format!("binary, by the text of {}", encoder.data_type()),

@@ -1,15 +1,15 @@
-//! How many lanes, and whether the table stands more than one.
+//! Chooses the number of lanes, and whether the table needs a single COPY statement.
 
 use super::{InputFacts, LANES_MAX, PlanRequest};
 use crate::copy::Lanes;
-use pgspate_target::Table;
+use pgspate_target::TargetTable;
 
-/// Below this many stored bytes a second connection costs more than it brings.
+/// Below this many stored bytes a second connection costs more than it saves.
 const ONE_LANE_BYTES: u64 = 1 << 20;
 
-/// The lanes, the reason, and whether there can be but one COPY statement.
-pub(super) fn choose(
-    table: &Table,
+/// Returns the lanes, the reason, and whether the table needs a single COPY statement.
+pub(super) fn choose_lanes(
+    table: &TargetTable,
     input: &InputFacts,
     request: &PlanRequest,
 ) -> (Lanes, String, bool) {
@@ -32,22 +32,22 @@ pub(super) fn choose(
         return (Lanes::Fixed(1), reason, true);
     }
     if table.kind == 'f' {
-        let reason = "what two lanes wait for on the foreign server cannot be seen from here";
+        let reason = "pgspate cannot see whether lanes wait for each other on the foreign server";
         return (Lanes::Fixed(1), reason.to_owned(), false);
     }
     if let Some(lanes) = request.options.lanes {
         return (Lanes::Fixed(lanes), "as asked".to_owned(), false);
     }
     if input.is_stream && table.has_unique_index() {
-        let reason = "the input cannot be read again, should two lanes meet the same key";
+        let reason = "the input cannot be read again if two lanes wait for the same key";
         return (Lanes::Fixed(1), reason.to_owned(), false);
     }
     if input.stored_bytes.is_some_and(|bytes| bytes < ONE_LANE_BYTES) {
         return (Lanes::Fixed(1), "the input is small".to_owned(), false);
     }
     if let Some(cores) = request.shared_cores {
-        // More lanes than processors take them from each other: 1.93 s with three lanes on two
-        // processors, 1.73 s with two.
+        // More lanes than processors slow each other down: with two processors, three lanes took
+        // 1.93 s and two lanes 1.73 s.
         let lanes = cores.clamp(2, LANES_MAX);
         let s = if cores == 1 { "" } else { "s" };
         let reason = format!("the server is on this machine, with {cores} processor{s}");

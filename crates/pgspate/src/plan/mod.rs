@@ -1,151 +1,153 @@
-//! Facts and options to a plan, with a reason for every choice. Pure: no I/O.
+//! Makes the plan of a load from facts and options, with a reason for every choice. Performs no
+//! I/O.
 //!
-//! Whatever makes a load slower or different from what the user may expect is in the plan's
-//! reasons or its warnings; nothing is chosen silently.
+//! The plan's reasons and warnings name everything that makes a load slower or unexpected. Nothing
+//! is chosen silently.
 
-pub(crate) mod care;
+mod atomic;
 mod columns;
 mod commit;
 mod encoding;
 mod explain;
 mod lanes;
-mod others;
-mod replace;
+pub(crate) mod maintenance;
+mod other_sessions;
 mod rows;
 
 use arrow_schema::Field;
 
-pub use care::{MaintenancePlan, IndexChoice, AutoChoice};
-pub use columns::{OmittedColumn, PlannedColumn, ColumnRoute, match_fields};
+pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
+pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub(crate) use explain::way;
-pub use replace::{AtomicPlan, AtomicMethod, ReplaceMode};
+pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
 pub use rows::{RowPlan, RowRequest};
 
 use crate::Result;
 use crate::copy::{Commit, Lanes};
-use crate::format::Mode;
-use pgspate_target::{Bonds, IndexKind, Session, Table};
+use crate::format::EncodeMode;
+use pgspate_target::{IndexKind, SessionSettings, TableDependencies, TargetTable};
 
-/// The most lanes that are used unasked.
+/// The most lanes that pgspate chooses by itself.
 pub const LANES_MAX: usize = 8;
 
-/// What is known of the input when the plan is made.
+/// Facts about the input when the plan is made.
 #[derive(Debug, Clone, Default)]
 pub struct InputFacts {
-    /// The fields' names in order: a header's, the keys of JSON, the columns of a file with a
-    /// schema. `None`: fields have positions only.
+    /// The fields' names in order: from a header, the keys of JSON, or a file's schema. `None`:
+    /// fields have positions only.
     pub names: Option<Vec<String>>,
-    /// The Arrow type of each field, for files with a schema.
+    /// The Arrow types of the fields, for files with a schema.
     pub types: Option<Vec<Field>>,
-    /// It can be read only once.
+    /// Whether the input can be read only once.
     pub is_stream: bool,
-    /// No later run can recognise it, so that a ledger does not help.
+    /// Whether no later run can recognise the input, so that a ledger does not help.
     pub is_fleeting: bool,
-    /// It is text, whose encoding is not given by its format.
+    /// Whether the input is text, whose encoding the format does not tell.
     pub is_delimited: bool,
-    /// It is delimited and quoted as COPY's csv.
+    /// Whether the input is delimited and quoted like COPY's csv.
     pub is_csv: bool,
-    /// Bytes that are stored, as far as that is known.
+    /// Bytes of the stored input, if known.
     pub stored_bytes: Option<u64>,
 }
 
-/// What the user may say of how a table is loaded.
+/// The user's options for loading a table.
 #[derive(Debug, Clone, Default)]
 pub struct PlanOptions {
-    /// So many lanes; chosen by measuring otherwise.
+    /// The number of lanes; measured and chosen by default.
     pub lanes: Option<usize>,
-    /// When to commit; by the size of the input otherwise.
+    /// When to commit; chosen by the input's size by default.
     pub commit: Option<Commit>,
-    /// Keep no ledger: in one piece, not resumable, and as often as it is asked for.
+    /// Whether to keep no ledger. The load is then not resumable, and a second run loads the rows
+    /// again.
     pub no_ledger: bool,
-    /// The input's rows instead of those that the table has.
+    /// How to replace the table's old rows; `None` keeps them.
     pub replace: Option<ReplaceMode>,
-    /// All rows become visible at once.
+    /// Whether all rows become visible at once.
     pub atomic: bool,
-    /// Whether to drop indexes and make them again.
+    /// Whether to drop indexes and create them again.
     pub rebuild_indexes: AutoChoice,
-    /// Whether to switch autovacuum off for the table meanwhile.
+    /// Whether to switch autovacuum off for the table during the load.
     pub pause_autovacuum: AutoChoice,
     /// Whether to run ANALYZE afterwards.
     pub analyze: AutoChoice,
-    /// Run VACUUM (FREEZE, ANALYZE) afterwards.
+    /// Whether to run VACUUM (FREEZE, ANALYZE) afterwards.
     pub vacuum: bool,
 }
 
-/// All that was asked for, as far as plans depend on it.
+/// All user input on which a plan depends.
 #[derive(Debug, Clone, Default)]
 pub struct PlanRequest {
-    /// How the table is loaded.
+    /// The options for loading the table.
     pub options: PlanOptions,
-    /// How fields go to columns.
+    /// How fields become rows.
     pub rows: RowRequest,
-    /// The processors that the server shares with us, if it is on this machine.
+    /// The number of processors if the server runs on this machine.
     pub shared_cores: Option<usize>,
-    /// Whether rows that are refused are to be set aside.
+    /// Whether refused rows are set aside.
     pub rejects: bool,
-    /// What is bound to the table, if rows are to become visible at once; `None` for a table that
-    /// is made for the load.
-    pub bonds: Option<Bonds>,
+    /// What depends on the table, if all rows are to become visible at once. `None` for a table
+    /// that the load creates.
+    pub bonds: Option<TableDependencies>,
 }
 
 /// What a load will do, and why.
 #[derive(Debug, Clone)]
 pub struct LoadPlan {
-    /// The table, as SQL writes it.
+    /// The table, quoted for SQL.
     pub table: String,
     /// How records become rows.
     pub rows: RowPlan,
-    /// Columns that the input does not have.
+    /// Table columns that the input lacks.
     pub omitted: Vec<OmittedColumn>,
-    /// How many lanes, and why.
+    /// The number of lanes.
     pub lanes: Lanes,
-    /// The reason for it.
+    /// The reason for the number of lanes.
     pub lanes_reason: String,
-    /// Whether everything must go through one COPY statement.
+    /// Whether all rows must go through a single COPY statement.
     pub one_statement: bool,
-    /// When rows become part of the table.
+    /// When rows are committed.
     pub commit: Commit,
-    /// How rows become visible at once, where they are to.
+    /// How rows become visible at once, if they are to.
     pub at_once: Option<AtomicPlan>,
-    /// Whether chunks get a row in the ledger.
+    /// Whether the ledger has a row for each chunk.
     pub ledger: bool,
-    /// What is done with the table before and after.
-    pub care: MaintenancePlan,
-    /// What will make the server slow, and other things to know.
+    /// What is done with the table before and after the load.
+    pub maintenance: MaintenancePlan,
+    /// Warnings: what slows the server down, and other surprises.
     pub warnings: Vec<String>,
-    /// Whether a trigger may keep rows out, so that fewer are written than were read.
+    /// Whether a trigger may skip rows, so that fewer rows are written than read.
     pub may_drop_rows: bool,
 }
 
 impl LoadPlan {
-    /// Decides.
+    /// Makes the plan.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Plan`] or [`ErrorKind::Usage`] where the input and the table do not fit
+    /// [`ErrorKind::Plan`] or [`ErrorKind::Usage`] when the input and the table do not fit
     /// together.
     pub fn make(
-        table: &Table,
-        session: &Session,
+        table: &TargetTable,
+        session: &SessionSettings,
         input: &InputFacts,
         request: &PlanRequest,
     ) -> Result<LoadPlan> {
         let mut rows = RowPlan::make(table, session, input, &request.rows)?;
-        // Rows that are set aside are kept there.
+        // The ledger keeps the rows that are set aside.
         let ledger = !request.options.no_ledger && (!input.is_fleeting || request.rejects);
-        let at_once = replace::choose(table, request, input, ledger)?;
-        let written = replace::written(table, at_once.as_ref());
-        let (lanes, lanes_reason, one_statement) = lanes::choose(&written, input, request);
+        let at_once = atomic::choose_atomic_plan(table, request, input, ledger)?;
+        let written = atomic::table_for_copy(table, at_once.as_ref());
+        let (lanes, lanes_reason, one_statement) = lanes::choose_lanes(&written, input, request);
         if one_statement {
-            rows.mode = Mode::Text;
+            rows.mode = EncodeMode::Text;
         }
         if request.rejects {
             commit::check_rejects(request, one_statement.then_some(lanes_reason.as_str()))?;
         }
-        let commit = commit::choose(input, request, ledger, one_statement)?;
+        let commit = commit::choose_commit(input, request, ledger, one_statement)?;
         let mut plan = LoadPlan {
             table: table.sql_name.clone(),
             warnings: warnings(&written, &rows.columns),
-            omitted: columns::omitted(table, &rows.columns),
+            omitted: columns::omitted_columns(table, &rows.columns),
             rows,
             lanes,
             lanes_reason,
@@ -153,38 +155,39 @@ impl LoadPlan {
             commit,
             at_once: None,
             ledger,
-            care: MaintenancePlan::default(),
+            maintenance: MaintenancePlan::default(),
             may_drop_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
         };
         if let Some(at_once) = at_once {
-            plan.keep_at_once(request, at_once)?;
+            plan.apply_atomic_plan(request, at_once)?;
         }
         Ok(plan)
     }
 
-    /// Says what is done with the table; a foreign key that is dropped costs nothing.
-    pub(crate) fn take_care(&mut self, care: MaintenancePlan) {
-        let dropped = care.indexes.iter().filter(|it| it.stays.is_none());
-        let free: Vec<String> = dropped.map(|it| checked(&it.name)).collect();
+    /// Sets the table's maintenance. A dropped foreign key needs no warning about its checks.
+    pub(crate) fn set_maintenance(&mut self, maintenance: MaintenancePlan) {
+        let dropped = maintenance.indexes.iter().filter(|it| it.kept_because.is_none());
+        let free: Vec<String> = dropped.map(|it| foreign_key_warning(&it.name)).collect();
         self.warnings.retain(|warning| !free.contains(warning));
-        self.care = care;
+        self.maintenance = maintenance;
     }
 
-    /// Leaves the table as it is after all.
+    /// Cancels all changes of the table, and restores the warnings about foreign keys.
     pub(crate) fn alter_nothing(&mut self, why: &str) {
-        let dropped = self.care.indexes.iter().filter(|it| it.stays.is_none());
+        let dropped = self.maintenance.indexes.iter().filter(|it| it.kept_because.is_none());
         let keys = dropped.filter(|it| it.kind == IndexKind::ForeignKey);
-        self.warnings.extend(keys.map(|it| checked(&it.name)));
-        self.care.alter_nothing(why);
+        self.warnings.extend(keys.map(|it| foreign_key_warning(&it.name)));
+        self.maintenance.alter_nothing(why);
     }
 
-    /// A COPY as the load will begin, but for what only its transaction allows.
+    /// Returns a COPY statement like the load's first. It leaves out what only the load's
+    /// transaction allows.
     pub fn trial_sql(&self) -> String {
-        self.rows.copy_sql(Mode::Text, &self.table)
+        self.rows.copy_sql(EncodeMode::Text, &self.table)
     }
 
-    /// [`RowPlan::copy_sql`], frozen where the transaction allows it.
-    pub fn copy_sql(&self, mode: Mode, into: &str) -> String {
+    /// Returns [`RowPlan::copy_sql`] with FREEZE if the transaction allows it.
+    pub fn copy_sql(&self, mode: EncodeMode, into: &str) -> String {
         let sql = self.rows.copy_sql(mode, into);
         match &self.at_once {
             Some(AtomicPlan { freeze: true, .. }) => {
@@ -195,15 +198,15 @@ impl LoadPlan {
     }
 }
 
-/// The warning about a foreign key that stays.
-fn checked(key: &str) -> String {
+/// Returns the warning about a foreign key that is kept.
+fn foreign_key_warning(key: &str) -> String {
     format!("foreign key \"{key}\" is checked for each row after its chunk")
 }
 
-/// Many leaves make COPY flush its buffers half empty.
+/// From this many partitions on, COPY flushes its buffers half empty.
 const PARTITIONS_MANY: i64 = 32;
 
-fn warnings(table: &Table, columns: &[PlannedColumn]) -> Vec<String> {
+fn warnings(table: &TargetTable, columns: &[PlannedColumn]) -> Vec<String> {
     let mut warnings = Vec::new();
     for trigger in table.triggers.iter().filter(|trigger| trigger.for_each_row) {
         let effect = if trigger.is_before { "and makes COPY insert row by row" } else { "" };
@@ -221,7 +224,7 @@ fn warnings(table: &Table, columns: &[PlannedColumn]) -> Vec<String> {
              insert row by row"
         ));
     }
-    warnings.extend(table.foreign_keys.iter().map(|key| checked(key)));
+    warnings.extend(table.foreign_keys.iter().map(|key| foreign_key_warning(key)));
     if table.partitions > PARTITIONS_MANY {
         let count = table.partitions;
         warnings

@@ -1,53 +1,53 @@
-//! How records become rows of COPY data, whatever table or stage they are for.
+//! Plans how records become rows of COPY data, for a table or a stage.
 
 use super::columns::{self, PlannedColumn};
 use super::{InputFacts, encoding};
-use crate::format::Mode;
+use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{Session, Table, quote_ident};
+use pgspate_target::{SessionSettings, TargetTable, quote_ident};
 
-/// Bytes of decompressed input in a chunk. A lane holds two of them and some pieces.
+/// Bytes of decompressed input in a chunk. A lane holds two chunks and some pieces.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// What the user asked for, as far as rows depend on it.
+/// The user's options on which rows depend.
 #[derive(Debug, Clone, Default)]
 pub struct RowRequest {
-    /// The columns that the fields go to, in the fields' order.
+    /// The columns of the fields, in the order of the fields.
     pub columns: Option<Vec<String>>,
-    /// Fields and keys that no column is named after are passed over.
+    /// Whether to skip fields and keys without a column.
     pub ignore_unknown: bool,
     /// The input's encoding, as PostgreSQL names it; UTF8 by default.
     pub encoding: Option<String>,
-    /// Columns in which a quoted NULL string is NULL.
+    /// Columns in which a quoted NULL string means NULL.
     pub force_null: Vec<String>,
-    /// Columns in which an unquoted NULL string is itself.
+    /// Columns in which an unquoted NULL string is a value.
     pub force_not_null: Vec<String>,
 }
 
 /// How records become rows, and why.
 #[derive(Debug, Clone)]
 pub struct RowPlan {
-    /// The columns that are written, in COPY's order.
+    /// The columns that are written, in the order of COPY.
     pub columns: Vec<PlannedColumn>,
-    /// Binary or text, and why.
-    pub mode: Mode,
-    /// The reason for it.
+    /// Binary or text COPY.
+    pub mode: EncodeMode,
+    /// The reason for the mode.
     pub mode_reason: String,
-    /// Where chunks may end.
+    /// The size at which chunks are cut.
     pub chunk_bytes: usize,
-    /// The input's encoding, where it is not UTF-8.
+    /// The input's encoding, if it is not UTF-8.
     pub encoding: Option<String>,
 }
 
 impl RowPlan {
-    /// Decides. Only the table's columns and types count, not what writing to it needs.
+    /// Plans the rows. Only the table's columns and types matter here.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Plan`] or [`ErrorKind::Usage`] where the input and the table do not fit
+    /// [`ErrorKind::Plan`] or [`ErrorKind::Usage`] when the input and the table do not fit
     /// together.
     pub fn make(
-        table: &Table,
-        session: &Session,
+        table: &TargetTable,
+        session: &SessionSettings,
         input: &InputFacts,
         request: &RowRequest,
     ) -> Result<RowPlan> {
@@ -55,39 +55,42 @@ impl RowPlan {
             let message = format!("cannot copy to \"{}\", which is not a table", table.name);
             return Err(Error::new(ErrorKind::Plan, message));
         }
-        let columns = columns::plan(table, session, input, request)?;
-        let encoding = encoding::choose(input, request)?;
+        let columns = columns::plan_columns(table, session, input, request)?;
+        let encoding = encoding::choose_encoding(input, request)?;
         let (mode, mode_reason) = choose_mode(&columns, encoding.as_deref());
         Ok(RowPlan { columns, mode, mode_reason, chunk_bytes: CHUNK_BYTES, encoding })
     }
 
-    /// The columns' names, unquoted.
+    /// Returns the columns' names, unquoted.
     pub fn names(&self) -> Vec<String> {
         self.columns.iter().map(|column| column.name.clone()).collect()
     }
 
-    /// `COPY into (columns) FROM STDIN`, in binary or in text in the input's encoding. `into` is a
-    /// table as SQL writes it.
-    pub fn copy_sql(&self, mode: Mode, into: &str) -> String {
+    /// Returns `COPY into (columns) FROM STDIN`, in binary, or in text with the input's encoding.
+    /// `into` is a table, quoted for SQL.
+    pub fn copy_sql(&self, mode: EncodeMode, into: &str) -> String {
         let quoted = self.columns.iter().map(|column| quote_ident(&column.name));
         let columns = quoted.collect::<Vec<_>>().join(", ");
         let mut options = format!("format {}", mode.name());
-        if let (Mode::Text, Some(encoding)) = (mode, &self.encoding) {
+        if let (EncodeMode::Text, Some(encoding)) = (mode, &self.encoding) {
             options += &format!(", encoding '{}'", encoding.replace('\'', "''"));
         }
         format!("copy {into} ({columns}) from stdin ({options})")
     }
 }
 
-fn choose_mode(columns: &[PlannedColumn], encoding: Option<&str>) -> (Mode, String) {
+fn choose_mode(columns: &[PlannedColumn], encoding: Option<&str>) -> (EncodeMode, String) {
     if let Some(encoding) = encoding {
-        return (Mode::Text, format!("the server converts {encoding} in text only"));
+        return (EncodeMode::Text, format!("the server converts {encoding} in text only"));
     }
     let as_text = columns.iter().find_map(|column| Some((column, column.text_reason()?)));
     if let Some((column, reason)) = as_text {
         let reason = format!("column \"{}\": {reason}", column.name);
-        return (Mode::Text, format!("all rows go as text, for the server to read: {reason}"));
+        return (
+            EncodeMode::Text,
+            format!("all rows go as text, for the server to read: {reason}"),
+        );
     }
     let reason = "every column has an exact encoder; fields that it does not take go as text";
-    (Mode::Binary, reason.to_owned())
+    (EncodeMode::Binary, reason.to_owned())
 }

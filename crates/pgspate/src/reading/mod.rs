@@ -1,19 +1,18 @@
-//! An input: what is read, how, and what a sample of it says.
+//! Reads inputs: finds the sources, detects the format, and cuts and encodes the records.
 //!
-//! Sources are found, and the first megabyte is looked at: it tells format, columns and types. Then
-//! the whole is cut into chunks and encoded, as a plan of rows says. `load` and `sync` fill a table
-//! or a stage from it, and so does `apply` with the first rows of a slot.
+//! The first megabyte tells the format, the columns and their types. Then the inputs are cut into
+//! chunks and encoded as the plan of rows says. `load` and `sync` fill a table or a stage from
+//! them, and `apply` the tables of a slot's initial copy.
 //!
-//! An input is cut the same way each time it is read. All inputs have the format and the columns of
-//! the first. An input that was changed meanwhile is an error.
-//!
-//! It must never know what becomes of its rows: nothing is sent or committed here.
+//! An input is cut in the same way each time it is read. All inputs have the format and the columns
+//! of the first input. An input that changes during the run is an error. Nothing is sent to the
+//! server or committed here.
 
-mod contents;
-mod look;
+mod column_names;
+mod input_digests;
 mod options;
-mod program;
 mod sample;
+mod sniff_inputs;
 mod survey;
 mod watch;
 
@@ -23,48 +22,49 @@ use arrow_schema::{Field, SchemaRef};
 use serde_json::{Map, Value};
 use tokio_postgres::error::SqlState;
 
-pub use look::{dialect, schema};
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::BYTES as SAMPLE_BYTES;
-pub(crate) use survey::{Survey, is_locked, missing, name_user, parse_name};
+pub use sniff_inputs::{dialect, schema};
+pub(crate) use survey::{Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name};
 pub use watch::LoadWatch;
 
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use crate::format::batches::{BatchColumn, BatchesEncoder};
 use crate::format::delimited::{
-    self, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, Family, Layout, MapFields,
+    self, CopyFormat, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, MapFields,
+    RecordLayout,
 };
-use crate::format::json::{JsonColumn, JsonInput, JsonOptions};
-use crate::format::memory::{Batches, BatchesCutter};
+use crate::format::keyed::{KeyedColumn, KeyedFormat, KeyedInput, KeyedOptions};
+use crate::format::memory::{BatchesCutter, ProgramBatches};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
-use crate::format::sniff::{Format, Sniffed};
-use crate::format::{ChainCutter, ChunkEncoder, Cutter, KeyedFormat, OpenCutter, infer};
-use crate::plan::{InputFacts, ColumnRoute, RowPlan, match_fields};
+use crate::format::sniff::{Format, SniffedFormat};
+use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
+use crate::plan::{ColumnRoute, InputFacts, RowPlan, match_fields};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{PgType, Table};
+use pgspate_target::{PgType, TargetTable};
 
-/// The inputs and what was found out about them.
+/// Inputs, and the format and columns that were detected.
 #[derive(Clone)]
 pub(crate) struct SniffedInputs {
     pub(crate) inputs: Arc<[Input]>,
-    /// What they are, from the first one.
-    pub(crate) sniffed: Sniffed,
+    /// The format, detected from the first input.
+    pub(crate) sniffed: SniffedFormat,
     shape: RecordShape,
-    /// The columns that `--create` would make.
+    /// The columns that `--create` would make: names and types.
     pub(crate) inferred: Vec<(String, String)>,
     header_overridden: bool,
-    /// The first input's header as it stands there.
+    /// The header line of the first input, byte for byte.
     header_line: Vec<u8>,
 }
 
-/// Makes an encoder for a lane.
+/// A function that makes an encoder for a lane.
 pub(crate) type MakeEncoder = Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>;
 
 /// How records are found and read.
 #[derive(Clone)]
 enum RecordShape {
-    /// `header` is the names as they stand in the input.
+    /// `header` are the names as bytes of the input; `names` are the same as text.
     Delimited {
         dialect: Dialect,
         names: Option<Vec<String>>,
@@ -83,16 +83,16 @@ enum RecordShape {
 /// Where record batches come from.
 #[derive(Clone)]
 enum BatchOrigin {
-    /// A file that is read at random.
+    /// A file with random access.
     File,
-    /// A stream of Arrow IPC.
+    /// An Arrow IPC stream.
     Stream,
-    /// The program.
-    Program(Arc<dyn Batches>),
+    /// The calling program.
+    Program(Arc<dyn ProgramBatches>),
 }
 
 impl SniffedInputs {
-    /// What plans depend on.
+    /// Returns the facts on which plans depend.
     pub(crate) fn facts(&self) -> InputFacts {
         let (names, types) = match &self.shape {
             RecordShape::Delimited { names, .. } => (names.clone(), None),
@@ -113,44 +113,48 @@ impl SniffedInputs {
             is_fleeting: !self.inputs.iter().all(Input::is_lasting),
             is_delimited: matches!(self.shape, RecordShape::Delimited { .. }),
             is_csv: matches!(&self.shape, RecordShape::Delimited { dialect, .. }
-                if dialect.family == Family::Csv),
+                if dialect.format == CopyFormat::Csv),
             stored_bytes: self.stored_bytes(),
         }
     }
 
+    /// Checks whether an input can be read only once.
     pub(crate) fn is_stream(&self) -> bool {
         self.inputs.iter().any(Input::is_stream)
     }
 
+    /// Returns the stored bytes of all inputs, if known.
     pub(crate) fn stored_bytes(&self) -> Option<u64> {
         self.inputs.iter().map(Input::stored_bytes).sum()
     }
 
-    /// The cutter over all inputs, from the start.
+    /// Returns a cutter over all inputs, from their start.
     pub(crate) fn cutter(&self, plan: &RowPlan, watch: &Arc<LoadWatch>) -> Box<dyn Cutter> {
         let (reading, watch) = (self.clone(), Arc::clone(watch));
         let chunk_bytes = plan.chunk_bytes;
-        let map = self.mapping(plan);
+        let map = self.field_mapping(plan);
         let types = self.types(plan);
         let names = match &self.shape {
-            RecordShape::Columns { schema, .. } => program::ColumnNames::of(schema, plan),
-            _ => program::ColumnNames::default(),
+            RecordShape::Columns { schema, .. } => column_names::ColumnNames::of(schema, plan),
+            _ => column_names::ColumnNames::default(),
         };
         let open: OpenCutter = Box::new(move |nth| {
             let input = &reading.inputs[nth];
             let cutter = match &reading.shape {
                 RecordShape::Columns { origin: BatchOrigin::Program(batches), .. } => {
-                    let cutter = |it| BatchesCutter::new(names.tell(it), nth).of_program();
+                    let cutter =
+                        |it| BatchesCutter::new(names.rename_in_errors(it), nth).of_program();
                     batches.open(&types).map(|it| Box::new(cutter(it)) as _)
                 }
-                _ => reading.open(nth, chunk_bytes, &map, &watch),
+                _ => reading.open_cutter(nth, chunk_bytes, &map, &watch),
             };
-            cutter.map_err(|error| named(error, input))
+            cutter.map_err(|error| with_input_name(error, input))
         });
         Box::new(ChainCutter::new(self.inputs.len(), open))
     }
 
-    pub(crate) fn open(
+    /// Opens the cutter of one input.
+    pub(crate) fn open_cutter(
         &self,
         nth: usize,
         chunk_bytes: usize,
@@ -161,7 +165,7 @@ impl SniffedInputs {
         self.check_format(input)?;
         let reader = || {
             let reader = input.reader()?;
-            watch.follow(reader.progress());
+            watch.follow_input(reader.progress());
             Ok::<_, Error>(Box::new(reader))
         };
         Ok(match &self.shape {
@@ -171,7 +175,7 @@ impl SniffedInputs {
                 Box::new(DelimitedCutter::open(input.name(), reader()?, options)?)
             }
             RecordShape::Keyed { format, .. } => {
-                let one = JsonInput { name: input.name().to_owned(), reader: reader()? };
+                let one = KeyedInput { name: input.name().to_owned(), reader: reader()? };
                 (format.cutter)(one, chunk_bytes)
             }
             RecordShape::Columns { schema, origin: BatchOrigin::Stream } => {
@@ -194,7 +198,7 @@ impl SniffedInputs {
         })
     }
 
-    /// The type of the table's column that each column of record batches goes to.
+    /// Returns, for each column of the record batches, the type of its table column.
     fn types(&self, plan: &RowPlan) -> Vec<Option<PgType>> {
         let RecordShape::Columns { schema, .. } = &self.shape else { return Vec::new() };
         let mut types = vec![None; schema.fields().len()];
@@ -206,10 +210,11 @@ impl SniffedInputs {
         types
     }
 
-    /// All inputs are in the format of the first one, as far as their signatures tell.
+    /// Checks that an input has the format of the first input, as far as its first bytes tell.
     fn check_format(&self, input: &Input) -> Result<()> {
         let expected = self.sniffed.format;
-        // A look costs a request where the input is far away; most are named like the first one.
+        // Reading the first bytes costs a request if the input is remote. Inputs with the first
+        // one's file extension need no check.
         if input.is_stream() || input.extension() == self.inputs[0].extension() {
             return Ok(());
         }
@@ -227,8 +232,8 @@ impl SniffedInputs {
             .hint("Load inputs of different formats one after the other."))
     }
 
-    /// From each input's own header to the plan's columns.
-    pub(crate) fn mapping(&self, plan: &RowPlan) -> MapFields {
+    /// Returns the function that maps an input's header to the plan's columns.
+    pub(crate) fn field_mapping(&self, plan: &RowPlan) -> MapFields {
         let trailing = match &self.shape {
             RecordShape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
             _ => 0,
@@ -254,11 +259,11 @@ impl SniffedInputs {
         })
     }
 
-    /// Makes encoders for lanes.
+    /// Returns the function that makes an encoder for each lane.
     pub(crate) fn encoder(
         &self,
         plan: &RowPlan,
-        table: &Table,
+        table: &TargetTable,
         server_version: u32,
         ignore_unknown: bool,
     ) -> Result<MakeEncoder> {
@@ -270,7 +275,7 @@ impl SniffedInputs {
                 Ok(Box::new(move || {
                     let (dialect, columns) = (dialect.clone(), columns.clone());
                     let encoder = DelimitedEncoder::new(dialect, columns, server_version);
-                    Box::new(encoder.with_records_like(layout.clone()))
+                    Box::new(encoder.with_output_layout(layout.clone()))
                 }))
             }
             RecordShape::Keyed { format, keys } => {
@@ -288,12 +293,13 @@ impl SniffedInputs {
         }
     }
 
-    /// What a file of records must begin with so that it is loaded as the inputs are.
+    /// Returns the header line of a file of rejects. With it the file can be loaded like the
+    /// inputs.
     pub(crate) fn reject_header(&self) -> &[u8] {
         &self.header_line
     }
 
-    /// The format of a file of records: that of the inputs, or JSON in place of record batches.
+    /// Returns the format of a file of rejects: that of the inputs, or JSON for record batches.
     pub(crate) fn reject_format(&self) -> Format {
         match &self.shape {
             RecordShape::Delimited { .. } | RecordShape::Keyed { .. } => self.sniffed.format,
@@ -301,27 +307,27 @@ impl SniffedInputs {
         }
     }
 
-    /// How the first input's records are laid out.
-    fn first_layout(&self, plan: &RowPlan) -> Layout {
+    /// Returns the layout of the first input's records.
+    fn first_layout(&self, plan: &RowPlan) -> RecordLayout {
         let field_of: Vec<usize> = plan.columns.iter().map(|column| column.field).collect();
         let eol = Eol::from(self.sniffed.line_end);
-        Layout { eol, fields: field_of.len(), field_of }
+        RecordLayout { eol, fields: field_of.len(), field_of }
     }
 
     fn keyed_options(
         &self,
         plan: &RowPlan,
-        table: &Table,
+        table: &TargetTable,
         keys: &[String],
         ignore_unknown: bool,
-    ) -> JsonOptions {
-        let columns = plan.columns.iter().map(|column| JsonColumn {
+    ) -> KeyedOptions {
+        let columns = plan.columns.iter().map(|column| KeyedColumn {
             name: column.name.clone(),
             ty: column.ty.clone(),
             field: column.field_encoder(),
         });
-        let mut options = JsonOptions::new(columns.collect());
-        // A key may differ from its column in case.
+        let mut options = KeyedOptions::new(columns.collect());
+        // A key may differ from its column in upper and lower case.
         for (nth, column) in plan.columns.iter().enumerate() {
             if let Some(key) = keys.get(column.field).filter(|_| !self.header_overridden) {
                 options.keys.insert(key.clone(), nth);
@@ -337,7 +343,7 @@ impl SniffedInputs {
         options
     }
 
-    /// What of the reading changes the rows or the chunks, by name.
+    /// Returns the options that change rows or chunks, by name. A job is identified by them.
     pub(crate) fn identity(&self) -> Map<String, Value> {
         let mut options = Map::new();
         let mut add = |name: &str, value: Value| options.insert(name.to_owned(), value);
@@ -356,8 +362,8 @@ impl SniffedInputs {
         options
     }
 
-    /// After an error about a key of JSON that names a column but is not in the sample: takes it
-    /// in, if the input can be read again. Whether it did.
+    /// Handles an error about a JSON key that names a column but is not in the sample. Adds the key
+    /// if the input can be read again. Returns whether the key was added.
     pub(crate) fn learn_key(&mut self, error: &Error) -> bool {
         let key = error.place().and_then(|place| place.column.as_deref());
         let (Some(key), ErrorKind::Plan, false) = (key, error.kind(), self.is_stream()) else {
@@ -372,7 +378,7 @@ impl SniffedInputs {
         }
     }
 
-    /// What the inputs are called in an error's message.
+    /// Returns the inputs' names for messages.
     pub(crate) fn title(&self) -> String {
         match &*self.inputs {
             [only] => format!("\"{}\"", only.name()),
@@ -381,14 +387,14 @@ impl SniffedInputs {
         }
     }
 
-    /// The inputs' names.
+    /// Returns the names of all inputs.
     pub(crate) fn names(&self) -> Vec<String> {
         self.inputs.iter().map(|input| input.name().to_owned()).collect()
     }
 }
 
-fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::Column {
-    delimited::Column {
+fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::DelimitedColumn {
+    delimited::DelimitedColumn {
         name: column.name.clone(),
         encoder: column.field_encoder(),
         force_null: column.force_null,
@@ -424,8 +430,8 @@ fn same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
         .hint("Load inputs with different columns one after the other."))
 }
 
-/// Names to compare with those of other inputs: each byte a character where they are no UTF-8, so
-/// that different names stay different.
+/// Returns names that can be compared between inputs. In names that are not UTF-8 each byte becomes
+/// a character, so that different names stay different.
 fn raw_names(names: &[Vec<u8>]) -> Vec<String> {
     let raw = |name: &Vec<u8>| match std::str::from_utf8(name) {
         Ok(name) => name.to_owned(),
@@ -434,14 +440,15 @@ fn raw_names(names: &[Vec<u8>]) -> Vec<String> {
     names.iter().map(raw).collect()
 }
 
-/// Adds the input's name to an error's place.
-fn named(error: Error, input: &Input) -> Error {
+/// Adds the input's name to the place of an error.
+fn with_input_name(error: Error, input: &Input) -> Error {
     let mut place = error.place().cloned().unwrap_or_default();
     place.source.get_or_insert_with(|| input.name().to_owned());
     error.at(place)
 }
 
-/// For bytes that are no UTF-8: names the flag. No encoding has zero bytes.
+/// Adds a hint about `--encoding` to an error about bytes that are not UTF-8. A zero byte is no
+/// such error, because no encoding allows it.
 pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
     let is_utf8 = plan.encoding.is_none();
     let is_encoding = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);

@@ -1,9 +1,9 @@
-//! What is read, and how.
+//! Options for reading inputs.
 
 use std::sync::Arc;
 
-use crate::format::memory::Batches;
-use crate::format::sniff::Overrides;
+use crate::format::memory::ProgramBatches;
+use crate::format::sniff::SniffOverrides;
 use crate::plan::RowRequest;
 use crate::source::{self, Input};
 
@@ -12,9 +12,9 @@ use crate::source::{self, Input};
 pub enum InputOrigin {
     /// Paths, globs, folders, `-`, or URLs.
     Sources(Vec<String>),
-    /// Rows of the program itself.
-    Batches(Arc<dyn Batches>),
-    /// A stream that the program writes.
+    /// Record batches of the calling program.
+    Batches(Arc<dyn ProgramBatches>),
+    /// A byte stream that the calling program writes.
     Stream(Input),
 }
 
@@ -30,19 +30,19 @@ pub struct ReadingOptions {
     /// Where records come from.
     pub origin: InputOrigin,
     /// How sources are found and read.
-    pub source: source::Options,
-    /// What is said about format, delimiter, quotes, header and NULL.
-    pub read: Overrides,
-    /// Lines that begin with this byte are passed over.
+    pub source: source::SourceOptions,
+    /// The user's choice of format, delimiter, quotes, header and NULL string.
+    pub read: SniffOverrides,
+    /// Skip lines that begin with this byte.
     pub comment: Option<u8>,
-    /// Empty lines are passed over.
+    /// Whether to skip empty lines.
     pub skip_blank_lines: bool,
-    /// How fields go to columns.
+    /// How fields become rows.
     pub rows: RowRequest,
 }
 
 impl ReadingOptions {
-    /// These sources, read as they seem to be.
+    /// Returns options for these sources, whose format is detected.
     pub fn of_sources(sources: Vec<String>) -> ReadingOptions {
         ReadingOptions { origin: InputOrigin::Sources(sources), ..ReadingOptions::default() }
     }

@@ -1,17 +1,17 @@
-//! The first bytes of the input, from which formats and columns are guessed.
+//! The first bytes of an input, from which its format and columns are detected.
 
 use crate::Result;
 use crate::format::delimited::ParsedRecord;
 use crate::format::infer;
 use crate::source::Input;
 
-/// Decompressed bytes of an input that are looked at.
+/// The decompressed bytes of a sample.
 pub const BYTES: usize = 1 << 20;
-/// Records of them that are looked at.
+/// The most records of a sample to look at.
 pub(super) const ROWS: usize = 10_000;
 
-/// The columns that a table for these rows would have: name and type.
-pub(super) fn columns(
+/// Infers the columns of a table for these rows: names and types.
+pub(super) fn infer_columns(
     names: Option<&[String]>,
     rows: &[ParsedRecord],
     given: Option<&[String]>,
@@ -23,9 +23,10 @@ pub(super) fn columns(
     columns.into_iter().map(|column| (column.name, column.ty.sql().to_owned())).collect()
 }
 
-/// The input that tells what all are, and its sample: the first that is not empty. Where that is
-/// one line, which may be a header above no rows, the next one that begins with it says more.
-pub(super) fn telling(inputs: &[Input]) -> Result<Option<(&Input, Vec<u8>)>> {
+/// Chooses the input from which the format is detected, and returns its sample. Takes the first
+/// input that is not empty. If that input has one line, the line may be a header without rows. Then
+/// the next input is taken if it begins with the same line and has more.
+pub(super) fn choose_sample(inputs: &[Input]) -> Result<Option<(&Input, Vec<u8>)>> {
     let mut one_line = None;
     for input in inputs {
         let sample = input.peek(BYTES)?;

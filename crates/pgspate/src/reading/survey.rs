@@ -1,7 +1,7 @@
-//! Before rows are read: a look at the inputs, the server and the table at the same time.
+//! Looks at the inputs, the server and the table before anything is planned.
 //!
-//! Nothing is changed. Everything that depends on nothing else is asked at once, with the
-//! connection itself: the session, the table, whether there is a ledger.
+//! Nothing is changed. Independent questions are sent together, while connecting: the session's
+//! settings, the table, and whether there is a ledger.
 
 use std::time::Duration;
 
@@ -14,24 +14,25 @@ use crate::job::OwnSession;
 use crate::plan::RowRequest;
 use crate::source::{self, Input};
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::connect::{Connection, Dsn, Question};
-use pgspate_target::session::Limits;
+use pgspate_target::connect::{Connection, Dsn, SessionQuery};
+use pgspate_target::session::WaitLimits;
 use pgspate_target::{
-    Ask, Session, Table, begin_pinned, ledger, read_session, server_error, users,
+    SessionSettings, TargetTable, TypedQuery, begin_pinned_sql, ledger, locking_sessions,
+    read_session, server_error,
 };
 
-/// What is known before anything is planned.
+/// What is known before a load or sync is planned.
 pub(crate) struct Survey {
     pub(crate) own: OwnSession,
     pub(crate) reading: SniffedInputs,
-    pub(crate) session: Session,
-    /// The table's name, as the user gave it.
+    pub(crate) session: SessionSettings,
+    /// The table's name as the user gave it.
     pub(crate) name: String,
-    /// The table, if there is one.
-    pub(crate) table: Option<Table>,
-    /// What was asked for, with the encoding that the environment names where nothing else does.
+    /// The table; `None` if it does not exist.
+    pub(crate) table: Option<TargetTable>,
+    /// The user's options for rows. The encoding may come from the environment.
     pub(crate) rows: RowRequest,
-    /// Connections that the server has left.
+    /// The number of connections that the server has left.
     pub(crate) free_connections: Result<i64>,
     pub(crate) has_ledger: Result<bool>,
 }
@@ -40,12 +41,12 @@ impl Survey {
     /// Looks at the inputs of `options` and at a table. Blocks.
     ///
     /// # Errors
-    /// Inputs that cannot be read or understood, a server that cannot be reached, or a table that
-    /// is none to write to.
+    /// When an input cannot be read or its format detected, when the server cannot be reached, or
+    /// when the table's schema is the ledger's.
     pub(crate) fn take(
         options: &ReadingOptions,
         table: Option<&str>,
-        limits: Limits,
+        limits: WaitLimits,
         dsn: Dsn,
         runtime: &Handle,
     ) -> Result<Survey> {
@@ -58,23 +59,24 @@ impl Survey {
             InputOrigin::Sources(all) => source::resolve(all, &options.source, runtime.clone())?,
         };
         let name = table_name(table, &inputs);
-        let first = SurveyQuestion { table: &name, lock_timeout: HARDLY };
-        let asked = runtime.block_on(dsn.connect_asking("pgspate load", &first));
+        let first = SurveyQuestion { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
+        let asked = runtime.block_on(dsn.connect_and_query("pgspate load", &first));
         let (connection, mut answers) = asked?;
-        if answers.1.as_ref().is_err_and(is_locked) {
+        if answers.1.as_ref().is_err_and(is_lock_error) {
             answers = runtime.block_on(ask_with_patience(&connection.client, &name, &limits));
         }
         let (session, table, free_connections, has_ledger) = answers;
-        let (session, table) = (session?, table.map_err(not_a_name)?);
-        table.as_ref().map_or(Ok(()), Table::check_schema)?;
-        let names = |it: &Table| it.columns.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+        let (session, table) = (session?, table.map_err(invalid_name_error)?);
+        table.as_ref().map_or(Ok(()), TargetTable::check_schema)?;
+        let names =
+            |it: &TargetTable| it.columns.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
         let known = table.as_ref().map(names);
         let encoding = options.rows.encoding.as_deref().or(dsn.client_encoding());
-        let decode = |name: &[u8]| runtime.block_on(decode(&connection, encoding, name));
-        let reading = SniffedInputs::of(inputs, known.as_deref(), options, &decode)?;
+        let decode = |name: &[u8]| runtime.block_on(decode_name(&connection, encoding, name));
+        let reading = SniffedInputs::sniff(inputs, known.as_deref(), options, &decode)?;
         let mut rows = options.rows.clone();
         if reading.facts().is_delimited {
-            // PGCLIENTENCODING tells of text that names no other encoding.
+            // PGCLIENTENCODING applies only to text without another encoding.
             rows.encoding = encoding.map(str::to_owned);
         }
         let (runtime, connection) = (runtime.clone(), connection.into());
@@ -83,18 +85,18 @@ impl Survey {
     }
 }
 
-/// Adds to an error about a lock who held it.
-pub(crate) async fn name_user(
+/// Adds the session that held the lock to a lock error.
+pub(crate) async fn name_lock_holder(
     client: &Client,
     table: Option<u32>,
     lock_timeout: Duration,
     error: Error,
 ) -> Error {
-    let users = match table {
-        Some(table) => users(client, table).await.unwrap_or_default(),
+    let locking_sessions = match table {
+        Some(table) => locking_sessions(client, table).await.unwrap_or_default(),
         None => Vec::new(),
     };
-    let Some(user) = users.first() else { return error };
+    let Some(user) = locking_sessions.first() else { return error };
     let seconds = lock_timeout.as_secs();
     error.hint(format!(
         "The lock was held for {seconds} s by {user}. End that session, or wait longer with \
@@ -102,77 +104,81 @@ pub(crate) async fn name_user(
     ))
 }
 
-/// What is asked first.
+/// The questions that are sent while connecting.
 struct SurveyQuestion<'a> {
     table: &'a str,
-    /// How long locks are waited for, as SQL takes it.
+    /// How long to wait for locks, as an SQL literal.
     lock_timeout: &'a str,
 }
 
-/// To look a table up takes locks on its partitions, but what is asked first is part of connecting,
-/// which has a limit of its own.
-const HARDLY: &str = "'100ms'";
+/// The lock timeout of the first try. Looking up a table locks its partitions, and connecting has a
+/// time limit of its own.
+const FIRST_LOCK_TIMEOUT: &str = "'100ms'";
 
-impl Question for SurveyQuestion<'_> {
-    type Answer = (Result<Session>, Result<Option<Table>>, Result<i64>, Result<bool>);
+impl SessionQuery for SurveyQuestion<'_> {
+    type Answer = (Result<SessionSettings>, Result<Option<TargetTable>>, Result<i64>, Result<bool>);
 
-    /// In one transaction, so that the settings end with it. Between two questions it is idle for a
-    /// moment.
+    /// Asks all questions in one transaction, which also ends the settings. The session is idle
+    /// between two questions for a moment, so the idle timeout is off.
     async fn ask(&self, client: &Client) -> Self::Answer {
         let begin = format!(
             "{}; set local idle_in_transaction_session_timeout = 0; set local lock_timeout = {}",
-            begin_pinned(),
+            begin_pinned_sql(),
             self.lock_timeout
         );
         let (_, session, table, free, has_ledger, _) = tokio::join!(
             biased;
             client.batch_execute(&begin),
             read_session(client),
-            Table::read(client, self.table),
+            TargetTable::read(client, self.table),
             free_connections(client),
-            ledger::is_there(client),
+            ledger::ledger_exists(client),
             client.batch_execute("rollback")
         );
         (session, table, free, has_ledger)
     }
 }
 
-/// Asks what is asked first again, and waits for locks as long as `lock_timeout`.
+/// Asks the questions again, and waits for locks as long as `--lock-timeout` says.
 async fn ask_with_patience(
     client: &Client,
     table: &str,
-    limits: &Limits,
-) -> <SurveyQuestion<'static> as Question>::Answer {
+    limits: &WaitLimits,
+) -> <SurveyQuestion<'static> as SessionQuery>::Answer {
     let lock_timeout = limits.lock_timeout_millis().to_string();
     let mut answers = SurveyQuestion { table, lock_timeout: &lock_timeout }.ask(client).await;
     answers.1 = match answers.1 {
-        Err(error) if is_locked(&error) => {
-            let table = Table::find_oid(client, table).await.ok().flatten();
-            Err(name_user(client, table, limits.lock_timeout, error).await)
+        Err(error) if is_lock_error(&error) => {
+            let table = TargetTable::find_oid(client, table).await.ok().flatten();
+            Err(name_lock_holder(client, table, limits.lock_timeout, error).await)
         }
         found => found,
     };
     answers
 }
 
-/// Whether somebody else held a lock for too long, now or in the same transaction before.
-pub(crate) fn is_locked(error: &Error) -> bool {
+/// Checks whether a lock timed out, now or earlier in the same transaction.
+pub(crate) fn is_lock_error(error: &Error) -> bool {
     let codes = [SqlState::LOCK_NOT_AVAILABLE, SqlState::IN_FAILED_SQL_TRANSACTION];
     error.sqlstate().is_some_and(|code| codes.contains(code))
 }
 
-/// A name in the input's encoding, as text.
-async fn decode(connection: &Connection, encoding: Option<&str>, name: &[u8]) -> Result<String> {
+/// Converts a name from the input's encoding to text.
+async fn decode_name(
+    connection: &Connection,
+    encoding: Option<&str>,
+    name: &[u8],
+) -> Result<String> {
     let Some(encoding) = encoding.filter(|_| !name.is_ascii()) else {
         return Ok(String::from_utf8_lossy(name).into_owned());
     };
     let sql = "select convert_from($1, $2)";
     let what = "could not read the names in the header";
-    let row = connection.client.ask_one(sql, &[&name, &encoding]).await;
+    let row = connection.client.fetch_one(sql, &[&name, &encoding]).await;
     Ok(row.map_err(server_error(what.to_owned()))?.get(0))
 }
 
-/// The table that is named, or one that is named after the first input.
+/// Returns the table's name: the given one, or one made from the first input's name.
 fn table_name(given: Option<&str>, inputs: &[Input]) -> String {
     let derived = || {
         let first = inputs.first().map_or("data", Input::name);
@@ -181,28 +187,27 @@ fn table_name(given: Option<&str>, inputs: &[Input]) -> String {
     given.map_or_else(derived, str::to_owned)
 }
 
-/// Connections that the server has left, of which some stay free for others.
-const FREE: &str = "\
+/// The free connections, without those that the server reserves for superusers.
+const FREE_CONNECTIONS_SQL: &str = "\
 select current_setting('max_connections')::int8 - count(*)
        - current_setting('superuser_reserved_connections')::int8
 from pg_stat_activity where backend_type = 'client backend'";
 
 async fn free_connections(client: &Client) -> Result<i64> {
     let failed = server_error("could not count the server's connections".to_owned());
-    Ok(client.ask_one(FREE, &[]).await.map_err(failed)?.get(0))
+    Ok(client.fetch_one(FREE_CONNECTIONS_SQL, &[]).await.map_err(failed)?.get(0))
 }
 
-/// The name as SQL reads it, each part quoted where it has to be, so that it can stand in a
-/// statement.
+/// Returns a name with each part quoted if necessary, ready for a statement.
 pub(crate) async fn parse_name(connection: &Connection, name: &str) -> Result<String> {
     let sql = "select string_agg(quote_ident(part), '.' order by nth) \
                from unnest(parse_ident($1)) with ordinality as parts(part, nth)";
-    let row = connection.client.ask_one(sql, &[&name]).await;
-    Ok(row.map_err(|error| not_a_name(server_error(unreadable(name))(error)))?.get(0))
+    let row = connection.client.fetch_one(sql, &[&name]).await;
+    Ok(row.map_err(|error| invalid_name_error(server_error(unreadable(name))(error)))?.get(0))
 }
 
-/// For a name that the server cannot read: a hint how to write it.
-pub(crate) fn not_a_name(error: Error) -> Error {
+/// Adds a hint to the server's error about an invalid name.
+pub(crate) fn invalid_name_error(error: Error) -> Error {
     let refused = [SqlState::INVALID_NAME, SqlState::INVALID_PARAMETER_VALUE];
     if !error.sqlstate().is_some_and(|code| refused.contains(code)) {
         return error;
@@ -217,8 +222,8 @@ fn unreadable(name: &str) -> String {
     format!("could not look up table {name}")
 }
 
-/// For a table that is not there.
-pub(crate) fn missing(name: &str) -> Error {
+/// Returns the error for a table that does not exist.
+pub(crate) fn missing_table_error(name: &str) -> Error {
     Error::new(ErrorKind::Plan, format!("relation {name} does not exist"))
         .with_sqlstate(SqlState::UNDEFINED_TABLE)
 }

@@ -1,37 +1,38 @@
-//! What a load shows of itself while it runs.
+//! The progress of a running load.
 
 use std::sync::{Arc, Mutex};
 
 use crate::{copy, source};
-use pgspate_target::session::Stop;
+use pgspate_target::session::StopFlag;
 
-/// Shared between a load and whoever shows its progress.
+/// Progress shared by a load and whoever shows it.
 #[derive(Debug, Default)]
 pub struct LoadWatch {
-    /// What the lanes do.
+    /// The progress of the lanes.
     pub copy: copy::CopyProgress,
-    read: Mutex<Vec<Arc<source::CopyProgress>>>,
+    read: Mutex<Vec<Arc<source::ReadProgress>>>,
     total: Mutex<Option<u64>>,
 }
 
 impl LoadWatch {
-    /// Of a load that is a part of a run which has a wish to stop already.
-    pub(crate) fn with(stop: Stop) -> LoadWatch {
-        LoadWatch { copy: copy::CopyProgress::with(stop), ..LoadWatch::default() }
+    /// Returns the watch of a load within a run that can be stopped already.
+    pub(crate) fn with_stop(stop: StopFlag) -> LoadWatch {
+        LoadWatch { copy: copy::CopyProgress::with_stop(stop), ..LoadWatch::default() }
     }
 
-    /// Stored bytes read so far, and all there are, where that is known: for the time left.
+    /// Returns the stored bytes read so far, and the total if known. They give the time left.
     pub fn stored_bytes(&self) -> (u64, Option<u64>) {
         let read = self.read.lock().expect("no panic while held");
         let done = read.iter().map(|progress| progress.stored()).sum();
         (done, *self.total.lock().expect("no panic while held"))
     }
 
-    pub(super) fn follow(&self, progress: Arc<source::CopyProgress>) {
+    /// Adds the progress of one input's reader.
+    pub(super) fn follow_input(&self, progress: Arc<source::ReadProgress>) {
         self.read.lock().expect("no panic while held").push(progress);
     }
 
-    /// Before the input is read from its start (again).
+    /// Resets the progress before the input is read from its start.
     pub(crate) fn start_over(&self, total: Option<u64>) {
         self.read.lock().expect("no panic while held").clear();
         *self.total.lock().expect("no panic while held") = total;

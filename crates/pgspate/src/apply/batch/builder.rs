@@ -1,7 +1,8 @@
-//! Builds batches of a source's events: the one way from any source to the writer.
+//! Builds batches of a source's events. All sources use this builder.
 //!
-//! Events are routed to their tables, and counted where they stand. What is no event, or cannot be
-//! applied, is set aside if that may be. When a batch is cut is in `cuts.rs`.
+//! The builder routes events to their tables, and counts and numbers them. It sets records aside
+//! that are no events or cannot be applied, if that is allowed. `cuts.rs` decides when a batch is
+//! cut.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -11,32 +12,32 @@ use super::EventBatch;
 use super::cuts::Boundary;
 use super::replay::Replay;
 use crate::apply::options::ApplyOptions;
-use crate::apply::route::{Router, EventPlace};
+use crate::apply::route::{LoggedPlace, Router};
 use crate::apply::watch::ApplyWatch;
 use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_events::ChangeEvent;
 use pgspate_replication::{SourceNames, SourcePosition};
-use pgspate_target::ledger::{DeadLetter, Mark};
+use pgspate_target::ledger::{DeadLetter, StreamPosition};
 
-/// Between which events of the source the next one comes.
+/// The state of the source's transaction after the last event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SourceTransaction {
-    /// The last one ended its transaction.
+    /// No transaction is open.
     Between,
-    /// One has begun, and none of its events came yet.
+    /// A transaction has begun, but has no event yet.
     Begun,
-    /// One is open.
+    /// A transaction with events is open.
     Within,
 }
 
-/// What is set aside.
-pub(super) enum SetAside<'a> {
-    /// A record that cannot be decoded, as it came.
+/// What is set aside as a dead letter.
+pub(super) enum DeadLetterSource<'a> {
+    /// A record that could not be decoded, as it was read.
     Record(&'a [u8]),
     Event(&'a ChangeEvent),
 }
 
-/// What a builder works with.
+/// The options and channels of a builder.
 pub(crate) struct BuilderContext {
     pub(crate) options: Arc<ApplyOptions>,
     pub(crate) router: Router,
@@ -47,60 +48,67 @@ pub(crate) struct BuilderContext {
 
 /// Builds batches of the events of one source.
 pub(crate) struct BatchBuilder<P> {
-    pub(super) with: BuilderContext,
-    /// How far the source has come.
+    pub(super) context: BuilderContext,
+    /// The position in the source.
     pub(super) position: P,
-    /// The batch that is being built.
+    /// The batch being built.
     pub(super) batch: EventBatch,
-    /// When its first event came.
-    pub(super) began: Option<Instant>,
-    /// Events of the stream so far.
+    /// When the batch got its first event.
+    pub(super) began_at: Option<Instant>,
+    /// The number of events of the stream so far.
     pub(super) ordinal: u64,
     pub(super) replay: ReplayState,
     pub(super) transaction: SourceTransaction,
-    /// What the source calls the last event's transaction.
-    called: Option<Box<str>>,
-    /// The last event may be taken back: no batch ends with it.
-    pub(super) is_held: bool,
-    letters: u64,
-    /// Events of the batch when time was last looked at.
-    pub(super) looked: u64,
-    /// A part of the open transaction was handed over.
+    /// The source's name for the transaction of the last event.
+    transaction_name: Option<Box<str>>,
+    /// Whether the next record may take the last event back. No batch is cut then.
+    pub(super) may_take_back_last: bool,
+    dead_letters: u64,
+    /// The number of the batch's events when the delay was last checked.
+    pub(super) events_at_check: u64,
+    /// Whether a part of the open transaction was handed over already.
     pub(super) has_spilled: bool,
-    /// Within a transaction, a batch is not cut before it has so many events more.
-    pub(super) grows_by: u64,
-    /// When the last event was committed or written on the source.
-    pub(super) committed: Option<SystemTime>,
+    /// How many more events an open transaction needs before the next try to cut it.
+    pub(super) events_before_recut: u64,
+    /// When the source committed or wrote the last event.
+    pub(super) committed_at: Option<SystemTime>,
     pub(super) boundary: BatchBoundary,
 }
 
 impl<P: SourcePosition> BatchBuilder<P> {
-    /// Goes on after `from`. `reads_again`: the source begins with what is applied already.
-    pub(crate) fn new(with: BuilderContext, from: &Mark, position: P, reads_again: bool) -> BatchBuilder<P> {
+    /// Makes a builder that continues after `from`. `reads_again`: the source is read from its
+    /// start, so that it begins with events that are applied already.
+    pub(crate) fn new(
+        context: BuilderContext,
+        from: &StreamPosition,
+        position: P,
+        reads_again: bool,
+    ) -> BatchBuilder<P> {
         BatchBuilder {
-            with,
+            context,
             position,
             batch: EventBatch::default(),
-            began: None,
+            began_at: None,
             ordinal: if reads_again { 0 } else { from.ordinal },
-            replay: if reads_again { ReplayState::of(from) } else { ReplayState::Over },
+            replay: if reads_again { ReplayState::of(from) } else { ReplayState::Finished },
             transaction: SourceTransaction::Between,
-            called: None,
-            is_held: false,
-            letters: 0,
-            looked: 0,
+            transaction_name: None,
+            may_take_back_last: false,
+            dead_letters: 0,
+            events_at_check: 0,
             has_spilled: false,
-            grows_by: 0,
-            committed: None,
+            events_before_recut: 0,
+            committed_at: None,
             boundary: BatchBoundary::default(),
         }
     }
 
-    pub(super) fn is_between(&self) -> bool {
+    /// Checks whether no source transaction is open.
+    pub(super) fn is_between_transactions(&self) -> bool {
         self.transaction == SourceTransaction::Between
     }
 
-    /// A transaction of the source begins. One that is open, and did not end, goes on.
+    /// Notes the begin of a source transaction. A transaction that is still open continues.
     pub(super) fn open_transaction(&mut self) {
         self.transaction = match self.transaction {
             SourceTransaction::Between => SourceTransaction::Begun,
@@ -108,108 +116,129 @@ impl<P: SourcePosition> BatchBuilder<P> {
         };
     }
 
-    /// The transaction of the events before ends, or none is open.
+    /// Notes the end of a source transaction, if one is open.
     pub(super) fn close_transaction(&mut self) {
         self.transaction = SourceTransaction::Between;
     }
 
+    /// Returns the place of an event for messages.
     pub(super) fn place(&self, event_place: P::EventPlace) -> InputPlace {
-        self.with.names.place(event_place.into())
+        self.context.names.place(event_place.into())
     }
 
-    /// The error with its place, if it has none.
-    pub(super) fn placed(&self, error: Error, event_place: P::EventPlace) -> Error {
+    /// Adds the place to an error that has none.
+    pub(super) fn with_place(&self, error: Error, event_place: P::EventPlace) -> Error {
         match error.place() {
             None => error.at(self.place(event_place)),
             Some(_) => error,
         }
     }
 
-    /// Takes the events of a record of so many bytes.
-    pub(super) fn take(&mut self, events: &[ChangeEvent], bytes: usize, event_place: P::EventPlace) -> Result<()> {
+    /// Takes the events of a record of `bytes` bytes.
+    pub(super) fn take_events(
+        &mut self,
+        events: &[ChangeEvent],
+        bytes: usize,
+        event_place: P::EventPlace,
+    ) -> Result<()> {
         for (nth, event) in events.iter().enumerate() {
-            let called = &event.position.transaction;
-            let is_another = called.is_some() && *called != self.called;
+            let transaction_name = &event.origin.transaction;
+            let is_another =
+                transaction_name.is_some() && *transaction_name != self.transaction_name;
             if is_another && self.transaction == SourceTransaction::Within {
                 self.close_transaction();
                 match nth {
                     0 => self.note_boundary(),
-                    _ => self.note(event_place),
+                    _ => self.note_position(event_place),
                 }
                 self.hand_over_if_due()?;
             }
-            self.called.clone_from(called);
-            self.push(event, bytes as u64 / events.len() as u64 + 1, event_place)?;
-            if nth + 1 < events.len() && !self.is_between() {
+            self.transaction_name.clone_from(transaction_name);
+            self.push_event(event, bytes as u64 / events.len() as u64 + 1, event_place)?;
+            if nth + 1 < events.len() && !self.is_between_transactions() {
                 self.hand_over_if_due()?;
             }
         }
         if !events.is_empty() {
-            self.note(event_place);
+            self.note_position(event_place);
         }
         Ok(())
     }
 
-    /// Takes an event of so many bytes, unless it is applied already.
-    pub(super) fn push(&mut self, event: &ChangeEvent, bytes: u64, event_place: P::EventPlace) -> Result<()> {
+    /// Takes an event of `bytes` bytes, unless it is applied already.
+    pub(super) fn push_event(
+        &mut self,
+        event: &ChangeEvent,
+        bytes: u64,
+        event_place: P::EventPlace,
+    ) -> Result<()> {
         self.transaction = match event.ends_transaction {
             true => SourceTransaction::Between,
             false => SourceTransaction::Within,
         };
-        if self.is_again() {
-            self.with.router.see(event)?;
+        if self.is_replaying() {
+            self.context.router.note_columns(event)?;
         }
         let ordinal = self.ordinal;
-        if self.passes_over()? {
+        if self.skip_replayed()? {
             return Ok(());
         }
-        self.begin();
+        self.note_begin();
         let before = self.batch.log.held_bytes();
-        let at = EventPlace { event_place: event_place.into(), ordinal };
-        match self.with.router.add(event, &mut self.batch.log, at) {
+        let at = LoggedPlace { event_place: event_place.into(), ordinal };
+        match self.context.router.add(event, &mut self.batch.log, at) {
             Ok(true) => {}
             Ok(false) => self.batch.left_out += 1,
-            Err(error) => self.set_aside(error, &SetAside::Event(event), event_place)?,
+            Err(error) => self.set_aside(error, &DeadLetterSource::Event(event), event_place)?,
         }
         if event.ends_transaction {
             self.batch.log.end_transaction();
         }
-        self.batch.count(bytes, before);
+        self.batch.count_event(bytes, before);
         Ok(())
     }
 
-    /// A record that cannot be decoded counts as an event, so that it has a place in the stream.
-    pub(super) fn take_unread(&mut self, error: Error, line: &[u8], event_place: P::EventPlace) -> Result<()> {
-        if self.passes_over()? {
+    /// Takes a record that cannot be decoded. It counts as an event, so that it has a number in the
+    /// stream.
+    pub(super) fn take_undecoded(
+        &mut self,
+        error: Error,
+        line: &[u8],
+        event_place: P::EventPlace,
+    ) -> Result<()> {
+        if self.skip_replayed()? {
             return Ok(());
         }
-        self.set_aside(error, &SetAside::Record(line), event_place)?;
+        self.set_aside(error, &DeadLetterSource::Record(line), event_place)?;
         let before = self.batch.log.held_bytes();
-        self.batch.count(line.len() as u64 + 1, before);
-        self.note(event_place);
+        self.batch.count_event(line.len() as u64 + 1, before);
+        self.note_position(event_place);
         Ok(())
     }
 
-    fn begin(&mut self) {
-        self.began.get_or_insert_with(Instant::now);
+    /// Notes the time of the batch's first event.
+    fn note_begin(&mut self) {
+        self.began_at.get_or_insert_with(Instant::now);
     }
 
-    /// Sets the last event aside, if that may be.
+    /// Sets the last event aside, if that is allowed.
     pub(super) fn set_aside(
         &mut self,
         error: Error,
-        told: &SetAside<'_>,
+        source: &DeadLetterSource<'_>,
         event_place: P::EventPlace,
     ) -> Result<()> {
-        self.letters += 1;
-        if error.kind() != ErrorKind::Format || self.letters > self.with.options.dead_letters_max {
-            return Err(no_event(self.placed(error, event_place)));
+        self.dead_letters += 1;
+        if error.kind() != ErrorKind::Format
+            || self.dead_letters > self.context.options.dead_letters_max
+        {
+            return Err(with_dead_letter_hint(self.with_place(error, event_place)));
         }
-        self.begin();
+        self.note_begin();
         let InputPlace { source, line, .. } = self.place(event_place);
-        let (table, payload) = match told {
-            SetAside::Record(line) => (None, String::from_utf8_lossy(line).into_owned()),
-            SetAside::Event(event) => self.with.router.letter(event),
+        let (table, payload) = match source {
+            DeadLetterSource::Record(line) => (None, String::from_utf8_lossy(line).into_owned()),
+            DeadLetterSource::Event(event) => self.context.router.describe_dead_letter(event),
         };
         self.batch.rejected.push(DeadLetter {
             position: self.ordinal - 1,
@@ -224,8 +253,8 @@ impl<P: SourcePosition> BatchBuilder<P> {
     }
 }
 
-/// The error for records that are no events, when there are too many.
-pub(crate) fn no_event(error: Error) -> Error {
+/// Adds a hint about `--max-dead-letters` to an error of a record.
+pub(crate) fn with_dead_letter_hint(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Format if error.hint_text().is_none() => error.hint(
             "With `--max-dead-letters N` up to N such records are set aside in \

@@ -1,100 +1,108 @@
-//! When a batch is cut, and where.
+//! Decides when and where a batch is cut.
 //!
-//! While the writer is busy with a batch the next one grows; when it is idle, a batch is handed
-//! over as soon as a transaction of the source has ended and the delay is over. A batch ends
-//! between transactions, but for one that is larger than batches may be: its parts are written in
-//! one transaction of the target.
+//! While the writer is busy, the next batch grows. When the writer is idle, the batch is handed
+//! over as soon as a source transaction has ended and the delay is over. A batch ends between
+//! source transactions. A transaction larger than the limits spans batches, which share one target
+//! transaction.
 
 use std::time::Duration;
 
-use super::prepare::prepare;
-use super::{EventBatch, BatchBuilder};
-use crate::apply::options::{AtEnd, ApplyOptions};
+use super::encode_folded_rows::encode_folded_rows;
+use super::{BatchBuilder, EventBatch};
+use crate::apply::options::{ApplyOptions, AtEnd};
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::ChangeKind;
 use pgspate_replication::SourcePosition;
 
-/// How often the wish to stop is looked for.
-const LOOK: Duration = Duration::from_millis(20);
-/// Time is looked at after so many events.
-const EVENTS_BETWEEN_LOOKS: u64 = 64;
+/// How often to check for a request to stop.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// How many events may come between two checks of the delay.
+const EVENTS_BETWEEN_CHECKS: u64 = 64;
 
-/// The batch as it was when a transaction had ended.
+/// The counts of a batch at the end of a source transaction.
 #[derive(Debug, Default)]
 pub(super) struct BatchBoundary {
     ordinal: u64,
     changes: usize,
     events: u64,
     bytes: u64,
-    weight: u64,
+    held_bytes: u64,
     left_out: u64,
     rejected: usize,
 }
 
 impl<P: SourcePosition> BatchBuilder<P> {
-    /// How long to wait for the next piece.
-    pub(super) fn may_wait(&self) -> Duration {
-        match self.began {
-            Some(began) if self.is_between() && !self.batch.is_empty() => {
-                self.delay().saturating_sub(began.elapsed()).min(LOOK)
+    /// Returns how long to wait for the next piece.
+    pub(super) fn wait_limit(&self) -> Duration {
+        match self.began_at {
+            Some(began_at) if self.is_between_transactions() && !self.batch.is_empty() => {
+                self.delay().saturating_sub(began_at.elapsed()).min(STOP_CHECK_INTERVAL)
             }
-            _ => LOOK,
+            _ => STOP_CHECK_INTERVAL,
         }
     }
 
-    /// How long a batch waits for more events.
+    /// Returns how long a batch waits for more events.
     fn delay(&self) -> Duration {
-        self.with.options.batch_delay.max(self.position.delay(&self.with.watch.lag))
+        self.context.options.batch_delay.max(self.position.delay(&self.context.watch.lag))
     }
 
-    fn is_old(&self) -> bool {
-        self.began.is_some_and(|began| began.elapsed() >= self.delay())
+    /// Checks whether the batch has waited long enough.
+    fn delay_is_over(&self) -> bool {
+        self.began_at.is_some_and(|began_at| began_at.elapsed() >= self.delay())
     }
 
-    pub(super) fn is_due(&mut self) -> bool {
-        let (rows, bytes) = (self.batch.events, self.batch.weight);
-        let ApplyOptions { batch_rows, batch_bytes, .. } = *self.with.options;
-        if self.is_held {
+    /// Checks whether the batch is large enough, or has waited long enough, to be handed over.
+    pub(super) fn is_hand_over_due(&mut self) -> bool {
+        let (rows, bytes) = (self.batch.events, self.batch.held_bytes);
+        let ApplyOptions { batch_rows, batch_bytes, .. } = *self.context.options;
+        if self.may_take_back_last {
             return false;
         }
-        if !self.is_between() {
+        if !self.is_between_transactions() {
             let is_large = rows >= 2 * batch_rows || bytes >= 2 * batch_bytes;
-            return is_large && rows >= self.looked + self.grows_by;
+            return is_large && rows >= self.events_at_check + self.events_before_recut;
         }
         if rows >= batch_rows || bytes >= batch_bytes {
             return true;
         }
-        if rows < self.looked + EVENTS_BETWEEN_LOOKS || self.with.watch.is_writing() {
+        if rows < self.events_at_check + EVENTS_BETWEEN_CHECKS
+            || self.context.watch.writer_stays_busy()
+        {
             return false;
         }
-        self.looked = rows;
-        self.is_old()
+        self.events_at_check = rows;
+        self.delay_is_over()
     }
 
-    /// Hands the batch over if it is large, or old.
+    /// Hands the batch over if it is large enough or has waited long enough.
     ///
     /// # Errors
     /// As [`BatchBuilder::hand_over`].
     pub(super) fn hand_over_if_due(&mut self) -> Result<()> {
-        if self.is_due() { self.hand_over() } else { Ok(()) }
+        if self.is_hand_over_due() { self.hand_over() } else { Ok(()) }
     }
 
-    /// The same when no more events are there.
-    pub(super) fn hand_over_if_old(&mut self) -> Result<()> {
-        if self.is_between() && self.is_old() { self.hand_over() } else { Ok(()) }
+    /// Hands the batch over if it has waited long enough, when no events arrive.
+    pub(super) fn hand_over_if_delay_over(&mut self) -> Result<()> {
+        if self.is_between_transactions() && self.delay_is_over() {
+            self.hand_over()
+        } else {
+            Ok(())
+        }
     }
 
-    /// Notes where the stream is after a record.
-    pub(super) fn note(&mut self, event_place: P::EventPlace) {
-        self.position.arrive(event_place);
-        if self.is_between() {
+    /// Notes the source's position after a record.
+    pub(super) fn note_position(&mut self, event_place: P::EventPlace) {
+        self.position.note_record(event_place);
+        if self.is_between_transactions() {
             self.note_boundary();
         }
     }
 
-    /// A transaction of the source has ended.
+    /// Notes the end of a source transaction.
     pub(super) fn note_boundary(&mut self) {
-        self.position.settle();
+        self.position.note_transaction_end();
         self.batch.log.end_transaction();
         let batch = &self.batch;
         self.boundary = BatchBoundary {
@@ -102,94 +110,102 @@ impl<P: SourcePosition> BatchBuilder<P> {
             changes: batch.log.changes().len(),
             events: batch.events,
             bytes: batch.bytes,
-            weight: batch.weight,
+            held_bytes: batch.held_bytes,
             left_out: batch.left_out,
             rejected: batch.rejected.len(),
         };
     }
 
-    /// The input has ended, and what of it is no whole transaction is applied or is an error.
-    pub(super) fn end(&mut self) -> Result<()> {
-        self.end_doubt()?;
-        if self.with.options.at_end == AtEnd::Apply && !self.is_between() {
+    /// Ends the input. With `--at-end apply` an incomplete transaction is applied, otherwise it is
+    /// an error.
+    pub(super) fn end_input(&mut self) -> Result<()> {
+        self.check_replayed_digest()?;
+        if self.context.options.at_end == AtEnd::Apply && !self.is_between_transactions() {
             self.close_transaction();
             self.note_boundary();
         }
-        self.end_replay()?;
-        if self.is_between() {
+        self.check_replay_finished()?;
+        if self.is_between_transactions() {
             return Ok(());
         }
-        let message = "the input ends within a transaction of the source";
+        let message = "the input ends within a source transaction";
         Err(Error::new(ErrorKind::Format, message).hint(
             "The events of that transaction are not applied. Run the same command again when the \
-             input has its end, or apply what there is of it with `--at-end apply`.",
+             input is complete, or apply the incomplete transaction with `--at-end apply`.",
         ))
     }
 
-    /// Hands over the whole transactions before an error, and then the error, unless that says only
-    /// that nobody listens.
-    pub(super) fn fail(&mut self, error: Error) {
+    /// Hands over the complete transactions before an error, and then the error. An error that only
+    /// says that nobody receives is dropped.
+    pub(super) fn hand_over_error(&mut self, error: Error) {
         if error.kind() == ErrorKind::Cancelled {
             return;
         }
         let (batch, boundary) = (&mut self.batch, &self.boundary);
         self.ordinal = boundary.ordinal;
         batch.events = boundary.events;
-        (batch.bytes, batch.weight) = (boundary.bytes, boundary.weight);
+        (batch.bytes, batch.held_bytes) = (boundary.bytes, boundary.held_bytes);
         batch.left_out = boundary.left_out;
         batch.rejected.truncate(boundary.rejected);
         self.close_transaction();
         self.has_spilled = false;
         if self.hand_over().is_ok() {
-            let _ = self.with.batches.send(Err(error));
+            let _ = self.context.batches.send(Err(error));
         }
     }
 
     /// Hands the batch over to the writer.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Cancelled`] when the writer, which says why, is gone.
+    /// [`ErrorKind::Cancelled`] when the writer is gone. The writer reports why.
     pub(super) fn hand_over(&mut self) -> Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
-        batch.commits = self.is_between();
-        if batch.commits {
-            batch.parts = self.position.moves(batch.events > 0);
+        batch.ends_transaction = self.is_between_transactions();
+        if batch.ends_transaction {
+            batch.partition_moves = self.position.partition_moves(batch.events > 0);
         }
-        let ends = self.has_spilled && batch.commits;
+        let ends = self.has_spilled && batch.ends_transaction;
         if batch.is_empty() && !ends {
             return Ok(());
         }
-        if !batch.commits {
-            let prepared =
-                prepare(&batch.log, 0..batch.log.changes().len(), &self.with.router.tables());
-            let may_go_on = batch.log.changes().last().is_some_and(|it| it.op == ChangeKind::Truncate);
-            if may_go_on || prepared.is_ok_and(|all| all.iter().any(|it| it.is_in_suspense)) {
-                // An event to come may be about a row that another one has taken the key of, or
-                // about a table that is to be emptied with others that refer to it.
-                self.looked = batch.events;
-                self.grows_by = batch.events;
+        if !batch.ends_transaction {
+            let encoded_tables = encode_folded_rows(
+                &batch.log,
+                0..batch.log.changes().len(),
+                &self.context.router.tables(),
+            );
+            let may_go_on =
+                batch.log.changes().last().is_some_and(|it| it.op == ChangeKind::Truncate);
+            if may_go_on
+                || encoded_tables.is_ok_and(|all| all.iter().any(|it| it.needs_later_events))
+            {
+                // A later event may move the row whose key was taken, or truncate a table that
+                // refers to the truncated one. So wait for more events.
+                self.events_at_check = batch.events;
+                self.events_before_recut = batch.events;
                 self.batch = batch;
                 return Ok(());
             }
         }
-        self.began = None;
-        self.has_spilled = !batch.commits;
-        (self.looked, self.grows_by) = (0, 0);
+        self.began_at = None;
+        self.has_spilled = !batch.ends_transaction;
+        (self.events_at_check, self.events_before_recut) = (0, 0);
         let boundary = std::mem::take(&mut self.boundary);
-        batch.upto = match batch.commits {
+        batch.complete_changes = match batch.ends_transaction {
             true => boundary.changes,
             false => batch.log.changes().len(),
         };
-        batch.end = self.position.mark(self.ordinal, &self.with.names);
+        batch.end_mark = self.position.mark(self.ordinal, &self.context.names);
         batch.reached = self.position.point();
-        batch.committed = self.committed;
-        batch.tables = self.with.router.tables();
-        batch.additions = self.with.router.take_additions();
-        let prepared = prepare(&batch.log, 0..batch.upto, &batch.tables);
-        let made = prepared.map(|prepared| EventBatch { prepared, ..batch });
-        // Before it is taken: the next one is not to be cut short meanwhile.
-        self.with.watch.begin_batch();
-        self.with
+        batch.committed_at = self.committed_at;
+        batch.tables = self.context.router.tables();
+        batch.column_additions = self.context.router.take_column_additions();
+        let encoded_tables =
+            encode_folded_rows(&batch.log, 0..batch.complete_changes, &batch.tables);
+        let made = encoded_tables.map(|encoded_tables| EventBatch { encoded_tables, ..batch });
+        // Count the batch before the writer takes it, so that the next batch is not cut early.
+        self.context.watch.begin_batch();
+        self.context
             .batches
             .send(made)
             .map_err(|_| Error::new(ErrorKind::Cancelled, "nobody takes batches any more"))

@@ -1,4 +1,4 @@
-//! From a source's pieces to batches, on a thread of its own.
+//! The thread that turns a source's pieces into batches.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -7,37 +7,40 @@ use super::BatchBuilder;
 use crate::Result;
 use pgspate_replication::EventSource;
 
-/// Makes events of what a source hands on, and gives them to the builder.
+/// Decodes a source's pieces into events, and gives these to the builder.
 pub(crate) trait SourceFeed<S: EventSource>: Send + 'static {
-    /// The builder that it gives them to.
+    /// Returns the builder of the batches.
     fn builder(&mut self) -> &mut BatchBuilder<S::Position>;
 
     /// Takes a piece.
     ///
     /// # Errors
-    /// What is wrong with it. What came before it is applied.
-    fn take(&mut self, piece: S::Piece) -> Result<()>;
+    /// When the piece is invalid. The events before are applied.
+    fn take_piece(&mut self, piece: S::Piece) -> Result<()>;
 
-    /// Whether all that the run is to read has been taken.
+    /// Checks whether the run has all events that it should read.
     fn is_done(&self) -> bool {
         false
     }
 
-    /// Nothing has come for a moment.
-    fn wait(&mut self) -> Result<()> {
+    /// Called when no piece has arrived for a moment.
+    fn idle(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// The source has ended.
+    /// Called at the end of the source.
     fn end(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Makes batches until the source ends, or something is wrong with it.
-pub(crate) fn run<S: EventSource>(mut feed: impl SourceFeed<S>, pieces: &Receiver<Result<S::Piece>>) {
+/// Makes batches until the source ends or fails.
+pub(crate) fn run_feed<S: EventSource>(
+    mut feed: impl SourceFeed<S>,
+    pieces: &Receiver<Result<S::Piece>>,
+) {
     if let Err(error) = take_all(&mut feed, pieces) {
-        feed.builder().fail(error);
+        feed.builder().hand_over_error(error);
     }
 }
 
@@ -45,13 +48,13 @@ fn take_all<S: EventSource>(
     feed: &mut impl SourceFeed<S>,
     pieces: &Receiver<Result<S::Piece>>,
 ) -> Result<()> {
-    let watch = Arc::clone(&feed.builder().with.watch);
-    while !feed.is_done() && !watch.unwanted.is_requested() {
-        match pieces.recv_timeout(feed.builder().may_wait()) {
-            Ok(piece) => feed.take(piece?)?,
+    let watch = Arc::clone(&feed.builder().context.watch);
+    while !feed.is_done() && !watch.end_reading.is_requested() {
+        match pieces.recv_timeout(feed.builder().wait_limit()) {
+            Ok(piece) => feed.take_piece(piece?)?,
             Err(RecvTimeoutError::Timeout) => {
-                feed.wait()?;
-                feed.builder().hand_over_if_old()?;
+                feed.idle()?;
+                feed.builder().hand_over_if_delay_over()?;
             }
             Err(RecvTimeoutError::Disconnected) if watch.is_cancelled() => break,
             Err(RecvTimeoutError::Disconnected) => return feed.end(),

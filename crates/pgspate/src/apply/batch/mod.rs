@@ -1,13 +1,14 @@
-//! What is applied together: events, folded and encoded, and where the stream is after them.
+//! Batches: events that are applied together, folded and encoded, with the stream's position after
+//! them.
 //!
-//! Each sort of source has its feed (`lines/`, `slot.rs`, `topics.rs`), which makes events of
-//! what the source hands on. All of them give these to the one builder.
+//! Each kind of source has a feed (`lines/`, `slot.rs`, `topics.rs`) that decodes events. All feeds
+//! use the same builder.
 
 mod builder;
 mod cuts;
+mod encode;
 mod feed;
 mod lines;
-mod prepare;
 mod replay;
 mod slot;
 mod topics;
@@ -15,10 +16,10 @@ mod topics;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub(crate) use builder::{BatchBuilder, BuilderContext, no_event};
-pub(crate) use feed::{SourceFeed, run};
+pub(crate) use builder::{BatchBuilder, BuilderContext, with_dead_letter_hint};
+pub(crate) use encode_folded_rows::{ColumnPresence, EncodedTable, RowAction, encode_folded_rows};
+pub(crate) use feed::{SourceFeed, run_feed};
 pub(crate) use lines::LineFeed;
-pub(crate) use prepare::{ColumnPresence, EncodedTable, RowAction, prepare};
 pub(crate) use slot::SlotFeed;
 pub(crate) use topics::TopicFeed;
 
@@ -26,64 +27,66 @@ use super::route::ApplyTable;
 use pgspate_events::decode::{self, Decode, EventFormat};
 use pgspate_events::log::EventLog;
 use pgspate_replication::SourcePoint;
-use pgspate_target::ledger::{DeadLetter, Mark, PartMove};
+use pgspate_target::ledger::{DeadLetter, PartitionMove, StreamPosition};
 
-/// A batch on its way from the reader to the writer.
+/// A batch on its way from the builder to the writer.
 #[derive(Debug, Default)]
 pub(crate) struct EventBatch {
-    /// Its events, for a second look at those that are refused.
+    /// All events, so that refused events can be found.
     pub(crate) log: EventLog,
-    /// So many of them; the others are of a transaction that has not ended.
-    pub(crate) upto: usize,
-    /// The tables that events point to.
+    /// How many changes of the log are applied. The changes after belong to an incomplete
+    /// transaction.
+    pub(crate) complete_changes: usize,
+    /// The target tables of the events.
     pub(crate) tables: Vec<Arc<ApplyTable>>,
-    /// What is left of all events.
-    pub(crate) prepared: Vec<EncodedTable>,
-    /// Statements that add columns, to be run first.
-    pub(crate) additions: Vec<String>,
-    /// Records that are no events.
+    /// The folded and encoded rows of all events.
+    pub(crate) encoded_tables: Vec<EncodedTable>,
+    /// Statements that add unknown columns, to run first.
+    pub(crate) column_additions: Vec<String>,
+    /// Records that could not be decoded or routed.
     pub(crate) rejected: Vec<DeadLetter>,
-    /// Where the stream is after it.
-    pub(crate) end: Mark,
-    /// Of topics: what becomes of their partitions.
-    pub(crate) parts: Vec<PartMove>,
-    /// A transaction of the source ends with it; else the next batch belongs to the same one.
-    pub(crate) commits: bool,
+    /// The stream's position after the batch.
+    pub(crate) end_mark: StreamPosition,
+    /// For topics: the changed positions of partitions.
+    pub(crate) partition_moves: Vec<PartitionMove>,
+    /// Whether a source transaction ends with the batch. If not, the next batch continues it.
+    pub(crate) ends_transaction: bool,
     /// Bytes of input.
     pub(crate) bytes: u64,
-    /// Bytes that its events take, or had as input, whichever is more: what batches are cut by.
-    pub(crate) weight: u64,
-    /// Events that `--tables` leaves out.
+    /// The size that limits a batch: for each event its bytes as input or in the log, whichever is
+    /// more.
+    pub(crate) held_bytes: u64,
+    /// Events of tables that `--tables` leaves out.
     pub(crate) left_out: u64,
-    /// Records of the input, with those that are left out.
+    /// All events and records of the input, left out or not.
     pub(crate) events: u64,
-    /// Of a slot and of topics: what may be confirmed once it is committed.
+    /// For slots and topics: the position that may be confirmed after the commit.
     pub(crate) reached: Option<SourcePoint>,
-    /// Of a slot and of topics: when the last event was committed or written there.
-    pub(crate) committed: Option<SystemTime>,
+    /// For slots and topics: when the source committed or wrote the last event.
+    pub(crate) committed_at: Option<SystemTime>,
 }
 
 impl EventBatch {
-    /// Counts an event that had so many bytes as input. The log took `before` without it.
-    pub(crate) fn count(&mut self, input_bytes: u64, before: u64) {
+    /// Counts an event of `input_bytes` bytes. `before` is the log's size without it.
+    pub(crate) fn count_event(&mut self, input_bytes: u64, before: u64) {
         self.events += 1;
         self.bytes += input_bytes;
-        self.weight += input_bytes.max(self.log.held_bytes().saturating_sub(before));
+        self.held_bytes += input_bytes.max(self.log.held_bytes().saturating_sub(before));
     }
 
-    /// Whether there is nothing to tell the server.
+    /// Checks whether the batch has nothing to write.
     pub(crate) fn is_empty(&self) -> bool {
-        self.events == 0 && self.reached.is_none() && self.parts.is_empty()
+        self.events == 0 && self.reached.is_none() && self.partition_moves.is_empty()
     }
 }
 
 impl BuilderContext {
-    /// The decoder of a format; where it has none of its own, that of pgspate's.
+    /// Returns the decoder of a format. pgspate's own format is the default.
     fn decoder(&self, format: EventFormat) -> Box<dyn Decode> {
-        let decoder = decode::of(format, &self.options.decode);
+        let decoder = decode::decoder_of(format, &self.options.decode);
         let decoder = decoder.unwrap_or_else(|| Box::new(decode::own_format::OwnFormat::default()));
-        if decoder.leaves_out() {
-            self.router.expect_left_out();
+        if decoder.omits_unchanged() {
+            self.router.expect_omitted_columns();
         }
         decoder
     }

@@ -1,61 +1,64 @@
-//! Events that are applied already, where the source is read from its beginning again.
+//! Skips events that are applied already, if the source is read from its start again.
 
 use super::BatchBuilder;
 use crate::{Error, ErrorKind, Result};
 use pgspate_replication::SourcePosition;
-use pgspate_target::ledger::Mark;
+use pgspate_target::ledger::StreamPosition;
 
-/// How much of what is read was read by a run before.
+/// How much of the input was applied by earlier runs.
 #[derive(Debug)]
 pub(super) enum ReplayState {
-    /// All so far: there are as many events as the mark has.
-    Until(Mark),
-    /// All that is applied has been read again, but is not what it was, unless a transaction ends
-    /// here.
-    InDoubt(Mark),
-    /// Nothing any more.
-    Over,
+    /// All events so far. The position says how many were applied.
+    Replaying(StreamPosition),
+    /// The applied events were read again, but their digest differs. The digest may still match at
+    /// the end of the current transaction.
+    Unverified(StreamPosition),
+    /// The next events are new.
+    Finished,
 }
 
 impl ReplayState {
-    pub(super) fn of(from: &Mark) -> ReplayState {
+    pub(super) fn of(from: &StreamPosition) -> ReplayState {
         match from.ordinal {
-            0 => ReplayState::Over,
-            _ => ReplayState::Until(from.clone()),
+            0 => ReplayState::Finished,
+            _ => ReplayState::Replaying(from.clone()),
         }
     }
 }
 
 impl<P: SourcePosition> BatchBuilder<P> {
-    /// Whether the next event is applied already.
-    pub(super) fn is_again(&self) -> bool {
-        matches!(self.replay, ReplayState::Until(_))
+    /// Checks whether the next event is applied already.
+    pub(super) fn is_replaying(&self) -> bool {
+        matches!(self.replay, ReplayState::Replaying(_))
     }
 
-    /// Counts an event, or a record that is none. Whether it is applied already.
-    pub(super) fn passes_over(&mut self) -> Result<bool> {
+    /// Counts an event or an undecodable record. Returns whether it is applied already.
+    pub(super) fn skip_replayed(&mut self) -> Result<bool> {
         self.ordinal += 1;
-        let ReplayState::Until(from) = &self.replay else { return self.end_doubt().map(|()| false) };
+        let ReplayState::Replaying(from) = &self.replay else {
+            return self.check_replayed_digest().map(|()| false);
+        };
         if self.ordinal < from.ordinal {
             return Ok(true);
         }
-        // All that is applied already has been read: whether it is still what it was.
-        self.with.router.end_of_seen();
+        // All applied events were read again. Check that they are the same.
+        self.context.router.forget_replayed_layouts();
         let is_same = from.digest.is_empty() || from.digest == self.position.digest();
-        if let ReplayState::Until(from) = std::mem::replace(&mut self.replay, ReplayState::Over)
+        if let ReplayState::Replaying(from) =
+            std::mem::replace(&mut self.replay, ReplayState::Finished)
             && !is_same
         {
-            self.replay = ReplayState::InDoubt(from);
-            if self.is_between() {
-                self.end_doubt()?;
+            self.replay = ReplayState::Unverified(from);
+            if self.is_between_transactions() {
+                self.check_replayed_digest()?;
             }
         }
         Ok(true)
     }
 
-    /// Events to come are new ones: those that were read again must be the same as before.
-    pub(super) fn end_doubt(&mut self) -> Result<()> {
-        let ReplayState::InDoubt(from) = &self.replay else { return Ok(()) };
+    /// Before new events: checks that the events read again are the same as those applied.
+    pub(super) fn check_replayed_digest(&mut self) -> Result<()> {
+        let ReplayState::Unverified(from) = &self.replay else { return Ok(()) };
         if from.digest != self.position.digest() {
             let message = format!(
                 "the input is not the stream that was applied before: its first {} events differ",
@@ -66,13 +69,13 @@ impl<P: SourcePosition> BatchBuilder<P> {
                  `--stream NAME`.",
             ));
         }
-        self.replay = ReplayState::Over;
+        self.replay = ReplayState::Finished;
         Ok(())
     }
 
-    /// The input has ended: all that is applied must have been in it.
-    pub(super) fn end_replay(&mut self) -> Result<()> {
-        let ReplayState::Until(from) = &self.replay else { return Ok(()) };
+    /// At the end of the input: checks that the input had all applied events.
+    pub(super) fn check_replay_finished(&mut self) -> Result<()> {
+        let ReplayState::Replaying(from) = &self.replay else { return Ok(()) };
         let message = format!(
             "the input has {} events, but {} of the stream are applied already",
             self.ordinal, from.ordinal

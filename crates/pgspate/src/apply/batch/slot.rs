@@ -1,35 +1,35 @@
-//! Events of a slot to batches, which end where the slot can go on.
+//! Decodes the events of a replication slot into batches.
 //!
-//! The server says where it goes on only after a whole transaction that it has sent, so there and
-//! nowhere else a batch ends. When nothing comes the position is moved on all the same, from time
-//! to time, so that the server need not keep its log.
+//! The server can resume a slot only after a complete transaction. So batches end only there. While
+//! no events arrive, the position still advances from time to time, so that the server can remove
+//! old WAL.
 
 use std::time::{Duration, Instant};
 
 use super::{BatchBuilder, SourceFeed};
 use crate::Result;
-use pgspate_events::{ChangeEvent, Lsn, EventRow, EventValue};
+use pgspate_events::{ChangeEvent, EventRow, EventValue, Lsn};
 use pgspate_replication::SourcePoint;
-use pgspate_replication::postgres::Received;
+use pgspate_replication::postgres::ReceivedEvents;
 use pgspate_replication::slot::{SlotPosition, SlotSource};
 
-/// How often the position is written when no events come.
-const IDLE: Duration = Duration::from_secs(10);
-/// About what a column costs besides its text.
+/// How often the position is written when no events arrive.
+const IDLE_MARK_INTERVAL: Duration = Duration::from_secs(10);
+/// The approximate size of a column without its text.
 const COLUMN_BYTES: u64 = 8;
 
-/// Takes what a slot sends.
+/// Decodes the messages of a slot.
 pub(crate) struct SlotFeed {
     builder: BatchBuilder<SlotPosition>,
-    /// All up to here is applied already.
+    /// Everything up to here is applied already.
     from: Lsn,
-    /// Where to end; nowhere by default.
+    /// Where to end; `None` for no end.
     until: Option<Lsn>,
     is_done: bool,
-    /// The commit of the open transaction, as text and as a number.
+    /// The commit position of the open transaction, as text and as a number.
     commit: (Box<str>, Lsn),
-    /// When the position was last handed on.
-    moved: Instant,
+    /// When the position was last handed to the writer.
+    handed_over_at: Instant,
 }
 
 impl SourceFeed<SlotSource> for SlotFeed {
@@ -37,72 +37,77 @@ impl SourceFeed<SlotSource> for SlotFeed {
         &mut self.builder
     }
 
-    fn take(&mut self, received: Received) -> Result<()> {
+    fn take_piece(&mut self, received: ReceivedEvents) -> Result<()> {
         let events = &received.events;
         let whole = events.iter().rposition(|event| event.ends_transaction).map_or(0, |at| at + 1);
         for event in &events[..whole] {
-            self.change(event)?;
+            self.take_event(event)?;
         }
-        // What the log is passed over for says nothing within a transaction that is sent again.
-        if let Some(end) = received.end.filter(|_| self.builder.is_between()) {
-            self.builder.note(end);
-            self.builder.committed = received.committed.or(self.builder.committed);
-            self.reach(end)?;
+        // A position within a transaction that is sent again tells nothing.
+        if let Some(end) = received.end.filter(|_| self.builder.is_between_transactions()) {
+            self.builder.note_position(end);
+            self.builder.committed_at = received.committed.or(self.builder.committed_at);
+            self.reach_position(end)?;
             if self.is_done {
                 return Ok(());
             }
         }
         for event in &events[whole..] {
-            self.change(event)?;
+            self.take_event(event)?;
         }
         self.builder.hand_over_if_due()
     }
 
-    /// The server would not say that nothing is left: it has told us before.
+    /// The server reports the end only once, so the feed remembers it.
     fn is_done(&self) -> bool {
         self.is_done
     }
 }
 
 impl SlotFeed {
-    /// Goes on after `from`, up to `until`.
-    pub(crate) fn new(builder: BatchBuilder<SlotPosition>, from: Lsn, until: Option<Lsn>) -> SlotFeed {
+    /// Makes a feed that continues after `from` and ends at `until`.
+    pub(crate) fn new(
+        builder: BatchBuilder<SlotPosition>,
+        from: Lsn,
+        until: Option<Lsn>,
+    ) -> SlotFeed {
         let is_done = until.is_some_and(|until| from >= until);
         let commit = (Box::default(), Lsn(0));
-        SlotFeed { builder, from, until, is_done, commit, moved: Instant::now() }
+        SlotFeed { builder, from, until, is_done, commit, handed_over_at: Instant::now() }
     }
 
-    /// All up to `end` has been received.
-    fn reach(&mut self, end: Lsn) -> Result<()> {
+    /// Notes that everything up to `end` has been received. Hands the batch over if it is due.
+    fn reach_position(&mut self, end: Lsn) -> Result<()> {
         let builder = &mut self.builder;
         let is_last = self.until.is_some_and(|until| end >= until);
         self.is_done = is_last;
         if builder.batch.is_empty() {
-            if !builder.with.watch.has_batch() {
-                builder.with.watch.lag.note_applied(SourcePoint::Log(end));
+            if !builder.context.watch.writer_has_batch() {
+                builder.context.watch.lag.note_applied(SourcePoint::Log(end));
             }
-            if end <= self.from || !(is_last || self.moved.elapsed() >= IDLE) {
+            if end <= self.from || !(is_last || self.handed_over_at.elapsed() >= IDLE_MARK_INTERVAL)
+            {
                 return Ok(());
             }
             builder.batch.reached = Some(SourcePoint::Log(end));
-        } else if !is_last && !builder.is_due() {
+        } else if !is_last && !builder.is_hand_over_due() {
             return Ok(());
         }
-        self.moved = Instant::now();
+        self.handed_over_at = Instant::now();
         builder.hand_over()
     }
 
-    fn change(&mut self, event: &ChangeEvent) -> Result<()> {
+    fn take_event(&mut self, event: &ChangeEvent) -> Result<()> {
         let commit = &mut self.commit;
-        if commit.0 != event.position.source {
-            *commit = (event.position.source.clone(), event.position.source.parse()?);
+        if commit.0 != event.origin.source {
+            *commit = (event.origin.source.clone(), event.origin.source.parse()?);
         }
-        self.builder.push(event, bytes(event), commit.1)
+        self.builder.push_event(event, event_bytes(event), commit.1)
     }
 }
 
-/// About how many bytes of batches an event takes.
-fn bytes(event: &ChangeEvent) -> u64 {
+/// Returns the approximate size of an event in a batch.
+fn event_bytes(event: &ChangeEvent) -> u64 {
     let cell = |value: &EventValue| match value {
         EventValue::Text(text) => text.len() as u64 + COLUMN_BYTES,
         EventValue::Null | EventValue::Absent => COLUMN_BYTES,

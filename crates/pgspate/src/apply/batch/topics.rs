@@ -1,40 +1,40 @@
-//! Messages of topics to batches, and where each partition is after them.
+//! Decodes messages of Kafka topics into batches, with the position of each partition.
 //!
-//! A message is taken whole or not at all: what it says is one transaction. Where all comes from
-//! one partition, transactions that a format marks are kept; between partitions there is no order,
-//! and so none of them ends where another one has a part.
+//! A message is one transaction, and is taken as a whole. If all messages come from one partition,
+//! a format's own transactions are kept. Between partitions there is no order, so such transactions
+//! cannot be kept.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{BatchBuilder, SourceFeed};
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::ChangeEvent;
-use pgspate_events::decode::{self, Debezium, Decode, Grouping, KeyedRecord};
+use pgspate_events::decode::{self, Debezium, Decode, KeyedRecord, RecordGrouping};
 use pgspate_replication::kafka::{
-    Message, Offset, TopicPiece, TopicPosition, TopicSource, another_topic_hint,
+    Offset, TopicMessage, TopicPiece, TopicPosition, TopicSource, another_topic_hint,
 };
-use pgspate_replication::{Digest, SourcePosition as _};
+use pgspate_replication::{SourcePosition as _, StreamDigest};
 
-/// How values begin that are written with a registry of schemas.
-const REGISTERED: u8 = 0;
+/// The first byte of a value that a schema registry encoded.
+const SCHEMA_REGISTRY_BYTE: u8 = 0;
 
-/// Decodes messages.
+/// Decodes messages of topics.
 pub(crate) struct TopicFeed {
     builder: BatchBuilder<TopicPosition>,
     /// The stream's name.
     stream: String,
-    parts: Vec<PartitionDecoder>,
-    /// Kept for its room.
+    partitions: Vec<PartitionDecoder>,
+    /// Kept to reuse its memory.
     events: Vec<ChangeEvent>,
 }
 
-/// A partition.
+/// A partition and its decoder.
 struct PartitionDecoder {
     name: String,
     topic: String,
     decoder: Option<Box<dyn Decode>>,
-    /// What the last message was that is applied already, if that comes again.
-    check: Option<String>,
+    /// The digest of the last applied message, to be checked if the message is read again.
+    expected_digest: Option<String>,
 }
 
 impl SourceFeed<TopicSource> for TopicFeed {
@@ -42,28 +42,33 @@ impl SourceFeed<TopicSource> for TopicFeed {
         &mut self.builder
     }
 
-    fn take(&mut self, piece: TopicPiece) -> Result<()> {
+    fn take_piece(&mut self, piece: TopicPiece) -> Result<()> {
         match piece {
             TopicPiece::Partition(partition) => {
                 let (name, topic) = (partition.name(), partition.topic.clone());
-                self.builder.with.names.add(name.clone());
-                let check = self.builder.position.add(partition)?;
-                self.parts.push(PartitionDecoder { name, topic, decoder: None, check });
+                self.builder.context.names.add(name.clone());
+                let expected_digest = self.builder.position.add(partition)?;
+                self.partitions.push(PartitionDecoder {
+                    name,
+                    topic,
+                    decoder: None,
+                    expected_digest,
+                });
                 Ok(())
             }
             TopicPiece::Messages(messages) => {
                 for message in &messages {
-                    self.message(message)?;
+                    self.take_message(message)?;
                     self.builder.hand_over_if_due()?;
                 }
                 Ok(())
             }
-            TopicPiece::Passed(passed) => self.pass(&passed),
+            TopicPiece::Passed(passed) => self.skip_to(&passed),
         }
     }
 
     fn end(&mut self) -> Result<()> {
-        self.builder.end()?;
+        self.builder.end_input()?;
         self.builder.position.hand_on(true);
         self.builder.hand_over()
     }
@@ -71,25 +76,25 @@ impl SourceFeed<TopicSource> for TopicFeed {
 
 impl TopicFeed {
     pub(crate) fn new(builder: BatchBuilder<TopicPosition>, stream: String) -> TopicFeed {
-        TopicFeed { builder, stream, parts: Vec::new(), events: Vec::new() }
+        TopicFeed { builder, stream, partitions: Vec::new(), events: Vec::new() }
     }
 
-    fn message(&mut self, message: &Message) -> Result<()> {
+    fn take_message(&mut self, message: &TopicMessage) -> Result<()> {
         let event_place = Offset { part: message.part, offset: message.offset };
-        let digest = digest(message);
-        let is_ordered = self.parts.len() == 1;
-        let Some(part) = self.parts.get_mut(message.part as usize) else {
+        let digest = message_digest(message);
+        let is_ordered = self.partitions.len() == 1;
+        let Some(partition) = self.partitions.get_mut(message.part as usize) else {
             return Err(Error::new(ErrorKind::Bug, "a message of a partition that is not read"));
         };
-        let is_again = self.builder.position.is_before(event_place);
-        if let Some(expected) = part.check.take()
-            && is_again
+        let is_replayed = self.builder.position.is_before(event_place);
+        if let Some(expected) = partition.expected_digest.take()
+            && is_replayed
             && expected != digest
         {
-            return Err(is_not_the_same(&part.name, event_place, &self.stream));
+            return Err(changed_message_error(&partition.name, event_place, &self.stream));
         }
-        let mut decoder = part.decoder.take();
-        let topic = std::mem::take(&mut part.topic);
+        let mut decoder = partition.decoder.take();
+        let topic = std::mem::take(&mut partition.topic);
         let record = KeyedRecord {
             topic: &topic,
             key: message.key.as_deref(),
@@ -100,11 +105,13 @@ impl TopicFeed {
         let mut found = std::mem::take(&mut self.events);
         found.clear();
         let decoded = self.decode_record(&record, &mut decoder, &mut found);
-        let grouping = decoder.as_ref().map_or(Grouping::AsEvents, |decoder| decoder.grouping());
-        let part = &mut self.parts[message.part as usize];
-        (part.decoder, part.topic) = (decoder, topic);
-        if is_again {
-            // It is applied. What it tells of the messages to come is all that was wanted of it.
+        let grouping =
+            decoder.as_ref().map_or(RecordGrouping::ByEvents, |decoder| decoder.grouping());
+        let partition = &mut self.partitions[message.part as usize];
+        (partition.decoder, partition.topic) = (decoder, topic);
+        if is_replayed {
+            // The message is applied already. It was read for its digest and for the decoder's
+            // state.
             self.events = found;
             return Ok(());
         }
@@ -119,24 +126,24 @@ impl TopicFeed {
         builder.position.begin(event_place, count, digest);
         if let Some(written) = message.written.filter(|written| *written > 0) {
             let since = Duration::from_millis(written.unsigned_abs());
-            builder.committed = UNIX_EPOCH.checked_add(since);
+            builder.committed_at = UNIX_EPOCH.checked_add(since);
         }
         match grouping {
-            Grouping::Opens if is_ordered => builder.open_transaction(),
-            Grouping::Closes if is_ordered => builder.close_transaction(),
-            _ => make_one(&mut found, is_ordered),
+            RecordGrouping::OpensTransaction if is_ordered => builder.open_transaction(),
+            RecordGrouping::ClosesTransaction if is_ordered => builder.close_transaction(),
+            _ => join_events(&mut found, is_ordered),
         }
         let line = message.value.as_deref().or(message.key.as_deref()).unwrap_or_default();
         let outcome = match decoded {
             Ok(()) if found.is_empty() => {
-                builder.note(event_place);
+                builder.note_position(event_place);
                 Ok(())
             }
-            Ok(()) => builder.take(&found, line.len(), event_place),
-            Err(error) => builder.take_unread(error, line, event_place),
+            Ok(()) => builder.take_events(&found, line.len(), event_place),
+            Err(error) => builder.take_undecoded(error, line, event_place),
         };
         self.events = found;
-        outcome.map_err(|error| self.builder.placed(error, event_place))
+        outcome.map_err(|error| self.builder.with_place(error, event_place))
     }
 
     fn decode_record(
@@ -145,79 +152,79 @@ impl TopicFeed {
         found: &mut Option<Box<dyn Decode>>,
         events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
-        let with = &self.builder.with;
+        let context = &self.builder.context;
         if found.is_none() {
-            let format = match (with.options.format, record.value) {
+            let format = match (context.options.format, record.value) {
                 (Some(format), _) => format,
                 (None, Some(value)) => {
-                    decode::sniff(value).map_err(|error| unread(error, value))?.0
+                    decode::sniff(value).map_err(|error| unknown_record_error(error, value))?.0
                 }
-                // Rows of Debezium's are all whose end a key alone may tell.
+                // Only Debezium writes a key alone to delete a row.
                 (None, None) => {
-                    let mut debezium = Debezium::new(with.options.decode.debezium.clone());
-                    return debezium.decode_keyed(record, &with.router, events);
+                    let mut debezium = Debezium::new(context.options.decode.debezium.clone());
+                    return debezium.decode_keyed(record, &context.router, events);
                 }
             };
-            *found = Some(with.decoder(format));
+            *found = Some(context.decoder(format));
         }
         let Some(decoder) = found else { return Ok(()) };
-        let decoded = decoder.decode_keyed(record, &with.router, events);
-        with.router.take_fault().map_or(decoded, Err)
+        let decoded = decoder.decode_keyed(record, &context.router, events);
+        context.router.take_lookup_error().map_or(decoded, Err)
     }
 
-    /// Partitions have nothing that is wanted before these places.
-    fn pass(&mut self, passed: &[(u32, i64)]) -> Result<()> {
+    /// Skips to these offsets: the partitions have no events before them.
+    fn skip_to(&mut self, passed: &[(u32, i64)]) -> Result<()> {
         let builder = &mut self.builder;
-        for (part, next) in passed {
-            if let Some(event_place) = builder.position.pass(*part, *next) {
-                builder.note(event_place);
+        for (partition, next) in passed {
+            if let Some(event_place) = builder.position.pass(*partition, *next) {
+                builder.note_position(event_place);
             }
         }
-        let is_idle = builder.is_between() && builder.batch.events == 0;
+        let is_idle = builder.is_between_transactions() && builder.batch.events == 0;
         if let Some(reached) = builder.position.point().filter(|_| is_idle)
-            && !builder.with.watch.has_batch()
+            && !builder.context.watch.writer_has_batch()
         {
-            builder.with.watch.lag.note_applied(reached);
+            builder.context.watch.lag.note_applied(reached);
         }
-        match builder.is_between() && builder.position.hand_on(false) {
+        match builder.is_between_transactions() && builder.position.hand_on(false) {
             true => builder.hand_over(),
             false => Ok(()),
         }
     }
 }
 
-fn is_not_the_same(name: &str, event_place: Offset, stream: &str) -> Error {
+fn changed_message_error(name: &str, event_place: Offset, stream: &str) -> Error {
     let message = format!("offset {} of {name} is not what was applied before", event_place.offset);
     Error::new(ErrorKind::Ledger, message).hint(another_topic_hint(name, stream))
 }
 
-/// What tells a message from another one at its place.
-fn digest(message: &Message) -> String {
-    let mut digest = Digest::default();
-    for part in [&message.key, &message.value] {
-        digest.mix(u64::from(part.is_some()));
-        digest.add(part.as_deref().unwrap_or_default());
+/// Returns a digest that tells a message from another message at the same offset.
+fn message_digest(message: &TopicMessage) -> String {
+    let mut digest = StreamDigest::default();
+    for partition in [&message.key, &message.value] {
+        digest.mix(u64::from(partition.is_some()));
+        digest.add(partition.as_deref().unwrap_or_default());
     }
     digest.mix(message.written.unwrap_or(-1).cast_unsigned());
     digest.to_string()
 }
 
-/// Makes one transaction of what a message says, or a part of one.
-fn make_one(events: &mut [ChangeEvent], is_ordered: bool) {
+/// Joins the events of a message into one transaction, or into a part of one.
+fn join_events(events: &mut [ChangeEvent], is_ordered: bool) {
     let Some((last, rest)) = events.split_last_mut() else { return };
     for event in rest {
         event.ends_transaction = false;
-        event.position.transaction.clone_from(&last.position.transaction);
+        event.origin.transaction.clone_from(&last.origin.transaction);
     }
     last.ends_transaction |= !is_ordered;
 }
 
-/// A record that is in none of the formats.
-fn unread(error: Error, value: &[u8]) -> Error {
-    if value.first() != Some(&REGISTERED) {
+/// Returns the error for a value in no known format. Names the schema registry if one was used.
+fn unknown_record_error(error: Error, value: &[u8]) -> Error {
+    if value.first() != Some(&SCHEMA_REGISTRY_BYTE) {
         return error;
     }
-    Error::new(ErrorKind::Format, "messages that need a registry of schemas are not read").hint(
+    Error::new(ErrorKind::Format, "messages that need a schema registry are not supported").hint(
         "Let the connector write JSON, its keys too: `value.converter` and `key.converter` are \
          org.apache.kafka.connect.json.JsonConverter then.",
     )
@@ -227,9 +234,9 @@ fn unread(error: Error, value: &[u8]) -> Error {
 mod tests {
     use super::*;
 
-    fn message(offset: i64, value: Option<&str>) -> Message {
-        Message {
-            part: 0,
+    fn message(offset: i64, value: Option<&str>) -> TopicMessage {
+        TopicMessage {
+            partition: 0,
             offset,
             written: Some(17),
             key: Some(b"{}".to_vec()),
@@ -240,12 +247,12 @@ mod tests {
 
     #[test]
     fn messages_are_told_apart() {
-        let one = digest(&message(1, Some("{}")));
-        assert_eq!(one, digest(&message(2, Some("{}"))));
+        let one = message_digest(&message(1, Some("{}")));
+        assert_eq!(one, message_digest(&message(2, Some("{}"))));
         let mut later = message(1, Some("{}"));
         later.written = Some(18);
         for other in [message(1, None), message(1, Some("")), message(1, Some("{} ")), later] {
-            assert_ne!(digest(&other), one);
+            assert_ne!(message_digest(&other), one);
         }
     }
 }

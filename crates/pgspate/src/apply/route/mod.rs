@@ -1,11 +1,12 @@
-//! Events to tables and columns of the target, and into a log.
+//! Maps events to target tables and columns, and adds them to a log.
 //!
-//! Tables are looked up when the stream names them first. Used by the one thread that decodes.
+//! Each target table is read when the stream first names it. One thread uses the router: the thread
+//! that decodes.
 
-mod facts;
-mod layouts;
-mod names;
-mod order;
+mod apply_table;
+mod row_layouts;
+mod table_map;
+mod write_order;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,79 +15,79 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-pub(crate) use facts::{ApplyTable, ApplyColumn};
-pub(crate) use names::TableMap;
-pub(crate) use order::{circle, parents_first};
+pub(crate) use apply_table::{ApplyColumn, ApplyTable};
+pub(crate) use table_map::TableMap;
+pub(crate) use write_order::{find_reference_cycle, parents_first};
 
 use crate::{Error, ErrorKind, Result};
-use layouts::Target;
 use pgspate_events::decode::{TargetTypes, own_format};
 use pgspate_events::fold;
-use pgspate_events::log::{LoggedEvent, EventLog, LoggedRow};
-use pgspate_events::{ChangeEvent, SourceTable, ChangeKind, EventRow, EventPlace};
+use pgspate_events::log::{EventLog, LoggedEvent, LoggedRow};
+use pgspate_events::{ChangeEvent, ChangeKind, EventPlace, EventRow, SourceTable};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::session::{Limits, Patience, Stop, heeding, stopped};
-use pgspate_target::{Session, read_session};
+use pgspate_target::session::{RetryBackoff, StopFlag, WaitLimits, cancel_when, stopped_error};
+use pgspate_target::{SessionSettings, read_session};
+use row_layouts::Target;
 
-/// What the server calls the session.
-const NAME: &str = "pgspate apply";
+/// The `application_name` of the session.
+const SESSION_NAME: &str = "pgspate apply";
 
-/// Opens the session that looks at tables.
-async fn open(dsn: &Dsn, limits: &Limits) -> Result<Connection> {
-    let connection = dsn.connect(NAME).await?;
+/// Opens the session that reads the target tables.
+async fn open_session(dsn: &Dsn, limits: &WaitLimits) -> Result<Connection> {
+    let connection = dsn.connect(SESSION_NAME).await?;
     let timeouts = limits.session_sql();
     let set = connection.client.batch_execute(&timeouts).await;
     set.map_err(|error| connection.explain("could not set up the session", error))?;
     Ok(connection)
 }
 
-/// What becomes of columns that the target does not have.
+/// What to do with columns that the target lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UnknownColumns {
-    /// The event is refused.
+    /// Reject the event.
     #[default]
     Fail,
-    /// They are passed over.
+    /// Leave the column out.
     Ignore,
-    /// They are added to the table, of type text.
+    /// Add the column to the table, with type text.
     Add,
 }
 
-/// Knows where events go.
+/// Maps events to target tables.
 pub(crate) struct Router {
-    inner: RefCell<RouterState>,
+    state: RefCell<RouterState>,
 }
 
 struct RouterState {
     dsn: Dsn,
     connection: Connection,
     runtime: Handle,
-    session: Session,
+    session: SessionSettings,
     names: TableMap,
     unknown: UnknownColumns,
-    targets: Vec<TargetTable>,
-    /// `None` for tables that are left out.
-    known: HashMap<SourceTable, Option<usize>>,
+    targets: Vec<RoutedTable>,
+    /// Positions in `targets`; `None` for tables that are left out.
+    target_by_name: HashMap<SourceTable, Option<usize>>,
     last: Option<(Arc<SourceTable>, Option<usize>)>,
-    /// What went wrong where it could not be told.
-    fault: Option<Error>,
-    additions: Vec<String>,
+    /// An error of a lookup that a decoder asked for. Decoders cannot return it.
+    lookup_error: Option<Error>,
+    column_additions: Vec<String>,
     /// When a table was last read again.
-    refreshed: Option<Instant>,
-    limits: Limits,
-    /// The connection is of no use any more.
-    has_lost: bool,
-    /// Of a run: ends what waits for the target. Without one a lost session is an error.
-    unwanted: Option<Stop>,
-    /// Updates may leave out columns that did not change without naming them.
-    leaves_out: bool,
+    refreshed_at: Option<Instant>,
+    limits: WaitLimits,
+    /// Whether the connection must be opened again.
+    is_connection_lost: bool,
+    /// Ends waiting for the target. `None` before a run: a lost session is then an error.
+    end_reading: Option<StopFlag>,
+    /// Whether updates may silently leave out columns that did not change.
+    omits_unchanged: bool,
 }
 
-/// A table that lacks columns is not read again before so long.
-const REFRESH: Duration = Duration::from_secs(1);
-/// Where an event stands, and how many of the stream come before it.
+/// The shortest time between two reads of a table that lacks columns.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// An event's place in its source, and the number of events before it in the stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct EventPlace {
+pub(crate) struct LoggedPlace {
     pub(crate) event_place: EventPlace,
     pub(crate) ordinal: u64,
 }
@@ -96,12 +97,12 @@ impl Router {
         dsn: Dsn,
         names: TableMap,
         unknown: UnknownColumns,
-        limits: Limits,
+        limits: WaitLimits,
         runtime: Handle,
     ) -> Result<Router> {
-        let connection = open(&dsn, &limits).await?;
+        let connection = open_session(&dsn, &limits).await?;
         let session = read_session(&connection.client).await?;
-        let inner = RouterState {
+        let state = RouterState {
             dsn,
             connection,
             runtime,
@@ -109,34 +110,34 @@ impl Router {
             names,
             unknown,
             targets: Vec::new(),
-            known: HashMap::new(),
+            target_by_name: HashMap::new(),
             last: None,
-            fault: None,
-            additions: Vec::new(),
-            refreshed: None,
+            lookup_error: None,
+            column_additions: Vec::new(),
+            refreshed_at: None,
             limits,
-            has_lost: false,
-            unwanted: None,
-            leaves_out: false,
+            is_connection_lost: false,
+            end_reading: None,
+            omits_unchanged: false,
         };
-        Ok(Router { inner: RefCell::new(inner) })
+        Ok(Router { state: RefCell::new(state) })
     }
 
-    /// From now on waits for a target that is away, until events are `unwanted`.
-    pub(crate) fn wait_until(&self, unwanted: &Stop) {
-        self.inner.borrow_mut().unwanted = Some(unwanted.clone());
+    /// Makes the router wait for an unreachable target until `end_reading` is set.
+    pub(crate) fn wait_for_target_until(&self, end_reading: &StopFlag) {
+        self.state.borrow_mut().end_reading = Some(end_reading.clone());
     }
 
-    /// From now on updates may leave out columns that did not change without naming them.
-    pub(crate) fn expect_left_out(&self) {
-        self.inner.borrow_mut().leaves_out = true;
+    /// Allows updates to leave out, without naming them, columns that did not change.
+    pub(crate) fn expect_omitted_columns(&self) {
+        self.state.borrow_mut().omits_unchanged = true;
     }
 
-    /// The table that an event goes to, where that is known, and the event in pgspate's own format.
-    pub(crate) fn letter(&self, event: &ChangeEvent) -> (Option<String>, String) {
-        let inner = &*self.inner.borrow();
-        let at = inner.known.get(&*event.table).copied().flatten();
-        match at.map(|at| &inner.targets[at].facts.table) {
+    /// Returns the event's target table, if known, and the event in pgspate's own format.
+    pub(crate) fn describe_dead_letter(&self, event: &ChangeEvent) -> (Option<String>, String) {
+        let state = &*self.state.borrow();
+        let at = state.target_by_name.get(&*event.table).copied().flatten();
+        match at.map(|at| &state.targets[at].facts.table) {
             Some(table) => {
                 let payload = own_format::write_event(event, Some(&table.schema), &table.name);
                 (Some(table.sql_name.clone()), payload)
@@ -148,45 +149,52 @@ impl Router {
         }
     }
 
-    /// Adds an event to the log. False where its table is left out.
+    /// Adds an event to the log. Returns false if its table is left out.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Format`] for an event that cannot be applied; others when the target cannot
-    /// be looked at, or has no such table. The log is as it was then.
-    pub(crate) fn add(&self, event: &ChangeEvent, log: &mut EventLog, at: EventPlace) -> Result<bool> {
-        let inner = &mut *self.inner.borrow_mut();
-        let Some(table) = inner.table(&event.table)? else { return Ok(false) };
+    /// [`ErrorKind::Format`] when the event cannot be applied. Other kinds when the target cannot
+    /// be read or has no such table. The log is unchanged after an error.
+    pub(crate) fn add(
+        &self,
+        event: &ChangeEvent,
+        log: &mut EventLog,
+        at: LoggedPlace,
+    ) -> Result<bool> {
+        let state = &mut *self.state.borrow_mut();
+        let Some(table) = state.find_target(&event.table)? else { return Ok(false) };
         let rows = [&event.new, &event.old];
-        inner.targets[table].make_room();
-        if rows.into_iter().flatten().any(|row| inner.targets[table].lacks(row)) {
-            inner.refresh(table)?;
+        state.targets[table].limit_layouts();
+        if rows.into_iter().flatten().any(|row| state.targets[table].has_new_column(row)) {
+            state.reread_table(table)?;
         }
-        let (unknown, leaves_out) = (inner.unknown, inner.leaves_out);
-        let target = &mut inner.targets[table];
+        let (unknown, omits_unchanged) = (state.unknown, state.omits_unchanged);
+        let target = &mut state.targets[table];
         for row in rows.into_iter().flatten() {
-            target.learn(row, unknown, &mut inner.additions)?;
+            target.add_layout(row, unknown, &mut state.column_additions)?;
         }
         if let (ChangeKind::Insert | ChangeKind::Snapshot, Some(row)) = (event.op, &event.new) {
-            target.check_told(row)?;
+            target.check_all_given(row)?;
         }
         let width = target.facts.columns.len();
         let mut first: Option<LoggedRow> = None;
         let mut add = |row: &Option<EventRow>, log: &mut EventLog| -> Result<Option<LoggedRow>> {
             let Some(row) = row else { return Ok(None) };
             let layout = target.layout(row)?;
-            let at = log.row(width, &layout.columns, &row.values)?;
+            let at = log.add_row(width, &layout.columns, &row.values)?;
             first.get_or_insert(at);
             Ok(Some(at))
         };
         let new = add(&event.new, log)?;
         let old = add(&event.old, log)?;
         let is_complete = match &event.new {
-            Some(row) => target.is_complete(row, leaves_out && event.op == ChangeKind::Update)?,
+            Some(row) => {
+                target.is_complete(row, omits_unchanged && event.op == ChangeKind::Update)?
+            }
             None => false,
         };
         if let (ChangeKind::Update, Some(key)) = (event.op, &event.key) {
-            target.check_key(key, event.old.as_ref()).inspect_err(|_| {
-                first.into_iter().for_each(|first| log.forget(first));
+            target.check_old_key(key, event.old.as_ref()).inspect_err(|_| {
+                first.into_iter().for_each(|first| log.remove_last_row(first));
             })?;
         }
         let change = LoggedEvent {
@@ -196,7 +204,7 @@ impl Router {
             old,
             width: width as u16,
             is_complete,
-            ends: event.ends_transaction,
+            ends_transaction: event.ends_transaction,
             event_place: at.event_place,
             ordinal: at.ordinal,
         };
@@ -204,9 +212,11 @@ impl Router {
             true => Vec::new(),
             false => (0..width).collect(),
         };
-        if let Err(error) = fold::check(log, &change, &target.facts.keying, &all) {
+        if let Err(error) =
+            fold::check_row_is_identified(log, &change, &target.facts.fold_key, &all)
+        {
             if let Some(first) = first {
-                log.forget(first);
+                log.remove_last_row(first);
             }
             let (op, name) = (event.op.name(), &target.facts.table.sql_name);
             let message = format!("could not apply the {op} of {name}");
@@ -216,136 +226,143 @@ impl Router {
         Ok(true)
     }
 
-    /// What is known of the table that events of a table go to; `None` where it is left out.
+    /// Returns the target of a source table, or `None` if the table is left out.
     ///
     /// # Errors
-    /// A target that cannot be looked at, or has no such table.
-    pub(crate) fn facts(&self, name: &SourceTable) -> Result<Option<Arc<ApplyTable>>> {
-        let inner = &mut *self.inner.borrow_mut();
-        let at = inner.table(&Arc::new(name.clone()))?;
-        Ok(at.map(|at| Arc::clone(&inner.targets[at].facts)))
+    /// When the target cannot be read, or has no such table.
+    pub(crate) fn table_for(&self, name: &SourceTable) -> Result<Option<Arc<ApplyTable>>> {
+        let state = &mut *self.state.borrow_mut();
+        let at = state.find_target(&Arc::new(name.clone()))?;
+        Ok(at.map(|at| Arc::clone(&state.targets[at].facts)))
     }
 
-    /// Learns which columns an event names, without adding it.
-    pub(crate) fn see(&self, event: &ChangeEvent) -> Result<()> {
-        let inner = &mut *self.inner.borrow_mut();
-        let Some(at) = inner.table(&event.table)? else { return Ok(()) };
-        inner.targets[at].make_room();
+    /// Notes the columns of an event that is applied already, without adding the event.
+    pub(crate) fn note_columns(&self, event: &ChangeEvent) -> Result<()> {
+        let state = &mut *self.state.borrow_mut();
+        let Some(at) = state.find_target(&event.table)? else { return Ok(()) };
+        state.targets[at].limit_layouts();
         for row in [&event.new, &event.old].into_iter().flatten() {
-            // What was refused before is refused no more.
-            let _ = inner.targets[at].learn(row, UnknownColumns::Ignore, &mut inner.additions);
+            // An earlier run accepted the event. So no column is rejected here.
+            let _ = state.targets[at].add_layout(
+                row,
+                UnknownColumns::Ignore,
+                &mut state.column_additions,
+            );
         }
         Ok(())
     }
 
-    /// Forgets what was passed over only because its events are applied already.
-    pub(crate) fn end_of_seen(&self) {
-        self.inner.borrow_mut().targets.iter_mut().for_each(TargetTable::forget_ignored);
+    /// Forgets layouts with unknown columns, which were allowed for events applied already.
+    pub(crate) fn forget_replayed_layouts(&self) {
+        self.state.borrow_mut().targets.iter_mut().for_each(RoutedTable::forget_partial_layouts);
     }
 
-    /// What went wrong while a decoder asked for types.
-    pub(crate) fn take_fault(&self) -> Option<Error> {
-        self.inner.borrow_mut().fault.take()
+    /// Takes the error of a lookup that a decoder asked for.
+    pub(crate) fn take_lookup_error(&self) -> Option<Error> {
+        self.state.borrow_mut().lookup_error.take()
     }
 
-    /// The tables so far.
+    /// Returns the target tables so far.
     pub(crate) fn tables(&self) -> Vec<Arc<ApplyTable>> {
-        self.inner.borrow().targets.iter().map(|target| Arc::clone(&target.facts)).collect()
+        self.state.borrow().targets.iter().map(|target| Arc::clone(&target.facts)).collect()
     }
 
-    /// Statements that add the columns which were unknown since the last call.
-    pub(crate) fn take_additions(&self) -> Vec<String> {
-        std::mem::take(&mut self.inner.borrow_mut().additions)
+    /// Takes the statements that add unknown columns, since the last call.
+    pub(crate) fn take_column_additions(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.borrow_mut().column_additions)
     }
 }
 
 impl TargetTypes for Router {
-    fn of(&self, table: &SourceTable, column: &str) -> Option<Arc<str>> {
-        let inner = &mut *self.inner.borrow_mut();
-        let found = match inner.known.get(table) {
+    fn type_of(&self, table: &SourceTable, column: &str) -> Option<Arc<str>> {
+        let state = &mut *self.state.borrow_mut();
+        let found = match state.target_by_name.get(table) {
             Some(found) => Ok(*found),
-            None => inner.look_up(table),
+            None => state.look_up_target(table),
         };
         match found {
             Ok(at) => {
-                let facts = &inner.targets[at?].facts;
+                let facts = &state.targets[at?].facts;
                 let found = facts.columns.iter().find(|known| known.name == column)?;
                 Some(Arc::clone(&found.typname))
             }
             Err(error) => {
-                inner.fault = Some(error);
+                state.lookup_error = Some(error);
                 None
             }
         }
     }
 
-    fn ignores(&self, table: &SourceTable, column: &str) -> bool {
-        self.inner.borrow().ignores(table, column)
+    fn ignores_column(&self, table: &SourceTable, column: &str) -> bool {
+        self.state.borrow().ignores(table, column)
     }
 }
 
 impl RouterState {
-    /// Whether a column of a table's events is one that the target does not have, and need not.
+    /// Checks whether the target lacks a column and `--unknown-columns` allows that.
     fn ignores(&self, table: &SourceTable, column: &str) -> bool {
         let lacks = |at: usize| !self.targets[at].facts.has_column(column);
-        match self.known.get(table) {
+        match self.target_by_name.get(table) {
             Some(at) => self.unknown == UnknownColumns::Ignore && at.is_none_or(lacks),
             None => false,
         }
     }
 
-    fn table(&mut self, name: &Arc<SourceTable>) -> Result<Option<usize>> {
+    fn find_target(&mut self, name: &Arc<SourceTable>) -> Result<Option<usize>> {
         if let Some((last, at)) = &self.last
             && Arc::ptr_eq(last, name)
         {
             return Ok(*at);
         }
-        let at = match self.known.get(&**name) {
+        let at = match self.target_by_name.get(&**name) {
             Some(at) => *at,
-            None => self.look_up(name)?,
+            None => self.look_up_target(name)?,
         };
         self.last = Some((Arc::clone(name), at));
         Ok(at)
     }
 
-    /// The facts of a table; in a new session, if the one there was is lost.
-    fn read(&mut self, sql: &str) -> Result<Option<ApplyTable>> {
-        let mut patience = Patience::new(self.limits.retry_for);
-        let (runtime, unwanted) = (self.runtime.clone(), self.unwanted.clone());
-        let is_over = || unwanted.as_ref().is_some_and(Stop::is_requested);
+    /// Reads a table. Opens a new session if the session was lost.
+    fn read_table(&mut self, sql: &str) -> Result<Option<ApplyTable>> {
+        let mut patience = RetryBackoff::new(self.limits.retry_for);
+        let (runtime, end_reading) = (self.runtime.clone(), self.end_reading.clone());
+        let is_over = || end_reading.as_ref().is_some_and(StopFlag::is_requested);
         loop {
-            match runtime.block_on(self.try_read(sql, is_over)) {
-                Err(_) if is_over() => return Err(stopped()),
+            match runtime.block_on(self.read_table_once(sql, is_over)) {
+                Err(_) if is_over() => return Err(stopped_error()),
                 Err(error) if error.is_retryable() => {
-                    if unwanted.is_none() || !patience.wait(is_over) {
+                    if end_reading.is_none() || !patience.wait(is_over) {
                         return Err(error);
                     }
-                    self.has_lost = true;
+                    self.is_connection_lost = true;
                 }
                 read => return read,
             }
         }
     }
 
-    /// The same once. What is locked is waited for as long as `--lock-timeout` says, or until it
-    /// `is_over`.
-    async fn try_read(&mut self, sql: &str, is_over: impl Fn() -> bool) -> Result<Option<ApplyTable>> {
-        if self.has_lost || self.connection.is_closed() {
-            self.connection = open(&self.dsn, &self.limits).await?;
-            self.has_lost = false;
+    /// Reads a table once. Waits for locks as long as `--lock-timeout` says, or until `is_over`.
+    async fn read_table_once(
+        &mut self,
+        sql: &str,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Option<ApplyTable>> {
+        if self.is_connection_lost || self.connection.is_closed() {
+            self.connection = open_session(&self.dsn, &self.limits).await?;
+            self.is_connection_lost = false;
         }
         let read = ApplyTable::read(&self.connection.client, &self.session, sql);
-        heeding(is_over, &[self.connection.canceller()], read).await
+        cancel_when(is_over, &[self.connection.canceller()], read).await
     }
 
-    /// Reads a table again that lacks a column: it may have got it meanwhile.
-    fn refresh(&mut self, at: usize) -> Result<()> {
-        if self.refreshed.is_some_and(|last| last.elapsed() < REFRESH) {
+    /// Reads a table again that lacks a column, because the column may exist by now.
+    fn reread_table(&mut self, at: usize) -> Result<()> {
+        if self.refreshed_at.is_some_and(|last| last.elapsed() < REFRESH_INTERVAL) {
             return Ok(());
         }
-        self.refreshed = Some(Instant::now());
+        self.refreshed_at = Some(Instant::now());
         let name = self.targets[at].facts.table.sql_name.clone();
-        let new = self.read(&name)?;
+        let new = self.read_table(&name)?;
         let target = &mut self.targets[at];
         let old = &target.facts;
         let is_wider = |new: &ApplyTable| {
@@ -354,34 +371,34 @@ impl RouterState {
         };
         if let Some(mut new) = new.filter(is_wider) {
             new.version = old.version + 1;
-            target.seen.resize(new.columns.len(), false);
+            target.named_columns.resize(new.columns.len(), false);
             target.facts = Arc::new(new);
-            target.forget_ignored();
+            target.forget_partial_layouts();
         }
         Ok(())
     }
 
-    fn look_up(&mut self, name: &SourceTable) -> Result<Option<usize>> {
+    fn look_up_target(&mut self, name: &SourceTable) -> Result<Option<usize>> {
         let mut at = None;
-        if self.names.takes(name) {
-            let sql = self.names.target(name);
-            let facts = self.read(&sql)?.ok_or_else(|| {
+        if self.names.includes(name) {
+            let sql = self.names.target_sql_name(name);
+            let facts = self.read_table(&sql)?.ok_or_else(|| {
                 let message = format!("relation {sql} does not exist");
                 Error::new(ErrorKind::Plan, message).hint(
-                    "Make the table first, map the events to another one with \
+                    "Create the table, map the events to another table with \
                      `--map 'SCHEMA.TABLE=SCHEMA.TABLE'`, or leave them out with `--tables`.",
                 )
             })?;
             let oid = facts.table.oid;
             let found = self.targets.iter().position(|known| known.facts.table.oid == oid);
             at = Some(found.unwrap_or_else(|| {
-                let seen = vec![false; facts.columns.len()];
+                let named_columns = vec![false; facts.columns.len()];
                 let facts = Arc::new(facts);
-                self.targets.push(TargetTable::new(facts, seen));
+                self.targets.push(RoutedTable::new(facts, named_columns));
                 self.targets.len() - 1
             }));
         }
-        self.known.insert(name.clone(), at);
+        self.target_by_name.insert(name.clone(), at);
         Ok(at)
     }
 }

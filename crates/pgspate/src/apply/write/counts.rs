@@ -1,10 +1,10 @@
-//! What batches did to the target.
+//! Counts of what batches did to the target.
 
 use serde::Serialize;
 
 use crate::apply::batch::EventBatch;
 
-/// Counts of events and rows.
+/// Counts of events and rows of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ApplyCounts {
     /// Events of the stream.
@@ -15,28 +15,29 @@ pub struct ApplyCounts {
     pub bytes: u64,
     /// Rows inserted.
     pub inserted: u64,
-    /// Rows updated: those that were not as they should be.
+    /// Rows updated. Rows that were already right do not count.
     pub updated: u64,
     /// Rows deleted.
     pub deleted: u64,
-    /// Tables emptied.
+    /// Tables truncated.
     pub truncated: u64,
-    /// Updates and deletes for which there was no row to change.
+    /// Updates and deletes that found no row.
     pub missing: u64,
-    /// Events that were set aside.
+    /// Events set aside as dead letters.
     pub dead_letters: u64,
-    /// Transactions on the target.
+    /// Committed transactions on the target.
     pub batches: u64,
-    /// Of the rows updated, those that were deleted and inserted for it, within a round.
+    /// Updated rows that were written as a delete and an insert within one round.
     #[serde(skip)]
-    pub(crate) freed: u64,
-    /// Pairs of rows that came and went within a round and were not written: they are no longer
-    /// looked for, and so taken off `missing`.
+    pub(crate) reinserted: u64,
+    /// Pairs of an insert and a delete of equal rows within one round. Neither is written. The
+    /// deletes count as missing at first, and `cancelled_pairs` corrects that.
     #[serde(skip)]
-    pub(crate) cancelled: u64,
+    pub(crate) cancelled_pairs: u64,
 }
 
 impl ApplyCounts {
+    /// Adds other counts.
     pub(crate) fn add(&mut self, other: &ApplyCounts) {
         self.events += other.events;
         self.left_out += other.left_out;
@@ -50,8 +51,8 @@ impl ApplyCounts {
         self.batches += other.batches;
     }
 
-    /// Counts the events of a batch.
-    pub(crate) fn note(&mut self, batch: &EventBatch) {
+    /// Adds the events of a batch.
+    pub(crate) fn add_batch(&mut self, batch: &EventBatch) {
         self.events += batch.events;
         self.left_out += batch.left_out;
         self.bytes += batch.bytes;

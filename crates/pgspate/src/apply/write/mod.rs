@@ -1,15 +1,16 @@
-//! Batches to the server: each is one transaction with the stream's position as its last statement.
+//! Writes batches to the server. Each batch is one transaction, and the stream's new position is
+//! its last statement.
 //!
-//! A small one is sent as a whole, rows and all; a larger one is staged first. A batch is kept
-//! until it is known to be committed. What a lost session may have committed is read back from the
-//! ledger, never guessed. What the server refuses is looked for by halves, under savepoints of the
-//! same transaction.
+//! A small batch is sent at once, with its rows as parameters. A larger batch is staged first. A
+//! batch is kept until its commit is known. After a lost session the ledger tells whether the batch
+//! was committed. Events that the server refuses are found by halving the batch under savepoints of
+//! the same transaction.
 
 mod counts;
 mod direct;
+mod refusals;
 mod round;
 mod session;
-mod sift;
 mod statements;
 
 use tokio::runtime::Handle;
@@ -19,59 +20,59 @@ pub use counts::ApplyCounts;
 use self::session::WriterSession;
 use super::batch::EventBatch;
 use super::watch::ApplyWatch;
-use crate::copy::is_about_a_row;
+use crate::copy::is_row_error_code;
 use crate::{Error, ErrorKind, Result};
 use pgspate_replication::SourceNames;
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, DeadLetter, Stream};
-use pgspate_target::session::{Limits, Patience};
-use pgspate_target::{ServerRefusal, Unlogged};
+use pgspate_target::ledger::{self, AppliedStream, DeadLetter};
+use pgspate_target::session::{RetryBackoff, WaitLimits};
+use pgspate_target::{ServerRefusal, UnloggedExtent};
 
-/// How the writer works.
+/// The writer's connection and limits.
 #[derive(Debug, Clone)]
 pub(crate) struct WriterSettings {
     pub(crate) dsn: Dsn,
-    pub(crate) limits: Limits,
-    /// So many events may be set aside.
+    pub(crate) limits: WaitLimits,
+    /// How many events may be set aside in a run.
     pub(crate) dead_letters_max: u64,
-    /// The inputs' names, for places.
+    /// The inputs' names, for places in messages.
     pub(crate) inputs: SourceNames,
-    /// Batches of up to so many rows need no stage.
+    /// Batches of at most this many rows are written without a stage.
     pub(crate) direct_rows: u64,
 }
 
-/// Applies batches in their order.
+/// Applies batches in order, and knows the stream's position.
 pub(crate) struct BatchWriter {
     settings: WriterSettings,
     runtime: Handle,
     session: Option<WriterSession>,
-    stream: Stream,
-    /// The server's process for a session that was lost.
+    stream: AppliedStream,
+    /// The backend's pid of a lost session.
     lost_pid: Option<i32>,
-    /// What is committed.
+    /// Counts of committed batches.
     pub(crate) counts: ApplyCounts,
-    /// It has written to unlogged tables, which the ledger knows.
+    /// Whether the ledger knows that the stream writes to unlogged tables.
     pub(crate) is_bound: bool,
-    /// Batches that are committed, but may have done more than is counted, as answers were lost.
+    /// Committed batches whose counts may be too low, as replies were lost.
     pub(crate) uncounted: u64,
-    /// What the open transaction has done so far.
-    pending: UncommittedWork,
+    /// The work of the open transaction so far.
+    uncommitted: UncommittedWork,
 }
 
-/// What becomes true with the next commit.
+/// Work that counts when the open transaction commits.
 #[derive(Debug, Default)]
 struct UncommittedWork {
     counts: ApplyCounts,
-    letters: Vec<DeadLetter>,
-    /// The counts may not be all, as answers were lost.
-    lacks: bool,
-    /// Batches that are in the open transaction and are kept by nobody.
-    spilled: u64,
+    dead_letters: Vec<DeadLetter>,
+    /// Whether the counts may be too low, as replies were lost.
+    may_lack_counts: bool,
+    /// Batches that the open transaction contains and that are no longer in memory.
+    spilled_batches: u64,
 }
 
 impl BatchWriter {
-    /// Connects, and takes the stream over. `holds`: only if no session holds it, which this one
-    /// does from then on.
+    /// Connects and takes the stream over. `holds`: takes the stream only if no session holds it,
+    /// and then holds it for the life of the new session.
     pub(crate) async fn open(
         settings: WriterSettings,
         stream: &str,
@@ -94,160 +95,172 @@ impl BatchWriter {
             counts: ApplyCounts::default(),
             is_bound: false,
             uncounted: 0,
-            pending: UncommittedWork::default(),
+            uncommitted: UncommittedWork::default(),
         })
     }
 
-    /// Up to where the stream is applied.
-    pub(crate) fn mark(&self) -> &ledger::Mark {
+    /// Returns the position up to which the stream is applied.
+    pub(crate) fn mark(&self) -> &ledger::StreamPosition {
         &self.stream.mark
     }
 
-    /// Applies a batch, and commits it if a transaction of the source ends with it. Blocks.
+    /// Applies a batch. Commits if a source transaction ends with the batch. Blocks.
     ///
     /// # Errors
-    /// What the server refuses, with the event's place; a server that stays away; a stream that was
-    /// taken over. What is not committed is not there then.
+    /// When the server refuses an event, with the event's place; when the server stays away; when
+    /// another process took the stream over. Nothing of an uncommitted batch stays.
     pub(crate) fn apply(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
-        let mut patience = Patience::new(self.settings.limits.retry_for);
+        let mut patience = RetryBackoff::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
         let mut lost = None;
         loop {
-            let is_committed = match &lost {
-                Some(_) => runtime.block_on(self.is_committed(batch)),
+            let was_committed = match &lost {
+                Some(_) => runtime.block_on(self.was_committed(batch)),
                 None => Ok(false),
             };
-            let tried = match is_committed {
+            let tried = match was_committed {
                 Ok(true) => return Ok(()),
                 Ok(false) => {
                     if let Some(error) = lost.take()
-                        && std::mem::take(&mut self.pending).spilled > 0
+                        && std::mem::take(&mut self.uncommitted).spilled_batches > 0
                     {
-                        return Err(is_gone(error));
+                        return Err(spilled_transaction_error(error));
                     }
-                    runtime.block_on(self.attempt(batch, watch))
+                    runtime.block_on(self.apply_once(batch, watch))
                 }
                 Err(error) => Err(error),
             };
             let Err(error) = tried else { return Ok(()) };
             runtime.block_on(self.roll_back_after(&error));
-            let error = runtime.block_on(self.explain(error));
+            let error = runtime.block_on(self.explain_stream_error(error));
             if !error.is_retryable() || !patience.wait(|| watch.is_cancelled()) {
-                self.pending = UncommittedWork::default();
+                self.uncommitted = UncommittedWork::default();
                 return Err(error);
             }
             lost = Some(error);
         }
     }
 
-    /// After a failure: whether all was committed, and only the answer was lost.
-    async fn is_committed(&mut self, batch: &EventBatch) -> Result<bool> {
-        self.reopen(batch.commits.then_some(&batch.end)).await?;
-        let is_committed = batch.commits && self.stream.mark == batch.end;
-        if is_committed {
+    /// After a failure: checks whether the batch was committed and only the reply was lost.
+    async fn was_committed(&mut self, batch: &EventBatch) -> Result<bool> {
+        self.reopen_session(batch.ends_transaction.then_some(&batch.end_mark)).await?;
+        let was_committed = batch.ends_transaction && self.stream.mark == batch.end_mark;
+        if was_committed {
             self.note_commit(batch);
         }
-        Ok(is_committed)
+        Ok(was_committed)
     }
 
-    /// A session, if there is none. `pending`: what a lost one may have committed.
-    async fn reopen(&mut self, pending: Option<&ledger::Mark>) -> Result<()> {
+    /// Opens a session if there is none. `uncommitted`: the position that the lost session may have
+    /// committed.
+    async fn reopen_session(&mut self, uncommitted: Option<&ledger::StreamPosition>) -> Result<()> {
         if self.session.is_none() {
             let session = WriterSession::open(&self.settings).await?;
             if let Some(pid) = self.lost_pid {
-                session.connection.end_lost_backend(pid).await;
+                session.connection.terminate_lost_backend(pid).await;
             }
             self.stream.reopen(&session.connection.client, pending).await?;
-            ledger::check_stream(&session.connection.client, self.stream.name()).await?;
+            ledger::check_stream_not_emptied(&session.connection.client, self.stream.name())
+                .await?;
             self.session = Some(session);
             self.lost_pid = None;
         }
         Ok(())
     }
 
-    /// The session and the stream, which may have to be opened again.
-    async fn opened(&mut self) -> Result<(&mut WriterSession, &Stream)> {
-        self.reopen(None).await?;
+    /// Returns the session and the stream. Opens the session again if it was lost.
+    async fn open_session(&mut self) -> Result<(&mut WriterSession, &AppliedStream)> {
+        self.reopen_session(None).await?;
         Ok((self.session.as_mut().expect("just opened"), &self.stream))
     }
 
-    async fn attempt(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
-        self.reopen(None).await?;
-        if !self.is_bound && batch.tables.iter().any(|it| it.table.unlogged != Unlogged::No) {
-            self.bind(false).await?;
+    /// Tries once to write the batch, and to commit it if a source transaction ends with it.
+    async fn apply_once(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
+        self.reopen_session(None).await?;
+        if !self.is_bound
+            && batch.tables.iter().any(|it| it.table.unlogged != UnloggedExtent::Nothing)
+        {
+            self.note_unlogged_writes(false).await?;
         }
         let session = self.session.as_mut().expect("just opened");
-        let is_whole = self.pending.spilled == 0 && session.takes_parameters;
-        if is_whole && direct::takes(batch, self.settings.direct_rows) {
+        let is_whole = self.uncommitted.spilled_batches == 0 && session.may_use_parameters;
+        if is_whole && direct::can_write_directly(batch, self.settings.direct_rows) {
             let mut done = direct::DirectOutcome::default();
-            // Until it is known, also where a silent session is given up.
-            self.pending.lacks = batch.prepared.iter().any(|it| it.goes + it.comes > 0);
+            // The counts stay incomplete until the replies arrive, also if the stall guard ends the
+            // session.
+            self.uncommitted.may_lack_counts =
+                batch.encoded_tables.iter().any(|it| it.deletes + it.upserts > 0);
             let written = direct::write(session, batch, &self.stream, &mut done).await;
-            // If only the answer to the commit is lost, all this was done.
-            (self.pending.counts, self.pending.lacks) = (done.counts, !done.is_all);
+            // If only the reply to the commit was lost, these counts are right.
+            (self.uncommitted.counts, self.uncommitted.may_lack_counts) =
+                (done.counts, !done.is_complete);
             if written? {
                 self.note_commit(batch);
                 return Ok(());
             }
-            self.pending = UncommittedWork::default();
+            self.uncommitted = UncommittedWork::default();
         }
-        let room = self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
-        let mut sifting = sift::BatchSift {
+        let dead_letters_left =
+            self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
+        let mut sifting = refusals::BatchSift {
             batch,
             inputs: &self.settings.inputs,
-            room: room.saturating_sub(self.pending.letters.len() as u64),
-            letters: Vec::new(),
+            dead_letters_left: dead_letters_left
+                .saturating_sub(self.uncommitted.dead_letters.len() as u64),
+            dead_letters: Vec::new(),
             watch,
             tries: 0,
         };
-        let is_open = self.pending.spilled > 0;
-        let counts = sifting.write(session, is_open).await?;
-        self.pending.letters.append(&mut sifting.letters);
-        self.pending.counts.add(&counts);
-        if !batch.commits {
+        let is_open = self.uncommitted.spilled_batches > 0;
+        let counts = sifting.write_batch(session, is_open).await?;
+        self.uncommitted.dead_letters.append(&mut sifting.dead_letters);
+        self.uncommitted.counts.add(&counts);
+        if !batch.ends_transaction {
             session.clear_stages().await?;
-            self.pending.spilled += 1;
-            self.pending.counts.note(batch);
+            self.uncommitted.spilled_batches += 1;
+            self.uncommitted.counts.add_batch(batch);
             return Ok(());
         }
         if is_open {
-            // What came before this batch is not at hand any more, should it be refused.
+            // Earlier batches of this transaction are not in memory, so their events cannot be
+            // searched. Check deferred constraints now.
             let checked =
                 session.run("set constraints all immediate", "check deferred constraints").await;
-            checked.map_err(|error| self.settings.cannot_look_back(batch, error))?;
+            checked.map_err(|error| self.settings.oversized_transaction_error(batch, error))?;
         }
         let client = &session.connection.client;
-        self.stream.advance(client, &batch.end, &self.pending.letters).await?;
-        self.stream.advance_parts(client, &batch.parts).await?;
+        self.stream.advance(client, &batch.end_mark, &self.uncommitted.dead_letters).await?;
+        self.stream.advance_partitions(client, &batch.partition_moves).await?;
         session.commit().await?;
         self.note_commit(batch);
         Ok(())
     }
 
+    /// Counts the batch after its commit.
     fn note_commit(&mut self, batch: &EventBatch) {
-        let pending = std::mem::take(&mut self.pending);
+        let pending = std::mem::take(&mut self.uncommitted);
         self.counts.add(&pending.counts);
-        self.uncounted += u64::from(pending.lacks);
-        self.counts.dead_letters += pending.letters.len() as u64;
-        self.counts.note(batch);
+        self.uncounted += u64::from(pending.may_lack_counts);
+        self.counts.dead_letters += pending.dead_letters.len() as u64;
+        self.counts.add_batch(batch);
         self.counts.batches += u64::from(batch.events > 0);
-        self.stream.mark = batch.end.clone();
+        self.stream.mark = batch.end_mark.clone();
     }
 
-    /// Lets no other process begin this stream as long as the session lives.
-    pub(crate) async fn hold(&mut self) -> Result<()> {
-        let (session, stream) = self.opened().await?;
+    /// Stops other processes from taking the stream while the session lives.
+    pub(crate) async fn hold_stream(&mut self) -> Result<()> {
+        let (session, stream) = self.open_session().await?;
         stream.hold(&session.connection.client).await
     }
 
-    /// Moves the stream without any event. A session that was lost while rows were copied is
-    /// opened again, once.
-    pub(crate) async fn move_to(&mut self, mark: ledger::Mark) -> Result<()> {
+    /// Sets the stream's position without applying events. Opens a session that was lost during the
+    /// initial copy again, once.
+    pub(crate) async fn move_stream_to(&mut self, mark: ledger::StreamPosition) -> Result<()> {
         let mut has_lost = false;
         loop {
-            self.reopen(has_lost.then_some(&mark)).await?;
+            self.reopen_session(has_lost.then_some(&mark)).await?;
             if has_lost && self.stream.mark == mark {
-                // Only the answer was lost.
+                // The position was committed, and only the reply was lost.
                 return Ok(());
             }
             let Some(session) = &self.session else { continue };
@@ -266,51 +279,52 @@ impl BatchWriter {
         }
     }
 
-    /// Gives parts of the stream their rows, before they are read.
-    pub(crate) async fn begin_parts(&mut self, moves: &[ledger::PartMove]) -> Result<()> {
+    /// Adds the partitions' rows to the ledger before the partitions are read.
+    pub(crate) async fn begin_partitions(&mut self, moves: &[ledger::PartitionMove]) -> Result<()> {
         if moves.is_empty() {
             return Ok(());
         }
-        let (session, stream) = self.opened().await?;
+        let (session, stream) = self.open_session().await?;
         session.begin().await?;
-        // Only who has the stream may do so.
+        // Fails if another process has the stream.
         stream.advance(&session.connection.client, &stream.mark, &[]).await?;
-        stream.advance_parts(&session.connection.client, moves).await?;
+        stream.advance_partitions(&session.connection.client, moves).await?;
         session.commit().await
     }
 
-    /// Runs statements without rows, in a transaction of their own. `what` completes "could not".
-    pub(crate) async fn run(&mut self, sql: &str, what: &str) -> Result<()> {
-        self.opened().await?.0.run(sql, what).await
+    /// Runs statements without rows, outside of a transaction. `task` completes "could not".
+    pub(crate) async fn run(&mut self, sql: &str, task: &str) -> Result<()> {
+        self.open_session().await?.0.run(sql, task).await
     }
 
-    /// Asks for one value.
-    pub(crate) async fn ask<T>(&mut self, sql: &str, what: &str) -> Result<T>
+    /// Returns the first value of a query.
+    pub(crate) async fn query_value<T>(&mut self, sql: &str, task: &str) -> Result<T>
     where
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {
-        self.opened().await?.0.ask(sql, what).await
+        self.open_session().await?.0.query_value(sql, task).await
     }
 
-    /// Notes that the stream writes to unlogged tables, before it does. `renews`: what it has
-    /// written before is to be written again.
-    pub(crate) async fn bind(&mut self, renews: bool) -> Result<()> {
-        let (session, stream) = self.opened().await?;
+    /// Notes in the ledger that the stream will write to unlogged tables. `starts_over`: earlier
+    /// writes are done again.
+    pub(crate) async fn note_unlogged_writes(&mut self, starts_over: bool) -> Result<()> {
+        let (session, stream) = self.open_session().await?;
         let (client, is_within) = (&session.connection.client, session.in_transaction);
-        ledger::bind_stream(client, stream.name(), renews, is_within).await?;
+        ledger::bind_stream(client, stream.name(), starts_over, is_within).await?;
         self.is_bound = true;
         Ok(())
     }
 
-    /// That no crash of the server has emptied unlogged tables since they were written to.
+    /// Checks that no crash of the server has emptied the unlogged tables since they were written.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when one has.
-    pub(crate) async fn check_kept(&mut self) -> Result<()> {
+    /// [`ErrorKind::Ledger`] when a crash has emptied them.
+    pub(crate) async fn check_unlogged_kept(&mut self) -> Result<()> {
         let mut has_lost = false;
         loop {
-            let (session, stream) = self.opened().await?;
-            match ledger::check_stream(&session.connection.client, stream.name()).await {
+            let (session, stream) = self.open_session().await?;
+            match ledger::check_stream_not_emptied(&session.connection.client, stream.name()).await
+            {
                 Err(error) if error.is_retryable() && !has_lost => {
                     has_lost = true;
                     self.roll_back_after(&error).await;
@@ -320,9 +334,9 @@ impl BatchWriter {
         }
     }
 
-    /// After a failure: a session that is as new, or none.
+    /// After a failure: rolls back the transaction, or drops the session if that fails.
     async fn roll_back_after(&mut self, error: &Error) {
-        // It may have been noted in the transaction that is rolled back.
+        // The note may be part of the transaction that is rolled back.
         self.is_bound = false;
         let Some(session) = &mut self.session else { return };
         if error.kind() == ErrorKind::Connect || session.roll_back().await.is_err() {
@@ -331,8 +345,8 @@ impl BatchWriter {
         }
     }
 
-    /// The error, or what is behind a stream that could not be moved on.
-    async fn explain(&self, error: Error) -> Error {
+    /// Returns the error, or the reason why the stream's position could not be changed.
+    async fn explain_stream_error(&self, error: Error) -> Error {
         let Some(session) = &self.session else { return error };
         match error.kind() {
             ErrorKind::Ledger => self.stream.explain(&session.connection.client, error).await,
@@ -340,7 +354,7 @@ impl BatchWriter {
         }
     }
 
-    /// Ends the session.
+    /// Ends the session. Returns the counts.
     pub(crate) async fn close(mut self) -> ApplyCounts {
         if let Some(session) = self.session.take() {
             session.connection.close().await;
@@ -350,37 +364,38 @@ impl BatchWriter {
 }
 
 impl WriterSettings {
-    /// The error for a transaction larger than a batch that deferred constraints refuse.
-    fn cannot_look_back(&self, batch: &EventBatch, error: Error) -> Error {
-        if !is_of_data(&error) {
+    /// Returns the error for a source transaction that spans batches and violates a deferred
+    /// constraint.
+    fn oversized_transaction_error(&self, batch: &EventBatch, error: Error) -> Error {
+        if !is_row_refusal(&error) {
             return error;
         }
         let end = batch.log.changes().last().map(|it| self.inputs.place(it.event_place));
         Error::new(error.kind(), "could not apply the transaction of the source that ends here")
             .at(end.unwrap_or_default())
             .hint(
-                "Which of its events is refused cannot be told, as it is larger than a batch. With \
-                 a larger `--batch-rows` or `--batch-bytes` it is looked for.",
+                "The transaction is larger than a batch, so the event at fault is unknown. \
+                 Raise `--batch-rows` or `--batch-bytes`, so that pgspate can find the event.",
             )
             .because(error)
     }
 }
 
-fn is_gone(error: Error) -> Error {
+fn spilled_transaction_error(error: Error) -> Error {
     error.hint(
-        "A transaction of the source was larger than a batch, and is not at hand any more: run the \
-         same command again.",
+        "A source transaction was larger than a batch and is no longer in memory. Run the same \
+         command again.",
     )
 }
 
-/// Whether the server refused what an event says, and might take others.
-fn is_of_data(error: &Error) -> bool {
+/// Checks whether the server refused the rows of an event, so that other events may succeed.
+fn is_row_refusal(error: &Error) -> bool {
     if error.kind() == ErrorKind::Connect {
         return false;
     }
-    // Input functions may raise anything, also an internal error. What COPY says of the row tells
-    // that from work of the server's own.
+    // Input functions may raise any error, even an internal one. The context line of COPY tells
+    // such an error from one of the server's own.
     let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
     let names_row = !context.is_empty();
-    error.sqlstate().is_some_and(|code| is_about_a_row(code, names_row))
+    error.sqlstate().is_some_and(|code| is_row_error_code(code, names_row))
 }

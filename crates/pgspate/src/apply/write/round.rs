@@ -1,9 +1,9 @@
-//! One round: what is left of some events, staged and written in the transaction that is open.
+//! Writes the folded rows of some events in the open transaction. One such pass is a round.
 //!
-//! Rows that go, go first, so that their unique values are free; but rows to which others may refer
-//! go last, when nobody does any more, so that no foreign key is violated or acts on rows that have
-//! moved on. Tables that are referred to come before those that refer. The statements and their
-//! order are the same wherever the rows are.
+//! Rows are deleted first, so that their unique values are free. Rows that other rows may reference
+//! are deleted last, so that no foreign key is violated or acts on rows that have moved on.
+//! Referenced tables are written before the tables that refer to them. The statements and their
+//! order are the same for staged rows and for parameters.
 
 use std::sync::Arc;
 
@@ -14,372 +14,422 @@ use crate::apply::batch::Prepared;
 use crate::apply::route::{ApplyTable, parents_first};
 use crate::apply::watch::ApplyWatch;
 use crate::apply::write::ApplyCounts;
-use crate::apply::write::statements::{RowSource, ApplyStatements};
-use crate::copy::fill;
-use crate::format::Mode;
+use crate::apply::write::statements::{ApplyStatements, RowSource};
+use crate::copy::temp_table;
+use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
 
-/// Up to so many rows are looked up one by one.
-const SMALL_ROWS: u64 = 1000;
+/// Up to this many rows, the planner is told to use indexes.
+const INDEX_LOOKUP_ROWS_MAX: u64 = 1000;
 
-/// A table and its rows.
+/// A table of a round, with its rows and statements.
 pub(super) struct RoundTable<'a> {
     pub(super) facts: &'a ApplyTable,
-    pub(super) prepared: &'a EncodedTable,
+    pub(super) encoded: &'a EncodedTable,
     statements: ApplyStatements<'a>,
 }
 
-/// The tables of a batch, those that are referred to first. `frees`: as in [`write`].
-pub(super) fn parts<'a>(
+/// Returns the tables of a round, referenced tables first. `reinserts`: as in [`write_tables`].
+pub(super) fn order_tables<'a>(
     tables: &'a [Arc<ApplyTable>],
-    prepared: &'a [EncodedTable],
+    encoded: &'a [EncodedTable],
     source: RowSource,
-    frees: bool,
+    reinserts: bool,
 ) -> Vec<RoundTable<'a>> {
-    let part = |prepared: &'a EncodedTable| {
-        let facts = &*tables[prepared.table];
-        let statements = ApplyStatements::new(facts, prepared, source, frees && facts.may_free());
-        RoundTable { facts, prepared, statements }
+    let round_table = |encoded: &'a EncodedTable| {
+        let facts = &*tables[encoded.table];
+        let statements =
+            ApplyStatements::new(facts, encoded, source, reinserts && facts.may_reinsert());
+        RoundTable { facts, encoded, statements }
     };
-    let facts: Vec<_> = prepared.iter().map(|it| &*tables[it.table]).collect();
-    let mut parts: Vec<_> =
-        parents_first(&facts).into_iter().zip(prepared.iter().map(part)).collect();
-    parts.sort_by_key(|(place, _)| *place);
-    parts.into_iter().map(|(_, part)| part).collect()
+    let facts: Vec<_> = encoded.iter().map(|it| &*tables[it.table]).collect();
+    let mut round_tables: Vec<_> =
+        parents_first(&facts).into_iter().zip(encoded.iter().map(round_table)).collect();
+    round_tables.sort_by_key(|(place, _)| *place);
+    round_tables.into_iter().map(|(_, round_table)| round_table).collect()
 }
 
 impl RoundTable<'_> {
-    pub(super) fn rows(&self) -> u64 {
-        self.prepared.goes + self.prepared.comes
+    /// Returns the number of staged rows.
+    pub(super) fn row_count(&self) -> u64 {
+        self.encoded.deletes + self.encoded.upserts
     }
 
-    /// Whether rows of a table without a key go first, so that their unique values are free; unless
-    /// others may refer to them, which would then be refused or go along.
-    fn goes_whole_first(&self) -> bool {
+    /// Checks whether rows of a table without a key are deleted first, which frees their unique
+    /// values. If other rows may refer to them, a foreign key would refuse or cascade the delete.
+    fn deletes_whole_rows_first(&self) -> bool {
         !self.facts.has_key() && self.facts.referrers.is_empty()
     }
 }
 
-/// A statement on the rows of a part.
+/// A statement on the rows of a table.
 pub(super) struct RoundStep {
-    /// Which part.
-    pub(super) part: usize,
+    /// The position of the table in the round.
+    pub(super) round_table: usize,
     pub(super) sql: String,
-    /// Completes "could not".
-    pub(super) what: String,
-    pub(super) does: StepAction,
+    /// Completes "could not" in messages.
+    pub(super) task: String,
+    pub(super) action: StepAction,
 }
 
-/// What a statement does, or asks.
+/// What a statement does, or what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepAction {
-    /// Fills in what staged rows have from elsewhere.
-    Complete,
-    /// Has rows go and come again.
-    Free,
+    /// Fills in the columns that staged rows take from elsewhere.
+    FillIn,
+    /// Stages rows to be deleted and inserted again, so that other rows can take their unique
+    /// values.
+    Reinsert,
     Delete,
-    /// Of a table without a key: rows that come and go again are not written.
-    Cancel,
-    /// Of a table without a key.
-    DeleteWhole,
+    /// Removes pairs of an inserted and a deleted row from the stage, for a table without a key.
+    CancelPairs,
+    /// Deletes whole rows of a table without a key.
+    DeleteWholeRows,
     Update,
     Insert,
-    /// Asks whether one key is staged twice.
+    /// Asks whether a key is staged twice.
     AskDuplicates,
     /// Asks whether a row takes a key that another row of the target has.
-    AskTakes,
-    /// Asks how many rows that are changed are not there.
+    AskKeyClaims,
+    /// Asks how many updated rows are missing in the target.
     AskMissing,
-    /// Asks whether rows that go only as their key changes would take others with them.
-    AskFollowers,
+    /// Asks whether deleting the old row of a changed key would cascade to other rows.
+    AskCascades,
 }
 
 impl StepAction {
-    /// Whether it asks for a value.
-    pub(super) fn asks(self) -> bool {
-        use StepAction::{AskDuplicates, AskFollowers, AskMissing, AskTakes};
-        matches!(self, AskDuplicates | AskTakes | AskMissing | AskFollowers)
+    /// Checks whether the statement returns a value.
+    pub(super) fn is_question(self) -> bool {
+        use StepAction::{AskCascades, AskDuplicates, AskKeyClaims, AskMissing};
+        matches!(self, AskDuplicates | AskKeyClaims | AskMissing | AskCascades)
     }
 }
 
-/// The statements on what is staged, in their order.
-pub(super) fn steps(parts: &[RoundTable<'_>]) -> Vec<RoundStep> {
-    let mut steps = StepList { parts, all: Vec::new() };
-    for (at, part) in parts.iter().enumerate().filter(|(_, part)| part.rows() > 0) {
-        steps.complete(at, part);
+/// Returns the statements of a round in their order.
+pub(super) fn round_steps(round_tables: &[RoundTable<'_>]) -> Vec<RoundStep> {
+    let mut steps = StepList { round_tables, steps: Vec::new() };
+    for (at, round_table) in
+        round_tables.iter().enumerate().filter(|(_, round_table)| round_table.row_count() > 0)
+    {
+        steps.add_fill_ins(at, round_table);
     }
-    let is_early = |part: &RoundTable<'_>| !part.facts.is_referenced || part.statements.frees();
-    for (at, part) in parts.iter().enumerate().rev() {
-        if is_early(part) {
-            steps.delete(at, part, true);
+    let is_early = |round_table: &RoundTable<'_>| {
+        !round_table.facts.is_referenced || round_table.statements.reinserts()
+    };
+    for (at, round_table) in round_tables.iter().enumerate().rev() {
+        if is_early(round_table) {
+            steps.add_delete(at, round_table, true);
         }
-        if part.goes_whole_first() {
-            steps.delete_whole(at, part);
+        if round_table.deletes_whole_rows_first() {
+            steps.add_delete_whole(at, round_table);
         }
     }
-    for (at, part) in parts.iter().enumerate() {
-        let inserts_first = part.facts.refers_to_itself() || !part.facts.has_key();
+    for (at, round_table) in round_tables.iter().enumerate() {
+        let inserts_first = round_table.facts.refers_to_itself() || !round_table.facts.has_key();
         if inserts_first {
-            steps.insert(at, part);
+            steps.add_insert(at, round_table);
         }
-        steps.update(at, part);
+        steps.add_update(at, round_table);
         if !inserts_first {
-            steps.insert(at, part);
+            steps.add_insert(at, round_table);
         }
-        if !part.goes_whole_first() {
-            steps.delete_whole(at, part);
+        if !round_table.deletes_whole_rows_first() {
+            steps.add_delete_whole(at, round_table);
         }
     }
-    for (at, part) in parts.iter().enumerate().rev() {
-        if !part.facts.is_referenced {
+    for (at, round_table) in round_tables.iter().enumerate().rev() {
+        if !round_table.facts.is_referenced {
             continue;
         }
-        if let (Some(sql), true) = (part.statements.takes_along(), part.prepared.has_left) {
-            steps.add(at, StepAction::AskFollowers, "look up what refers to @", sql);
+        if let (Some(sql), true) =
+            (round_table.statements.cascades(), round_table.encoded.has_moved_away)
+        {
+            steps.add(at, StepAction::AskCascades, "look up what refers to @", sql);
         }
-        steps.delete(at, part, false);
+        steps.add_delete(at, round_table, false);
     }
-    steps.all
+    steps.steps
 }
 
-/// Collects statements.
+/// Collects the statements of a round.
 struct StepList<'a> {
-    parts: &'a [RoundTable<'a>],
-    all: Vec<RoundStep>,
+    round_tables: &'a [RoundTable<'a>],
+    steps: Vec<RoundStep>,
 }
 
 impl StepList<'_> {
-    /// `what` has `@` for the table's name.
-    fn add(&mut self, part: usize, does: StepAction, what: &str, sql: String) {
-        let what = what.replace('@', &self.parts[part].facts.table.sql_name);
-        self.all.push(RoundStep { part, sql, what, does });
+    /// Adds a statement. `@` in `task` stands for the table's name.
+    fn add(&mut self, round_table: usize, action: StepAction, task: &str, sql: String) {
+        let task = task.replace('@', &self.round_tables[round_table].facts.table.sql_name);
+        self.steps.push(RoundStep { round_table, sql, task, action });
     }
 
-    /// Fills in what staged rows have from elsewhere, and counts those that have no row to change.
-    fn complete(&mut self, at: usize, part: &RoundTable<'_>) {
-        let (prepared, statements) = (part.prepared, &part.statements);
-        if !part.facts.has_key() {
-            self.cancel(at, part);
+    /// Adds statements that fill in columns of staged rows, and that check and count keys.
+    fn add_fill_ins(&mut self, at: usize, round_table: &RoundTable<'_>) {
+        let (encoded, statements) = (round_table.encoded, &round_table.statements);
+        if !round_table.facts.has_key() {
+            self.add_cancel(at, round_table);
             return;
         }
-        if prepared.has_takes {
-            let what = "look up keys of @ that change hands";
-            self.add(at, StepAction::AskTakes, what, statements.takes());
-            self.add(at, StepAction::Complete, what, statements.forget_takes());
+        if encoded.has_key_claims {
+            let task = "look up exchanged keys of @";
+            self.add(at, StepAction::AskKeyClaims, task, statements.key_conflicts());
+            self.add(at, StepAction::FillIn, task, statements.forget_key_claims());
         }
-        if prepared.is_loose && part.rows() > 1 {
-            let sql = statements.duplicates();
+        if encoded.may_repeat_keys && round_table.row_count() > 1 {
+            let sql = statements.duplicate_keys();
             self.add(at, StepAction::AskDuplicates, "compare the keys of staged rows of @", sql);
         }
-        if prepared.has_moves {
-            let what = "look up rows of @ whose key changes";
-            self.add(at, StepAction::Complete, what, statements.fill_moves());
+        if encoded.has_moved_rows {
+            let task = "look up rows of @ whose key changes";
+            self.add(at, StepAction::FillIn, task, statements.fill_moved_rows());
         }
-        if prepared.has_fresh {
-            self.add(at, StepAction::Complete, "fill in defaults of @", statements.fill_fresh());
+        if encoded.has_defaults {
+            self.add(at, StepAction::FillIn, "fill in defaults of @", statements.fill_defaults());
         }
-        if prepared.has_changes {
-            let what = "look up rows of @ that are updated";
-            self.add(at, StepAction::AskMissing, what, statements.missing());
+        if encoded.has_updates {
+            let task = "look up rows of @ that are updated";
+            self.add(at, StepAction::AskMissing, task, statements.missing_rows());
         }
-        let what = "look up rows of @ whose unique values change hands";
-        for sql in statements.free() {
-            self.add(at, StepAction::Free, what, sql);
+        let task = "look up rows of @ that exchange unique values";
+        for sql in statements.reinsert_sql() {
+            self.add(at, StepAction::Reinsert, task, sql);
         }
     }
 
-    /// Takes rows of a table without a key out of the stage that come and go again.
-    fn cancel(&mut self, at: usize, part: &RoundTable<'_>) {
-        let (prepared, statements) = (part.prepared, &part.statements);
-        if prepared.goes == 0 || prepared.comes == 0 {
+    /// Adds the statements that remove pairs of inserted and deleted rows of a table without a key.
+    fn add_cancel(&mut self, at: usize, round_table: &RoundTable<'_>) {
+        let (encoded, statements) = (round_table.encoded, &round_table.statements);
+        if encoded.deletes == 0 || encoded.upserts == 0 {
             return;
         }
-        if let Some(sql) = statements.fill_whole() {
-            self.add(at, StepAction::Complete, "fill in defaults of @", sql);
+        if let Some(sql) = statements.fill_whole_rows() {
+            self.add(at, StepAction::FillIn, "fill in defaults of @", sql);
         }
-        self.add(at, StepAction::Cancel, "compare staged rows of @", statements.cancel());
+        self.add(
+            at,
+            StepAction::CancelPairs,
+            "compare staged rows of @",
+            statements.cancel_pairs(),
+        );
     }
 
-    fn delete_whole(&mut self, at: usize, part: &RoundTable<'_>) {
-        if part.prepared.goes > 0 && !part.facts.has_key() {
-            self.add(at, StepAction::DeleteWhole, "delete rows of @", part.statements.delete_whole());
+    fn add_delete_whole(&mut self, at: usize, round_table: &RoundTable<'_>) {
+        if round_table.encoded.deletes > 0 && !round_table.facts.has_key() {
+            self.add(
+                at,
+                StepAction::DeleteWholeRows,
+                "delete rows of @",
+                round_table.statements.delete_whole_rows(),
+            );
         }
     }
 
-    fn delete(&mut self, at: usize, part: &RoundTable<'_>, is_early: bool) {
-        let may_be = part.prepared.goes > 0 || (is_early && part.statements.frees());
-        if may_be && part.facts.has_key() {
-            self.add(at, StepAction::Delete, "delete rows of @", part.statements.delete(is_early));
+    fn add_delete(&mut self, at: usize, round_table: &RoundTable<'_>, is_early: bool) {
+        let may_be =
+            round_table.encoded.deletes > 0 || (is_early && round_table.statements.reinserts());
+        if may_be && round_table.facts.has_key() {
+            self.add(
+                at,
+                StepAction::Delete,
+                "delete rows of @",
+                round_table.statements.delete(is_early),
+            );
         }
     }
 
-    fn update(&mut self, at: usize, part: &RoundTable<'_>) {
-        let is_empty = part.prepared.truncates || !part.facts.has_key();
-        if part.prepared.comes > 0
+    fn add_update(&mut self, at: usize, round_table: &RoundTable<'_>) {
+        let is_empty = round_table.encoded.truncates || !round_table.facts.has_key();
+        if round_table.encoded.upserts > 0
             && !is_empty
-            && let Some(sql) = part.statements.update()
+            && let Some(sql) = round_table.statements.update()
         {
             self.add(at, StepAction::Update, "update rows of @", sql);
         }
     }
 
-    fn insert(&mut self, at: usize, part: &RoundTable<'_>) {
-        if part.prepared.comes > 0 {
-            self.add(at, StepAction::Insert, "insert rows into @", part.statements.insert());
+    fn add_insert(&mut self, at: usize, round_table: &RoundTable<'_>) {
+        if round_table.encoded.upserts > 0 {
+            self.add(at, StepAction::Insert, "insert rows into @", round_table.statements.insert());
         }
     }
 }
 
-/// Adds what a statement did: the rows that it wrote, or the number that it was asked for.
-pub(super) fn count(step: &RoundStep, part: &RoundTable<'_>, rows: u64, counts: &mut ApplyCounts) {
-    match step.does {
+/// Adds a statement's result: the rows that it wrote, or the number that it asked for.
+pub(super) fn count_step(
+    step: &RoundStep,
+    round_table: &RoundTable<'_>,
+    rows: u64,
+    counts: &mut ApplyCounts,
+) {
+    match step.action {
         StepAction::Delete => counts.deleted += rows,
-        StepAction::DeleteWhole => {
+        StepAction::DeleteWholeRows => {
             counts.deleted += rows;
-            counts.missing += part.prepared.goes.saturating_sub(rows);
+            counts.missing += round_table.encoded.deletes.saturating_sub(rows);
         }
-        StepAction::Cancel => counts.cancelled += rows / 2,
+        StepAction::CancelPairs => counts.cancelled_pairs += rows / 2,
         StepAction::Update => counts.updated += rows,
         StepAction::Insert => counts.inserted += rows,
         StepAction::AskMissing => counts.missing += rows,
-        StepAction::Free => {
+        StepAction::Reinsert => {
             counts.updated += rows;
-            counts.freed += rows;
+            counts.reinserted += rows;
         }
-        StepAction::Complete | StepAction::AskDuplicates | StepAction::AskTakes | StepAction::AskFollowers => {}
+        StepAction::FillIn
+        | StepAction::AskDuplicates
+        | StepAction::AskKeyClaims
+        | StepAction::AskCascades => {}
     }
 }
 
-/// Writes what is prepared. `frees`: rows to which nothing refers go early, also where keys could
-/// refer to them, and go and come again if they are to have unique values that others have, as no
-/// statement could exchange these. What it did.
-pub(super) async fn write(
+/// Writes the rows of a round, and returns counts. With `reinserts`, unreferenced rows are deleted
+/// early even if foreign keys exist. Rows whose new unique values another row has are deleted and
+/// inserted again, as no single statement could exchange the values.
+pub(super) async fn write_tables(
     session: &mut WriterSession,
     tables: &[Arc<ApplyTable>],
-    prepared: &[EncodedTable],
-    frees: bool,
+    encoded: &[EncodedTable],
+    reinserts: bool,
     watch: &ApplyWatch,
 ) -> Result<ApplyCounts> {
-    let parts = parts(tables, prepared, RowSource::Stage, frees);
-    if let Some(part) = parts.iter().find(|part| part.prepared.has_clash) {
-        return Err(taken(&part.facts.table.sql_name));
+    let round_tables = order_tables(tables, encoded, RowSource::Stage, reinserts);
+    if let Some(round_table) =
+        round_tables.iter().find(|round_table| round_table.encoded.has_key_conflict)
+    {
+        return Err(taken_key_error(&round_table.facts.table.sql_name));
     }
-    let searches = |part: &RoundTable<'_>| !part.facts.has_key() && part.prepared.goes > 0;
-    let is_small = parts.iter().map(RoundTable::rows).sum::<u64>() <= SMALL_ROWS;
-    session.plan_for(is_small && !parts.iter().any(searches)).await?;
+    let searches = |round_table: &RoundTable<'_>| {
+        !round_table.facts.has_key() && round_table.encoded.deletes > 0
+    };
+    let is_small = round_tables.iter().map(RoundTable::rows).sum::<u64>() <= INDEX_LOOKUP_ROWS_MAX;
+    session.set_planning(is_small && !round_tables.iter().any(searches)).await?;
     let mut counts = ApplyCounts::default();
-    truncate(session, &parts, &mut counts).await?;
-    for part in &parts {
-        counts.missing += part.prepared.missing;
-        if part.rows() > 0 {
-            stage(session, part).await?;
+    truncate_tables(session, &round_tables, &mut counts).await?;
+    for round_table in &round_tables {
+        counts.missing += round_table.encoded.missing;
+        if round_table.row_count() > 0 {
+            stage_rows(session, round_table).await?;
         }
     }
-    let mut steps = steps(&parts).into_iter().peekable();
+    let mut steps = round_steps(&round_tables).into_iter().peekable();
     while let Some(step) = steps.next() {
         if steps.peek().is_none() {
             watch.near_end_of_batch();
         }
-        run(session, &step, &parts[step.part], &mut counts).await?;
+        run_step(session, &step, &round_tables[step.round_table], &mut counts).await?;
     }
-    // These were updates, whatever they took.
-    counts.deleted -= counts.freed;
-    counts.inserted -= counts.freed;
-    counts.freed = 0;
-    // Rows that came and went have not been looked for, nor written.
-    counts.missing -= counts.cancelled;
-    counts.inserted += counts.cancelled;
-    counts.deleted += counts.cancelled;
-    counts.cancelled = 0;
+    // Re-inserted rows count as updates.
+    counts.deleted -= counts.reinserted;
+    counts.inserted -= counts.reinserted;
+    counts.reinserted = 0;
+    // Cancelled pairs were neither looked up nor written.
+    counts.missing -= counts.cancelled_pairs;
+    counts.inserted += counts.cancelled_pairs;
+    counts.deleted += counts.cancelled_pairs;
+    counts.cancelled_pairs = 0;
     Ok(counts)
 }
 
-async fn run(
+/// Runs a statement of a round and counts its result.
+async fn run_step(
     session: &mut WriterSession,
     step: &RoundStep,
-    part: &RoundTable<'_>,
+    round_table: &RoundTable<'_>,
     counts: &mut ApplyCounts,
 ) -> Result<()> {
-    let name = &part.facts.table.sql_name;
-    let rows = match step.does {
-        StepAction::AskDuplicates if session.ask::<bool>(&step.sql, &step.what).await? => {
-            return Err(same_key(name));
+    let name = &round_table.facts.table.sql_name;
+    let rows = match step.action {
+        StepAction::AskDuplicates if session.query_value::<bool>(&step.sql, &step.task).await? => {
+            return Err(same_key_error(name));
         }
-        StepAction::AskTakes if session.ask::<bool>(&step.sql, &step.what).await? => {
-            return Err(taken(name));
+        StepAction::AskKeyClaims if session.query_value::<bool>(&step.sql, &step.task).await? => {
+            return Err(taken_key_error(name));
         }
-        StepAction::AskFollowers if session.ask::<bool>(&step.sql, &step.what).await? => {
-            return Err(followed(name));
+        StepAction::AskCascades if session.query_value::<bool>(&step.sql, &step.task).await? => {
+            return Err(cascade_error(name));
         }
-        StepAction::AskDuplicates | StepAction::AskTakes | StepAction::AskFollowers => 0,
-        StepAction::AskMissing => session.ask::<i64>(&step.sql, &step.what).await?.unsigned_abs(),
-        _ => session.execute(&step.sql, &step.what).await?,
+        StepAction::AskDuplicates | StepAction::AskKeyClaims | StepAction::AskCascades => 0,
+        StepAction::AskMissing => {
+            session.query_value::<i64>(&step.sql, &step.task).await?.unsigned_abs()
+        }
+        _ => session.execute(&step.sql, &step.task).await?,
     };
-    count(step, part, rows, counts);
+    count_step(step, round_table, rows, counts);
     Ok(())
 }
 
-/// Gives the one row that is prepared its other key where it is, as a statement of the source did.
-/// Whether it was there, and could be.
+/// Updates the key of the only staged row in place, as the source's statement did. Returns false if
+/// the row is missing or its key cannot be set.
 pub(super) async fn move_row(
     session: &mut WriterSession,
     facts: &ApplyTable,
-    prepared: &EncodedTable,
+    encoded: &EncodedTable,
 ) -> Result<bool> {
-    let statements = ApplyStatements::new(facts, prepared, RowSource::Stage, false);
-    let part = RoundTable { facts, prepared, statements };
-    let Some(sql) = part.statements.move_row() else { return Ok(false) };
-    session.plan_for(true).await?;
-    stage(session, &part).await?;
-    let what = format!("update the key of a row of {}", facts.table.sql_name);
-    Ok(session.execute(&sql, &what).await? == 1)
+    let statements = ApplyStatements::new(facts, encoded, RowSource::Stage, false);
+    let round_table = RoundTable { facts, encoded, statements };
+    let Some(sql) = round_table.statements.move_row() else { return Ok(false) };
+    session.set_planning(true).await?;
+    stage_rows(session, &round_table).await?;
+    let task = format!("update the key of a row of {}", facts.table.sql_name);
+    Ok(session.execute(&sql, &task).await? == 1)
 }
 
-async fn truncate(session: &WriterSession, parts: &[RoundTable<'_>], counts: &mut ApplyCounts) -> Result<()> {
-    let emptied = parts.iter().filter(|part| part.prepared.truncates);
-    let names: Vec<_> = emptied.map(|part| part.facts.itself()).collect();
+/// Truncates the tables that the events truncate.
+async fn truncate_tables(
+    session: &WriterSession,
+    round_tables: &[RoundTable<'_>],
+    counts: &mut ApplyCounts,
+) -> Result<()> {
+    let emptied = round_tables.iter().filter(|round_table| round_table.encoded.truncates);
+    let names: Vec<_> =
+        emptied.map(|round_table| round_table.facts.sql_without_children()).collect();
     if names.is_empty() {
         return Ok(());
     }
     counts.truncated += names.len() as u64;
-    // All at once, as foreign keys among them ask for.
+    // One statement for all tables, because foreign keys among them require that.
     let names = names.join(", ");
     session.run(&format!("truncate {names}"), &format!("truncate {names}")).await
 }
 
-async fn stage(session: &mut WriterSession, part: &RoundTable<'_>) -> Result<()> {
-    session.stage(part.facts).await?;
-    let encoded = &part.prepared.encoded;
-    let (binary_rows, text_rows) = (encoded.binary_rows, encoded.text_rows.len() as u64);
-    let name = &part.facts.table.sql_name;
+/// Copies the rows of a table into its stage.
+async fn stage_rows(session: &mut WriterSession, round_table: &RoundTable<'_>) -> Result<()> {
+    session.ensure_stage(round_table.facts).await?;
+    let copy_data = &round_table.encoded.copy_data;
+    let (binary_rows, text_rows) = (copy_data.binary_rows, copy_data.text_rows.len() as u64);
+    let name = &round_table.facts.table.sql_name;
     let failed = |error: Error| {
         let kind = error.kind();
         Error::new(kind, format!("could not stage rows for {name}")).because(error)
     };
-    let staged = session.staged(part.facts.table.oid, binary_rows + text_rows);
+    let staged = session.stage_for_rows(round_table.facts.table.oid, binary_rows + text_rows);
     let Some(staged) = staged else { return Err(Error::new(ErrorKind::Bug, "there is no stage")) };
     let (binary, text) = (staged.binary.clone(), staged.text.clone());
     let connection = &session.connection;
     for (mode, statement, rows, count) in [
-        (Mode::Binary, &binary, &encoded.binary, binary_rows),
-        (Mode::Text, &text, &encoded.text, text_rows),
+        (EncodeMode::Binary, &binary, &copy_data.binary, binary_rows),
+        (EncodeMode::Text, &text, &copy_data.text, text_rows),
     ] {
         if count > 0 {
-            fill::copy(connection, statement, mode, rows, count).await.map_err(failed)?;
+            temp_table::copy_rows(connection, statement, mode, rows, count)
+                .await
+                .map_err(failed)?;
         }
     }
     Ok(())
 }
 
-/// Two keys that are spelled differently are one to the server: their events are to be applied one
-/// after the other.
-fn same_key(name: &str) -> Error {
-    Error::new(ErrorKind::Server, format!("two spellings of one key of {name}"))
+/// Returns the error if one key is staged in two spellings. The events must be applied one after
+/// the other.
+fn same_key_error(name: &str) -> Error {
+    Error::new(ErrorKind::Server, format!("one key of {name} comes in two spellings"))
         .with_sqlstate(SqlState::CARDINALITY_VIOLATION)
 }
 
-/// A row comes to a key that another row has, and no transaction says when that one leaves it.
-fn taken(name: &str) -> Error {
+/// Returns the error if a row takes the key of another row, and no transaction tells when that row
+/// gives it up.
+fn taken_key_error(name: &str) -> Error {
     let message = format!(
         "a row of {name} gets the key of another row, and the stream does not say where its \
          transaction ends"
@@ -390,8 +440,8 @@ fn taken(name: &str) -> Error {
     )
 }
 
-/// Rows are not deleted which others follow, where it is only their key that changes.
-fn followed(name: &str) -> Error {
+/// Returns the error if changing a key by delete and insert would cascade to other rows.
+fn cascade_error(name: &str) -> Error {
     let message = format!(
         "rows still refer to a row of {name} whose key changes, and their foreign key would delete \
          or change them with it"

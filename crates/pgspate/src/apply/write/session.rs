@@ -1,4 +1,4 @@
-//! The writer's session: its stages, its statements, its transaction.
+//! The writer's session with its stages, prepared statements and transaction.
 
 use std::collections::HashMap;
 
@@ -8,81 +8,84 @@ use super::WriterSettings;
 use crate::Result;
 use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
-use crate::stage::{TEMP_BUFFERS, pin};
+use crate::stage::{TEMP_BUFFERS, planner};
 use pgspate_target::connect::Connection;
-use pgspate_target::use_users_path;
+use pgspate_target::users_path_sql;
 
-/// Whatever the statistics say, a few rows are looked up in an index, one by one. A plan made so is
-/// not left for later batches, as statements of larger ones are not kept.
-const BY_INDEX: &str = "\
+/// Makes the planner look up a few rows by index, whatever the statistics say. Larger batches never
+/// reuse such a plan, as their statements are not kept.
+const PLAN_BY_INDEX: &str = "\
 set local jit = off; set local enable_nestloop = on; set local enable_hashjoin = off; \
 set local enable_mergejoin = off; set local enable_seqscan = off";
 
-/// What is kept is planned once.
+/// Kept statements are planned once.
 const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
 
-/// The stage of a table.
-pub(super) struct StageTable {
+/// The stage of a target table: a temporary table for the rows of a batch.
+pub(super) struct BatchStage {
     pub(super) binary: Statement,
     pub(super) text: Statement,
     version: u32,
-    clear: String,
+    sql_name: String,
     rows: u64,
-    made: StageScope,
+    scope: StageScope,
 }
 
-/// With what a stage is gone if that is rolled back.
+/// The scope whose rollback drops a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum StageScope {
-    /// With the session only.
-    Outside,
-    InTransaction,
-    /// In the first savepoint, or in one within that.
-    InSavepoint(u8),
+    /// Only the end of the session drops the stage.
+    WithSession,
+    WithTransaction,
+    /// The first savepoint, or a savepoint nested within it.
+    WithSavepoint(u8),
 }
 
 impl StageScope {
-    /// One further out.
-    fn outside(self) -> StageScope {
+    /// Returns the enclosing scope.
+    fn enclosing(self) -> StageScope {
         match self {
-            StageScope::InSavepoint(depth) if depth > 1 => StageScope::InSavepoint(depth - 1),
-            StageScope::InSavepoint(_) | StageScope::InTransaction => StageScope::InTransaction,
-            StageScope::Outside => StageScope::Outside,
+            StageScope::WithSavepoint(depth) if depth > 1 => StageScope::WithSavepoint(depth - 1),
+            StageScope::WithSavepoint(_) | StageScope::WithTransaction => {
+                StageScope::WithTransaction
+            }
+            StageScope::WithSession => StageScope::WithSession,
         }
     }
 
-    /// In a savepoint that is set there.
-    fn inside(self) -> StageScope {
+    /// Returns the scope of a savepoint that is set in this scope.
+    fn nested(self) -> StageScope {
         match self {
-            StageScope::InSavepoint(depth) => StageScope::InSavepoint(depth + 1),
-            StageScope::InTransaction | StageScope::Outside => StageScope::InSavepoint(1),
+            StageScope::WithSavepoint(depth) => StageScope::WithSavepoint(depth + 1),
+            StageScope::WithTransaction | StageScope::WithSession => StageScope::WithSavepoint(1),
         }
     }
 }
 
-// The name means the last one that is set.
+// A repeated name means the savepoint that was set last.
 const SAVEPOINT: &str = "savepoint pgspate_apply";
-const KEEP: &str = "release savepoint pgspate_apply";
-const BACK: &str = "rollback to savepoint pgspate_apply; release savepoint pgspate_apply";
+const RELEASE_SAVEPOINT: &str = "release savepoint pgspate_apply";
+const ROLLBACK_TO_SAVEPOINT: &str =
+    "rollback to savepoint pgspate_apply; release savepoint pgspate_apply";
 
-/// A session with the target.
+/// The session that writes to the target.
 pub(super) struct WriterSession {
     pub(super) connection: Connection,
     pub(super) in_transaction: bool,
-    /// By the tables' oids.
-    stages: HashMap<u32, StageTable>,
-    /// Statements of small batches, by their text.
-    kept: HashMap<String, Statement>,
-    /// What a stage would be made in now.
-    inside: StageScope,
+    /// Stages by the tables' OIDs.
+    stages: HashMap<u32, BatchStage>,
+    /// Prepared statements of small batches, by their text.
+    statements: HashMap<String, Statement>,
+    /// The scope in which a stage would be created now.
+    scope: StageScope,
     lock_timeout: i32,
-    is_small: bool,
-    /// Rows may be parameters of statements.
-    pub(super) takes_parameters: bool,
+    plans_by_index: bool,
+    /// Whether rows may be sent as parameters of statements.
+    pub(super) may_use_parameters: bool,
 }
 
-/// At most so many statements are kept: a table has about five for each set of columns.
-const KEPT_MAX: usize = 500;
+/// The most prepared statements to keep. A table has about five for each set of columns.
+const STATEMENTS_MAX: usize = 500;
 
 impl WriterSession {
     pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
@@ -91,29 +94,29 @@ impl WriterSession {
             connection,
             in_transaction: false,
             stages: HashMap::new(),
-            kept: HashMap::new(),
-            inside: StageScope::Outside,
+            statements: HashMap::new(),
+            scope: StageScope::WithSession,
             lock_timeout: settings.limits.lock_timeout_millis(),
-            is_small: false,
-            takes_parameters: true,
+            plans_by_index: false,
+            may_use_parameters: true,
         };
         let sql = format!(
             "{}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}",
             settings.limits.session_sql(),
-            BY_INDEX.replace("set local", "set")
+            PLAN_BY_INDEX.replace("set local", "set")
         );
         session.run(&sql, "set up the session").await?;
-        // A source forgets what it was told is applied: that must be on the disk.
+        // The source discards events that are reported as applied. So commits must reach the disk.
         let durable = "select set_config('synchronous_commit', 'on', false) \
                        where current_setting('synchronous_commit') = 'off'";
         session.run(durable, "set up the session").await?;
         Ok(session)
     }
 
-    /// Runs statements without rows.
-    pub(super) async fn run(&self, sql: &str, what: &str) -> Result<()> {
+    /// Runs statements without rows. `task` completes "could not".
+    pub(super) async fn run(&self, sql: &str, task: &str) -> Result<()> {
         let done = self.connection.client.batch_execute(sql).await;
-        done.map_err(|error| self.connection.explain(format!("could not {what}"), error))
+        done.map_err(|error| self.connection.explain(format!("could not {task}"), error))
     }
 
     /// Begins a transaction, unless one is open.
@@ -121,126 +124,135 @@ impl WriterSession {
         if self.in_transaction {
             return Ok(());
         }
-        self.run(&self.begins(), "begin to apply").await?;
+        self.run(&self.begin_sql(), "begin a transaction").await?;
         self.in_transaction = true;
-        self.inside = StageScope::InTransaction;
+        self.scope = StageScope::WithTransaction;
         Ok(())
     }
 
-    /// What begins a transaction: triggers are run under the user's search path.
-    pub(super) fn begins(&self) -> String {
+    /// Returns the SQL that begins a transaction. Triggers run under the user's search path.
+    pub(super) fn begin_sql(&self) -> String {
         format!(
             "begin isolation level read committed; set local lock_timeout = {}; \
              set constraints all deferred; {}",
             self.lock_timeout,
-            use_users_path(true)
+            users_path_sql(true)
         )
     }
 
-    /// Sets a savepoint, within the one that is set, if any.
+    /// Sets a savepoint, nested within the current one if there is one.
     pub(super) async fn set_savepoint(&mut self) -> Result<()> {
         self.run(SAVEPOINT, "set a savepoint").await?;
-        self.inside = self.inside.inside();
+        self.scope = self.scope.nested();
         Ok(())
     }
 
-    /// Keeps what was done since the last savepoint.
-    pub(super) async fn release(&mut self) -> Result<()> {
-        self.run(KEEP, "release a savepoint").await?;
-        self.keep(self.inside.outside());
+    /// Keeps the work since the last savepoint.
+    pub(super) async fn release_savepoint(&mut self) -> Result<()> {
+        self.run(RELEASE_SAVEPOINT, "release a savepoint").await?;
+        self.widen_stage_scopes(self.scope.enclosing());
         Ok(())
     }
 
-    /// Undoes what was done since the last savepoint.
-    pub(super) async fn go_back(&mut self) -> Result<()> {
-        self.run(BACK, "go back to a savepoint").await?;
-        self.forget(self.inside.outside());
+    /// Undoes the work since the last savepoint.
+    pub(super) async fn roll_back_to_savepoint(&mut self) -> Result<()> {
+        self.run(ROLLBACK_TO_SAVEPOINT, "roll back to a savepoint").await?;
+        self.forget_stages_within(self.scope.enclosing());
         Ok(())
     }
 
-    /// Stages are now as if made there.
-    fn keep(&mut self, there: StageScope) {
-        self.stages.values_mut().for_each(|staged| staged.made = staged.made.min(there));
-        self.inside = there;
+    /// Moves the stages of inner scopes to the scope `there`.
+    fn widen_stage_scopes(&mut self, there: StageScope) {
+        self.stages.values_mut().for_each(|staged| staged.scope = staged.scope.min(there));
+        self.scope = there;
     }
 
-    /// Forgets the stages that were made further inside, and the statements that use them.
-    fn forget(&mut self, there: StageScope) {
-        let gone = self.stages.extract_if(|_, staged| staged.made > there);
-        let gone: Vec<_> = gone.map(|(_, staged)| staged.clear).collect();
-        self.kept.retain(|sql, _| !gone.iter().any(|stage| sql.contains(stage)));
-        self.inside = there;
+    /// Forgets the stages of inner scopes, and the statements that use them.
+    fn forget_stages_within(&mut self, there: StageScope) {
+        let gone = self.stages.extract_if(|_, staged| staged.scope > there);
+        let gone: Vec<_> = gone.map(|(_, staged)| staged.sql_name).collect();
+        self.statements.retain(|sql, _| !gone.iter().any(|stage| sql.contains(stage)));
+        self.scope = there;
     }
 
     pub(super) async fn commit(&mut self) -> Result<()> {
         self.run("commit", "commit").await?;
         self.in_transaction = false;
-        self.keep(StageScope::Outside);
+        self.widen_stage_scopes(StageScope::WithSession);
         self.stages.values_mut().for_each(|staged| staged.rows = 0);
         Ok(())
     }
 
-    /// Rolls back what is open. An error: the session is of no use any more.
+    /// Rolls back the open transaction. After an error the session cannot be used any more.
     pub(super) async fn roll_back(&mut self) -> Result<()> {
-        self.forget(StageScope::Outside);
+        self.forget_stages_within(StageScope::WithSession);
         self.in_transaction = false;
         self.stages.values_mut().for_each(|staged| staged.rows = 0);
         self.run("rollback", "roll back").await
     }
 
-    /// Says how statements to come are planned: for a few rows, or for many.
-    pub(super) async fn plan_for(&mut self, is_small: bool) -> Result<()> {
-        self.is_small = is_small;
-        let settings = if is_small { BY_INDEX } else { pin::SETTINGS };
-        self.run(settings, "set how to plan").await
+    /// Sets how the next statements are planned: for a few rows, or for many.
+    pub(super) async fn set_planning(&mut self, plans_by_index: bool) -> Result<()> {
+        self.plans_by_index = plans_by_index;
+        let settings = if plans_by_index { PLAN_BY_INDEX } else { planner::SETTINGS };
+        self.run(settings, "set planner options").await
     }
 
-    /// The table's stage, made at first need.
-    pub(super) async fn stage(&mut self, facts: &ApplyTable) -> Result<()> {
+    /// Creates the table's stage if it does not exist.
+    pub(super) async fn ensure_stage(&mut self, facts: &ApplyTable) -> Result<()> {
         let oid = facts.table.oid;
         if self.stages.get(&oid).is_some_and(|staged| staged.version == facts.version) {
             return Ok(());
         }
-        let what = "make a temporary table to stage rows in";
-        self.run(&statements::make_stage(facts), what).await?;
+        let task = "make a temporary table to stage rows in";
+        self.run(&statements::make_stage(facts), task).await?;
         let client = &self.connection.client;
         let explain = |error| self.connection.explain("could not prepare to stage rows", error);
-        let binary = client.prepare(&statements::copy(facts, "binary")).await.map_err(explain)?;
-        let text = client.prepare(&statements::copy(facts, "text")).await.map_err(explain)?;
-        let clear = format!("pg_temp.{}", statements::stage_name(facts));
-        let staged =
-            StageTable { binary, text, version: facts.version, clear, rows: 0, made: self.inside };
+        let binary =
+            client.prepare(&statements::copy_into_stage(facts, "binary")).await.map_err(explain)?;
+        let text =
+            client.prepare(&statements::copy_into_stage(facts, "text")).await.map_err(explain)?;
+        let sql_name = format!("pg_temp.{}", statements::stage_name(facts));
+        let staged = BatchStage {
+            binary,
+            text,
+            version: facts.version,
+            sql_name,
+            rows: 0,
+            scope: self.scope,
+        };
         self.stages.insert(oid, staged);
         Ok(())
     }
 
-    /// The table's stage, to which so many rows go.
-    pub(super) fn staged(&mut self, oid: u32, rows: u64) -> Option<&StageTable> {
+    /// Returns the table's stage, to which `rows` rows will be copied.
+    pub(super) fn stage_for_rows(&mut self, oid: u32, rows: u64) -> Option<&BatchStage> {
         let staged = self.stages.get_mut(&oid)?;
         staged.rows += rows;
         Some(staged)
     }
 
-    /// Empties all stages, for what comes in the same transaction.
+    /// Empties all stages for the next rows of the same transaction.
     pub(super) async fn clear_stages(&mut self) -> Result<()> {
         let mut sql = String::new();
         for staged in self.stages.values_mut().filter(|staged| staged.rows > 0) {
-            // A truncated table is a new file, for which the catalog has to change.
+            // TRUNCATE gives the table a new file and changes the catalog, so it pays for many rows
+            // only.
             let verb = if staged.rows > 10_000 { "truncate" } else { "delete from" };
-            sql += &format!("{verb} {};", staged.clear);
+            sql += &format!("{verb} {};", staged.sql_name);
             staged.rows = 0;
         }
         self.run(&sql, "empty the stage").await
     }
 
-    /// Runs a statement; the rows that it wrote.
-    pub(super) async fn execute(&mut self, sql: &str, what: &str) -> Result<u64> {
+    /// Runs a statement. Returns the number of rows written.
+    pub(super) async fn execute(&mut self, sql: &str, task: &str) -> Result<u64> {
         let failed = |this: &WriterSession, error| {
-            Err(this.connection.explain(format!("could not {what}"), error))
+            Err(this.connection.explain(format!("could not {task}"), error))
         };
-        if !self.is_small {
+        if !self.plans_by_index {
             let client = &self.connection.client;
-            if let Err(error) = pin::allow_nested_loop(client, sql).await {
+            if let Err(error) = planner::allow_nested_loop(client, sql).await {
                 return failed(self, error);
             }
             return match client.execute(sql, &[]).await {
@@ -248,36 +260,36 @@ impl WriterSession {
                 Err(error) => failed(self, error),
             };
         }
-        let statement = self.prepare(sql, what).await?;
+        let statement = self.prepare(sql, task).await?;
         match self.connection.client.execute(&statement, &[]).await {
             Ok(rows) => Ok(rows),
             Err(error) => failed(self, error),
         }
     }
 
-    /// A statement of small batches, which is prepared once.
-    pub(super) async fn prepare(&mut self, sql: &str, what: &str) -> Result<Statement> {
-        if let Some(statement) = self.kept.get(sql) {
+    /// Prepares a statement of small batches once.
+    pub(super) async fn prepare(&mut self, sql: &str, task: &str) -> Result<Statement> {
+        if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
         let prepared = self.connection.client.prepare(sql).await;
         let statement = prepared
-            .map_err(|error| self.connection.explain(format!("could not {what}"), error))?;
-        if self.kept.len() < KEPT_MAX {
-            self.kept.insert(sql.to_owned(), statement.clone());
+            .map_err(|error| self.connection.explain(format!("could not {task}"), error))?;
+        if self.statements.len() < STATEMENTS_MAX {
+            self.statements.insert(sql.to_owned(), statement.clone());
         }
         Ok(statement)
     }
 
-    /// The first value of a query.
-    pub(super) async fn ask<T>(&mut self, sql: &str, what: &str) -> Result<T>
+    /// Returns the first value of a query.
+    pub(super) async fn query_value<T>(&mut self, sql: &str, task: &str) -> Result<T>
     where
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {
         let client = &self.connection.client;
-        let explain = |error| self.connection.explain(format!("could not {what}"), error);
-        if !self.is_small {
-            pin::allow_nested_loop(client, sql).await.map_err(explain)?;
+        let explain = |error| self.connection.explain(format!("could not {task}"), error);
+        if !self.plans_by_index {
+            planner::allow_nested_loop(client, sql).await.map_err(explain)?;
         }
         let row = client.query_one(sql, &[]).await.map_err(explain)?;
         row.try_get(0).map_err(explain)

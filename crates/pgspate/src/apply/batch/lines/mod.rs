@@ -1,62 +1,62 @@
-//! Records of inputs, lines and rows of Parquet files, to events.
+//! Decodes records of files, which are lines or rows of Parquet files, into events.
 
-mod format;
-mod pairs;
-mod rows;
+mod parquet_rows;
+mod pending_delete;
+mod record_format;
 
 use super::{BatchBuilder, SourceFeed};
 use crate::Result;
-use crate::apply::inputs::{InputPiece, InputLine, LinePosition, LineSource, LineSplitter};
-use format::Reading;
-use pairs::Pairing;
+use crate::apply::line_source::{InputLine, InputPiece, LinePosition, LineSource, LineSplitter};
+use pending_delete::Pairing;
 use pgspate_events::ChangeEvent;
 use pgspate_events::decode::Dms;
+use record_format::Reading;
 
-/// Decodes records.
+/// Decodes records of files.
 pub(crate) struct LineFeed {
     builder: BatchBuilder<LinePosition>,
     lines: LineSplitter,
-    reading: RecordFormat,
-    /// Of rows of Parquet files.
+    format: RecordFormat,
+    /// The decoder of Parquet rows.
     dms: Option<Dms>,
-    /// The last event is a delete that the next record may take back.
-    pairing: Option<PendingDelete>,
-    /// Kept for its room.
+    /// The last event, if it is a delete that the next record may take back.
+    pending_delete: Option<PendingDelete>,
+    /// Kept to reuse its memory.
     events: Vec<ChangeEvent>,
 }
 
 impl LineFeed {
     pub(crate) fn new(builder: BatchBuilder<LinePosition>) -> LineFeed {
         LineFeed {
-            reading: RecordFormat::new(&builder.with),
+            format: RecordFormat::new(&builder.context),
             builder,
             lines: LineSplitter::default(),
             dms: None,
-            pairing: None,
+            pending_delete: None,
             events: Vec::new(),
         }
     }
 
-    /// Decodes a record and takes what it says.
+    /// Decodes a line and takes its events.
     fn decode_line(&mut self, line: &[u8], event_place: InputLine) -> Result<()> {
         self.builder.position.digest.add(line);
-        let Some(decoder) = self.reading.decoder() else { return Ok(()) };
+        let Some(decoder) = self.format.decoder() else { return Ok(()) };
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        let decoded = decoder.decode(line, &self.builder.with.router, &mut events);
+        let decoded = decoder.decode(line, &self.builder.context.router, &mut events);
         let grouping = decoder.grouping();
-        if let Some(fault) = self.builder.with.router.take_fault() {
-            return Err(fault);
+        if let Some(error) = self.builder.context.router.take_lookup_error() {
+            return Err(error);
         }
         let outcome = match decoded {
             Ok(()) => self.take_grouped(&events, grouping, line.len(), event_place),
             Err(error) => {
-                self.end_pairing();
-                self.builder.take_unread(self.reading.explain(error), line, event_place)
+                self.keep_pending_delete();
+                self.builder.take_undecoded(self.format.explain(error), line, event_place)
             }
         };
         self.events = events;
-        outcome.map_err(|error| self.builder.placed(error, event_place))
+        outcome.map_err(|error| self.builder.with_place(error, event_place))
     }
 }
 
@@ -65,9 +65,9 @@ impl SourceFeed<LineSource> for LineFeed {
         &mut self.builder
     }
 
-    fn take(&mut self, piece: InputPiece) -> Result<()> {
+    fn take_piece(&mut self, piece: InputPiece) -> Result<()> {
         let block = match piece {
-            InputPiece::Rows { first, batch } => return self.rows(first, &batch),
+            InputPiece::Rows { first, batch } => return self.take_rows(first, &batch),
             InputPiece::Block(block) => block,
         };
         let mut lines = std::mem::take(&mut self.lines);
@@ -82,18 +82,18 @@ impl SourceFeed<LineSource> for LineFeed {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<()> {
-        self.reading.check_wait()?;
-        if self.pairing.is_some_and(PendingDelete::has_waited) {
-            self.end_pairing();
+    fn idle(&mut self) -> Result<()> {
+        self.format.check_sniff_timeout()?;
+        if self.pending_delete.is_some_and(PendingDelete::is_expired) {
+            self.keep_pending_delete();
         }
         Ok(())
     }
 
     fn end(&mut self) -> Result<()> {
-        self.reading.check_none()?;
-        self.end_pairing();
-        self.builder.end()?;
+        self.format.check_no_undecoded()?;
+        self.keep_pending_delete();
+        self.builder.end_input()?;
         self.builder.hand_over()
     }
 }

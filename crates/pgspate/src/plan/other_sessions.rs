@@ -1,14 +1,14 @@
-//! What other sessions can do with the table while a load runs.
+//! Tells what other sessions can do with the table while a load runs.
 //!
-//! Each sentence is proven by a load that is held up in the middle, and sessions that then try to
-//! read and to write.
+//! Tests prove each sentence: they hold a load in the middle, and other sessions try to read and
+//! write.
 
 use super::{AtomicMethod, LoadPlan};
 use pgspate_target::IndexKind;
 
 impl LoadPlan {
-    /// The same in words, for people who have to tell others.
-    pub fn others(&self) -> String {
+    /// Returns what other sessions can do, for the line "others" of the plan.
+    pub fn other_sessions(&self) -> String {
         match &self.at_once {
             Some(it) if it.method == AtomicMethod::OneTransaction && it.replaces => {
                 let mut tables: Vec<_> =
@@ -21,23 +21,24 @@ impl LoadPlan {
                 format!("can neither read nor write it{and} until the load is done")
             }
             Some(it) if it.method == AtomicMethod::Swap && it.replaces => {
-                "read the old rows until the exchange; what they write meanwhile goes with these"
+                "read the old rows until the exchange, which replaces what they write meanwhile"
                     .to_owned()
             }
             Some(it) if it.method == AtomicMethod::Swap => {
-                "read no rows until the exchange; one that they write makes the load fail then"
+                "read no rows until the exchange; a row that they write makes the load fail"
                     .to_owned()
             }
             _ if self.builds_indexes() => {
-                "read without the dropped indexes, and write but while these are built".to_owned()
+                "read without the dropped indexes, and write except while indexes are built"
+                    .to_owned()
             }
             _ => "read and write as always".to_owned(),
         }
     }
 
-    /// Whether indexes are built in the table itself.
+    /// Checks whether indexes are built in the table itself.
     fn builds_indexes(&self) -> bool {
-        let mut dropped = self.care.indexes.iter().filter(|it| it.stays.is_none());
-        self.care.rebuilds && dropped.any(|it| it.kind != IndexKind::ForeignKey)
+        let mut dropped = self.maintenance.indexes.iter().filter(|it| it.kept_because.is_none());
+        self.maintenance.rebuilds && dropped.any(|it| it.kind != IndexKind::ForeignKey)
     }
 }

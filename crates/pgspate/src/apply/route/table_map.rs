@@ -1,40 +1,41 @@
-//! Which table of the target the events of a table go to, if to any.
+//! Maps source tables to target tables, from `--map` and `--tables`.
 //!
-//! A pattern is a table's name with or without its schema; `*` stands for any characters, once in
-//! each of both. Without a schema it means tables of that name in any schema.
+//! A pattern is a table name with or without a schema. Without a schema it matches tables of that
+//! name in any schema. The schema and the name may each have one `*`, which stands for any
+//! characters.
 
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::SourceTable;
-use pgspate_target::{LEDGER_SCHEMA, check_schema, quote_ident};
+use pgspate_target::{LEDGER_SCHEMA, check_is_user_schema, quote_ident};
 
-/// `--map` and `--tables`.
+/// The parsed `--map` and `--tables`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TableMap {
-    maps: Vec<(TablePattern, NameParts)>,
-    only: Vec<TablePattern>,
+    mappings: Vec<(TablePattern, NameParts)>,
+    only_tables: Vec<TablePattern>,
 }
 
-/// Schema, if there is one, and table.
+/// A schema, if given, and a table name.
 type NameParts = (Option<String>, String);
 
 #[derive(Debug, Clone)]
 struct TablePattern(NameParts);
 
 impl TableMap {
-    /// From what the user wrote: `from=to`, and patterns.
+    /// Parses mappings `from=to`, and patterns.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Usage`] for what is no mapping.
-    pub(crate) fn parse(maps: &[String], only: &[String]) -> Result<TableMap> {
+    /// [`ErrorKind::Usage`] when a mapping is invalid.
+    pub(crate) fn parse(mappings: &[String], only_tables: &[String]) -> Result<TableMap> {
         let map = |written: &String| {
             let Some((from, to)) = written.split_once('=') else {
-                let message = format!("\"{written}\" maps no table");
+                let message = format!("\"{written}\" is no mapping of a table");
                 return Err(Error::new(ErrorKind::Usage, message).hint(
                     "Write `--map shop.orders=public.orders`, or `--map 'shop.*=public.*'`.",
                 ));
             };
-            let (from, to) = (parts(from), parts(to));
-            check_schema(written, to.0.as_deref().unwrap_or_default())?;
+            let (from, to) = (split_name(from), split_name(to));
+            check_is_user_schema(written, to.0.as_deref().unwrap_or_default())?;
             let count = |parts: &NameParts| {
                 let schema = parts.0.as_deref().unwrap_or_default();
                 [schema.matches('*').count(), parts.1.matches('*').count()]
@@ -44,37 +45,42 @@ impl TableMap {
                 || wants[0] > has[0]
                 || wants[1] > has[1]
             {
-                let message = format!("\"{written}\" has stars that stand for nothing");
+                let message = format!("\"{written}\" has misplaced stars");
                 return Err(Error::new(ErrorKind::Usage, message).hint(
-                    "Each part of a name may have one `*`, on the right only if on the left.",
+                    "The schema and the table name may each have one `*`. A `*` on the right \
+                     needs one on the left.",
                 ));
             }
             Ok((TablePattern(from), to))
         };
         Ok(TableMap {
-            maps: maps.iter().map(map).collect::<Result<_>>()?,
-            only: only.iter().map(|written| TablePattern(parts(written))).collect(),
+            mappings: mappings.iter().map(map).collect::<Result<_>>()?,
+            only_tables: only_tables
+                .iter()
+                .map(|written| TablePattern(split_name(written)))
+                .collect(),
         })
     }
 
-    /// Whether the table's events are wanted. Those of the source's own ledger are not, unless they
-    /// are mapped by the schema's name: they say what was applied there, and what it changed.
-    pub(crate) fn takes(&self, name: &SourceTable) -> bool {
+    /// Checks whether the table's events are applied. Events of the source's own ledger are not,
+    /// unless `--map` names the ledger's schema: they describe what was applied to the source.
+    pub(crate) fn includes(&self, name: &SourceTable) -> bool {
         let is_of_ledger = name.schema.as_deref() == Some(LEDGER_SCHEMA);
-        if is_of_ledger && !self.maps.iter().any(|(from, _)| from.is_of_ledger(name)) {
+        if is_of_ledger && !self.mappings.iter().any(|(from, _)| from.is_of_ledger(name)) {
             return false;
         }
-        self.only.is_empty() || self.only.iter().any(|pattern| pattern.matches(name).is_some())
+        self.only_tables.is_empty()
+            || self.only_tables.iter().any(|pattern| pattern.matches(name).is_some())
     }
 
-    /// The table of the target, as SQL writes it.
-    pub(crate) fn target(&self, name: &SourceTable) -> String {
-        for (pattern, (schema, table)) in &self.maps {
+    /// Returns the target table, quoted for SQL.
+    pub(crate) fn target_sql_name(&self, name: &SourceTable) -> String {
+        for (pattern, (schema, table)) in &self.mappings {
             let Some((of_schema, of_table)) = pattern.matches(name) else { continue };
             let schema = schema.as_ref().map(|schema| schema.replacen('*', of_schema, 1));
-            return sql(schema.as_deref(), &table.replacen('*', of_table, 1));
+            return sql_name(schema.as_deref(), &table.replacen('*', of_table, 1));
         }
-        sql(name.schema.as_deref(), &name.table)
+        sql_name(name.schema.as_deref(), &name.table)
     }
 }
 
@@ -83,33 +89,33 @@ impl TablePattern {
         self.0.0.as_deref() == Some(LEDGER_SCHEMA) && self.matches(name).is_some()
     }
 
-    /// What the stars stand for.
+    /// Returns the parts that the stars of schema and table match.
     fn matches<'a>(&self, name: &'a SourceTable) -> Option<(&'a str, &'a str)> {
         let of_schema = match (&self.0.0, name.schema.as_deref()) {
             (None, _) => "",
-            (Some(pattern), Some(schema)) => capture(pattern, schema)?,
+            (Some(pattern), Some(schema)) => star_match(pattern, schema)?,
             (Some(_), None) => return None,
         };
-        Some((of_schema, capture(&self.0.1, &name.table)?))
+        Some((of_schema, star_match(&self.0.1, &name.table)?))
     }
 }
 
-fn parts(written: &str) -> NameParts {
+fn split_name(written: &str) -> NameParts {
     match written.split_once('.') {
         Some((schema, table)) => (Some(schema.to_owned()), table.to_owned()),
         None => (None, written.to_owned()),
     }
 }
 
-/// What the star stands for; nothing where there is none.
-fn capture<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
+/// Returns the text that the star matches; an empty text for a pattern without star.
+fn star_match<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == text).then_some(""),
         Some((start, end)) => text.strip_prefix(start)?.strip_suffix(end),
     }
 }
 
-fn sql(schema: Option<&str>, table: &str) -> String {
+fn sql_name(schema: Option<&str>, table: &str) -> String {
     match schema {
         Some(schema) => format!("{}.{}", quote_ident(schema), quote_ident(table)),
         None => quote_ident(table).into_owned(),
@@ -121,14 +127,14 @@ mod tests {
     use super::*;
 
     fn name(written: &str) -> SourceTable {
-        let (schema, table) = parts(written);
+        let (schema, table) = split_name(written);
         SourceTable { schema, table }
     }
 
     #[test]
     fn tables_are_mapped_by_patterns() {
-        let maps = ["shop.orders=public.o", "shop.*=public.*", "old_*=new_*", "x=y"];
-        let names = TableMap::parse(&maps.map(str::to_owned), &[]).unwrap();
+        let mappings = ["shop.orders=public.o", "shop.*=public.*", "old_*=new_*", "x=y"];
+        let names = TableMap::parse(&mappings.map(str::to_owned), &[]).unwrap();
         for (from, to) in [
             ("shop.orders", "public.o"),
             ("shop.Items", "public.\"Items\""),
@@ -137,7 +143,7 @@ mod tests {
             ("other.t", "other.t"),
             ("t", "t"),
         ] {
-            assert_eq!(names.target(&name(from)), to, "{from}");
+            assert_eq!(names.target_sql_name(&name(from)), to, "{from}");
         }
         for wrong in ["a", "a=b*", "*.t=*.*", "a**=b"] {
             assert!(TableMap::parse(&[wrong.to_owned()], &[]).is_err(), "{wrong}");
@@ -148,13 +154,13 @@ mod tests {
     fn tables_are_chosen_by_patterns() {
         let names = TableMap::parse(&[], &["shop.*".to_owned(), "t".to_owned()]).unwrap();
         for (table, is_taken) in [("shop.a", true), ("b.t", true), ("t", true), ("b.a", false)] {
-            assert_eq!(names.takes(&name(table)), is_taken, "{table}");
+            assert_eq!(names.includes(&name(table)), is_taken, "{table}");
         }
-        assert!(TableMap::default().takes(&name("any")));
+        assert!(TableMap::default().includes(&name("any")));
         for (map, is_taken) in [("a=b", false), ("*.stream=a.b", false), ("pgspate.*=a.*", true)] {
             let names = TableMap::parse(&[map.to_owned()], &[]).unwrap();
-            assert_eq!(names.takes(&name("pgspate.stream")), is_taken, "{map}");
-            assert!(names.takes(&name("shop.stream")), "{map}");
+            assert_eq!(names.includes(&name("pgspate.stream")), is_taken, "{map}");
+            assert!(names.includes(&name("shop.stream")), "{map}");
         }
         assert!(TableMap::parse(&["a.*=pgspate.*".to_owned()], &[]).is_err());
     }

@@ -1,7 +1,8 @@
-//! Records of inputs: lines, however blocks are cut, and rows of Parquet files.
+//! Reads change records from files: lines, and rows of Parquet files.
 //!
-//! The last line of an input needs no newline. Inputs are read in their order by a thread of their
-//! own, which nobody waits for: a pipe may be silent for ever.
+//! Lines do not depend on how an input hands out its bytes, and the last line needs no newline. A
+//! thread of its own reads the inputs in order. Nobody waits for this thread, as a pipe may stay
+//! silent for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,36 +14,36 @@ use crate::format::{ChunkData, Cutter};
 use crate::source::{self, Input};
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::EventPlace;
-use pgspate_replication::{EventSource, Pieces, Trail};
+use pgspate_replication::{DigestedPosition, EventSender, EventSource};
 
-/// Bytes asked for at once.
+/// Bytes to read at once.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Longest record. A source transaction in one record, as wal2json writes them, may be large.
+/// The longest record. wal2json may write a whole source transaction as one record.
 const LINE_BYTES_MAX: usize = 1 << 30;
-/// How a Parquet file begins.
-const PARQUET: &[u8] = b"PAR1";
-/// How often a file that may grow is looked at.
-const GROWTH_LOOK: Duration = Duration::from_millis(3);
+/// The first bytes of a Parquet file.
+const PARQUET_MAGIC: &[u8] = b"PAR1";
+/// How often to check whether a file has grown.
+const GROWTH_CHECK_INTERVAL: Duration = Duration::from_millis(3);
 
 /// Some bytes of an input.
 #[derive(Debug)]
 pub(crate) struct InputBlock {
     pub(crate) input: u32,
     pub(crate) bytes: Vec<u8>,
-    /// The input has no more.
+    /// Whether the input has ended.
     pub(crate) ends: bool,
 }
 
-/// What an input hands on.
+/// A piece of an input, as the reader hands it to the feed.
 #[derive(Debug)]
 pub(crate) enum InputPiece {
-    /// Bytes that are to be cut into lines.
-    InputBlock(InputBlock),
-    /// Rows of a file of DMS's, the first of which stands here.
+    /// Bytes to split into lines.
+    Block(InputBlock),
+    /// Rows of a Parquet file that AWS DMS wrote. `first` is the place of the first row.
     Rows { first: InputLine, batch: RecordBatch },
 }
 
-/// A line of an input, or a row of one: its number, from 1.
+/// A line or a row of an input, by its number, which starts at 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct InputLine {
     pub(crate) input: u32,
@@ -55,28 +56,28 @@ impl From<InputLine> for EventPlace {
     }
 }
 
-/// The last line that was taken: all are read again each time.
-pub(crate) type LinePosition = Trail<InputLine>;
+/// The last line that was applied. Each run reads the inputs from the start again.
+pub(crate) type LinePosition = DigestedPosition<InputLine>;
 
-/// Reads inputs, one after the other.
+/// Reads inputs one after the other.
 pub(crate) struct LineSource {
     pub(crate) inputs: Vec<Input>,
-    /// What is appended to the last one is waited for.
+    /// Whether to wait for bytes that are appended to the last input.
     pub(crate) follows: bool,
 }
 
 impl EventSource for LineSource {
     type Position = LinePosition;
     type Piece = InputPiece;
-    const HEEDS_STOP: bool = false;
+    const ENDS_ON_STOP: bool = false;
 
-    fn read(&mut self, pieces: &Pieces<InputPiece>) {
+    fn read(&mut self, pieces: &EventSender<InputPiece>) {
         for (nth, input) in self.inputs.iter().enumerate() {
             let is_last = nth + 1 == self.inputs.len();
             let grows = self.follows && is_last && input.local_path().is_some();
             let read = match is_parquet(input) {
-                Ok(true) => read_rows(nth, input, pieces),
-                Ok(false) => read_one(nth as u32, input, grows, pieces),
+                Ok(true) => read_parquet_rows(nth, input, pieces),
+                Ok(false) => read_blocks(nth as u32, input, grows, pieces),
                 Err(error) => Err(error),
             };
             match read {
@@ -93,13 +94,14 @@ impl EventSource for LineSource {
     fn close(self) {}
 }
 
-/// Whether it is a Parquet file, which says so itself. A stream is none: it is read at random.
+/// Checks whether an input is a Parquet file, by its first bytes. A stream never is, because
+/// Parquet needs random access.
 fn is_parquet(input: &Input) -> Result<bool> {
-    Ok(!input.is_stream() && input.peek(PARQUET.len())? == PARQUET)
+    Ok(!input.is_stream() && input.peek(PARQUET_MAGIC.len())? == PARQUET_MAGIC)
 }
 
-/// False when the rows are not wanted any more.
-fn read_rows(nth: usize, input: &Input, pieces: &Pieces<InputPiece>) -> Result<bool> {
+/// Sends the rows of a Parquet file. Returns false when nobody receives them any more.
+fn read_parquet_rows(nth: usize, input: &Input, pieces: &EventSender<InputPiece>) -> Result<bool> {
     let file = ParquetFile::open(input.name(), input.ranges()?)?;
     let mut cutter = ParquetCutter::new(Arc::new(file), nth);
     let mut first = InputLine { input: nth as u32, number: 1 };
@@ -119,16 +121,21 @@ fn read_rows(nth: usize, input: &Input, pieces: &Pieces<InputPiece>) -> Result<b
     Ok(true)
 }
 
-/// False when the blocks are not wanted any more.
-fn read_one(nth: u32, input: &Input, grows: bool, pieces: &Pieces<InputPiece>) -> Result<bool> {
+/// Sends the bytes of an input. Returns false when nobody receives them any more.
+fn read_blocks(
+    nth: u32,
+    input: &Input,
+    grows: bool,
+    pieces: &EventSender<InputPiece>,
+) -> Result<bool> {
     let mut reader = input.reader()?;
     loop {
         let mut bytes = Vec::new();
         let read = reader.read_into(&mut bytes, BLOCK_BYTES);
-        let read = read.map_err(|error| source::error_of(error, input.name()))?;
+        let read = read.map_err(|error| source::read_error(error, input.name()))?;
         if read == 0 && grows {
-            std::thread::sleep(GROWTH_LOOK);
-            // An empty block tells whether anybody listens.
+            std::thread::sleep(GROWTH_CHECK_INTERVAL);
+            // The empty block that follows shows whether anybody still receives.
         }
         let ends = read == 0 && !grows;
         let block = InputBlock { input: nth, bytes, ends };
@@ -141,19 +148,19 @@ fn read_one(nth: u32, input: &Input, grows: bool, pieces: &Pieces<InputPiece>) -
     }
 }
 
-/// Cuts blocks into lines.
+/// Splits blocks into lines.
 #[derive(Debug, Default)]
 pub(crate) struct LineSplitter {
     buf: Vec<u8>,
     at: usize,
-    /// Where a newline may still be.
+    /// The bytes before this index have no newline that is still to be found.
     searched: usize,
     line: InputLine,
     ends: bool,
 }
 
 impl LineSplitter {
-    /// Adds the next block. All lines of the one before have been taken.
+    /// Adds the next block. The caller has taken all lines of the block before.
     pub(crate) fn add(&mut self, block: InputBlock) -> Result<()> {
         if block.input != self.line.input {
             self.line = InputLine { input: block.input, number: 0 };
@@ -174,7 +181,7 @@ impl LineSplitter {
         Ok(())
     }
 
-    /// The next whole line without its end, and which one it is.
+    /// Returns the next whole line without its end, and its number.
     pub(crate) fn next(&mut self) -> Option<(&[u8], InputLine)> {
         let start = self.at;
         let end = match memchr::memchr(b'\n', &self.buf[self.searched..]) {

@@ -1,80 +1,82 @@
-//! How rows become visible all at once, in place of the old ones or beside them.
+//! Plans how all rows become visible at once, in place of the old rows or in addition to them.
 //!
-//! Two ways, both of which leave the old rows alone until the new ones are complete: everything in
-//! one transaction, which is right for every table; or a shadow table that is filled by all lanes
-//! and then takes the table's name, where nothing is bound to the table itself.
+//! There are two methods. Both keep the old rows until the new rows are complete. One transaction
+//! works for every table, over one lane. A shadow table is filled by all lanes and then takes the
+//! table's name. It needs a table on which nothing else depends.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::{InputFacts, PlanOptions, LoadPlan, PlanRequest};
+use super::{InputFacts, LoadPlan, PlanOptions, PlanRequest};
 use crate::copy::{Commit, Lanes};
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{Bonds, Reference, Table};
+use pgspate_target::{IncomingForeignKey, TableDependencies, TargetTable};
 
-/// Below this many stored bytes one transaction is done before a shadow table is made.
+/// Below this many stored bytes, one transaction ends before a shadow table could be created.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// The reasons that are told; more are counted.
+/// The most reasons to name. Further reasons are counted.
 const REASONS_MAX: usize = 3;
 
-/// How old rows are to be replaced.
+/// How `--replace` replaces the old rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplaceMode {
-    /// As the table allows.
+    /// The best method that the table allows.
     Auto,
-    /// In one transaction that empties the table first.
+    /// One transaction that truncates the table first.
     Truncate,
-    /// By a shadow table that takes its place.
+    /// A shadow table that takes the table's place.
     Swap,
 }
 
-/// How rows become visible at once.
+/// How all rows become visible at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AtomicMethod {
-    /// In one transaction, over one lane.
+    /// One transaction, over one lane.
     #[serde(rename = "transaction")]
     OneTransaction,
-    /// In a shadow table, which takes the table's place.
+    /// A shadow table that takes the table's place.
     Swap,
 }
 
-/// A plan's part about it.
+/// The plan for rows that become visible at once.
 #[derive(Debug, Clone, Serialize)]
 pub struct AtomicPlan {
-    /// How.
+    /// The method.
     pub method: AtomicMethod,
-    /// Why so.
+    /// The reason for the method.
     pub reason: String,
-    /// Whether the old rows go.
+    /// Whether the old rows are replaced.
     pub replaces: bool,
-    /// Whether no reader may ever see anything in between, whatever has to wait for it.
+    /// Whether readers must never see a state in between, even if they have to wait.
     #[serde(skip)]
     pub is_strict: bool,
-    /// Whether rows are written frozen, which spares a later pass over them.
+    /// Whether rows are written frozen, which saves a later vacuum.
     pub freeze: bool,
-    /// Foreign keys that are dropped, and added and checked again in the same transaction.
+    /// Foreign keys that are dropped, added and checked again in the same transaction.
     #[serde(skip)]
-    pub references: Vec<Reference>,
+    pub references: Vec<IncomingForeignKey>,
 }
 
 impl AtomicPlan {
-    /// What is done, in words.
-    pub fn what(&self) -> &'static str {
+    /// Returns the method in words.
+    pub fn method_in_words(&self) -> &'static str {
         match (self.method, self.replaces, self.freeze) {
             (AtomicMethod::OneTransaction, false, _) => "one transaction",
             (AtomicMethod::OneTransaction, true, false) => "one transaction, truncate and COPY",
-            (AtomicMethod::OneTransaction, true, true) => "one transaction, truncate and COPY FREEZE",
+            (AtomicMethod::OneTransaction, true, true) => {
+                "one transaction, truncate and COPY FREEZE"
+            }
             (AtomicMethod::Swap, ..) => "shadow table, which takes the table's place",
         }
     }
 }
 
-/// The method, if there has to be one.
-pub(super) fn choose(
-    table: &Table,
+/// Chooses the method, if all rows are to become visible at once.
+pub(super) fn choose_atomic_plan(
+    table: &TargetTable,
     request: &PlanRequest,
     input: &InputFacts,
     has_ledger: bool,
@@ -83,18 +85,18 @@ pub(super) fn choose(
     if replace.is_none() && !atomic {
         return Ok(None);
     }
-    let none = Bonds::default();
+    let none = TableDependencies::default();
     let bonds = request.bonds.as_ref().unwrap_or(&none);
     if replace.is_some() {
-        refuse(table, bonds)?;
+        check_replaceable(table, bonds)?;
     }
-    let obstacle = obstacle(request, bonds, has_ledger, input);
+    let obstacle = shadow_obstacle(request, bonds, has_ledger, input);
     let is_small = input.stored_bytes.is_some_and(|bytes| bytes < SMALL_BYTES);
     let (method, reason) = match (replace, obstacle) {
         (Some(ReplaceMode::Swap), Some(why)) => {
             let message = format!("no other table can take the place of {}: {why}", table.sql_name);
             return Err(Error::new(ErrorKind::Plan, message)
-                .hint("With `--replace` alone it is done in one transaction."));
+                .hint("`--replace` alone replaces the rows in one transaction."));
         }
         (Some(ReplaceMode::Truncate), _) => (AtomicMethod::OneTransaction, "as asked".to_owned()),
         (Some(ReplaceMode::Swap), None) => (AtomicMethod::Swap, "as asked".to_owned()),
@@ -112,29 +114,29 @@ pub(super) fn choose(
         reason,
         replaces,
         is_strict: atomic,
-        freeze: is_whole && bonds.is_heap && bonds.manager.is_none(),
+        freeze: is_whole && bonds.is_heap && bonds.storage_extension.is_none(),
         references: if is_whole { bonds.references.clone() } else { Vec::new() },
     }))
 }
 
-/// Tables whose rows cannot be replaced, or not without doing more than was asked for.
-fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
+/// Checks that the table's rows can be replaced without side effects that nobody asked for.
+fn check_replaceable(table: &TargetTable, bonds: &TableDependencies) -> Result<()> {
     let name = &table.sql_name;
     if table.kind == 'v' {
         let message = format!("{name} is a view, whose rows cannot be replaced");
         return Err(
-            Error::new(ErrorKind::Plan, message).hint("Replace those of the table beneath it.")
+            Error::new(ErrorKind::Plan, message).hint("Replace the rows of the table behind it.")
         );
     }
-    if bonds.has_children && bonds.manager.is_none() {
+    if bonds.has_inheriting_tables && bonds.storage_extension.is_none() {
         let message = format!("other tables inherit from {name}, and their rows are rows of it");
         return Err(Error::new(ErrorKind::Plan, message).hint(format!(
-            "Empty what is to be empty yourself, with `truncate {name}` for all of them or \
-             `truncate only {name}`, and load without `--replace`."
+            "First run `truncate {name}` for all of these tables, or `truncate only {name}`, and \
+             load without `--replace`."
         )));
     }
-    if let Some(key) = bonds.references.iter().find(|key| !key.is_whole) {
-        let Reference { table: other, name: constraint, .. } = key;
+    if let Some(key) = bonds.references.iter().find(|key| !key.is_enforced) {
+        let IncomingForeignKey { table: other, name: constraint, .. } = key;
         let message = format!(
             "foreign key {constraint} of {other} is not valid or not enforced, and could not be \
              made so again"
@@ -142,7 +144,9 @@ fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
         return Err(Error::new(ErrorKind::Plan, message)
             .hint(format!("`alter table {other} validate constraint {constraint}`, or drop it.")));
     }
-    for Reference { table: other, name: constraint, untrusted_owner, .. } in &bonds.references {
+    for IncomingForeignKey { table: other, name: constraint, untrusted_owner, .. } in
+        &bonds.references
+    {
         let Some(owner) = untrusted_owner else { continue };
         let message = format!(
             "foreign key {constraint} of {other} could not be added again: its owner, role \
@@ -158,17 +162,17 @@ fn refuse(table: &Table, bonds: &Bonds) -> Result<()> {
     Ok(())
 }
 
-/// Why a shadow table will not do, if so.
-fn obstacle(
+/// Returns the reason against a shadow table, if there is one.
+fn shadow_obstacle(
     request: &PlanRequest,
-    bonds: &Bonds,
+    bonds: &TableDependencies,
     has_ledger: bool,
     input: &InputFacts,
 ) -> Option<String> {
     if request.bonds.is_none() {
         return Some("the table is made for this load".to_owned());
     }
-    if let Some(manager) = &bonds.manager {
+    if let Some(manager) = &bonds.storage_extension {
         return Some(format!("{manager} manages the table"));
     }
     if request.options.replace.is_none() && !bonds.is_empty {
@@ -184,7 +188,8 @@ fn obstacle(
             "{why} ledger, and nothing else would know of a shadow table that a crash leaves"
         ));
     }
-    let (told, rest) = bonds.fixed.split_at(bonds.fixed.len().min(REASONS_MAX));
+    let (told, rest) =
+        bonds.replace_obstacles.split_at(bonds.replace_obstacles.len().min(REASONS_MAX));
     match rest.len() {
         _ if told.is_empty() => None,
         0 => Some(told.join("; ")),
@@ -192,19 +197,26 @@ fn obstacle(
     }
 }
 
-/// The table that COPY writes to, as far as plans depend on it: a shadow table gets its indexes and
-/// foreign keys after its rows.
-pub(super) fn written<'a>(table: &'a Table, at_once: Option<&AtomicPlan>) -> Cow<'a, Table> {
+/// Returns the table that COPY writes to. A shadow table gets its indexes and foreign keys after
+/// its rows.
+pub(super) fn table_for_copy<'a>(
+    table: &'a TargetTable,
+    at_once: Option<&AtomicPlan>,
+) -> Cow<'a, TargetTable> {
     if at_once.is_none_or(|at_once| at_once.method == AtomicMethod::OneTransaction) {
         return Cow::Borrowed(table);
     }
     let (indexes, foreign_keys) = (Vec::new(), Vec::new());
-    Cow::Owned(Table { indexes, foreign_keys, ..table.clone() })
+    Cow::Owned(TargetTable { indexes, foreign_keys, ..table.clone() })
 }
 
 impl LoadPlan {
-    /// Makes the plan one that keeps to its method.
-    pub(super) fn keep_at_once(&mut self, request: &PlanRequest, at_once: AtomicPlan) -> Result<()> {
+    /// Fits the plan to the method.
+    pub(super) fn apply_atomic_plan(
+        &mut self,
+        request: &PlanRequest,
+        at_once: AtomicPlan,
+    ) -> Result<()> {
         if at_once.method == AtomicMethod::OneTransaction {
             if request.rejects {
                 let message = "rows cannot be set aside: all rows are to be visible at once, and \
@@ -233,9 +245,9 @@ impl LoadPlan {
     }
 }
 
-/// What comes with a transaction that empties the table first.
-fn warnings(at_once: &AtomicPlan, bonds: &Bonds) -> Vec<String> {
-    let keys = at_once.references.iter().map(|Reference { table, name, .. }| {
+/// Returns the warnings about a transaction that truncates the table first.
+fn warnings(at_once: &AtomicPlan, bonds: &TableDependencies) -> Vec<String> {
+    let keys = at_once.references.iter().map(|IncomingForeignKey { table, name, .. }| {
         format!("foreign key {name} of {table} is dropped, added and checked again")
     });
     let mut warnings: Vec<String> = keys.collect();
@@ -256,8 +268,8 @@ fn warnings(at_once: &AtomicPlan, bonds: &Bonds) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn table(kind: char) -> Table {
-        Table {
+    fn table(kind: char) -> TargetTable {
+        TargetTable {
             oid: 1,
             schema: "public".to_owned(),
             name: "t".to_owned(),
@@ -270,7 +282,7 @@ mod tests {
             indexes: vec![("t_pkey".to_owned(), true)],
             partitions: 0,
             row_security: false,
-            unlogged: pgspate_target::Unlogged::No,
+            unlogged: pgspate_target::UnloggedExtent::Nothing,
         }
     }
 
@@ -278,16 +290,21 @@ mod tests {
         InputFacts { stored_bytes: Some(1 << 30), ..InputFacts::default() }
     }
 
-    fn heap() -> Bonds {
-        Bonds { is_heap: true, ..Bonds::default() }
+    fn heap() -> TableDependencies {
+        TableDependencies { is_heap: true, ..TableDependencies::default() }
     }
 
-    fn chosen(bonds: Bonds, replace: Option<ReplaceMode>) -> Result<AtomicPlan> {
+    fn chosen(bonds: TableDependencies, replace: Option<ReplaceMode>) -> Result<AtomicPlan> {
         let wish = request(replace, true, bonds);
-        choose(&table('r'), &wish, &input(), true).map(|it| it.expect("it was asked for"))
+        choose_atomic_plan(&table('r'), &wish, &input(), true)
+            .map(|it| it.expect("it was asked for"))
     }
 
-    fn request(replace: Option<ReplaceMode>, atomic: bool, bonds: Bonds) -> PlanRequest {
+    fn request(
+        replace: Option<ReplaceMode>,
+        atomic: bool,
+        bonds: TableDependencies,
+    ) -> PlanRequest {
         let options = PlanOptions { replace, atomic, ..PlanOptions::default() };
         PlanRequest { options, bonds: Some(bonds), ..PlanRequest::default() }
     }
@@ -295,17 +312,17 @@ mod tests {
     #[test]
     fn nothing_that_was_not_asked_for() {
         let wish = request(None, false, heap());
-        assert!(choose(&table('r'), &wish, &input(), true).unwrap().is_none());
+        assert!(choose_atomic_plan(&table('r'), &wish, &input(), true).unwrap().is_none());
     }
 
     #[test]
     fn a_shadow_where_nothing_is_in_its_way() {
         let at_once = chosen(heap(), Some(ReplaceMode::Auto)).unwrap();
         assert_eq!((at_once.method, at_once.freeze), (AtomicMethod::Swap, false));
-        let written = written(&table('r'), Some(&at_once)).into_owned();
+        let written = table_for_copy(&table('r'), Some(&at_once)).into_owned();
         assert!(!written.has_unique_index() && written.foreign_keys.is_empty());
 
-        let bound = |what: &str| Bonds { fixed: vec![what.to_owned(); 5], ..heap() };
+        let bound = |what: &str| TableDependencies { fixed: vec![what.to_owned(); 5], ..heap() };
         let at_once = chosen(bound("a view"), Some(ReplaceMode::Auto)).unwrap();
         assert_eq!((at_once.method, at_once.freeze), (AtomicMethod::OneTransaction, true));
         assert_eq!(at_once.reason, "a view; a view; a view; and 2 more");
@@ -313,10 +330,11 @@ mod tests {
         assert!(error.to_string().contains("public.t: a view"), "{error}");
 
         let wish = request(Some(ReplaceMode::Auto), false, heap());
-        let without_ledger = choose(&table('r'), &wish, &input(), false).unwrap().unwrap();
+        let without_ledger =
+            choose_atomic_plan(&table('r'), &wish, &input(), false).unwrap().unwrap();
         assert_eq!(without_ledger.method, AtomicMethod::OneTransaction);
         let small = InputFacts { stored_bytes: Some(9), ..InputFacts::default() };
-        let small = choose(&table('r'), &wish, &small, true).unwrap().unwrap();
+        let small = choose_atomic_plan(&table('r'), &wish, &small, true).unwrap().unwrap();
         assert_eq!(
             (small.method, small.reason.as_str()),
             (AtomicMethod::OneTransaction, "the input is small")
@@ -327,8 +345,8 @@ mod tests {
     fn rows_are_frozen_where_the_table_keeps_them_itself() {
         let truncate = |bonds| chosen(bonds, Some(ReplaceMode::Truncate)).unwrap().freeze;
         assert!(truncate(heap()));
-        assert!(!truncate(Bonds::default()));
-        assert!(!truncate(Bonds { manager: Some("Citus".to_owned()), ..heap() }));
+        assert!(!truncate(TableDependencies::default()));
+        assert!(!truncate(TableDependencies { manager: Some("Citus".to_owned()), ..heap() }));
     }
 
     #[test]
@@ -338,16 +356,19 @@ mod tests {
             (added.method, added.replaces, added.freeze),
             (AtomicMethod::OneTransaction, false, false)
         );
-        let first = chosen(Bonds { is_empty: true, ..heap() }, None).unwrap();
+        let first = chosen(TableDependencies { is_empty: true, ..heap() }, None).unwrap();
         assert_eq!((first.method, first.replaces), (AtomicMethod::Swap, false));
     }
 
     #[test]
     fn what_is_not_replaced() {
         let wish = request(Some(ReplaceMode::Auto), false, heap());
-        assert!(choose(&table('v'), &wish, &input(), true).is_err());
-        assert!(chosen(Bonds { has_children: true, ..heap() }, Some(ReplaceMode::Auto)).is_err());
-        let key = Reference {
+        assert!(choose_atomic_plan(&table('v'), &wish, &input(), true).is_err());
+        assert!(
+            chosen(TableDependencies { has_children: true, ..heap() }, Some(ReplaceMode::Auto))
+                .is_err()
+        );
+        let key = IncomingForeignKey {
             table: "public.o".to_owned(),
             name: "o_t".to_owned(),
             definition: String::new(),
@@ -355,7 +376,8 @@ mod tests {
             is_whole: false,
             untrusted_owner: None,
         };
-        let error = chosen(Bonds { references: vec![key], ..heap() }, Some(ReplaceMode::Auto));
+        let error =
+            chosen(TableDependencies { references: vec![key], ..heap() }, Some(ReplaceMode::Auto));
         assert!(error.unwrap_err().to_string().starts_with("foreign key o_t of public.o"));
     }
 }

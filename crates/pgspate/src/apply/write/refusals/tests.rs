@@ -1,4 +1,4 @@
-//! One history of a source, through batches that end at every place.
+//! Replays one source history through batches that end at every possible place.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use tokio::runtime::Runtime;
 
 use super::*;
 use crate::apply::ChangeEvent;
-use crate::apply::route::{TableMap, Router, EventPlace, UnknownColumns};
+use crate::apply::route::{LoggedPlace, Router, TableMap, UnknownColumns};
 use crate::apply::write::WriterSettings;
 use pgspate_events::Lsn;
 use pgspate_events::log::EventLog;
-use pgspate_replication::postgres::Replication;
+use pgspate_replication::postgres::SlotStream;
 use pgspate_target::connect::{Dsn, Environment};
-use pgspate_target::session::Limits;
-use pgspate_target::use_users_path;
+use pgspate_target::session::WaitLimits;
+use pgspate_target::users_path_sql;
 
 const CONF: &str = "wal_level = logical\nmax_wal_senders = 4\nmax_replication_slots = 4\n";
 
@@ -27,12 +27,11 @@ insert into parent values (1, 'a', ''), (2, 'b', ''), (3, 'c', '');
 insert into child values (1, 1, 0), (2, 1, 0), (3, 2, 0), (4, null, 0);
 insert into swaps values (1, 1), (2, 2), (3, 3)";
 
-/// What is there, and what the foreign key does with the rows that refer to a row that goes or gets
-/// another key.
+/// The actions of the foreign key when the parent row is deleted or gets another key.
 const ACTIONS: [&str; 2] =
     ["on delete set null on update cascade", "on delete cascade on update cascade"];
 
-/// Transactions in which unique values and keys change hands.
+/// Transactions in which rows exchange unique values and keys.
 const HISTORY: [&str; 10] = [
     "update parent set id = 11 where id = 1; update child set n = 1 where id = 1",
     "update parent set code = 'x' where id = 11; update parent set code = 'a' where id = 2; \
@@ -51,7 +50,7 @@ const HISTORY: [&str; 10] = [
      update parent set code = 'b' where id = 5",
 ];
 
-/// All rows, as one text.
+/// All rows as one text.
 const CONTENTS: &str = "\
 select (select string_agg(t::text, ' ' order by id) from parent t) || ' / '
     || coalesce((select string_agg(t::text, ' ' order by id) from child t), '') || ' / '
@@ -62,11 +61,11 @@ fn dsn(of: &str) -> Dsn {
     Dsn::resolve(Some(of), &env).unwrap().unwrap()
 }
 
-/// The events of the history, and what a source has after each of its transactions.
+/// Runs the history on a source. Returns its events, and the source's rows after each transaction.
 async fn history(server: &str, action: &str) -> (Vec<ChangeEvent>, Vec<String>) {
     let connection = dsn(server).connect("source").await.unwrap();
     let client = &connection.client;
-    client.batch_execute(&use_users_path(false)).await.unwrap();
+    client.batch_execute(&users_path_sql(false)).await.unwrap();
     client.batch_execute(&TABLES.replace("ACTION", action)).await.unwrap();
     client.batch_execute("create publication p for all tables").await.unwrap();
     let slot = "select pg_create_logical_replication_slot('s', 'pgoutput')";
@@ -76,13 +75,13 @@ async fn history(server: &str, action: &str) -> (Vec<ChangeEvent>, Vec<String>) 
         client.batch_execute(&format!("begin; {sql}; commit")).await.unwrap();
         states.push(client.query_one(CONTENTS, &[]).await.unwrap().get(0));
     }
-    let mut stream = Replication::start(&dsn(server), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
+    let mut stream = SlotStream::start(&dsn(server), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
     let mut events: Vec<ChangeEvent> = Vec::new();
     while events.iter().filter(|event| event.ends_transaction).count() < states.len() {
         events.extend(stream.next().await.unwrap().events);
     }
     stream.close().await;
-    // The server's side of the stream may end a little later.
+    // The server may release the slot a little later.
     let is_free = "select not active from pg_replication_slots where slot_name = 's'";
     while !client.query_one(is_free, &[]).await.unwrap().get::<_, bool>(0) {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -92,56 +91,70 @@ async fn history(server: &str, action: &str) -> (Vec<ChangeEvent>, Vec<String>) 
     (events, states)
 }
 
-/// A target, and the session that writes it.
-struct SiftTarget {
+/// A target database and the session that writes to it.
+struct TestTarget {
     runtime: Runtime,
     router: Router,
     inputs: SourceNames,
     session: WriterSession,
 }
 
-impl SiftTarget {
-    fn new(server: &str) -> SiftTarget {
+impl TestTarget {
+    fn new(server: &str) -> TestTarget {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let names = TableMap::parse(&[], &[]).unwrap();
         let handle = runtime.handle().clone();
         let router =
-            Router::new(dsn(server), names, UnknownColumns::Fail, Limits::default(), handle);
+            Router::new(dsn(server), names, UnknownColumns::Fail, WaitLimits::default(), handle);
         let router = runtime.block_on(router).unwrap();
         let inputs = SourceNames::new(vec!["s".to_owned()]);
-        let (dsn, limits) = (dsn(server), Limits::default());
+        let (dsn, limits) = (dsn(server), WaitLimits::default());
         let (dead_letters_max, direct_rows) = (0, 0);
         let inputs_too = inputs.clone();
-        let settings = WriterSettings { dsn, limits, dead_letters_max, inputs: inputs_too, direct_rows };
+        let settings =
+            WriterSettings { dsn, limits, dead_letters_max, inputs: inputs_too, direct_rows };
         let session = runtime.block_on(WriterSession::open(&settings)).unwrap();
-        SiftTarget { runtime, router, inputs, session }
+        TestTarget { runtime, router, inputs, session }
     }
 
-    /// Writes events as one batch, and leaves the transaction open.
-    fn write(&mut self, events: &[ChangeEvent], is_open: bool) -> Result<()> {
+    /// Writes events as one batch. Leaves the transaction open.
+    fn write_events(&mut self, events: &[ChangeEvent], is_open: bool) -> Result<()> {
         let mut log = EventLog::default();
         for event in events {
-            let at = EventPlace { event_place: Lsn(0).into(), ordinal: 0 };
+            let at = LoggedPlace { event_place: Lsn(0).into(), ordinal: 0 };
             self.router.add(event, &mut log, at)?;
         }
         let tables = self.router.tables();
-        let prepared = prepare(&log, 0..log.changes().len(), &tables)?;
-        let batch = EventBatch { upto: log.changes().len(), log, tables, prepared, ..EventBatch::default() };
+        let encoded_tables = encode_folded_rows(&log, 0..log.changes().len(), &tables)?;
+        let batch = EventBatch {
+            complete_changes: log.changes().len(),
+            log,
+            tables,
+            encoded_tables,
+            ..EventBatch::default()
+        };
         let inputs = &self.inputs;
-        let (letters, watch) = (Vec::new(), &ApplyWatch::default());
-        let mut sifting = BatchSift { batch: &batch, inputs, room: 0, letters, watch, tries: 0 };
+        let (dead_letters, watch) = (Vec::new(), &ApplyWatch::default());
+        let mut sifting = RefusalSearch {
+            batch: &batch,
+            inputs,
+            dead_letters_left: 0,
+            dead_letters,
+            watch,
+            tries: 0,
+        };
         self.runtime.block_on(async {
-            sifting.write(&mut self.session, is_open).await?;
+            sifting.write_batch(&mut self.session, is_open).await?;
             self.session.clear_stages().await
         })
     }
 
     fn contents(&mut self) -> String {
-        self.runtime.block_on(self.session.ask(CONTENTS, "read all rows")).unwrap()
+        self.runtime.block_on(self.session.query_value(CONTENTS, "read all rows")).unwrap()
     }
 }
 
-/// Whether a batch may end between these events, as the feed has it.
+/// Checks whether a batch may end before this event, as in the feed.
 fn may_cut(events: &[ChangeEvent], at: usize) -> bool {
     at == 0 || events[at - 1].op != ChangeKind::Truncate || events[at - 1].ends_transaction
 }
@@ -161,26 +174,27 @@ fn batches_may_end_at_every_event() {
         let (events, states) = connection.block_on(history(&server.dsn_for(&database), action));
         let db = testing::database();
         db.run(&TABLES.replace("ACTION", action));
-        every_cut(&mut SiftTarget::new(&db.dsn()), &events, &states, action);
+        every_cut(&mut TestTarget::new(&db.dsn()), &events, &states, action);
     }
 }
 
-/// From the beginning of each transaction to its end and that of the next: batches of every size,
-/// and two of which the first ends anywhere.
-fn every_cut(target: &mut SiftTarget, events: &[ChangeEvent], states: &[String], action: &str) {
+/// Writes each transaction, and each pair of neighbours, in batches of every size and in two
+/// batches cut at every place.
+fn every_cut(target: &mut TestTarget, events: &[ChangeEvent], states: &[String], action: &str) {
     let ends = events.iter().enumerate().filter(|(_, event)| event.ends_transaction);
     let ends: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
     let mut start = 0;
     for (nth, end) in ends.iter().enumerate() {
-        for (upto, state) in ends.iter().zip(states).skip(nth).take(2) {
-            let sizes = (1..=upto - start).map(|size| (start..*upto).step_by(size).collect());
-            let two = (start + 1..*upto).map(|at| vec![start, at]);
+        for (later_end, state) in ends.iter().zip(states).skip(nth).take(2) {
+            let sizes =
+                (1..=later_end - start).map(|size| (start..*later_end).step_by(size).collect());
+            let two = (start + 1..*later_end).map(|at| vec![start, at]);
             for mut starts in sizes.chain(two) {
                 starts.retain(|at| may_cut(events, *at));
-                let places = format!("{action}: batches from {starts:?} to {upto}");
-                starts.push(*upto);
+                let places = format!("{action}: batches from {starts:?} to {later_end}");
+                starts.push(*later_end);
                 for (nth, batch) in starts.windows(2).enumerate() {
-                    let done = target.write(&events[batch[0]..batch[1]], nth > 0);
+                    let done = target.write_events(&events[batch[0]..batch[1]], nth > 0);
                     done.unwrap_or_else(|error| {
                         panic!("{places}: {}", error.messages().join(": "))
                     });
@@ -189,7 +203,7 @@ fn every_cut(target: &mut SiftTarget, events: &[ChangeEvent], states: &[String],
                 target.runtime.block_on(target.session.roll_back()).unwrap();
             }
         }
-        target.write(&events[start..*end], false).unwrap();
+        target.write_events(&events[start..*end], false).unwrap();
         target.runtime.block_on(target.session.commit()).unwrap();
         start = *end;
     }

@@ -1,9 +1,9 @@
-//! The rows that there are when a slot begins, through the lanes of a load.
+//! Copies the rows that the tables have when a slot begins, through the lanes of a load.
 //!
-//! The ledger says first that rows are being copied, and where the slot begins when all of them are
-//! committed. A copy that has not come to its end cannot be resumed, as its snapshot is gone: its
-//! tables, of which the ledger has the list and which were empty before, are emptied, and it begins
-//! anew with a new slot. No other table is ever emptied.
+//! The ledger first records that rows are being copied. When all rows are committed, the ledger
+//! records where the slot begins. An interrupted copy cannot go on, because its snapshot is gone.
+//! The next run truncates the tables on the ledger's list and starts again with a new slot. These
+//! tables were empty before the first copy. No other table is ever truncated.
 
 use std::future::pending;
 use std::io::{self, Read};
@@ -19,126 +19,142 @@ use super::route::{ApplyTable, Router, UnknownColumns, parents_first};
 use super::run::ApplyRun;
 use super::watch::ApplyWatch;
 use super::write::BatchWriter;
-use crate::format::sniff::{Format, Overrides};
+use crate::format::sniff::{Format, SniffOverrides};
 use crate::plan::{self, RowRequest};
 use crate::reading::{self, InputOrigin};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result, load};
 use pgspate_events::Lsn;
-use pgspate_replication::postgres::{PublishedTable, Snapshot, drop_slot, make_slot};
-use pgspate_replication::slot::{Filling, Slot};
-use pgspate_target::ledger::{Mark, digest};
-use pgspate_target::session::LOOK;
-use pgspate_target::{Unlogged, under_users_path};
+use pgspate_replication::postgres::{PublishedTable, SlotSnapshot, create_slot, drop_slot};
+use pgspate_replication::slot::{Slot, TablesBeingCopied};
+use pgspate_target::ledger::{StreamPosition, digest_texts};
+use pgspate_target::session::POLL_INTERVAL;
+use pgspate_target::{UnloggedExtent, under_users_path_sql};
 
 /// Pieces of 256 KiB that may wait for the load.
-const PIECES: usize = 8;
+const PIECES_WAITING_MAX: usize = 8;
 /// Lanes for a table: one session of the source fills no more.
 const LANES_MAX: usize = 4;
 /// How long the sessions of an earlier copy may take to end.
-const LINGER: Duration = Duration::from_secs(30);
+const OLD_SESSIONS_WAIT: Duration = Duration::from_secs(30);
 
 /// A table whose rows were copied.
 #[derive(Debug, Clone, Serialize)]
 pub struct CopiedTable {
     /// The table, as SQL writes it.
     pub table: String,
-    /// Its rows.
+    /// The number of rows copied.
     pub rows: u64,
 }
 
-/// What copies.
+/// The initial copy of a slot's tables.
 pub(super) struct InitialCopy<'a> {
     pub(super) run: &'a ApplyRun<'a>,
     pub(super) slot: &'a Slot,
     pub(super) router: &'a Router,
 }
 
-/// A table and where its rows go.
+/// A published table, and the target table of its rows.
 type TablePair = (PublishedTable, Arc<ApplyTable>);
 
 impl InitialCopy<'_> {
-    /// Makes the slot, and copies if `copies`. Where the slot begins. Blocks.
+    /// Creates the slot, and copies the rows of its tables if `copies`. Returns where the slot
+    /// begins. Blocks.
     ///
     /// # Errors
-    /// Tables that are not empty and that no earlier try has filled; whatever the source, the
-    /// target or a load says.
-    pub(super) fn run(&self, writer: &mut BatchWriter, copies: bool) -> Result<(Lsn, Vec<CopiedTable>)> {
-        self.run.runtime.block_on(writer.hold())?;
+    /// When a table has rows that no earlier copy wrote. When the source, the target or a load
+    /// fails.
+    pub(super) fn run(
+        &self,
+        writer: &mut BatchWriter,
+        copies: bool,
+    ) -> Result<(Lsn, Vec<CopiedTable>)> {
+        self.run.runtime.block_on(writer.hold_stream())?;
         if !copies {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let made = make_slot(dsn, name, self.run.watch.stop.requested());
+            let made = create_slot(dsn, name, self.run.watch.stop.wait_until_requested());
             let lsn = self.run.runtime.block_on(made)?;
-            self.run.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
+            self.run.runtime.block_on(writer.move_stream_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
         }
-        let mut filling = Filling::parse(&writer.mark().source).unwrap_or_default();
+        let mut filling = TablesBeingCopied::parse(&writer.mark().source).unwrap_or_default();
         let tables = self.run.runtime.block_on(self.slot.tables())?;
-        self.claim(writer, &self.pairs(&tables)?, &mut filling)?;
+        self.claim_empty_tables(writer, &self.pair_tables(&tables)?, &mut filling)?;
         if self.slot.exists() {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
-            let stop = self.run.watch.stop.requested();
+            let stop = self.run.watch.stop.wait_until_requested();
             self.run.runtime.block_on(drop_slot(dsn, name, stop))?;
         }
         let snapshot = match self.snapshot() {
             Ok(snapshot) => snapshot,
             Err(error) => {
-                self.give_up(writer, &filling, &error, false);
+                self.release_claim(writer, &filling, &error, false);
                 return Err(error);
             }
         };
         let lsn = snapshot.lsn();
-        let copied = self.fill(&snapshot, writer, &mut filling);
+        let copied = self.copy_tables(&snapshot, writer, &mut filling);
         self.run.runtime.block_on(snapshot.close());
         match copied {
             Ok(copied) => {
-                self.run.runtime.block_on(writer.move_to(self.slot.mark(0, lsn)))?;
+                self.run.runtime.block_on(writer.move_stream_to(self.slot.mark(0, lsn)))?;
                 Ok((lsn, copied))
             }
             Err(error) => {
-                self.give_up(writer, &filling, &error, true);
+                self.release_claim(writer, &filling, &error, true);
                 Err(error)
             }
         }
     }
 
-    /// Copies what the snapshot has, also of tables that were published only a moment ago.
-    fn fill(
+    /// Copies all tables of the snapshot. A table published since the claim is claimed first.
+    fn copy_tables(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &SlotSnapshot,
         writer: &mut BatchWriter,
-        filling: &mut Filling,
+        filling: &mut TablesBeingCopied,
     ) -> Result<Vec<CopiedTable>> {
-        let pairs = self.pairs(snapshot.tables())?;
+        let pairs = self.pair_tables(snapshot.tables())?;
         let late: Vec<_> =
             pairs.iter().filter(|(_, facts)| !filling.has(&facts.table)).cloned().collect();
         if !late.is_empty() {
-            self.claim(writer, &late, filling)?;
+            self.claim_empty_tables(writer, &late, filling)?;
         }
         let mut copied = Vec::new();
         for (table, facts) in pairs {
-            let rows = self.copy(snapshot, &table, &facts)?;
+            let rows = self.copy_table(snapshot, &table, &facts)?;
             copied.push(CopiedTable { table: facts.table.sql_name.clone(), rows });
         }
         Ok(copied)
     }
 
-    /// Sees to it that the tables are empty, and puts them on the ledger's list.
-    fn claim(&self, writer: &mut BatchWriter, pairs: &[TablePair], filling: &mut Filling) -> Result<()> {
-        if pairs.iter().any(|(_, facts)| facts.table.unlogged != Unlogged::No) {
-            self.run.runtime.block_on(writer.bind(true))?;
+    /// Makes sure that the tables are empty, and adds them to the ledger's list.
+    fn claim_empty_tables(
+        &self,
+        writer: &mut BatchWriter,
+        pairs: &[TablePair],
+        filling: &mut TablesBeingCopied,
+    ) -> Result<()> {
+        if pairs.iter().any(|(_, facts)| facts.table.unlogged != UnloggedExtent::Nothing) {
+            self.run.runtime.block_on(writer.note_unlogged_writes(true))?;
         }
-        self.empty(writer, pairs, filling)?;
+        self.empty_claimed_tables(writer, pairs, filling)?;
         pairs.iter().for_each(|(_, facts)| filling.add(&facts.table));
         let digest = self.slot.digest();
-        let mark = Mark { ordinal: 0, source: filling.position(), digest };
-        self.run.runtime.block_on(writer.move_to(mark))
+        let mark = StreamPosition { ordinal: 0, source: filling.position(), digest };
+        self.run.runtime.block_on(writer.move_stream_to(mark))
     }
 
-    /// After a failure: if no row was committed it is as if nothing had been begun. Otherwise, and
-    /// if any of this fails, too, the ledger keeps the list.
-    fn give_up(&self, writer: &mut BatchWriter, filling: &Filling, error: &Error, has_slot: bool) {
-        // A lost session may still commit.
+    /// Cleans up after a failure. If no row was committed, drops the slot and resets the position.
+    /// If rows were committed or the cleanup fails, the ledger keeps the list.
+    fn release_claim(
+        &self,
+        writer: &mut BatchWriter,
+        filling: &TablesBeingCopied,
+        error: &Error,
+        has_slot: bool,
+    ) {
+        // A session that was lost may still commit.
         if error.is_retryable() {
             return;
         }
@@ -147,7 +163,8 @@ impl InitialCopy<'_> {
                 return;
             }
         }
-        // Before the ledger: a slot that it does not know would be read without the rows before.
+        // Drop the slot before the ledger forgets it. A slot that the ledger does not know would be
+        // read without the earlier rows.
         if has_slot
             && self
                 .run
@@ -157,26 +174,26 @@ impl InitialCopy<'_> {
         {
             return;
         }
-        let _ = self.run.runtime.block_on(writer.move_to(Mark::default()));
+        let _ = self.run.runtime.block_on(writer.move_stream_to(StreamPosition::default()));
     }
 
     fn has_rows(&self, writer: &mut BatchWriter, name: &str) -> Result<bool> {
         let sql = format!("select exists (select from {name})");
-        self.run.runtime.block_on(writer.ask(&sql, "look whether the table is empty"))
+        self.run.runtime.block_on(writer.query_value(&sql, "look whether the table is empty"))
     }
 
-    fn snapshot(&self) -> Result<Snapshot> {
+    fn snapshot(&self) -> Result<SlotSnapshot> {
         let Slot { dsn, name, publication, .. } = self.slot;
-        let stop = self.run.watch.stop.requested();
-        self.run.runtime.block_on(Snapshot::create(dsn, name, publication, stop))
+        let stop = self.run.watch.stop.wait_until_requested();
+        self.run.runtime.block_on(SlotSnapshot::create(dsn, name, publication, stop))
     }
 
-    /// The tables that are wanted, and their targets, those that are referred to first.
-    fn pairs(&self, tables: &[PublishedTable]) -> Result<Vec<TablePair>> {
+    /// Returns the published tables to copy and their target tables, referenced tables first.
+    fn pair_tables(&self, tables: &[PublishedTable]) -> Result<Vec<TablePair>> {
         let mut pairs = Vec::new();
         for table in tables {
-            if let Some(facts) = self.router.facts(&table.name)? {
-                pairs.push((self.fitting(table, &facts)?, facts));
+            if let Some(facts) = self.router.table_for(&table.name)? {
+                pairs.push((self.with_known_columns(table, &facts)?, facts));
             }
         }
         let places = parents_first(&pairs.iter().map(|(_, facts)| &**facts).collect::<Vec<_>>());
@@ -185,8 +202,12 @@ impl InitialCopy<'_> {
         Ok(placed.into_iter().map(|(_, pair)| pair).collect())
     }
 
-    /// The table with the columns that the target takes.
-    fn fitting(&self, table: &PublishedTable, facts: &ApplyTable) -> Result<PublishedTable> {
+    /// Returns the published table with only the columns that the target has.
+    fn with_known_columns(
+        &self,
+        table: &PublishedTable,
+        facts: &ApplyTable,
+    ) -> Result<PublishedTable> {
         let mut table = table.clone();
         let has = |name: &String| facts.columns.iter().any(|column| column.name == *name);
         let unknown =
@@ -197,25 +218,31 @@ impl InitialCopy<'_> {
                 let message =
                     format!("column \"{name}\" of {} does not exist", facts.table.sql_name);
                 return Err(Error::new(ErrorKind::Plan, message).hint(
-                    "Add the column to the table, or leave it out with `--unknown-columns ignore`.",
+                    "Add the column to the target table, or leave it out with \
+                     `--unknown-columns ignore`.",
                 ));
             }
         }
         Ok(table)
     }
 
-    /// Sees to it that the tables are empty: what is in those that an earlier try was `filling` is
-    /// what that has copied. Nothing is emptied if any other has rows.
-    fn empty(&self, writer: &mut BatchWriter, pairs: &[TablePair], filling: &Filling) -> Result<()> {
+    /// Makes sure that the tables are empty. Truncates the tables on the list `filling`, as their
+    /// rows come from an earlier copy. Truncates nothing if any other table has rows.
+    fn empty_claimed_tables(
+        &self,
+        writer: &mut BatchWriter,
+        pairs: &[TablePair],
+        filling: &TablesBeingCopied,
+    ) -> Result<()> {
         if !filling.is_empty() {
             self.wait_for_lanes(writer)?;
         }
         let (mut ours, mut has_rows) = (Vec::new(), false);
         for (_, facts) in pairs {
-            let (name, is_ours) = (facts.itself(), filling.has(&facts.table));
+            let (name, is_ours) = (facts.sql_without_children(), filling.has(&facts.table));
             if self.has_rows(writer, &name)? {
                 if !is_ours {
-                    return Err(is_filled(&facts.table.sql_name));
+                    return Err(not_empty_error(&facts.table.sql_name));
                 }
                 has_rows = true;
             }
@@ -226,33 +253,33 @@ impl InitialCopy<'_> {
         if !has_rows {
             return Ok(());
         }
-        // Those without rows, too: they may refer to the others.
-        let what = "empty the tables that an earlier copy has filled";
-        let sql = under_users_path(&format!("truncate {}", ours.join(", ")));
-        self.run.runtime.block_on(writer.run(&sql, what))
+        // Truncate the listed tables without rows too, because they may refer to the others.
+        let task = "empty the tables that an earlier copy has filled";
+        let sql = under_users_path_sql(&format!("truncate {}", ours.join(", ")));
+        self.run.runtime.block_on(writer.run(&sql, task))
     }
 
-    /// What the sessions of its loads are called, and no others.
-    fn name(&self) -> String {
-        let digest = digest(["copy", &self.slot.identity]);
+    /// Returns the `application_name` of the loads' sessions. No other session has this name.
+    fn session_name(&self) -> String {
+        let digest = digest_texts(["copy", &self.slot.identity]);
         format!("pgspate copy {}", &digest[..16])
     }
 
-    /// Sessions of an earlier copy end by themselves, but may still commit what they had in hand.
+    /// Waits for the sessions of an earlier copy. They end by themselves, but may still commit.
     fn wait_for_lanes(&self, writer: &mut BatchWriter) -> Result<()> {
-        let name = self.name();
+        let name = self.session_name();
         let sql = format!(
             "select count(*) from pg_stat_activity where datname = current_database() \
              and application_name = '{name}'"
         );
         let since = Instant::now();
         loop {
-            let asked = writer.ask::<i64>(&sql, "look for sessions of an earlier copy");
+            let asked = writer.query_value::<i64>(&sql, "look for sessions of an earlier copy");
             if self.run.runtime.block_on(asked)? == 0 {
                 return Ok(());
             }
-            if since.elapsed() > LINGER {
-                let message = "sessions of an earlier copy of rows are still at work";
+            if since.elapsed() > OLD_SESSIONS_WAIT {
+                let message = "sessions of an earlier copy of rows are still running";
                 return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
                     "End them with `select pg_terminate_backend(pid) from pg_stat_activity where \
                      application_name = '{name}'`, and run the same command again."
@@ -262,17 +289,23 @@ impl InitialCopy<'_> {
         }
     }
 
-    /// Copies a table through the lanes of a load. Its rows.
-    fn copy(&self, snapshot: &Snapshot, table: &PublishedTable, facts: &ApplyTable) -> Result<u64> {
-        let (tx, rx) = sync_channel(PIECES);
+    /// Copies a table through the lanes of a load. Returns the number of rows.
+    fn copy_table(
+        &self,
+        snapshot: &SlotSnapshot,
+        table: &PublishedTable,
+        facts: &ApplyTable,
+    ) -> Result<u64> {
+        let (tx, rx) = sync_channel(PIECES_WAITING_MAX);
         let name = &facts.table.sql_name;
-        let load_watch = Arc::new(self.run.watch.of_copy());
+        let load_watch = Arc::new(self.run.watch.load_watch());
         self.run.watch.show_copy(Some((name.clone(), Arc::clone(&load_watch))));
         let is_over = &AtomicBool::new(false);
         let (read, loaded) = std::thread::scope(|scope| {
             let (runtime, watch) = (self.run.runtime, &**self.run.watch);
-            let reading = scope.spawn(move || read(snapshot, table, runtime, tx, watch, is_over));
-            let loaded = self.load(table, facts, rx, &load_watch);
+            let reading =
+                scope.spawn(move || read_table(snapshot, table, runtime, tx, watch, is_over));
+            let loaded = self.load_pieces(table, facts, rx, &load_watch);
             is_over.store(true, Relaxed);
             (reading.join(), loaded)
         });
@@ -281,14 +314,14 @@ impl InitialCopy<'_> {
             return Err(Error::new(ErrorKind::Bug, "the thread that reads rows died"));
         };
         match (read, loaded) {
-            // A load that has failed reads no more, which is no failure of its own.
+            // A failed load stops reading. That is no failure of the reader.
             (Ok(true), Ok(rows)) => Ok(rows),
             (Err(error), _) | (Ok(_), Err(error)) => Err(error),
             (Ok(false), Ok(_)) => Err(Error::new(ErrorKind::Bug, "a load ended before its input")),
         }
     }
 
-    fn load(
+    fn load_pieces(
         &self,
         table: &PublishedTable,
         facts: &ApplyTable,
@@ -302,12 +335,12 @@ impl InitialCopy<'_> {
         let options = load::LoadOptions {
             reading: reading::ReadingOptions {
                 origin: InputOrigin::Stream(Input::given(&title, Box::new(source))),
-                read: Overrides {
+                read: SniffOverrides {
                     format: Some(Format::Text),
                     delimiter: Some(b'\t'),
                     header: Some(false),
                     null: Some("\\N".to_owned()),
-                    ..Overrides::default()
+                    ..SniffOverrides::default()
                 },
                 rows: RowRequest {
                     encoding: Some("UTF8".to_owned()),
@@ -318,7 +351,7 @@ impl InitialCopy<'_> {
             },
             table: Some(facts.table.sql_name.clone()),
             plan: plan::PlanOptions {
-                // The source has no key twice, so that no two lanes wait for each other.
+                // The source has no duplicate keys, so lanes never wait for each other.
                 lanes: is_plain.then_some(cores.clamp(2, LANES_MAX)),
                 no_ledger: true,
                 ..plan::PlanOptions::default()
@@ -326,24 +359,27 @@ impl InitialCopy<'_> {
             limits: self.run.options.limits,
             ..load::LoadOptions::default()
         };
-        let load =
-            load::prepare(options, self.run.settings.dsn.called(&self.name()), self.run.runtime)?;
+        let load = load::prepare(
+            options,
+            self.run.settings.dsn.called(&self.session_name()),
+            self.run.runtime,
+        )?;
         Ok(load.run(watch)?.rows_written)
     }
 }
 
-fn is_filled(name: &str) -> Error {
-    let message = format!("{name} is not empty, and the copy of rows needs empty tables");
+fn not_empty_error(name: &str) -> Error {
+    let message = format!("could not copy rows into {name}: the table is not empty");
     Error::new(ErrorKind::Usage, message).hint(
-        "Empty the table, leave it out with `--tables`, or say `--create-slot` instead of \
+        "Empty the table, leave it out with `--tables`, or give `--create-slot` instead of \
          `--snapshot` to apply only what changes from now on.",
     )
 }
 
-/// Reads the table's rows. False when they are not wanted any more, as their load `is_over`; the
-/// source, which may keep silent, is waited for no longer than that.
-fn read(
-    snapshot: &Snapshot,
+/// Reads the table's rows. Returns false when the load has ended (`is_over`) and needs no more
+/// rows. Does not wait for a silent source after that.
+fn read_table(
+    snapshot: &SlotSnapshot,
     table: &PublishedTable,
     runtime: &Handle,
     tx: SyncSender<io::Result<Vec<u8>>>,
@@ -360,14 +396,14 @@ fn read(
     };
     let over = async {
         while !is_over.load(Relaxed) && !watch.is_cancelled() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     let copied = runtime.block_on(snapshot.copy(table, take, over));
     match copied {
         Ok(()) if is_wanted => Ok(true),
         Err(error) if is_wanted && (watch.is_cancelled() || !is_over.load(Relaxed)) => {
-            // Without it the rows so far would pass for all.
+            // Without this error the rows so far would look complete.
             let _ = tx.send(Err(io::Error::other("the source was lost")));
             Err(error)
         }
@@ -375,7 +411,7 @@ fn read(
     }
 }
 
-/// Pieces of rows as bytes.
+/// A reader over the pieces of a table's rows.
 struct PieceReader {
     rx: Receiver<io::Result<Vec<u8>>>,
     piece: Vec<u8>,

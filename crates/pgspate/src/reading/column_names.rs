@@ -1,4 +1,4 @@
-//! What a program says of its own rows, in the words of the table.
+//! Renames the columns in errors about a program's rows to the names of the table's columns.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use arrow_schema::Schema;
 use crate::format::memory::BatchIter;
 use crate::plan::RowPlan;
 
-/// What fields are called, and the columns that they go to.
+/// Pairs of a field's name and its column's name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ColumnNames(Arc<[(String, String)]>);
 
 impl ColumnNames {
-    /// Of rows of this schema.
+    /// Pairs the fields of `schema` with the plan's columns.
     pub(crate) fn of(schema: &Schema, plan: &RowPlan) -> ColumnNames {
         let names = plan.columns.iter().filter_map(|column| {
             let field = schema.fields().get(column.field)?;
@@ -21,9 +21,9 @@ impl ColumnNames {
         ColumnNames(names.collect())
     }
 
-    /// The same batches, whose errors name columns as the server's do: a field may have no name of
-    /// its own.
-    pub(crate) fn tell(&self, batches: BatchIter) -> BatchIter {
+    /// Returns the same batches. Their errors name table columns, as the server's errors do,
+    /// because a field may have no name.
+    pub(crate) fn rename_in_errors(&self, batches: BatchIter) -> BatchIter {
         let names = self.clone();
         Box::new(batches.map(move |batch| {
             batch.map_err(|error| {

@@ -1,6 +1,6 @@
-//! What has to be known of a table to apply events to it.
+//! Reads what is needed of a target table to apply events to it.
 //!
-//! Read once for each table that the stream names; nothing is changed.
+//! Each table is read once, when the stream first names it. Nothing is changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,67 +11,67 @@ use crate::encode::field::FieldEncoder;
 use crate::stage::keys::{self, EQUALS};
 use crate::stage::referrers;
 use crate::{Error, ErrorKind, Result};
-use pgspate_events::canon::Canon;
 use pgspate_events::fold::FoldKey;
+use pgspate_events::key_form::KeyForm;
 use pgspate_target::{
-    Ask, Column, Session, Table, TypeKind, distributed_by, has_heirs, quote_ident, server_error,
-    use_users_path,
+    SessionSettings, TargetColumn, TargetTable, TypeKind, TypedQuery, distributing_extension,
+    has_inheriting_tables, quote_ident, server_error, users_path_sql,
 };
 
-/// A column that can be written.
+/// A writable column of a target table.
 #[derive(Debug, Clone)]
 pub(crate) struct ApplyColumn {
-    /// Unquoted.
+    /// The name, unquoted.
     pub(crate) name: String,
-    /// As SQL writes it.
+    /// The name, quoted for SQL.
     pub(crate) sql: String,
-    /// `pg_type.typname`, of a domain that of the type beneath it.
+    /// `pg_type.typname`; for a domain, of its base type.
     pub(crate) typname: Arc<str>,
-    /// Of a domain: the type beneath it, as SQL writes it, which takes NULL for what is absent.
-    pub(crate) beneath: Option<String>,
-    /// What it has when nothing is said, as SQL.
+    /// For a domain: its base type in SQL. The stage uses this type, as the domain may reject NULL.
+    pub(crate) base_type: Option<String>,
+    /// The default value as an SQL expression.
     pub(crate) default: String,
-    /// The operator that finds values of its type equal, as SQL names it on any search path.
-    pub(crate) equals: String,
-    /// Equal values are the same value.
+    /// The type's equality operator, schema-qualified for SQL.
+    pub(crate) equals_operator: String,
+    /// Whether equal values are always identical. 1.0 and 1.00 are equal but not identical.
     pub(crate) is_exact: bool,
-    /// No update may set it.
-    pub(crate) is_fixed: bool,
+    /// Whether the column is `generated always as identity`, which no update may set.
+    pub(crate) is_identity_always: bool,
 }
 
-/// A table that events are applied to.
+/// A target table of events.
 #[derive(Debug, Clone)]
 pub(crate) struct ApplyTable {
-    pub(crate) table: Table,
-    /// All that can be written, in the table's order.
+    pub(crate) table: TargetTable,
+    /// The writable columns, in the table's order.
     pub(crate) columns: Vec<ApplyColumn>,
-    /// Names of generated columns, of which the stream may speak.
+    /// Names of generated columns. Events may name them too.
     pub(crate) generated: Vec<String>,
-    /// Positions in `columns`, and how the key's spellings become one.
-    pub(crate) keying: FoldKey,
-    /// One for each column, if there is one for each.
+    /// The key: positions in `columns`, and how each type's spellings are made comparable.
+    pub(crate) fold_key: FoldKey,
+    /// The columns' encoders; `None` if any column has none.
     pub(crate) encoders: Option<Vec<FieldEncoder>>,
-    /// Tables inherit from it, each with rows and events of its own.
-    pub(crate) has_heirs: bool,
-    /// The tables that its foreign keys refer to.
-    pub(crate) parents: Vec<u32>,
-    /// Rows may refer to a row, and that is checked or acted on at once.
+    /// Whether tables inherit from this table. They have rows and events of their own.
+    pub(crate) has_inheriting_tables: bool,
+    /// OIDs of the tables that its foreign keys reference.
+    pub(crate) parent_oids: Vec<u32>,
+    /// Whether a foreign key references the table and is checked, or acts, before the commit.
     pub(crate) is_referenced: bool,
-    /// Conditions under which a row of another table, or of this one, refers to row `t`.
+    /// SQL conditions: a row of some table references row `t`.
     pub(crate) referrers: Vec<String>,
-    /// Those of them which are changed or deleted with the row.
-    pub(crate) followers: Vec<String>,
-    /// Columns of unique indexes besides the key, positions in `columns`.
-    pub(crate) unique: Vec<Vec<usize>>,
-    /// All columns that a row of the table has: their types' oids, and whether they can be written.
-    /// `None` where rows cannot be given as values of the table's own type, as a domain in it
-    /// refuses the NULL of what is absent, or it is kept on several servers.
-    pub(crate) record: Option<Vec<(u32, bool)>>,
-    /// Rises when columns are added.
+    /// The referrer conditions whose foreign key deletes or changes the referencing rows.
+    pub(crate) cascading_referrers: Vec<String>,
+    /// Unique indexes except the key: positions in `columns`.
+    pub(crate) unique_indexes: Vec<Vec<usize>>,
+    /// The types' OIDs of all columns, and whether each is writable. `None` if rows cannot be
+    /// parameters of the table's row type: a domain may reject the NULL of an absent value, or the
+    /// table is spread over several servers.
+    pub(crate) record_types: Option<Vec<(u32, bool)>>,
+    /// Increases when columns are added.
     pub(crate) version: u32,
 }
 
-const COLUMNS: &str = "\
+const COLUMN_TYPES_SQL: &str = "\
 with recursive types(attname, typid, identity, typmod, is_beneath) as (
   select a.attname::text, a.atttypid, a.attidentity::text, a.atttypmod, false from pg_attribute a
   where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped
@@ -83,8 +83,8 @@ select attname, t.typname::text, identity = 'a',
        case when is_beneath then format_type(typid, typmod) end
 from types join pg_type t on t.oid = types.typid where t.typbasetype = 0";
 
-/// Of tables without a primary key: the narrowest unique index that identifies every row.
-const UNIQUE_KEY: &str = "\
+/// For a table without a primary key: the narrowest unique index that identifies every row.
+const UNIQUE_KEY_SQL: &str = "\
 select array(select a.attname::text
              from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
@@ -97,7 +97,7 @@ where i.indrelid = $1 and i.indisunique and i.indimmediate and i.indisvalid
                   where k.nth <= i.indnkeyatts and not a.attnotnull)
 order by i.indisreplident desc, i.indnkeyatts, i.indexrelid limit 1";
 
-const UNIQUE: &str = "\
+const UNIQUE_INDEXES_SQL: &str = "\
 select array(select a.attname::text
              from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
@@ -107,7 +107,7 @@ select array(select a.attname::text
 from pg_index i
 where i.indrelid = $1 and i.indisunique and i.indisvalid";
 
-const BONDS: &str = "\
+const REFERENCES_SQL: &str = "\
 with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid))
 select array(select distinct coalesce(pg_partition_root(confrelid)::oid, confrelid)
              from pg_constraint where contype = 'f' and conrelid in (select relid from parts)),
@@ -115,23 +115,23 @@ select array(select distinct coalesce(pg_partition_root(confrelid)::oid, confrel
                where contype = 'f' and confrelid in (select relid from parts)
                  and not (condeferrable and confdeltype = 'a'))";
 
-/// Defaults, by the columns' names. Every name is qualified, as the search path is the user's.
-const DEFAULTS: &str = "\
+/// Defaults by column name. All names are qualified, because the user's search path is active.
+const DEFAULTS_SQL: &str = "\
 select a.attname::pg_catalog.text, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
 from pg_catalog.pg_attrdef d join pg_catalog.pg_attribute a
   on a.attrelid operator(pg_catalog.=) d.adrelid and a.attnum operator(pg_catalog.=) d.adnum
 where d.adrelid operator(pg_catalog.=) $1";
 
-/// The defaults as the server prints them for the path that statements are read under: what another
-/// role's function or operator would hide there has its schema.
-async fn defaults(client: &Client, table: &Table) -> Result<HashMap<String, String>> {
+/// Reads the defaults as the server prints them under the search path of the later statements.
+/// Functions and operators that the search path hides are printed with their schema.
+async fn read_defaults(client: &Client, table: &TargetTable) -> Result<HashMap<String, String>> {
     let failed = || server_error(format!("could not look up the defaults of {}", table.sql_name));
-    let begin = format!("begin; {}", use_users_path(true));
+    let begin = format!("begin; {}", users_path_sql(true));
     let oid = table.oid;
     let (begun, rows, ended) = tokio::join!(
         biased;
         client.batch_execute(&begin),
-        async { client.ask_all(DEFAULTS, &[&oid]).await },
+        async { client.fetch_all(DEFAULTS_SQL, &[&oid]).await },
         client.batch_execute("rollback")
     );
     begun.map_err(failed())?;
@@ -140,28 +140,28 @@ async fn defaults(client: &Client, table: &Table) -> Result<HashMap<String, Stri
 }
 
 impl ApplyColumn {
-    /// That two values of the column are equal, by its type's own operator.
-    pub(crate) fn equal(&self, left: &str, right: &str) -> String {
-        format!("{left} {} {right}", self.equals)
+    /// Returns SQL that compares two values with the type's equality operator.
+    pub(crate) fn equal_sql(&self, left: &str, right: &str) -> String {
+        format!("{left} {} {right}", self.equals_operator)
     }
 
-    /// That two values of the column differ.
-    pub(crate) fn differ(&self, left: &str, right: &str) -> String {
-        keys::differ(left, &self.equals, right)
+    /// Returns SQL that is true if two values of the column differ.
+    pub(crate) fn differ_sql(&self, left: &str, right: &str) -> String {
+        keys::differ_sql(left, &self.equals_operator, right)
     }
 }
 
 impl ApplyTable {
-    /// Reads the facts of the table called `name`, as SQL writes it; `None` if there is none.
+    /// Reads the table `name`, which is quoted for SQL. Returns `None` if there is none.
     ///
     /// # Errors
-    /// A server that does not answer; something that is no table.
+    /// When the server does not answer, or when the relation is no table.
     pub(crate) async fn read(
         client: &Client,
-        session: &Session,
+        session: &SessionSettings,
         name: &str,
     ) -> Result<Option<ApplyTable>> {
-        let Some(table) = Table::read(client, name).await? else { return Ok(None) };
+        let Some(table) = TargetTable::read(client, name).await? else { return Ok(None) };
         table.check_schema()?;
         if !matches!(table.kind, 'r' | 'p') {
             let message = format!("{} is not a table", table.sql_name);
@@ -170,129 +170,132 @@ impl ApplyTable {
             ));
         }
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
-        let types = client.ask_all(COLUMNS, &[&table.oid, &table.sql_name]).await;
+        let types = client.fetch_all(COLUMN_TYPES_SQL, &[&table.oid, &table.sql_name]).await;
         let types = types.map_err(failed())?;
-        let lenient = keys::lenient(client, &table).await?;
-        let operators = keys::operators(client, &table).await?;
-        let defaults = defaults(client, &table).await?;
-        let column = |column: &Column| {
+        let lenient = keys::nondeterministic_columns(client, &table).await?;
+        let operators = keys::equality_operators(client, &table).await?;
+        let defaults = read_defaults(client, &table).await?;
+        let column = |column: &TargetColumn| {
             let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
             let sequence: Option<String> = row.and_then(|row| row.get(3));
             ApplyColumn {
                 name: column.name.clone(),
                 sql: quote_ident(&column.name).into_owned(),
                 typname: row.map_or("text", |row| row.get(1)).into(),
-                beneath: row.and_then(|row| row.get(4)),
+                base_type: row.and_then(|row| row.get(4)),
                 default: match sequence {
                     Some(sequence) => {
                         format!("pg_catalog.nextval('{}')", sequence.replace('\'', "''"))
                     }
                     None => defaults.get(&column.name).cloned().unwrap_or("null".to_owned()),
                 },
-                equals: operators.get(&column.name).map_or(EQUALS, String::as_str).to_owned(),
+                equals_operator: operators
+                    .get(&column.name)
+                    .map_or(EQUALS, String::as_str)
+                    .to_owned(),
                 is_exact: keys::is_exact(column) && !lenient.contains(&column.name),
-                is_fixed: row.is_some_and(|row| row.get(2)),
+                is_identity_always: row.is_some_and(|row| row.get(2)),
             }
         };
         let written = || table.columns.iter().filter(|column| !column.is_generated);
         let columns: Vec<ApplyColumn> = written().map(column).collect();
-        let encoder = |column: &Column| FieldEncoder::new(&column.ty, session).ok();
+        let encoder = |column: &TargetColumn| FieldEncoder::new(&column.ty, session).ok();
         let encoders = written().map(encoder).collect();
         let generated = table.columns.iter().filter(|column| column.is_generated);
         let generated = generated.map(|column| column.name.clone()).collect();
         let mut key = keys::primary_key(client, &table).await?;
         if key.is_empty() {
-            let row = client.ask_opt(UNIQUE_KEY, &[&table.oid]).await.map_err(failed())?;
+            let row = client.fetch_opt(UNIQUE_KEY_SQL, &[&table.oid]).await.map_err(failed())?;
             key = row.map(|row| row.get(0)).unwrap_or_default();
         }
         let at = |name: &String| columns.iter().position(|column| column.name == *name);
-        let canon = |name: &String| {
+        let key_form = |name: &String| {
             let found = table.columns.iter().find(|column| column.name == *name)?;
             let is_lenient = lenient.contains(name);
-            Some((at(name)?, Canon::of(&found.ty, session, is_lenient)))
+            Some((at(name)?, KeyForm::of(&found.ty, session, is_lenient)))
         };
-        let unique = client.ask_all(UNIQUE, &[&table.oid]).await.map_err(failed())?;
-        let keying = FoldKey {
-            columns: key.iter().filter_map(canon).collect(),
+        let unique = client.fetch_all(UNIQUE_INDEXES_SQL, &[&table.oid]).await.map_err(failed())?;
+        let fold_key = FoldKey {
+            columns: key.iter().filter_map(key_form).collect(),
             is_deferrable: unique.iter().any(|row| row.get(2)),
         };
         let plain = unique.iter().filter(|row| row.get(1));
         let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
         let positions =
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
-        let is_domain = |column: &Column| matches!(column.ty.kind, TypeKind::Domain(_));
-        let is_plain =
-            !table.columns.iter().any(is_domain) && distributed_by(client, &table).await?.is_none();
-        let record = table.columns.iter().map(|column| (column.ty.oid, !column.is_generated));
-        let record = is_plain.then(|| record.collect());
-        let bonds = client.ask_one(BONDS, &[&table.oid]).await.map_err(failed())?;
-        let has_heirs = has_heirs(client, &table).await?;
+        let is_domain = |column: &TargetColumn| matches!(column.ty.kind, TypeKind::Domain(_));
+        let is_plain = !table.columns.iter().any(is_domain)
+            && distributing_extension(client, &table).await?.is_none();
+        let record_types = table.columns.iter().map(|column| (column.ty.oid, !column.is_generated));
+        let record_types = is_plain.then(|| record_types.collect());
+        let bonds = client.fetch_one(REFERENCES_SQL, &[&table.oid]).await.map_err(failed())?;
+        let has_inheriting_tables = has_inheriting_tables(client, &table).await?;
         let referrers = referrers(client, &table).await?;
-        let followers = referrers.iter().filter(|it| it.follows);
+        let followers = referrers.iter().filter(|it| it.cascades);
         Ok(Some(ApplyTable {
-            followers: followers.map(|it| it.condition.clone()).collect(),
+            cascading_referrers: followers.map(|it| it.condition.clone()).collect(),
             referrers: referrers.into_iter().map(|it| it.condition).collect(),
-            unique: positions.collect(),
+            unique_indexes: positions.collect(),
             columns,
             generated,
-            keying,
+            fold_key,
             encoders,
-            parents: bonds.get(0),
+            parent_oids: bonds.get(0),
             is_referenced: bonds.get(1),
-            record,
-            has_heirs,
+            record_types,
+            has_inheriting_tables,
             table,
             version: 0,
         }))
     }
 
-    /// The table without those that inherit from it, which have events of their own; with all of
-    /// its partitions, and all parts of a table that an extension keeps in parts.
-    pub(crate) fn itself(&self) -> String {
+    /// Returns the table for SQL without its inheriting tables, which have events of their own.
+    /// Partitions are included, and all shards of a distributed table.
+    pub(crate) fn sql_without_children(&self) -> String {
         match self.has_heirs {
             true => format!("only {}", self.table.sql_name),
             false => self.table.sql_name.clone(),
         }
     }
 
-    /// Whether it has a column of this name, which may be a generated one.
+    /// Checks whether the table has the column. Generated columns count.
     pub(crate) fn has_column(&self, name: &str) -> bool {
         self.columns.iter().any(|column| column.name == name)
             || self.generated.iter().any(|column| column == name)
     }
 
-    /// Its foreign keys refer to itself.
+    /// Checks whether a foreign key of the table references the table itself.
     pub(crate) fn refers_to_itself(&self) -> bool {
-        self.parents.contains(&self.table.oid)
+        self.parent_oids.contains(&self.table.oid)
     }
 
-    /// Whether it may help that rows to which nothing refers go early, for unique values to change
-    /// hands.
-    pub(crate) fn may_free(&self) -> bool {
-        !self.unique.is_empty() && self.has_key()
+    /// Checks whether deleting and re-inserting rows can free unique values for other rows.
+    pub(crate) fn may_reinsert(&self) -> bool {
+        !self.unique_indexes.is_empty() && self.has_key()
     }
 
-    /// Whether rows can be told apart.
+    /// Checks whether the table has a key.
     pub(crate) fn has_key(&self) -> bool {
-        !self.keying.columns.is_empty()
+        !self.fold_key.columns.is_empty()
     }
 
-    /// The same with a column of type text more.
+    /// Returns the table with one more column of type text.
     pub(crate) fn with_column(&self, name: &str) -> ApplyTable {
         let mut facts = self.clone();
         facts.columns.push(ApplyColumn {
             name: name.to_owned(),
             sql: quote_ident(name).into_owned(),
             typname: "text".into(),
-            beneath: None,
+            base_type: None,
             default: "null".to_owned(),
-            equals: EQUALS.to_owned(),
+            equals_operator: EQUALS.to_owned(),
             is_exact: true,
-            is_fixed: false,
+            is_identity_always: false,
         });
-        // Until it is read again, which an encoder for text needs not.
+        // The encoders are unknown until the table is read again. Columns of type text work
+        // without.
         facts.encoders = None;
-        facts.record = None;
+        facts.record_types = None;
         facts.version += 1;
         facts
     }

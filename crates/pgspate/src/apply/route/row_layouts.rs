@@ -1,4 +1,4 @@
-//! Kinds of rows that the events of a table have, and where their columns are in the target.
+//! Column layouts of events' rows, and where their columns are in the target table.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,38 +8,37 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_events::{EventRow, EventValue};
 use pgspate_target::quote_ident;
 
-/// More kinds of rows are not kept: rows of many columns of which each gives others have a great
-/// many.
+/// The most layouts to keep. Rows that each name other columns can have very many layouts.
 const LAYOUTS_MAX: usize = 4096;
-/// Among so many the one is looked for by its address.
-const LAYOUTS_FEW: usize = 8;
+/// The number of layouts that are compared by address before the hash table is used.
+const LAYOUTS_SCANNED_MAX: usize = 8;
 
-/// The columns of a kind of row.
+/// The columns of one kind of row, and their positions in the target.
 pub(super) struct RowLayout {
     names: Arc<[Box<str>]>,
     pub(super) columns: Vec<Option<u16>>,
-    /// How many of the target's columns it has.
+    /// The number of columns that the target has.
     count: usize,
 }
 
-/// A table that events go to.
-pub(super) struct TargetTable {
+/// A target table, with the layouts of its events' rows.
+pub(super) struct RoutedTable {
     pub(super) facts: Arc<ApplyTable>,
-    /// Columns that any event has named.
-    pub(super) seen: Vec<bool>,
+    /// Whether any event has named the column.
+    pub(super) named_columns: Vec<bool>,
     layouts: Vec<RowLayout>,
-    /// Where in `layouts` these columns are.
+    /// Positions in `layouts`, by column names.
     by_names: HashMap<Arc<[Box<str>]>, usize>,
     last: usize,
 }
 
-impl TargetTable {
-    pub(super) fn new(facts: Arc<ApplyTable>, seen: Vec<bool>) -> TargetTable {
-        TargetTable { facts, seen, layouts: Vec::new(), by_names: HashMap::new(), last: 0 }
+impl RoutedTable {
+    pub(super) fn new(facts: Arc<ApplyTable>, named_columns: Vec<bool>) -> RoutedTable {
+        RoutedTable { facts, named_columns, layouts: Vec::new(), by_names: HashMap::new(), last: 0 }
     }
 
-    /// Forgets layouts with columns that the target does not have.
-    pub(super) fn forget_ignored(&mut self) {
+    /// Forgets layouts that have columns which the target lacks.
+    pub(super) fn forget_partial_layouts(&mut self) {
         let generated = &self.facts.generated;
         self.layouts.retain(|layout| {
             let mut columns = layout.names.iter().zip(&layout.columns);
@@ -50,14 +49,14 @@ impl TargetTable {
         self.by_names = places.map(|(at, layout)| (Arc::clone(&layout.names), at)).collect();
     }
 
-    /// Whether a row of a kind that is new has a column that the table has not.
-    pub(super) fn lacks(&mut self, row: &EventRow) -> bool {
+    /// Checks whether a row of a new layout has a column that the table lacks.
+    pub(super) fn has_new_column(&mut self, row: &EventRow) -> bool {
         let facts = Arc::clone(&self.facts);
-        self.find(row).is_none() && !row.columns.iter().all(|name| facts.has_column(name))
+        self.find_layout(row).is_none() && !row.columns.iter().all(|name| facts.has_column(name))
     }
 
     /// Makes room for the layouts of another event.
-    pub(super) fn make_room(&mut self) {
+    pub(super) fn limit_layouts(&mut self) {
         if self.layouts.len() >= LAYOUTS_MAX {
             self.layouts.clear();
             self.by_names.clear();
@@ -65,14 +64,14 @@ impl TargetTable {
         }
     }
 
-    /// Makes the layout of a row, if it is a new one.
-    pub(super) fn learn(
+    /// Adds the row's layout, if it is new.
+    pub(super) fn add_layout(
         &mut self,
         row: &EventRow,
         unknown: UnknownColumns,
-        additions: &mut Vec<String>,
+        column_additions: &mut Vec<String>,
     ) -> Result<()> {
-        if self.find(row).is_some() {
+        if self.find_layout(row).is_some() {
             return Ok(());
         }
         let mut columns = Vec::with_capacity(row.columns.len());
@@ -83,11 +82,11 @@ impl TargetTable {
                 (Some(position), _) => Some(position),
                 (None, _) if is_generated => None,
                 (None, UnknownColumns::Ignore) => None,
-                (None, UnknownColumns::Fail) => return Err(self.unknown(name)),
+                (None, UnknownColumns::Fail) => return Err(self.unknown_column_error(name)),
                 (None, UnknownColumns::Add) => {
                     self.facts = Arc::new(self.facts.with_column(name));
-                    self.seen.push(false);
-                    additions.push(format!(
+                    self.named_columns.push(false);
+                    column_additions.push(format!(
                         "alter table {} add column if not exists {} text",
                         self.facts.table.sql_name,
                         quote_ident(name)
@@ -98,7 +97,7 @@ impl TargetTable {
             columns.push(position.map(|position| position as u16));
         }
         for position in columns.iter().flatten() {
-            self.seen[usize::from(*position)] = true;
+            self.named_columns[usize::from(*position)] = true;
         }
         let count = columns.iter().flatten().count();
         self.layouts.push(RowLayout { names: Arc::clone(&row.columns), columns, count });
@@ -107,39 +106,39 @@ impl TargetTable {
         Ok(())
     }
 
-    fn unknown(&self, name: &str) -> Error {
+    fn unknown_column_error(&self, name: &str) -> Error {
         let message =
             format!("column \"{name}\" of relation \"{}\" does not exist", self.facts.table.name);
         Error::new(ErrorKind::Format, message)
             .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
             .hint(
-                "Add the column to the table, or say `--unknown-columns ignore` or \
+                "Add the column to the table, or give `--unknown-columns ignore` or \
                  `--unknown-columns add`.",
             )
     }
 
-    fn find(&mut self, row: &EventRow) -> Option<usize> {
+    fn find_layout(&mut self, row: &EventRow) -> Option<usize> {
         let is_it = |layout: &RowLayout| Arc::ptr_eq(&layout.names, &row.columns);
         if self.layouts.get(self.last).is_some_and(is_it) {
             return Some(self.last);
         }
-        let found = self.layouts.iter().take(LAYOUTS_FEW).position(is_it);
+        let found = self.layouts.iter().take(LAYOUTS_SCANNED_MAX).position(is_it);
         let found = found.or_else(|| self.by_names.get(&row.columns).copied())?;
         self.last = found;
         Some(found)
     }
 
     pub(super) fn layout(&mut self, row: &EventRow) -> Result<&RowLayout> {
-        let found = self.find(row);
+        let found = self.find_layout(row);
         found
             .and_then(|at| self.layouts.get(at))
             .ok_or_else(|| Error::new(ErrorKind::Bug, "the columns of a row were not looked up"))
     }
 
-    /// Whether an update says, of each column of the key, what it was: the source tells of those
-    /// by which it identifies rows, or else `old` does. Otherwise the row would stay under its old
-    /// key.
-    pub(super) fn check_key(&self, names: &[Box<str>], old: Option<&EventRow>) -> Result<()> {
+    /// Checks that an update gives the old value of each key column. `names` are the columns by
+    /// which the source identifies rows; their old values are known. `old` gives others. Without an
+    /// old value the row would keep its old key.
+    pub(super) fn check_old_key(&self, names: &[Box<str>], old: Option<&EventRow>) -> Result<()> {
         let is_told = |name: &str| {
             let says = |row: &EventRow| {
                 let mut cells = row.columns.iter().zip(&row.values);
@@ -147,7 +146,8 @@ impl TargetTable {
             };
             names.iter().any(|it| **it == *name) || old.is_some_and(says)
         };
-        let mut key = self.facts.keying.columns.iter().map(|(at, _)| &self.facts.columns[*at].name);
+        let mut key =
+            self.facts.fold_key.columns.iter().map(|(at, _)| &self.facts.columns[*at].name);
         match key.find(|name| !is_told(name)) {
             Some(name) if !names.is_empty() => {
                 let message = format!(
@@ -165,18 +165,19 @@ impl TargetTable {
         }
     }
 
-    /// Whether a row has all that the stream has ever said of rows of the table; where columns are
-    /// left out without being named, all that the table has.
-    pub(super) fn is_complete(&mut self, row: &EventRow, leaves_out: bool) -> Result<bool> {
-        let seen = self.seen.iter().filter(|seen| **seen).count();
-        let all = if leaves_out { self.facts.columns.len() } else { seen };
+    /// Checks whether a row has all columns that the stream has named for the table. With
+    /// `omits_unchanged`, checks for all columns of the table.
+    pub(super) fn is_complete(&mut self, row: &EventRow, omits_unchanged: bool) -> Result<bool> {
+        let named_columns =
+            self.named_columns.iter().filter(|named_columns| **named_columns).count();
+        let all = if omits_unchanged { self.facts.columns.len() } else { named_columns };
         let count = self.layout(row)?.count;
         Ok(count == all && !row.values.contains(&EventValue::Absent))
     }
 
-    /// Whether a row that is new tells each of its columns: there is nothing from which a value
-    /// could be taken over, and NULL would be made up.
-    pub(super) fn check_told(&mut self, row: &EventRow) -> Result<()> {
+    /// Checks that a new row gives each of its columns. An absent value has nowhere to come from,
+    /// and NULL would be invented.
+    pub(super) fn check_all_given(&mut self, row: &EventRow) -> Result<()> {
         if !row.values.contains(&EventValue::Absent) {
             return Ok(());
         }
@@ -186,7 +187,8 @@ impl TargetTable {
             cells.find(|((column, _), value)| column.is_some() && **value == EventValue::Absent);
         let Some(((_, name), _)) = untold else { return Ok(()) };
         let table = &self.facts.table.sql_name;
-        let message = format!("the event does not tell column \"{name}\" of a new row of {table}");
+        let message =
+            format!("the event has no value for column \"{name}\" of a new row of {table}");
         Err(Error::new(ErrorKind::Format, message).hint(
             "The source leaves out large values that a change of the key left as they were. Keep \
              the messages in their order and with their headers (`__debezium.oldkey`), or run \

@@ -1,135 +1,140 @@
-//! What is done with a table's indexes, autovacuum, statistics and sequences around a load.
+//! Plans what happens to a table's indexes, autovacuum, statistics and sequences around a load.
 //!
-//! Indexes are dropped unasked only where that pays, nobody else is seen to use the table, and
-//! what they would have refused can still be refused.
+//! Without `--rebuild-indexes always`, indexes are dropped only if that is faster and no other
+//! session is seen to use the table. Rows that a dropped index would have refused must still be
+//! refusable afterwards.
 
 use std::fmt;
 
-use super::{AtomicPlan, AtomicMethod, PlanOptions, PlannedColumn, PlanRequest};
+use super::{AtomicMethod, AtomicPlan, PlanOptions, PlanRequest, PlannedColumn};
 use crate::copy::Commit;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{Index, IndexKind, Table, Upkeep};
+use pgspate_target::{IndexKind, MaintenanceFacts, TableIndex, TargetTable};
 
-/// Whether to do something that is a matter of judgement.
+/// A choice of the user about an optional step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AutoChoice {
-    /// Where it pays.
+    /// Do it if it pays.
     #[default]
     Auto,
-    /// Wherever it can be done.
+    /// Do it wherever it is possible.
     Always,
-    /// Not at all.
+    /// Do not do it.
     Never,
 }
 
-/// Below so many stored bytes indexes stay: with three of them 4 MB take 0.3 s either way, 10 MB
-/// take 1.1 s row by row and 0.5 s when they are built again.
+/// Below this many stored bytes, indexes are kept. With three indexes, 4 MB take 0.3 s either way.
+/// 10 MB take 1.1 s row by row, and 0.5 s with a rebuild.
 const REBUILD_BYTES: u64 = 8 << 20;
 
-/// Indexes are built again over all rows of the table, so its old ones may have at most as many
-/// bytes as the input. Measured with two lanes and 2.4 M rows of TPC-H lineitem: two indexes in no
-/// order took 16 s row by row and 6 s when built again; with twice as many old rows in the table
-/// 20 s and 8.5 s. A primary key in the input's order is the same both ways, 3.1 s and 2.8 s, which
-/// is why old rows are not allowed to be more.
+/// Indexes are rebuilt over all rows of the table. So the table's old rows may have at most as many
+/// bytes as the input. Measured with two lanes and 2.4 M rows of TPC-H lineitem, with two indexes
+/// in random order: 16 s row by row, 6 s with a rebuild. With twice as many old rows in the table:
+/// 20 s and 8.5 s. A primary key in the input's order takes 3.1 s and 2.8 s, so more old rows are
+/// not allowed.
 const REBUILD_SHARE: u64 = 1;
 
-/// From so many stored bytes on a load takes longer than the minute between two rounds of
-/// autovacuum, which would read the half of the table that is there.
+/// From this many stored bytes on, a load takes longer than the minute between two rounds of
+/// autovacuum. Autovacuum would then scan the half-loaded table.
 const PAUSE_BYTES: u64 = 8 << 30;
 
-/// What is known when it is decided.
-pub(crate) struct MaintenanceFacts<'a> {
-    pub(crate) table: &'a Table,
-    pub(crate) upkeep: &'a Upkeep,
-    /// Stored bytes of the input, where known.
+/// The facts on which the maintenance of a table depends.
+pub(crate) struct MaintenanceInputs<'a> {
+    pub(crate) table: &'a TargetTable,
+    pub(crate) upkeep: &'a MaintenanceFacts,
+    /// Stored bytes of the input, if known.
     pub(crate) input_bytes: Option<u64>,
     pub(crate) is_stream: bool,
-    /// Decompressed bytes that earlier runs have written.
+    /// Decompressed bytes that earlier runs wrote.
     pub(crate) bytes_done: u64,
     pub(crate) commit: Commit,
     pub(crate) has_ledger: bool,
-    /// Rows become visible at once.
+    /// Whether all rows become visible at once.
     pub(crate) is_at_once: bool,
-    /// Another job that a session works on, and which writes into the table.
+    /// Another running job that writes to the table.
     pub(crate) writer: Option<&'a str>,
 }
 
-/// What becomes of an index or a foreign key.
+/// The decision about an index or a foreign key.
 #[derive(Debug, Clone)]
 pub struct IndexChoice {
-    /// What it is.
+    /// The kind of index or key.
     pub kind: IndexKind,
     /// Its name, unquoted.
     pub name: String,
-    /// Why it stays; `None` if it is dropped and made again.
-    pub stays: Option<String>,
+    /// Why the index is kept; `None` if it is dropped and created again.
+    pub kept_because: Option<String>,
 }
 
-/// What is done around a load, and why.
+/// What happens to the table around a load, and why.
 #[derive(Debug, Clone, Default)]
 pub struct MaintenancePlan {
     /// Indexes and foreign keys.
     pub indexes: Vec<IndexChoice>,
-    /// Whether those are dropped that nothing keeps.
+    /// Whether indexes are dropped unless they have a reason to be kept.
     pub rebuilds: bool,
-    /// Why they are dropped, or why all of them stay.
+    /// Why indexes are dropped, or why all of them are kept.
     pub indexes_reason: String,
-    /// Why autovacuum is switched off for the table; `None` if it is not.
+    /// Why autovacuum is off for the table during the load; `None` if it is not.
     pub autovacuum_pause: Option<String>,
-    /// Whether to count values afterwards.
+    /// Whether to run ANALYZE afterwards.
     pub analyze: AutoChoice,
-    /// Whether to vacuum and freeze afterwards.
+    /// Whether to run VACUUM (FREEZE) afterwards.
     pub vacuum: bool,
-    /// Columns whose sequences move past what is loaded, each with its sequence.
+    /// Columns with the sequences that are moved past the loaded values.
     pub sequences: Vec<(String, String)>,
 }
 
 impl MaintenancePlan {
-    /// Decides.
+    /// Plans the maintenance of a table.
     ///
     /// # Errors
-    /// When something is asked for always that cannot be done.
+    /// When a step with the choice `always` is impossible.
     pub(crate) fn make(
-        facts: &MaintenanceFacts<'_>,
+        facts: &MaintenanceInputs<'_>,
         written: &[PlannedColumn],
         ask: &PlanRequest,
     ) -> Result<MaintenancePlan> {
-        let (drops, indexes_reason) = match rebuild(facts, &ask.options)? {
+        let (drops, indexes_reason) = match choose_rebuild(facts, &ask.options)? {
             Ok(reason) => (true, reason),
             Err(reason) => (false, reason),
         };
-        let stays = |index: &Index| match drops {
-            true => index.obstacle.clone().or_else(|| stays(index, facts, ask)),
+        let stays = |index: &TableIndex| match drops {
+            true => index.obstacle.clone().or_else(|| reason_to_keep(index, facts, ask)),
             false => Some(indexes_reason.clone()),
         };
-        let choice = |it: &Index| IndexChoice { kind: it.kind, name: it.name.clone(), stays: stays(it) };
+        let choice = |it: &TableIndex| IndexChoice {
+            kind: it.kind,
+            name: it.name.clone(),
+            kept_because: reason_to_keep(it),
+        };
         let sequences = facts.upkeep.sequences.iter();
         let moved = sequences.filter(|it| written.iter().any(|column| column.name == it.column));
         Ok(MaintenancePlan {
             indexes: facts.upkeep.indexes.iter().map(choice).collect(),
             rebuilds: drops,
             indexes_reason,
-            autovacuum_pause: pause(facts, &ask.options)?,
+            autovacuum_pause: pause_reason(facts, &ask.options)?,
             analyze: ask.options.analyze,
             vacuum: ask.options.vacuum,
             sequences: moved.map(|it| (it.column.clone(), it.name.clone())).collect(),
         })
     }
 
-    /// Whether any index is dropped.
+    /// Checks whether any index is dropped.
     pub fn drops_indexes(&self) -> bool {
-        self.indexes.iter().any(|it| it.stays.is_none())
+        self.indexes.iter().any(|it| it.kept_because.is_none())
     }
 
-    /// Whether the table is altered.
+    /// Checks whether the table is altered.
     pub fn alters_table(&self) -> bool {
         self.drops_indexes() || self.autovacuum_pause.is_some()
     }
 
-    /// Leaves the table as it is after all.
+    /// Cancels all changes of the table.
     pub(crate) fn alter_nothing(&mut self, reason: &str) {
         for choice in &mut self.indexes {
-            choice.stays.get_or_insert_with(|| reason.to_owned());
+            choice.kept_because.get_or_insert_with(|| reason.to_owned());
         }
         self.rebuilds = false;
         reason.clone_into(&mut self.indexes_reason);
@@ -137,8 +142,11 @@ impl MaintenancePlan {
     }
 }
 
-/// Why indexes of the table are dropped (`Ok`), or why none is (`Err`).
-fn rebuild(facts: &MaintenanceFacts<'_>, ask: &PlanOptions) -> Result<Result<String, String>> {
+/// Returns why indexes are dropped (`Ok`), or why none is dropped (`Err`).
+fn choose_rebuild(
+    facts: &MaintenanceInputs<'_>,
+    ask: &PlanOptions,
+) -> Result<Result<String, String>> {
     if facts.upkeep.indexes.is_empty() {
         return Ok(Err("there is none".to_owned()));
     }
@@ -155,15 +163,17 @@ fn rebuild(facts: &MaintenanceFacts<'_>, ask: &PlanOptions) -> Result<Result<Str
     }
 }
 
-/// Why the table is left as it is, whatever is asked.
-fn cannot_alter(facts: &MaintenanceFacts<'_>) -> Option<String> {
+/// Returns why the table must not be altered, whatever the user asked.
+fn cannot_alter(facts: &MaintenanceInputs<'_>) -> Option<String> {
     let said = |is_so: bool, why: &str| is_so.then(|| why.to_owned());
     let kind = facts.table.kind;
     said(kind == 'p', "the table is partitioned")
         .or_else(|| said(kind != 'r', "it is not a table of this server"))
         .or_else(|| said(facts.is_at_once, "rows become visible at once, with their indexes"))
         .or_else(|| said(!facts.upkeep.is_owner, "this role does not own the table"))
-        .or_else(|| said(!facts.upkeep.may_create, "this role may not create in its schema"))
+        .or_else(|| {
+            said(!facts.upkeep.may_create_indexes, "this role may not create in its schema")
+        })
         .or_else(|| {
             let why = "the input cannot be read again, and nothing could put them back";
             said(facts.is_stream, why)
@@ -175,15 +185,15 @@ fn cannot_alter(facts: &MaintenanceFacts<'_>) -> Option<String> {
         .or_else(|| facts.writer.map(|writer| format!("{writer} writes into the table")))
 }
 
-fn rebuild_pays(facts: &MaintenanceFacts<'_>) -> Result<String, String> {
+fn rebuild_pays(facts: &MaintenanceInputs<'_>) -> Result<String, String> {
     let upkeep = facts.upkeep;
-    if let Some(user) = upkeep.users.first() {
+    if let Some(user) = upkeep.locking_sessions.first() {
         return Err(format!("{user} uses the table"));
     }
     let left = facts.input_bytes.map(|bytes| bytes.saturating_sub(facts.bytes_done));
     match left {
         Some(bytes) if bytes < REBUILD_BYTES => Err("the input is small".to_owned()),
-        Some(bytes) if !leaves_room(facts, bytes) => {
+        Some(bytes) if !has_temp_space(facts, bytes) => {
             Err("temp_file_limit leaves too little room for building them again".to_owned())
         }
         _ if facts.upkeep.is_empty => Ok("the table is empty".to_owned()),
@@ -195,21 +205,25 @@ fn rebuild_pays(facts: &MaintenanceFacts<'_>) -> Result<String, String> {
     }
 }
 
-/// Whether keys can be sorted within what this role may write to temporary files. They are taken
-/// for as large as all rows: an entry of an index has 16 bytes beside its key.
-fn leaves_room(facts: &MaintenanceFacts<'_>, input_bytes: u64) -> bool {
+/// Checks whether temporary files have room to sort the keys. The keys are estimated at the size of
+/// all rows. An index entry has 16 bytes in addition to its key.
+fn has_temp_space(facts: &MaintenanceInputs<'_>, input_bytes: u64) -> bool {
     let needed = facts.upkeep.table_bytes.saturating_add(input_bytes.saturating_mul(2));
     facts.upkeep.temp_bytes_max.is_none_or(|most| needed <= most)
 }
 
-/// Why this index stays where others are dropped.
-fn stays(index: &Index, facts: &MaintenanceFacts<'_>, ask: &PlanRequest) -> Option<String> {
+/// Returns why an index is kept although others are dropped.
+fn reason_to_keep(
+    index: &TableIndex,
+    facts: &MaintenanceInputs<'_>,
+    ask: &PlanRequest,
+) -> Option<String> {
     let reason = |text: &str| Some(text.to_owned());
     let is_auto = ask.options.rebuild_indexes == AutoChoice::Auto;
     let is_key = !matches!(index.kind, IndexKind::Plain | IndexKind::ForeignKey);
     match index.kind {
         IndexKind::Plain => None,
-        _ if ask.rejects => reason("it judges rows one by one"),
+        _ if ask.rejects => reason("it decides which rows are rejected"),
         _ if is_key && facts.upkeep.is_published => {
             reason("the table is published, and changes of its rows need a key")
         }
@@ -218,22 +232,22 @@ fn stays(index: &Index, facts: &MaintenanceFacts<'_>, ask: &PlanRequest) -> Opti
         IndexKind::Exclusion if is_auto => {
             reason("it would be built again under an exclusive lock")
         }
-        // Between drop and check other sessions may delete rows that old rows refer to.
+        // Between drop and check, other sessions may delete rows that old rows refer to.
         IndexKind::ForeignKey if is_auto && !facts.upkeep.is_empty => reason("the table has rows"),
-        _ if is_auto && facts.commit == Commit::AtEnd && !can_take_back(facts) => {
+        _ if is_auto && facts.commit == Commit::AtEnd && !can_delete_again(facts) => {
             reason("rows that it refuses in the end could not be taken back")
         }
         _ => None,
     }
 }
 
-/// Whether rows can be deleted again without anybody else noticing.
-fn can_take_back(facts: &MaintenanceFacts<'_>) -> bool {
+/// Checks whether loaded rows can be deleted again without effects on others.
+fn can_delete_again(facts: &MaintenanceInputs<'_>) -> bool {
     !facts.upkeep.is_referenced && !facts.upkeep.has_delete_triggers
 }
 
-/// Why autovacuum is switched off for the table, if it is.
-fn pause(facts: &MaintenanceFacts<'_>, ask: &PlanOptions) -> Result<Option<String>> {
+/// Returns why autovacuum is switched off for the table, if it is.
+fn pause_reason(facts: &MaintenanceInputs<'_>, ask: &PlanOptions) -> Result<Option<String>> {
     let is_off = |set: &Option<String>| {
         let off = ["off", "false", "no", "0", "n", "f", "of", "fal", "fals", "fa"];
         set.as_deref().is_some_and(|it| off.contains(&it.to_ascii_lowercase().as_str()))
@@ -251,17 +265,17 @@ fn pause(facts: &MaintenanceFacts<'_>, ask: &PlanOptions) -> Result<Option<Strin
         (_, None) => {
             let left = facts.input_bytes.unwrap_or(0).saturating_sub(facts.bytes_done);
             let is_long = left >= PAUSE_BYTES;
-            Ok(is_long.then(|| "it would read the half of a load that takes minutes".to_owned()))
+            Ok(is_long.then(|| "it would scan the table while it is half loaded".to_owned()))
         }
     }
 }
 
-/// Why to count values anew after so many rows (`Ok`), or why not (`Err`). As autovacuum would:
-/// when a tenth of the rows is new.
+/// Returns why to run ANALYZE after `written` rows (`Ok`), or why not (`Err`). The limit is that of
+/// autovacuum: a tenth of the rows is new.
 pub(crate) fn analyze(
     ask: AutoChoice,
-    table: &Table,
-    upkeep: &Upkeep,
+    table: &TargetTable,
+    upkeep: &MaintenanceFacts,
     written: u64,
     lost_statistics: bool,
     at_once: Option<&AtomicPlan>,
@@ -275,7 +289,9 @@ pub(crate) fn analyze(
     match ask {
         AutoChoice::Never => Err("as asked"),
         AutoChoice::Always => Ok("as asked"),
-        AutoChoice::Auto if is_swapped => Err("the shadow was analyzed before it took the table's place"),
+        AutoChoice::Auto if is_swapped => {
+            Err("the shadow was analyzed before it took the table's place")
+        }
         AutoChoice::Auto if !is_local => Err("it is not a table of this server"),
         AutoChoice::Auto if !upkeep.is_owner => Err("this role does not own the table"),
         AutoChoice::Auto if lost_statistics => Ok("an index over an expression was built again"),
@@ -300,7 +316,7 @@ impl fmt::Display for MaintenancePlan {
         }
         for choice in self.indexes.iter().filter(|_| self.rebuilds) {
             let (name, kind) = (&choice.name, choice.kind.name());
-            let fate = match &choice.stays {
+            let fate = match &choice.kept_because {
                 None => "dropped".to_owned(),
                 Some(reason) => format!("stays: {reason}"),
             };

@@ -1,4 +1,4 @@
-//! A look at the first bytes: what the inputs are, and the columns that they have.
+//! Detects the format and columns of inputs from their first bytes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,20 +6,21 @@ use std::sync::Arc;
 use arrow_schema::SchemaRef;
 
 use super::options::{InputOrigin, ReadingOptions};
-use super::{BatchOrigin, SniffedInputs, RecordShape, named, raw_names, sample};
+use super::{BatchOrigin, RecordShape, SniffedInputs, raw_names, sample, with_input_name};
 use crate::format::arrow::{ArrowFile, ArrowStreamCutter};
-use crate::format::delimited::{Dialect, Eol, Family, first_line, parse_records};
-use crate::format::memory::Batches;
+use crate::format::delimited::{CopyFormat, Dialect, Eol, first_line, parse_records};
+use crate::format::memory::ProgramBatches;
 use crate::format::parquet::ParquetFile;
-use crate::format::sniff::{Format, Sniffed, sniff};
+use crate::format::sniff::{Format, SniffedFormat, sniff};
 use crate::format::{RowForm, infer};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 
 impl SniffedInputs {
-    /// Looks at the first input that tells what they are. `known` are the columns of the table, if
-    /// there is one already; `decode` turns names in the input's encoding into text.
-    pub(crate) fn of(
+    /// Detects the format and columns from the first input with enough data. `known` are the
+    /// columns of the table, if it exists. `decode` converts names from the input's encoding to
+    /// text.
+    pub(crate) fn sniff(
         inputs: Vec<Input>,
         known: Option<&[String]>,
         options: &ReadingOptions,
@@ -29,16 +30,20 @@ impl SniffedInputs {
         if let InputOrigin::Batches(batches) = &options.origin {
             return Ok(SniffedInputs::of_program(inputs, batches, options));
         }
-        let Some((input, sample)) = sample::telling(&inputs)? else {
+        let Some((input, sample)) = sample::choose_sample(&inputs)? else {
             return Err(Error::new(ErrorKind::Source, "all inputs are empty"));
         };
-        look(&inputs, input, &sample, known, options, decode)
+        sniff_sample(&inputs, input, &sample, known, options, decode)
     }
 
-    /// What a program gives is what it says it is.
-    fn of_program(inputs: Arc<[Input]>, batches: &Arc<dyn Batches>, options: &ReadingOptions) -> SniffedInputs {
+    /// Describes the batches of the calling program, whose schema is known.
+    fn of_program(
+        inputs: Arc<[Input]>,
+        batches: &Arc<dyn ProgramBatches>,
+        options: &ReadingOptions,
+    ) -> SniffedInputs {
         let schema = batches.schema();
-        let mut sniffed = Sniffed::of(Format::Arrow);
+        let mut sniffed = SniffedFormat::of(Format::Arrow);
         let columns = schema.fields().len();
         let s = if columns == 1 { "" } else { "s" };
         sniffed.evidence.push(format!("{}: {columns} column{s}", batches.name()));
@@ -46,14 +51,17 @@ impl SniffedInputs {
             inputs,
             sniffed,
             inferred: batches.types(),
-            shape: RecordShape::Columns { schema, origin: BatchOrigin::Program(Arc::clone(batches)) },
+            shape: RecordShape::Columns {
+                schema,
+                origin: BatchOrigin::Program(Arc::clone(batches)),
+            },
             header_overridden: options.rows.columns.is_some(),
             header_line: Vec::new(),
         }
     }
 }
 
-fn look(
+fn sniff_sample(
     inputs: &Arc<[Input]>,
     input: &Input,
     sample: &[u8],
@@ -64,13 +72,16 @@ fn look(
     let complete = sample.len() < sample::BYTES;
     if sample.is_empty() && options.read.format.is_none() {
         let hint = "Name the format with `--format` to load an empty input as no rows.";
-        return Err(named(Error::new(ErrorKind::Source, "the input is empty").hint(hint), input));
+        return Err(with_input_name(
+            Error::new(ErrorKind::Source, "the input is empty").hint(hint),
+            input,
+        ));
     }
-    // Names that the user gives are as good as the table's own.
+    // Names that the user gives count like names of the table.
     let known = options.rows.columns.as_deref().or(table);
-    let lines = &*counted_lines(sample, options);
+    let lines = &*without_skipped_lines(sample, options);
     let sniffed = sniff(input.name(), lines, complete, known, &options.read)
-        .map_err(|error| named(error, input))?;
+        .map_err(|error| with_input_name(error, input))?;
     let wants_columns = table.is_none();
     let mut header_line = Vec::new();
     let (shape, inferred) = match sniffed.format.rows() {
@@ -78,7 +89,7 @@ fn look(
             let dialect = dialect(&sniffed, options);
             let eol = Eol::from(sniffed.line_end);
             let body = &lines[sniffed.mark_bytes.min(lines.len())..];
-            // A header alone will do where the table is there.
+            // The header alone is enough if the table exists.
             let limit = if wants_columns { sample::ROWS } else { 1 };
             let mut rows = parse_records(&dialect, eol, body, complete, limit);
             let (mut names, mut header) = (None, None);
@@ -95,7 +106,7 @@ fn look(
                 names = Some(infer::column_names(decoded?));
             }
             let inferred =
-                sample::columns(names.as_deref(), &rows, options.rows.columns.as_deref());
+                sample::infer_columns(names.as_deref(), &rows, options.rows.columns.as_deref());
             (RecordShape::Delimited { dialect, names, header }, inferred)
         }
         RowForm::Keyed(format) => {
@@ -118,10 +129,10 @@ fn look(
     Ok(SniffedInputs { inputs, sniffed, shape, inferred, header_overridden, header_line })
 }
 
-/// The columns of an input of Parquet or Arrow that begins with `sample`. Blocks.
+/// Reads the schema of a Parquet or Arrow input that begins with `sample`. Blocks.
 ///
 /// # Errors
-/// It cannot be read, or is not of this format.
+/// When the input cannot be read, or is not in this format.
 pub fn schema(input: &Input, sample: &[u8], format: Format) -> Result<SchemaRef> {
     let name = input.name();
     Ok(match format {
@@ -138,10 +149,10 @@ fn is_arrow_file(sample: &[u8]) -> bool {
     sample.starts_with(b"ARROW1")
 }
 
-/// How delimited text is read of which this was found out.
-pub fn dialect(sniffed: &Sniffed, options: &ReadingOptions) -> Dialect {
+/// Returns the dialect of delimited text that was detected.
+pub fn dialect(sniffed: &SniffedFormat, options: &ReadingOptions) -> Dialect {
     let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
-    let is_text = base.family == Family::Text;
+    let is_text = base.format == CopyFormat::Text;
     Dialect {
         delimiter: sniffed.delimiter,
         quote: if is_text { None } else { sniffed.quote },
@@ -150,12 +161,12 @@ pub fn dialect(sniffed: &Sniffed, options: &ReadingOptions) -> Dialect {
         comment: options.comment,
         skip_blank_lines: options.skip_blank_lines,
         trailing_delimiter: sniffed.trailing_delimiter,
-        family: base.family,
+        format: base.format,
     }
 }
 
-/// The sample without lines that are passed over.
-fn counted_lines<'a>(sample: &'a [u8], options: &ReadingOptions) -> Cow<'a, [u8]> {
+/// Returns the sample without the lines that are skipped.
+fn without_skipped_lines<'a>(sample: &'a [u8], options: &ReadingOptions) -> Cow<'a, [u8]> {
     if options.comment.is_none() && !options.skip_blank_lines {
         return Cow::Borrowed(sample);
     }

@@ -1,0 +1,127 @@
+//! Handles transaction marks between events, and deletes that are half of a key change.
+//!
+//! A source may describe a key change as a delete and an insert without the old row's large values.
+//! Both become one change. The delete is taken back before anything is committed.
+
+use std::time::{Duration, Instant};
+
+use super::LineFeed;
+use crate::apply::batch::builder::{DeadLetterSource, SourceTransaction};
+use crate::apply::line_source::Line;
+use crate::{Error, ErrorKind, Result};
+use pgspate_events::ChangeEvent;
+use pgspate_events::decode::RecordGrouping;
+
+/// How long a delete waits for the record that may take it back. A source writes both at once.
+const PENDING_DELETE_WAIT: Duration = Duration::from_secs(1);
+
+/// A delete that may be the first half of a key change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PendingDelete {
+    since: Instant,
+    place: DeletePlace,
+}
+
+/// Where a pending delete is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum DeletePlace {
+    /// The delete is the last event of the log.
+    InLog,
+    /// An earlier run applied the delete.
+    Applied,
+    /// The delete is left out or set aside.
+    Elsewhere,
+}
+
+impl PendingDelete {
+    /// Checks whether the record that could take the delete back is overdue.
+    pub(super) fn is_expired(self) -> bool {
+        self.since.elapsed() >= PENDING_DELETE_WAIT
+    }
+}
+
+impl LineFeed {
+    /// Takes the events of a record of `bytes` bytes, and its transaction marks.
+    pub(super) fn take_grouped(
+        &mut self,
+        events: &[ChangeEvent],
+        grouping: RecordGrouping,
+        bytes: usize,
+        event_place: InputLine,
+    ) -> Result<()> {
+        match grouping {
+            RecordGrouping::OpensTransaction => self.builder.open_transaction(),
+            RecordGrouping::ClosesTransaction => {
+                self.builder.close_transaction();
+                self.builder.check_replayed_digest()?;
+                self.builder.note_position(event_place);
+                return Ok(());
+            }
+            RecordGrouping::SecondHalf => return self.take_pair(events, bytes, event_place),
+            RecordGrouping::ByEvents | RecordGrouping::MayBeFirstHalf => {}
+        }
+        if !events.is_empty() {
+            self.keep_pending_delete();
+        }
+        let (before, is_replayed) = (self.logged_events(), self.builder.is_replaying());
+        self.builder.take_events(events, bytes, event_place)?;
+        if grouping == RecordGrouping::MayBeFirstHalf {
+            let place = match self.logged_events() > before {
+                true => DeletePlace::InLog,
+                false if is_replayed => DeletePlace::Applied,
+                false => DeletePlace::Elsewhere,
+            };
+            self.pending_delete = Some(PendingDelete { since: Instant::now(), place });
+            self.builder.may_take_back_last = true;
+            self.builder.transaction = SourceTransaction::Within;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of events in the log.
+    fn logged_events(&self) -> usize {
+        self.builder.batch.log.changes().len()
+    }
+
+    /// Takes the insert that completes a key change. The event before was the delete.
+    fn take_pair(
+        &mut self,
+        events: &[ChangeEvent],
+        bytes: usize,
+        event_place: InputLine,
+    ) -> Result<()> {
+        let place = self.pending_delete.take().map(|pending_delete| pending_delete.place);
+        let builder = &mut self.builder;
+        builder.may_take_back_last = false;
+        match place {
+            Some(DeletePlace::InLog) => builder.batch.log.remove_last_event(),
+            Some(DeletePlace::Elsewhere) => {}
+            None | Some(DeletePlace::Applied) if builder.is_replaying() => {}
+            None | Some(DeletePlace::Applied) => {
+                builder.ordinal += 1;
+                let message = "the old row, which has the event's unchanged values, is deleted \
+                               already";
+                let error = Error::new(ErrorKind::Format, message).hint(
+                    "The delete and the insert of a changed key came more than a second apart, or \
+                     in two runs. Set the event aside with `--max-dead-letters`, and correct the \
+                     row with the source's values.",
+                );
+                builder.set_aside(error, &DeadLetterSource::Event(&events[0]), event_place)?;
+                builder.batch.events += 1;
+                builder.close_transaction();
+                builder.note_position(event_place);
+                return Ok(());
+            }
+        }
+        builder.take_events(events, bytes, event_place)
+    }
+
+    /// Keeps the pending delete as an event of its own.
+    pub(super) fn keep_pending_delete(&mut self) {
+        if self.pending_delete.take().is_some() {
+            self.builder.may_take_back_last = false;
+            self.builder.close_transaction();
+            self.builder.note_boundary();
+        }
+    }
+}
