@@ -1,7 +1,6 @@
-//! Delimited input in bytes a second: splitting alone, and from bytes to COPY bytes.
+//! Measures delimited input in bytes per second: splitting, cutting, and encoding for COPY.
 //!
-//! The rows are small enough to stay in the cache, so that this measures the code and not the
-//! memory.
+//! The input is small enough to stay in the CPU's cache, so memory bandwidth is not measured.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -12,52 +11,64 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pgspate_input::encode::Encoded;
 use pgspate_input::encode::field::FieldEncoder;
 use pgspate_input::format::delimited::{
-    Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, count_fields,
+    CutOptions, DelimitedColumn, DelimitedCutter, DelimitedEncoder, Dialect, Eol, count_fields,
 };
-use pgspate_input::format::{Chunk, ChunkEncoder, Cutter, Mode};
-use pgspate_input::types::{PgType, Session, TypeKind};
+use pgspate_input::format::{Chunk, ChunkEncoder, Cutter, EncodeMode};
+use pgspate_input::types::{PgType, SessionSettings, TypeKind};
 
 const ROWS: usize = 20_000;
-/// text, bigint, text, double precision, date, text
+/// The types text, bigint, text, double precision, date, text.
 const TYPES: [u32; 6] = [25, 20, 25, 701, 1082, 25];
 
-struct Input {
+struct DelimitedBenchInput {
     name: &'static str,
     dialect: Dialect,
     eol: Eol,
     bytes: Vec<u8>,
 }
 
-fn inputs() -> Vec<Input> {
+fn inputs() -> Vec<DelimitedBenchInput> {
     let tabs = Dialect { delimiter: b'\t', ..Dialect::text() };
     let crlf = "\r\n";
     vec![
-        Input::new("csv", Dialect::csv(), Eol::Lf, |field, _| field.to_owned(), "\n"),
-        Input::new("csv_crlf", Dialect::csv(), Eol::CrLf, |field, _| field.to_owned(), crlf),
-        Input::new("csv_quoted", Dialect::csv(), Eol::Lf, |field, _| format!("\"{field}\""), "\n"),
-        Input::new("csv_json", Dialect::csv(), Eol::Lf, json, "\n"),
-        Input::new("tsv_nulls", tabs, Eol::Lf, null, "\n"),
+        DelimitedBenchInput::new("csv", Dialect::csv(), Eol::Lf, |field, _| field.to_owned(), "\n"),
+        DelimitedBenchInput::new(
+            "csv_crlf",
+            Dialect::csv(),
+            Eol::CrLf,
+            |field, _| field.to_owned(),
+            crlf,
+        ),
+        DelimitedBenchInput::new(
+            "csv_quoted",
+            Dialect::csv(),
+            Eol::Lf,
+            |field, _| format!("\"{field}\""),
+            "\n",
+        ),
+        DelimitedBenchInput::new("csv_json", Dialect::csv(), Eol::Lf, last_field_json, "\n"),
+        DelimitedBenchInput::new("tsv_nulls", tabs, Eol::Lf, third_fields_null, "\n"),
     ]
 }
 
-/// Every third field is NULL.
-fn null(field: &str, nth: usize) -> String {
+/// Returns NULL for every third field.
+fn third_fields_null(field: &str, nth: usize) -> String {
     if nth.is_multiple_of(3) { "\\N".to_owned() } else { field.to_owned() }
 }
 
-/// The last field holds quotes.
-fn json(field: &str, nth: usize) -> String {
+/// Returns the last field of each row as JSON with quotes.
+fn last_field_json(field: &str, nth: usize) -> String {
     if nth % 6 == 5 { format!("\"{{\"\"name\"\":\"\"{field}\"\"}}\"") } else { field.to_owned() }
 }
 
-impl Input {
+impl DelimitedBenchInput {
     fn new(
         name: &'static str,
         dialect: Dialect,
         eol: Eol,
         spell: impl Fn(&str, usize) -> String,
         line_end: &str,
-    ) -> Input {
+    ) -> DelimitedBenchInput {
         let mut text = String::new();
         let delimiter = char::from(dialect.delimiter);
         for row in 0..ROWS {
@@ -80,7 +91,7 @@ impl Input {
                 text.push_str(end);
             }
         }
-        Input { name, dialect, eol, bytes: text.into_bytes() }
+        DelimitedBenchInput { name, dialect, eol, bytes: text.into_bytes() }
     }
 
     fn chunk(&self) -> Arc<Chunk> {
@@ -101,14 +112,14 @@ impl Input {
     }
 }
 
-fn column(oid: u32) -> Column {
-    let session = Session::of_version(180_000);
+fn column(oid: u32) -> DelimitedColumn {
+    let session = SessionSettings::of_version(180_000);
     let ty = PgType { oid, name: oid.to_string(), typmod: -1, kind: TypeKind::Base };
     let encoder = FieldEncoder::new(&ty, &session).ok();
-    Column { name: "c".into(), encoder, force_null: false, force_not_null: false }
+    DelimitedColumn { name: "c".into(), encoder, force_null: false, force_not_null: false }
 }
 
-fn encode(encoder: &mut DelimitedEncoder, chunk: &Arc<Chunk>, mode: Mode, out: &mut Encoded) {
+fn encode(encoder: &mut DelimitedEncoder, chunk: &Arc<Chunk>, mode: EncodeMode, out: &mut Encoded) {
     encoder.begin(Arc::clone(chunk), mode).expect("it begins");
     while encoder.fill(out, 256 << 10).expect("rows in order") {
         black_box(&out.binary);
@@ -135,9 +146,9 @@ fn delimited(criterion: &mut Criterion) {
         let chunk = input.chunk();
         let mut out = Encoded::default();
         for (name, types, mode) in [
-            ("binary_text_columns", [25; 6], Mode::Binary),
-            ("binary_typed_columns", TYPES, Mode::Binary),
-            ("text", [25; 6], Mode::Text),
+            ("binary_text_columns", [25; 6], EncodeMode::Binary),
+            ("binary_typed_columns", TYPES, EncodeMode::Binary),
+            ("text", [25; 6], EncodeMode::Text),
         ] {
             let mut encoder = input.encoder(types);
             group.bench_function(name, |bencher| {

@@ -1,4 +1,4 @@
-//! Chunks of JSON: together they are the input, and each holds whole records.
+//! Tests of chunks of JSON: concatenated they are the input, and each contains whole records.
 
 #[allow(dead_code)]
 #[path = "support/json_rows.rs"]
@@ -9,11 +9,12 @@ use std::io::{Cursor, Error as IoError, Read};
 use json_rows::{base, bytes, cut, options, rows};
 use pgspate_base::ErrorKind;
 use pgspate_input::format::Cutter;
-use pgspate_input::format::json::{CutLimits, JsonCutter, JsonInput};
+use pgspate_input::format::json::{JsonCutLimits, JsonCutter};
+use pgspate_input::format::keyed::KeyedInput;
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// Inputs in every layout that holds these rows, with the rows' COPY text.
+/// Returns inputs with these rows, in every layout.
 fn layouts(values: &[Value]) -> Vec<String> {
     let compact: Vec<String> = values.iter().map(Value::to_string).collect();
     let pretty: Vec<String> =
@@ -57,7 +58,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_layout_in_any_chunks_is_the_same_rows(
+    fn layout_and_chunk_size_do_not_change_the_rows(
         values in prop::collection::vec(object(), 1..12),
         chunk_bytes in prop_oneof![1usize..40, 40usize..4000],
     ) {
@@ -79,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn chunks_lie_end_to_end(
+    fn chunks_are_contiguous(
         values in prop::collection::vec(object(), 1..12),
         chunk_bytes in 1usize..300,
     ) {
@@ -101,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_are_cut_without_panic(
+    fn random_bytes_are_cut_without_panic(
         input in prop::collection::vec(
             prop::sample::select(b"{}[]\",:\\\n \t1a\xff\xEF\xBB\xBFnu".to_vec()), 0..200),
         chunk_bytes in 1usize..100,
@@ -134,14 +135,14 @@ fn unescape(text: &str) -> String {
 }
 
 #[test]
-fn nothing_gives_no_chunks() {
+fn empty_inputs_have_no_chunks() {
     for input in ["", "\n", "  \r\n\t ", "\u{feff}", "\u{feff}\n\n"] {
         assert!(cut(input.as_bytes(), 10).unwrap().is_empty(), "{input:?}");
     }
 }
 
 #[test]
-fn sizes_are_those_asked_for() {
+fn chunks_have_the_requested_size() {
     let input = "{\"a\":1}\n".repeat(10_000);
     let sizes: Vec<usize> =
         cut(input.as_bytes(), 1000).unwrap().iter().map(|c| bytes(c).len()).collect();
@@ -158,11 +159,11 @@ fn a_record_may_be_larger_than_a_chunk_but_not_than_the_limit() {
     {
         let chunks = cut(input.as_bytes(), 100).unwrap();
         assert!(bytes(&chunks[0]).len() >= record.len());
-        let limits = CutLimits { chunk_bytes: 100, record_bytes_max: 2000 };
-        // Larger by far than what is read ahead, so that the limit is met before the end.
+        let limits = JsonCutLimits { chunk_bytes: 100, record_bytes_max: 2000 };
+        // Far larger than the lookahead, so that the limit is reached before the end.
         let long = input.replacen("xx", &"y".repeat(300_000), 1);
         let reader = Box::new(Cursor::new(long.into_bytes()));
-        let mut cutter = JsonCutter::new(vec![JsonInput { name: "x".into(), reader }], limits);
+        let mut cutter = JsonCutter::new(vec![KeyedInput { name: "x".into(), reader }], limits);
         let error = cutter.next().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Format);
         assert_eq!(error.to_string(), "a record is larger than 2000 bytes");
@@ -170,13 +171,14 @@ fn a_record_may_be_larger_than_a_chunk_but_not_than_the_limit() {
 }
 
 #[test]
-fn inputs_follow_one_another() {
-    let input = |text: &str| JsonInput {
+fn several_inputs_are_cut_in_order() {
+    let input = |text: &str| KeyedInput {
         name: "x".into(),
         reader: Box::new(Cursor::new(text.as_bytes().to_vec())),
     };
     let inputs = vec![input("{}\n{}"), input(""), input("[{},{}]")];
-    let mut cutter = JsonCutter::new(inputs, CutLimits { chunk_bytes: 1, ..CutLimits::default() });
+    let limits = JsonCutLimits { chunk_bytes: 1, ..JsonCutLimits::default() };
+    let mut cutter = JsonCutter::new(inputs, limits);
     let mut seen = Vec::new();
     while let Some(chunk) = cutter.next().unwrap() {
         seen.push((chunk.seq, chunk.input, chunk.byte));
@@ -184,9 +186,9 @@ fn inputs_follow_one_another() {
     assert_eq!(seen, [(0, 0, 0), (1, 0, 3), (2, 2, 0), (3, 2, 3)]);
 }
 
-struct Broken;
+struct FailingReader;
 
-impl Read for Broken {
+impl Read for FailingReader {
     fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
         Err(IoError::other("the disk is gone"))
     }
@@ -194,9 +196,9 @@ impl Read for Broken {
 
 #[test]
 fn a_read_error_is_the_cause() {
-    let reader = Box::new(Cursor::new(b"{\"a\":1}\n{".to_vec()).chain(Broken));
+    let reader = Box::new(Cursor::new(b"{\"a\":1}\n{".to_vec()).chain(FailingReader));
     let mut cutter =
-        JsonCutter::new(vec![JsonInput { name: "x".into(), reader }], CutLimits::default());
+        JsonCutter::new(vec![KeyedInput { name: "x".into(), reader }], JsonCutLimits::default());
     let error = cutter.next().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Source);
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "the disk is gone");
@@ -204,18 +206,18 @@ fn a_read_error_is_the_cause() {
 }
 
 #[test]
-fn an_array_that_is_not_closed_is_an_error_after_its_rows() {
+fn an_unclosed_array_is_an_error_after_its_rows() {
     let reader = Box::new(Cursor::new(b"[{\"a\":1},\n{\"a\":2}\n".to_vec()));
     let mut cutter =
-        JsonCutter::new(vec![JsonInput { name: "x".into(), reader }], CutLimits::default());
+        JsonCutter::new(vec![KeyedInput { name: "x".into(), reader }], JsonCutLimits::default());
     assert!(cutter.next().unwrap().is_some());
     let error = cutter.next().unwrap_err();
-    assert_eq!(error.to_string(), "the input ends before its array is closed");
+    assert_eq!(error.to_string(), "the input ends inside its array");
     assert_eq!((error.place().unwrap().line, error.place().unwrap().byte), (Some(3), Some(18)));
 }
 
 #[test]
-fn what_is_no_json_is_refused_at_its_first_byte() {
+fn other_formats_are_refused_at_their_first_byte() {
     let error = cut(b"\n\nid,name\n1,2\n", 100).unwrap_err();
     assert_eq!(error.to_string(), "expected a JSON object or array");
     assert_eq!((error.place().unwrap().line, error.place().unwrap().byte), (Some(3), Some(2)));
@@ -225,7 +227,7 @@ fn what_is_no_json_is_refused_at_its_first_byte() {
 }
 
 #[test]
-fn a_comma_between_values_is_no_array() {
+fn invalid_sequences_of_values_are_refused() {
     let table = options(vec![("a", base(25, "text"))]);
     for chunk_bytes in 1..30 {
         assert!(rows(b"{\"a\":1},{\"a\":2}", chunk_bytes, &table).is_err());

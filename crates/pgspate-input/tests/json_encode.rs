@@ -1,4 +1,4 @@
-//! JSON records as COPY rows: values, keys, and what is refused where.
+//! Tests of JSON records as COPY rows: values, keys, and the places of errors.
 
 #[allow(dead_code)]
 #[path = "support/json_rows.rs"]
@@ -10,13 +10,14 @@ use json_rows::{array, base, options, refusal, rows};
 use pgspate_base::{Error, ErrorKind};
 use pgspate_input::encode::Encoded;
 use pgspate_input::encode::field::FieldEncoder;
-use pgspate_input::format::json::{JsonColumn, JsonEncoder, JsonOptions};
-use pgspate_input::format::{Chunk, ChunkData, ChunkEncoder, Mode, is_of_row};
-use pgspate_input::types::Session;
+use pgspate_input::format::json::JsonEncoder;
+use pgspate_input::format::keyed::{KeyedColumn, KeyedOptions};
+use pgspate_input::format::{Chunk, ChunkData, ChunkEncoder, EncodeMode, is_row_error};
+use pgspate_input::types::SessionSettings;
 use proptest::prelude::*;
 use serde_json::Value;
 
-fn table() -> JsonOptions {
+fn example_table() -> KeyedOptions {
     options(vec![
         ("id", base(20, "bigint")),
         ("name", base(25, "text")),
@@ -25,8 +26,8 @@ fn table() -> JsonOptions {
     ])
 }
 
-fn one(json: &str) -> String {
-    rows(json.as_bytes(), 1 << 20, &table()).unwrap()
+fn encode_rows(json: &str) -> String {
+    rows(json.as_bytes(), 1 << 20, &example_table()).unwrap()
 }
 
 fn place(error: &Error) -> (u64, u64) {
@@ -41,65 +42,71 @@ fn chunk(data: &[u8]) -> Arc<Chunk> {
 }
 
 #[test]
-fn values_are_the_text_of_the_input() {
+fn values_keep_the_text_of_the_input() {
     assert_eq!(
-        one(r#"{"id":1.50e3,"name":"é\n","doc":{"a" : 1},"tags":["x",null]}"#),
+        encode_rows(r#"{"id":1.50e3,"name":"é\n","doc":{"a" : 1},"tags":["x",null]}"#),
         "1.50e3\té\\n\t{\"a\" : 1}\t{\"x\",NULL}\n"
     );
     assert_eq!(
-        one(r#"{"id":123456789012345678901234567890}"#),
+        encode_rows(r#"{"id":123456789012345678901234567890}"#),
         "123456789012345678901234567890\t\\N\t\\N\t\\N\n"
     );
-    assert_eq!(one(r#"{"name":true,"doc":true,"tags":"{1,2}"}"#), "\\N\ttrue\ttrue\t{1,2}\n");
-    assert_eq!(one(r#"{"name":{"a":[1]},"doc":"s"}"#), "\\N\t{\"a\":[1]}\t\"s\"\t\\N\n");
-    assert_eq!(one(r#"{"name":"\\N","doc":null}"#), "\\N\t\\\\N\t\\N\t\\N\n");
-    assert_eq!(one("{}"), "\\N\t\\N\t\\N\t\\N\n");
+    assert_eq!(
+        encode_rows(r#"{"name":true,"doc":true,"tags":"{1,2}"}"#),
+        "\\N\ttrue\ttrue\t{1,2}\n"
+    );
+    assert_eq!(encode_rows(r#"{"name":{"a":[1]},"doc":"s"}"#), "\\N\t{\"a\":[1]}\t\"s\"\t\\N\n");
+    assert_eq!(encode_rows(r#"{"name":"\\N","doc":null}"#), "\\N\t\\\\N\t\\N\t\\N\n");
+    assert_eq!(encode_rows("{}"), "\\N\t\\N\t\\N\t\\N\n");
 }
 
 #[test]
 fn the_last_of_equal_keys_counts() {
-    assert_eq!(one(r#"{"id":1,"id":2,"name":"a","name":null}"#), "2\t\\N\t\\N\t\\N\n");
-    assert_eq!(one(r#"{"name":"\u0000","n\u0061me":"b"}"#), "\\N\tb\t\\N\t\\N\n");
+    assert_eq!(encode_rows(r#"{"id":1,"id":2,"name":"a","name":null}"#), "2\t\\N\t\\N\t\\N\n");
+    assert_eq!(encode_rows(r#"{"name":"\u0000","n\u0061me":"b"}"#), "\\N\tb\t\\N\t\\N\n");
 }
 
 #[test]
 fn keys_may_change_from_row_to_row() {
     let input =
         "{\"id\":1,\"name\":\"a\"}\n{\"name\":\"b\",\"id\":2}\n{\"id\":3}\n{\"name\":\"d\"}";
-    assert_eq!(one(input), "1\ta\t\\N\t\\N\n2\tb\t\\N\t\\N\n3\t\\N\t\\N\t\\N\n\\N\td\t\\N\t\\N\n");
+    assert_eq!(
+        encode_rows(input),
+        "1\ta\t\\N\t\\N\n2\tb\t\\N\t\\N\n3\t\\N\t\\N\t\\N\n\\N\td\t\\N\t\\N\n"
+    );
 }
 
 #[test]
 fn arrays_are_rows_by_position() {
     let whole = "1\ta\t{}\t{}\n";
-    assert_eq!(one(r#"[1,"a",{},[]]"#), whole);
-    assert_eq!(one(r#"[[1,"a",{},[]], [1,"a",{},[]]]"#), whole.repeat(2));
-    let error = refusal(b"{}\n[1,2]", &table());
-    assert_eq!(error.to_string(), "the row has 2 values, but 4 columns are written");
+    assert_eq!(encode_rows(r#"[1,"a",{},[]]"#), whole);
+    assert_eq!(encode_rows(r#"[[1,"a",{},[]], [1,"a",{},[]]]"#), whole.repeat(2));
+    let error = refusal(b"{}\n[1,2]", &example_table());
+    assert_eq!(error.to_string(), "the array has 2 values, but 4 columns are loaded");
     assert_eq!(place(&error), (2, 3));
 }
 
 #[test]
 fn unknown_keys_are_named_with_the_nearest_column() {
-    let error = refusal(b"{\"id\":1}\n{\"id\":2, \"nmae\":[{}]}", &table());
+    let error = refusal(b"{\"id\":1}\n{\"id\":2, \"nmae\":[{}]}", &example_table());
     assert_eq!(error.kind(), ErrorKind::Format);
     assert_eq!(error.to_string(), "key \"nmae\" names no column");
     assert_eq!(place(&error), (2, 18));
     assert!(error.hint_text().unwrap().starts_with("The nearest column is \"name\"."));
-    let lenient = JsonOptions { ignore_unknown: true, ..table() };
+    let lenient = KeyedOptions { ignore_unknown: true, ..example_table() };
     let got = rows(b"{\"zzz\":{\"id\":5},\"id\":1}", 100, &lenient).unwrap();
     assert_eq!(got, "1\t\\N\t\\N\t\\N\n");
 }
 
 #[test]
-fn keys_follow_the_callers_map() {
-    let mut table = table();
+fn keys_can_be_mapped_to_other_columns() {
+    let mut table = example_table();
     table.keys.insert("ID".into(), 0);
     assert_eq!(rows(b"{\"ID\":7}", 100, &table).unwrap(), "7\t\\N\t\\N\t\\N\n");
 }
 
 #[test]
-fn broken_json_is_refused_at_its_place() {
+fn invalid_json_is_refused_with_its_place() {
     let cases: [(&[u8], &str, (u64, u64)); 9] = [
         (b"{\"id\":1}\n{\"id\":}", "invalid JSON: expected a value", (2, 15)),
         (b"{\"id\":1}\n\n 12 ", "expected an object, found a number", (3, 11)),
@@ -116,7 +123,7 @@ fn broken_json_is_refused_at_its_place() {
         (b"{}\n{\"id\":\"\xff\"}", "invalid byte sequence for encoding \"UTF8\"", (2, 10)),
     ];
     for (input, message, at) in cases {
-        let error = refusal(input, &table());
+        let error = refusal(input, &example_table());
         assert_eq!(error.to_string(), message);
         assert_eq!(place(&error), at, "{message}");
         assert_eq!(error.kind(), ErrorKind::Format);
@@ -124,31 +131,32 @@ fn broken_json_is_refused_at_its_place() {
 }
 
 #[test]
-fn what_text_cannot_hold_is_refused_with_the_servers_code() {
+fn unsupported_escapes_are_refused_with_the_servers_sqlstate() {
     for (json, code) in [("\\u0000", "22P05"), ("\\ud800", "22P02"), ("\\udc00x", "22P02")] {
         let input = format!("{{}}\n{{\"id\":1,\"name\":\"a{json}\"}}");
-        let error = refusal(input.as_bytes(), &table());
+        let error = refusal(input.as_bytes(), &example_table());
         assert_eq!(error.kind(), ErrorKind::Type);
         assert_eq!(error.sqlstate().unwrap().code(), code);
         assert_eq!(error.place().unwrap().column.as_deref(), Some("name"));
         assert_eq!(place(&error), (2, 3));
-        // The server judges what is in a json value.
+        // The server checks the escapes of a json value.
         let doc = format!("{{\"doc\":\"a{json}\"}}");
-        assert!(rows(doc.as_bytes(), 100, &table()).is_ok());
+        assert!(rows(doc.as_bytes(), 100, &example_table()).is_ok());
     }
 }
 
 #[test]
 fn a_comma_without_a_record_has_a_place() {
-    assert_eq!(place(&refusal(b",\n\n ", &table())).0, 1);
+    assert_eq!(place(&refusal(b",\n\n ", &example_table())).0, 1);
 }
 
-/// The rows of a chunk, or the lines on which they are refused; and the records of all of them.
-fn resumed(input: &[u8], options: JsonOptions) -> (Vec<String>, Vec<String>) {
+/// Encodes a chunk, continuing after errors. Returns each row as text, or as `!` and the line of
+/// its error, and the records of all rows.
+fn encode_past_errors(input: &[u8], options: KeyedOptions) -> (Vec<String>, Vec<String>) {
     let mut encoder = JsonEncoder::new(options);
     let chunk = chunk(input);
     let mut seen: Vec<String> = Vec::new();
-    encoder.begin(chunk.clone(), Mode::Text).unwrap();
+    encoder.begin(chunk.clone(), EncodeMode::Text).unwrap();
     loop {
         let mut out = Encoded::default();
         let more = encoder.fill(&mut out, 1 << 20);
@@ -159,7 +167,7 @@ fn resumed(input: &[u8], options: JsonOptions) -> (Vec<String>, Vec<String>) {
             Ok(true) => {}
             Ok(false) => break,
             Err(error) => {
-                assert!(is_of_row(&error), "{error}");
+                assert!(is_row_error(&error), "{error}");
                 let at = encoder.place(&chunk, seen.len() as u64);
                 assert!(at.byte <= error.place().unwrap().byte);
                 seen.push(format!("!{}", at.line.unwrap()));
@@ -178,7 +186,7 @@ fn resumed(input: &[u8], options: JsonOptions) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn it_goes_on_after_a_refused_record() {
+fn encoding_continues_after_a_refused_record() {
     let table = || options(vec![("a", base(25, "text"))]);
     for (input, rows, records) in [
         (
@@ -212,31 +220,33 @@ fn it_goes_on_after_a_refused_record() {
         (b"[{\"a\":1},{]}, {\"a\":2}]", &["1", "!1"], &[r#"{\"a\":1}\n"#, r#"{]}, {\"a\":2}]\n"#]),
         (b"[{\"a\":1}] 3 4", &["1", "!1"], &[r#"{\"a\":1}\n"#, r"3 4\n"]),
     ] {
-        let (seen, found) = resumed(input, table());
+        let (seen, found) = encode_past_errors(input, example_table());
         assert_eq!(seen, rows, "{}", input.escape_ascii());
         assert_eq!(found, records, "{}", input.escape_ascii());
     }
 }
 
 #[test]
-fn a_key_that_was_left_out_is_about_no_row() {
+fn a_key_of_an_unloaded_column_is_no_row_error() {
     let columns = Arc::new(["a", "b"].map(str::to_owned).into());
-    let table = JsonOptions { table_columns: columns, ..options(vec![("a", base(25, "text"))]) };
-    assert!(!is_of_row(&refusal(b"{\"b\":1}", &table)));
+    let table = KeyedOptions { table_columns: columns, ..options(vec![("a", base(25, "text"))]) };
+    assert!(!is_row_error(&refusal(b"{\"b\":1}", &table)));
 }
 
 #[test]
-fn rows_are_binary_while_the_encoders_take_them() {
-    let session = Session::of_version(150_000);
-    let column = |name: &str, oid, ty| JsonColumn {
+fn rows_are_binary_if_all_columns_have_encoders() {
+    let session = SessionSettings::of_version(150_000);
+    let column = |name: &str, oid, ty| KeyedColumn {
         name: name.into(),
         field: Some(FieldEncoder::new(&base(oid, ty), &session).unwrap()),
         ty: base(oid, ty),
     };
-    let mut encoder =
-        JsonEncoder::new(JsonOptions::new(vec![column("a", 25, "text"), column("b", 114, "json")]));
+    let mut encoder = JsonEncoder::new(KeyedOptions::new(vec![
+        column("a", 25, "text"),
+        column("b", 114, "json"),
+    ]));
     let chunk = chunk(b"{\"a\":\"x\\n\",\"b\":[ 1]}\n{\"b\":\"y\"}\n");
-    encoder.begin(chunk.clone(), Mode::Binary).unwrap();
+    encoder.begin(chunk.clone(), EncodeMode::Binary).unwrap();
     let mut out = Encoded::default();
     assert!(encoder.fill(&mut out, 1).unwrap());
     assert_eq!(out.binary, b"\0\x02\0\0\0\x02x\n\0\0\0\x04[ 1]");
@@ -244,7 +254,7 @@ fn rows_are_binary_while_the_encoders_take_them() {
     assert!(!encoder.fill(&mut out, 1000).unwrap());
     assert_eq!(out.binary, b"\0\x02\xff\xff\xff\xff\0\0\0\x03\"y\"");
     assert_eq!((out.binary_rows, out.text_rows.len()), (1, 0));
-    encoder.begin(chunk, Mode::Text).unwrap();
+    encoder.begin(chunk, EncodeMode::Text).unwrap();
     out.clear();
     assert!(!encoder.fill(&mut out, 1000).unwrap());
     assert_eq!(
@@ -253,7 +263,7 @@ fn rows_are_binary_while_the_encoders_take_them() {
     );
 }
 
-fn noise() -> impl Strategy<Value = Vec<u8>> {
+fn random_json_bytes() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop::sample::select(vec![
         "{",
         "}",
@@ -295,14 +305,14 @@ proptest! {
     })]
 
     #[test]
-    fn hostile_bytes_end_in_rows_or_errors(input in noise()) {
-        let table = JsonOptions { ignore_unknown: true, ..options(vec![
+    fn random_bytes_give_rows_or_errors(input in random_json_bytes()) {
+        let table = KeyedOptions { ignore_unknown: true, ..options(vec![
             ("a", array(1009, base(25, "text"))), ("b", base(25, "text")),
         ])};
-        resumed(&input, table.clone());
+        encode_past_errors(&input, table.clone());
         let mut encoder = JsonEncoder::new(table);
         let chunk = chunk(&input);
-        encoder.begin(chunk.clone(), Mode::Text).unwrap();
+        encoder.begin(chunk.clone(), EncodeMode::Text).unwrap();
         let mut out = Encoded::default();
         for _ in 0..=input.len() {
             if let Ok(false) = encoder.fill(&mut out, 1 << 20) {
@@ -312,15 +322,15 @@ proptest! {
                 return Ok(());
             }
         }
-        prop_assert!(false, "it does not end");
+        prop_assert!(false, "the encoder does not end");
     }
 
     #[test]
-    fn validity_is_that_of_serde_json(input in noise()) {
+    fn json_is_valid_if_serde_json_accepts_it(input in random_json_bytes()) {
         let record = [b"{\"a\":", &input[..], b"}"].concat();
         let table = options(vec![("a", base(114, "json"))]);
         let ours = rows(&record, 1 << 20, &table);
-        // serde_json's raw values, like ours, leave surrogates to whoever reads the string.
+        // The raw values of serde_json and of pgspate do not check surrogates.
         let theirs: Vec<Result<std::collections::HashMap<&str, &serde_json::value::RawValue>, _>> =
             serde_json::Deserializer::from_slice(&record).into_iter().collect();
         let valid = theirs.iter().all(|value| value.is_ok());
@@ -329,7 +339,7 @@ proptest! {
     }
 
     #[test]
-    fn strings_are_those_of_serde_json(text in any::<String>()) {
+    fn strings_equal_those_of_serde_json(text in any::<String>()) {
         let json = serde_json::to_string(&serde_json::json!({ "b": text })).unwrap();
         let table = options(vec![("b", base(25, "text"))]);
         if text.contains('\0') {
@@ -346,5 +356,5 @@ proptest! {
 fn numbers_keep_every_digit() {
     let json = r#"{"name":-0.10000000000000000000000000000000001E+0400}"#;
     assert!(serde_json::from_str::<Value>(json).is_err(), "no float can hold it");
-    assert_eq!(one(json), "\\N\t-0.10000000000000000000000000000000001E+0400\t\\N\t\\N\n");
+    assert_eq!(encode_rows(json), "\\N\t-0.10000000000000000000000000000000001E+0400\t\\N\t\\N\n");
 }

@@ -1,14 +1,14 @@
-//! Samples as they are met in the wild, and what they must be taken for.
+//! Tests of the detected formats of real-world samples.
 
-use pgspate_input::format::sniff::{Format, LineEnd, Overrides, Sniffed, sniff};
+use pgspate_input::format::sniff::{Format, LineEnd, SniffOverrides, SniffedFormat, sniff};
 use proptest::prelude::*;
 
-fn told(name: &str, sample: &str) -> Sniffed {
-    sniff(name, sample.as_bytes(), true, None, &Overrides::default()).unwrap()
+fn sniff_whole(name: &str, sample: &str) -> SniffedFormat {
+    sniff(name, sample.as_bytes(), true, None, &SniffOverrides::default()).unwrap()
 }
 
 #[test]
-fn delimiters_are_found_by_consistency() {
+fn the_delimiter_occurs_equally_often_in_each_line() {
     for (sample, delimiter, columns) in [
         ("a,b\n1,2\n3,4\n", b',', 2),
         ("a;b\n1,5;2\n3;4,5\n", b';', 2),
@@ -20,10 +20,10 @@ fn delimiters_are_found_by_consistency() {
         ("a,b\n\"line\nbreak, and\",2\n\"x\ny\",3\n", b',', 2),
         ("t,v\n10:00:00,1\n11:00:00,2\n", b',', 2),
     ] {
-        let sniffed = told("x.txt", sample);
+        let sniffed = sniff_whole("x.txt", sample);
         assert_eq!((sniffed.delimiter, sniffed.columns), (delimiter, columns), "{sample:?}");
     }
-    let sniffed = told("x.csv", "name\nAda\nBob\n");
+    let sniffed = sniff_whole("x.csv", "name\nAda\nBob\n");
     assert_eq!((sniffed.delimiter, sniffed.columns, sniffed.header), (b',', 1, true));
 }
 
@@ -32,39 +32,39 @@ fn a_sample_may_end_anywhere() {
     let whole = "id,name\n1,\"a, b\"\n2,\"c\nd\"\n3,e\n";
     for len in 12..whole.len() {
         let sniffed =
-            sniff("x", &whole.as_bytes()[..len], false, None, &Overrides::default()).unwrap();
+            sniff("x", &whole.as_bytes()[..len], false, None, &SniffOverrides::default()).unwrap();
         assert_eq!((sniffed.delimiter, sniffed.columns, sniffed.header), (b',', 2, len >= 17));
     }
 }
 
 #[test]
-fn imdb_has_quotes_in_fields_and_backslash_n() {
+fn files_of_imdb_have_quotes_in_fields_and_backslash_n() {
     let sample = "tconst\tordering\tjob\tcharacters\n\
         tt0000001\t1\t\\N\t[\"Self - \\\"X\\\"\"]\n\
         tt0000002\t2\tdirector\t\\N\n";
-    let sniffed = told("title.principals.tsv.gz", sample);
+    let sniffed = sniff_whole("title.principals.tsv.gz", sample);
     assert_eq!(sniffed.format, Format::Tsv);
     assert_eq!((sniffed.quote, sniffed.null.as_str(), sniffed.header), (None, "\\N", true));
-    // A title that opens with a quote and goes on after the next one.
-    let sniffed = told("title.tsv", "id\ttitle\n1\t\"Giliap\" again\n");
+    // A title that begins with a quoted word.
+    let sniffed = sniff_whole("title.tsv", "id\ttitle\n1\t\"Giliap\" again\n");
     assert_eq!(sniffed.quote, None);
-    let sniffed = told("x.tsv", "id\ttitle\n1\t\"a\tb\"\n");
+    let sniffed = sniff_whole("x.tsv", "id\ttitle\n1\t\"a\tb\"\n");
     assert_eq!((sniffed.quote, sniffed.columns), (Some(b'"'), 2));
 }
 
 #[test]
-fn tpch_lines_end_with_a_delimiter() {
+fn lines_of_tpch_end_with_a_delimiter() {
     let sample = "1|155190|7706|17|1996-03-13|egular courts above the|\n\
         1|67310|7311|36|1996-04-12|ly final dependencies|\n";
-    let sniffed = told("lineitem.tbl", sample);
+    let sniffed = sniff_whole("lineitem.tbl", sample);
     assert_eq!((sniffed.format, sniffed.delimiter, sniffed.columns), (Format::Csv, b'|', 6));
     assert!(sniffed.trailing_delimiter && !sniffed.header);
-    assert!(!told("x.csv", "a,b,\n1,2,\n").trailing_delimiter);
+    assert!(!sniff_whole("x.csv", "a,b,\n1,2,\n").trailing_delimiter);
 }
 
 #[test]
-fn headers_show_by_types_names_and_uniqueness() {
-    let given = Overrides::default();
+fn headers_are_detected_by_types_names_and_uniqueness() {
+    let given = SniffOverrides::default();
     for (sample, header) in [
         ("year,carrier\n2013,UA\n", true),
         ("2013,UA\n2014,DL\n", false),
@@ -75,7 +75,7 @@ fn headers_show_by_types_names_and_uniqueness() {
         ("some text! (really),other text?\nmore of it...,and more\n", false),
         ("id,name\n", false),
         ("dep_time,arr_time\nNA,NA\n517,830\n533,850\n", true),
-        // Names that are words of booleans, and booleans.
+        // Names that are also boolean values, and booleans.
         ("id,t\n1,a\n2,b\n", true),
         ("id,t\n1,t\n2,f\n", true),
         ("no,on\nx,y z\n", true),
@@ -83,44 +83,44 @@ fn headers_show_by_types_names_and_uniqueness() {
         ("t,f\nt,t\n", false),
         ("y,1\nn,2\n", false),
     ] {
-        assert_eq!(told("x.csv", sample).header, header, "{sample:?}");
+        assert_eq!(sniff_whole("x.csv", sample).header, header, "{sample:?}");
     }
     let known = ["ID".to_string(), "name".to_string()];
     let only = sniff("x.csv", b"id,Name\n", true, Some(&known), &given).unwrap();
     assert!(only.header);
-    let given = Overrides { header: Some(false), ..given };
+    let given = SniffOverrides { header: Some(false), ..given };
     assert!(!sniff("x.csv", b"id,Name\n1,x\n", true, Some(&known), &given).unwrap().header);
 }
 
 #[test]
-fn line_ends_marks_and_escapes_are_seen() {
-    assert_eq!(told("x.csv", "a,b\r\n1,2\r\n").line_end, LineEnd::CrLf);
-    assert_eq!(told("x.csv", "a,b\n1,2\n").line_end, LineEnd::Lf);
-    let old = told("x.csv", "a,b\r1,2\r");
+fn line_ends_byte_order_marks_and_escapes_are_detected() {
+    assert_eq!(sniff_whole("x.csv", "a,b\r\n1,2\r\n").line_end, LineEnd::CrLf);
+    assert_eq!(sniff_whole("x.csv", "a,b\n1,2\n").line_end, LineEnd::Lf);
+    let old = sniff_whole("x.csv", "a,b\r1,2\r");
     assert_eq!((old.line_end, old.columns, old.header), (LineEnd::Cr, 2, true));
-    // What stands in quotes ends no line.
-    let old = told("x.csv", "a|b\r\"x\ny\"|\"z\"\r\"v\"|");
+    // A line end within quotes does not end a line.
+    let old = sniff_whole("x.csv", "a|b\r\"x\ny\"|\"z\"\r\"v\"|");
     assert_eq!((old.line_end, old.columns), (LineEnd::Cr, 2));
     assert!(!old.trailing_delimiter);
-    assert_eq!(told("x.csv", "\"a\rb\",c\n1,2\n").line_end, LineEnd::Lf);
-    let marked = told("x.csv", "\u{feff}id,b\r\n1,2\r\n");
+    assert_eq!(sniff_whole("x.csv", "\"a\rb\",c\n1,2\n").line_end, LineEnd::Lf);
+    let marked = sniff_whole("x.csv", "\u{feff}id,b\r\n1,2\r\n");
     assert_eq!((marked.mark_bytes, marked.header), (3, true));
-    let sniffed = told("x.csv", "a,b\n1,\"say \\\"hi\\\" now\"\n");
+    let sniffed = sniff_whole("x.csv", "a,b\n1,\"say \\\"hi\\\" now\"\n");
     assert_eq!((sniffed.quote, sniffed.escape), (Some(b'"'), b'\\'));
-    let sniffed = told("x.csv", "a,b\n1,\"say \"\"hi\"\" now\"\n");
+    let sniffed = sniff_whole("x.csv", "a,b\n1,\"say \"\"hi\"\" now\"\n");
     assert_eq!((sniffed.quote, sniffed.escape), (Some(b'"'), b'"'));
 }
 
 #[test]
-fn what_copy_wrote_is_text() {
-    let sniffed = told("orders.dat", "1\tx\\ty\t\\N\n2\t\\\\\tz\n");
+fn output_of_copy_is_format_text() {
+    let sniffed = sniff_whole("orders.dat", "1\tx\\ty\t\\N\n2\t\\\\\tz\n");
     assert_eq!((sniffed.format, sniffed.quote, sniffed.header), (Format::Text, None, false));
     assert_eq!(sniffed.null, "\\N");
 }
 
 #[test]
-fn what_is_given_goes_before_what_is_seen() {
-    let given = Overrides {
+fn given_options_override_the_sample() {
+    let given = SniffOverrides {
         format: Some(Format::Csv),
         delimiter: Some(b';'),
         quote: Some(Some(b'\'')),
@@ -135,15 +135,15 @@ fn what_is_given_goes_before_what_is_seen() {
 }
 
 #[test]
-fn every_guess_is_said() {
-    let sniffed = told("flights.csv.gz", "year;carrier\n2013;\\N\n");
+fn every_guess_has_evidence() {
+    let sniffed = sniff_whole("flights.csv.gz", "year;carrier\n2013;\\N\n");
     assert_eq!(
         sniffed.evidence,
         [
             "format csv: the name ends with .csv",
             "delimiter \";\": 2 fields in each line",
-            "null \\N: it stands alone in fields",
-            "header yes: names in the first line, values below",
+            "null \\N: some fields consist of it",
+            "header yes: the first line has names, the other lines have values",
         ]
     );
 }
@@ -164,6 +164,6 @@ proptest! {
         ]),
         complete in any::<bool>(),
     ) {
-        let _ = sniff(name, &sample, complete, None, &Overrides::default());
+        let _ = sniff(name, &sample, complete, None, &SniffOverrides::default());
     }
 }

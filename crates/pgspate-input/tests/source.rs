@@ -1,4 +1,4 @@
-//! Inputs from the file system and from pipes, read through the public interface.
+//! Tests of inputs from the file system and from pipes, through the public interface.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,28 +7,28 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use pgspate_base::{Error, ErrorKind};
-use pgspate_input::source::{Compression, Input, Options, resolve};
+use pgspate_input::source::{Compression, Input, SourceOptions, resolve};
 use tokio::runtime::Runtime;
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-fn find(specs: &[&str]) -> Result<Vec<Input>, Error> {
+fn resolve_all(specs: &[&str]) -> Result<Vec<Input>, Error> {
     let specs: Vec<String> = specs.iter().map(|spec| (*spec).to_owned()).collect();
-    resolve(&specs, &Options::default(), runtime().handle().clone())
+    resolve(&specs, &SourceOptions::default(), runtime().handle().clone())
 }
 
 fn names(dir: &Path, specs: &[&str]) -> Vec<String> {
     let root = format!("{}/", dir.display());
     let specs: Vec<String> = specs.iter().map(|spec| format!("{root}{spec}")).collect();
     let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
-    let inputs = find(&specs).unwrap();
+    let inputs = resolve_all(&specs).unwrap();
     inputs.iter().map(|input| input.name().strip_prefix(&root).unwrap().to_owned()).collect()
 }
 
 fn refusal(spec: &str) -> Error {
-    find(&[spec]).map(|found| found.len()).unwrap_err()
+    resolve_all(&[spec]).map(|found| found.len()).unwrap_err()
 }
 
 fn gzip(data: &[u8]) -> Vec<u8> {
@@ -37,7 +37,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     out.finish().unwrap()
 }
 
-/// Text that does not compress to nothing.
+/// Returns rows of text that do not compress well.
 fn rows(bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes + 32);
     let mut i = 0u64;
@@ -68,7 +68,7 @@ fn read_in_pieces(input: &Input, max: usize) -> Vec<u8> {
     }
 }
 
-fn layout() -> tempfile::TempDir {
+fn example_folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for file in
         ["b.csv", "a.csv", "c.txt", ".hidden.csv", "_SUCCESS", "sub/d.csv", "sub/.git/x.csv"]
@@ -81,19 +81,19 @@ fn layout() -> tempfile::TempDir {
 }
 
 #[test]
-fn folders_give_every_visible_file_by_name() {
-    let dir = layout();
+fn a_folder_gives_all_visible_files_sorted_by_path() {
+    let dir = example_folder();
     assert_eq!(names(dir.path(), &["sub"]), ["sub/d.csv"]);
     let root = dir.path().to_str().unwrap();
-    let found = find(&[root]).unwrap();
+    let found = resolve_all(&[root]).unwrap();
     let found: Vec<_> =
         found.iter().map(|input| input.name().strip_prefix(root).unwrap()).collect();
     assert_eq!(found, ["/a.csv", "/b.csv", "/c.txt", "/sub/d.csv"]);
 }
 
 #[test]
-fn patterns_stay_in_a_folder_or_cross_them() {
-    let dir = layout();
+fn patterns_match_within_a_folder_or_across_folders() {
+    let dir = example_folder();
     assert_eq!(names(dir.path(), &["*.csv"]), ["a.csv", "b.csv"]);
     assert_eq!(names(dir.path(), &["**/*.csv"]), ["a.csv", "b.csv", "sub/d.csv"]);
     assert_eq!(names(dir.path(), &["[bc].*"]), ["b.csv", "c.txt"]);
@@ -107,7 +107,7 @@ fn patterns_stay_in_a_folder_or_cross_them() {
 
 #[test]
 fn links_are_followed_but_not_in_circles() {
-    let dir = layout();
+    let dir = example_folder();
     symlink(dir.path(), dir.path().join("sub/up")).unwrap();
     symlink(dir.path().join("a.csv"), dir.path().join("sub/link.csv")).unwrap();
     assert_eq!(names(dir.path(), &["sub/*.csv"]), ["sub/d.csv", "sub/link.csv"]);
@@ -119,8 +119,8 @@ fn links_are_followed_but_not_in_circles() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error() {
-    let dir = layout();
+fn missing_files_are_errors() {
+    let dir = example_folder();
     let at = |name: &str| format!("{}/{name}", dir.path().display());
     fs::create_dir(dir.path().join("empty")).unwrap();
     for (spec, message) in [
@@ -139,8 +139,8 @@ fn what_is_not_there_is_an_error() {
 }
 
 #[test]
-fn requests_that_make_no_sense() {
-    let dir = layout();
+fn invalid_sources_are_usage_errors() {
+    let dir = example_folder();
     let a = dir.path().join("a.csv");
     let a = a.to_str().unwrap();
     let pattern = format!("{}/*.csv", dir.path().display());
@@ -148,18 +148,19 @@ fn requests_that_make_no_sense() {
         (vec!["-", "-"], "standard input is named more than once".to_owned()),
         (vec![a, &pattern], format!("\"{a}\" is named more than once")),
         (vec!["ftp://h/x"], "sources of kind \"ftp://\" are not supported".to_owned()),
-        (vec!["s3:///key"], "\"s3:///key\" names no bucket".to_owned()),
-        (vec!["s3://a b/key"], "\"a b\" is not a name that a bucket can have".to_owned()),
-        (vec!["s3://b?c/key"], "\"b?c\" is not a name that a bucket can have".to_owned()),
+        (vec!["s3:///key"], "\"s3:///key\" has no bucket".to_owned()),
+        (vec!["s3://a b/key"], "\"a b\" is not a valid bucket name".to_owned()),
+        (vec!["s3://b?c/key"], "\"b?c\" is not a valid bucket name".to_owned()),
         (vec![""], "a source has an empty name".to_owned()),
         (vec!["x[.csv"], "\"x[.csv\" is not a valid pattern".to_owned()),
     ] {
-        let error = find(&specs).unwrap_err();
+        let error = resolve_all(&specs).unwrap_err();
         assert_eq!((error.to_string(), error.kind()), (message, ErrorKind::Usage));
     }
-    let options = Options { store: vec![("regoin".into(), "x".into())], ..Options::default() };
+    let store = vec![("regoin".into(), "x".into())];
+    let options = SourceOptions { store, ..SourceOptions::default() };
     let error = resolve(&[a.to_owned()], &options, runtime().handle().clone()).unwrap_err();
-    assert_eq!(error.to_string(), "no source here has an option \"regoin\"");
+    assert_eq!(error.to_string(), "no source of this command has an option \"regoin\"");
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn a_plain_file_is_read_whole() {
     let data = rows(3_000_000);
     fs::write(dir.path().join("a.CSV"), &data).unwrap();
     let url = format!("file://{}/a.CSV", dir.path().display());
-    let input = find(&[&url]).unwrap().remove(0);
+    let input = resolve_all(&[&url]).unwrap().remove(0);
     assert_eq!(input.extension().as_deref(), Some("csv"));
     assert_eq!(input.stored_bytes(), Some(data.len() as u64));
     assert_eq!(input.compression().unwrap(), Compression::None);
@@ -183,14 +184,14 @@ fn a_plain_file_is_read_whole() {
 }
 
 #[test]
-fn a_compressed_file_is_known_by_its_bytes_and_read_whole() {
+fn a_compressed_file_is_detected_by_its_bytes_and_read_whole() {
     let dir = tempfile::tempdir().unwrap();
     let data = rows(3_000_000);
     let stored = gzip(&data);
-    // The name says nothing of it.
+    // The name does not show the compression.
     let path = dir.path().join("a.csv");
     fs::write(&path, &stored).unwrap();
-    let input = find(&[path.to_str().unwrap()]).unwrap().remove(0);
+    let input = resolve_all(&[path.to_str().unwrap()]).unwrap().remove(0);
     assert_eq!(input.compression().unwrap(), Compression::Gzip);
     assert_eq!(input.peek(100).unwrap(), &data[..100]);
     assert!(read_in_pieces(&input, 700_001) == data);
@@ -205,20 +206,20 @@ fn a_compressed_file_is_known_by_its_bytes_and_read_whole() {
 }
 
 #[test]
-fn a_fault_comes_after_the_data_before_it_and_stays() {
+fn an_error_comes_after_all_earlier_data_and_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let data = rows(2_500_000);
     let mut stored = gzip(&data);
     stored.truncate(stored.len() - 1000);
     let path = dir.path().join("cut.csv.gz");
     fs::write(&path, &stored).unwrap();
-    let input = find(&[path.to_str().unwrap()]).unwrap().remove(0);
+    let input = resolve_all(&[path.to_str().unwrap()]).unwrap().remove(0);
     let mut reader = input.reader().unwrap();
     let mut out = Vec::new();
     let error = loop {
         match reader.read_into(&mut out, 1 << 20) {
             Ok(count) => assert_ne!(count, 0, "a cut file must not just end"),
-            Err(error) => break pgspate_input::source::error_of(error, "other"),
+            Err(error) => break pgspate_input::source::read_error(error, "other"),
         }
     };
     assert!(out.len() > 2_400_000 && data.starts_with(&out));
@@ -232,11 +233,11 @@ fn a_fault_comes_after_the_data_before_it_and_stays() {
 }
 
 #[test]
-fn a_file_that_shrinks_meanwhile_is_an_error() {
+fn a_file_that_is_truncated_while_it_is_read_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.csv");
     fs::write(&path, rows(1_000_000)).unwrap();
-    let input = find(&[path.to_str().unwrap()]).unwrap().remove(0);
+    let input = resolve_all(&[path.to_str().unwrap()]).unwrap().remove(0);
     let mut reader = input.reader().unwrap();
     let mut out = Vec::new();
     reader.read_into(&mut out, 100).unwrap();
@@ -246,30 +247,31 @@ fn a_file_that_shrinks_meanwhile_is_an_error() {
 }
 
 #[test]
-fn a_reader_dropped_early_leaves_nothing_behind() {
+fn dropping_a_reader_early_ends_its_thread() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.csv");
-    // More than is decoded ahead, so that the thread waits for room.
+    // More data than is decompressed ahead, so that the thread waits for the reader.
     fs::write(&path, gzip(&vec![b'x'; 12 << 20])).unwrap();
-    let input = find(&[path.to_str().unwrap()]).unwrap().remove(0);
+    let input = resolve_all(&[path.to_str().unwrap()]).unwrap().remove(0);
     for read in [0, 1, 3_000_000] {
         let mut reader = input.reader().unwrap();
         let mut out = Vec::new();
         while out.len() < read {
             reader.read_into(&mut out, 1 << 20).unwrap();
         }
-        // Joins the thread that decodes: it hangs here if that does not end.
+        // Dropping joins the decompression thread, so the test hangs here if the thread does not
+        // end.
         drop(reader);
     }
 }
 
 #[test]
-fn ranges_are_exact() {
+fn ranges_are_read_exactly_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let data = rows(100_000);
     let path = dir.path().join("a.parquet");
     fs::write(&path, &data).unwrap();
-    let ranges = find(&[path.to_str().unwrap()]).unwrap()[0].ranges().unwrap();
+    let ranges = resolve_all(&[path.to_str().unwrap()]).unwrap()[0].ranges().unwrap();
     assert_eq!(ranges.len(), data.len() as u64);
     assert_eq!(ranges.read(5, 1000).unwrap(), &data[5..1005]);
     assert_eq!(ranges.read(data.len() as u64, 0).unwrap().len(), 0);
@@ -278,23 +280,24 @@ fn ranges_are_exact() {
     }
 }
 
-/// The two ends of a pipe, and the path that opens the reading one.
+/// Returns the reading end of a pipe, a path that opens it, and the thread that writes `data` into
+/// the pipe.
 fn pipe(data: Vec<u8>) -> (std::io::PipeReader, String, std::thread::JoinHandle<()>) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let path = format!("/dev/fd/{}", reader.as_raw_fd());
     let thread = std::thread::spawn(move || {
-        // The reader may leave early.
+        // The reader may close its end early.
         let _ = writer.write_all(&data);
     });
     (reader, path, thread)
 }
 
 #[test]
-fn a_pipe_yields_what_was_peeked_again_and_only_once() {
+fn a_pipe_returns_peeked_bytes_again_and_is_read_only_once() {
     let data = rows(2_000_000);
     for stored in [data.clone(), gzip(&data)] {
         let (end, path, thread) = pipe(stored);
-        let input = find(&[&path]).unwrap().remove(0);
+        let input = resolve_all(&[&path]).unwrap().remove(0);
         drop(end);
         drop(thread);
         assert!(input.is_stream());
@@ -303,7 +306,7 @@ fn a_pipe_yields_what_was_peeked_again_and_only_once() {
     }
     for (stored, kind) in [(data.clone(), Compression::None), (gzip(&data), Compression::Gzip)] {
         let (_end, path, thread) = pipe(stored);
-        let input = find(&[&path]).unwrap().remove(0);
+        let input = resolve_all(&[&path]).unwrap().remove(0);
         assert_eq!(input.peek(7).unwrap(), &data[..7]);
         assert!(input.peek(300_000).unwrap() == data[..300_000]);
         assert_eq!(input.compression().unwrap(), kind);
@@ -318,12 +321,12 @@ fn a_pipe_yields_what_was_peeked_again_and_only_once() {
 }
 
 #[test]
-fn a_folder_with_a_file_that_may_not_be_read() {
+fn an_unreadable_file_in_a_folder_is_an_error() {
     use std::os::unix::fs::PermissionsExt;
-    let dir = layout();
+    let dir = example_folder();
     let path = dir.path().join("sub/d.csv");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
-    let result = find(&[dir.path().to_str().unwrap()]);
+    let result = resolve_all(&[dir.path().to_str().unwrap()]);
     // The superuser may read everything.
     if fs::File::open(&path).is_err() {
         let error = result.unwrap_err();

@@ -1,7 +1,7 @@
-//! Inputs from a server that misbehaves in every way a server on a network does.
+//! Tests of inputs from a web server with all kinds of faults.
 //!
-//! The server is written out here, so that it can stall, cut connections and swap objects on
-//! purpose. It speaks enough HTTP for URLs, and enough S3 for an object store's client.
+//! The server is implemented here, so that it can stall, cut connections and replace objects. It
+//! implements enough of HTTP for URLs, and enough of S3 for the client of an object store.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,49 +12,53 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pgspate_base::{Error, ErrorKind};
-use pgspate_input::source::{Compression, Input, Options, resolve};
+use pgspate_input::source::{Compression, Input, SourceOptions, resolve};
 use tokio::runtime::Runtime;
 
-/// What to do with a request.
+/// The reply to one request, with its faults.
 #[derive(Clone)]
-struct Reply {
+struct ScriptedReply {
     status: &'static str,
     etag: Option<String>,
-    /// The object; ranges of it are cut out here.
+    /// The whole object, from which ranges are cut.
     body: Arc<Vec<u8>>,
-    ranges: bool,
-    /// Without a length, in chunks.
+    supports_ranges: bool,
+    /// Whether to send the body in chunks, without a length.
     chunked: bool,
-    /// Close the connection after so many bytes of the body.
+    /// Close the connection after this number of bytes of the body.
     cut: Option<usize>,
-    /// Say nothing more after so many bytes of the body, and keep the connection.
+    /// Stop sending after this number of bytes of the body, and keep the connection open.
     stall: Option<usize>,
 }
 
-struct Request {
+/// A request as the server received it.
+struct ScriptedRequest {
     head: bool,
     path: String,
     range: Option<Range<usize>>,
     headers: Vec<String>,
-    /// Ordinal among the requests, from 0.
+    /// The number of the request, from 0.
     number: usize,
 }
 
-struct Server {
+/// A web server on a thread of its own, whose handler decides each reply.
+struct ScriptedServer {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     count: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
-type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
+type ReplyHandler = dyn Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync;
 
-impl Server {
-    fn start(handler: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Server {
+impl ScriptedServer {
+    fn start(
+        handler: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
+    ) -> ScriptedServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let handler: Arc<Handler> = Arc::new(handler);
+        let handler: Arc<ReplyHandler> = Arc::new(handler);
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&count));
         let thread = std::thread::spawn(move || {
             let mut connections = Vec::new();
@@ -65,13 +69,13 @@ impl Server {
                 let (handler, stop) = (Arc::clone(&handler), Arc::clone(&stopped));
                 let counted = Arc::clone(&counted);
                 connections.push(std::thread::spawn(move || {
-                    // A client may leave at any time.
+                    // A client may disconnect at any time.
                     let _ = serve(stream.unwrap(), &*handler, &stop, &counted);
                 }));
             }
             connections.into_iter().for_each(|connection| connection.join().unwrap());
         });
-        Server { address, stop, count, thread: Some(thread) }
+        ScriptedServer { address, stop, count, thread: Some(thread) }
     }
 
     fn url(&self, path: &str) -> String {
@@ -79,7 +83,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address);
@@ -92,7 +96,7 @@ impl Drop for Server {
 
 fn serve(
     stream: TcpStream,
-    handler: &Handler,
+    handler: &ReplyHandler,
     stop: &AtomicBool,
     count: &AtomicUsize,
 ) -> std::io::Result<()> {
@@ -114,14 +118,14 @@ fn serve(
         .and_then(|range| range.split_once('-'))
         .map(|(first, last)| first.parse::<usize>().unwrap()..last.parse::<usize>().unwrap() + 1);
     let number = count.fetch_add(1, Ordering::SeqCst);
-    let request = Request { head, path, range, headers, number };
-    answer(stream, &request, handler(&request), stop)
+    let request = ScriptedRequest { head, path, range, headers, number };
+    send_reply(stream, &request, handler(&request), stop)
 }
 
-fn answer(
+fn send_reply(
     mut stream: TcpStream,
-    request: &Request,
-    reply: Reply,
+    request: &ScriptedRequest,
+    reply: ScriptedReply,
     stop: &AtomicBool,
 ) -> std::io::Result<()> {
     let total = reply.body.len();
@@ -129,7 +133,7 @@ fn answer(
     if let Some(etag) = &reply.etag {
         lines += &format!("ETag: {etag}\r\nLast-Modified: Sat, 01 Feb 2025 10:00:00 GMT\r\n");
     }
-    if let (true, "200 OK", Some(asked)) = (reply.ranges, status, &request.range) {
+    if let (true, "200 OK", Some(asked)) = (reply.supports_ranges, status, &request.range) {
         if asked.start >= total {
             (status, range) = ("416 Range Not Satisfiable", 0..0);
             lines += &format!("Content-Range: bytes */{total}\r\n");
@@ -160,7 +164,7 @@ fn answer(
     }
     if reply.stall.is_some() {
         stream.set_read_timeout(Some(Duration::from_millis(20)))?;
-        // Until the client gives up.
+        // Wait until the client disconnects.
         while !stop.load(Ordering::SeqCst) && !matches!(stream.read(&mut [0; 8]), Ok(0)) {}
     } else if reply.chunked && reply.cut.is_none() {
         stream.write_all(b"0\r\n\r\n")?;
@@ -168,24 +172,24 @@ fn answer(
     Ok(())
 }
 
-fn good(body: &Arc<Vec<u8>>) -> Reply {
-    Reply {
+fn whole_object(body: &Arc<Vec<u8>>) -> ScriptedReply {
+    ScriptedReply {
         status: "200 OK",
         etag: Some("\"one\"".into()),
         body: Arc::clone(body),
-        ranges: true,
+        supports_ranges: true,
         chunked: false,
         cut: None,
         stall: None,
     }
 }
 
-fn refusing(status: &'static str, body: &str) -> Reply {
+fn status_reply(status: &'static str, body: &str) -> ScriptedReply {
     let body = Arc::new(body.as_bytes().to_vec());
-    Reply { status, etag: None, ranges: false, ..good(&body) }
+    ScriptedReply { status, etag: None, supports_ranges: false, ..whole_object(&body) }
 }
 
-fn data(bytes: usize) -> Arc<Vec<u8>> {
+fn random_letters(bytes: usize) -> Arc<Vec<u8>> {
     let mut state = 1u32;
     let next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -204,28 +208,28 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Small ranges and short patience, so that faults are met and over quickly.
-fn options() -> Options {
-    Options {
+/// Options with small ranges and short timeouts, so that faults occur and end quickly.
+fn options() -> SourceOptions {
+    SourceOptions {
         stall: Duration::from_millis(400),
         retry: Duration::from_secs(2),
         range_bytes: 10_000,
         ranges_in_flight: 3,
-        ..Options::default()
+        ..SourceOptions::default()
     }
 }
 
-fn s3(server: &Server) -> Options {
+fn s3(server: &ScriptedServer) -> SourceOptions {
     let settings = [
         ("endpoint", server.url("")),
         ("skip_signature", "true".into()),
         ("region", "us-east-1".into()),
     ];
     let store = settings.map(|(key, value)| (key.to_owned(), value)).into();
-    Options { store, ..options() }
+    SourceOptions { store, ..options() }
 }
 
-fn open(runtime: &Runtime, spec: &str, options: &Options) -> Result<Input, Error> {
+fn open(runtime: &Runtime, spec: &str, options: &SourceOptions) -> Result<Input, Error> {
     let mut inputs = resolve(&[spec.to_owned()], options, runtime.handle().clone())?;
     assert_eq!(inputs.len(), 1);
     Ok(inputs.remove(0))
@@ -236,25 +240,25 @@ fn read(input: &Input) -> Result<Vec<u8>, Error> {
     let mut reader = input.reader()?;
     match reader.read_to_end(&mut out) {
         Ok(_) => Ok(out),
-        Err(error) => Err(pgspate_input::source::error_of(error, "other")),
+        Err(error) => Err(pgspate_input::source::read_error(error, "other")),
     }
 }
 
-/// The same input as a URL and as an object in S3.
-fn both(server: &Server) -> [(String, Options); 2] {
+/// Returns names and options of the same input as a URL and as an object in S3.
+fn http_and_s3(server: &ScriptedServer) -> [(String, SourceOptions); 2] {
     [(server.url("/b/x.csv"), options()), ("s3://b/x.csv".into(), s3(server))]
 }
 
 #[test]
 fn objects_are_read_by_ranges_in_order() {
-    let (runtime, body) = (runtime(), data(123_456));
+    let (runtime, body) = (runtime(), random_letters(123_456));
     let stored = gzip(&body);
     for (served, kind) in
         [(Arc::clone(&body), Compression::None), (Arc::clone(&stored), Compression::Gzip)]
     {
         let object = Arc::clone(&served);
-        let server = Server::start(move |_| good(&object));
-        for (spec, options) in both(&server) {
+        let server = ScriptedServer::start(move |_| whole_object(&object));
+        for (spec, options) in http_and_s3(&server) {
             let input = open(&runtime, &spec, &options).unwrap();
             assert_eq!(input.name(), spec);
             assert_eq!(input.stored_bytes(), Some(served.len() as u64));
@@ -276,9 +280,9 @@ fn objects_are_read_by_ranges_in_order() {
 
 #[test]
 fn an_empty_object_is_empty() {
-    let (runtime, body) = (runtime(), data(0));
-    let server = Server::start(move |_| good(&body));
-    for (spec, options) in both(&server) {
+    let (runtime, body) = (runtime(), random_letters(0));
+    let server = ScriptedServer::start(move |_| whole_object(&body));
+    for (spec, options) in http_and_s3(&server) {
         let input = open(&runtime, &spec, &options).unwrap();
         assert_eq!(input.stored_bytes(), Some(0));
         assert_eq!(input.peek(10).unwrap(), b"");
@@ -288,12 +292,16 @@ fn an_empty_object_is_empty() {
 
 #[test]
 fn a_server_without_ranges_is_streamed() {
-    let (runtime, body) = (runtime(), data(300_000));
+    let (runtime, body) = (runtime(), random_letters(300_000));
     for (chunked, served) in
         [(false, Arc::clone(&body)), (true, Arc::clone(&body)), (true, gzip(&body))]
     {
         let object = Arc::clone(&served);
-        let server = Server::start(move |_| Reply { ranges: false, chunked, ..good(&object) });
+        let server = ScriptedServer::start(move |_| ScriptedReply {
+            supports_ranges: false,
+            chunked,
+            ..whole_object(&object)
+        });
         let input = open(&runtime, &server.url("/x.csv?token=secret"), &options()).unwrap();
         assert!(input.name().ends_with("/x.csv?token=..."), "{}", input.name());
         assert_eq!(input.extension().as_deref(), Some("csv"));
@@ -302,80 +310,80 @@ fn a_server_without_ranges_is_streamed() {
         assert_eq!(input.peek(10).unwrap(), &body[..10]);
         assert!(read(&input).unwrap() == *body);
         let error = input.ranges().unwrap_err();
-        assert!(error.to_string().contains("does not give parts of it"), "{error}");
+        assert!(error.to_string().contains("does not support range requests"), "{error}");
     }
 }
 
 #[test]
-fn a_lost_connection_is_made_up_for_by_ranges() {
-    let (runtime, body) = (runtime(), data(60_000));
+fn a_failed_range_is_requested_again() {
+    let (runtime, body) = (runtime(), random_letters(60_000));
     let object = Arc::clone(&body);
-    // Every third answer breaks off, every seventh falls silent.
-    let server = Server::start(move |request| Reply {
+    // Every third response is cut off, and every seventh stalls.
+    let server = ScriptedServer::start(move |request| ScriptedReply {
         cut: (request.number % 3 == 2).then_some(4000),
         stall: (request.number % 7 == 6).then_some(2000),
-        ..good(&object)
+        ..whole_object(&object)
     });
-    for (spec, options) in both(&server) {
+    for (spec, options) in http_and_s3(&server) {
         let input = open(&runtime, &spec, &options).unwrap();
         assert!(read(&input).unwrap() == *body, "{spec}");
     }
 }
 
 #[test]
-fn a_lost_stream_is_an_error() {
-    let (runtime, body) = (runtime(), data(60_000));
+fn a_lost_connection_without_ranges_is_an_error() {
+    let (runtime, body) = (runtime(), random_letters(60_000));
     for (cut, stall) in [(Some(30_000), None), (None, Some(30_000))] {
         for chunked in [false, true] {
             let object = Arc::clone(&body);
-            let server = Server::start(move |_| Reply {
-                ranges: false,
+            let server = ScriptedServer::start(move |_| ScriptedReply {
+                supports_ranges: false,
                 chunked,
                 cut,
                 stall,
-                ..good(&object)
+                ..whole_object(&object)
             });
             let input = open(&runtime, &server.url("/x.csv"), &options()).unwrap();
             let error = read(&input).unwrap_err();
-            assert!(error.to_string().ends_with("broke off after 30000 bytes"), "{error}");
+            assert!(error.to_string().ends_with(", after 30000 bytes"), "{error}");
             assert_eq!(error.kind(), ErrorKind::Source);
         }
     }
 }
 
 #[test]
-fn a_server_that_stays_silent_is_an_error() {
-    let (runtime, body) = (runtime(), data(60_000));
+fn a_server_that_always_stalls_is_an_error() {
+    let (runtime, body) = (runtime(), random_letters(60_000));
     let object = Arc::clone(&body);
-    let server = Server::start(move |request| {
+    let server = ScriptedServer::start(move |request| {
         let is_far = request.range.as_ref().is_some_and(|range| range.start >= 30_000);
-        Reply { stall: is_far.then_some(10), ..good(&object) }
+        ScriptedReply { stall: is_far.then_some(10), ..whole_object(&object) }
     });
-    for (spec, options) in both(&server) {
+    for (spec, options) in http_and_s3(&server) {
         let input = open(&runtime, &spec, &options).unwrap();
         let start = Instant::now();
         let error = read(&input).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Source);
         assert_eq!(error.place().unwrap().source.as_deref(), Some(spec.as_str()));
-        // Far more than stall and retry allow together, far less than for ever.
+        // This limit is far above the sum of `stall` and `retry`.
         assert!(start.elapsed() < Duration::from_secs(60));
     }
 }
 
 #[test]
-fn an_object_that_changes_meanwhile_is_an_error() {
+fn an_object_that_changes_while_it_is_read_is_an_error() {
     let runtime = runtime();
-    // A new tag, and a new size under the old tag.
+    // First a new entity tag, then a new size with the old entity tag.
     for (etag, size) in [("\"two\"", 60_000), ("\"one\"", 60_001)] {
-        let (old, new) = (data(60_000), data(size));
-        let server = Server::start(move |request| {
+        let (old, new) = (random_letters(60_000), random_letters(size));
+        let server = ScriptedServer::start(move |request| {
             let is_far = request.range.as_ref().is_some_and(|range| range.start >= 30_000);
             match is_far {
-                true => Reply { etag: Some(etag.into()), ..good(&new) },
-                false => good(&old),
+                true => ScriptedReply { etag: Some(etag.into()), ..whole_object(&new) },
+                false => whole_object(&old),
             }
         });
-        for (spec, options) in both(&server) {
+        for (spec, options) in http_and_s3(&server) {
             let input = open(&runtime, &spec, &options).unwrap();
             let error = read(&input).unwrap_err();
             let expected = format!("\"{spec}\" changed while it was being read");
@@ -385,16 +393,16 @@ fn an_object_that_changes_meanwhile_is_an_error() {
 }
 
 #[test]
-fn s3_is_asked_for_the_version_that_was_resolved() {
-    let (runtime, body) = (runtime(), data(20_000));
+fn requests_to_s3_name_the_version_that_was_resolved() {
+    let (runtime, body) = (runtime(), random_letters(20_000));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (object, log) = (Arc::clone(&body), Arc::clone(&seen));
-    let server = Server::start(move |request| {
+    let server = ScriptedServer::start(move |request| {
         let tag = request.headers.iter().find(|line| line.starts_with("if-match:"));
         log.lock().unwrap().push((request.head, tag.cloned()));
         match request.head {
-            true => good(&object),
-            false => refusing("412 Precondition Failed", ""),
+            true => whole_object(&object),
+            false => status_reply("412 Precondition Failed", ""),
         }
     });
     let input = open(&runtime, "s3://b/x.csv", &s3(&server)).unwrap();
@@ -406,13 +414,13 @@ fn s3_is_asked_for_the_version_that_was_resolved() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn refused_requests_have_clear_errors() {
     let runtime = runtime();
-    let server = Server::start(|request| match request.path.as_str() {
-        "/forbidden" => refusing("403 Forbidden", "no"),
-        "/busy" => refusing("503 Service Unavailable", "later"),
-        "/odd" => refusing("418 I'm a teapot", ""),
-        _ => refusing("404 Not Found", ""),
+    let server = ScriptedServer::start(|request| match request.path.as_str() {
+        "/forbidden" => status_reply("403 Forbidden", "no"),
+        "/busy" => status_reply("503 Service Unavailable", "later"),
+        "/odd" => status_reply("418 I'm a teapot", ""),
+        _ => status_reply("404 Not Found", ""),
     });
     for (path, message) in [
         ("/forbidden", "access to \"URL\" was denied (HTTP status 403)"),
@@ -425,69 +433,70 @@ fn refusals_say_what_to_do() {
         assert_eq!(error.to_string(), message.replace("URL", &url));
         assert_eq!(error.kind(), ErrorKind::Source);
     }
-    // Refusals that time does not heal are not repeated.
+    // A permanent refusal is not retried.
     let before = server.count.load(Ordering::SeqCst);
     open(&runtime, &server.url("/forbidden"), &options()).unwrap_err();
     assert_eq!(server.count.load(Ordering::SeqCst), before + 1);
 }
 
 #[test]
-fn headers_can_be_given_and_secrets_are_not_shown() {
-    let (runtime, body) = (runtime(), data(100));
+fn headers_are_sent_and_secrets_are_not_shown() {
+    let (runtime, body) = (runtime(), random_letters(100));
     let object = Arc::clone(&body);
-    let server = Server::start(move |request| {
+    let server = ScriptedServer::start(move |request| {
         match request.headers.iter().any(|line| line == "x-key: open sesame") {
-            true => good(&object),
-            false => refusing("401 Unauthorized", ""),
+            true => whole_object(&object),
+            false => status_reply("401 Unauthorized", ""),
         }
     });
     let url = server.url("/x.csv").replace("http://", "http://user:hunter2@");
     let error = open(&runtime, &url, &options()).unwrap_err();
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     let store = vec![("header.X-Key".to_owned(), "open sesame".to_owned())];
-    let input = open(&runtime, &url, &Options { store, ..options() }).unwrap();
+    let input = open(&runtime, &url, &SourceOptions { store, ..options() }).unwrap();
     assert_eq!(input.name(), server.url("/x.csv"));
     assert!(read(&input).unwrap() == *body);
 }
 
 #[test]
-fn nobody_there_is_an_error() {
+fn an_unreachable_server_is_an_error() {
     let runtime = runtime();
-    // A port that was just free, and one that does not speak TLS.
+    // First a free port, then a port without TLS.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let server = Server::start(|_| refusing("400 Bad Request", ""));
-    let quick = Options { retry: Duration::from_millis(300), ..options() };
+    let server = ScriptedServer::start(|_| status_reply("400 Bad ScriptedRequest", ""));
+    let quick = SourceOptions { retry: Duration::from_millis(300), ..options() };
     for url in [format!("http://{free}/x"), server.url("/x").replace("http:", "https:")] {
         let error = open(&runtime, &url, &quick).unwrap_err();
         assert_eq!(error.to_string(), format!("could not fetch \"{url}\""));
         assert!(std::error::Error::source(&error).is_some());
     }
-    let nobody = Options { store: s3(&server).store, ..quick };
-    let mut nobody = nobody;
-    nobody.store[0].1 = format!("http://{free}");
-    let error = open(&runtime, "s3://b/k", &nobody).unwrap_err();
+    let unreachable = SourceOptions { store: s3(&server).store, ..quick };
+    let mut unreachable = unreachable;
+    unreachable.store[0].1 = format!("http://{free}");
+    let error = open(&runtime, "s3://b/k", &unreachable).unwrap_err();
     assert_eq!(error.to_string(), "could not read \"s3://b/k\" from S3");
     assert!(error.hint_text().unwrap().contains("AWS_ENDPOINT_URL"), "{error:?}");
 }
 
 #[test]
-fn a_reader_dropped_early_stops_asking() {
-    let (runtime, body) = (runtime(), data(400_000));
+fn a_reader_dropped_early_sends_no_more_requests() {
+    let (runtime, body) = (runtime(), random_letters(400_000));
     for served in [Arc::clone(&body), gzip(&body)] {
         let object = Arc::clone(&served);
-        let server = Server::start(move |request| {
+        let server = ScriptedServer::start(move |request| {
             let is_far = request.range.as_ref().is_some_and(|range| range.start >= 20_000);
-            Reply { stall: is_far.then_some(10), ..good(&object) }
+            ScriptedReply { stall: is_far.then_some(10), ..whole_object(&object) }
         });
-        let patient = |options: Options| Options { stall: Duration::from_secs(600), ..options };
-        for (spec, options) in both(&server) {
+        let stall = Duration::from_secs(600);
+        let patient = |options: SourceOptions| SourceOptions { stall, ..options };
+        for (spec, options) in http_and_s3(&server) {
             let input = open(&runtime, &spec, &patient(options)).unwrap();
             let mut reader = input.reader().unwrap();
             if served == body {
                 reader.read_exact(&mut [0; 1000]).unwrap();
             }
-            // The server is silent now; waiting for it would take ten minutes. With a decoding
-            // thread, dropping waits for it.
+            // The server stalls now. Waiting for the server would take ten minutes, and dropping
+            // the reader waits for the decompression thread.
             drop(reader);
         }
         assert!(server.count.load(Ordering::SeqCst) < 20);

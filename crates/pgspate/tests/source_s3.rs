@@ -9,8 +9,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::{ClientOptions, ObjectStoreExt};
-use pgspate::source::{Compression, Input, Options, resolve};
-use pgspate::{Error, Kind};
+use pgspate::source::{Compression, Input, SourceOptions, resolve};
+use pgspate::{Error, ErrorKind};
 use tokio::runtime::Runtime;
 
 use moto::Moto;
@@ -32,7 +32,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-fn options(endpoint: &str) -> Options {
+fn options(endpoint: &str) -> SourceOptions {
     let settings = [
         ("endpoint", endpoint),
         ("region", "us-east-1"),
@@ -40,7 +40,7 @@ fn options(endpoint: &str) -> Options {
         ("secret_access_key", "secret"),
     ];
     let store = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    Options { store, range_bytes: 100_000, ..Options::default() }
+    SourceOptions { store, range_bytes: 100_000, ..SourceOptions::default() }
 }
 
 /// A client that writes, and a new bucket.
@@ -168,7 +168,7 @@ fn what_is_not_there_says_so() {
         ("s3://fewer/*.csv", "bucket \"fewer\" does not exist"),
     ] {
         let error = find(&runtime, endpoint, spec).unwrap_err();
-        assert_eq!((error.to_string().as_str(), error.kind()), (message, Kind::Source));
+        assert_eq!((error.to_string().as_str(), error.kind()), (message, ErrorKind::Source));
         assert!(spec.ends_with("no/") || error.hint_text().is_some(), "{spec}");
     }
 }
@@ -195,7 +195,7 @@ fn denied_access_says_what_to_check() {
     for spec in ["s3://closed/", "s3://closed/*.csv"] {
         let error = find(&runtime, &moto.endpoint, spec).unwrap_err();
         let expected =
-            format!("access to \"{spec}\" was denied: the access key is not known there");
+            format!("access to \"{spec}\" was denied: the service does not know the access key");
         assert_eq!(error.to_string(), expected);
         assert!(error.hint_text().unwrap().contains("AWS_ACCESS_KEY_ID"), "{error:?}");
     }

@@ -68,7 +68,7 @@ fn it_is_started_shared_and_stopped() {
     using the embedded PostgreSQL [VERSION] (data in [DIR]/home/data-[N])
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
-    header yes: names in the first line, values below
+    header yes: the first line has names, the other lines have values
     create table x (
         id bigint,
         name text
@@ -132,7 +132,7 @@ fn it_is_started_shared_and_stopped() {
     stopping PostgreSQL …
     stopped
     ");
-    assert_snapshot!(home.run("server stop").stderr, @"it was not running");
+    assert_snapshot!(home.run("server stop").stderr, @"the embedded PostgreSQL was not running");
     assert_snapshot!(shown(&home.run("server status").stdout), @"
     PostgreSQL [VERSION], stopped
     data     [DIR]/home/data-[N]

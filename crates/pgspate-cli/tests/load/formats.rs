@@ -162,7 +162,7 @@ fn parquet() {
     assert_eq!(case.rows("t").len(), 6);
     // Only the footer tells where things are, so a pipe is not enough.
     assert_snapshot!(case.load_from(file, "- --table t --quiet").stderr, @"
-    error: standard input cannot be read at random, which this format needs
+    error: standard input has no random access, which this format needs
       at: -
 
     hint: Save it to a file first, and name the file.
@@ -364,7 +364,7 @@ fn keys_that_the_first_records_lack() {
     assert_eq!(case.value("select count(*) from t"), "20002");
     assert_snapshot!(case.load_from(rows, "- --table t -q --ignore-unknown").refusal(), @r#"
     error: could not load "-" into public.t
-      caused by: key "qty" names a column but is not in the first records
+      caused by: key "qty" names a column, but the first records do not have this key
       at: -, line 20001, byte 2428909, column "qty"
 
     hint: Name the keys of all records with `--columns a,b,...`.

@@ -30,7 +30,7 @@ fn a_file_that_is_not_there() {
       at: no*.csv
 
     hint: Patterns match files: `*` stays within one folder, `**` crosses folders, and
-          … hidden files are passed over.
+          … hidden files are ignored.
     "#);
 }
 
@@ -146,10 +146,11 @@ fn a_zero_byte() {
     let case = case();
     case.put("t.csv", b"id,name,qty\n1,a,1\n2,b\0,2\n4,d,4\n");
     assert_snapshot!(case.refusal("t.csv"), @"
-    error: could not tell the format of the input: it holds zero bytes, so it is no text
+    error: could not detect the format of the input: it contains zero bytes, so it is not
+          … text
       at: t.csv
 
-    hint: Name it with `--format csv`, `text`, `json`, `parquet` or `arrow`.
+    hint: Name the format with `--format csv`, `text`, `json`, `parquet` or `arrow`.
     ");
     assert_snapshot!(case.refusal("t.csv --format csv"), @r#"
     error: could not load "t.csv" into public.t
@@ -197,17 +198,17 @@ fn parquet_that_is_cut_off() {
     writer.close().unwrap();
     case.put("t.parquet", &whole[..whole.len() / 2]);
     assert_snapshot!(case.refusal("t.parquet"), @"
-    error: the Parquet file is cut short
+    error: the Parquet file is truncated
       at: t.parquet
 
-    hint: Copy or write the file again: it does not end with its footer.
+    hint: The file does not end with its footer. Copy or write the file again.
     ");
     case.put("u.parquet", "id,name\n1,a\n");
     assert_snapshot!(case.refusal("u.parquet --table t"), @"
     error: not a Parquet file
       at: u.parquet
 
-    hint: Use `--format` to say which format it is in.
+    hint: Name the format of the file with `--format`.
     ");
 }
 
@@ -216,15 +217,15 @@ fn content_that_is_no_known_format() {
     let case = case();
     case.put("notes.xyz", "just some words\nand a few more of them here\n");
     assert_snapshot!(case.refusal("notes.xyz --table t"), @"
-    error: could not tell the format of the input: no delimiter stands equally often in its
-          … lines
+    error: could not detect the format of the input: no delimiter occurs equally often in
+          … its lines
       at: notes.xyz
 
-    hint: Name it with `--format csv`, `text`, `json`, `parquet` or `arrow`.
+    hint: Name the format with `--format csv`, `text`, `json`, `parquet` or `arrow`.
     ");
     case.put("wide.csv", b"\xff\xfei\0d\0\n\x001\0\n\0");
     assert_snapshot!(case.refusal("wide.csv --table t"), @"
-    error: the input is UTF-16LE, which cannot be read
+    error: the input is UTF-16LE, which pgspate does not read
       at: wide.csv, byte 0
 
     hint: Convert it first: `iconv -f UTF-16 -t UTF-8`.
@@ -239,8 +240,7 @@ fn a_header_that_does_not_fit_the_table() {
     error: column "nmae" of relation "t" does not exist
 
     hint: Did you mean column "name"? Name the columns for the input's fields with
-          … `--columns a,b,...`, or pass over fields without a column with
-          … `--ignore-unknown`.
+          … `--columns a,b,...`, or skip fields without a column with `--ignore-unknown`.
     "#);
     case.put("twice.csv", "id,name,ID\n1,a,1\n");
     assert_snapshot!(
@@ -267,8 +267,8 @@ fn columns_that_are_not_there() {
     assert_snapshot!(case.refusal("t.csv --columns id,title"), @r#"
     error: column "title" of relation "t" does not exist
 
-    hint: Name the columns for the input's fields with `--columns a,b,...`, or pass over
-          … fields without a column with `--ignore-unknown`.
+    hint: Name the columns for the input's fields with `--columns a,b,...`, or skip fields
+          … without a column with `--ignore-unknown`.
     "#);
     case.put("h.csv", "id,name\n1,a\n");
     assert_snapshot!(case.refusal("h.csv --table t --header yes --columns id,name,qty"), @r#"
@@ -281,8 +281,8 @@ fn columns_that_are_not_there() {
     assert_snapshot!(case.refusal("t.csv --force-null id,no"), @r#"
     error: column "no" of relation "t" does not exist
 
-    hint: Name the columns for the input's fields with `--columns a,b,...`, or pass over
-          … fields without a column with `--ignore-unknown`.
+    hint: Name the columns for the input's fields with `--columns a,b,...`, or skip fields
+          … without a column with `--ignore-unknown`.
     "#);
 }
 
@@ -343,7 +343,6 @@ fn json_that_is_broken() {
     error: column "nmae" of relation "t" does not exist
 
     hint: Did you mean column "name"? Name the columns for the input's fields with
-          … `--columns a,b,...`, or pass over fields without a column with
-          … `--ignore-unknown`.
+          … `--columns a,b,...`, or skip fields without a column with `--ignore-unknown`.
     "#);
 }

@@ -261,7 +261,7 @@ fn the_plan_for_a_table_to_be_made_leaves_nothing() {
     assert_snapshot!(folded(&case.load("t.csv --plan --create").stdout), @r#"
     input    format csv: the name ends with .csv
     input    delimiter ",": 2 fields in each line
-    input    header yes: names in the first line, values below
+    input    header yes: the first line has names, the other lines have values
     create table t (
         id bigint,
         name text
@@ -294,13 +294,13 @@ fn help() {
 
     Commands:
       load         Load files into a table, in parallel, exactly as \copy would
-      sync         Make rows of a table like a source: only what differs is written
+      sync         Make rows of a table equal to a source, writing only what differs
       apply        Apply a stream of changes to tables, exactly once
-      doctor       Find what slows writes on a server, and what to do; changes nothing
-      tune         Set a server up for a bulk load, and put it back
-      lab          Measure ways of writing on a server of your own, and make a page of it
-      status       Say what the ledger knows of loads, finished or not
-      server       Start, stop and ask after the embedded PostgreSQL
+      doctor       Find what slows writes on a server and what helps; change nothing
+      tune         Set a server up for a bulk load, and put the old settings back
+      lab          Measure ways of writing on your own server, and report them on one page
+      status       Show the loads in the ledger, finished or not
+      server       Start, stop and inspect the embedded PostgreSQL
       completions  Print completions for a shell
       man          Print the manual page
       help         Print this message or the help of the given subcommand(s)
@@ -320,34 +320,35 @@ fn help() {
 
     Options:
       -t, --table <TABLE>
-              The table, as SQL writes it; named after the first source by default
+              Write into this table, as SQL names it; by default named after the first
+          … source
 
           --to <DSN>
-              Where to: a URL or key=value; by default PG* variables, else the embedded
+              Connect to this URL or key=value; by default PG* variables, else the embedded
           … PostgreSQL
 
           --create
-              Make the table when it is missing, with the types that the input needs
+              Create the table if it is missing, with types that fit the input
 
           --replace[=<HOW>]
-              The input's rows instead of those that the table has, which stay until all
-          … are there
+              Replace the rows of the table; old rows stay visible until all new ones are
+          … there
 
               Possible values:
-              - auto:     As the table allows
-              - truncate: In one transaction that empties the table first; readers wait for
-          … its end
-              - swap:     By a shadow table that takes its place; readers wait for the
-          … exchange only
+              - auto:     Choose the way that the table allows
+              - truncate: Empty and fill the table in one transaction; readers wait until
+          … it ends
+              - swap:     Fill a shadow table and exchange the two; readers wait for the
+          … exchange
 
           --atomic
-              All rows become visible at once, or with --replace instead of the old ones
+              Make all rows visible at once; with --replace, in place of the old ones
 
           --plan
-              Show what would be done, and why, and stop
+              Show what would be done and why, then stop
 
           --lanes <N>
-              Connections that load at the same time: a number, or auto
+              Load over this many connections at the same time: a number, or auto
 
               [default: auto]
 
@@ -356,72 +357,74 @@ fn help() {
 
     Safety:
           --commit <COMMIT>
-              When to commit: at the end, with each chunk, or auto by the size of the input
+              Commit at the end, with each chunk, or auto: by the size of the input
 
               Possible values:
               - auto:  At the end below 1 GiB, with each chunk above
-              - end:   All at the end: a load that fails leaves nothing behind
-              - chunk: Each chunk: a load that stops goes on from there when it is run again
+              - end:   Commit once at the end: a load that fails leaves nothing behind
+              - chunk: Commit each chunk: a stopped load continues there when it is run
+          … again
 
               [default: auto]
 
           --rejects <FILE>
-              Set rows that are refused aside in this file, and load the rest
+              Write rejected rows to this file, and load the rest
 
           --max-rejects <N|P%>
-              Stop when more rows are refused than this: a number, or a share such as 0.5%
+              Stop after more than this many rejected rows: a number, or a share such as
+          … 0.5%
 
           --restart
-              Begin anew, whatever the ledger says of earlier runs; what they wrote stays
+              Start over and ignore earlier runs in the ledger; rows that they wrote stay
 
           --no-ledger
-              Keep no ledger: in one piece, not resumable, and loaded as often as it is
-          … asked for
+              Keep no ledger: commit at the end, not resumable, and loaded again by each run
 
           --retry-for <SECONDS>
-              How long to go on trying when the server is away
+              Keep trying for this long while the server is unreachable
 
               [default: 60]
 
           --stall-timeout <SECONDS>
-              How long to wait for a connection over which nothing comes any more
+              Drop a connection on which nothing arrives for this long
 
               [default: 60]
 
           --lock-timeout <SECONDS>
-              How long to wait for a lock that another session holds; 0 for ever
+              Wait this long for a lock that another session holds; 0 waits for ever
 
               [default: 300]
 
     Table:
           --rebuild-indexes <WHEN>
-              Drop indexes and foreign keys for the load and make them again: auto where
-          … that pays
+              Drop indexes and foreign keys and rebuild them after the load; auto: if that
+          … is faster
 
               Possible values:
-              - auto:   Where it pays
-              - always: Wherever it can be done
-              - never:  Not at all
+              - auto:   If it is worthwhile
+              - always: Wherever possible
+              - never:  Never
 
               [default: auto]
 
           --pause-autovacuum <WHEN>
-              Switch autovacuum off for the table meanwhile: auto from 8 GiB of input on
+              Switch autovacuum off for the table during the load; auto: from 8 GiB of
+          … input on
 
               Possible values:
-              - auto:   Where it pays
-              - always: Wherever it can be done
-              - never:  Not at all
+              - auto:   If it is worthwhile
+              - always: Wherever possible
+              - never:  Never
 
               [default: auto]
 
           --analyze <WHEN>
-              Run ANALYZE afterwards: auto when a tenth of the rows is new
+              Run ANALYZE afterwards; auto: if a tenth of the rows is new
 
               Possible values:
-              - auto:   Where it pays
-              - always: Wherever it can be done
-              - never:  Not at all
+              - auto:   If it is worthwhile
+              - always: Wherever possible
+              - never:  Never
 
               [default: auto]
 
@@ -430,7 +433,7 @@ fn help() {
 
     Reading:
           --format <FORMAT>
-              Format of the input; found out by default
+              Read this format; by default found out from name and content
 
               Possible values:
               - csv:     Delimited, quoted as COPY's csv
@@ -441,47 +444,48 @@ fn help() {
               - arrow:   Arrow IPC, file or stream
 
           --header <HEADER>
-              Whether the first record names the columns
+              Say whether the first record names the columns
 
               Possible values:
-              - auto: Find out
-              - yes:  It does
-              - no:   It does not
+              - auto: Find out from the content
+              - yes:  It names the columns
+              - no:   It is data
 
               [default: auto]
 
           --delimiter <CHAR>
-              Between two fields: one byte, or \t
+              Separate fields by this byte, or \t
 
           --quote <CHAR>
-              Around a field: one byte, or none
+              Quote fields with this byte, or none
 
           --escape <CHAR>
-              Before a quote that is data; the quote itself by default
+              Escape quotes within quoted fields with this byte [default: the quote
+          … character]
 
           --null <STRING>
-              The unquoted field that means NULL
+              Read this unquoted field as NULL
 
           --force-null <COLUMNS>
-              Columns in which a quoted NULL string is NULL too
+              Read the NULL string as NULL in these columns even if it is quoted
 
           --force-not-null <COLUMNS>
-              Columns in which an unquoted NULL string is itself
+              Read the NULL string as a string in these columns
 
           --comment <CHAR>
-              Pass over lines that begin with this
+              Skip lines that begin with this byte
 
           --skip-blank-lines
-              Pass over empty lines, which to COPY are records of one empty field
+              Skip empty lines, which COPY would read as records of one empty field
 
           --encoding <ENCODING>
-              Encoding of the input, as PostgreSQL names it
+              Read the input in this encoding, as PostgreSQL names it
 
           --columns <COLUMNS>
-              The columns that the fields go to, in the fields' order
+              Write the fields to these columns, in the order of the fields
 
           --ignore-unknown
-              Pass over fields and keys that no column is named after
+              Ignore fields and keys that match no column
 
           --source-option <KEY=VALUE>
               Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME

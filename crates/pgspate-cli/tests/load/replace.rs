@@ -160,7 +160,7 @@ fn partitioned_tables_and_partitions() {
     case.put("t.csv", "id\n1\n2\n11\n");
     assert_snapshot!(folded(&case.load("t.csv --table t --replace --plan").stdout), @r#"
     input    format csv: the name ends with .csv
-    input    delimiter ",": no other was found
+    input    delimiter ",": the default, as none was detected
     input    header yes: the first line names the table's columns
     table    public.t
     replace  one transaction, truncate and COPY: it is partitioned
@@ -181,7 +181,7 @@ fn partitioned_tables_and_partitions() {
     case.put("low.csv", "id\n1\n3\n");
     assert_snapshot!(folded(&case.load("low.csv --replace --plan").stdout), @r#"
     input    format csv: the name ends with .csv
-    input    delimiter ",": no other was found
+    input    delimiter ",": the default, as none was detected
     input    header yes: the first line names the table's columns
     table    public.low
     replace  one transaction, truncate and COPY FREEZE: it is a partition
@@ -239,11 +239,11 @@ fn what_cannot_be_replaced() {
     assert_snapshot!(said, @"
     error: other tables inherit from public.parent, and their rows are rows of it
 
-    hint: Empty what is to be empty yourself, with `truncate public.parent` for all of them
-          … or `truncate only public.parent`, and load without `--replace`.
+    hint: First run `truncate public.parent` for all of them or `truncate only
+          … public.parent`, and load without `--replace`.
     error: public.v is a view, whose rows cannot be replaced
 
-    hint: Replace those of the table beneath it.
+    hint: Replace the rows of the table behind it.
     error: foreign key c_p of public.c is not valid or not enforced, and could not be made
           … so again
 

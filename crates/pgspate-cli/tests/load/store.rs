@@ -58,13 +58,13 @@ fn objects_by_name_pattern_and_folder() {
       at: s3://lake/day=3/*.csv
 
     hint: Patterns match files: `*` stays within one folder, `**` crosses folders, and
-          … hidden files are passed over.
+          … hidden files are ignored.
     "#);
     assert_snapshot!(load("s3://no-such-lake/a.csv", &["-q"]).refusal(), @r#"
     error: bucket "no-such-lake" does not exist
       at: s3://no-such-lake/a.csv
 
-    hint: Check its spelling; for a store that is not Amazon's set AWS_ENDPOINT_URL.
+    hint: Check the bucket's name. For a store that is not Amazon's, set AWS_ENDPOINT_URL.
     "#);
     assert_eq!(case.rows("t"), ["(1,one)"]);
 }

@@ -124,7 +124,7 @@ fn a_trigger_that_keeps_rows_out() {
     case.put("t.csv", "id\n1\n2\n3\n");
     assert_snapshot!(case.load("t.csv --header yes").partial(), @r#"
     format csv: the name ends with .csv
-    delimiter ",": no other was found
+    delimiter ",": the default, as none was detected
     header yes: as given
     public.t: 2 rows, 6 B in [TIME], [RATE]
       stage         busy  per lane
@@ -255,7 +255,7 @@ fn create_chooses_types() {
     assert_snapshot!(case.load("new.csv --create").success(), @r#"
     format csv: the name ends with .csv
     delimiter ",": 12 fields in each line
-    header yes: names in the first line, values below
+    header yes: the first line has names, the other lines have values
     create table new (
         id bigint,
         "Name" text,
@@ -305,7 +305,7 @@ fn create_widens_for_a_late_value() {
     assert_snapshot!(said, @r#"
     format csv: the name ends with .csv
     delimiter ",": 3 fields in each line
-    header yes: names in the first line, values below
+    header yes: the first line has names, the other lines have values
     create table late (
         id bigint,
         code bigint,

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pgspate_embedded::Throwaway;
+use pgspate_embedded::ThrowawayServer;
 use pgspate_embedded::testing;
 use tempfile::TempDir;
 
@@ -20,7 +20,7 @@ const CONF: &str = "log_statement = all\nlog_min_duration_statement = 0\nlog_con
 
 /// What commands run on. All of it is gone with the value.
 pub(crate) struct Scene {
-    pub(crate) server: Throwaway,
+    pub(crate) server: ThrowawayServer,
     folder: TempDir,
     /// Files that the test has put there itself.
     own: Vec<PathBuf>,

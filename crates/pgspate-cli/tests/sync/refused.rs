@@ -25,10 +25,9 @@ fn too_many_rows_to_delete() {
     case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");
     assert_snapshot!(refusal(&case, "t.csv --scope all"), @"
     error: could not sync public.t
-      caused by: 8 of 10 rows of the scope (80.0 %) would be deleted, and at most 50 % may
-          … be
+      caused by: 8 of 10 rows of the scope (80.0%) would be deleted; --max-delete allows 50%
 
-    hint: See with `--check` which, and raise `--max-delete` if that is what is meant.
+    hint: `--check` shows examples. Raise `--max-delete` if the deletion is intended.
     ");
     assert_eq!(counts(&case, "t.csv --scope all --max-delete 80%"), [0, 0, 8, 2]);
 }
@@ -41,7 +40,7 @@ fn a_source_without_rows() {
     error: could not sync public.t
       caused by: the source has no rows: all rows of the scope would be deleted
 
-    hint: Say `--allow-empty` if that is what is meant.
+    hint: Use `--allow-empty` if that is intended.
     ");
     let all = "t.csv --scope all --header yes --allow-empty --max-delete 100%";
     assert_eq!(counts(&case, all), [0, 0, 10, 0]);
@@ -55,7 +54,7 @@ fn equal_keys_in_the_source() {
     error: could not sync public.t
       caused by: 1 key of the source occur more than once: (1) 2 times
 
-    hint: Name more columns with `--key`, or keep the last of them with `--keep last`.
+    hint: Name more columns with `--key`, or keep the last of such rows with `--keep last`.
     ");
     assert_eq!(counts(&case, "t.csv --no-delete --keep last"), [0, 2, 0, 0]);
     assert_eq!(case.value("select kind || n from t where id = 1"), "c7");
@@ -70,7 +69,7 @@ fn a_key_of_json_that_the_first_records_lack() {
     case.put("t.json", &records);
     assert_snapshot!(refusal(&case, "t.json --no-delete"), @r#"
     error: could not sync public.t with "t.json"
-      caused by: key "n" names a column but is not in the first records
+      caused by: key "n" names a column, but the first records do not have this key
       at: t.json, line 60001, byte 1428913, column "n"
 
     hint: Name the keys of all records with `--columns a,b,...`.
@@ -85,14 +84,14 @@ fn rows_outside_of_the_scope() {
     let run = crate::finish(crate::spawn(command.args(["--scope", "kind = 'b'"])));
     assert_snapshot!(run.refusal(), @"
     error: could not sync public.t
-      caused by: 1 row of the source: the key of a row out of the scope
+      caused by: 1 row of the source with the key of a table row outside the scope
 
-    hint: Widen `--scope`, or leave these rows out of the source.
+    hint: Widen `--scope`, or remove these rows from the source.
     ");
     assert_snapshot!(refusal(&case, "t.csv --scope-by kind"), @"
     error: could not sync public.t
-      caused by: 1 row of the source: the key of a row in a scope that the source does not
-          … have
+      caused by: 1 row of the source with the key of a table row in a scope that the source
+          … does not have
 
     hint: Add the columns of `--scope-by` to `--key`, or use `--scope all`.
     ");
@@ -120,8 +119,8 @@ fn keys_and_scopes_that_do_not_fit() {
     assert_snapshot!(refusal(&case, "t.csv --no-delete --key a --table none"), @r#"
     error: relation "none" does not exist
 
-    hint: Make the table first; `pgspate load --create` does, with the types that the
-          … source needs.
+    hint: Create the table first. `pgspate load --create` creates it with types that fit
+          … the source.
     "#);
 }
 

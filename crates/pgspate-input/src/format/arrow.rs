@@ -1,7 +1,7 @@
-//! Arrow IPC: the file format, read at random, and the stream format, read in sequence.
+//! The format Arrow IPC: files, read with random access, and streams, read in sequence.
 //!
-//! The record batch is what can be decoded by itself. Small batches are put together into one
-//! chunk, large ones are cut into several, which share the batch once it is decoded.
+//! A record batch is the smallest unit that can be decoded. Small batches share a chunk. A large
+//! batch is cut into several chunks, which share the decoded batch.
 
 mod message;
 mod stream;
@@ -16,27 +16,27 @@ use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
 
-use self::message::{check_body, description};
+use self::message::{check_body, parse_description};
 use self::stream::ArrowStream;
-use super::contain::contain;
-use super::memory::{BatchesCutter, FILES};
-use super::stated::check_room;
-use super::{BatchSource, Chunk, Cutter, of_stored};
-use crate::source::Ranges;
+use super::contained_panic::catch_panic;
+use super::memory::{BatchesCutter, FILE_CHUNKS};
+use super::stated_size::check_memory;
+use super::{BatchSource, Chunk, Cutter, digest_of_stored};
+use crate::source::RangeReader;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// A footer or a message's description larger than this is taken for damage.
+/// The largest footer or description of a message. A larger one counts as damage.
 const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
 const MAGIC: &[u8; 6] = b"ARROW1";
 
 /// An Arrow IPC file whose footer and dictionaries have been read.
 pub struct ArrowFile {
     name: String,
-    ranges: Arc<dyn Ranges>,
+    ranges: Arc<dyn RangeReader>,
     schema: SchemaRef,
     decoder: FileDecoder,
     blocks: Vec<Block>,
-    /// The last block that was decoded of those cut into several chunks.
+    /// The most recently decoded block that is cut into several chunks.
     recent: Mutex<Option<(usize, RecordBatch)>>,
 }
 
@@ -47,30 +47,31 @@ impl fmt::Debug for ArrowFile {
 }
 
 impl ArrowFile {
-    /// Reads footer and dictionaries of the file that errors will call `name`.
+    /// Reads the footer and the dictionaries of a file. Errors call the file `name`.
     ///
     /// # Errors
-    /// ErrorKind `Format` when it is no Arrow file, is cut short, damaged or not supported.
-    pub fn open(name: &str, ranges: Arc<dyn Ranges>) -> Result<ArrowFile> {
+    /// [`ErrorKind::Format`] when the file is not an Arrow file, is cut off, damaged, or uses an
+    /// unsupported feature.
+    pub fn open(name: &str, ranges: Arc<dyn RangeReader>) -> Result<ArrowFile> {
         let len = ranges.len();
         if len < 20 || ranges.read(0, 6)?[..] != MAGIC[..] {
             return Err(Error::new(ErrorKind::Format, "not an Arrow file")
                 .at(place(name))
-                .hint("Use `--format` to say which format it is in."));
+                .hint("Name the format of the file with `--format`."));
         }
         let tail = ranges.read(len - 10, 10)?;
         let tail: [u8; 10] = tail[..].try_into().map_err(|_| damaged(name))?;
         let footer_len = read_footer_length(tail).map_err(|_| cut_short(name))? as u64;
         if footer_len > (len - 20).min(DESCRIPTION_BYTES_MAX) {
             return Err(damaged(name)
-                .because(format!("the footer states {footer_len} bytes, of {len} of the file")));
+                .because(format!("the footer states {footer_len} bytes, but the file has {len}")));
         }
         let footer = ranges.read(len - 10 - footer_len, footer_len as usize)?;
-        let parts = guarded(name, || parse_footer(&footer))?;
+        let parts = run_decoder(name, || parse_footer(&footer))?;
         let mut decoder = FileDecoder::new(parts.schema.clone(), parts.version);
         for block in &parts.dictionaries {
             let data = read_block(name, ranges.as_ref(), block)?;
-            guarded(name, || {
+            run_decoder(name, || {
                 check_block(block, &data)?;
                 decoder.read_dictionary(block, &data)
             })?;
@@ -85,12 +86,12 @@ impl ArrowFile {
         &self.schema
     }
 
-    /// How many rows a batch has, from its description alone.
+    /// Returns the number of rows of a block, from its description alone.
     fn block_rows(&self, block: &Block) -> Result<u64> {
-        let (start, len, _) = extent(&self.name, self.ranges.as_ref(), block)?;
+        let (start, len, _) = block_extent(&self.name, self.ranges.as_ref(), block)?;
         let bytes = self.ranges.read(start, len)?;
-        guarded(&self.name, || {
-            let batch = description(&bytes)?.header_as_record_batch();
+        run_decoder(&self.name, || {
+            let batch = parse_description(&bytes)?.header_as_record_batch();
             let rows = batch.and_then(|batch| u64::try_from(batch.length()).ok());
             rows.ok_or_else(|| ArrowError::IpcError("not a record batch".to_owned()))
         })
@@ -99,16 +100,16 @@ impl ArrowFile {
     fn decode(&self, block: usize) -> Result<RecordBatch> {
         let place = &self.blocks[block];
         let data = read_block(&self.name, self.ranges.as_ref(), place)?;
-        let batch = guarded(&self.name, || {
+        let batch = run_decoder(&self.name, || {
             check_block(place, &data)?;
             self.decoder.read_record_batch(place, &data)
         })?;
         batch.ok_or_else(|| damaged(&self.name).because("an empty message"))
     }
 
-    /// Some rows of a block. Whoever needs other rows of a block that is being decoded waits for
-    /// it rather than decode it once more.
-    fn rows(&self, part: Part) -> Result<RecordBatch> {
+    /// Returns rows of a block. If another lane is decoding the block, the caller waits for the
+    /// block instead of decoding it again.
+    fn rows(&self, part: BlockRows) -> Result<RecordBatch> {
         let batch = if part.is_whole {
             self.decode(part.block)?
         } else {
@@ -119,7 +120,8 @@ impl ArrowFile {
             }
         };
         if part.row + part.rows > batch.num_rows() as u64 {
-            return Err(damaged(&self.name).because("a record batch has fewer rows than said"));
+            return Err(damaged(&self.name)
+                .because("a record batch has fewer rows than its description states"));
         }
         Ok(batch.slice(part.row as usize, part.rows as usize))
     }
@@ -130,7 +132,7 @@ pub struct ArrowCutter {
     file: Arc<ArrowFile>,
     input: usize,
     block: usize,
-    /// The next row within the block, and the block's rows once they are known.
+    /// The next row within the block, and the number of the block's rows once it is known.
     row: u64,
     rows: Option<u64>,
     first_row: u64,
@@ -138,7 +140,8 @@ pub struct ArrowCutter {
 }
 
 impl ArrowCutter {
-    /// A cutter of `file`, the load's input number `input`. Chunks are numbered from 0.
+    /// Returns a cutter of `file`, which is input number `input` of the load. Chunks are numbered
+    /// from 0.
     pub fn new(file: Arc<ArrowFile>, input: usize) -> ArrowCutter {
         ArrowCutter { file, input, block: 0, row: 0, rows: None, first_row: 0, seq: 0 }
     }
@@ -146,7 +149,7 @@ impl ArrowCutter {
 
 impl Cutter for ArrowCutter {
     fn next(&mut self) -> Result<Option<Chunk>> {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<BlockRows> = Vec::new();
         let (mut taken, mut stored) = (0, 0);
         while let Some(block) = self.file.blocks.get(self.block) {
             let rows = match self.rows {
@@ -155,12 +158,12 @@ impl Cutter for ArrowCutter {
             };
             let bytes = u64::try_from(block.bodyLength()).unwrap_or(0);
             let (all, bytes_all) = (rows.saturating_add(taken), bytes.saturating_add(stored));
-            if FILES.are_passed(all, bytes_all) && !parts.is_empty() {
+            if FILE_CHUNKS.are_exceeded(all, bytes_all) && !parts.is_empty() {
                 break;
             }
-            let part = rows.div_ceil(FILES.pieces(rows, bytes)).min(rows - self.row);
+            let part = rows.div_ceil(FILE_CHUNKS.chunk_count(rows, bytes)).min(rows - self.row);
             if part > 0 {
-                parts.push(Part {
+                parts.push(BlockRows {
                     block: self.block,
                     row: self.row,
                     rows: part,
@@ -178,7 +181,7 @@ impl Cutter for ArrowCutter {
         if parts.is_empty() {
             return Ok(None);
         }
-        let run = Run { file: self.file.clone(), parts, rows: taken, stored };
+        let run = ArrowChunkRows { file: self.file.clone(), parts, rows: taken, stored };
         let chunk = Chunk::of_rows(self.seq, self.input, self.first_row, Arc::new(run));
         self.seq += 1;
         self.first_row += taken;
@@ -186,25 +189,25 @@ impl Cutter for ArrowCutter {
     }
 }
 
-/// Some rows of a block.
+/// A range of rows of a block.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct BlockRows {
     block: usize,
     row: u64,
     rows: u64,
     is_whole: bool,
 }
 
-/// Rows of consecutive blocks.
+/// The rows of a chunk: rows of consecutive blocks.
 #[derive(Debug)]
-struct Run {
+struct ArrowChunkRows {
     file: Arc<ArrowFile>,
-    parts: Vec<Part>,
+    parts: Vec<BlockRows>,
     rows: u64,
     stored: u64,
 }
 
-impl BatchSource for Run {
+impl BatchSource for ArrowChunkRows {
     fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
         let file = self.file.clone();
         Ok(Box::new(self.parts.clone().into_iter().map(move |part| file.rows(part))))
@@ -218,38 +221,39 @@ impl BatchSource for Run {
         self.stored
     }
 
-    /// What stands between two blocks, such as dictionaries, belongs to the second.
+    /// Returns the digest of the chunk's stored bytes. Bytes between two blocks, such as
+    /// dictionaries, belong to the second block.
     fn content_digest(&self) -> Result<Option<u128>> {
         let (file, end) = (&self.file, |block: &Block| {
             let (start, description, body) =
-                extent(&self.file.name, self.file.ranges.as_ref(), block)?;
+                block_extent(&self.file.name, self.file.ranges.as_ref(), block)?;
             Ok::<_, Error>((start, start + description as u64 + body as u64))
         });
-        let mut stretches = Vec::new();
+        let mut byte_ranges = Vec::new();
         for part in self.parts.iter().filter(|part| part.row == 0) {
             let (start, end_here) = end(&file.blocks[part.block])?;
             let end_before = match part.block.checked_sub(1) {
                 Some(before) => end(&file.blocks[before])?.1,
                 None => 0,
             };
-            stretches.push((if end_before <= start { end_before } else { start }, end_here));
+            byte_ranges.push((if end_before <= start { end_before } else { start }, end_here));
         }
-        of_stored(file.ranges.as_ref(), stretches)
+        digest_of_stored(file.ranges.as_ref(), byte_ranges)
     }
 }
 
-/// Cuts an Arrow IPC stream into chunks, which hold their decoded rows.
+/// Cuts an Arrow IPC stream into chunks that hold the decoded rows.
 pub struct ArrowStreamCutter {
     schema: SchemaRef,
     cutter: BatchesCutter,
 }
 
 impl ArrowStreamCutter {
-    /// Reads the schema of the stream that errors will call `name`, the load's input number
-    /// `input`. Chunks are numbered from 0.
+    /// Reads the schema of a stream, which is input number `input` of the load. Errors call the
+    /// stream `name`. Chunks are numbered from 0.
     ///
     /// # Errors
-    /// ErrorKind `Format` when the stream does not begin with a schema.
+    /// [`ErrorKind::Format`] when the stream does not begin with a schema.
     pub fn open(
         name: &str,
         reader: Box<dyn Read + Send>,
@@ -273,14 +277,15 @@ impl Cutter for ArrowStreamCutter {
     }
 }
 
-struct Footer {
+/// The content of a file's footer.
+struct ArrowFooter {
     schema: SchemaRef,
     version: MetadataVersion,
     dictionaries: Vec<Block>,
     blocks: Vec<Block>,
 }
 
-fn parse_footer(bytes: &[u8]) -> Result<Footer, ArrowError> {
+fn parse_footer(bytes: &[u8]) -> Result<ArrowFooter, ArrowError> {
     let bad = |what: &str| ArrowError::ParseError(what.to_owned());
     let footer = arrow_ipc::root_as_footer(bytes).map_err(|error| bad(&error.to_string()))?;
     let schema = footer.schema().ok_or_else(|| bad("the footer has no schema"))?;
@@ -288,7 +293,7 @@ fn parse_footer(bytes: &[u8]) -> Result<Footer, ArrowError> {
         return Err(ArrowError::NotYetImplemented("big-endian Arrow files".to_owned()));
     }
     let blocks = footer.recordBatches().ok_or_else(|| bad("the footer lists no batches"))?;
-    Ok(Footer {
+    Ok(ArrowFooter {
         schema: Arc::new(arrow_ipc::convert::try_fb_to_schema(schema)?),
         version: footer.version(),
         dictionaries: footer.dictionaries().iter().flatten().copied().collect(),
@@ -296,8 +301,12 @@ fn parse_footer(bytes: &[u8]) -> Result<Footer, ArrowError> {
     })
 }
 
-/// Where a block stands: its offset, the length of its description and of its body.
-fn extent(name: &str, ranges: &dyn Ranges, block: &Block) -> Result<(u64, usize, usize)> {
+/// Returns a block's offset, the length of its description, and the length of its body.
+fn block_extent(
+    name: &str,
+    ranges: &dyn RangeReader,
+    block: &Block,
+) -> Result<(u64, usize, usize)> {
     let start = u64::try_from(block.offset()).ok();
     let description = u64::try_from(block.metaDataLength()).ok().filter(|len| *len >= 8);
     let body = u64::try_from(block.bodyLength()).ok();
@@ -309,32 +318,32 @@ fn extent(name: &str, ranges: &dyn Ranges, block: &Block) -> Result<(u64, usize,
     }
     let (start, body) = (block.offset(), block.bodyLength());
     Err(damaged(name).because(format!(
-        "the footer names a batch at byte {start}, of {} bytes and {body} bytes of body, but the \
-         file has {}",
+        "the footer states a batch at byte {start} with {} bytes and a body of {body} bytes, but \
+         the file has {}",
         block.metaDataLength(),
         ranges.len(),
     )))
 }
 
-fn read_block(name: &str, ranges: &dyn Ranges, block: &Block) -> Result<Buffer> {
-    let (start, description, body) = extent(name, ranges, block)?;
+fn read_block(name: &str, ranges: &dyn RangeReader, block: &Block) -> Result<Buffer> {
+    let (start, description, body) = block_extent(name, ranges, block)?;
     let len = description + body;
-    check_room(len as u64).map_err(|why| {
-        damaged(name).because(format!("the footer names a batch of {len} bytes, {why}"))
+    check_memory(len as u64).map_err(|why| {
+        damaged(name).because(format!("the footer states a batch of {len} bytes, {why}"))
     })?;
     Ok(Buffer::from(ranges.read(start, len)?))
 }
 
-/// Checks what a block states before it is decoded.
+/// Checks the sizes that a block states, before the block is decoded.
 fn check_block(block: &Block, data: &Buffer) -> Result<(), ArrowError> {
     let start = usize::try_from(block.metaDataLength()).unwrap_or(0).min(data.len());
-    let (message, body) = (description(&data[..start])?, data.slice(start));
+    let (message, body) = (parse_description(&data[..start])?, data.slice(start));
     check_body(&message, &body)
 }
 
-/// Runs the decoder, which may panic on damaged input, and turns what it says into our error.
-fn guarded<T>(name: &str, run: impl FnOnce() -> Result<T, ArrowError>) -> Result<T> {
-    match contain(run) {
+/// Runs the decoder, which may panic on damaged input, and converts its error.
+fn run_decoder<T>(name: &str, run: impl FnOnce() -> Result<T, ArrowError>) -> Result<T> {
+    match catch_panic(run) {
         Some(Ok(value)) => Ok(value),
         Some(Err(ArrowError::IoError(_, error))) => Err(read_error(name, error)),
         Some(Err(error @ ArrowError::NotYetImplemented(_))) => {
@@ -342,11 +351,11 @@ fn guarded<T>(name: &str, run: impl FnOnce() -> Result<T, ArrowError>) -> Result
             Err(Error::new(ErrorKind::Format, unsupported).at(place(name)).because(error))
         }
         Some(Err(error)) => Err(damaged(name).because(error)),
-        None => Err(damaged(name).because("the decoder could not make sense of it")),
+        None => Err(damaged(name).because("the decoder failed on invalid data")),
     }
 }
 
-/// What reading from a stream ended with: our own error from beneath, or an end too soon.
+/// Converts an I/O error of a stream: an error of pgspate stays, and an early end is truncation.
 fn read_error(name: &str, error: std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::UnexpectedEof {
         return cut_short(name).because(error);
@@ -359,15 +368,15 @@ fn read_error(name: &str, error: std::io::Error) -> Error {
 }
 
 fn cut_short(name: &str) -> Error {
-    Error::new(ErrorKind::Format, "the Arrow data is cut short")
+    Error::new(ErrorKind::Format, "the Arrow data is truncated")
         .at(place(name))
-        .hint("Copy or write the file again: it does not end as it should.")
+        .hint("The data ends early. Copy or write the file again.")
 }
 
 fn damaged(name: &str) -> Error {
     Error::new(ErrorKind::Format, "could not decode the Arrow data")
         .at(place(name))
-        .hint("Write the file again, or read it with another program to see what is wrong.")
+        .hint("Write the file again, or check it with another program.")
 }
 
 fn place(name: &str) -> InputPlace {

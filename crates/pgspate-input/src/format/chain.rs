@@ -1,23 +1,23 @@
-//! Several inputs, one after the other, as if they were one.
+//! Cuts several inputs one after the other, like one input.
 
 use super::{Chunk, Cutter};
 use crate::Result;
 
-/// Opens the cutter of an input when its turn comes.
+/// Opens the cutter of the input with the given index.
 pub type OpenCutter = Box<dyn FnMut(usize) -> Result<Box<dyn Cutter>> + Send>;
 
-/// Cuts the inputs in their order and numbers the chunks through.
+/// Cuts the inputs in order and numbers the chunks of all inputs consecutively.
 pub struct ChainCutter {
     open: OpenCutter,
     inputs: usize,
-    /// The input after the current one.
+    /// The index of the next input.
     next_input: usize,
     current: Option<Box<dyn Cutter>>,
     seq: u64,
 }
 
 impl ChainCutter {
-    /// A cutter over `inputs` inputs, which `open` opens by their index.
+    /// Returns a cutter over `inputs` inputs, which `open` opens.
     pub fn new(inputs: usize, open: OpenCutter) -> ChainCutter {
         ChainCutter { open, inputs, next_input: 0, current: None, seq: 0 }
     }

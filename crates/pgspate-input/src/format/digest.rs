@@ -1,29 +1,29 @@
-//! Digests of what was read, by which a source is known again that has no better proof.
+//! Digests of input content. They identify a source that has no other proof of its version.
 //!
-//! XXH3 of 128 bits: as fast as memory is, so that every load can afford it. It finds every change
-//! that happens; it is no defence against somebody who makes two contents on purpose.
+//! The digest is XXH3 with 128 bits. It is as fast as memory, so every load can compute it. It
+//! detects accidental changes, not collisions that an attacker constructs.
 
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 use super::{Chunk, ChunkData};
 use crate::Result;
-use crate::source::Ranges;
+use crate::source::RangeReader;
 
-/// What is read at once to be digested.
+/// The size of one read for a digest.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// The digests of all chunks, together for each input. The order in which chunks are added does
-/// not count. `None` for an input of which a chunk has no digest.
+/// The combined digest of each input's chunks. The order in which chunks are added does not matter.
+/// An input has `None` if one of its chunks has no digest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Contents(Vec<Option<u128>>);
+pub struct ContentDigests(Vec<Option<u128>>);
 
-impl Contents {
-    /// Of so many inputs, of which nothing is read yet.
-    pub fn new(inputs: usize) -> Contents {
-        Contents(vec![Some(0); inputs])
+impl ContentDigests {
+    /// Returns the digests of `inputs` inputs, before any chunk is read.
+    pub fn new(inputs: usize) -> ContentDigests {
+        ContentDigests(vec![Some(0); inputs])
     }
 
-    /// Adds a chunk.
+    /// Adds the digest of a chunk at `position` of input number `input`.
     pub fn add(&mut self, input: usize, position: u64, digest: Option<u128>) {
         let Some(sum) = self.0.get_mut(input) else { return };
         *sum = sum.zip(digest).map(|(sum, digest)| {
@@ -32,18 +32,18 @@ impl Contents {
         });
     }
 
-    /// Of one input.
+    /// Returns the digest of one input.
     pub fn of(&self, input: usize) -> Option<u128> {
         self.0.get(input).copied().flatten()
     }
 }
 
 impl Chunk {
-    /// The digest of the chunk's bytes and of how they are laid out; `None` where there is none,
-    /// or where a store's name for the version says more.
+    /// Returns the digest of the chunk's bytes and their layout. Returns `None` if there is none,
+    /// or if a strong entity tag identifies the version.
     ///
     /// # Errors
-    /// The chunk is read from its file, which fails.
+    /// When the chunk's file cannot be read.
     pub fn content_digest(&self) -> Result<Option<u128>> {
         match &self.data {
             ChunkData::Bytes(bytes) => Ok(Some(XxHash3_128::oneshot(bytes))),
@@ -57,19 +57,19 @@ impl Chunk {
     }
 }
 
-/// The digest of stretches of stored bytes, each given by its start and end.
+/// Returns the digest of stored bytes, given as pairs of start and end.
 ///
 /// # Errors
-/// When they cannot be read.
-pub(crate) fn of_stored(
-    ranges: &dyn Ranges,
-    stretches: impl IntoIterator<Item = (u64, u64)>,
+/// When the bytes cannot be read.
+pub(crate) fn digest_of_stored(
+    ranges: &dyn RangeReader,
+    byte_ranges: impl IntoIterator<Item = (u64, u64)>,
 ) -> Result<Option<u128>> {
     if ranges.is_versioned() {
         return Ok(None);
     }
     let mut digest = XxHash3_128::new();
-    for (mut start, end) in stretches {
+    for (mut start, end) in byte_ranges {
         let end = end.min(ranges.len());
         while start < end {
             let len = (end - start).min(PIECE_BYTES);
@@ -85,9 +85,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_of_chunks_does_not_count_and_their_places_do() {
+    fn digests_depend_on_positions_but_not_on_the_order_of_chunks() {
         let of = |chunks: &[(usize, u64, Option<u128>)]| {
-            let mut contents = Contents::new(2);
+            let mut contents = ContentDigests::new(2);
             chunks.iter().for_each(|(input, at, digest)| contents.add(*input, *at, *digest));
             contents
         };

@@ -1,26 +1,25 @@
-//! Which columns a new table should have, from a sample of its rows: the types that a DBA would
+//! Infers the columns of a new table from a sample of its rows, with the types that a DBA would
 //! choose.
 //!
-//! Every value of the sample can be stored in the chosen type without losing a digit, and a value
-//! that has more than one meaning (a zip code, a time without its zone among others with one) makes
-//! its column text. The rules:
+//! The chosen type can store every value of the sample without losing a digit. An ambiguous value
+//! makes its column text: a zip code, or a time without a zone among times with a zone. The rules:
 //!
-//! - integers are `bigint`; with more digits than that holds, `numeric`. A leading zero or plus
-//!   sign makes text.
-//! - decimals are `numeric`, which is exact. In exponent notation, or with 16 or 17 significant
-//!   digits (what a double prints as), they are `double precision`; with more, `numeric` again.
-//! - `true`, `false`, `t`, `f` are `boolean`; 0 and 1 never are.
+//! - Integers are `bigint`, or `numeric` if they have more digits. A leading zero or plus sign
+//!   makes the column `text`.
+//! - Decimals are `numeric`, which is exact. In exponent notation, or with the 16 or 17 significant
+//!   digits of a printed double, they are `double precision`. With more digits they are `numeric`.
+//! - `true`, `false`, `t` and `f` are `boolean`; 0 and 1 are not.
 //! - ISO dates and times are `date`, `time`, `timestamp`, and with an offset `timestamptz`.
-//! - UUIDs are `uuid`; JSON objects and arrays are `jsonb`. All else is `text`, also a column
-//!   without values. Never `varchar`.
+//! - UUIDs are `uuid`; JSON objects and arrays are `jsonb`. All other columns, and columns without
+//!   values, are `text`. No column is `varchar`.
 
 use std::collections::{HashMap, HashSet};
 
-use super::json::Records;
-use crate::json::{Scalar, skip_space, unescape, value};
+use super::json::RecordWalk;
+use crate::json::{JsonKind, skip_space, unescape, value_end};
 use pgspate_base::{quote_ident, truncate_ident};
 
-/// A type that a new column may get.
+/// A type of a new column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum ColumnType {
@@ -38,7 +37,7 @@ pub enum ColumnType {
 }
 
 impl ColumnType {
-    /// Its name in SQL.
+    /// Returns the type's name in SQL.
     pub fn sql(self) -> &'static str {
         match self {
             ColumnType::Boolean => "boolean",
@@ -59,69 +58,70 @@ impl ColumnType {
 /// A column of a table to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewColumn {
-    /// Its name, unquoted.
+    /// The column's name, unquoted.
     pub name: String,
-    /// Its type.
+    /// The column's type.
     pub ty: ColumnType,
 }
 
-/// The columns for delimited rows. Rows may be ragged; `None` is NULL.
+/// Returns the columns for delimited rows. Rows may have different lengths. `None` is NULL.
 pub fn columns_of_rows(names: &[String], rows: &[Vec<Option<Vec<u8>>>]) -> Vec<NewColumn> {
     names
         .iter()
         .enumerate()
         .map(|(i, name)| {
             let values = rows.iter().filter_map(|row| row.get(i)?.as_deref());
-            let class = values.map(classify).fold(Class::None, Class::join);
+            let class = values.map(classify).fold(ValueClass::None, ValueClass::join);
             NewColumn { name: name.clone(), ty: class.column_type() }
         })
         .collect()
 }
 
-/// The columns for JSON: the keys of all records in the sample, in the order in which they first
-/// occur. Rows that are arrays give `column_1` and so on. Stops at the sample's end or at the first
-/// thing that is no row; whether that is an error shows when the input is loaded.
+/// Returns the columns for JSON: the keys of all records in the sample, in the order of their first
+/// occurrence. Rows that are arrays have columns `column_1` and so on. Stops at the end of the
+/// sample or at the first invalid record, which the load will report.
 pub fn columns_of_json(sample: &[u8]) -> Vec<NewColumn> {
     let mut names: Vec<String> = Vec::new();
-    let mut classes: Vec<Class> = Vec::new();
+    let mut classes: Vec<ValueClass> = Vec::new();
     let mut index: HashMap<String, usize> = HashMap::new();
-    let mut records = Records::new(sample, 0);
+    let mut records = RecordWalk::new(sample, 0);
     let mut stack = Vec::new();
     while let Ok(Some(start)) = records.next(sample) {
         let text = records.text(sample);
-        let Ok((Scalar::Object | Scalar::Array, end)) = value(text, start, &mut stack) else {
+        let Ok((JsonKind::Object | JsonKind::Array, end)) = value_end(text, start, &mut stack)
+        else {
             break;
         };
         records.finish(end);
         for (name, class) in members(&text[start..end]) {
             let at = *index.entry(name).or_insert_with_key(|name| {
                 names.push(name.clone());
-                classes.push(Class::None);
+                classes.push(ValueClass::None);
                 names.len() - 1
             });
             classes[at] = classes[at].join_json(class);
         }
     }
-    let types = classes.into_iter().map(Class::column_type);
+    let types = classes.into_iter().map(ValueClass::column_type);
     column_names(names).into_iter().zip(types).map(|(name, ty)| NewColumn { name, ty }).collect()
 }
 
-/// The keys and classes of a valid object's or array's members.
-fn members(raw: &[u8]) -> Vec<(String, Class)> {
+/// Returns the keys and the classes of the members of a valid object or array.
+fn members(raw: &[u8]) -> Vec<(String, ValueClass)> {
     let mut members = Vec::new();
     let mut stack = Vec::new();
     let mut at = skip_space(raw, 1);
     while !matches!(raw.get(at), Some(b'}' | b']') | None) {
         let mut name = format!("column_{}", members.len() + 1);
         if raw[0] == b'{' {
-            let Ok((_, end)) = value(raw, at, &mut stack) else { break };
+            let Ok((_, end)) = value_end(raw, at, &mut stack) else { break };
             let mut key = Vec::new();
             if unescape(&raw[at + 1..end - 1], &mut key).is_ok() {
                 name = String::from_utf8_lossy(&key).into_owned();
             }
             at = skip_space(raw, skip_space(raw, end) + 1);
         }
-        let Ok((kind, end)) = value(raw, at, &mut stack) else { break };
+        let Ok((kind, end)) = value_end(raw, at, &mut stack) else { break };
         members.push((name, classify_json(kind, &raw[at..end])));
         at = skip_space(raw, end);
         if raw.get(at) == Some(&b',') {
@@ -131,27 +131,28 @@ fn members(raw: &[u8]) -> Vec<(String, Class)> {
     members
 }
 
-/// The type that holds what `current` holds and this value too: `current` itself where that does.
+/// Returns a type that can store the values of type `current` and also `value`. Returns `current`
+/// if it can.
 pub fn widen(current: ColumnType, value: &[u8]) -> ColumnType {
-    // What the column holds already is not known, so it counts as the widest of its type.
+    // The column's values are unknown, so the widest class of its type is assumed.
     let held = match current {
-        ColumnType::Boolean => Class::Boolean,
-        ColumnType::Bigint => Class::LongInteger,
-        ColumnType::Numeric => Class::Exact,
-        ColumnType::Double => Class::Double,
-        ColumnType::Date => Class::Date,
-        ColumnType::Time => Class::Time,
-        ColumnType::Timestamp => Class::Timestamp,
-        ColumnType::Timestamptz => Class::Timestamptz,
-        ColumnType::Uuid => Class::Uuid,
-        ColumnType::Jsonb => Class::Jsonb,
-        ColumnType::Text => Class::Text,
+        ColumnType::Boolean => ValueClass::Boolean,
+        ColumnType::Bigint => ValueClass::LongInteger,
+        ColumnType::Numeric => ValueClass::Exact,
+        ColumnType::Double => ValueClass::Double,
+        ColumnType::Date => ValueClass::Date,
+        ColumnType::Time => ValueClass::Time,
+        ColumnType::Timestamp => ValueClass::Timestamp,
+        ColumnType::Timestamptz => ValueClass::Timestamptz,
+        ColumnType::Uuid => ValueClass::Uuid,
+        ColumnType::Jsonb => ValueClass::Jsonb,
+        ColumnType::Text => ValueClass::Text,
     };
     held.join(classify(value)).column_type()
 }
 
-/// Names for new columns from a header: trimmed, at most 63 bytes, none empty (`column_3`), none
-/// twice (`name_2`).
+/// Returns names for new columns from a header. Names are trimmed, and have at most 63 bytes. An
+/// empty name becomes `column_3`, and a repeated name `name_2`.
 pub fn column_names<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Vec<String> {
     let names: Vec<String> = header
         .into_iter()
@@ -186,14 +187,14 @@ pub fn column_names<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Vec<S
         .collect()
 }
 
-/// The statement that creates a table of these columns, each with its type. `table` is already
-/// quoted and qualified.
+/// Returns the statement that creates a table of the columns, given as name and type. `table` is
+/// already quoted and qualified.
 pub fn create_table_sql(table: &str, columns: &[(String, String)]) -> String {
     let lines = columns.iter().map(|(name, ty)| format!("    {} {ty}", quote_ident(name)));
     format!("create table {table} (\n{}\n)", lines.collect::<Vec<_>>().join(",\n"))
 }
 
-/// A table's name from a file's: `flights-2013.csv.gz` gives `flights_2013`.
+/// Returns a table name for a file: `flights_2013` for `flights-2013.csv.gz`.
 pub fn table_name(file: &str) -> String {
     let stem = super::sniff::stem(file);
     let mut name = String::new();
@@ -212,19 +213,20 @@ pub fn table_name(file: &str) -> String {
     }
 }
 
-/// What a value looks like, finer than types are: what may be joined depends on the digits.
+/// The class of a value. Classes are finer than types, because the number of digits decides which
+/// type can store two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum ValueClass {
     /// No value yet.
     None,
     Boolean,
-    /// At most 15 digits, so a double holds it too.
+    /// At most 15 digits, so a double can store the value exactly.
     Integer,
-    /// More digits, within bigint.
+    /// More than 15 digits, within `bigint`.
     LongInteger,
     /// At most 15 significant digits.
     Decimal,
-    /// A number that neither bigint nor double holds exactly.
+    /// A number that neither `bigint` nor a double can store exactly.
     Exact,
     Double,
     Date,
@@ -236,9 +238,10 @@ pub(crate) enum Class {
     Text,
 }
 
-impl Class {
-    fn join(self, other: Class) -> Class {
-        use Class::*;
+impl ValueClass {
+    /// Returns a class whose type can store values of both classes.
+    fn join(self, other: ValueClass) -> ValueClass {
+        use ValueClass::*;
         match (self, other) {
             (None, one) | (one, None) => one,
             (a, b) if a == b => a,
@@ -251,73 +254,76 @@ impl Class {
         }
     }
 
-    /// In JSON an object or array among other values is best kept as what it is.
-    fn join_json(self, other: Class) -> Class {
+    /// Returns the joined class for JSON, where an object or array makes the column `jsonb`.
+    fn join_json(self, other: ValueClass) -> ValueClass {
         match (self, other) {
-            (Class::None, one) | (one, Class::None) => one,
-            (Class::Jsonb, _) | (_, Class::Jsonb) => Class::Jsonb,
+            (ValueClass::None, one) | (one, ValueClass::None) => one,
+            (ValueClass::Jsonb, _) | (_, ValueClass::Jsonb) => ValueClass::Jsonb,
             (a, b) => a.join(b),
         }
     }
 
     fn is_number(self) -> bool {
-        use Class::*;
+        use ValueClass::*;
         matches!(self, Integer | LongInteger | Decimal | Exact | Double)
     }
 
     fn column_type(self) -> ColumnType {
         match self {
-            Class::Boolean => ColumnType::Boolean,
-            Class::Integer | Class::LongInteger => ColumnType::Bigint,
-            Class::Decimal | Class::Exact => ColumnType::Numeric,
-            Class::Double => ColumnType::Double,
-            Class::Date => ColumnType::Date,
-            Class::Time => ColumnType::Time,
-            Class::Timestamp => ColumnType::Timestamp,
-            Class::Timestamptz => ColumnType::Timestamptz,
-            Class::Uuid => ColumnType::Uuid,
-            Class::Jsonb => ColumnType::Jsonb,
-            Class::Text | Class::None => ColumnType::Text,
+            ValueClass::Boolean => ColumnType::Boolean,
+            ValueClass::Integer | ValueClass::LongInteger => ColumnType::Bigint,
+            ValueClass::Decimal | ValueClass::Exact => ColumnType::Numeric,
+            ValueClass::Double => ColumnType::Double,
+            ValueClass::Date => ColumnType::Date,
+            ValueClass::Time => ColumnType::Time,
+            ValueClass::Timestamp => ColumnType::Timestamp,
+            ValueClass::Timestamptz => ColumnType::Timestamptz,
+            ValueClass::Uuid => ColumnType::Uuid,
+            ValueClass::Jsonb => ColumnType::Jsonb,
+            ValueClass::Text | ValueClass::None => ColumnType::Text,
         }
     }
 }
 
-/// What a delimited field looks like.
-pub(crate) fn classify(field: &[u8]) -> Class {
+/// Returns the class of a delimited field.
+pub(crate) fn classify(field: &[u8]) -> ValueClass {
     let text = field.trim_ascii();
     match text.first() {
-        None => Class::Text,
-        Some(b'{' | b'[') if is_jsonb(text) => Class::Jsonb,
-        Some(b'-' | b'.' | b'0'..=b'9' | b'N' | b'I') => {
-            number(text).or_else(|| temporal(text)).unwrap_or_else(|| word(text))
-        }
-        _ => word(text),
+        None => ValueClass::Text,
+        Some(b'{' | b'[') if is_jsonb(text) => ValueClass::Jsonb,
+        Some(b'-' | b'.' | b'0'..=b'9' | b'N' | b'I') => number_class(text)
+            .or_else(|| date_or_time(text))
+            .unwrap_or_else(|| boolean_or_uuid(text)),
+        _ => boolean_or_uuid(text),
     }
 }
 
-fn classify_json(kind: Scalar, raw: &[u8]) -> Class {
+fn classify_json(kind: JsonKind, raw: &[u8]) -> ValueClass {
     match kind {
-        Scalar::Null => Class::None,
-        Scalar::Bool => Class::Boolean,
-        Scalar::Number => number(raw).unwrap_or(Class::Text),
-        Scalar::Object | Scalar::Array => Class::Jsonb,
-        // A number or a word in quotes is a string on purpose.
-        Scalar::String(_) => match classify(&raw[1..raw.len() - 1]) {
-            class @ (Class::Date | Class::Time | Class::Timestamp | Class::Timestamptz) => class,
-            Class::Uuid => Class::Uuid,
-            _ => Class::Text,
+        JsonKind::Null => ValueClass::None,
+        JsonKind::Bool => ValueClass::Boolean,
+        JsonKind::Number => number_class(raw).unwrap_or(ValueClass::Text),
+        JsonKind::Object | JsonKind::Array => ValueClass::Jsonb,
+        // A number or boolean in quotes is deliberately a string.
+        JsonKind::String(_) => match classify(&raw[1..raw.len() - 1]) {
+            class @ (ValueClass::Date
+            | ValueClass::Time
+            | ValueClass::Timestamp
+            | ValueClass::Timestamptz) => class,
+            ValueClass::Uuid => ValueClass::Uuid,
+            _ => ValueClass::Text,
         },
     }
 }
 
-fn word(text: &[u8]) -> Class {
+fn boolean_or_uuid(text: &[u8]) -> ValueClass {
     let is = |word: &str| text.eq_ignore_ascii_case(word.as_bytes());
     if is("true") || is("false") || is("t") || is("f") {
-        Class::Boolean
+        ValueClass::Boolean
     } else if is_uuid(text) {
-        Class::Uuid
+        ValueClass::Uuid
     } else {
-        Class::Text
+        ValueClass::Text
     }
 }
 
@@ -330,22 +336,22 @@ fn is_uuid(text: &[u8]) -> bool {
 }
 
 fn is_jsonb(text: &[u8]) -> bool {
-    let whole = value(text, 0, &mut Vec::new()).is_ok_and(|(_, end)| end == text.len());
+    let whole = value_end(text, 0, &mut Vec::new()).is_ok_and(|(_, end)| end == text.len());
     if !whole || std::str::from_utf8(text).is_err() {
         return false;
     }
-    // jsonb refuses \u0000 and half surrogates; only text with such escapes needs the closer look.
+    // jsonb refuses \u0000 and half surrogates. Only text with such escapes needs the slower check.
     memchr::memmem::find(text, b"\\u").is_none()
         || memchr::memmem::find(text, b"\\u0000").is_none()
             && serde_json::from_slice::<serde_json::Value>(text).is_ok()
 }
 
-/// Most digits before the decimal point that numeric holds.
+/// The most digits before the decimal point of `numeric`.
 const NUMERIC_DIGITS_MAX: usize = 131_072;
 
-fn number(text: &[u8]) -> Option<Class> {
+fn number_class(text: &[u8]) -> Option<ValueClass> {
     if matches!(text, b"NaN" | b"Infinity" | b"-Infinity") {
-        return Some(Class::Double);
+        return Some(ValueClass::Double);
     }
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let at = digits.iter().position(|b| matches!(b, b'e' | b'E'));
@@ -369,15 +375,15 @@ fn number(text: &[u8]) -> Option<Class> {
     let zeros = whole.iter().chain(fraction.unwrap_or(b"")).take_while(|b| **b == b'0').count();
     let significant = some - zeros;
     if let Some(exponent) = exponent {
-        return scientific(text, exponent, significant);
+        return exponent_number_class(text, exponent, significant);
     }
     Some(match (fraction, significant) {
-        (None, 0..=15) => Class::Integer,
-        (None, _) if is_bigint(text) => Class::LongInteger,
-        (None, _) => Class::Exact,
-        (Some(_), 0..=15) => Class::Decimal,
-        (Some(_), 16 | 17) => Class::Double,
-        (Some(_), _) => Class::Exact,
+        (None, 0..=15) => ValueClass::Integer,
+        (None, _) if is_bigint(text) => ValueClass::LongInteger,
+        (None, _) => ValueClass::Exact,
+        (Some(_), 0..=15) => ValueClass::Decimal,
+        (Some(_), 16 | 17) => ValueClass::Double,
+        (Some(_), _) => ValueClass::Exact,
     })
 }
 
@@ -385,37 +391,37 @@ fn is_bigint(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok())
 }
 
-fn scientific(text: &[u8], exponent: &[u8], significant: usize) -> Option<Class> {
+fn exponent_number_class(text: &[u8], exponent: &[u8], significant: usize) -> Option<ValueClass> {
     let digits = exponent.strip_prefix(b"-").or(exponent.strip_prefix(b"+")).unwrap_or(exponent);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let double: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     if significant <= 17 && double.is_finite() && (double.is_normal() || significant == 0) {
-        return Some(Class::Double);
+        return Some(ValueClass::Double);
     }
     let exponent: i32 = std::str::from_utf8(exponent).ok()?.parse().ok()?;
-    // Well within what numeric holds on either side of the point.
-    (exponent.abs() < 10_000 && significant < 1_000).then_some(Class::Exact)
+    // These limits are well within the digits that `numeric` can store on both sides of the point.
+    (exponent.abs() < 10_000 && significant < 1_000).then_some(ValueClass::Exact)
 }
 
-/// A date, a time, or both.
-fn temporal(text: &[u8]) -> Option<Class> {
+/// Returns the class of a date, a time, or both.
+fn date_or_time(text: &[u8]) -> Option<ValueClass> {
     if let Some(rest) = date_end(text) {
         return match rest {
-            [] => Some(Class::Date),
+            [] => Some(ValueClass::Date),
             [b' ' | b'T' | b't', rest @ ..] => match time_end(rest)? {
-                [] => Some(Class::Timestamp),
-                zone if is_zone(zone) => Some(Class::Timestamptz),
+                [] => Some(ValueClass::Timestamp),
+                zone if is_zone(zone) => Some(ValueClass::Timestamptz),
                 _ => None,
             },
             _ => None,
         };
     }
-    time_end(text)?.is_empty().then_some(Class::Time)
+    time_end(text)?.is_empty().then_some(ValueClass::Time)
 }
 
-/// What follows a valid `YYYY-MM-DD`.
+/// Returns the text after a valid `YYYY-MM-DD`.
 fn date_end(text: &[u8]) -> Option<&[u8]> {
     let (date, rest) = text.split_at_checked(10)?;
     if date[4] != b'-' || date[7] != b'-' {
@@ -436,7 +442,7 @@ fn date_end(text: &[u8]) -> Option<&[u8]> {
     (year > 0 && (1..=days).contains(&day)).then_some(rest)
 }
 
-/// What follows a valid `HH:MM`, `HH:MM:SS` or `HH:MM:SS.ffffff`.
+/// Returns the text after a valid `HH:MM`, `HH:MM:SS` or `HH:MM:SS.ffffff`.
 fn time_end(text: &[u8]) -> Option<&[u8]> {
     let two = |part: &[u8], below: u8| match part {
         [a @ b'0'..=b'9', b @ b'0'..=b'9', ..] => (a - b'0') * 10 + (b - b'0') < below,
@@ -459,7 +465,7 @@ fn time_end(text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// `Z`, ` UTC`, `+02`, `+0200`, `+02:00`.
+/// Returns whether the text is a zone: `Z`, ` UTC`, `+02`, `+0200` or `+02:00`.
 fn is_zone(text: &[u8]) -> bool {
     let text = text.strip_prefix(b" ").unwrap_or(text);
     if matches!(text, b"Z" | b"z" | b"UTC" | b"GMT") {

@@ -1,4 +1,4 @@
-//! What samples become.
+//! Tests of the columns that are inferred from samples.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn of(values: &[&str]) -> ColumnType {
 }
 
 #[test]
-fn numbers_get_the_type_that_loses_nothing() {
+fn numbers_get_a_type_that_loses_no_digit() {
     use ColumnType::*;
     for (values, ty) in [
         (&["1", "-20", "0", ""][..], Bigint),
@@ -43,7 +43,7 @@ fn numbers_get_the_type_that_loses_nothing() {
 }
 
 #[test]
-fn words_and_times_are_known() {
+fn booleans_times_uuids_and_json_are_detected() {
     use ColumnType::*;
     for (values, ty) in [
         (&["true", "F", ""][..], Boolean),
@@ -75,7 +75,7 @@ fn words_and_times_are_known() {
 }
 
 #[test]
-fn json_keys_are_columns_in_first_seen_order() {
+fn json_keys_are_columns_in_the_order_of_their_first_occurrence() {
     let sample = br#"{"b":1,"a":"2024-01-01","z":null}
         {"a":null,"c":[1],"b":2.5,"d":"12","e":true}
         {"c":"x","f":{"g":1},"d":"x","e":f"#;
@@ -98,7 +98,7 @@ fn json_keys_are_columns_in_first_seen_order() {
 }
 
 #[test]
-fn widening_ends_where_everything_fits() {
+fn widening_gives_a_type_for_old_and_new_values() {
     use ColumnType::*;
     assert_eq!(widen(Bigint, b"5"), Bigint);
     assert_eq!(widen(Bigint, b"5.5"), Numeric);
@@ -111,7 +111,7 @@ fn widening_ends_where_everything_fits() {
 }
 
 #[test]
-fn names_are_kept_made_and_told_apart() {
+fn column_names_are_kept_invented_and_made_unique() {
     let names = column_names(["id", " Name ", "", "id", "id_2", "id", ""]);
     assert_eq!(names, ["id", "Name", "column_3", "id_3", "id_2", "id_4", "column_7"]);
     let long = "é".repeat(40);
@@ -121,7 +121,7 @@ fn names_are_kept_made_and_told_apart() {
 }
 
 #[test]
-fn tables_are_written_and_named() {
+fn create_table_statements_and_table_names() {
     let columns = [("id", ColumnType::Bigint), ("Order", ColumnType::Double)];
     let columns = columns.map(|(name, ty)| (name.to_owned(), ty.sql().to_owned()));
     assert_eq!(

@@ -1,8 +1,7 @@
-//! Record batches that come one after the other: handed over by a program, or decoded from a
-//! stream.
+//! Cuts record batches that arrive in sequence: from a program, or decoded from a stream.
 //!
-//! Chunks hold their rows, as nothing could read them again. A chunk ends where rows or bytes
-//! reach their limit, whoever asks for it and whenever; small batches share one.
+//! Chunks hold their rows, because the rows cannot be read again. A chunk ends at a limit of rows
+//! or bytes, independent of time and lanes. Small batches share a chunk.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,61 +15,62 @@ use crate::Result;
 use crate::encode::arrow::schema_types;
 use crate::types::PgType;
 
-/// How large a chunk is, at most, or about.
+/// The approximate maximum size of a chunk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct BatchChunkLimits {
     rows: u64,
     bytes: u64,
 }
 
-/// Of files.
-pub(super) const FILES: Limits = Limits { rows: 131_072, bytes: 16 << 20 };
-/// Of programs, which make rows while others are written: a lane begins as soon as there is a
-/// chunk, and the last ones are done at about the same time.
-const PROGRAMS: Limits = Limits { rows: 32_768, bytes: 4 << 20 };
+/// The limits for files.
+pub(super) const FILE_CHUNKS: BatchChunkLimits =
+    BatchChunkLimits { rows: 131_072, bytes: 16 << 20 };
+/// The limits for programs, which generate rows while other rows are written. With small chunks
+/// lanes start early and finish at about the same time.
+const PROGRAM_CHUNKS: BatchChunkLimits = BatchChunkLimits { rows: 32_768, bytes: 4 << 20 };
 
-/// Batches in their order, each once.
+/// Batches in order, each once.
 pub type BatchIter = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
 
 /// Rows of a program that uses this library, as record batches.
-pub trait Batches: Send + Sync + fmt::Debug {
-    /// What messages call them.
+pub trait ProgramBatches: Send + Sync + fmt::Debug {
+    /// Returns the name of the rows for messages.
     fn name(&self) -> &str;
 
-    /// The columns of every batch.
+    /// Returns the columns of every batch.
     fn schema(&self) -> SchemaRef;
 
-    /// Whether the columns' names are those of a table's columns. If not, they go to the table's
-    /// columns in their order.
+    /// Returns whether the columns have names of table columns. If not, they fill the table's
+    /// columns in order.
     fn has_names(&self) -> bool {
         true
     }
 
-    /// Name and SQL type of each column that a table made for them has.
+    /// Returns the name and SQL type of each column of a table that pgspate creates for the rows.
     fn types(&self) -> Vec<(String, String)> {
         schema_types(&self.schema())
     }
 
-    /// About how many bytes they are, where that is known.
+    /// Returns the approximate number of bytes of the rows, if it is known.
     fn bytes(&self) -> Option<u64>;
 
-    /// Whether they can be opened only once.
+    /// Returns whether the rows can be read only once.
     fn is_stream(&self) -> bool;
 
-    /// The batches from the first one on. `types` has, for each column, the type of the table's
-    /// column that it goes to; `None` for one that goes nowhere. Called on any thread, and may
+    /// Returns the batches from the first one on. For each column, `types` has the type of its
+    /// table column, or `None` if the column is not loaded. May be called on any thread, and may
     /// block.
     ///
     /// # Errors
-    /// They cannot be had (again).
+    /// When the rows cannot be read, or not again.
     fn open(&self, types: &[Option<PgType>]) -> Result<BatchIter>;
 }
 
-/// Cuts batches into chunks.
+/// Cuts a sequence of batches into chunks.
 pub struct BatchesCutter {
     batches: BatchIter,
-    limits: Limits,
-    /// What has been read but belongs to the next chunk, and its bytes.
+    limits: BatchChunkLimits,
+    /// A batch that was read but belongs to the next chunk, and its size in bytes.
     rest: Option<(RecordBatch, u64)>,
     is_done: bool,
     input: usize,
@@ -79,15 +79,16 @@ pub struct BatchesCutter {
 }
 
 impl BatchesCutter {
-    /// A cutter of `batches`, the load's input number `input`. Chunks are numbered from 0.
+    /// Returns a cutter of `batches`, which are input number `input` of the load. Chunks are
+    /// numbered from 0.
     pub fn new(batches: BatchIter, input: usize) -> BatchesCutter {
-        let limits = FILES;
+        let limits = FILE_CHUNKS;
         BatchesCutter { batches, limits, rest: None, is_done: false, input, first_row: 0, seq: 0 }
     }
 
-    /// The same, in the smaller chunks of what a program makes.
+    /// Sets the smaller chunk limits for the rows of a program.
     pub fn of_program(self) -> BatchesCutter {
-        BatchesCutter { limits: PROGRAMS, ..self }
+        BatchesCutter { limits: PROGRAM_CHUNKS, ..self }
     }
 
     fn read(&mut self) -> Result<Option<(RecordBatch, u64)>> {
@@ -105,21 +106,21 @@ impl BatchesCutter {
 
 impl Cutter for BatchesCutter {
     fn next(&mut self) -> Result<Option<Chunk>> {
-        let mut held = Held { batches: Vec::new(), rows: 0, bytes: 0 };
+        let mut held = HeldBatches { batches: Vec::new(), rows: 0, bytes: 0 };
         while let Some((batch, bytes)) = self.read()? {
             let rows = batch.num_rows() as u64;
             if rows == 0 {
                 continue;
             }
-            if self.limits.are_passed(held.rows + rows, held.bytes + bytes)
+            if self.limits.are_exceeded(held.rows + rows, held.bytes + bytes)
                 && !held.batches.is_empty()
             {
                 self.rest = Some((batch, bytes));
                 break;
             }
-            // The buffers of a large batch live on in each of its slices: to cut it costs no
-            // memory, and spreads the work.
-            let part = rows.div_ceil(self.limits.pieces(rows, bytes));
+            // Slices share the buffers of a large batch. Cutting the batch costs no memory and lets
+            // several lanes work on it.
+            let part = rows.div_ceil(self.limits.chunk_count(rows, bytes));
             let part_bytes = (u128::from(bytes) * u128::from(part) / u128::from(rows)) as u64;
             held.batches.push(batch.slice(0, part as usize));
             held.rows += part;
@@ -140,19 +141,20 @@ impl Cutter for BatchesCutter {
     }
 }
 
-impl Limits {
-    /// Into how many chunks a batch is cut.
-    pub(super) fn pieces(self, rows: u64, bytes: u64) -> u64 {
+impl BatchChunkLimits {
+    /// Returns into how many chunks a batch is cut.
+    pub(super) fn chunk_count(self, rows: u64, bytes: u64) -> u64 {
         rows.div_ceil(self.rows).max(bytes.div_ceil(self.bytes)).clamp(1, rows.max(1))
     }
 
-    /// Whether a chunk with so many rows and bytes has no room for more.
-    pub(super) fn are_passed(self, rows: u64, bytes: u64) -> bool {
+    /// Returns whether a chunk with `rows` rows and `bytes` bytes is too large.
+    pub(super) fn are_exceeded(self, rows: u64, bytes: u64) -> bool {
         rows > self.rows || bytes > self.bytes
     }
 }
 
-/// The bytes of a batch's rows; not of the buffers, of which other batches may be parts as well.
+/// Returns the size of a batch's rows in bytes. Whole buffers do not count, because other batches
+/// may share them.
 pub fn bytes_of(batch: &RecordBatch) -> u64 {
     batch.columns().iter().map(|array| column_bytes(array) as u64).sum()
 }
@@ -169,15 +171,15 @@ fn column_bytes(array: &ArrayRef) -> usize {
     }
 }
 
-/// Record batches in memory.
+/// The record batches of a chunk, in memory.
 #[derive(Debug)]
-struct Held {
+struct HeldBatches {
     batches: Vec<RecordBatch>,
     rows: u64,
     bytes: u64,
 }
 
-impl BatchSource for Held {
+impl BatchSource for HeldBatches {
     fn open(&self) -> Result<BatchIter> {
         Ok(Box::new(self.batches.clone().into_iter().map(Ok)))
     }
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_a_large_batch_are_as_large_as_their_own_rows() {
+    fn a_slice_counts_only_the_bytes_of_its_own_rows() {
         let large = batch(4_000_000);
         let parts = (0..400).map(|nth| large.slice(nth * 100, 100)).collect();
         assert_eq!(chunks(parts), [(0, 40_000)]);

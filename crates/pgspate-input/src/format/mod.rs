@@ -1,28 +1,30 @@
-//! Formats: where records begin and end, and what their fields are called.
+//! Formats: find the records of an input and the names of their fields.
 //!
-//! A [`Cutter`] turns input into [`Chunk`]s by position alone, so that the same input gives the
-//! same chunks; a [`ChunkEncoder`] turns chunks into COPY bytes, one encoder per lane.
+//! A [`Cutter`] cuts an input into [`Chunk`]s by position alone, so that the same input always
+//! gives the same chunks. A [`ChunkEncoder`] encodes chunks into the bytes of COPY. Each lane has
+//! an encoder of its own.
 
 pub mod arrow;
 pub mod batches;
 mod chain;
-mod contain;
+mod contained_panic;
 pub mod delimited;
 mod digest;
 pub mod infer;
 pub mod json;
+pub mod keyed;
 pub mod memory;
 pub mod nearest;
 pub mod parquet;
 pub mod sniff;
-mod stated;
+mod stated_size;
 
 use std::sync::Arc;
 
 pub use chain::{ChainCutter, OpenCutter};
-pub use contain::silence_contained_panics;
-pub use digest::Contents;
-pub(crate) use digest::of_stored;
+pub use contained_panic::silence_contained_panics;
+pub use digest::ContentDigests;
+pub(crate) use digest::digest_of_stored;
 
 use crate::encode::Encoded;
 use crate::{Error, ErrorKind, InputPlace, Result};
@@ -30,30 +32,31 @@ use crate::{Error, ErrorKind, InputPlace, Result};
 /// Whole records of one input: the unit of work and of retry.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Ordinal over the whole load, from 0.
+    /// The chunk's number within the load, from 0.
     pub seq: u64,
-    /// Which input it is from: an index into the load's inputs.
+    /// The chunk's input: an index into the load's inputs.
     pub input: usize,
-    /// Offset of its first byte in the decompressed input (0 for formats cut by rows).
+    /// The offset of the first byte in the decompressed input (0 for formats cut by rows).
     pub byte: u64,
-    /// Line of its first record, from 1 (0 for formats without lines).
+    /// The line of the first record, from 1 (0 for formats without lines).
     pub line: u64,
-    /// Row ordinal of its first record within the input, from 0, where the format knows it.
+    /// The row number of the first record within the input, from 0, if the format knows it.
     pub first_row: u64,
-    /// The digest of its content, where the ledger is to know it.
+    /// The digest of the content, if the ledger stores it.
     pub digest: Option<u128>,
     /// The records.
     pub data: ChunkData,
 }
 
 impl Chunk {
-    /// Rows of a columnar file, or of a program.
+    /// Returns a chunk of rows of a columnar file or a program.
     fn of_rows(seq: u64, input: usize, first_row: u64, rows: Arc<dyn BatchSource>) -> Chunk {
         let data = ChunkData::Rows(rows);
         Chunk { seq, input, byte: 0, line: 0, first_row, digest: None, data }
     }
 
-    /// Where it begins in its input, by which it is known again when it is cut again.
+    /// Returns where the chunk begins in its input. The position identifies the chunk when the
+    /// input is cut again.
     pub fn position(&self) -> u64 {
         match &self.data {
             ChunkData::Rows(_) => self.first_row,
@@ -61,7 +64,8 @@ impl Chunk {
         }
     }
 
-    /// About how many bytes of decompressed (or, of a columnar file, stored) input it covers.
+    /// Returns the approximate number of input bytes of the chunk: decompressed bytes, or stored
+    /// bytes of a columnar file.
     pub fn stored_bytes(&self) -> u64 {
         match &self.data {
             ChunkData::Delimited(bytes, _) | ChunkData::Bytes(bytes) => bytes.len() as u64,
@@ -70,124 +74,130 @@ impl Chunk {
     }
 }
 
-/// The records of a chunk, as its format carries them.
+/// The records of a chunk, in the form of the format.
 #[derive(Debug)]
 pub enum ChunkData {
-    /// Bytes of whole lines, and how they are laid out.
-    Delimited(Vec<u8>, Arc<delimited::Layout>),
-    /// Bytes of whole JSON values.
+    /// The bytes of whole lines, and their layout.
+    Delimited(Vec<u8>, Arc<delimited::RecordLayout>),
+    /// The bytes of whole JSON values.
     Bytes(Vec<u8>),
-    /// Rows of a columnar file, read again from it each time they are encoded.
+    /// Rows of a columnar file, which are read from the file each time they are encoded, or rows of
+    /// a program.
     Rows(Arc<dyn BatchSource>),
 }
 
-/// Yields the record batches of one chunk, from the start, as often as asked.
+/// Returns the record batches of one chunk, from the start, any number of times.
 pub trait BatchSource: Send + Sync + std::fmt::Debug {
-    /// Opens the chunk's batches.
-    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<arrow_array::RecordBatch>> + Send>>;
-    /// How many rows it holds.
-    fn rows(&self) -> u64;
-    /// About how many stored bytes it covers, for progress.
-    fn stored_bytes(&self) -> u64;
-    /// The digest of the stored bytes that begin with it: those of a part that several chunks
-    /// share count for the first of them. `None` where nothing is stored, or need not be read.
+    /// Returns an iterator over the chunk's batches.
     ///
     /// # Errors
-    /// When they cannot be read.
+    ///
+    /// When the batches cannot be read.
+    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<arrow_array::RecordBatch>> + Send>>;
+    /// Returns the number of rows.
+    fn rows(&self) -> u64;
+    /// Returns the approximate number of stored bytes, for the progress line.
+    fn stored_bytes(&self) -> u64;
+    /// Returns the digest of the chunk's stored bytes. If several chunks share a part of the file,
+    /// the part belongs to the first chunk. Returns `None` if no bytes are stored, or their digest
+    /// is not needed.
+    ///
+    /// # Errors
+    /// When the stored bytes cannot be read.
     fn content_digest(&self) -> Result<Option<u128>> {
         Ok(None)
     }
 }
 
-/// Cuts inputs into chunks. Lanes call it in turn, behind a lock, so it does no more than it must.
+/// Cuts inputs into chunks. All lanes share a cutter behind a lock, so `next` must be fast.
 pub trait Cutter: Send {
-    /// The next chunk, or `None` after the last one.
+    /// Returns the next chunk, or `None` after the last chunk.
+    ///
+    /// # Errors
+    ///
+    /// When the input cannot be read or cut.
     fn next(&mut self) -> Result<Option<Chunk>>;
 }
 
-/// How the rows of a format are written.
+/// The form in which a format writes rows.
 #[derive(Clone, Copy)]
 pub enum RowForm {
     /// Lines of fields.
     Delimited,
     /// Records whose keys name columns.
-    Keyed(&'static KeyedFormat),
+    Keyed(&'static keyed::KeyedFormat),
     /// Record batches.
     Columnar,
 }
 
-/// What reads a format of records whose keys name columns.
-pub struct KeyedFormat {
-    /// Returns the columns for the records of a sample, which may end within one.
-    pub columns: fn(&[u8]) -> Vec<infer::NewColumn>,
-    /// Makes a cutter of an input, into chunks of about so many bytes.
-    pub cutter: fn(json::JsonInput, usize) -> Box<dyn Cutter>,
-    /// Makes an encoder for one lane.
-    pub encoder: fn(json::JsonOptions) -> Box<dyn ChunkEncoder>,
-}
-
-/// Whether rows become binary where that is exact, or all go to the server as text.
+/// Whether rows are sent in binary where that is exact, or all as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Binary, and text for the rows that the encoder leaves to the server.
+pub enum EncodeMode {
+    /// Binary. Rows that the encoder cannot encode exactly are sent as text.
     Binary,
-    /// COPY text for every row, in input order: the server judges each value.
+    /// COPY text for every row, in input order. The server converts each value.
     Text,
 }
 
-impl Mode {
-    /// COPY's name of the format.
+impl EncodeMode {
+    /// Returns the name of the COPY format.
     pub fn name(self) -> &'static str {
         match self {
-            Mode::Binary => "binary",
-            Mode::Text => "text",
+            EncodeMode::Binary => "binary",
+            EncodeMode::Text => "text",
         }
     }
 }
 
-/// A record of the input.
+/// A record of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// Where it begins: line and byte, or row.
+pub struct InputRecord {
+    /// Where the record begins: line and byte, or row.
     pub place: InputPlace,
-    /// Its bytes as they stand in the input, with a line end. Of a columnar file, a JSON object
-    /// and a newline.
+    /// The record's bytes in the input, with a line end. For a columnar file, a JSON object and a
+    /// newline.
     pub bytes: Vec<u8>,
 }
 
-/// Turns chunks into COPY bytes. One per lane; keeps its scratch memory between chunks.
+/// Encodes chunks into the bytes of COPY. Each lane has one encoder, which keeps its scratch memory
+/// between chunks.
 pub trait ChunkEncoder: Send {
-    /// Starts over at the first record of `chunk`.
-    fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()>;
-
-    /// Appends further rows to `out` until it holds about `piece` bytes. False when the chunk is
-    /// at its end.
+    /// Starts at the first record of `chunk`.
     ///
     /// # Errors
-    /// The row after those already appended is none: [`is_of_row`] is true then, the row counts
-    /// as one, and the next call goes on with the record after it. A record that does not end,
-    /// such as one with an open quote, is all that is left of the chunk. Any other error is about
-    /// the chunk, of which no more rows must be asked for.
+    ///
+    /// When the chunk cannot be read or is of another format.
+    fn begin(&mut self, chunk: Arc<Chunk>, mode: EncodeMode) -> Result<()>;
+
+    /// Appends more rows to `out` until it has about `piece` bytes. Returns false at the end of the
+    /// chunk.
+    ///
+    /// # Errors
+    /// When the next record cannot become a row, [`is_row_error`] is true for the error. The record
+    /// counts as a row, and the next call continues with the record after it. A record without an
+    /// end, such as an open quote, is the whole rest of the chunk. Any other error concerns the
+    /// chunk, and `fill` must not be called again.
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool>;
 
-    /// Where row `row` (ordinal within the chunk) stands in the input.
+    /// Returns the place in the input of row number `row` of the chunk.
     fn place(&self, chunk: &Chunk, row: u64) -> InputPlace;
 
-    /// The records of rows, whose ordinals within the chunk ascend, refused ones included. Put
-    /// together behind what the first input begins with, they can be loaded again.
+    /// Returns the records of rows, refused rows included. `rows` are ascending row numbers within
+    /// the chunk. Written to a file after the header of the first input, the records can be loaded
+    /// again.
     ///
     /// # Errors
-    /// The chunk cannot be read once more, or does not have such a row.
-    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<Record>>;
+    /// When the chunk cannot be read again or does not have such a row.
+    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<InputRecord>>;
 }
 
-/// Whether an encoder's error is about one row, so that the chunk's other rows can be had: it has
-/// an SQLSTATE of class 22, as the server's refusals of what a row says have.
-pub fn is_of_row(error: &Error) -> bool {
+/// Returns whether an encoder's error concerns one row, so that the chunk's other rows can still be
+/// encoded. Such errors have an SQLSTATE of class 22, like the server's errors about values.
+pub fn is_row_error(error: &Error) -> bool {
     error.sqlstate().is_some_and(|code| code.code().starts_with("22"))
 }
 
-/// For a row that a chunk does not have.
+/// Returns the error for a row that a chunk does not have.
 fn no_such_row(row: u64) -> Error {
     Error::new(ErrorKind::Bug, format!("the chunk has no row {row}"))
 }

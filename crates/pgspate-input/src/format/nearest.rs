@@ -1,14 +1,15 @@
-//! The nearest name, for hints about names that are not there.
+//! Finds the most similar name, for hints about unknown names.
 
-/// The candidate that `name` most likely means, if one is near enough: the same but for case, or
-/// at most a third of its letters away.
+/// Returns the candidate most similar to `name`, ignoring case. At most a third of the letters may
+/// differ.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wanted: Vec<char> = name.to_lowercase().chars().take(LONGEST).collect();
+    let wanted: Vec<char> = name.to_lowercase().chars().take(NAME_CHARS_MAX).collect();
     let allowed = (wanted.len() / 3).max(1);
     candidates
         .into_iter()
         .map(|candidate| {
-            let letters: Vec<char> = candidate.to_lowercase().chars().take(LONGEST).collect();
+            let letters: Vec<char> =
+                candidate.to_lowercase().chars().take(NAME_CHARS_MAX).collect();
             (distance(&wanted, &letters), candidate)
         })
         .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.len().max(1))
@@ -16,10 +17,10 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Names in PostgreSQL have at most 63 bytes; comparing more of a hostile one costs without use.
-const LONGEST: usize = 64;
+/// Names in PostgreSQL have at most 63 bytes, so comparing more characters would only cost time.
+const NAME_CHARS_MAX: usize = 64;
 
-/// How many letters must be inserted, dropped, replaced or swapped with their neighbour.
+/// Returns how many letters must be inserted, deleted, replaced or swapped with their neighbour.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_names_are_found_and_far_ones_are_not() {
+    fn similar_names_are_found_and_others_are_not() {
         let columns = ["id", "quantity", "price", "Customer"];
         assert_eq!(nearest("quantiy", columns), Some("quantity"));
         assert_eq!(nearest("pirce", columns), Some("price"));
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn distances() {
+    fn distances_count_edits_and_swaps() {
         let of = |a: &str, b: &str| {
             distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
         };

@@ -1,8 +1,8 @@
-//! Parquet files: opening, cutting into chunks, decoding batch by batch.
+//! The format Parquet: opens files, cuts them into chunks, and decodes batch by batch.
 //!
-//! Chunks are row groups, or slices of row groups that are larger than a chunk should be; where
-//! they begin follows from the file's metadata alone. A chunk is decoded while it is encoded, a
-//! few megabytes at a time, so memory does not grow with the row group.
+//! A chunk is a row group, or a slice of a large row group. The file's metadata alone decides where
+//! chunks begin. A chunk is decoded while it is encoded, a few megabytes at a time, so memory does
+//! not grow with the row group.
 
 mod delta;
 mod metadata;
@@ -23,33 +23,34 @@ use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Type as Physical;
 use parquet::errors::ParquetError;
 
-use self::metadata::load;
+use self::metadata::read_metadata;
 use self::pages::CheckedGroup;
-use self::read::Stored;
-use super::contain::contain;
-use super::{BatchSource, Chunk, Cutter, of_stored};
-use crate::source::Ranges;
+use self::read::ParquetBytes;
+use super::contained_panic::catch_panic;
+use super::{BatchSource, Chunk, Cutter, digest_of_stored};
+use crate::source::RangeReader;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// Rows in a slice, at most. Slices decode some pages and dictionaries twice: with an index of
-/// pages this many rows cost 15 % more CPU than whole row groups do (2.4 M rows of TPC-H lineitem,
-/// 0.44 s against 0.38 s).
+/// The most rows of a slice. Slices decode some pages and dictionaries twice. With a page index,
+/// slices of this size cost 15 % more CPU than whole row groups (2.4 M rows of TPC-H lineitem, 0.44
+/// s against 0.38 s).
 const CHUNK_ROWS_MAX: u64 = 131_072;
-/// Decoded bytes in a slice, about, unless that is fewer rows than the next constant.
+/// The approximate number of decoded bytes of a slice. A slice has at least [`CHUNK_ROWS_MIN`]
+/// rows.
 const CHUNK_BYTES: u64 = 32 << 20;
-/// Rows in a slice, at least.
+/// The fewest rows of a slice.
 const CHUNK_ROWS_MIN: u64 = 1_024;
-/// Slices are this many times larger where the file has no index of pages: it takes that much to
-/// come down from 35 % to the same 15 %.
-const WITHOUT_INDEX: u64 = 2;
-/// Rows and bytes decoded at a time.
+/// How many times larger slices are if the file has no page index. This reduces the additional CPU
+/// from 35 % to the same 15 %.
+const NO_INDEX_FACTOR: u64 = 2;
+/// The most rows and bytes that are decoded at a time.
 const BATCH_ROWS_MAX: u64 = 8_192;
 const BATCH_BYTES: u64 = 4 << 20;
 
 /// A Parquet file whose metadata has been read.
 pub struct ParquetFile {
     name: String,
-    ranges: Arc<dyn Ranges>,
+    ranges: Arc<dyn RangeReader>,
     metadata: ArrowReaderMetadata,
     schema: SchemaRef,
 }
@@ -61,30 +62,30 @@ impl fmt::Debug for ParquetFile {
 }
 
 impl ParquetFile {
-    /// Reads the metadata of the file that errors will call `name`.
+    /// Reads the metadata of a file. Errors call the file `name`.
     ///
     /// # Errors
-    /// ErrorKind `Format` when it is no Parquet file, is cut short, damaged, encrypted, or has
-    /// columns of kinds that are not supported.
-    pub fn open(name: &str, ranges: Arc<dyn Ranges>) -> Result<ParquetFile> {
+    /// [`ErrorKind::Format`] when the file is not a Parquet file, is cut off, damaged or encrypted,
+    /// or has unsupported columns.
+    pub fn open(name: &str, ranges: Arc<dyn RangeReader>) -> Result<ParquetFile> {
         check_ends(name, ranges.as_ref())?;
-        let stored = Stored::whole(ranges.clone());
-        let (metadata, schema) = guarded(name, &stored, || load(&stored))?;
+        let stored = ParquetBytes::whole(ranges.clone());
+        let (metadata, schema) = run_decoder(name, &stored, || read_metadata(&stored))?;
         Ok(ParquetFile { name: name.to_owned(), ranges, metadata, schema })
     }
 
-    /// The columns as they are decoded. Strings and bytes come as views, and the logical types
-    /// that Arrow has no type for (JSON, UUID) as extension types.
+    /// Returns the columns as they are decoded. Strings and bytes are views. Logical types without
+    /// an Arrow type (JSON, UUID) are extension types.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// How many rows the file has.
+    /// Returns the number of rows of the file.
     pub fn rows(&self) -> u64 {
         (0..self.row_groups()).map(|group| self.group_rows(group)).sum()
     }
 
-    /// How many row groups it has.
+    /// Returns the number of row groups.
     pub fn row_groups(&self) -> usize {
         self.metadata.metadata().num_row_groups()
     }
@@ -93,17 +94,17 @@ impl ParquetFile {
         u64::try_from(self.metadata.metadata().row_group(group).num_rows()).unwrap_or(0)
     }
 
-    /// What a row group takes, stored and decoded.
-    fn group_bytes(&self, group: usize) -> GroupBytes {
+    /// Returns the size of a row group, stored and decoded.
+    fn group_bytes(&self, group: usize) -> RowGroupBytes {
         let schema = self.metadata.parquet_schema();
-        let mut bytes = GroupBytes { stored: 0, decoded: 0, nested: false };
+        let mut bytes = RowGroupBytes { stored: 0, decoded: 0, nested: false };
         for (leaf, chunk) in self.metadata.metadata().row_group(group).columns().iter().enumerate()
         {
             let width = match chunk.column_type() {
                 Physical::BOOLEAN => 1,
                 Physical::INT32 | Physical::FLOAT => 4,
                 Physical::INT64 | Physical::DOUBLE => 8,
-                // By a dictionary, each may come of a few bits.
+                // With a dictionary, each value may be stored as a few bits.
                 Physical::FIXED_LEN_BYTE_ARRAY => {
                     u64::try_from(schema.column(leaf).type_length()).unwrap_or(0).max(16)
                 }
@@ -120,8 +121,9 @@ impl ParquetFile {
     }
 }
 
+/// The size of a row group, and whether it has nested columns.
 #[derive(Debug, Clone, Copy)]
-struct GroupBytes {
+struct RowGroupBytes {
     stored: u64,
     decoded: u64,
     nested: bool,
@@ -139,25 +141,25 @@ pub struct ParquetCutter {
 }
 
 impl ParquetCutter {
-    /// A cutter of `file`, the load's input number `input`. Chunks are numbered from 0.
+    /// A cutter of `file`, the read_metadata's input number `input`. Chunks are numbered from 0.
     pub fn new(file: Arc<ParquetFile>, input: usize) -> ParquetCutter {
         ParquetCutter { file, input, group: 0, row: 0, first_row: 0, seq: 0 }
     }
 
-    /// How many rows of the group are left for a chunk, of how many it should take.
-    fn slice(&self, rows: u64, bytes: GroupBytes) -> u64 {
+    /// Returns how many of the row group's `rows` rows a chunk takes.
+    fn slice_rows(&self, rows: u64, bytes: RowGroupBytes) -> u64 {
         let per_row = (bytes.decoded / rows.max(1)).saturating_add(1);
         let mut target = (CHUNK_BYTES / per_row).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX);
         let group = self.file.metadata.metadata().row_group(self.group);
         if group.columns().iter().any(|chunk| chunk.offset_index_range().is_none()) {
-            // Rows of nested columns have no place in a page header: without an index every slice
-            // would decode all that stands before it.
+            // For nested columns a page header does not state its rows. Without an index every
+            // slice would decode all pages before it.
             if bytes.nested {
                 return rows;
             }
-            target *= WITHOUT_INDEX;
+            target *= NO_INDEX_FACTOR;
         }
-        // A little more than one slice is not worth two.
+        // Slightly more than one slice is not cut in two.
         if rows <= target + target / 2 {
             return rows;
         }
@@ -175,9 +177,9 @@ impl Cutter for ParquetCutter {
                 continue;
             }
             let bytes = self.file.group_bytes(self.group);
-            let taken = self.slice(rows, bytes).min(rows - self.row);
+            let taken = self.slice_rows(rows, bytes).min(rows - self.row);
             let per_row = (bytes.decoded / rows).saturating_add(1);
-            let slice = Slice {
+            let slice = RowGroupSlice {
                 file: self.file.clone(),
                 group: self.group,
                 rows: self.row..self.row + taken,
@@ -195,9 +197,9 @@ impl Cutter for ParquetCutter {
     }
 }
 
-/// Some rows of one row group.
+/// A range of rows of one row group.
 #[derive(Debug)]
-struct Slice {
+struct RowGroupSlice {
     file: Arc<ParquetFile>,
     group: usize,
     rows: Range<u64>,
@@ -206,13 +208,13 @@ struct Slice {
     stored: u64,
 }
 
-impl BatchSource for Slice {
+impl BatchSource for RowGroupSlice {
     fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
         let file = &self.file;
         let metadata = file.metadata.metadata().row_group(self.group);
         let share = self.rows.end - self.rows.start;
-        let stored = Stored::windowed(file.ranges.clone(), metadata, share, self.group_rows);
-        let reader = guarded(&file.name, &stored, || {
+        let stored = ParquetBytes::windowed(file.ranges.clone(), metadata, share, self.group_rows);
+        let reader = run_decoder(&file.name, &stored, || {
             let mask = ProjectionMask::all();
             let hint = Some(file.metadata.schema().fields());
             let levels = parquet_to_arrow_field_levels(file.metadata.parquet_schema(), mask, hint)?;
@@ -233,7 +235,7 @@ impl BatchSource for Slice {
                 &levels, &group, batch_rows, selection,
             )
         })?;
-        Ok(Box::new(Batches { file: file.clone(), stored, reader: Some(reader), left: share }))
+        Ok(Box::new(SliceBatches { file: file.clone(), stored, reader: Some(reader), left: share }))
     }
 
     fn rows(&self) -> u64 {
@@ -246,27 +248,27 @@ impl BatchSource for Slice {
 
     fn content_digest(&self) -> Result<Option<u128>> {
         let group = self.file.metadata.metadata().row_group(self.group);
-        let stretch = |start: i64, len: i64| {
+        let byte_range = |start: i64, len: i64| {
             let start = u64::try_from(start).unwrap_or(0);
             (start, start.saturating_add(u64::try_from(len).unwrap_or(0)))
         };
         let columns = group.columns().iter().map(|column| {
             let first = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
-            stretch(first.min(column.data_page_offset()), column.compressed_size())
+            byte_range(first.min(column.data_page_offset()), column.compressed_size())
         });
-        of_stored(self.file.ranges.as_ref(), columns.take_while(|_| self.rows.start == 0))
+        digest_of_stored(self.file.ranges.as_ref(), columns.take_while(|_| self.rows.start == 0))
     }
 }
 
-/// The batches of a slice. Ends after an error.
-struct Batches<R> {
+/// An iterator over the batches of a slice. The iterator ends after an error.
+struct SliceBatches<R> {
     file: Arc<ParquetFile>,
-    stored: Stored,
+    stored: ParquetBytes,
     reader: Option<R>,
     left: u64,
 }
 
-impl<R> Iterator for Batches<R>
+impl<R> Iterator for SliceBatches<R>
 where
     R: Iterator<Item = Result<RecordBatch, arrow_schema::ArrowError>>,
 {
@@ -274,7 +276,7 @@ where
 
     fn next(&mut self) -> Option<Self::Item> {
         let reader = self.reader.as_mut()?;
-        let batch = guarded(&self.file.name, &self.stored, || Ok(reader.next().transpose()?));
+        let batch = run_decoder(&self.file.name, &self.stored, || Ok(reader.next().transpose()?));
         let batch = match batch {
             Ok(Some(batch)) => {
                 self.left = self.left.saturating_sub(batch.num_rows() as u64);
@@ -290,14 +292,14 @@ where
     }
 }
 
-/// Looks at the magic bytes, whose absence the decoder would report less plainly.
-fn check_ends(name: &str, ranges: &dyn Ranges) -> Result<()> {
+/// Checks the magic bytes at both ends. The decoder's message would be less clear.
+fn check_ends(name: &str, ranges: &dyn RangeReader) -> Result<()> {
     let len = ranges.len();
     if len < 12 {
         let message = format!("a file of {len} bytes cannot be a Parquet file");
         return Err(Error::new(ErrorKind::Format, message)
             .at(place(name))
-            .hint("Use `--format` to say which format it is in."));
+            .hint("Name the format of the file with `--format`."));
     }
     let (head, tail) = (ranges.read(0, 4)?, ranges.read(len - 4, 4)?);
     match (&head[..], &tail[..]) {
@@ -306,22 +308,22 @@ fn check_ends(name: &str, ranges: &dyn Ranges) -> Result<()> {
             let error = Error::new(ErrorKind::Format, "encrypted Parquet files are not supported");
             Err(error.at(place(name)).hint("Write the file again without encryption."))
         }
-        (b"PAR1", _) => Err(Error::new(ErrorKind::Format, "the Parquet file is cut short")
+        (b"PAR1", _) => Err(Error::new(ErrorKind::Format, "the Parquet file is truncated")
             .at(place(name))
-            .hint("Copy or write the file again: it does not end with its footer.")),
+            .hint("The file does not end with its footer. Copy or write the file again.")),
         _ => Err(Error::new(ErrorKind::Format, "not a Parquet file")
             .at(place(name))
-            .hint("Use `--format` to say which format it is in.")),
+            .hint("Name the format of the file with `--format`.")),
     }
 }
 
-/// Runs the decoder, which may panic on a damaged file, and turns what it says into our error.
-fn guarded<T>(
+/// Runs the decoder, which may panic on a damaged file, and converts its error.
+fn run_decoder<T>(
     name: &str,
-    stored: &Stored,
+    stored: &ParquetBytes,
     run: impl FnOnce() -> Result<T, ParquetError>,
 ) -> Result<T> {
-    let result = contain(run);
+    let result = catch_panic(run);
     if let Some(error) = stored.take_failure() {
         return Err(error);
     }
@@ -332,14 +334,14 @@ fn guarded<T>(
             Err(Error::new(ErrorKind::Format, unsupported).at(place(name)).because(error))
         }
         Some(Err(error)) => Err(damaged(name).because(error)),
-        None => Err(damaged(name).because("the decoder could not make sense of it")),
+        None => Err(damaged(name).because("the decoder failed on invalid data")),
     }
 }
 
 fn damaged(name: &str) -> Error {
     Error::new(ErrorKind::Format, "could not decode the Parquet file")
         .at(place(name))
-        .hint("Write the file again, or read it with another program to see what is wrong.")
+        .hint("Write the file again, or check it with another program.")
 }
 
 fn place(name: &str) -> InputPlace {

@@ -1,17 +1,17 @@
-//! What an input is, from its name and its first bytes.
+//! Detects the format of an input from its name and its first bytes.
 //!
-//! A guess is never silent: each one is in `evidence`, in words for the user, and each one can be
-//! given instead. Nothing here reads anything; a sample may end within a record.
+//! `evidence` explains every guess in words for the user, who can override it with an option.
+//! Nothing is read here: the caller passes a sample, which may end within a record.
 
-mod table;
+mod dialect;
 
 use super::RowForm;
 use super::infer::columns_of_json;
-use super::json::{self, mark_len};
+use super::json::{self, byte_order_mark_len};
 use crate::json::skip_space;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// A format that can be read.
+/// A supported format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Delimited, quoted as in COPY CSV.
@@ -29,12 +29,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them, in the order in which they are named to users.
+    /// All formats, in the order of messages and help.
     pub const ALL: [Format; 6] =
         [Format::Csv, Format::Tsv, Format::Text, Format::Json, Format::Parquet, Format::Arrow];
 
-    /// Its name, its help, how its rows are written, and what names of its files end with.
-    fn facts(self) -> (&'static str, &'static str, RowForm, &'static [&'static str]) {
+    /// Returns the format's name, its help, the form of its rows, and the extensions of its files.
+    fn properties(self) -> (&'static str, &'static str, RowForm, &'static [&'static str]) {
         use RowForm::{Columnar, Delimited, Keyed};
         match self {
             Format::Csv => ("csv", "Delimited, quoted as COPY's csv", Delimited, &["csv"]),
@@ -55,19 +55,19 @@ impl Format {
         }
     }
 
-    /// Its name as the flag `--format` and evidence have it.
+    /// Returns the format's name in the flag `--format` and in evidence.
     pub fn name(self) -> &'static str {
-        self.facts().0
+        self.properties().0
     }
 
-    /// What the help of the flag says of it.
+    /// Returns the format's help text.
     pub fn help(self) -> &'static str {
-        self.facts().1
+        self.properties().1
     }
 
-    /// How its rows are written.
+    /// Returns the form of the format's rows.
     pub fn rows(self) -> RowForm {
-        self.facts().2
+        self.properties().2
     }
 }
 
@@ -82,54 +82,54 @@ pub enum LineEnd {
     Cr,
 }
 
-/// What the user has said; it is taken as given.
+/// The options that the user gave. They override guesses.
 #[derive(Debug, Clone, Default)]
-pub struct Overrides {
+pub struct SniffOverrides {
     /// The format.
     pub format: Option<Format>,
     /// The delimiter.
     pub delimiter: Option<u8>,
-    /// The quote; `Some(None)` for none.
+    /// The quote, or `Some(None)` for no quotes.
     pub quote: Option<Option<u8>>,
     /// The escape within quotes.
     pub escape: Option<u8>,
     /// Whether the first record is a header.
     pub header: Option<bool>,
-    /// The spelling of NULL.
+    /// The text that stands for NULL.
     pub null: Option<String>,
 }
 
-/// What an input is.
+/// The detected format of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sniffed {
-    /// Its format. What follows down to `line_end` is of use for delimited formats only.
+pub struct SniffedFormat {
+    /// The format. The fields from `delimiter` to `line_end` are for delimited formats only.
     pub format: Format,
-    /// Between two fields.
+    /// The byte between two fields.
     pub delimiter: u8,
-    /// Around a field, if anything is.
+    /// The byte around a quoted field, if fields can be quoted.
     pub quote: Option<u8>,
-    /// Before a quote within quotes; the quote itself by default.
+    /// The byte before a quote within a quoted field. By default the quote itself.
     pub escape: u8,
     /// Whether the first record names the columns.
     pub header: bool,
-    /// An unquoted field that is NULL.
+    /// The unquoted text that stands for NULL.
     pub null: String,
-    /// Each line ends with a delimiter that begins no field.
+    /// Whether each line ends with a delimiter after its last field.
     pub trailing_delimiter: bool,
     /// What ends a line.
     pub line_end: LineEnd,
-    /// Bytes of a UTF-8 byte order mark at the front: 3 or 0.
+    /// The length of the UTF-8 byte order mark at the start: 3 or 0.
     pub mark_bytes: usize,
-    /// How many columns there are; 0 where the sample does not say.
+    /// The number of columns, or 0 if the sample does not show it.
     pub columns: usize,
-    /// What led to each guess, in words for the user.
+    /// The reason of each guess, in words for the user.
     pub evidence: Vec<String>,
 }
 
-impl Sniffed {
-    /// An input of which nothing is known but its format.
-    pub fn of(format: Format) -> Sniffed {
-        Sniffed {
+impl SniffedFormat {
+    /// Returns the defaults for `format`, before the sample is read.
+    pub fn of(format: Format) -> SniffedFormat {
+        SniffedFormat {
             format,
             delimiter: b',',
             quote: None,
@@ -145,79 +145,81 @@ impl Sniffed {
     }
 }
 
-/// Finds out what an input is. `name` is its path or URL, `sample` its first decompressed bytes,
-/// `complete` whether they are all of it, `known` the columns of the table it goes to.
+/// Detects the format of an input. `name` is the input's path or URL, and `sample` its first
+/// decompressed bytes. `complete` says whether `sample` is the whole input. `known` are the columns
+/// of the target table.
 ///
 /// # Errors
-/// [`ErrorKind::Format`] for UTF-16 and for what is no format that can be read;
-/// [`ErrorKind::Usage`] when neither name nor content tell the format.
+/// [`ErrorKind::Format`] for UTF-16, and [`ErrorKind::Usage`] when neither the name nor the content
+/// shows the format.
 pub fn sniff(
     name: &str,
     sample: &[u8],
     complete: bool,
     known: Option<&[String]>,
-    given: &Overrides,
-) -> Result<Sniffed> {
+    given: &SniffOverrides,
+) -> Result<SniffedFormat> {
     let mut evidence = Vec::new();
     let format = match given.format {
         Some(format) => {
             evidence.push(format!("format {}: as given", format.name()));
             Some(format)
         }
-        None => by_magic(sample, &mut evidence),
+        None => format_by_magic_bytes(sample, &mut evidence),
     };
     let format = match format {
         Some(format) => Some(format),
         None => {
-            refuse_wide(name, sample)?;
-            by_extension(name, &mut evidence).or_else(|| by_content(sample, &mut evidence))
+            refuse_utf16(name, sample)?;
+            format_by_extension(name, &mut evidence)
+                .or_else(|| format_by_content(sample, &mut evidence))
         }
     };
     if let Some(RowForm::Delimited | RowForm::Keyed(_)) = format.map(Format::rows) {
-        refuse_wide(name, sample)?;
+        refuse_utf16(name, sample)?;
     }
-    let mut sniffed = Sniffed::of(format.unwrap_or(Format::Csv));
-    (sniffed.mark_bytes, sniffed.evidence) = (mark_len(sample), evidence);
+    let mut sniffed = SniffedFormat::of(format.unwrap_or(Format::Csv));
+    (sniffed.mark_bytes, sniffed.evidence) = (byte_order_mark_len(sample), evidence);
     if sniffed.mark_bytes > 0 {
-        sniffed.evidence.push("encoding: a UTF-8 byte order mark, passed over".to_string());
+        sniffed.evidence.push("encoding: a UTF-8 byte order mark, ignored".to_string());
     }
     match sniffed.format.rows() {
         RowForm::Columnar => {}
         RowForm::Keyed(keyed) => sniffed.columns = (keyed.columns)(sample).len(),
         RowForm::Delimited => {
             let body = &sample[sniffed.mark_bytes..];
-            // Zero bytes occur in no text, so this is a binary file of another kind.
+            // Text has no zero bytes, so this is an unknown binary file.
             if given.format.is_none() && body.contains(&0) {
-                return Err(undecided(name, "it holds zero bytes, so it is no text"));
+                return Err(unknown_format(name, "it contains zero bytes, so it is not text"));
             }
-            let sure = table::describe(body, complete, known, given, name, &mut sniffed);
+            let sure = dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed);
             if format.is_none() && !sure {
-                return Err(undecided(name, "no delimiter stands equally often in its lines"));
+                return Err(unknown_format(name, "no delimiter occurs equally often in its lines"));
             }
         }
     }
     Ok(sniffed)
 }
 
-fn undecided(name: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Usage, format!("could not tell the format of the input: {why}"))
+fn unknown_format(name: &str, why: &str) -> Error {
+    Error::new(ErrorKind::Usage, format!("could not detect the format of the input: {why}"))
         .at(InputPlace { source: Some(name.to_string()), ..InputPlace::default() })
-        .hint("Name it with `--format csv`, `text`, `json`, `parquet` or `arrow`.")
+        .hint("Name the format with `--format csv`, `text`, `json`, `parquet` or `arrow`.")
 }
 
-/// Text in two bytes a character cannot be cut at newlines.
-fn refuse_wide(name: &str, sample: &[u8]) -> Result<()> {
+/// Refuses UTF-16, which cannot be cut at newline bytes.
+fn refuse_utf16(name: &str, sample: &[u8]) -> Result<()> {
     let order = match sample {
         [0xFF, 0xFE, ..] => "UTF-16LE",
         [0xFE, 0xFF, ..] => "UTF-16BE",
         _ => return Ok(()),
     };
-    Err(Error::new(ErrorKind::Format, format!("the input is {order}, which cannot be read"))
+    Err(Error::new(ErrorKind::Format, format!("the input is {order}, which pgspate does not read"))
         .at(InputPlace { source: Some(name.to_string()), byte: Some(0), ..InputPlace::default() })
         .hint("Convert it first: `iconv -f UTF-16 -t UTF-8`."))
 }
 
-fn by_magic(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
+fn format_by_magic_bytes(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
     let (format, what) = if sample.starts_with(b"PAR1") {
         (Format::Parquet, "begins with PAR1")
     } else if sample.starts_with(b"ARROW1") {
@@ -234,7 +236,8 @@ fn by_magic(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
 const COMPRESSIONS: [&str; 10] =
     ["gz", "gzip", "bz2", "xz", "zst", "zstd", "lz4", "br", "snappy", "z"];
 
-/// The file name without folders, query and compression suffix, split at its extension.
+/// Splits the file name at its extension. Folders, the query and suffixes of compressions are left
+/// out.
 fn split_name(name: &str) -> (&str, Option<String>) {
     let path = match name.split_once("://") {
         Some((_, rest)) => rest.split(['?', '#']).next().unwrap_or(rest),
@@ -253,27 +256,29 @@ fn split_name(name: &str) -> (&str, Option<String>) {
     }
 }
 
-/// The file name without folders and the extensions of formats and compressions.
+/// Returns the file name without folders, and without extensions of formats and compressions.
 pub(super) fn stem(name: &str) -> &str {
     let (base, extension) = split_name(name);
     match extension {
-        Some(extension) if is_known(&extension) => &base[..base.len() - extension.len() - 1],
+        Some(extension) if is_format_extension(&extension) => {
+            &base[..base.len() - extension.len() - 1]
+        }
         _ => base,
     }
 }
 
-fn is_known(extension: &str) -> bool {
+fn is_format_extension(extension: &str) -> bool {
     format_of(extension).is_some() || matches!(extension, "txt" | "tbl" | "psv" | "dat" | "data")
 }
 
 fn format_of(extension: &str) -> Option<Format> {
-    Format::ALL.into_iter().find(|format| format.facts().3.contains(&extension))
+    Format::ALL.into_iter().find(|format| format.properties().3.contains(&extension))
 }
 
-fn by_extension(name: &str, evidence: &mut Vec<String>) -> Option<Format> {
+fn format_by_extension(name: &str, evidence: &mut Vec<String>) -> Option<Format> {
     let extension = split_name(name).1?;
     let format = match extension.as_str() {
-        // Always delimited; by what, the content says.
+        // These files are delimited. The content shows the delimiter.
         "tbl" | "psv" => Format::Csv,
         _ => format_of(&extension)?,
     };
@@ -281,9 +286,9 @@ fn by_extension(name: &str, evidence: &mut Vec<String>) -> Option<Format> {
     Some(format)
 }
 
-/// The content alone: JSON shows in its first two characters, delimited text in the end.
-fn by_content(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
-    let start = skip_space(sample, mark_len(sample));
+/// Detects JSON from the first two characters of the content. Delimited text is detected later.
+fn format_by_content(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
+    let start = skip_space(sample, byte_order_mark_len(sample));
     let next = skip_space(sample, start + 1);
     let json = match (sample.get(start), sample.get(next)) {
         (Some(b'{'), Some(b'"' | b'}')) => true,
@@ -301,12 +306,12 @@ fn by_content(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
 mod tests {
     use super::*;
 
-    fn told(name: &str, sample: &[u8]) -> Result<Sniffed> {
-        sniff(name, sample, true, None, &Overrides::default())
+    fn sniff_complete(name: &str, sample: &[u8]) -> Result<SniffedFormat> {
+        sniff(name, sample, true, None, &SniffOverrides::default())
     }
 
     #[test]
-    fn magic_goes_before_name_before_content() {
+    fn magic_bytes_win_over_the_name_and_the_name_over_the_content() {
         for (name, sample, format) in [
             ("x.csv", &b"PAR1...."[..], Format::Parquet),
             ("x", b"ARROW1\0\0", Format::Arrow),
@@ -320,32 +325,32 @@ mod tests {
             ("-", b"a,b\n1,2\n", Format::Csv),
             ("x.log", b"a\tb\n1\t2\n", Format::Tsv),
         ] {
-            assert_eq!(told(name, sample).unwrap().format, format, "{name}");
+            assert_eq!(sniff_complete(name, sample).unwrap().format, format, "{name}");
         }
     }
 
     #[test]
-    fn what_cannot_be_told_is_an_error_with_the_flag() {
+    fn an_unknown_format_is_an_error_that_names_the_flag() {
         for sample in [&b"just words\nand more of them here\n"[..], b"", b"\x00\x01\x02"] {
-            let error = told("notes", sample).unwrap_err();
+            let error = sniff_complete("notes", sample).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);
             assert!(error.hint_text().unwrap().contains("--format"));
         }
-        let error = told("x.csv", b"\xFF\xFEa\0,\0b\0").unwrap_err();
-        assert_eq!(error.to_string(), "the input is UTF-16LE, which cannot be read");
+        let error = sniff_complete("x.csv", b"\xFF\xFEa\0,\0b\0").unwrap_err();
+        assert_eq!(error.to_string(), "the input is UTF-16LE, which pgspate does not read");
         assert!(error.hint_text().unwrap().contains("iconv -f UTF-16"));
     }
 
     #[test]
-    fn what_is_given_is_taken() {
-        let given = Overrides { format: Some(Format::Text), ..Overrides::default() };
+    fn given_options_override_guesses() {
+        let given = SniffOverrides { format: Some(Format::Text), ..SniffOverrides::default() };
         let sniffed = sniff("x.json", b"a\tb\n", true, None, &given).unwrap();
         assert_eq!((sniffed.format, sniffed.delimiter, sniffed.quote), (Format::Text, b'\t', None));
     }
 
     #[test]
     fn json_columns_are_counted() {
-        let sniffed = told("x.json", b"\xEF\xBB\xBF{\"a\":1}\n{\"b\":1}").unwrap();
+        let sniffed = sniff_complete("x.json", b"\xEF\xBB\xBF{\"a\":1}\n{\"b\":1}").unwrap();
         assert_eq!((sniffed.columns, sniffed.mark_bytes), (2, 3));
     }
 }

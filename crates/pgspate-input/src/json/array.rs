@@ -1,26 +1,35 @@
-//! JSON arrays as PostgreSQL array literals, for columns of an array type.
+//! Converts JSON arrays to PostgreSQL array literals, for columns of an array type.
 //!
-//! Dimensions are those that `json_populate_record` sees: the depth of the first item that is no
-//! array. What lies deeper is an item itself, as JSON text; what lies higher is left for the server
-//! to refuse. Items follow the rules of columns.
+//! The dimensions are those that `json_populate_record` finds: the depth of the first item that is
+//! no array. A deeper array is one item, as JSON text. If another item is less deep, the literal is
+//! invalid and the server refuses it. Items follow the rules of columns.
 
-use super::parse::{Scalar, skip_space, value};
-use super::string::{Unfit, unescape};
+use super::parse::{JsonKind, skip_space, value_end};
+use super::string::{UnsupportedEscape, unescape};
 
-/// What the literal is for.
+/// How the items of an array literal are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// The element type's delimiter.
+pub struct ArrayLiteralStyle {
+    /// The delimiter of the element type.
     pub delimiter: u8,
     /// Whether the elements are json or jsonb.
     pub json: bool,
 }
 
-/// Appends the literal for `array`, a valid JSON array, to `out`.
-pub fn literal(array: &[u8], shape: Shape, out: &mut Vec<u8>) -> Result<(), Unfit> {
-    let levels = levels(array);
-    // Servers before 17 refuse `{{},{}}`, though an array of empty arrays is just an empty one.
-    if levels == 2 && array.iter().all(|b| b"[], \t\r\n".contains(b)) && flat(array) {
+/// Appends the literal of `array`, a valid JSON array, to `out`.
+///
+/// # Errors
+///
+/// When a string has an escape that PostgreSQL's text cannot hold.
+pub fn append_array_literal(
+    array: &[u8],
+    style: ArrayLiteralStyle,
+    out: &mut Vec<u8>,
+) -> Result<(), UnsupportedEscape> {
+    let levels = dimension_count(array);
+    // Servers before 17 refuse `{{},{}}`. An array of empty arrays is an empty array.
+    if levels == 2 && array.iter().all(|b| b"[], \t\r\n".contains(b)) && is_at_most_two_deep(array)
+    {
         out.extend_from_slice(b"{}");
         return Ok(());
     }
@@ -43,12 +52,12 @@ pub fn literal(array: &[u8], shape: Shape, out: &mut Vec<u8>) -> Result<(), Unfi
             }
             b',' => {
                 at += 1;
-                out.push(shape.delimiter);
+                out.push(style.delimiter);
             }
             _ => {
-                // The array has been validated, so this cannot fail; ending here is safe anyway.
-                let Ok((kind, end)) = value(array, at, &mut stack) else { return Ok(()) };
-                append(&array[at..end], kind, shape, &mut item, out)?;
+                // The array is valid, so this cannot fail.
+                let Ok((kind, end)) = value_end(array, at, &mut stack) else { return Ok(()) };
+                append_item(&array[at..end], kind, style, &mut item, out)?;
                 at = end;
             }
         }
@@ -56,8 +65,8 @@ pub fn literal(array: &[u8], shape: Shape, out: &mut Vec<u8>) -> Result<(), Unfi
     Ok(())
 }
 
-/// How many dimensions the array has: how deep the first item lies that is no array itself.
-fn levels(array: &[u8]) -> usize {
+/// Returns the number of dimensions: the depth of the first item that is no array.
+fn dimension_count(array: &[u8]) -> usize {
     let mut depth = 0;
     let mut at = 0;
     while array.get(at) == Some(&b'[') {
@@ -67,8 +76,8 @@ fn levels(array: &[u8]) -> usize {
     depth
 }
 
-/// Whether no bracket lies deeper than two.
-fn flat(array: &[u8]) -> bool {
+/// Returns whether brackets are nested at most two deep.
+fn is_at_most_two_deep(array: &[u8]) -> bool {
     let mut depth = 0;
     array.iter().all(|byte| {
         depth += i32::from(*byte == b'[') - i32::from(*byte == b']');
@@ -76,27 +85,29 @@ fn flat(array: &[u8]) -> bool {
     })
 }
 
-fn append(
+/// Appends one item of an array.
+fn append_item(
     raw: &[u8],
-    kind: Scalar,
-    shape: Shape,
+    kind: JsonKind,
+    style: ArrayLiteralStyle,
     item: &mut Vec<u8>,
     out: &mut Vec<u8>,
-) -> Result<(), Unfit> {
+) -> Result<(), UnsupportedEscape> {
     match kind {
-        Scalar::Null => out.extend_from_slice(b"NULL"),
-        Scalar::Bool | Scalar::Number => out.extend_from_slice(raw),
-        Scalar::String(_) if !shape.json => {
+        JsonKind::Null => out.extend_from_slice(b"NULL"),
+        JsonKind::Bool | JsonKind::Number => out.extend_from_slice(raw),
+        JsonKind::String(_) if !style.json => {
             item.clear();
             unescape(&raw[1..raw.len() - 1], item)?;
-            quote(item, out);
+            append_quoted(item, out);
         }
-        _ => quote(raw, out),
+        _ => append_quoted(raw, out),
     }
     Ok(())
 }
 
-fn quote(text: &[u8], out: &mut Vec<u8>) {
+/// Appends an item in double quotes.
+fn append_quoted(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for &byte in text {
         if matches!(byte, b'"' | b'\\') {
@@ -111,39 +122,47 @@ fn quote(text: &[u8], out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn made(array: &str, json: bool) -> String {
+    fn literal_of(array: &str, json: bool) -> String {
         let mut out = Vec::new();
-        literal(array.as_bytes(), Shape { delimiter: b',', json }, &mut out).unwrap();
+        append_array_literal(
+            array.as_bytes(),
+            ArrayLiteralStyle { delimiter: b',', json },
+            &mut out,
+        )
+        .unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn items_follow_the_rules_of_columns() {
-        assert_eq!(made("[1, null ,true,-2.50]", false), "{1,NULL,true,-2.50}");
+        assert_eq!(literal_of("[1, null ,true,-2.50]", false), "{1,NULL,true,-2.50}");
         assert_eq!(
-            made(r#"["a,\"b\"", "NULL", "", "\\"]"#, false),
+            literal_of(r#"["a,\"b\"", "NULL", "", "\\"]"#, false),
             r#"{"a,\"b\"","NULL","","\\"}"#
         );
-        assert_eq!(made("[]", false), "{}");
-        assert_eq!(made(r#"["a"]"#, true), r#"{"\"a\""}"#);
-        assert_eq!(made(r#"[{"k":"a\nb"}]"#, true), r#"{"{\"k\":\"a\\nb\"}"}"#);
+        assert_eq!(literal_of("[]", false), "{}");
+        assert_eq!(literal_of(r#"["a"]"#, true), r#"{"\"a\""}"#);
+        assert_eq!(literal_of(r#"[{"k":"a\nb"}]"#, true), r#"{"{\"k\":\"a\\nb\"}"}"#);
     }
 
     #[test]
-    fn depth_of_the_first_item_gives_the_dimensions() {
-        assert_eq!(made("[[1,2],\n [3,4]]", false), "{{1,2},{3,4}}");
-        assert_eq!(made("[1,[2]]", true), r#"{1,"[2]"}"#);
-        assert_eq!(made("[[2],1]", false), "{{2},1}");
-        assert_eq!(made("[[],[]]", false), "{}");
-        assert_eq!(made("[[],[[]]]", false), "{{},{\"[]\"}}");
-        assert_eq!(made("[[[]]]", false), "{{{}}}");
+    fn the_depth_of_the_first_item_is_the_number_of_dimensions() {
+        assert_eq!(literal_of("[[1,2],\n [3,4]]", false), "{{1,2},{3,4}}");
+        assert_eq!(literal_of("[1,[2]]", true), r#"{1,"[2]"}"#);
+        assert_eq!(literal_of("[[2],1]", false), "{{2},1}");
+        assert_eq!(literal_of("[[],[]]", false), "{}");
+        assert_eq!(literal_of("[[],[[]]]", false), "{{},{\"[]\"}}");
+        assert_eq!(literal_of("[[[]]]", false), "{{{}}}");
     }
 
     #[test]
     fn the_null_character_is_refused() {
-        let shape = Shape { delimiter: b',', json: false };
-        assert_eq!(literal(br#"["\u0000"]"#, shape, &mut Vec::new()), Err(Unfit::Nul));
-        let shape = Shape { delimiter: b',', json: true };
-        assert_eq!(literal(br#"["\u0000"]"#, shape, &mut Vec::new()), Ok(()));
+        let style = ArrayLiteralStyle { delimiter: b',', json: false };
+        assert_eq!(
+            append_array_literal(br#"["\u0000"]"#, style, &mut Vec::new()),
+            Err(UnsupportedEscape::Nul)
+        );
+        let style = ArrayLiteralStyle { delimiter: b',', json: true };
+        assert_eq!(append_array_literal(br#"["\u0000"]"#, style, &mut Vec::new()), Ok(()));
     }
 }

@@ -1,12 +1,12 @@
-//! The grammar of JSON (RFC 8259), for whoever reads it value by value.
+//! The grammar of JSON (RFC 8259), for readers that go from value to value.
 //!
-//! A value stays the bytes that stand in the input until somebody needs what it means, so a number
-//! never passes through a float.
+//! A value stays the bytes of the input until a caller converts it, so a number never passes
+//! through a float. JSON rows and change events are read with it.
 
 mod array;
 mod parse;
 mod string;
 
-pub use array::{Shape, literal};
-pub use parse::{Scalar, Syntax, key_end, skip_space, string_end, value};
-pub use string::{Unfit, unescape};
+pub use array::{ArrayLiteralStyle, append_array_literal};
+pub use parse::{JsonKind, JsonSyntaxError, key_end, skip_space, string_end, value_end};
+pub use string::{UnsupportedEscape, unescape};

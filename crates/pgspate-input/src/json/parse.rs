@@ -1,27 +1,27 @@
-//! The grammar of RFC 8259 over byte slices: where a value ends and of what kind it is.
+//! Parses byte slices by RFC 8259: finds the end and the kind of a value.
 //!
-//! Nothing here allocates but the caller's stack of open brackets, recurses, or looks at what
-//! escapes mean. Slices are UTF-8 already; the caller has seen to it.
+//! The functions do not recurse, and allocate only the caller's stack of open brackets. They check
+//! escapes but do not convert them. The caller guarantees that slices are UTF-8.
 
-/// A place where the bytes stop being JSON.
+/// A syntax error in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Syntax {
-    /// Index of the first byte that cannot be.
+pub struct JsonSyntaxError {
+    /// The index of the first invalid byte.
     pub at: usize,
-    /// What was found or expected there.
+    /// The message: what was found or expected there.
     pub what: &'static str,
 }
 
-/// What kind of value a slice is.
+/// The kind of a JSON value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scalar {
+pub enum JsonKind {
     /// `null`
     Null,
     /// `true` or `false`
     Bool,
     /// A number.
     Number,
-    /// A string; true when it has escapes.
+    /// A string, and whether it has escapes.
     String(bool),
     /// An object.
     Object,
@@ -29,11 +29,11 @@ pub enum Scalar {
     Array,
 }
 
-fn fault<T>(at: usize, what: &'static str) -> Result<T, Syntax> {
-    Err(Syntax { at, what })
+fn syntax_error<T>(at: usize, what: &'static str) -> Result<T, JsonSyntaxError> {
+    Err(JsonSyntaxError { at, what })
 }
 
-/// The index of the first byte from `at` that is not white space.
+/// Returns the index of the first byte from `at` on that is not white space.
 #[inline]
 pub fn skip_space(data: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\n' | b'\r' | b'\t') = data.get(at) {
@@ -42,29 +42,40 @@ pub fn skip_space(data: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The end of the value at `at` (which is not white space) and its kind. `stack` is scratch.
+/// Returns the kind and the end of the value at `at`, which must not be white space. `stack` is
+/// scratch memory.
+///
+/// # Errors
+///
+/// When the bytes are not a JSON value.
 #[inline]
-pub fn value(data: &[u8], at: usize, stack: &mut Vec<u8>) -> Result<(Scalar, usize), Syntax> {
+pub fn value_end(
+    data: &[u8],
+    at: usize,
+    stack: &mut Vec<u8>,
+) -> Result<(JsonKind, usize), JsonSyntaxError> {
     match data.get(at) {
-        Some(b'"') => string_end(data, at).map(|(end, escaped)| (Scalar::String(escaped), end)),
-        Some(b'-' | b'0'..=b'9') => number_end(data, at).map(|end| (Scalar::Number, end)),
-        Some(b'{') => nested_end(data, at, stack).map(|end| (Scalar::Object, end)),
-        Some(b'[') => nested_end(data, at, stack).map(|end| (Scalar::Array, end)),
-        Some(b't') => word_end(data, at, b"true").map(|end| (Scalar::Bool, end)),
-        Some(b'f') => word_end(data, at, b"false").map(|end| (Scalar::Bool, end)),
-        Some(b'n') => word_end(data, at, b"null").map(|end| (Scalar::Null, end)),
-        Some(_) => fault(at, "expected a value"),
-        None => fault(data.len(), "expected a value, found the end of the input"),
+        Some(b'"') => string_end(data, at).map(|(end, escaped)| (JsonKind::String(escaped), end)),
+        Some(b'-' | b'0'..=b'9') => number_end(data, at).map(|end| (JsonKind::Number, end)),
+        Some(b'{') => nested_end(data, at, stack).map(|end| (JsonKind::Object, end)),
+        Some(b'[') => nested_end(data, at, stack).map(|end| (JsonKind::Array, end)),
+        Some(b't') => word_end(data, at, b"true").map(|end| (JsonKind::Bool, end)),
+        Some(b'f') => word_end(data, at, b"false").map(|end| (JsonKind::Bool, end)),
+        Some(b'n') => word_end(data, at, b"null").map(|end| (JsonKind::Null, end)),
+        Some(_) => syntax_error(at, "expected a value"),
+        None => syntax_error(data.len(), "expected a value, found the end of the input"),
     }
 }
 
+/// The lowest bit of each byte.
 const ONES: u64 = 0x0101_0101_0101_0101;
+/// The highest bit of each byte.
 const HIGHS: u64 = ONES << 7;
 
-/// The high bit of each byte of `word` that a string cannot pass over: `"`, `\`, control bytes.
-/// Bits above the lowest one set may be false alarms.
+/// Sets the high bit of each byte of `word` that needs a check within a string: `"`, `\` and
+/// control bytes. Only the lowest set bit is certain; higher ones may be wrong.
 #[inline]
-fn stops(word: u64) -> u64 {
+fn string_stop_bits(word: u64) -> u64 {
     let control = word.wrapping_sub(ONES * 0x20) & !word;
     let quote = word ^ (ONES * b'"' as u64);
     let slash = word ^ (ONES * b'\\' as u64);
@@ -73,14 +84,15 @@ fn stops(word: u64) -> u64 {
     (control | quote | slash) & HIGHS
 }
 
-/// The index after the closing quote of the string that opens at `at`, and whether it has escapes.
+/// Returns the index after the closing quote of the string that opens at `at`, and whether the
+/// string has escapes.
 #[inline]
-pub fn string_end(data: &[u8], at: usize) -> Result<(usize, bool), Syntax> {
+pub fn string_end(data: &[u8], at: usize) -> Result<(usize, bool), JsonSyntaxError> {
     let mut at = at + 1;
     let mut escaped = false;
     loop {
         while let Some(word) = data.get(at..at + 8) {
-            let stop = stops(u64::from_le_bytes(word.try_into().expect("eight bytes")));
+            let stop = string_stop_bits(u64::from_le_bytes(word.try_into().expect("eight bytes")));
             if stop == 0 {
                 at += 8;
             } else {
@@ -94,48 +106,52 @@ pub fn string_end(data: &[u8], at: usize) -> Result<(usize, bool), Syntax> {
                 escaped = true;
                 at = escape_end(data, at)?;
             }
-            Some(0..0x20) => return fault(at, "control character in a string"),
+            Some(0..0x20) => return syntax_error(at, "control character in a string"),
             Some(_) => at += 1,
-            None => return fault(data.len(), "the input ends inside a string"),
+            None => return syntax_error(data.len(), "the input ends inside a string"),
         }
     }
 }
 
-fn escape_end(data: &[u8], at: usize) -> Result<usize, Syntax> {
+/// Returns the index after the escape that begins at `at`.
+fn escape_end(data: &[u8], at: usize) -> Result<usize, JsonSyntaxError> {
     match data.get(at + 1) {
         Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
         Some(b'u') => {
             for i in at + 2..at + 6 {
                 match data.get(i) {
                     Some(b) if b.is_ascii_hexdigit() => {}
-                    Some(_) => return fault(i, "expected four hexadecimal digits after \\u"),
-                    None => return fault(data.len(), "the input ends inside a string"),
+                    Some(_) => {
+                        return syntax_error(i, "expected four hexadecimal digits after \\u");
+                    }
+                    None => return syntax_error(data.len(), "the input ends inside a string"),
                 }
             }
             Ok(at + 6)
         }
-        Some(_) => fault(at + 1, "unknown escape in a string"),
-        None => fault(data.len(), "the input ends inside a string"),
+        Some(_) => syntax_error(at + 1, "unknown escape in a string"),
+        None => syntax_error(data.len(), "the input ends inside a string"),
     }
 }
 
-fn digits_end(data: &[u8], mut at: usize) -> Result<usize, Syntax> {
+/// Returns the index after the digits that begin at `at`.
+fn digits_end(data: &[u8], mut at: usize) -> Result<usize, JsonSyntaxError> {
     let start = at;
     while data.get(at).is_some_and(u8::is_ascii_digit) {
         at += 1;
     }
-    if at == start { fault(at, "expected a digit") } else { Ok(at) }
+    if at == start { syntax_error(at, "expected a digit") } else { Ok(at) }
 }
 
 #[inline]
-fn number_end(data: &[u8], mut at: usize) -> Result<usize, Syntax> {
+fn number_end(data: &[u8], mut at: usize) -> Result<usize, JsonSyntaxError> {
     if data[at] == b'-' {
         at += 1;
     }
     if data.get(at) == Some(&b'0') {
         at += 1;
         if data.get(at).is_some_and(u8::is_ascii_digit) {
-            return fault(at, "a number begins with a zero");
+            return syntax_error(at, "a number begins with a zero");
         }
     } else {
         at = digits_end(data, at)?;
@@ -153,13 +169,17 @@ fn number_end(data: &[u8], mut at: usize) -> Result<usize, Syntax> {
     Ok(at)
 }
 
-fn word_end(data: &[u8], at: usize, word: &[u8]) -> Result<usize, Syntax> {
-    if data[at..].starts_with(word) { Ok(at + word.len()) } else { fault(at, "expected a value") }
+fn word_end(data: &[u8], at: usize, word: &[u8]) -> Result<usize, JsonSyntaxError> {
+    if data[at..].starts_with(word) {
+        Ok(at + word.len())
+    } else {
+        syntax_error(at, "expected a value")
+    }
 }
 
-/// What may stand next inside a bracket.
+/// What may follow within a bracket.
 #[derive(Clone, Copy, PartialEq)]
-enum Next {
+enum NextInBracket {
     /// An item, or the end of an empty bracket.
     First,
     /// An item, after a comma.
@@ -168,11 +188,12 @@ enum Next {
     After,
 }
 
-fn nested_end(data: &[u8], at: usize, stack: &mut Vec<u8>) -> Result<usize, Syntax> {
+/// Returns the index after the object or array that opens at `at`.
+fn nested_end(data: &[u8], at: usize, stack: &mut Vec<u8>) -> Result<usize, JsonSyntaxError> {
     stack.clear();
     stack.push(data[at]);
     let mut at = at + 1;
-    let mut next = Next::First;
+    let mut next = NextInBracket::First;
     while let Some(&open) = stack.last() {
         at = skip_space(data, at);
         let Some(&byte) = data.get(at) else {
@@ -180,23 +201,23 @@ fn nested_end(data: &[u8], at: usize, stack: &mut Vec<u8>) -> Result<usize, Synt
                 b'{' => "the input ends inside an object",
                 _ => "the input ends inside an array",
             };
-            return fault(data.len(), what);
+            return syntax_error(data.len(), what);
         };
         // `{` + 2 is `}`, `[` + 2 is `]`.
-        if byte == open + 2 && next != Next::Item {
+        if byte == open + 2 && next != NextInBracket::Item {
             stack.pop();
             at += 1;
-            next = Next::After;
-        } else if next == Next::After {
+            next = NextInBracket::After;
+        } else if next == NextInBracket::After {
             if byte != b',' {
                 let what = match open {
                     b'{' => "expected a comma or the end of the object",
                     _ => "expected a comma or the end of the array",
                 };
-                return fault(at, what);
+                return syntax_error(at, what);
             }
             at += 1;
-            next = Next::Item;
+            next = NextInBracket::Item;
         } else {
             if open == b'{' {
                 at = key_end(data, at)?.1;
@@ -204,31 +225,32 @@ fn nested_end(data: &[u8], at: usize, stack: &mut Vec<u8>) -> Result<usize, Synt
             if let Some(&inner @ (b'{' | b'[')) = data.get(at) {
                 stack.push(inner);
                 at += 1;
-                next = Next::First;
+                next = NextInBracket::First;
             } else {
-                // A scalar: it does not touch the stack.
-                at = value(data, at, &mut Vec::new())?.1;
-                next = Next::After;
+                // A string, number, boolean or null does not use the stack.
+                at = value_end(data, at, &mut Vec::new())?.1;
+                next = NextInBracket::After;
             }
         }
     }
     Ok(at)
 }
 
-/// A key and its colon: where its string ends, where the value begins, whether it has escapes.
+/// Parses a key and its colon. Returns the end of the key's string, the start of the value, and
+/// whether the key has escapes.
 #[inline]
-pub fn key_end(data: &[u8], at: usize) -> Result<(usize, usize, bool), Syntax> {
+pub fn key_end(data: &[u8], at: usize) -> Result<(usize, usize, bool), JsonSyntaxError> {
     match data.get(at) {
         Some(b'"') => {}
-        Some(_) => return fault(at, "expected a key in double quotes"),
-        None => return fault(data.len(), "the input ends inside an object"),
+        Some(_) => return syntax_error(at, "expected a key in double quotes"),
+        None => return syntax_error(data.len(), "the input ends inside an object"),
     }
     let (end, escaped) = string_end(data, at)?;
     let colon = skip_space(data, end);
     match data.get(colon) {
         Some(b':') => Ok((end, skip_space(data, colon + 1), escaped)),
-        Some(_) => fault(colon, "expected a colon after the key"),
-        None => fault(data.len(), "the input ends inside an object"),
+        Some(_) => syntax_error(colon, "expected a colon after the key"),
+        None => syntax_error(data.len(), "the input ends inside an object"),
     }
 }
 
@@ -238,14 +260,14 @@ mod tests {
 
     fn accepts(text: &[u8]) -> bool {
         let start = skip_space(text, 0);
-        match value(text, start, &mut Vec::new()) {
+        match value_end(text, start, &mut Vec::new()) {
             Ok((_, end)) => skip_space(text, end) == text.len(),
             Err(_) => false,
         }
     }
 
     #[test]
-    fn takes_what_the_grammar_allows() {
+    fn valid_json_is_accepted() {
         for text in [
             "{}",
             "[]",
@@ -267,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_everything_else() {
+    fn invalid_json_is_refused() {
         for text in [
             "",
             "{",
@@ -307,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_costs_heap_not_stack() {
+    fn deep_nesting_does_not_overflow_the_stack() {
         let deep = [vec![b'['; 200_000], vec![b']'; 200_000]].concat();
         assert!(accepts(&deep));
         assert!(!accepts(&deep[..399_999]));
@@ -315,8 +337,8 @@ mod tests {
 
     #[test]
     fn says_where_and_what() {
-        let error = value(b"{\"a\":1;", 0, &mut Vec::new()).unwrap_err();
+        let error = value_end(b"{\"a\":1;", 0, &mut Vec::new()).unwrap_err();
         let what = "expected a comma or the end of the object";
-        assert_eq!(error, Syntax { at: 6, what });
+        assert_eq!(error, JsonSyntaxError { at: 6, what });
     }
 }

@@ -1,8 +1,7 @@
-//! Reading an object ahead: ranges fetched in parallel, yielded in order.
+//! Reads an object ahead: fetches ranges in parallel and returns their bytes in order.
 //!
-//! At most `in_flight` ranges are fetched or waiting to be taken. Async code stays in here: the
-//! reading side blocks on an ordinary channel, so it works on any thread. Every byte of the
-//! object is yielded or there is an error.
+//! At most `in_flight` ranges are being fetched or waiting for the reader. The reader blocks on a
+//! plain channel, so it works on any thread. It gets every byte of the object, or an error.
 
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
@@ -13,107 +12,124 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::fault;
-use super::remote::{Remote, unframed};
+use super::remote::{RemoteObject, unframed_body};
+use super::source_error;
 use crate::{Error, Result};
 
-/// How many pieces of a streamed body may wait; the client hands them out in well under 1 MiB.
+/// How many pieces of a streamed body may wait. The HTTP client returns pieces well below 1 MiB.
 const PIECES_MAX: usize = 64;
 
-/// How far ahead to read.
+/// How far ahead an object is read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
-    /// Bytes of one range.
+pub(super) struct FetchLimits {
+    /// The bytes of one range.
     pub(super) range_bytes: u64,
-    /// Ranges fetched at the same time or waiting.
+    /// The number of ranges that are being fetched or waiting for the reader.
     pub(super) in_flight: usize,
 }
 
-enum Piece {
-    /// A range being fetched.
-    Later(Receiver<Result<Bytes>>),
+enum FetchedPiece {
+    /// A range that is being fetched.
+    Pending(Receiver<Result<Bytes>>),
     /// The next bytes of a streamed body.
-    Now(Result<Bytes>),
-    /// There is no more, and whether the server has said so.
+    Ready(Result<Bytes>),
+    /// The end of the data. `is_proven`: the server announced the end.
     End { is_proven: bool },
 }
 
-/// The stored bytes of a remote object, from the first to the last.
-pub(super) struct Fetch {
-    pieces: Receiver<Piece>,
-    room: Arc<Semaphore>,
+/// A reader of the stored bytes of a remote object, from the first byte to the last.
+pub(super) struct ObjectFetcher {
+    pieces: Receiver<FetchedPiece>,
+    free_slots: Arc<Semaphore>,
     current: Bytes,
-    remote: Arc<Remote>,
+    remote: Arc<RemoteObject>,
     task: AbortHandle,
     done: bool,
     is_unproven: bool,
 }
 
-impl Fetch {
+impl ObjectFetcher {
     /// Starts reading `remote` on `runtime`.
-    pub(super) fn start(runtime: &Handle, remote: Arc<Remote>, pace: Pace) -> Fetch {
-        let (tx, pieces) = channel();
+    pub(super) fn start(
+        runtime: &Handle,
+        remote: Arc<RemoteObject>,
+        limits: FetchLimits,
+    ) -> ObjectFetcher {
+        let (sender, pieces) = channel();
         let ranged = remote.ranged_size();
-        let permits = if ranged.is_some() { pace.in_flight.max(1) } else { PIECES_MAX };
-        let room = Arc::new(Semaphore::new(permits));
+        let permits = if ranged.is_some() { limits.in_flight.max(1) } else { PIECES_MAX };
+        let free_slots = Arc::new(Semaphore::new(permits));
         let task = match ranged {
-            Some(size) => runtime.spawn(ranges(
+            Some(size) => runtime.spawn(fetch_ranges(
                 Arc::clone(&remote),
                 size,
-                pace.range_bytes.max(1),
-                Arc::clone(&room),
-                tx,
+                limits.range_bytes.max(1),
+                Arc::clone(&free_slots),
+                sender,
             )),
-            None => runtime.spawn(stream(Arc::clone(&remote), Arc::clone(&room), tx)),
+            None => {
+                runtime.spawn(fetch_stream(Arc::clone(&remote), Arc::clone(&free_slots), sender))
+            }
         };
         let task = task.abort_handle();
-        Fetch { pieces, room, current: Bytes::new(), remote, task, done: false, is_unproven: false }
+        ObjectFetcher {
+            pieces,
+            free_slots,
+            current: Bytes::new(),
+            remote,
+            task,
+            done: false,
+            is_unproven: false,
+        }
     }
 
-    /// Aborting it ends this reader with an error.
+    /// Returns a handle of the fetching task. Aborting the task ends this reader with an error.
     pub(super) fn abort_handle(&self) -> AbortHandle {
         self.task.clone()
     }
 
-    /// The bytes that are next, empty at the end. [`Fetch::take`] them.
+    /// Returns the next bytes, or none at the end. Call [`ObjectFetcher::mark_used`] afterwards.
     pub(super) fn fill(&mut self) -> Result<&[u8]> {
         while self.current.is_empty() && !self.done {
-            let piece = self.pieces.recv().map_err(|_| self.stopped())?;
+            let piece = self.pieces.recv().map_err(|_| self.stopped_error())?;
             self.current = match piece {
-                Piece::Later(bytes) => bytes.recv().map_err(|_| self.stopped())??,
-                Piece::Now(bytes) => bytes?,
-                Piece::End { is_proven } => {
+                FetchedPiece::Pending(bytes) => {
+                    bytes.recv().map_err(|_| self.stopped_error())??
+                }
+                FetchedPiece::Ready(bytes) => bytes?,
+                FetchedPiece::End { is_proven } => {
                     self.done = true;
                     self.is_unproven = !is_proven;
                     Bytes::new()
                 }
             };
-            self.room.add_permits(1);
+            self.free_slots.add_permits(1);
         }
         Ok(&self.current)
     }
 
-    /// Refuses an end that may be anywhere, for data that do not tell their own end.
+    /// Refuses an unannounced end. Data without compression does not show whether it is complete.
     ///
     /// # Errors
     /// When the server does not say where the body ends.
     pub(super) fn check_end(&self) -> Result<()> {
-        match self.is_unproven || self.remote.may_end_anywhere() {
-            true => Err(unframed(self.remote.name())),
+        match self.is_unproven || self.remote.refuses_unframed_body() {
+            true => Err(unframed_body(self.remote.name())),
             false => Ok(()),
         }
     }
 
-    /// Marks `count` of the bytes that [`Fetch::fill`] gave as used.
-    pub(super) fn take(&mut self, count: usize) {
+    /// Marks `count` of the bytes that [`ObjectFetcher::fill`] returned as used.
+    pub(super) fn mark_used(&mut self, count: usize) {
         self.current.advance(count.min(self.current.len()));
     }
 
-    /// The first `len` bytes or more, fewer only if there are no more; they stay to be read.
+    /// Returns at least the next `len` bytes without marking them as used. Returns fewer only at
+    /// the end.
     pub(super) fn peek(&mut self, len: usize) -> Result<&[u8]> {
         self.fill()?;
         if self.current.len() < len {
-            // A streamed body may come in crumbs.
+            // A streamed body may arrive in pieces smaller than `len`.
             let mut head = std::mem::take(&mut self.current).to_vec();
             while head.len() < len && !self.done {
                 head.extend_from_slice(self.fill()?);
@@ -124,51 +140,51 @@ impl Fetch {
         Ok(&self.current)
     }
 
-    fn stopped(&self) -> Error {
+    fn stopped_error(&self) -> Error {
         let name = self.remote.name();
-        fault(name, format!("reading \"{name}\" was stopped"))
+        source_error(name, format!("reading \"{name}\" was stopped"))
     }
 }
 
-impl Drop for Fetch {
+impl Drop for ObjectFetcher {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Read for Fetch {
+impl Read for ObjectFetcher {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let bytes = self.fill_buf()?;
         let count = bytes.len().min(out.len());
         out[..count].copy_from_slice(&bytes[..count]);
-        self.take(count);
+        self.mark_used(count);
         Ok(count)
     }
 }
 
-impl BufRead for Fetch {
+impl BufRead for ObjectFetcher {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.fill().map_err(io::Error::other)
     }
 
     fn consume(&mut self, count: usize) {
-        self.take(count);
+        self.mark_used(count);
     }
 }
 
-/// Each range is a task of its own: it then runs to its end whether or not the reader is slow,
-/// where a request that nobody polls would be taken for a stalled one.
-async fn ranges(
-    remote: Arc<Remote>,
+/// Fetches all ranges, each in a task of its own. A task keeps running while the reader is slow.
+/// Without a task the request would not be polled, and would count as stalled.
+async fn fetch_ranges(
+    remote: Arc<RemoteObject>,
     size: u64,
     range_bytes: u64,
-    room: Arc<Semaphore>,
-    tx: Sender<Piece>,
+    free_slots: Arc<Semaphore>,
+    sender: Sender<FetchedPiece>,
 ) {
     let mut tasks = JoinSet::new();
     let mut start = 0;
     while start < size {
-        let Ok(permit) = room.acquire().await else { return };
+        let Ok(permit) = free_slots.acquire().await else { return };
         permit.forget();
         while tasks.try_join_next().is_some() {}
         let end = size.min(start + range_bytes);
@@ -177,33 +193,38 @@ async fn ranges(
         tasks.spawn(async move {
             let _ = done.send(remote.range(start..end).await);
         });
-        if tx.send(Piece::Later(later)).is_err() {
+        if sender.send(FetchedPiece::Pending(later)).is_err() {
             return;
         }
         start = end;
     }
-    let _ = tx.send(Piece::End { is_proven: true });
+    let _ = sender.send(FetchedPiece::End { is_proven: true });
     while tasks.join_next().await.is_some() {}
 }
 
-async fn stream(remote: Arc<Remote>, room: Arc<Semaphore>, tx: Sender<Piece>) {
+/// Fetches the body of one request, piece by piece.
+async fn fetch_stream(
+    remote: Arc<RemoteObject>,
+    free_slots: Arc<Semaphore>,
+    sender: Sender<FetchedPiece>,
+) {
     let mut body = match remote.stream().await {
         Ok(body) => body,
         Err(error) => {
-            let _ = tx.send(Piece::Now(Err(error)));
+            let _ = sender.send(FetchedPiece::Ready(Err(error)));
             return;
         }
     };
     loop {
-        let Ok(permit) = room.acquire().await else { return };
+        let Ok(permit) = free_slots.acquire().await else { return };
         permit.forget();
         let piece = match body.next().await {
-            Ok(Some(bytes)) => Piece::Now(Ok(bytes)),
-            Ok(None) => Piece::End { is_proven: body.is_framed },
-            Err(error) => Piece::Now(Err(error)),
+            Ok(Some(bytes)) => FetchedPiece::Ready(Ok(bytes)),
+            Ok(None) => FetchedPiece::End { is_proven: body.is_framed },
+            Err(error) => FetchedPiece::Ready(Err(error)),
         };
-        let last = !matches!(piece, Piece::Now(Ok(_)));
-        if tx.send(piece).is_err() || last {
+        let last = !matches!(piece, FetchedPiece::Ready(Ok(_)));
+        if sender.send(piece).is_err() || last {
             return;
         }
     }

@@ -1,9 +1,9 @@
-//! Files behind `http://` and `https://` URLs.
+//! Objects on web servers, named by `http://` and `https://` URLs.
 //!
-//! The first answer says whether the server knows ranges. If it does, a range that fails is asked
-//! for again until `retry` has passed; if not, the body is read once from its start, and a
-//! connection that is lost is an error. Ranges are put together only where a strong entity tag
-//! says that they are of one version.
+//! The first response shows whether the server supports range requests. If so, a failed range is
+//! requested again until `retry` has passed. If not, the body is read once from its start, and a
+//! lost connection is an error. Ranges are joined only if a strong entity tag proves that they
+//! belong to one version.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,27 +18,28 @@ use reqwest::header::{
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, Version};
 
-use super::headers::Headers;
-use super::remote::{changed, same_tag, short};
-use super::{Options, fault, name, root_cause};
+use super::headers::RequestHeaders;
+use super::remote::{object_changed, same_tag, wrong_length};
+use super::{SourceOptions, name, root_cause, source_error};
 use crate::{Error, ErrorKind, Result, Secret};
 
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The key that says whether the end of a connection may be the end of the data.
+/// The option that allows or refuses a body that ends with the connection.
 pub(super) const UNFRAMED_OPTION: &str = "unframed";
 
-/// Redirects that one request follows.
+/// The number of redirects that one request follows.
 const REDIRECTS_MAX: usize = 10;
 
-/// A client for all URLs of one command. It follows no redirect by itself: what may go with a
-/// request depends on the server. It never says where it comes from, as that URL may be signed.
+/// Returns a client for all URLs of one command. The client does not follow redirects: pgspate
+/// decides which headers the next server gets. It sends no `Referer`, because that URL may be
+/// signed.
 ///
 /// # Errors
 /// When TLS cannot be set up.
-pub(super) fn client(options: &Options) -> Result<Client> {
+pub(super) fn client(options: &SourceOptions) -> Result<Client> {
     super::install_crypto();
     Client::builder()
         .user_agent(concat!("pgspate/", env!("CARGO_PKG_VERSION")))
@@ -53,78 +54,82 @@ pub(super) fn client(options: &Options) -> Result<Client> {
         })
 }
 
-/// A URL, and what goes with requests to its server and to no other.
-pub(super) struct Target {
-    /// With user and password, where it has them.
+/// A URL, with the credentials and headers for its server only.
+pub(super) struct HttpTarget {
+    /// The URL, including user and password.
     url: Url,
     headers: HeaderMap,
 }
 
-impl Target {
-    pub(super) fn new(url: Url, headers: &Headers) -> Target {
+impl HttpTarget {
+    pub(super) fn new(url: Url, headers: &RequestHeaders) -> HttpTarget {
         let headers = headers.for_server(&url);
-        Target { url, headers }
+        HttpTarget { url, headers }
     }
 
-    /// A request of `url`, to which this one may have led.
+    /// Returns a request for `url`, which is the target or a redirect from it.
     fn request(&self, client: &Client, mut url: Url) -> RequestBuilder {
         if url.origin() != self.url.origin() {
             return client.get(url);
         }
-        // Neither fails for a URL with a host.
+        // Neither call fails for a URL with a host.
         let _ = url.set_username(self.url.username());
         let _ = url.set_password(self.url.password());
         client.get(url).headers(self.headers.clone())
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for HttpTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
 }
 
-/// Memory taken for a range before any of it has arrived. Most ranges are smaller.
+/// The most memory that is reserved for a range before its bytes arrive. Most ranges are smaller.
 const RESERVED_BYTES_MAX: u64 = 16 << 20;
 
-/// What is behind a URL, as it was when it was resolved.
+/// An object on a web server, with its properties at the time it was resolved.
 #[derive(Debug)]
 pub(super) struct HttpObject {
     client: Client,
-    target: Target,
+    target: HttpTarget,
     pub(super) name: Arc<str>,
     pub(super) size: Option<u64>,
     pub(super) has_ranges: bool,
     pub(super) etag: Option<String>,
     pub(super) modified: Option<String>,
-    /// The body has neither a length nor chunks: it ends where the connection does.
+    /// Whether the body has neither a length nor chunks: the end of the connection ends the body.
     pub(super) is_unframed: bool,
     pub(super) allows_unframed: bool,
     stall: Duration,
     retry: Duration,
 }
 
-/// Why one attempt did not work, and whether another may.
-struct Attempt {
+/// The error of one attempt, and whether another attempt may succeed.
+struct FailedAttempt {
     error: Error,
-    again: bool,
+    is_retryable: bool,
 }
 
-/// Pauses between attempts, longer each time, until the time for them is up.
-struct Patience {
+/// Growing pauses between attempts, until the time limit for retries.
+struct RetryBackoff {
     start: Instant,
     pause: Duration,
     limit: Duration,
 }
 
-impl Patience {
-    fn new(limit: Duration) -> Patience {
-        Patience { start: Instant::now(), pause: PAUSE_FIRST, limit }
+impl RetryBackoff {
+    fn new(limit: Duration) -> RetryBackoff {
+        RetryBackoff { start: Instant::now(), pause: PAUSE_FIRST, limit }
     }
 
-    /// Waits before the next attempt, or gives the error of the last one.
-    async fn after(&mut self, failed: Attempt) -> Result<()> {
-        if !failed.again || self.start.elapsed() + self.pause >= self.limit {
+    /// Waits before the next attempt.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the last attempt if it is not retryable or the time is up.
+    async fn wait_after(&mut self, failed: FailedAttempt) -> Result<()> {
+        if !failed.is_retryable || self.start.elapsed() + self.pause >= self.limit {
             return Err(failed.error);
         }
         tokio::time::sleep(self.pause).await;
@@ -134,20 +139,21 @@ impl Patience {
 }
 
 impl HttpObject {
-    /// What its name does not show of it.
-    pub(super) fn hidden(&self) -> Option<Secret> {
-        name::hidden(&self.target.url)
+    /// Returns the full URL if the name omits a part of it.
+    pub(super) fn identifying_url(&self) -> Option<Secret> {
+        name::identifying_url(&self.target.url)
     }
 
-    /// Asks the server for the first byte to learn what is there.
+    /// Requests the first byte, to learn the object's size and version and whether the server
+    /// supports ranges.
     ///
     /// # Errors
-    /// When the server cannot be reached or refuses.
+    /// When the server cannot be reached or refuses the request.
     pub(super) async fn probe(
         client: Client,
-        target: Target,
+        target: HttpTarget,
         name: Arc<str>,
-        options: &Options,
+        options: &SourceOptions,
     ) -> Result<HttpObject> {
         let mut object = HttpObject {
             client,
@@ -158,158 +164,182 @@ impl HttpObject {
             etag: None,
             modified: None,
             is_unframed: false,
-            allows_unframed: allows_unframed(options)?,
+            allows_unframed: unframed_is_allowed(options)?,
             stall: options.stall,
             retry: options.retry,
         };
-        let answer = object.request(Some(0..1)).await?;
-        let headers = answer.headers();
-        object.etag = text(headers, ETAG);
-        object.modified = text(headers, LAST_MODIFIED);
+        let response = object.request_with_retries(Some(0..1)).await?;
+        let headers = response.headers();
+        object.etag = header_text(headers, ETAG);
+        object.modified = header_text(headers, LAST_MODIFIED);
         let total = content_range(headers).and_then(|(_, total)| total);
-        match answer.status() {
+        match response.status() {
             StatusCode::PARTIAL_CONTENT => (object.size, object.has_ranges) = (total, true),
             StatusCode::RANGE_NOT_SATISFIABLE if total == Some(0) => object.size = total,
-            StatusCode::RANGE_NOT_SATISFIABLE => return Err(object.refused(answer.status())),
+            StatusCode::RANGE_NOT_SATISFIABLE => return Err(object.status_error(response.status())),
             _ => {
-                object.size = text(headers, CONTENT_LENGTH).and_then(|len| len.parse().ok());
-                object.is_unframed = !is_framed(&answer);
+                object.size = header_text(headers, CONTENT_LENGTH).and_then(|len| len.parse().ok());
+                object.is_unframed = !is_framed(&response);
             }
         }
         Ok(object)
     }
 
-    /// Exactly the bytes of `range`.
+    /// Fetches exactly the bytes of `range`, with retries.
     pub(super) async fn range(&self, range: Range<u64>) -> Result<Bytes> {
-        let mut patience = Patience::new(self.retry);
+        let mut backoff = RetryBackoff::new(self.retry);
         loop {
             match self.range_once(range.clone()).await {
                 Ok(bytes) => return Ok(bytes),
-                Err(failed) => patience.after(failed).await?,
+                Err(failed) => backoff.wait_after(failed).await?,
             }
         }
     }
 
-    async fn range_once(&self, range: Range<u64>) -> Result<Bytes, Attempt> {
-        let answer = self.send(Some(range.clone())).await?;
-        let same = content_range(answer.headers()) == Some((Some(range.clone()), self.size));
-        if answer.status() != StatusCode::PARTIAL_CONTENT || !same || !self.is_same(&answer) {
-            return Err(Attempt { error: changed(&self.name), again: false });
+    async fn range_once(&self, range: Range<u64>) -> Result<Bytes, FailedAttempt> {
+        let response = self.send_following_redirects(Some(range.clone())).await?;
+        let same = content_range(response.headers()) == Some((Some(range.clone()), self.size));
+        if response.status() != StatusCode::PARTIAL_CONTENT
+            || !same
+            || !self.is_same_version(&response)
+        {
+            return Err(FailedAttempt { error: object_changed(&self.name), is_retryable: false });
         }
         let expected = range.end - range.start;
-        // More is had as it arrives: how much there is is the server's word alone.
+        // The buffer grows as bytes arrive, because the server alone states the size.
         let mut bytes = BytesMut::with_capacity(expected.min(RESERVED_BYTES_MAX) as usize);
-        let mut body = self.body(answer);
-        while let Some(piece) = body.next().await.map_err(|error| Attempt { error, again: true })? {
+        let mut body = self.body(response);
+        while let Some(piece) =
+            body.next().await.map_err(|error| FailedAttempt { error, is_retryable: true })?
+        {
             bytes.extend_from_slice(&piece);
             if bytes.len() as u64 > expected {
                 break;
             }
         }
         if bytes.len() as u64 != expected {
-            let error = short(&self.name, bytes.len() as u64, expected);
-            return Err(Attempt { error, again: true });
+            let error = wrong_length(&self.name, bytes.len() as u64, expected);
+            return Err(FailedAttempt { error, is_retryable: true });
         }
         Ok(bytes.freeze())
     }
 
-    /// The whole body; the request is tried again, the body is not.
-    pub(super) async fn stream(&self) -> Result<Body> {
+    /// Requests the whole body. The request is retried, reading the body is not.
+    pub(super) async fn stream(&self) -> Result<HttpBody> {
         if self.size == Some(0) {
-            return Ok(self.empty());
+            return Ok(self.empty_body());
         }
-        let answer = self.request(None).await?;
+        let response = self.request_with_retries(None).await?;
         let len: Option<u64> =
-            text(answer.headers(), CONTENT_LENGTH).and_then(|len| len.parse().ok());
-        if !self.is_same(&answer) || self.size.zip(len).is_some_and(|(was, is)| was != is) {
-            return Err(changed(&self.name));
+            header_text(response.headers(), CONTENT_LENGTH).and_then(|len| len.parse().ok());
+        if !self.is_same_version(&response) || self.size.zip(len).is_some_and(|(was, is)| was != is)
+        {
+            return Err(object_changed(&self.name));
         }
-        let is_framed = self.allows_unframed || self.size.is_some() || is_framed(&answer);
-        Ok(Body { is_framed, size: self.size, ..self.body(answer) })
+        let is_framed = self.allows_unframed || self.size.is_some() || is_framed(&response);
+        Ok(HttpBody { is_framed, size: self.size, ..self.body(response) })
     }
 
-    /// One request. Answers other than success, and 416 for the probe's sake, are errors.
-    async fn send(&self, range: Option<Range<u64>>) -> Result<Response, Attempt> {
+    /// Sends one request and follows redirects. Status codes other than success are errors. Status
+    /// 416 is not, because the probe needs it.
+    async fn send_following_redirects(
+        &self,
+        range: Option<Range<u64>>,
+    ) -> Result<Response, FailedAttempt> {
         let mut url = self.target.url.clone();
         for _ in 0..=REDIRECTS_MAX {
-            let answer = self.ask(&url, range.clone()).await?;
-            match self.redirect(&url, &answer)? {
+            let response = self.send_once(&url, range.clone()).await?;
+            match self.redirect_target(&url, &response)? {
                 Some(next) => url = next,
-                None => return self.accept(answer),
+                None => return self.check_status(response),
             }
         }
-        let message = format!("the server of \"{}\" redirects in a circle", self.name);
-        Err(Attempt { error: fault(&self.name, message), again: false })
+        let message =
+            format!("the server of \"{}\" sent more than {REDIRECTS_MAX} redirects", self.name);
+        Err(FailedAttempt { error: source_error(&self.name, message), is_retryable: false })
     }
 
-    async fn ask(&self, url: &Url, range: Option<Range<u64>>) -> Result<Response, Attempt> {
+    /// Sends one request and returns the response, whatever its status is.
+    async fn send_once(
+        &self,
+        url: &Url,
+        range: Option<Range<u64>>,
+    ) -> Result<Response, FailedAttempt> {
         let mut request = self.target.request(&self.client, url.clone());
         if let Some(range) = range {
             request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         }
         let lost = |why: String| {
-            let error = fault(&self.name, format!("could not fetch \"{}\"", self.name));
-            Attempt { error: error.because(why), again: true }
+            let error = source_error(&self.name, format!("could not fetch \"{}\"", self.name));
+            FailedAttempt { error: error.because(why), is_retryable: true }
         };
         match tokio::time::timeout(self.stall, request.send()).await {
-            Err(_) => Err(lost(self.silence())),
+            Err(_) => Err(lost(self.silence_message())),
             Ok(Err(error)) => Err(lost(root_cause(&error.without_url()))),
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok(response)) => Ok(response),
         }
     }
 
-    /// Where an answer says that the body is.
-    fn redirect(&self, url: &Url, answer: &Response) -> Result<Option<Url>, Attempt> {
+    /// Returns the URL that a response redirects to, if it does.
+    fn redirect_target(
+        &self,
+        url: &Url,
+        response: &Response,
+    ) -> Result<Option<Url>, FailedAttempt> {
         const MOVED: [u16; 5] = [301, 302, 303, 307, 308];
-        if !MOVED.contains(&answer.status().as_u16()) {
+        if !MOVED.contains(&response.status().as_u16()) {
             return Ok(None);
         }
-        let place = answer.headers().get(LOCATION).and_then(|place| place.to_str().ok());
+        let place = response.headers().get(LOCATION).and_then(|place| place.to_str().ok());
         let next = place.and_then(|place| url.join(place).ok());
         match next.filter(|next| matches!(next.scheme(), "http" | "https")) {
             Some(next) => Ok(Some(next)),
             None => {
-                let message = format!("the server of \"{}\" redirects to no web server", self.name);
-                Err(Attempt { error: fault(&self.name, message), again: false })
+                let message =
+                    format!("the server of \"{}\" redirects to an invalid URL", self.name);
+                Err(FailedAttempt { error: source_error(&self.name, message), is_retryable: false })
             }
         }
     }
 
-    fn accept(&self, answer: Response) -> Result<Response, Attempt> {
-        let status = answer.status();
+    /// Turns a status other than success and 416 into an error.
+    fn check_status(&self, response: Response) -> Result<Response, FailedAttempt> {
+        let status = response.status();
         if status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE {
-            return Ok(answer);
+            return Ok(response);
         }
-        let again = status.is_server_error()
+        let is_retryable = status.is_server_error()
             || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-        Err(Attempt { error: self.refused(status), again })
+        Err(FailedAttempt { error: self.status_error(status), is_retryable })
     }
 
-    /// The answer to one request, asked for again while that may help.
-    async fn request(&self, range: Option<Range<u64>>) -> Result<Response> {
-        let mut patience = Patience::new(self.retry);
+    /// The response to one request, asked for is_retryable while that may help.
+    async fn request_with_retries(&self, range: Option<Range<u64>>) -> Result<Response> {
+        let mut backoff = RetryBackoff::new(self.retry);
         loop {
-            match self.send(range.clone()).await {
-                Ok(answer) => return Ok(answer),
-                Err(failed) => patience.after(failed).await?,
+            match self.send_following_redirects(range.clone()).await {
+                Ok(response) => return Ok(response),
+                Err(failed) => backoff.wait_after(failed).await?,
             }
         }
     }
 
-    fn is_same(&self, answer: &Response) -> bool {
-        let headers = answer.headers();
-        let modified = text(headers, LAST_MODIFIED);
-        same_tag(&self.etag, &text(headers, ETAG))
+    /// Returns whether a response may be of the version that was resolved.
+    fn is_same_version(&self, response: &Response) -> bool {
+        let headers = response.headers();
+        let modified = header_text(headers, LAST_MODIFIED);
+        same_tag(&self.etag, &header_text(headers, ETAG))
             && (self.etag.is_some() || same_tag(&self.modified, &modified))
     }
 
-    fn refused(&self, status: StatusCode) -> Error {
+    fn status_error(&self, status: StatusCode) -> Error {
         let name = &self.name;
         match status {
-            StatusCode::NOT_FOUND | StatusCode::GONE => {
-                fault(name, format!("\"{name}\" does not exist (HTTP status {})", status.as_u16()))
-            }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => fault(
+            StatusCode::NOT_FOUND | StatusCode::GONE => source_error(
+                name,
+                format!("\"{name}\" does not exist (HTTP status {})", status.as_u16()),
+            ),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => source_error(
                 name,
                 format!("access to \"{name}\" was denied (HTTP status {})", status.as_u16()),
             )
@@ -319,19 +349,22 @@ impl HttpObject {
             ),
             _ => {
                 let said = status.canonical_reason().unwrap_or("unknown");
-                fault(name, format!("the server refused \"{name}\": {} {said}", status.as_u16()))
+                source_error(
+                    name,
+                    format!("the server refused \"{name}\": {} {said}", status.as_u16()),
+                )
             }
         }
     }
 
-    fn silence(&self) -> String {
+    fn silence_message(&self) -> String {
         format!("the server sent nothing for {} s", self.stall.as_secs_f32())
     }
 
-    fn body(&self, answer: Response) -> Body {
-        let silence = self.silence();
-        Body {
-            answer: Some(answer),
+    fn body(&self, response: Response) -> HttpBody {
+        let silence = self.silence_message();
+        HttpBody {
+            response: Some(response),
             name: Arc::clone(&self.name),
             stall: self.stall,
             silence,
@@ -341,11 +374,11 @@ impl HttpObject {
         }
     }
 
-    fn empty(&self) -> Body {
-        let silence = self.silence();
+    fn empty_body(&self) -> HttpBody {
+        let silence = self.silence_message();
         let name = Arc::clone(&self.name);
-        Body {
-            answer: None,
+        HttpBody {
+            response: None,
             name,
             stall: self.stall,
             silence,
@@ -356,29 +389,29 @@ impl HttpObject {
     }
 }
 
-/// The rest of an answer's body.
-pub(super) struct Body {
-    answer: Option<Response>,
+/// The unread rest of a response's body.
+pub(super) struct HttpBody {
+    response: Option<Response>,
     name: Arc<str>,
     stall: Duration,
     silence: String,
     read: u64,
-    /// What it must have in the end, where that is known.
+    /// The expected number of bytes, if it is known.
     size: Option<u64>,
-    /// Its end is announced, and is no lost connection.
+    /// Whether the server announces the end of the body, by a length or by chunks.
     pub(super) is_framed: bool,
 }
 
-impl Body {
-    /// The next bytes, `None` at the end.
+impl HttpBody {
+    /// Returns the next bytes, or `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>> {
-        let Some(answer) = &mut self.answer else { return Ok(None) };
-        let why = match tokio::time::timeout(self.stall, answer.chunk()).await {
+        let Some(response) = &mut self.response else { return Ok(None) };
+        let why = match tokio::time::timeout(self.stall, response.chunk()).await {
             Ok(Ok(piece)) => {
                 self.read += piece.as_ref().map_or(0, |bytes| bytes.len() as u64);
                 return match self.size {
                     Some(size) if piece.is_none() && self.read != size => {
-                        Err(short(&self.name, self.read, size))
+                        Err(wrong_length(&self.name, self.read, size))
                     }
                     _ => Ok(piece),
                 };
@@ -386,43 +419,49 @@ impl Body {
             Ok(Err(error)) => root_cause(&error),
             Err(_) => self.silence.clone(),
         };
-        let message = format!("\"{}\" broke off after {} bytes", self.name, self.read);
-        Err(fault(&self.name, message)
-            .hint("Try again, or download the file first and load it from disk.")
+        let message = format!(
+            "lost the connection while reading \"{}\", after {} bytes",
+            self.name, self.read
+        );
+        Err(source_error(&self.name, message)
+            .hint("Try is_retryable, or download the file first and load it from disk.")
             .because(why))
     }
 }
 
-/// What the option for bodies without a length says.
-fn allows_unframed(options: &Options) -> Result<bool> {
+/// Returns whether the user allows bodies without an announced end.
+fn unframed_is_allowed(options: &SourceOptions) -> Result<bool> {
     let mut given =
         options.store.iter().filter(|(key, _)| key.eq_ignore_ascii_case(UNFRAMED_OPTION));
     match given.next_back().map(|(_, value)| value.as_str()) {
         None | Some("refuse") => Ok(false),
         Some("allow") => Ok(true),
         Some(other) => {
-            let message = format!("source option \"{UNFRAMED_OPTION}\" cannot be \"{other}\"");
-            Err(Error::new(ErrorKind::Usage, message).hint("It is `allow` or `refuse`."))
+            let message =
+                format!("invalid value for source option \"{UNFRAMED_OPTION}\": \"{other}\"");
+            Err(Error::new(ErrorKind::Usage, message)
+                .hint("Write `unframed=allow` or `unframed=refuse`."))
         }
     }
 }
 
-/// Whether an answer says where its body ends.
-fn is_framed(answer: &Response) -> bool {
-    let headers = answer.headers();
-    let coding = text(headers, TRANSFER_ENCODING).unwrap_or_default().to_ascii_lowercase();
-    answer.version() > Version::HTTP_11
+/// Returns whether a response announces the end of its body.
+fn is_framed(response: &Response) -> bool {
+    let headers = response.headers();
+    let coding = header_text(headers, TRANSFER_ENCODING).unwrap_or_default().to_ascii_lowercase();
+    response.version() > Version::HTTP_11
         || headers.contains_key(CONTENT_LENGTH)
         || coding.split(',').any(|coding| coding.trim() == "chunked")
 }
 
-fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+/// Returns the value of a header.
+fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// The range and the whole size that a `Content-Range` header names.
+/// Returns the range and the total size of a `Content-Range` header.
 fn content_range(headers: &HeaderMap) -> Option<(Option<Range<u64>>, Option<u64>)> {
-    let value = text(headers, CONTENT_RANGE)?;
+    let value = header_text(headers, CONTENT_RANGE)?;
     let (range, total) = value.trim().strip_prefix("bytes")?.trim().split_once('/')?;
     let range = range.split_once('-').and_then(|(first, last)| {
         Some(first.trim().parse().ok()?..last.trim().parse::<u64>().ok()?.checked_add(1)?)

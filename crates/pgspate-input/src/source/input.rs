@@ -1,7 +1,7 @@
-//! One input: where its bytes are, and the ways to read them.
+//! One input: where its bytes are and how to read them.
 //!
-//! Files and objects can be read as often as one likes. Standard input and pipes can be read
-//! once; what was peeked of them is yielded again by the reader.
+//! Files and objects can be read any number of times. Standard input and pipes can be read once;
+//! their reader returns peeked bytes again.
 
 use std::fmt;
 use std::fs::File;
@@ -13,60 +13,63 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 
-use super::fetch::{Fetch, Pace};
-use super::local::{Found, unreadable};
-use super::ranges::{FileRanges, RemoteRanges};
-use super::remote::{Remote, changed};
-use super::steady::FileVersion;
-use super::{Compression, Ranges, Reader, error_of, fault, name};
+use super::fetch::{FetchLimits, ObjectFetcher};
+use super::file_version::FileVersion;
+use super::local::{LocalFile, open_error};
+use super::ranges::{FileRangeReader, RemoteRangeReader};
+use super::remote::{RemoteObject, object_changed};
+use super::{Compression, InputReader, RangeReader, name, read_error, source_error};
 use crate::{Error, ErrorKind, Result, Secret};
 
-/// What is asked of an object to look at its first bytes.
+/// The size of a range request that only peeks at an object's first bytes.
 const PEEK_RANGE_BYTES: u64 = 64 << 10;
 
-/// One file, object or stream. Cheap to clone; clones are the same input.
+/// One file, object, stream or in-memory data set. Cheap to clone: clones share their state.
 #[derive(Debug, Clone)]
-pub struct Input(Arc<Inner>);
+pub struct Input(Arc<InputInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct InputInner {
     name: Arc<str>,
     stored_bytes: Option<u64>,
     modified: Option<SystemTime>,
     etag: Option<String>,
-    /// How many first bytes were looked at, and their digest, where the next look may see others.
+    /// The number of peeked bytes and their digest. Set only where the next read may return other
+    /// bytes.
     peeked: Mutex<Option<(usize, Vec<u8>)>>,
-    origin: Origin,
+    origin: InputLocation,
 }
 
+/// Where the bytes of an input are.
 #[derive(Debug)]
-enum Origin {
+enum InputLocation {
     File(PathBuf, FileVersion),
-    Pipe(Mutex<Pipe>),
-    /// Rows of the program's own, which are not read as bytes.
+    PipeInput(Mutex<PipeInput>),
+    /// Rows in the memory of a program that uses the library. They are not read as bytes.
     Memory {
         is_stream: bool,
     },
     Remote {
-        remote: Arc<Remote>,
+        remote: Arc<RemoteObject>,
         runtime: Handle,
-        pace: Pace,
+        limits: FetchLimits,
     },
 }
 
 /// A stream that can be read once.
 #[derive(Debug)]
-struct Pipe {
-    /// `None` for standard input, and for what a program makes.
+struct PipeInput {
+    /// `None` for standard input and for bytes that a program generates.
     path: Option<PathBuf>,
     state: PipeState,
 }
 
+/// How far the one reading of a stream has come.
 enum PipeState {
     Unopened,
-    /// What a program makes, not begun.
-    Made(Box<dyn Read + Send>),
-    Peeked(Box<Reader>),
+    /// Bytes that a program generates, before the first read.
+    Generated(Box<dyn Read + Send>),
+    Opened(Box<InputReader>),
     Taken,
 }
 
@@ -74,142 +77,144 @@ impl fmt::Debug for PipeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             PipeState::Unopened => "Unopened",
-            PipeState::Made(_) => "Made",
-            PipeState::Peeked(_) => "Peeked",
+            PipeState::Generated(_) => "Generated",
+            PipeState::Opened(_) => "Opened",
             PipeState::Taken => "Taken",
         })
     }
 }
 
 impl Input {
-    pub(super) fn local(found: Found, may_grow: bool) -> Input {
+    pub(super) fn local(found: LocalFile, may_grow: bool) -> Input {
         let name: Arc<str> = found.path.to_string_lossy().into();
         let is_file = found.metadata.is_file();
         let origin = if is_file {
-            Origin::File(found.path, FileVersion::of(&found.metadata, may_grow))
+            InputLocation::File(found.path, FileVersion::of(&found.metadata, may_grow))
         } else {
             let path = Some(found.path);
-            Origin::Pipe(Mutex::new(Pipe { path, state: PipeState::Unopened }))
+            InputLocation::PipeInput(Mutex::new(PipeInput { path, state: PipeState::Unopened }))
         };
         let (stored_bytes, modified) = match is_file {
             true => (Some(found.metadata.len()), found.metadata.modified().ok()),
             false => (None, None),
         };
         let (etag, peeked) = (None, Mutex::default());
-        Input(Arc::new(Inner { name, stored_bytes, modified, etag, peeked, origin }))
+        Input(Arc::new(InputInner { name, stored_bytes, modified, etag, peeked, origin }))
     }
 
     pub(super) fn stdin() -> Input {
-        let pipe = Pipe { path: None, state: PipeState::Unopened };
-        Input(Arc::new(Inner {
+        let pipe = PipeInput { path: None, state: PipeState::Unopened };
+        Input(Arc::new(InputInner {
             name: "-".into(),
             stored_bytes: redirected_bytes(),
             modified: None,
             etag: None,
             peeked: Mutex::default(),
-            origin: Origin::Pipe(Mutex::new(pipe)),
+            origin: InputLocation::PipeInput(Mutex::new(pipe)),
         }))
     }
 
-    /// Bytes that a program makes while they are read, once. Reads may block for ever; errors that
-    /// are pgspate's own come out as they are.
+    /// Returns an input of bytes that a program generates while they are read, once. Reads may
+    /// block for ever. Errors that are pgspate's own are returned unchanged.
     pub fn program(name: &str, bytes: Box<dyn Read + Send>) -> Input {
-        Input::pipe(name.into(), Pipe { path: None, state: PipeState::Made(bytes) })
+        Input::pipe(name.into(), PipeInput { path: None, state: PipeState::Generated(bytes) })
     }
 
-    /// The same for bytes that are not looked at for a compression, whatever they begin with.
+    /// Returns an input of generated bytes that are never decompressed, whatever their first bytes
+    /// are.
     pub fn given(name: &str, bytes: Box<dyn Read + Send>) -> Input {
         let name: Arc<str> = name.into();
-        let reader = Reader::plain(bytes, Arc::clone(&name));
-        Input::pipe(name, Pipe { path: None, state: PipeState::Peeked(Box::new(reader)) })
+        let reader = InputReader::plain(bytes, Arc::clone(&name));
+        Input::pipe(name, PipeInput { path: None, state: PipeState::Opened(Box::new(reader)) })
     }
 
-    fn pipe(name: Arc<str>, pipe: Pipe) -> Input {
-        Input(Arc::new(Inner {
+    fn pipe(name: Arc<str>, pipe: PipeInput) -> Input {
+        Input(Arc::new(InputInner {
             name,
             stored_bytes: None,
             modified: None,
             etag: None,
             peeked: Mutex::default(),
-            origin: Origin::Pipe(Mutex::new(pipe)),
+            origin: InputLocation::PipeInput(Mutex::new(pipe)),
         }))
     }
 
-    /// Rows that a program has or makes; whoever gives them has them, and no bytes.
+    /// Returns an input that stands for rows in the memory of a program. It has no bytes to read:
+    /// the program keeps the rows. `bytes` is their size, where that is known.
     pub fn memory(name: &str, bytes: Option<u64>, is_stream: bool) -> Input {
-        Input(Arc::new(Inner {
+        Input(Arc::new(InputInner {
             name: name.into(),
             stored_bytes: bytes,
             modified: None,
             etag: None,
             peeked: Mutex::default(),
-            origin: Origin::Memory { is_stream },
+            origin: InputLocation::Memory { is_stream },
         }))
     }
 
     pub(super) fn remote(
-        remote: Remote,
+        remote: RemoteObject,
         modified: Option<SystemTime>,
         runtime: Handle,
-        pace: Pace,
+        limits: FetchLimits,
     ) -> Input {
         let (stored_bytes, etag) = match &remote {
-            Remote::Store(object) => (Some(object.size), object.etag.clone()),
-            Remote::Http(object) => {
+            RemoteObject::Store(object) => (Some(object.size), object.etag.clone()),
+            RemoteObject::Http(object) => {
                 (object.size, object.etag.clone().or_else(|| object.modified.clone()))
             }
         };
-        Input(Arc::new(Inner {
+        Input(Arc::new(InputInner {
             name: Arc::clone(remote.name()),
             stored_bytes,
             modified,
             etag,
             peeked: Mutex::default(),
-            origin: Origin::Remote { remote: Arc::new(remote), runtime, pace },
+            origin: InputLocation::Remote { remote: Arc::new(remote), runtime, limits },
         }))
     }
 
-    /// Its name as the user would write it: `data/a.csv`, `s3://bucket/key`, `-`. Secrets in a
-    /// URL are left out.
+    /// Returns the name as the user would write it: `data/a.csv`, `s3://bucket/key`, `-`. Secrets
+    /// in a URL are left out.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What tells it from other inputs of this name: the whole of a URL, where the name leaves a
-    /// part of it out.
-    pub fn hidden(&self) -> Option<Secret> {
+    /// Returns the full URL if the name omits a part of it. Inputs with the same name differ in the
+    /// full URL.
+    pub fn identifying_url(&self) -> Option<Secret> {
         match &self.0.origin {
-            Origin::Remote { remote, .. } => remote.hidden(),
+            InputLocation::Remote { remote, .. } => remote.identifying_url(),
             _ => None,
         }
     }
 
-    /// The suffix of its name that tells the format, in lower case and without that of a
-    /// compression: `csv` for `a.CSV.gz`.
+    /// Returns the suffix of the name that indicates the format, in lower case: `csv` for
+    /// `a.CSV.gz`. A suffix of a compression is skipped.
     pub fn extension(&self) -> Option<String> {
         name::extension(&self.0.name)
     }
 
-    /// Bytes as stored, where that is known before reading.
+    /// Returns the stored size in bytes, if it is known before reading.
     pub fn stored_bytes(&self) -> Option<u64> {
         self.0.stored_bytes
     }
 
-    /// When it was last written, where that is known.
+    /// Returns the time of the last modification, if it is known.
     pub fn modified(&self) -> Option<SystemTime> {
         self.0.modified
     }
 
-    /// What the store calls this version of it, where it does.
+    /// Returns the entity tag of this version, if the server gave one.
     pub fn etag(&self) -> Option<&str> {
         self.0.etag.as_deref()
     }
 
-    /// A text that changes when the input's content is replaced, for telling whether it is still
-    /// the one it was; `None` for what cannot be recognised.
+    /// Returns a text that changes when the input's content is replaced. Returns `None` for an
+    /// input that a later process cannot recognise.
     pub fn fingerprint(&self) -> Option<String> {
         let inner = &self.0;
-        if !self.is_lasting() {
+        if !self.is_persistent() {
             return None;
         }
         let size = inner.stored_bytes.map_or_else(|| "-".to_owned(), |size| size.to_string());
@@ -224,52 +229,55 @@ impl Input {
         Some(format!("{size}:{version}"))
     }
 
-    /// Whether it can be read only once: standard input, a pipe, or rows that are made as they are
-    /// read.
+    /// Returns whether the input can be read only once: standard input, a pipe, or rows that are
+    /// generated while they are read.
     pub fn is_stream(&self) -> bool {
-        matches!(self.0.origin, Origin::Pipe(_) | Origin::Memory { is_stream: true })
+        matches!(
+            self.0.origin,
+            InputLocation::PipeInput(_) | InputLocation::Memory { is_stream: true }
+        )
     }
 
-    /// Whether a later process can read it again, and recognise it.
-    pub fn is_lasting(&self) -> bool {
-        !matches!(self.0.origin, Origin::Pipe(_) | Origin::Memory { .. })
+    /// Returns whether a later process can read the input again and recognise it.
+    pub fn is_persistent(&self) -> bool {
+        !matches!(self.0.origin, InputLocation::PipeInput(_) | InputLocation::Memory { .. })
     }
 
-    /// The path of a local file.
+    /// Returns the path, if the input is a local file.
     pub fn local_path(&self) -> Option<&std::path::Path> {
         match &self.0.origin {
-            Origin::File(path, _) => Some(path),
+            InputLocation::File(path, _) => Some(path),
             _ => None,
         }
     }
 
-    /// How it is compressed, by its first bytes. Blocks.
+    /// Detects the compression from the first bytes. Blocks.
     ///
     /// # Errors
     /// As [`Input::reader`].
     pub fn compression(&self) -> Result<Compression> {
         match &self.0.origin {
-            Origin::Pipe(pipe) => {
+            InputLocation::PipeInput(pipe) => {
                 let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
-                Ok(self.opened(&mut pipe)?.compression())
+                Ok(self.open_stream(&mut pipe)?.compression())
             }
             _ => Ok(self.open(true)?.compression()),
         }
     }
 
-    /// Opens it for reading from the first byte. Blocks until the first bytes are there.
+    /// Opens the input for reading from the first byte. Blocks until the first bytes have arrived.
     ///
     /// # Errors
-    /// When it cannot be opened, is compressed in a way that is not known, or is a stream that
-    /// was read already.
-    pub fn reader(&self) -> Result<Reader> {
+    /// When the input cannot be opened, has an unsupported compression, or is a stream that was
+    /// already read.
+    pub fn reader(&self) -> Result<InputReader> {
         match &self.0.origin {
-            Origin::Pipe(pipe) => {
+            InputLocation::PipeInput(pipe) => {
                 let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
-                self.opened(&mut pipe)?;
+                self.open_stream(&mut pipe)?;
                 match std::mem::replace(&mut pipe.state, PipeState::Taken) {
-                    PipeState::Peeked(reader) => Ok(*reader),
-                    _ => Err(Error::new(ErrorKind::Bug, "a stream was opened and is not there")),
+                    PipeState::Opened(reader) => Ok(*reader),
+                    _ => Err(Error::new(ErrorKind::Bug, "a stream was opened but has no reader")),
                 }
             }
             _ => {
@@ -280,20 +288,20 @@ impl Input {
         }
     }
 
-    /// The first decompressed bytes: `max` of them, fewer only if there are no more. Blocks.
-    /// A later [`Input::reader`] yields them again, also for streams.
+    /// Returns the first `max` decompressed bytes, fewer only if the input ends before. Blocks. A
+    /// later [`Input::reader`] returns them again, also for streams.
     ///
     /// # Errors
-    /// As [`Input::reader`], and whatever reading meets before `max` bytes.
+    /// As [`Input::reader`], and when a read fails before `max` bytes.
     pub fn peek(&self, max: usize) -> Result<Vec<u8>> {
-        let Origin::Pipe(pipe) = &self.0.origin else {
-            let bytes = head(&mut self.open(true)?, max).map_err(|(error, _)| error)?;
-            self.note_peeked(&bytes);
+        let InputLocation::PipeInput(pipe) = &self.0.origin else {
+            let bytes = read_up_to(&mut self.open(true)?, max).map_err(|(error, _)| error)?;
+            self.remember_peeked(&bytes);
             return Ok(bytes);
         };
         let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
-        let reader = self.opened(&mut pipe)?;
-        match head(reader, max) {
+        let reader = self.open_stream(&mut pipe)?;
+        match read_up_to(reader, max) {
             Ok(bytes) => {
                 reader.put_back(bytes.clone());
                 Ok(bytes)
@@ -305,10 +313,12 @@ impl Input {
         }
     }
 
-    /// Remembers what was seen of a source that cannot prove that it is the same next time.
-    fn note_peeked(&self, bytes: &[u8]) {
-        if !matches!(&self.0.origin, Origin::Remote { remote, .. } if !remote.is_versioned()) {
-            return;
+    /// Remembers the digest of peeked bytes, if the source has no version to compare at the next
+    /// read.
+    fn remember_peeked(&self, bytes: &[u8]) {
+        match &self.0.origin {
+            InputLocation::Remote { remote, .. } if !remote.is_versioned() => {}
+            _ => return,
         }
         let mut peeked = self.0.peeked.lock().unwrap_or_else(PoisonError::into_inner);
         if peeked.as_ref().is_none_or(|(len, _)| *len < bytes.len()) {
@@ -316,130 +326,140 @@ impl Input {
         }
     }
 
-    /// Refuses to read what does not begin as it did when its format was found out.
-    fn check_peeked(&self, reader: &mut Reader) -> Result<()> {
+    /// Checks that the input begins with the bytes that were peeked to detect its format.
+    fn check_peeked(&self, reader: &mut InputReader) -> Result<()> {
         let peeked = self.0.peeked.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some((len, seen)) = peeked else { return Ok(()) };
-        let bytes = head(reader, len).map_err(|(error, _)| error)?;
+        let bytes = read_up_to(reader, len).map_err(|(error, _)| error)?;
         if digest(&bytes) != seen {
-            return Err(changed(&self.0.name));
+            return Err(object_changed(&self.0.name));
         }
         reader.put_back(bytes);
         Ok(())
     }
 
-    /// Whether it is surely what it was when it was found: a local file is looked at again. What
-    /// is in doubt, its content tells. Of other inputs each answer was checked when it came.
+    /// Returns whether the input certainly has not changed since it was found. A local file's
+    /// metadata is compared; if false, compare the file's content. For other inputs each response
+    /// was checked on arrival.
     ///
     /// # Errors
-    /// When it is surely another one by now.
+    /// When the input has certainly changed.
     pub fn is_unchanged(&self) -> Result<bool> {
         match &self.0.origin {
-            Origin::File(path, version) => version.is_at(path, &self.0.name),
+            InputLocation::File(path, version) => version.is_at(path, &self.0.name),
             _ => Ok(true),
         }
     }
 
-    /// Whether a store's name for its version proves that it is the same, here and in later runs.
+    /// Returns whether a strong entity tag identifies the content, in this run and in later runs.
     pub fn is_versioned(&self) -> bool {
-        matches!(&self.0.origin, Origin::Remote { remote, .. } if remote.is_versioned())
+        matches!(&self.0.origin, InputLocation::Remote { remote, .. } if remote.is_versioned())
     }
 
-    /// What tells a local file, unchanged, from all others of its file system.
+    /// Returns a text that identifies the version of a local file among all files of its file
+    /// system.
     pub fn file_version(&self) -> Option<String> {
         match &self.0.origin {
-            Origin::File(_, version) => Some(version.text()),
+            InputLocation::File(_, version) => Some(version.identity_text()),
             _ => None,
         }
     }
 
-    /// Random access to its stored bytes.
+    /// Returns random access to the stored bytes.
     ///
     /// # Errors
-    /// When it cannot be opened, or knows no random access: streams, and servers without ranges.
-    pub fn ranges(&self) -> Result<Arc<dyn Ranges>> {
+    /// When the input cannot be opened or has no random access (streams, servers without range
+    /// requests).
+    pub fn ranges(&self) -> Result<Arc<dyn RangeReader>> {
         let name = &self.0.name;
         match &self.0.origin {
-            Origin::File(path, version) => {
+            InputLocation::File(path, version) => {
                 let file = version.open(path, name)?;
-                Ok(Arc::new(FileRanges { file, name: Arc::clone(name) }))
+                Ok(Arc::new(FileRangeReader { file, name: Arc::clone(name) }))
             }
-            Origin::Pipe(_) => {
+            InputLocation::PipeInput(_) => {
                 let what = if &**name == "-" { "standard input" } else { "a pipe" };
-                let message = format!("{what} cannot be read at random, which this format needs");
-                Err(fault(name, message).hint("Save it to a file first, and name the file."))
+                let message = format!("{what} has no random access, which this format needs");
+                Err(source_error(name, message).hint("Save it to a file first, and name the file."))
             }
-            Origin::Memory { .. } => Err(no_bytes()),
-            Origin::Remote { remote, runtime, .. } => match remote.random_size() {
+            InputLocation::Memory { .. } => Err(memory_has_no_bytes()),
+            InputLocation::Remote { remote, runtime, .. } => match remote.random_access_size() {
                 Some(size) => {
                     let (remote, runtime) = (Arc::clone(remote), runtime.clone());
-                    Ok(Arc::new(RemoteRanges { remote, size, runtime }))
+                    Ok(Arc::new(RemoteRangeReader { remote, size, runtime }))
                 }
                 None => {
                     let message = format!(
-                        "the server of \"{name}\" does not give parts of it, \
+                        "the server of \"{name}\" does not support range requests, \
                          which this format needs"
                     );
-                    Err(fault(name, message).hint("Download the file first, and name it."))
+                    Err(source_error(name, message)
+                        .hint("Download the file first, and name the local copy."))
                 }
             },
         }
     }
 
-    /// A reader of a file or object. One for peeking does not read far ahead.
-    fn open(&self, peek: bool) -> Result<Reader> {
+    /// Opens a file or object. With `peek` the reader does not read far ahead.
+    fn open(&self, peek: bool) -> Result<InputReader> {
         let name = Arc::clone(&self.0.name);
         match &self.0.origin {
-            Origin::File(path, version) => Reader::file(version.open(path, &name)?, name),
-            Origin::Remote { remote, runtime, pace } => {
-                let range_bytes = pace.range_bytes.min(PEEK_RANGE_BYTES);
-                let pace = if peek { Pace { range_bytes, in_flight: 1 } } else { *pace };
-                let fetch = Fetch::start(runtime, Arc::clone(remote), pace);
-                Reader::fetch(fetch, name, self.0.stored_bytes)
+            InputLocation::File(path, version) => {
+                InputReader::file(version.open(path, &name)?, name)
             }
-            Origin::Pipe(_) => Err(Error::new(ErrorKind::Bug, "a stream was opened as a file")),
-            Origin::Memory { .. } => Err(no_bytes()),
+            InputLocation::Remote { remote, runtime, limits } => {
+                let range_bytes = limits.range_bytes.min(PEEK_RANGE_BYTES);
+                let limits = if peek { FetchLimits { range_bytes, in_flight: 1 } } else { *limits };
+                let fetch = ObjectFetcher::start(runtime, Arc::clone(remote), limits);
+                InputReader::fetch(fetch, name, self.0.stored_bytes)
+            }
+            InputLocation::PipeInput(_) => {
+                Err(Error::new(ErrorKind::Bug, "a stream was opened as a file"))
+            }
+            InputLocation::Memory { .. } => Err(memory_has_no_bytes()),
         }
     }
 
-    /// The one reader of a stream, opened on first need.
-    fn opened<'a>(&self, pipe: &'a mut Pipe) -> Result<&'a mut Reader> {
+    /// Returns the only reader of a stream, and opens the stream at the first call.
+    fn open_stream<'a>(&self, pipe: &'a mut PipeInput) -> Result<&'a mut InputReader> {
         let source: Option<Box<dyn Read + Send>> = match (&mut pipe.state, &pipe.path) {
             (PipeState::Unopened, None) => Some(Box::new(stdin()?)),
             (PipeState::Unopened, Some(path)) => {
-                Some(Box::new(File::open(path).map_err(|e| unreadable(path, e))?))
+                Some(Box::new(File::open(path).map_err(|e| open_error(path, e))?))
             }
-            (state @ PipeState::Made(_), _) => match std::mem::replace(state, PipeState::Taken) {
-                PipeState::Made(bytes) => Some(bytes),
-                _ => None,
-            },
+            (state @ PipeState::Generated(_), _) => {
+                match std::mem::replace(state, PipeState::Taken) {
+                    PipeState::Generated(bytes) => Some(bytes),
+                    _ => None,
+                }
+            }
             _ => None,
         };
         if let Some(source) = source {
-            let reader = Reader::pipe(source, Arc::clone(&self.0.name), self.0.stored_bytes)?;
-            pipe.state = PipeState::Peeked(Box::new(reader));
+            let reader = InputReader::pipe(source, Arc::clone(&self.0.name), self.0.stored_bytes)?;
+            pipe.state = PipeState::Opened(Box::new(reader));
         }
         match &mut pipe.state {
-            PipeState::Peeked(reader) => Ok(reader),
+            PipeState::Opened(reader) => Ok(reader),
             _ => {
                 let name = &self.0.name;
                 let what = if &**name == "-" { "standard input" } else { "a pipe" };
-                Err(fault(name, format!("{what} can be read only once"))
+                Err(source_error(name, format!("{what} can be read only once"))
                     .hint("Save it to a file first, and name the file."))
             }
         }
     }
 }
 
-/// Up to `max` bytes from `reader`; with an error come the bytes that were read before it.
-fn head(reader: &mut Reader, max: usize) -> Result<Vec<u8>, (Error, Vec<u8>)> {
+/// Reads up to `max` bytes. An error comes with the bytes that were read before it.
+fn read_up_to(reader: &mut InputReader, max: usize) -> Result<Vec<u8>, (Error, Vec<u8>)> {
     let mut bytes = Vec::new();
     while bytes.len() < max {
         let missing = max - bytes.len();
         match reader.read_into(&mut bytes, missing) {
             Ok(0) => break,
             Ok(_) => {}
-            Err(error) => return Err((error_of(error, reader.name()), bytes)),
+            Err(error) => return Err((read_error(error, reader.name()), bytes)),
         }
     }
     Ok(bytes)
@@ -449,11 +469,11 @@ fn digest(bytes: &[u8]) -> Vec<u8> {
     ring::digest::digest(&ring::digest::SHA256, bytes).as_ref().to_vec()
 }
 
-fn no_bytes() -> Error {
-    Error::new(ErrorKind::Bug, "rows in memory were opened as a file")
+fn memory_has_no_bytes() -> Error {
+    Error::new(ErrorKind::Bug, "rows in memory were opened as bytes")
 }
 
-/// Standard input without the buffer that the standard library puts before it.
+/// Returns standard input without the standard library's buffer.
 fn stdin() -> Result<File> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -466,7 +486,7 @@ fn stdin() -> Result<File> {
     Ok(File::from(handle))
 }
 
-/// How much is left of a file that standard input was redirected from.
+/// Returns the number of unread bytes if standard input is redirected from a file.
 fn redirected_bytes() -> Option<u64> {
     let mut file = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok()?;

@@ -1,7 +1,7 @@
-//! Local files: folders and patterns expanded, in the order of their names.
+//! Finds local files: expands folders and patterns, in the order of the files' paths.
 //!
-//! `*` stays within one folder and `**` crosses them; hidden entries and the marker files that
-//! Spark and its kin leave beside their data are passed over, in folders and patterns alike.
+//! `*` matches within one folder, `**` across folders. Hidden entries and the marker files that
+//! Spark and similar writers leave beside their data are ignored, in folders and patterns alike.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -10,53 +10,58 @@ use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
 
-use super::fault;
+use super::source_error;
 use crate::{Error, ErrorKind, Result};
 
 /// Characters that make a name a pattern.
 const GLOB_CHARS: [char; 4] = ['*', '?', '[', '{'];
 
-/// Deeper than any sensible layout; a walk that gets there goes in circles.
+/// The deepest level of folders that is visited. No sensible layout is deeper: links must form a
+/// circle.
 const DEPTH_MAX: usize = 64;
 
-/// A file that was found, by the path to open it with.
+/// A local file that was found, with the path to open it.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct LocalFile {
     pub(super) path: PathBuf,
     pub(super) metadata: Metadata,
 }
 
-/// The files that `spec` names: one, those of a folder, or those that match a pattern.
+/// Returns the files that `spec` names: one file, all files of a folder, or all matches of a
+/// pattern.
 ///
 /// # Errors
-/// When there are none, or one of them cannot be read.
-pub(super) fn expand(spec: &str) -> Result<Vec<Found>> {
+/// When there are no files, or a file cannot be opened.
+pub(super) fn expand(spec: &str) -> Result<Vec<LocalFile>> {
     let path = Path::new(spec);
     let files = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => {
-            let files = walk(path, None, usize::MAX)?;
+            let files = files_below(path, None, usize::MAX)?;
             if files.is_empty() {
-                return Err(fault(spec, format!("no files in folder \"{spec}\"")));
+                return Err(source_error(spec, format!("no files in folder \"{spec}\"")));
             }
             files
         }
-        Ok(metadata) => vec![Found { path: path.to_owned(), metadata }],
-        Err(error) if error.kind() == io::ErrorKind::NotFound && is_pattern(spec) => matches(spec)?,
-        Err(error) => return Err(unreadable(path, error)),
+        Ok(metadata) => vec![LocalFile { path: path.to_owned(), metadata }],
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_pattern(spec) => {
+            matching_files(spec)?
+        }
+        Err(error) => return Err(open_error(path, error)),
     };
-    // Opening a pipe would wait for its writer; whoever reads it will see.
+    // Opening a pipe would wait for its writer. Errors of a pipe show when it is read.
     for found in files.iter().filter(|found| found.metadata.is_file()) {
-        File::open(&found.path).map_err(|error| unreadable(&found.path, error))?;
+        File::open(&found.path).map_err(|error| open_error(&found.path, error))?;
     }
     Ok(files)
 }
 
-/// Whether a path has the characters of a pattern. It is none all the same if a file has that name.
+/// Returns whether a path has pattern characters. If a file with this very name exists, the path
+/// names that file.
 pub fn is_pattern(name: &str) -> bool {
     name.contains(GLOB_CHARS)
 }
 
-/// A matcher for whole names, `/` between their parts.
+/// Returns a matcher for whole paths, whose parts are separated by `/`.
 ///
 /// # Errors
 /// When `pattern` is not a valid pattern.
@@ -71,17 +76,17 @@ pub(super) fn matcher(pattern: &str) -> Result<GlobMatcher> {
         .compile_matcher())
 }
 
-/// The error for a pattern or folder without files.
-pub(super) fn no_match(spec: &str) -> Error {
-    fault(spec, format!("no files match \"{spec}\"")).hint(
+/// Returns the error for a pattern without files.
+pub(super) fn no_files_match(spec: &str) -> Error {
+    source_error(spec, format!("no files match \"{spec}\"")).hint(
         "Patterns match files: `*` stays within one folder, `**` crosses folders, and hidden \
-         files are passed over.",
+         files are ignored.",
     )
 }
 
-/// Whether an entry of a folder is passed over: hidden ones, and notes of the writer that are not
-/// data.
-pub(super) fn is_passed_over(name: &str) -> bool {
+/// Returns whether an entry of a folder is ignored: a hidden entry, or a marker file of the data's
+/// writer.
+pub(super) fn is_ignored(name: &str) -> bool {
     name.starts_with('.')
         || name.starts_with("_committed_")
         || name.starts_with("_started_")
@@ -91,15 +96,16 @@ pub(super) fn is_passed_over(name: &str) -> bool {
 /// The name of the folder that makes its parent a Delta Lake table.
 pub(super) const DELTA_LOG: &str = "_delta_log";
 
-/// The error for a folder whose files must not be read without its log.
-pub(super) fn delta_table(name: &str) -> Error {
-    fault(name, format!("\"{name}\" is a Delta Lake table")).hint(
-        "Its files also hold rows that were deleted or replaced; export the current rows to \
-         Parquet first. To read the files as they are, name them by a pattern.",
+/// Returns the error for a Delta Lake folder. Its files must not be read without its log.
+pub(super) fn delta_table_error(name: &str) -> Error {
+    source_error(name, format!("\"{name}\" is a Delta Lake table")).hint(
+        "Its files also contain deleted and replaced rows. Export the current rows to Parquet \
+         first. To load all files anyway, name them by a pattern.",
     )
 }
 
-fn matches(spec: &str) -> Result<Vec<Found>> {
+/// Returns the files that match the pattern `spec`.
+fn matching_files(spec: &str) -> Result<Vec<LocalFile>> {
     let (base, rest) = split_pattern(spec);
     let pattern = base.join(&rest);
     let matcher = matcher(&pattern.to_string_lossy())?;
@@ -108,18 +114,18 @@ fn matches(spec: &str) -> Result<Vec<Found>> {
     } else {
         rest.split('/').filter(|part| !part.is_empty()).count()
     };
-    let hidden = rest.split('/').any(|part| part.starts_with(['.', '_']));
-    let filter = Filter { matcher, hidden };
+    let includes_hidden = rest.split('/').any(|part| part.starts_with(['.', '_']));
+    let filter = PatternFilter { matcher, includes_hidden };
     let folder = if base.as_os_str().is_empty() { Path::new("") } else { &base };
-    match walk(folder, Some(&filter), depth) {
-        Ok(files) if files.is_empty() => Err(no_match(spec)),
+    match files_below(folder, Some(&filter), depth) {
+        Ok(files) if files.is_empty() => Err(no_files_match(spec)),
         Ok(files) => Ok(files),
-        Err(_) if !base.as_os_str().is_empty() && !base.exists() => Err(no_match(spec)),
+        Err(_) if !base.as_os_str().is_empty() && !base.exists() => Err(no_files_match(spec)),
         Err(error) => Err(error),
     }
 }
 
-/// The leading parts without pattern characters, and the rest.
+/// Splits a pattern into its leading folders without pattern characters, and the rest.
 fn split_pattern(spec: &str) -> (PathBuf, String) {
     let start = spec.find(|c| c == '\\' || GLOB_CHARS.contains(&c)).unwrap_or(spec.len());
     let cut = spec[..start].rfind('/').map_or(0, |slash| slash + 1);
@@ -127,71 +133,81 @@ fn split_pattern(spec: &str) -> (PathBuf, String) {
     (base, spec[cut..].to_owned())
 }
 
-struct Filter {
+/// Selects the files of a pattern.
+struct PatternFilter {
     matcher: GlobMatcher,
-    hidden: bool,
+    /// Whether the pattern itself names hidden entries, which are then not ignored.
+    includes_hidden: bool,
 }
 
-/// Regular files below `folder`, at most `depth` levels down, by name.
-fn walk(folder: &Path, filter: Option<&Filter>, depth: usize) -> Result<Vec<Found>> {
+/// Returns the regular files at most `depth` levels below `folder`, sorted by path.
+fn files_below(
+    folder: &Path,
+    filter: Option<&PatternFilter>,
+    depth: usize,
+) -> Result<Vec<LocalFile>> {
     let mut files = Vec::new();
     let mut seen = Vec::new();
-    descend(folder, filter, depth, &mut seen, &mut files)?;
+    collect_files(folder, filter, depth, &mut seen, &mut files)?;
     files.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     Ok(files)
 }
 
-/// `seen` holds device and inode of the folders above, so that a link in a circle is not followed.
-fn descend(
+/// Adds the files below `folder` to `files`. `seen` has the device and inode of each parent folder,
+/// so that a circle of links is not followed.
+fn collect_files(
     folder: &Path,
-    filter: Option<&Filter>,
+    filter: Option<&PatternFilter>,
     depth: usize,
     seen: &mut Vec<(u64, u64)>,
-    files: &mut Vec<Found>,
+    files: &mut Vec<LocalFile>,
 ) -> Result<()> {
     let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let unreadable_folder = |error| {
-        fault(&folder.to_string_lossy(), format!("could not list folder \"{}\"", here.display()))
-            .because(error)
+    let list_error = |error| {
+        source_error(
+            &folder.to_string_lossy(),
+            format!("could not list folder \"{}\"", here.display()),
+        )
+        .because(error)
     };
-    let metadata = fs::metadata(here).map_err(unreadable_folder)?;
+    let metadata = fs::metadata(here).map_err(list_error)?;
     let id = (metadata.dev(), metadata.ino());
     if depth == 0 || seen.contains(&id) || seen.len() == DEPTH_MAX {
         return Ok(());
     }
     seen.push(id);
-    for entry in fs::read_dir(here).map_err(unreadable_folder)? {
-        let name = entry.map_err(unreadable_folder)?.file_name();
+    for entry in fs::read_dir(here).map_err(list_error)? {
+        let name = entry.map_err(list_error)?.file_name();
         let path = folder.join(&name);
         let name = name.to_string_lossy();
         if filter.is_none() && name == DELTA_LOG {
-            return Err(delta_table(&folder.to_string_lossy()));
+            return Err(delta_table_error(&folder.to_string_lossy()));
         }
-        if is_passed_over(&name) && !filter.is_some_and(|filter| filter.hidden) {
+        if is_ignored(&name) && !filter.is_some_and(|filter| filter.includes_hidden) {
             continue;
         }
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
-            // A link to nowhere matters only where it was asked for.
+            // A broken link is an error only if it was requested.
             Err(_) if filter.is_some_and(|filter| !filter.matcher.is_match(&path)) => continue,
-            Err(error) => return Err(unreadable(&path, error)),
+            Err(error) => return Err(open_error(&path, error)),
         };
         if metadata.is_dir() {
-            descend(&path, filter, depth - 1, seen, files)?;
+            collect_files(&path, filter, depth - 1, seen, files)?;
         } else if metadata.is_file() && filter.is_none_or(|filter| filter.matcher.is_match(&path)) {
-            files.push(Found { path, metadata });
+            files.push(LocalFile { path, metadata });
         }
     }
     seen.pop();
     Ok(())
 }
 
-/// The error for a file that cannot be opened.
-pub(super) fn unreadable(path: &Path, error: io::Error) -> Error {
+/// Returns the error for a file that cannot be opened.
+pub(super) fn open_error(path: &Path, error: io::Error) -> Error {
     let name = path.to_string_lossy();
     match error.kind() {
-        io::ErrorKind::NotFound => fault(&name, format!("\"{name}\" does not exist"))
+        io::ErrorKind::NotFound => source_error(&name, format!("\"{name}\" does not exist"))
             .hint("Relative paths start from the current folder."),
-        _ => fault(&name, format!("could not open \"{name}\"")).because(error),
+        _ => source_error(&name, format!("could not open \"{name}\"")).because(error),
     }
 }

@@ -1,13 +1,16 @@
-//! Bytes from files, object stores and standard input, decompressed and read ahead.
+//! Sources: reads bytes of files, object stores, web servers and standard input, decompressed.
 //!
-//! [`resolve`] turns what the user wrote into [`Input`]s; an [`Input`] gives a [`Reader`] of its
-//! decompressed bytes, or [`Ranges`] of its stored ones. Everything blocks on plain threads; what
-//! is asynchronous runs on the runtime it was given. Bytes are yielded whole and in order, or
-//! there is an error: data that is cut off, damaged or replaced meanwhile never just ends.
+//! [`resolve`] turns the names that the user wrote into [`Input`]s. An [`Input`] gives an
+//! [`InputReader`] of its decompressed bytes, or a [`RangeReader`] of its stored bytes. Calls block
+//! plain threads; asynchronous work runs on the runtime that the caller passes in.
+//!
+//! A reader returns all bytes in order, or an error. Data that is cut off, damaged or replaced
+//! while it is read is always an error, never an early end.
 
-mod ahead;
-mod decode;
+mod decompress;
+mod decompression_thread;
 mod fetch;
+mod file_version;
 mod headers;
 mod http;
 mod input;
@@ -17,7 +20,6 @@ mod ranges;
 mod reader;
 mod remote;
 mod resolve;
-mod steady;
 mod store;
 
 use std::error::Error as StdError;
@@ -28,38 +30,39 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-pub use decode::Compression;
+pub use decompress::Compression;
 pub use input::Input;
 pub use local::is_pattern;
-pub use ranges::Ranges;
-pub use reader::{Progress, Reader};
+pub use ranges::RangeReader;
+pub use reader::{InputReader, ReadProgress};
 pub use resolve::resolve;
 
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// How inputs are found and read.
+/// Options for resolving and reading inputs.
 #[derive(Clone)]
-pub struct Options {
-    /// Settings for the stores, as `--source-option KEY=VALUE` gives them: the configuration keys
-    /// of the store in lower or upper case (`endpoint`, `region`, `access_key_id`, ...), `profile`
-    /// for S3, `header.NAME` and `unframed` for HTTP. They win over the environment. Where sources
-    /// are on several web servers, a header is for one of them: `https://HOST/:header.NAME`.
+pub struct SourceOptions {
+    /// Settings of stores and web servers, as `--source-option KEY=VALUE` gives them. Keys, in
+    /// upper or lower case, are the store's configuration keys (`endpoint`, `region`,
+    /// `access_key_id`, ...), `profile` for S3, `header.NAME` and `unframed` for HTTP. These
+    /// settings override the environment. If the sources are on several web servers, a header names
+    /// its server: `https://HOST/:header.NAME`.
     pub store: Vec<(String, String)>,
-    /// How long a store or server may be silent before the request counts as lost.
+    /// How long a server may send nothing before the request fails.
     pub stall: Duration,
-    /// How long a request is tried again before its failure is reported.
+    /// How long a failed request is retried before its error is returned.
     pub retry: Duration,
-    /// Bytes asked of an object at once.
+    /// The size of one range request.
     pub range_bytes: u64,
-    /// Ranges of one object fetched ahead at the same time. Memory: this times `range_bytes`.
+    /// x
     pub ranges_in_flight: usize,
-    /// Local files may be appended to while they are read, and are read to their end.
+    /// Whether local files may grow while they are read. If so, they are read to their new end.
     pub may_grow: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for SourceOptions {
+    fn default() -> SourceOptions {
+        SourceOptions {
             store: Vec::new(),
             stall: Duration::from_secs(30),
             retry: Duration::from_secs(60),
@@ -70,11 +73,11 @@ impl Default for Options {
     }
 }
 
-/// Without the values of settings, which may be secrets.
-impl fmt::Debug for Options {
+/// Omits the values of settings, which may be secrets.
+impl fmt::Debug for SourceOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<_> = self.store.iter().map(|(key, _)| headers::shown(key)).collect();
-        f.debug_struct("Options")
+        let keys: Vec<_> = self.store.iter().map(|(key, _)| headers::shown_key(key)).collect();
+        f.debug_struct("SourceOptions")
             .field("store", &keys)
             .field("stall", &self.stall)
             .field("retry", &self.retry)
@@ -82,22 +85,22 @@ impl fmt::Debug for Options {
     }
 }
 
-/// The error that reading an input called `name` met: pgspate's own if it is one, else one that
-/// says that `name` could not be read.
-pub fn error_of(error: io::Error, name: &str) -> Error {
+/// Converts an I/O error of reading the input `name`. An error of pgspate inside `error` is
+/// returned unchanged; any other becomes the cause of "could not read".
+pub fn read_error(error: io::Error, name: &str) -> Error {
     match error.downcast::<Error>() {
         Ok(own) => own,
-        Err(other) => fault(name, format!("could not read \"{name}\"")).because(other),
+        Err(other) => source_error(name, format!("could not read \"{name}\"")).because(other),
     }
 }
 
-/// An error of an input, placed there.
-fn fault(name: &str, message: impl Into<String>) -> Error {
+/// Returns an error of kind [`Kind::Source`] whose place is the input `name`.
+fn source_error(name: &str, message: impl Into<String>) -> Error {
     let place = InputPlace { source: Some(name.to_owned()), ..InputPlace::default() };
     Error::new(ErrorKind::Source, message).at(place)
 }
 
-/// What the innermost cause says; the layers around it repeat it.
+/// Returns the message of the innermost cause. The outer errors repeat it.
 fn root_cause(error: &(dyn StdError + 'static)) -> String {
     let mut innermost = error;
     while let Some(cause) = innermost.source() {
@@ -106,11 +109,12 @@ fn root_cause(error: &(dyn StdError + 'static)) -> String {
     innermost.to_string()
 }
 
-/// Runs `future` on `runtime` and waits for it, on any thread that is not one of its workers.
+/// Runs `future` on `runtime` and blocks until it is done. Must not be called on a worker thread of
+/// the runtime.
 ///
 /// # Errors
-/// When the runtime is shut down before it is done.
-fn wait<T: Send + 'static>(
+/// When the runtime shuts down before `future` is done.
+fn run_and_wait<T: Send + 'static>(
     runtime: &Handle,
     future: impl Future<Output = T> + Send + 'static,
 ) -> Result<T> {
@@ -121,10 +125,10 @@ fn wait<T: Send + 'static>(
     rx.recv().map_err(|_| Error::new(ErrorKind::Cancelled, "reading was stopped"))
 }
 
-/// TLS needs a process-wide choice of cryptography. Whoever chose first is left alone.
+/// Installs the process-wide cryptography provider that TLS needs, unless one is installed.
 fn install_crypto() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Losing a race against another thread that installs one is as good.
+        // If another thread installs a provider first, that provider serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

@@ -1,48 +1,47 @@
-//! Names of inputs: which kind they are, how they are shown, what their suffixes say.
+//! Names of inputs: parses them, formats URLs without secrets, and finds the suffix of the format.
 //!
-//! A name that is shown never carries a secret. What it leaves out of a URL still tells two sources
-//! apart.
+//! A displayed name never contains a secret. [`identifying_url`] distinguishes sources whose
+//! displayed names are equal.
 
 use url::Url;
 
 use crate::Secret;
 
-/// What a name on the command line is.
+/// A source as named on the command line.
 #[derive(Debug, PartialEq)]
-pub(super) enum Spec<'a> {
+pub(super) enum SourceSpec<'a> {
     Stdin,
     /// A path, a folder or a pattern.
     Local(&'a str),
-    /// `scheme`, and what follows `://`.
+    /// A URL: its scheme, and the text after `://`.
     Url(&'a str, &'a str),
 }
 
-impl<'a> Spec<'a> {
-    pub(super) fn parse(spec: &'a str) -> Spec<'a> {
+impl<'a> SourceSpec<'a> {
+    pub(super) fn parse(spec: &'a str) -> SourceSpec<'a> {
         if spec == "-" {
-            return Spec::Stdin;
+            return SourceSpec::Stdin;
         }
         let is_scheme = |scheme: &str| {
             scheme.starts_with(|c: char| c.is_ascii_alphabetic())
                 && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c))
         };
         match spec.split_once("://") {
-            Some((scheme, rest)) if is_scheme(scheme) => Spec::Url(scheme, rest),
-            _ => Spec::Local(spec),
+            Some((scheme, rest)) if is_scheme(scheme) => SourceSpec::Url(scheme, rest),
+            _ => SourceSpec::Local(spec),
         }
     }
 }
 
-/// A URL as it may be shown: without user, fragment, a store's signature and any value of its
-/// query. A value that is no secret to one server is one to another, so that no list of names tells
-/// them apart.
-pub(super) fn shown(url: &Url) -> String {
+/// Returns a URL for display: without user, password, fragment, a store's signature, and the values
+/// of its query. Any value may be a secret of some server, so no value is shown.
+pub(super) fn shown_url(url: &Url) -> String {
     let mut shown = bare(url);
     let query = url.query().and_then(unsigned).map(|query| {
         let part = |part: &str| match part.split_once('=') {
             Some((_, "")) => part.to_owned(),
             Some((name, _)) => format!("{name}=..."),
-            // A word alone may be a key.
+            // A part without `=` may be a secret.
             None => "...".to_owned(),
         };
         query.split('&').map(part).collect::<Vec<_>>().join("&")
@@ -51,10 +50,10 @@ pub(super) fn shown(url: &Url) -> String {
     shown.into()
 }
 
-/// The whole of a URL whose shown name does not tell it from others. `None` where it does. What
-/// only proves that somebody may read it is left out: a password, and a store's signature.
-/// These change from run to run, while the object stays what it was.
-pub(super) fn hidden(url: &Url) -> Option<Secret> {
+/// Returns the full URL if the displayed URL omits a part of it, else `None`. Parts that only prove
+/// a right to read are left out: the password, and a store's signature. They change from run to run
+/// while the object stays the same.
+pub(super) fn identifying_url(url: &Url) -> Option<Secret> {
     let mut whole = bare(url);
     // Fails only for a URL without a host, which has no user.
     let _ = whole.set_username(url.username());
@@ -64,7 +63,7 @@ pub(super) fn hidden(url: &Url) -> Option<Secret> {
     says_more.then(|| Secret::new(String::from(whole)))
 }
 
-/// Without user, password and fragment.
+/// Returns a URL without user, password and fragment.
 fn bare(url: &Url) -> Url {
     let mut bare = url.clone();
     let _ = bare.set_username("");
@@ -73,8 +72,8 @@ fn bare(url: &Url) -> Url {
     bare
 }
 
-/// The ways in which stores sign URLs: the parameters that show that a URL is signed so, and what
-/// else belongs to the signature then. A name that ends with `-` stands for all that begin so.
+/// How stores sign URLs. First the parameters that together identify a way of signing, then the
+/// other parameters of the signature. A name that ends with `-` is a prefix.
 const SIGNATURES: [(&[&str], &[&str]); 6] = [
     (&["x-amz-signature"], &["x-amz-"]),
     (&["x-goog-signature"], &["x-goog-"]),
@@ -90,7 +89,7 @@ const SIGNATURES: [(&[&str], &[&str]); 6] = [
     ),
 ];
 
-/// A query without a store's signature; `None` if nothing else is in it.
+/// Returns a query without a store's signature, or `None` if nothing remains.
 fn unsigned(query: &str) -> Option<String> {
     let name = |part: &str| part.split_once('=').map_or(part, |(name, _)| name).to_lowercase();
     let names: Vec<String> = query.split('&').map(name).collect();
@@ -113,8 +112,8 @@ fn unsigned(query: &str) -> Option<String> {
     (!rest.is_empty()).then(|| rest.join("&"))
 }
 
-/// The suffix that tells the format: lower case, what a compression added left out. `csv` for
-/// `a/B.CSV.gz`.
+/// Returns the suffix that indicates the format, in lower case: `csv` for `a/B.CSV.gz`. A suffix of
+/// a compression is skipped.
 pub(super) fn extension(name: &str) -> Option<String> {
     const COMPRESSIONS: [&str; 9] = ["gz", "gzip", "bgz", "z", "zst", "zstd", "bz2", "bz", "xz"];
     let path = if name.contains("://") { name.split(['?', '#']).next()? } else { name };
@@ -131,16 +130,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_names() {
-        assert_eq!(Spec::parse("-"), Spec::Stdin);
-        assert_eq!(Spec::parse("s3://b/k://x"), Spec::Url("s3", "b/k://x"));
-        assert_eq!(Spec::parse("a b://c"), Spec::Local("a b://c"));
-        assert_eq!(Spec::parse("./-"), Spec::Local("./-"));
+    fn specs_are_parsed() {
+        assert_eq!(SourceSpec::parse("-"), SourceSpec::Stdin);
+        assert_eq!(SourceSpec::parse("s3://b/k://x"), SourceSpec::Url("s3", "b/k://x"));
+        assert_eq!(SourceSpec::parse("a b://c"), SourceSpec::Local("a b://c"));
+        assert_eq!(SourceSpec::parse("./-"), SourceSpec::Local("./-"));
     }
 
     #[test]
-    fn secrets_are_not_shown() {
-        let show = |url: &str| shown(&Url::parse(url).unwrap());
+    fn displayed_urls_have_no_secrets() {
+        let show = |url: &str| shown_url(&Url::parse(url).unwrap());
         assert_eq!(show("https://u:p@h/a.csv"), "https://h/a.csv");
         assert_eq!(
             show("https://h/a.csv?X-Amz-Signature=abc&part=1&pwd=d&code=e&Token=&jwt&&s=f=g#h"),
@@ -149,9 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shown_tells_sources_apart_but_for_what_only_admits() {
-        let hidden =
-            |url: &str| hidden(&Url::parse(url).unwrap()).map(|whole| whole.expose().to_owned());
+    fn identifying_urls_keep_everything_but_passwords_and_signatures() {
+        let identifying = |url: &str| {
+            identifying_url(&Url::parse(url).unwrap()).map(|whole| whole.expose().to_owned())
+        };
         for (url, expected) in [
             ("https://h/a.csv", None),
             ("https://h/a.csv?", None),
@@ -167,12 +167,12 @@ mod tests {
             ("https://h/a?se=2&sig=3", Some("https://h/a?se=2&sig=3")),
             ("https://h/a?Expires=2&Key-Pair-Id=3&Signature=4", None),
         ] {
-            assert_eq!(hidden(url).as_deref(), expected, "{url}");
+            assert_eq!(identifying(url).as_deref(), expected, "{url}");
         }
     }
 
     #[test]
-    fn suffixes() {
+    fn extensions_skip_compressions() {
         for (name, expected) in [
             ("a/b.csv", Some("csv")),
             ("a/B.CSV.gz", Some("csv")),

@@ -1,35 +1,35 @@
-//! Random access to the stored bytes of an input, for formats with a footer.
+//! Random access to the stored bytes of an input, for formats with a footer such as Parquet.
 //!
-//! A read gives exactly the bytes asked for or an error, never fewer.
+//! A read returns exactly the requested bytes or an error, never fewer.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 
-use super::remote::Remote;
-use super::steady::SteadyFile;
-use super::{fault, wait};
+use super::file_version::VersionedFile;
+use super::remote::RemoteObject;
+use super::{run_and_wait, source_error};
 use crate::{Error, Result};
 
 /// Random access to stored bytes.
-pub trait Ranges: Send + Sync + std::fmt::Debug {
-    /// Bytes there are.
+pub trait RangeReader: Send + Sync + std::fmt::Debug {
+    /// Returns the number of stored bytes.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Returns whether there are no stored bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The `len` bytes from `start` on. Blocks.
+    /// Reads the `len` bytes from `start` on. Blocks.
     ///
     /// # Errors
-    /// When they are not all there or cannot be read.
+    /// When the input ends before these bytes or they cannot be read.
     fn read(&self, start: u64, len: usize) -> Result<Bytes>;
 
-    /// Whether a store's name for this version proves that all bytes are of the same content, now
-    /// and in later runs.
+    /// Returns whether a strong entity tag of the store proves that all bytes belong to one
+    /// version, now and in later runs.
     fn is_versioned(&self) -> bool {
         false
     }
@@ -43,18 +43,21 @@ fn check(name: &str, start: u64, len: usize, size: u64) -> Result<()> {
 }
 
 fn outside(name: &str, start: u64, len: usize, size: u64) -> Error {
-    fault(name, format!("\"{name}\" has {size} bytes; {len} from byte {start} on were expected"))
-        .hint("The file is cut off or damaged; copy or download it again.")
+    source_error(
+        name,
+        format!("\"{name}\" has {size} bytes; {len} from byte {start} on were expected"),
+    )
+    .hint("The file is cut off or damaged; copy or download it again.")
 }
 
-/// A local file.
+/// Random access to a local file.
 #[derive(Debug)]
-pub(super) struct FileRanges {
-    pub(super) file: SteadyFile,
+pub(super) struct FileRangeReader {
+    pub(super) file: VersionedFile,
     pub(super) name: Arc<str>,
 }
 
-impl Ranges for FileRanges {
+impl RangeReader for FileRangeReader {
     fn len(&self) -> u64 {
         self.file.size()
     }
@@ -67,15 +70,15 @@ impl Ranges for FileRanges {
     }
 }
 
-/// A remote object.
+/// Random access to a remote object.
 #[derive(Debug)]
-pub(super) struct RemoteRanges {
-    pub(super) remote: Arc<Remote>,
+pub(super) struct RemoteRangeReader {
+    pub(super) remote: Arc<RemoteObject>,
     pub(super) size: u64,
     pub(super) runtime: Handle,
 }
 
-impl Ranges for RemoteRanges {
+impl RangeReader for RemoteRangeReader {
     fn len(&self) -> u64 {
         self.size
     }
@@ -83,7 +86,7 @@ impl Ranges for RemoteRanges {
     fn read(&self, start: u64, len: usize) -> Result<Bytes> {
         check(self.remote.name(), start, len, self.size)?;
         let remote = Arc::clone(&self.remote);
-        wait(&self.runtime, async move { remote.range(start..start + len as u64).await })?
+        run_and_wait(&self.runtime, async move { remote.range(start..start + len as u64).await })?
     }
 
     fn is_versioned(&self) -> bool {

@@ -1,84 +1,87 @@
-//! The decompressed bytes of one input, in order, on whatever thread asks.
+//! Reads the decompressed bytes of one input, in order, on any thread.
 //!
-//! A plain local file is read directly. Everything else is read ahead: objects by ranges in
-//! parallel, compressed data by a thread that decodes it. After an error every further read is
-//! the same error, so a fault can never pass for the end.
+//! A plain local file is read directly. Everything else is read ahead: objects by parallel range
+//! requests, compressed data by a thread that decompresses it. After an error every further read
+//! returns the same error, so an error can never look like the end of the data.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::ahead::{Ahead, Release};
-use super::decode::{Compression, Decoded, MAGIC_BYTES};
-use super::fetch::Fetch;
-use super::steady::SteadyFile;
-use super::{error_of, fault};
+use super::decompress::{Compression, DecompressedReader, MAGIC_BYTES};
+use super::decompression_thread::{DecompressionThread, ReadInterrupt};
+use super::fetch::ObjectFetcher;
+use super::file_version::VersionedFile;
+use super::{read_error, source_error};
 use crate::{ErrorKind, InputPlace, Result};
 
-/// What is asked of a file or pipe at once when it is decompressed.
+/// The size of one read from a compressed file or pipe.
 const STORED_BLOCK_BYTES: usize = 256 << 10;
 
-/// What is asked of a pipe at once; pipes hold 64 KiB to 1 MiB.
+/// The size of one read from a pipe. The buffers of pipes have 64 KiB to 1 MiB.
 const PIPE_BLOCK_BYTES: usize = 256 << 10;
 
-/// How far reading has come, in stored (compressed) bytes. Shared with whoever displays it.
+/// The progress of reading, in stored (compressed) bytes. Shared with the progress line.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct ReadProgress {
     stored: AtomicU64,
     total: Option<u64>,
 }
 
-impl Progress {
-    pub(super) fn new(total: Option<u64>) -> Arc<Progress> {
-        Arc::new(Progress { stored: AtomicU64::new(0), total })
+impl ReadProgress {
+    pub(super) fn new(total: Option<u64>) -> Arc<ReadProgress> {
+        Arc::new(ReadProgress { stored: AtomicU64::new(0), total })
     }
 
     pub(super) fn add(&self, count: u64) {
         self.stored.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Stored bytes read and decoded so far. Runs ahead of the bytes yielded by a few MiB.
+    /// Returns the stored bytes read and decompressed so far. They are a few MiB ahead of the
+    /// returned bytes.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Relaxed)
     }
 
-    /// Stored bytes of the whole input, where that is known.
+    /// Returns the stored size of the whole input, if it is known.
     pub fn total(&self) -> Option<u64> {
         self.total
     }
 }
 
-/// Reads the decompressed bytes of one input. Dropping it early ends what reads ahead for it.
-pub struct Reader {
-    /// Bytes that were peeked, yielded first.
+/// A reader of the decompressed bytes of one input. Dropping the reader ends all reading ahead.
+pub struct InputReader {
+    /// Peeked bytes, which are returned first.
     head: Cursor<Vec<u8>>,
-    body: Body,
+    body: ReaderBody,
     compression: Compression,
     name: Arc<str>,
-    progress: Arc<Progress>,
-    failed: Option<Failed>,
+    progress: Arc<ReadProgress>,
+    failed: Option<ReadFailure>,
 }
 
-struct Failed {
+/// The parts of the first error, from which every later read makes the same error.
+struct ReadFailure {
     kind: ErrorKind,
     message: String,
     place: Option<InputPlace>,
     hint: Option<String>,
 }
 
-enum Body {
-    File { file: SteadyFile, read: u64 },
-    Pipe(Pipe),
-    Fetch(Fetch),
-    Ahead(Ahead),
+/// Where the bytes behind the peeked ones come from.
+enum ReaderBody {
+    File { file: VersionedFile, read: u64 },
+    Pipe(PeekedPipe),
+    Object(ObjectFetcher),
+    Compressed(DecompressionThread),
 }
 
-/// A stream that is not a file, after its first bytes were looked at.
-type Pipe = io::Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>;
+/// A stream that is not a file: the bytes that were read to detect the compression, and the rest.
+type PeekedPipe = io::Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>;
 
-impl std::fmt::Debug for Reader {
+impl std::fmt::Debug for InputReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader")
+        f.debug_struct("InputReader")
             .field("name", &self.name)
             .field("compression", &self.compression)
             .field("progress", &self.progress)
@@ -86,106 +89,121 @@ impl std::fmt::Debug for Reader {
     }
 }
 
-impl Reader {
-    pub(super) fn file(file: SteadyFile, name: Arc<str>) -> Result<Reader> {
+impl InputReader {
+    pub(super) fn file(file: VersionedFile, name: Arc<str>) -> Result<InputReader> {
         let mut head = [0; MAGIC_BYTES];
-        let len = file.read_head(&mut head).map_err(|error| error_of(error, &name))?;
+        let len = file.read_head(&mut head).map_err(|error| read_error(error, &name))?;
         let compression = Compression::detect(&head[..len], &name)?;
-        let progress = Progress::new(Some(file.size()));
+        let progress = ReadProgress::new(Some(file.size()));
         let body = match compression {
-            Compression::None => Body::File { file, read: 0 },
+            Compression::None => ReaderBody::File { file, read: 0 },
             _ => {
                 let source = BufReader::with_capacity(STORED_BLOCK_BYTES, file);
                 let (name, progress) = (Arc::clone(&name), Arc::clone(&progress));
-                let decoded = Decoded::new(source, compression, Arc::clone(&name), progress)?;
-                Body::Ahead(Ahead::start(decoded, name, Release::Soon)?)
+                let decoded =
+                    DecompressedReader::new(source, compression, Arc::clone(&name), progress)?;
+                ReaderBody::Compressed(DecompressionThread::start(
+                    decoded,
+                    name,
+                    ReadInterrupt::NotNeeded,
+                )?)
             }
         };
-        Ok(Reader::new(body, compression, name, progress))
+        Ok(InputReader::new(body, compression, name, progress))
     }
 
     pub(super) fn pipe(
         mut source: Box<dyn Read + Send>,
         name: Arc<str>,
         total: Option<u64>,
-    ) -> Result<Reader> {
+    ) -> Result<InputReader> {
         let mut head = Vec::with_capacity(MAGIC_BYTES);
         source
             .by_ref()
             .take(MAGIC_BYTES as u64)
             .read_to_end(&mut head)
-            .map_err(|error| error_of(error, &name))?;
+            .map_err(|error| read_error(error, &name))?;
         let compression = Compression::detect(&head, &name)?;
-        let progress = Progress::new(total);
+        let progress = ReadProgress::new(total);
         let pipe = Cursor::new(head).chain(source);
         let body = match compression {
-            Compression::None => Body::Pipe(pipe),
+            Compression::None => ReaderBody::Pipe(pipe),
             _ => {
                 let source = BufReader::with_capacity(STORED_BLOCK_BYTES, pipe);
                 let (name, progress) = (Arc::clone(&name), Arc::clone(&progress));
-                let decoded = Decoded::new(source, compression, Arc::clone(&name), progress)?;
-                Body::Ahead(Ahead::start(decoded, name, Release::Never)?)
+                let decoded =
+                    DecompressedReader::new(source, compression, Arc::clone(&name), progress)?;
+                ReaderBody::Compressed(DecompressionThread::start(
+                    decoded,
+                    name,
+                    ReadInterrupt::Impossible,
+                )?)
             }
         };
-        Ok(Reader::new(body, compression, name, progress))
+        Ok(InputReader::new(body, compression, name, progress))
     }
 
-    /// What is not compressed, whatever it begins with.
-    pub(super) fn plain(source: Box<dyn Read + Send>, name: Arc<str>) -> Reader {
+    /// Returns a reader that never decompresses, whatever the first bytes are.
+    pub(super) fn plain(source: Box<dyn Read + Send>, name: Arc<str>) -> InputReader {
         let pipe = Cursor::new(Vec::new()).chain(source);
-        Reader::new(Body::Pipe(pipe), Compression::None, name, Progress::new(None))
+        InputReader::new(ReaderBody::Pipe(pipe), Compression::None, name, ReadProgress::new(None))
     }
 
-    pub(super) fn fetch(mut fetch: Fetch, name: Arc<str>, total: Option<u64>) -> Result<Reader> {
+    pub(super) fn fetch(
+        mut fetch: ObjectFetcher,
+        name: Arc<str>,
+        total: Option<u64>,
+    ) -> Result<InputReader> {
         let head = fetch.peek(MAGIC_BYTES)?;
         let compression = Compression::detect(&head[..head.len().min(MAGIC_BYTES)], &name)?;
-        let progress = Progress::new(total);
+        let progress = ReadProgress::new(total);
         let body = match compression {
             Compression::None => {
                 fetch.check_end()?;
-                Body::Fetch(fetch)
+                ReaderBody::Object(fetch)
             }
             _ => {
-                let release = Release::Abort(fetch.abort_handle());
+                let interrupt = ReadInterrupt::AbortTask(fetch.abort_handle());
                 let (name, progress) = (Arc::clone(&name), Arc::clone(&progress));
-                let decoded = Decoded::new(fetch, compression, Arc::clone(&name), progress)?;
-                Body::Ahead(Ahead::start(decoded, name, release)?)
+                let decoded =
+                    DecompressedReader::new(fetch, compression, Arc::clone(&name), progress)?;
+                ReaderBody::Compressed(DecompressionThread::start(decoded, name, interrupt)?)
             }
         };
-        Ok(Reader::new(body, compression, name, progress))
+        Ok(InputReader::new(body, compression, name, progress))
     }
 
     fn new(
-        body: Body,
+        body: ReaderBody,
         compression: Compression,
         name: Arc<str>,
-        progress: Arc<Progress>,
-    ) -> Reader {
+        progress: Arc<ReadProgress>,
+    ) -> InputReader {
         let head = Cursor::new(Vec::new());
-        Reader { head, body, compression, name, progress, failed: None }
+        InputReader { head, body, compression, name, progress, failed: None }
     }
 
-    /// How the stored bytes are compressed.
+    /// Returns the compression of the stored bytes.
     pub fn compression(&self) -> Compression {
         self.compression
     }
 
-    /// The input's name as the user would write it.
+    /// Returns the input's name as the user would write it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How far it has come; stays valid after the reader is gone.
-    pub fn progress(&self) -> Arc<Progress> {
+    /// Returns the reader's progress. The value stays valid after the reader is dropped.
+    pub fn progress(&self) -> Arc<ReadProgress> {
         Arc::clone(&self.progress)
     }
 
-    /// Appends bytes to `buf`: at least one and at most `max`, none only at the end (or when
-    /// `max` is 0). Cheaper than [`Read::read`] into zeroed memory.
+    /// Appends at most `max` bytes to `buf`, and none only at the end (or if `max` is 0). Cheaper
+    /// than [`Read::read`], which needs zeroed memory.
     ///
     /// # Errors
-    /// As [`Reader`] reads: [`error_of`] turns them into pgspate's own. What came before the
-    /// fault is in `buf` or was yielded before.
+    /// When a read fails; [`read_error`] converts the error into one of pgspate. All bytes before
+    /// the fault are in `buf` or were returned before.
     pub fn read_into(&mut self, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
         if max == 0 {
             return Ok(0);
@@ -197,21 +215,21 @@ impl Reader {
         if self.head.position() < self.head.get_ref().len() as u64 {
             return self.head.by_ref().take(max as u64).read_to_end(buf);
         }
-        let result = self.append(buf, max);
+        let result = self.append_from_body(buf, max);
         let count = buf.len() - before;
         match result {
-            Err(error) if count == 0 => Err(self.fail(error)),
+            Err(error) if count == 0 => Err(self.remember_failure(error)),
             Err(error) => {
-                self.fail(error);
+                self.remember_failure(error);
                 Ok(count)
             }
             Ok(()) => Ok(count),
         }
     }
 
-    fn append(&mut self, buf: &mut Vec<u8>, max: usize) -> io::Result<()> {
+    fn append_from_body(&mut self, buf: &mut Vec<u8>, max: usize) -> io::Result<()> {
         match &mut self.body {
-            Body::File { file, read } => {
+            ReaderBody::File { file, read } => {
                 buf.reserve(max.min(file.size().saturating_sub(*read) as usize));
                 let before = buf.len();
                 let result = file.by_ref().take(max as u64).read_to_end(buf);
@@ -219,53 +237,53 @@ impl Reader {
                 *read += count;
                 self.progress.add(count);
                 result?;
-                check_whole(count, *read, file.size(), &self.name)
+                check_complete(count, *read, file.size(), &self.name)
             }
-            Body::Pipe(pipe) => {
+            ReaderBody::Pipe(pipe) => {
                 let before = buf.len();
                 buf.resize(before + max.min(PIPE_BLOCK_BYTES), 0);
-                let result = retried(|| pipe.read(&mut buf[before..]));
+                let result = retry_interrupted(|| pipe.read(&mut buf[before..]));
                 let count = *result.as_ref().unwrap_or(&0);
                 buf.truncate(before + count);
                 self.progress.add(count as u64);
                 result.map(drop)
             }
-            Body::Fetch(fetch) => {
+            ReaderBody::Object(fetch) => {
                 let bytes = fetch.fill().map_err(io::Error::other)?;
                 let count = bytes.len().min(max);
                 buf.extend_from_slice(&bytes[..count]);
-                fetch.take(count);
+                fetch.mark_used(count);
                 if count == 0 {
                     fetch.check_end().map_err(io::Error::other)?;
                 }
                 self.progress.add(count as u64);
                 Ok(())
             }
-            Body::Ahead(ahead) => {
-                let bytes = ahead.fill().map_err(io::Error::other)?;
+            ReaderBody::Compressed(thread) => {
+                let bytes = thread.fill().map_err(io::Error::other)?;
                 let count = bytes.len().min(max);
                 buf.extend_from_slice(&bytes[..count]);
-                ahead.consume(count);
+                thread.mark_used(count);
                 Ok(())
             }
         }
     }
 
-    fn fill(&mut self, out: &mut [u8]) -> io::Result<usize> {
+    fn read_body(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match &mut self.body {
-            Body::File { file, read } => {
-                let count = retried(|| file.read(out))?;
+            ReaderBody::File { file, read } => {
+                let count = retry_interrupted(|| file.read(out))?;
                 *read += count as u64;
                 self.progress.add(count as u64);
-                check_whole(count as u64, *read, file.size(), &self.name)?;
+                check_complete(count as u64, *read, file.size(), &self.name)?;
                 Ok(count)
             }
-            Body::Pipe(pipe) => {
-                let count = retried(|| pipe.read(out))?;
+            ReaderBody::Pipe(pipe) => {
+                let count = retry_interrupted(|| pipe.read(out))?;
                 self.progress.add(count as u64);
                 Ok(count)
             }
-            Body::Fetch(fetch) => {
+            ReaderBody::Object(fetch) => {
                 let count = fetch.read(out)?;
                 self.progress.add(count as u64);
                 if count == 0 {
@@ -273,32 +291,32 @@ impl Reader {
                 }
                 Ok(count)
             }
-            Body::Ahead(ahead) => {
-                let bytes = ahead.fill().map_err(io::Error::other)?;
+            ReaderBody::Compressed(thread) => {
+                let bytes = thread.fill().map_err(io::Error::other)?;
                 let count = bytes.len().min(out.len());
                 out[..count].copy_from_slice(&bytes[..count]);
-                ahead.consume(count);
+                thread.mark_used(count);
                 Ok(count)
             }
         }
     }
 
-    /// Yields `bytes` before anything else.
+    /// Makes `bytes` the next bytes that the reader returns.
     pub(super) fn put_back(&mut self, mut bytes: Vec<u8>) {
         let at = self.head.position() as usize;
         bytes.extend_from_slice(&self.head.get_ref()[at..]);
         self.head = Cursor::new(bytes);
     }
 
-    /// Remembers the error, so that it is all that is ever read from here on.
-    fn fail(&mut self, error: io::Error) -> io::Error {
-        let error = error_of(error, &self.name);
+    /// Remembers the error, so that every later read returns the same error.
+    fn remember_failure(&mut self, error: io::Error) -> io::Error {
+        let error = read_error(error, &self.name);
         let cause = std::error::Error::source(&error).map(|cause| cause.to_string());
         let message = match cause {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),
         };
-        self.failed = Some(Failed {
+        self.failed = Some(ReadFailure {
             kind: error.kind(),
             message,
             place: error.place().cloned(),
@@ -308,7 +326,7 @@ impl Reader {
     }
 }
 
-impl Read for Reader {
+impl Read for InputReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if out.is_empty() {
             return Ok(0);
@@ -319,11 +337,11 @@ impl Read for Reader {
         if self.head.position() < self.head.get_ref().len() as u64 {
             return self.head.read(out);
         }
-        self.fill(out).map_err(|error| self.fail(error))
+        self.read_body(out).map_err(|error| self.remember_failure(error))
     }
 }
 
-impl Failed {
+impl ReadFailure {
     fn error(&self) -> io::Error {
         let mut error = crate::Error::new(self.kind, self.message.clone());
         if let Some(place) = &self.place {
@@ -336,16 +354,18 @@ impl Failed {
     }
 }
 
-/// A file that ends before the size it had when it was opened was cut while it was read.
-fn check_whole(count: u64, read: u64, size: u64, name: &str) -> io::Result<()> {
+/// Returns an error if a file ends before the size that it had when it was opened: it was
+/// truncated.
+fn check_complete(count: u64, read: u64, size: u64, name: &str) -> io::Result<()> {
     if count > 0 || read >= size {
         return Ok(());
     }
     let message = format!("\"{name}\" was cut to {read} of {size} bytes while it was being read");
-    Err(io::Error::other(fault(name, message)))
+    Err(io::Error::other(source_error(name, message)))
 }
 
-fn retried(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+/// Repeats a read that a signal interrupted.
+fn retry_interrupted(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match read() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

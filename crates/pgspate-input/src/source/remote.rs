@@ -1,7 +1,7 @@
-//! One remote object: ranges of it, or its body as a stream where the server knows no ranges.
+//! A remote object, read by ranges, or as a stream if the server does not support ranges.
 //!
-//! Every answer is checked to be of the object that was resolved: same size, same entity tag. An
-//! object that changed in between is an error, never a mixture of two versions.
+//! Every response is checked for the size and entity tag of the resolved object. An object that has
+//! changed is an error, so two versions are never mixed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,92 +11,94 @@ use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore};
 
-use super::http::{Body, HttpObject};
+use super::http::{HttpBody, HttpObject};
 use super::store::Scheme;
-use super::{fault, store};
+use super::{source_error, store};
 use crate::{Error, ErrorKind, Result, Secret};
 
-/// An object in a store, or behind a URL.
+/// An object in an object store or on a web server.
 #[derive(Debug)]
-pub(super) enum Remote {
+pub(super) enum RemoteObject {
     Store(StoreObject),
     Http(HttpObject),
 }
 
-impl Remote {
-    /// Its name as the user would write it.
+impl RemoteObject {
+    /// Returns the name as the user would write it.
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
-            Remote::Store(object) => &object.name,
-            Remote::Http(object) => &object.name,
+            RemoteObject::Store(object) => &object.name,
+            RemoteObject::Http(object) => &object.name,
         }
     }
 
-    /// What its name does not show, and what tells it from others of that name.
-    pub(super) fn hidden(&self) -> Option<Secret> {
+    /// Returns the full URL if the name omits a part of it.
+    pub(super) fn identifying_url(&self) -> Option<Secret> {
         match self {
-            Remote::Store(_) => None,
-            Remote::Http(object) => object.hidden(),
+            RemoteObject::Store(_) => None,
+            RemoteObject::Http(object) => object.identifying_url(),
         }
     }
 
-    /// Whether its size and the tag of its version prove that two answers are of the same content.
-    /// A time of change proves nothing: two versions may have the same.
+    /// Returns whether equal size and entity tag prove that two responses have the same content. A
+    /// modification time proves nothing: two versions may have the same time.
     pub(super) fn is_versioned(&self) -> bool {
         let is_strong = |tag: &Option<String>| tag.as_deref().is_some_and(|tag| !is_weak(tag));
         match self {
-            Remote::Store(object) => is_strong(&object.etag),
-            Remote::Http(object) => object.size.is_some() && is_strong(&object.etag),
+            RemoteObject::Store(object) => is_strong(&object.etag),
+            RemoteObject::Http(object) => object.size.is_some() && is_strong(&object.etag),
         }
     }
 
-    /// Its size where it is read by ranges from its start to its end.
+    /// Returns the size if the whole object can be read by parallel range requests.
     pub(super) fn ranged_size(&self) -> Option<u64> {
         match self {
-            Remote::Store(object) => Some(object.size),
-            Remote::Http(_) if !self.is_versioned() => None,
-            Remote::Http(object) => object.size.filter(|_| object.has_ranges),
+            RemoteObject::Store(object) => Some(object.size),
+            RemoteObject::Http(_) if !self.is_versioned() => None,
+            RemoteObject::Http(object) => object.size.filter(|_| object.has_ranges),
         }
     }
 
-    /// Its size where parts of it can be asked for in any order, and each answer says something of
-    /// the version that it is of.
-    pub(super) fn random_size(&self) -> Option<u64> {
+    /// Returns the size if ranges can be requested in any order, and each response has an entity
+    /// tag or a modification time.
+    pub(super) fn random_access_size(&self) -> Option<u64> {
         match self {
-            Remote::Store(object) => Some(object.size),
-            Remote::Http(object) => {
+            RemoteObject::Store(object) => Some(object.size),
+            RemoteObject::Http(object) => {
                 let is_marked = object.etag.is_some() || object.modified.is_some();
                 object.size.filter(|_| object.has_ranges && is_marked)
             }
         }
     }
 
-    /// Whether a body without a length of its own may end with the connection.
-    pub(super) fn may_end_anywhere(&self) -> bool {
-        matches!(self, Remote::Http(object) if object.is_unframed && !object.allows_unframed)
+    /// Returns whether the body has no announced end and the user has not allowed such a body.
+    pub(super) fn refuses_unframed_body(&self) -> bool {
+        matches!(self, RemoteObject::Http(object) if object.is_unframed && !object.allows_unframed)
     }
 
-    /// Exactly the bytes of `range`.
+    /// Fetches exactly the bytes of `range`.
     pub(super) async fn range(&self, range: Range<u64>) -> Result<Bytes> {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
         match self {
-            Remote::Store(object) => object.range(range).await,
-            Remote::Http(object) => object.range(range).await,
+            RemoteObject::Store(object) => object.range(range).await,
+            RemoteObject::Http(object) => object.range(range).await,
         }
     }
 
-    /// The whole body, in order.
-    pub(super) async fn stream(&self) -> Result<Body> {
+    /// Requests the whole body, to be read in order.
+    pub(super) async fn stream(&self) -> Result<HttpBody> {
         match self {
-            Remote::Store(_) => Err(Error::new(ErrorKind::Bug, "object stores are read by ranges")),
-            Remote::Http(object) => object.stream().await,
+            RemoteObject::Store(_) => {
+                Err(Error::new(ErrorKind::Bug, "object stores are read by ranges"))
+            }
+            RemoteObject::Http(object) => object.stream().await,
         }
     }
 }
 
-/// An object in an object store, as it was when it was resolved.
+/// An object in an object store, with its properties at the time it was resolved.
 #[derive(Debug)]
 pub(super) struct StoreObject {
     pub(super) store: Arc<dyn ObjectStore>,
@@ -116,52 +118,59 @@ impl StoreObject {
             if_match: self.etag.as_deref().filter(|tag| !is_weak(tag)).map(quoted),
             ..GetOptions::default()
         };
-        let refused = |error| store::refused(self.scheme, &self.name, &error);
-        let answer = self.store.get_opts(&self.path, options).await.map_err(refused)?;
+        let refused = |error| store::store_error(self.scheme, &self.name, &error);
+        let response = self.store.get_opts(&self.path, options).await.map_err(refused)?;
         let is_later =
-            self.etag.is_none() && SystemTime::from(answer.meta.last_modified) != self.modified;
-        if answer.meta.size != self.size || !same_tag(&self.etag, &answer.meta.e_tag) || is_later {
-            return Err(changed(&self.name));
+            self.etag.is_none() && SystemTime::from(response.meta.last_modified) != self.modified;
+        if response.meta.size != self.size
+            || !same_tag(&self.etag, &response.meta.e_tag)
+            || is_later
+        {
+            return Err(object_changed(&self.name));
         }
-        let bytes = answer.bytes().await.map_err(refused)?;
+        let bytes = response.bytes().await.map_err(refused)?;
         if bytes.len() as u64 != len {
-            return Err(short(&self.name, bytes.len() as u64, len));
+            return Err(wrong_length(&self.name, bytes.len() as u64, len));
         }
         Ok(bytes)
     }
 }
 
-/// The error for an object that is not the one it was.
-pub(super) fn changed(name: &str) -> Error {
-    fault(name, format!("\"{name}\" changed while it was being read"))
-        .hint("Run it again when nothing writes to the object any more.")
+/// Returns the error for an object that has changed.
+pub(super) fn object_changed(name: &str) -> Error {
+    source_error(name, format!("\"{name}\" changed while it was being read"))
+        .hint("Run the command again when no process writes to the object.")
 }
 
-/// The error for a body of which nobody says where it ends.
-pub(super) fn unframed(name: &str) -> Error {
+/// Returns the error for a body without an announced end.
+pub(super) fn unframed_body(name: &str) -> Error {
     let message = format!("the server does not say where \"{name}\" ends");
-    fault(name, message).hint(
-        "A part of it cannot be told from all of it. Download it first and name the file, or have \
-         it served with a length or compressed. `--source-option unframed=allow` takes the end of \
-         the connection for the end of the data.",
+    source_error(name, message).hint(
+        "A lost connection would look like the end of the data. Download the file first, or have \
+         the server send a Content-Length header or a compressed file. With `--source-option \
+         unframed=allow` the end of the connection counts as the end of the data.",
     )
 }
 
-/// The error for a body that holds less or more than was asked for.
-pub(super) fn short(name: &str, found: u64, expected: u64) -> Error {
-    fault(name, format!("the server sent {found} bytes of \"{name}\" where {expected} were due"))
+/// Returns the error for a body with fewer or more bytes than requested.
+pub(super) fn wrong_length(name: &str, found: u64, expected: u64) -> Error {
+    source_error(
+        name,
+        format!("the server sent {found} bytes of \"{name}\"; {expected} were expected"),
+    )
 }
 
-/// Listings of some stores leave out the quotes that a header needs.
+/// Adds the quotes that a header needs. Listings of some stores omit them.
 fn quoted(tag: &str) -> String {
     if tag.starts_with('"') { tag.to_owned() } else { format!("\"{tag}\"") }
 }
 
+/// Returns whether an entity tag is weak: equal tags do not prove equal bytes.
 pub(super) fn is_weak(tag: &str) -> bool {
     tag.starts_with("W/")
 }
 
-/// Whether two entity tags may name the same version. A tag that is missing says nothing.
+/// Returns whether two entity tags may name the same version. A missing tag matches every tag.
 pub(super) fn same_tag(expected: &Option<String>, found: &Option<String>) -> bool {
     let bare = |tag: &str| tag.trim_start_matches("W/").trim_matches('"').to_owned();
     match (expected, found) {

@@ -1,7 +1,7 @@
-//! From what the user wrote to inputs that exist.
+//! Resolves the source names that the user wrote into inputs that exist.
 //!
-//! Order is kept: inputs come as they were named, and by name within a folder or pattern. Every
-//! input is checked to be there and readable, and none comes twice.
+//! Inputs keep the user's order, and are sorted by path within a folder or pattern. Every input
+//! exists, is readable, and is named once.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -13,39 +13,40 @@ use reqwest::Client;
 use tokio::runtime::Handle;
 use url::Url;
 
-use super::fetch::Pace;
-use super::headers::{self, Headers};
-use super::http::{self, HttpObject, Target};
-use super::name::{self, Spec};
-use super::remote::{Remote, StoreObject};
-use super::store::list::Request;
+use super::fetch::FetchLimits;
+use super::headers::{self, RequestHeaders};
+use super::http::{self, HttpObject, HttpTarget};
+use super::name::{self, SourceSpec};
+use super::remote::{RemoteObject, StoreObject};
+use super::store::list::ListingRequest;
 use super::store::{self, Scheme};
-use super::{Input, Options, local, wait};
+use super::{Input, SourceOptions, local, run_and_wait};
 use crate::{Error, ErrorKind, Result};
 
 const SCHEMES: &str = "Sources are paths, patterns, folders, - for standard input, and s3://, \
      gs://, az://, abfss://, https:// and http:// URLs.";
 
-/// The inputs that `specs` name: paths, folders (every file below them), patterns, `-`, and URLs
-/// of object stores and web servers. Blocks while it asks `runtime`, so it must not be called
-/// from one of its tasks.
+/// Returns the inputs that `specs` name. A spec is a path, a folder (every file below it), a
+/// pattern, `-`, or a URL of an object store or web server. Blocks on work of `runtime`, so tasks
+/// of `runtime` must not call it.
 ///
 /// # Errors
-/// - [`ErrorKind::Usage`]: a scheme, pattern or option that does not exist, or an input named
+/// - [`ErrorKind::Usage`]: an unknown scheme or option, an invalid pattern, or an input named
 ///   twice.
-/// - [`ErrorKind::Source`]: something is not there or may not be read, or a folder or pattern has
+/// - [`ErrorKind::Source`]: an input does not exist or must not be read, or a folder or pattern has
 ///   no files.
-pub fn resolve(specs: &[String], options: &Options, runtime: Handle) -> Result<Vec<Input>> {
+pub fn resolve(specs: &[String], options: &SourceOptions, runtime: Handle) -> Result<Vec<Input>> {
     check_options(specs, options)?;
-    let headers = Headers::of(specs, options)?;
-    let mut resolver = Resolver { options, headers, runtime, stores: HashMap::new(), client: None };
+    let headers = RequestHeaders::of(specs, options)?;
+    let mut resolver =
+        SourceResolver { options, headers, runtime, stores: HashMap::new(), client: None };
     let mut inputs = Vec::new();
     for spec in specs {
-        resolver.spec(spec, &mut inputs)?;
+        resolver.resolve_spec(spec, &mut inputs)?;
     }
     let mut names = HashSet::new();
     for input in &inputs {
-        if !names.insert((input.name(), input.hidden())) {
+        if !names.insert((input.name(), input.identifying_url())) {
             let message = match input.name() {
                 "-" => "standard input is named more than once".to_owned(),
                 name => format!("\"{name}\" is named more than once"),
@@ -57,18 +58,21 @@ pub fn resolve(specs: &[String], options: &Options, runtime: Handle) -> Result<V
     Ok(inputs)
 }
 
-/// An option that no source here understands is a mistake, not something to pass over.
-fn check_options(specs: &[String], options: &Options) -> Result<()> {
+/// Checks that every option is one of a source. An unknown option is a mistake of the user.
+fn check_options(specs: &[String], options: &SourceOptions) -> Result<()> {
     for (key, _) in &options.store {
-        let is_known = specs.iter().any(|spec| match Spec::parse(spec) {
-            Spec::Url("http" | "https", _) => {
+        let is_known = specs.iter().any(|spec| match SourceSpec::parse(spec) {
+            SourceSpec::Url("http" | "https", _) => {
                 headers::is_header(key) || key.eq_ignore_ascii_case(http::UNFRAMED_OPTION)
             }
-            Spec::Url(scheme, _) => Scheme::parse(scheme).is_some_and(|known| known.accepts(key)),
+            SourceSpec::Url(scheme, _) => {
+                Scheme::parse(scheme).is_some_and(|known| known.accepts(key))
+            }
             _ => false,
         });
         if !is_known {
-            let message = format!("no source here has an option {}", headers::shown(key));
+            let message =
+                format!("no source of this command has an option {}", headers::shown_key(key));
             return Err(Error::new(ErrorKind::Usage, message).hint(
                 "Options are for object stores (such as endpoint, region, access_key_id, \
                  skip_signature, and profile for S3) and for HTTP (header.NAME, unframed).",
@@ -78,27 +82,27 @@ fn check_options(specs: &[String], options: &Options) -> Result<()> {
     Ok(())
 }
 
-struct Resolver<'a> {
-    options: &'a Options,
-    headers: Headers,
+struct SourceResolver<'a> {
+    options: &'a SourceOptions,
+    headers: RequestHeaders,
     runtime: Handle,
-    /// By `scheme://bucket/`.
+    /// The stores that are already open, by `scheme://bucket/`.
     stores: HashMap<String, Arc<dyn ObjectStore>>,
     client: Option<Client>,
 }
 
-impl Resolver<'_> {
-    fn spec(&mut self, spec: &str, inputs: &mut Vec<Input>) -> Result<()> {
-        match Spec::parse(spec) {
-            Spec::Stdin => inputs.push(Input::stdin()),
-            Spec::Local("") => {
+impl SourceResolver<'_> {
+    fn resolve_spec(&mut self, spec: &str, inputs: &mut Vec<Input>) -> Result<()> {
+        match SourceSpec::parse(spec) {
+            SourceSpec::Stdin => inputs.push(Input::stdin()),
+            SourceSpec::Local("") => {
                 return Err(Error::new(ErrorKind::Usage, "a source has an empty name"));
             }
-            Spec::Local(path) => inputs.extend(self.files(path)?),
-            Spec::Url("file", _) => inputs.extend(self.files(&file_path(spec)?)?),
-            Spec::Url("http" | "https", _) => inputs.push(self.url(spec)?),
-            Spec::Url(scheme, rest) => match Scheme::parse(scheme) {
-                Some(known) => self.objects(known, scheme, rest, inputs)?,
+            SourceSpec::Local(path) => inputs.extend(self.local_inputs(path)?),
+            SourceSpec::Url("file", _) => inputs.extend(self.local_inputs(&file_path(spec)?)?),
+            SourceSpec::Url("http" | "https", _) => inputs.push(self.http_input(spec)?),
+            SourceSpec::Url(scheme, rest) => match Scheme::parse(scheme) {
+                Some(known) => self.store_inputs(known, scheme, rest, inputs)?,
                 None => {
                     let message = format!("sources of kind \"{scheme}://\" are not supported");
                     return Err(Error::new(ErrorKind::Usage, message).hint(SCHEMES));
@@ -108,17 +112,17 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    fn files(&self, spec: &str) -> Result<impl Iterator<Item = Input>> {
+    fn local_inputs(&self, spec: &str) -> Result<impl Iterator<Item = Input>> {
         let may_grow = self.options.may_grow;
         Ok(local::expand(spec)?.into_iter().map(move |found| Input::local(found, may_grow)))
     }
 
-    fn pace(&self) -> Pace {
+    fn fetch_limits(&self) -> FetchLimits {
         let (range_bytes, in_flight) = (self.options.range_bytes, self.options.ranges_in_flight);
-        Pace { range_bytes, in_flight }
+        FetchLimits { range_bytes, in_flight }
     }
 
-    fn objects(
+    fn store_inputs(
         &mut self,
         scheme: Scheme,
         prefix: &str,
@@ -127,23 +131,24 @@ impl Resolver<'_> {
     ) -> Result<()> {
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.is_empty() {
-            let message = format!("\"{prefix}://{rest}\" names no bucket");
+            let message = format!("\"{prefix}://{rest}\" has no bucket");
             return Err(
                 Error::new(ErrorKind::Usage, message).hint(format!("Write {prefix}://BUCKET/KEY."))
             );
         }
-        // Only Azure's URLs have a part before the bucket's place, which is not a user. Elsewhere
-        // that is a key and its secret.
+        // Only in Azure's URLs may `@` follow the container's name. In other URLs the text before
+        // `@` would be a key and its secret.
         if bucket.contains(':') || (bucket.contains('@') && scheme != Scheme::Azure) {
-            let message = format!("a {prefix}:// URL has no user and no password");
+            let message = format!("a {prefix}:// URL must not have a user or password");
             return Err(Error::new(ErrorKind::Usage, message).hint(
                 "Give keys in the environment, or as `--source-option KEY=@FILE`, and write \
                  SCHEME://BUCKET/KEY.",
             ));
         }
-        // What is not a name would end up in the middle of a URL. Azure's hold an account, too.
+        // The name becomes part of a URL, so other characters are refused. Azure's names contain
+        // the account too.
         if !bucket.chars().all(|c| c.is_ascii_alphanumeric() || "._-@$".contains(c)) {
-            let message = format!("\"{bucket}\" is not a name that a bucket can have");
+            let message = format!("\"{bucket}\" is not a valid bucket name");
             return Err(Error::new(ErrorKind::Usage, message));
         }
         let root = format!("{prefix}://{bucket}/");
@@ -155,13 +160,14 @@ impl Resolver<'_> {
                 store
             }
         };
-        let request = Request { scheme, root: root.clone(), key: key.to_owned() };
-        let listed = wait(&self.runtime, store::list::expand(Arc::clone(&store), request))??;
-        inputs.extend(listed.into_iter().map(|meta| self.object(scheme, &store, &root, meta)));
+        let request = ListingRequest { scheme, root: root.clone(), key: key.to_owned() };
+        let listed =
+            run_and_wait(&self.runtime, store::list::expand(Arc::clone(&store), request))??;
+        inputs.extend(listed.into_iter().map(|meta| self.store_input(scheme, &store, &root, meta)));
         Ok(())
     }
 
-    fn object(
+    fn store_input(
         &self,
         scheme: Scheme,
         store: &Arc<dyn ObjectStore>,
@@ -178,12 +184,17 @@ impl Resolver<'_> {
             modified: SystemTime::from(meta.last_modified),
         };
         let modified = object.modified;
-        Input::remote(Remote::Store(object), Some(modified), self.runtime.clone(), self.pace())
+        Input::remote(
+            RemoteObject::Store(object),
+            Some(modified),
+            self.runtime.clone(),
+            self.fetch_limits(),
+        )
     }
 
-    fn url(&mut self, spec: &str) -> Result<Input> {
+    fn http_input(&mut self, spec: &str) -> Result<Input> {
         let url = Url::parse(spec).map_err(|e| {
-            // The text itself may hold a password.
+            // The text may contain a password, so the message omits it.
             Error::new(ErrorKind::Usage, "an http:// or https:// source is not a valid URL")
                 .because(e)
         })?;
@@ -191,11 +202,16 @@ impl Resolver<'_> {
             Some(client) => client.clone(),
             None => self.client.insert(http::client(self.options)?).clone(),
         };
-        let shown = name::shown(&url).into();
-        let (target, options) = (Target::new(url, &self.headers), self.options.clone());
+        let shown = name::shown_url(&url).into();
+        let (target, options) = (HttpTarget::new(url, &self.headers), self.options.clone());
         let probe = async move { HttpObject::probe(client, target, shown, &options).await };
-        let object = wait(&self.runtime, probe)??;
-        Ok(Input::remote(Remote::Http(object), None, self.runtime.clone(), self.pace()))
+        let object = run_and_wait(&self.runtime, probe)??;
+        Ok(Input::remote(
+            RemoteObject::Http(object),
+            None,
+            self.runtime.clone(),
+            self.fetch_limits(),
+        ))
     }
 }
 
@@ -203,7 +219,7 @@ fn file_path(spec: &str) -> Result<String> {
     let path = Url::parse(spec).ok().and_then(|url| url.to_file_path().ok());
     let path = path.and_then(|path: PathBuf| path.into_os_string().into_string().ok());
     path.ok_or_else(|| {
-        Error::new(ErrorKind::Usage, "a file:// source is not a file's URL")
-            .hint("Write file:///PATH, or the path alone.")
+        Error::new(ErrorKind::Usage, "a file:// source is not a valid file URL")
+            .hint("Write file:///PATH, or only the path.")
     })
 }

@@ -5,36 +5,35 @@ use std::sync::Arc;
 
 use pgspate_base::{Error, Result};
 use pgspate_input::encode::Encoded;
-use pgspate_input::format::json::{
-    CutLimits, JsonColumn, JsonCutter, JsonEncoder, JsonInput, JsonOptions,
-};
-use pgspate_input::format::{Chunk, ChunkData, ChunkEncoder, Cutter, Mode};
+use pgspate_input::format::json::{JsonCutLimits, JsonCutter, JsonEncoder};
+use pgspate_input::format::keyed::{KeyedColumn, KeyedInput, KeyedOptions};
+use pgspate_input::format::{Chunk, ChunkData, ChunkEncoder, Cutter, EncodeMode};
 use pgspate_input::types::{PgType, TypeKind};
 
-/// A built-in type.
+/// Returns a built-in type.
 pub(crate) fn base(oid: u32, name: &str) -> PgType {
     PgType { oid, name: name.into(), typmod: -1, kind: TypeKind::Base }
 }
 
-/// An array of a built-in type.
+/// Returns the array type of a built-in type.
 pub(crate) fn array(oid: u32, element: PgType) -> PgType {
     let name = format!("{}[]", element.name);
     PgType { oid, name, typmod: -1, kind: TypeKind::Array(Box::new(element), b',') }
 }
 
-/// Options for columns that have no binary encoder.
-pub(crate) fn options(columns: Vec<(&str, PgType)>) -> JsonOptions {
+/// Returns options for columns without binary encoders.
+pub(crate) fn options(columns: Vec<(&str, PgType)>) -> KeyedOptions {
     let columns = columns
         .into_iter()
-        .map(|(name, ty)| JsonColumn { name: name.into(), ty, field: None })
+        .map(|(name, ty)| KeyedColumn { name: name.into(), ty, field: None })
         .collect();
-    JsonOptions { inputs: Arc::new(["in.json".to_string()]), ..JsonOptions::new(columns) }
+    KeyedOptions { inputs: Arc::new(["in.json".to_string()]), ..KeyedOptions::new(columns) }
 }
 
-/// Gives out its bytes in small uneven pieces.
-pub(crate) struct Dribble(Cursor<Vec<u8>>, usize);
+/// A reader that returns its bytes in small pieces of different sizes.
+pub(crate) struct UnevenReader(Cursor<Vec<u8>>, usize);
 
-impl Read for Dribble {
+impl Read for UnevenReader {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         self.1 = self.1 * 31 % 61 + 1;
         let len = buf.len().min(self.1);
@@ -42,11 +41,11 @@ impl Read for Dribble {
     }
 }
 
-/// The chunks of one input.
+/// Cuts one input into chunks.
 pub(crate) fn cut(input: &[u8], chunk_bytes: usize) -> Result<Vec<Chunk>> {
-    let reader = Box::new(Dribble(Cursor::new(input.to_vec()), 7));
-    let limits = CutLimits { chunk_bytes, ..CutLimits::default() };
-    let mut cutter = JsonCutter::new(vec![JsonInput { name: "in.json".into(), reader }], limits);
+    let reader = Box::new(UnevenReader(Cursor::new(input.to_vec()), 7));
+    let limits = JsonCutLimits { chunk_bytes, ..JsonCutLimits::default() };
+    let mut cutter = JsonCutter::new(vec![KeyedInput { name: "in.json".into(), reader }], limits);
     let mut chunks = Vec::new();
     while let Some(chunk) = cutter.next()? {
         chunks.push(chunk);
@@ -54,21 +53,21 @@ pub(crate) fn cut(input: &[u8], chunk_bytes: usize) -> Result<Vec<Chunk>> {
     Ok(chunks)
 }
 
-/// A chunk's bytes.
+/// Returns a chunk's bytes.
 pub(crate) fn bytes(chunk: &Chunk) -> &[u8] {
     match &chunk.data {
         ChunkData::Bytes(bytes) => bytes,
-        _ => panic!("a chunk of JSON is bytes"),
+        _ => panic!("a JSON chunk must have bytes"),
     }
 }
 
-/// All rows of an input as COPY text, by way of chunks of `chunk_bytes`.
-pub(crate) fn rows(input: &[u8], chunk_bytes: usize, options: &JsonOptions) -> Result<String> {
+/// Returns all rows of an input as COPY text, cut into chunks of `chunk_bytes`.
+pub(crate) fn rows(input: &[u8], chunk_bytes: usize, options: &KeyedOptions) -> Result<String> {
     let mut encoder = JsonEncoder::new(options.clone());
     let mut text = Vec::new();
     for chunk in cut(input, chunk_bytes)? {
         let mut out = Encoded::default();
-        encoder.begin(Arc::new(chunk), Mode::Text)?;
+        encoder.begin(Arc::new(chunk), EncodeMode::Text)?;
         while encoder.fill(&mut out, 1 << 16)? {
             text.append(&mut out.text);
         }
@@ -77,8 +76,8 @@ pub(crate) fn rows(input: &[u8], chunk_bytes: usize, options: &JsonOptions) -> R
     Ok(String::from_utf8(text).expect("COPY text is UTF-8"))
 }
 
-/// The error that an input must give.
-pub(crate) fn refusal(input: &[u8], options: &JsonOptions) -> Error {
+/// Returns the error that an input must cause.
+pub(crate) fn refusal(input: &[u8], options: &KeyedOptions) -> Error {
     match rows(input, 1 << 20, options) {
         Ok(rows) => panic!("expected an error, got {rows:?}"),
         Err(error) => error,

@@ -108,9 +108,9 @@ fn lengths_of_messages() {
     let content = stream(&batch(), None);
     for (nth, (at, _)) in messages(&content).into_iter().enumerate() {
         for (stated, words) in [
-            (i32::MAX, "states 2147483647 bytes of description"),
+            (i32::MAX, "states a description of 2147483647 bytes"),
             (200 << 20, "a message states 209715200 bytes, but"),
-            (-7, "states -7 bytes of description"),
+            (-7, "states a description of -7 bytes"),
         ] {
             let mut content = content.clone();
             content[at + 4..at + 8].copy_from_slice(&stated.to_le_bytes());
@@ -123,7 +123,7 @@ fn lengths_of_messages() {
     for (stated, words) in [
         (4_i64 << 40, "a message states 4398046511104 bytes, but"),
         (i64::MAX, "a message states 9223372036854775807 bytes, but"),
-        (-1, "states -1 bytes of body"),
+        (-1, "states a body of -1 bytes"),
     ] {
         let content = instead(&content, body as i64, stated);
         refused(&case, &format!("body{stated}.arrows"), content, &[words]);
@@ -131,7 +131,7 @@ fn lengths_of_messages() {
     let content = file(&batch(), None);
     for stated in [4_i64 << 40, i64::MAX, -1] {
         let content = instead(&content, body as i64, stated);
-        let words = format!("and {stated} bytes of body, but the file has");
+        let words = format!("a body of {stated} bytes, but the file has");
         refused(&case, &format!("body{stated}.arrow"), content, &[&words]);
     }
     let end = content.len() - 10;
@@ -151,7 +151,7 @@ fn a_stream_that_is_cut_anywhere_is_no_shorter_stream() {
     for edge in edges {
         for len in [edge + 1, edge + 3, edge + 4, edge + 7, edge + 9] {
             let name = format!("cut{len}.arrows");
-            refused(&case, &name, &content[..len], &["the Arrow data is cut short"]);
+            refused(&case, &name, &content[..len], &["the Arrow data is truncated"]);
         }
     }
 }

@@ -288,7 +288,7 @@ fn pages_that_state_more_than_they_can_become() {
     }
     let mut file = File { codec: brotli, ..whole() };
     file.pages[0].decompressed = MOST;
-    refused(&case, "brotli.parquet", file.write(), &["expected 1074790400 at most"]);
+    refused(&case, "brotli.parquet", file.write(), &["expected at most 1074790400"]);
     // Within what a page may have, but more than there is room for.
     file.pages[0].decompressed = 1 << 30;
     file.codec = zstd;
@@ -328,7 +328,7 @@ fn values_and_lengths() {
         for count in [MOST as u64, u64::MAX >> 1] {
             let page = Page::new(DATA, encoding, 2, &delta(count));
             let file = File::new(physical, &[page], 2);
-            let words = [format!("states 2 values, and then {count} of them")];
+            let words = [format!("states 2 values in its header and {count} in its data")];
             let words = words.each_ref().map(String::as_str);
             refused(&case, &format!("delta{encoding}_{count}.parquet"), file.write(), &words);
         }
@@ -336,7 +336,7 @@ fn values_and_lengths() {
     // The lengths of what remains, behind those of what is shared.
     let bytes = [delta(1), delta(MOST as u64)].concat();
     let file = File::new(BYTE_ARRAY, &[Page::new(DATA, DELTA_STRINGS, 1, &bytes)], 1);
-    let words = ["states 1 values, and then 2147483647 of them"];
+    let words = ["states 1 values in its header and 2147483647 in its data"];
     refused(&case, "delta_rest.parquet", file.write(), &words);
     let file = File { type_length: MOST, ..File::new(FIXED, &[whole().pages[0].clone()], 2) };
     refused(&case, "width.parquet", file.write(), &["could not decode the Parquet file"]);

@@ -1,34 +1,34 @@
-//! Messages of Arrow IPC: what they state, checked before the decoder takes memory by it.
+//! Checks the sizes that messages of Arrow IPC state, before the decoder allocates memory.
 
 use arrow_buffer::Buffer;
 use arrow_ipc::{CompressionType, Message, MessageHeader, RecordBatch};
 use arrow_schema::ArrowError;
 
-use super::super::stated::{Packing, check, check_room};
+use super::super::stated_size::{ColumnCodec, check_memory, check_stated_size};
 
-/// Bytes of a record batch, at most, when it is decompressed.
+/// The most bytes of a decompressed record batch.
 const BATCH_BYTES_MAX: u64 = 8 << 30;
-/// A buffer that is compressed begins with its decompressed size.
+/// The length of the decompressed size, which is at the start of each compressed buffer.
 const PREFIX_BYTES: usize = 8;
 
-/// Reads the description at the start of a message as a file has it, its length before it.
+/// Parses the description at the start of a message of a file, which follows its length.
 ///
 /// # Errors
-/// It is none.
-pub(super) fn description(bytes: &[u8]) -> Result<Message<'_>, ArrowError> {
+/// When the bytes are not a description.
+pub(super) fn parse_description(bytes: &[u8]) -> Result<Message<'_>, ArrowError> {
     let skip = if bytes.starts_with(&[0xFF; 4]) { 8 } else { 4 };
     let message = bytes.get(skip..).map(arrow_ipc::root_as_message);
     match message {
         Some(Ok(message)) => Ok(message),
         Some(Err(error)) => Err(ArrowError::ParseError(error.to_string())),
-        None => Err(ArrowError::ParseError("a message of no bytes".to_owned())),
+        None => Err(ArrowError::ParseError("a message is empty".to_owned())),
     }
 }
 
-/// Checks what a message with rows or with a dictionary states of its body.
+/// Checks the sizes that a message with rows or with a dictionary states about its body.
 ///
 /// # Errors
-/// What was stated, and what was found.
+/// Returns the stated and the actual size.
 pub(super) fn check_body(message: &Message<'_>, body: &Buffer) -> Result<(), ArrowError> {
     let batch = match message.header_type() {
         MessageHeader::RecordBatch => message.header_as_record_batch(),
@@ -53,11 +53,11 @@ fn check_batch(batch: &RecordBatch<'_>, body: &Buffer) -> Result<(), String> {
             return Err(format!("array {nth} states {rows} values, {nulls} of them NULL"));
         }
     }
-    let packing = match batch.compression().map(|compression| compression.codec()) {
+    let codec = match batch.compression().map(|compression| compression.codec()) {
         None => None,
-        Some(CompressionType::LZ4_FRAME) => Some(Packing::Lz4),
-        Some(CompressionType::ZSTD) => Some(Packing::Zstd),
-        Some(other) => return Err(format!("compression {} is not known", other.0)),
+        Some(CompressionType::LZ4_FRAME) => Some(ColumnCodec::Lz4),
+        Some(CompressionType::ZSTD) => Some(ColumnCodec::Zstd),
+        Some(other) => return Err(format!("unknown compression {}", other.0)),
     };
     let mut sum = 0_u64;
     for (nth, buffer) in batch.buffers().iter().flatten().enumerate() {
@@ -67,33 +67,34 @@ fn check_batch(batch: &RecordBatch<'_>, body: &Buffer) -> Result<(), String> {
         let Some(bytes) = bytes else {
             let there = body.len();
             return Err(format!(
-                "buffer {nth} states {len} bytes from byte {start} of a body of {there} bytes on"
+                "buffer {nth} states {len} bytes from byte {start} on, in a body of {there} bytes"
             ));
         };
-        if let Some(packing) = packing {
-            let size = check_packed(bytes, packing).map_err(|why| format!("buffer {nth} {why}"))?;
+        if let Some(codec) = codec {
+            let size =
+                check_compressed(bytes, codec).map_err(|why| format!("buffer {nth} {why}"))?;
             sum = sum.saturating_add(size);
         }
     }
     if sum > BATCH_BYTES_MAX {
         let most = BATCH_BYTES_MAX;
-        return Err(format!("a record batch states {sum} bytes, expected {most} at most"));
+        return Err(format!("a record batch states {sum} bytes, expected at most {most}"));
     }
-    check_room(sum).map_err(|why| format!("a record batch states {sum} bytes, {why}"))
+    check_memory(sum).map_err(|why| format!("a record batch states {sum} bytes, {why}"))
 }
 
-/// The decompressed size of a buffer.
-fn check_packed(bytes: &[u8], packing: Packing) -> Result<u64, String> {
-    let Some((prefix, packed)) = bytes.split_first_chunk::<PREFIX_BYTES>() else {
-        // An empty one is not compressed; the decoder refuses those that are too short.
+/// Checks and returns the decompressed size of a buffer.
+fn check_compressed(bytes: &[u8], codec: ColumnCodec) -> Result<u64, String> {
+    let Some((prefix, compressed)) = bytes.split_first_chunk::<PREFIX_BYTES>() else {
+        // An empty buffer is not compressed. The decoder refuses a buffer that is too short.
         return Ok(0);
     };
     match i64::from_le_bytes(*prefix) {
-        // It is stored as it is.
+        // The buffer is not compressed.
         -1 => Ok(0),
         stated => {
             let size = u64::try_from(stated).map_err(|_| format!("states {stated} bytes"))?;
-            check(size, packing, packed.len() as u64, BATCH_BYTES_MAX)?;
+            check_stated_size(size, codec, compressed.len() as u64, BATCH_BYTES_MAX)?;
             Ok(size)
         }
     }

@@ -1,4 +1,4 @@
-//! The stream format of Arrow IPC, read message by message.
+//! Reads streams of Arrow IPC, message by message.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -12,13 +12,13 @@ use arrow_ipc::{MessageHeader, root_as_message};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 use super::message::check_body;
-use super::{DESCRIPTION_BYTES_MAX, cut_short, damaged, guarded, read_error};
+use super::{DESCRIPTION_BYTES_MAX, cut_short, damaged, read_error, run_decoder};
 use crate::{Error, Result};
 
-/// Bytes for which room is made before they have come. More is made as they come.
+/// The most bytes that are allocated before they arrive. The buffer grows as bytes arrive.
 const STEP_BYTES: usize = 16 << 20;
 
-/// A stream of record batches whose schema has been read.
+/// A stream of record batches, after its schema was read.
 pub(super) struct ArrowStream {
     name: String,
     reader: Box<dyn Read + Send>,
@@ -27,14 +27,14 @@ pub(super) struct ArrowStream {
     is_over: bool,
 }
 
-/// A message: its description, without the length before it, and its body.
-struct Parts {
+/// A message: its description, without the length before the description, and its body.
+struct IpcMessage {
     description: Vec<u8>,
     body: Buffer,
 }
 
 impl ArrowStream {
-    /// Reads the schema.
+    /// Reads the schema at the start of the stream.
     pub(super) fn open(name: &str, reader: Box<dyn Read + Send>) -> Result<ArrowStream> {
         let mut stream = ArrowStream {
             name: name.to_owned(),
@@ -43,12 +43,13 @@ impl ArrowStream {
             dictionaries: HashMap::new(),
             is_over: false,
         };
-        let Some(parts) = stream.message()? else {
-            return Err(damaged(name).because("it has no schema"));
+        let Some(message_parts) = stream.read_message()? else {
+            return Err(damaged(name).because("the stream has no schema"));
         };
-        let schema = guarded(name, || {
-            let schema = message(&parts)?.header_as_schema();
-            let schema = schema.ok_or_else(|| bad("it does not begin with a schema"))?;
+        let schema = run_decoder(name, || {
+            let schema = parse_message(&message_parts)?.header_as_schema();
+            let schema =
+                schema.ok_or_else(|| parse_error("the stream does not begin with a schema"))?;
             if !schema.endianness().equals_to_target_endianness() {
                 return Err(ArrowError::NotYetImplemented("big-endian Arrow data".to_owned()));
             }
@@ -62,46 +63,49 @@ impl ArrowStream {
         Arc::clone(&self.schema)
     }
 
-    fn batch(&mut self) -> Result<Option<RecordBatch>> {
-        while let Some(parts) = self.message()? {
+    fn read_batch(&mut self) -> Result<Option<RecordBatch>> {
+        while let Some(message_parts) = self.read_message()? {
             let name = self.name.clone();
-            if let Some(batch) = guarded(&name, || self.decode(&parts))? {
+            if let Some(batch) = run_decoder(&name, || self.decode(&message_parts))? {
                 return Ok(Some(batch));
             }
         }
         Ok(None)
     }
 
-    /// The rows of a message; a dictionary has none.
-    fn decode(&mut self, parts: &Parts) -> Result<Option<RecordBatch>, ArrowError> {
-        let message = message(parts)?;
-        check_body(&message, &parts.body)?;
+    /// Decodes a message. Returns its rows, or `None` for a dictionary.
+    fn decode(&mut self, message_parts: &IpcMessage) -> Result<Option<RecordBatch>, ArrowError> {
+        let message = parse_message(message_parts)?;
+        check_body(&message, &message_parts.body)?;
         let version = message.version();
         match message.header_type() {
             MessageHeader::RecordBatch => {
-                let batch = message.header_as_record_batch().ok_or_else(|| bad("no batch"))?;
+                let batch = message
+                    .header_as_record_batch()
+                    .ok_or_else(|| parse_error("a record batch message has no batch"))?;
                 let (schema, dictionaries) = (self.schema(), &self.dictionaries);
-                read_record_batch(&parts.body, batch, schema, dictionaries, None, &version)
+                read_record_batch(&message_parts.body, batch, schema, dictionaries, None, &version)
                     .map(Some)
             }
             MessageHeader::DictionaryBatch => {
-                let batch =
-                    message.header_as_dictionary_batch().ok_or_else(|| bad("no dictionary"))?;
+                let batch = message
+                    .header_as_dictionary_batch()
+                    .ok_or_else(|| parse_error("a dictionary message has no dictionary"))?;
                 let dictionaries = &mut self.dictionaries;
-                read_dictionary(&parts.body, batch, &self.schema, dictionaries, &version)?;
+                read_dictionary(&message_parts.body, batch, &self.schema, dictionaries, &version)?;
                 Ok(None)
             }
-            other => Err(bad(&format!("expected a record batch, found {other:?}"))),
+            other => Err(parse_error(&format!("expected a record batch, found {other:?}"))),
         }
     }
 
-    /// The next message. `None` at the end of the stream.
-    fn message(&mut self) -> Result<Option<Parts>> {
+    /// Reads the next message. Returns `None` at the end of the stream.
+    fn read_message(&mut self) -> Result<Option<IpcMessage>> {
         let mut len = [0; 4];
         if self.is_over || !self.fill(&mut len)? {
             return Ok(None);
         }
-        // Streams of old have no mark before the length.
+        // Old streams have no marker before the length.
         if len == [0xFF; 4] && !self.fill(&mut len)? {
             return Err(cut_short(&self.name));
         }
@@ -110,21 +114,24 @@ impl ArrowStream {
             return Ok(None);
         }
         let len = u64::try_from(len).ok().filter(|len| *len <= DESCRIPTION_BYTES_MAX).ok_or_else(
-            || damaged(&self.name).because(format!("a message states {len} bytes of description")),
+            || {
+                damaged(&self.name)
+                    .because(format!("a message states a description of {len} bytes"))
+            },
         )?;
-        let description = self.bytes(len as usize)?;
-        let body = guarded(&self.name, || {
+        let description = self.read_bytes(len as usize)?;
+        let body = run_decoder(&self.name, || {
             let message = root_as_message(&description);
-            Ok(message.map_err(|error| bad(&error.to_string()))?.bodyLength())
+            Ok(message.map_err(|error| parse_error(&error.to_string()))?.bodyLength())
         })?;
         let len = usize::try_from(body).map_err(|_| {
-            damaged(&self.name).because(format!("a message states {body} bytes of body"))
+            damaged(&self.name).because(format!("a message states a body of {body} bytes"))
         })?;
-        let body = Buffer::from_vec(self.bytes(len)?);
-        Ok(Some(Parts { description, body }))
+        let body = Buffer::from_vec(self.read_bytes(len)?);
+        Ok(Some(IpcMessage { description, body }))
     }
 
-    /// Fills `buf`; false where the stream is at its end.
+    /// Fills `buf`. Returns false at the end of the stream.
     fn fill(&mut self, buf: &mut [u8]) -> Result<bool> {
         let mut filled = Vec::with_capacity(buf.len());
         let part = self.reader.by_ref().take(buf.len() as u64).read_to_end(&mut filled);
@@ -138,12 +145,12 @@ impl ArrowStream {
         }
     }
 
-    /// As many bytes, for which room is made as they come.
-    fn bytes(&mut self, len: usize) -> Result<Vec<u8>> {
+    /// Reads `len` bytes. Memory is allocated as the bytes arrive.
+    fn read_bytes(&mut self, len: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while bytes.len() < len {
             let step = (len - bytes.len()).min(bytes.len().max(STEP_BYTES));
-            bytes.try_reserve_exact(step).map_err(|_| self.without_room(len))?;
+            bytes.try_reserve_exact(step).map_err(|_| self.memory_error(len))?;
             let part = self.reader.by_ref().take(step as u64).read_to_end(&mut bytes);
             if part.map_err(|error| read_error(&self.name, error))? < step {
                 let there = bytes.len();
@@ -154,8 +161,8 @@ impl ArrowStream {
         Ok(bytes)
     }
 
-    fn without_room(&self, len: usize) -> Error {
-        let why = format!("a message states {len} bytes, for which memory could not be had");
+    fn memory_error(&self, len: usize) -> Error {
+        let why = format!("a message states {len} bytes, but this much memory is not available");
         damaged(&self.name).because(why)
     }
 }
@@ -164,17 +171,17 @@ impl Iterator for ArrowStream {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let batch = self.batch().transpose();
-        // Whatever follows the end, or an error, is not read.
+        let batch = self.read_batch().transpose();
+        // Bytes after the end or after an error are not read.
         self.is_over = !matches!(batch, Some(Ok(_)));
         batch
     }
 }
 
-fn message(parts: &Parts) -> Result<arrow_ipc::Message<'_>, ArrowError> {
-    root_as_message(&parts.description).map_err(|error| bad(&error.to_string()))
+fn parse_message(message_parts: &IpcMessage) -> Result<arrow_ipc::Message<'_>, ArrowError> {
+    root_as_message(&message_parts.description).map_err(|error| parse_error(&error.to_string()))
 }
 
-fn bad(what: &str) -> ArrowError {
+fn parse_error(what: &str) -> ArrowError {
     ArrowError::ParseError(what.to_owned())
 }

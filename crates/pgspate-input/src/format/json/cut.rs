@@ -1,59 +1,54 @@
-//! Cuts JSON inputs into chunks at record edges.
+//! Cuts JSON inputs into chunks at the edges of records.
 //!
-//! A chunk ends at the first edge at or after the wanted size, found from the bytes alone: how the
-//! reader hands them out makes no difference. The chunks of an input put together are that input,
-//! but for white space between records. The later chunks of an array begin with the comma before
-//! their first item.
+//! A chunk ends at the first edge at or after the chunk size. Edges depend on the bytes alone, not
+//! on the sizes of reads. The concatenated chunks of an input are the input, except for white space
+//! between records. In an array, later chunks begin with the comma before their first item.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-use super::scan::{Rule, Scanner};
-use super::{is_array, mark_len, newlines};
+use super::scan::{BracketScanner, CutRule};
+use super::{byte_order_mark_len, is_array_of_rows, newlines};
+use crate::format::keyed::KeyedInput;
 use crate::format::{Chunk, ChunkData, Cutter};
 use crate::json::skip_space;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// How far past the wanted end to look before the bytes of a second chunk are read for it.
-const AHEAD: usize = 64 << 10;
+/// How far behind the chunk size an edge is first looked for. Only then are the bytes of a second
+/// chunk read.
+const LOOKAHEAD_BYTES: usize = 64 << 10;
 
-/// One input.
-pub struct JsonInput {
-    /// Its name, for places in errors.
-    pub name: String,
-    /// Its decompressed bytes.
-    pub reader: Box<dyn Read + Send>,
-}
-
-/// Sizes to cut by.
+/// The limits of chunks and records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CutLimits {
-    /// Bytes at which a chunk ends, or at the next record edge after them.
+pub struct JsonCutLimits {
+    /// The size in bytes at which a chunk ends. It ends at the first edge of a record from there
+    /// on.
     pub chunk_bytes: usize,
-    /// Bytes of one record beyond which it is refused.
+    /// The most bytes that a record may have.
     pub record_bytes_max: usize,
 }
 
-impl Default for CutLimits {
-    /// Chunks of 4 MiB, records of at most 1 GiB: no value in PostgreSQL can be larger.
-    fn default() -> CutLimits {
-        CutLimits { chunk_bytes: 4 << 20, record_bytes_max: 1 << 30 }
+impl Default for JsonCutLimits {
+    /// Returns limits of 4 MiB for chunks and 1 GiB for records. No value in PostgreSQL can be
+    /// larger than 1 GiB.
+    fn default() -> JsonCutLimits {
+        JsonCutLimits { chunk_bytes: 4 << 20, record_bytes_max: 1 << 30 }
     }
 }
 
-/// Cuts several inputs, one after the other.
+/// Cuts several JSON inputs, one after the other.
 pub struct JsonCutter {
-    waiting: VecDeque<JsonInput>,
-    current: Option<Open>,
+    waiting: VecDeque<KeyedInput>,
+    current: Option<OpenJsonInput>,
     input: usize,
     seq: u64,
-    limits: CutLimits,
+    limits: JsonCutLimits,
 }
 
 impl JsonCutter {
-    /// A cutter of these inputs; a chunk's `input` is the index into `inputs`.
-    pub fn new(inputs: Vec<JsonInput>, limits: CutLimits) -> JsonCutter {
-        let limits = CutLimits { chunk_bytes: limits.chunk_bytes.max(1), ..limits };
+    /// Returns a cutter of `inputs`. A chunk's `input` is an index into `inputs`.
+    pub fn new(inputs: Vec<KeyedInput>, limits: JsonCutLimits) -> JsonCutter {
+        let limits = JsonCutLimits { chunk_bytes: limits.chunk_bytes.max(1), ..limits };
         JsonCutter { waiting: inputs.into(), current: None, input: 0, seq: 0, limits }
     }
 }
@@ -63,7 +58,7 @@ impl Cutter for JsonCutter {
         loop {
             if self.current.is_none() {
                 let Some(input) = self.waiting.pop_front() else { return Ok(None) };
-                self.current = Some(Open::new(input, self.limits));
+                self.current = Some(OpenJsonInput::new(input, self.limits));
             }
             let Some(open) = &mut self.current else { return Ok(None) };
             let Some((data, byte, line)) = open.next()? else {
@@ -77,7 +72,7 @@ impl Cutter for JsonCutter {
                 seq,
                 input: self.input,
                 byte,
-                line: line + newlines(&data[..first_record(&data, byte)]),
+                line: line + newlines(&data[..first_record_start(&data, byte)]),
                 first_row: 0,
                 digest: None,
                 data: ChunkData::Bytes(data),
@@ -86,37 +81,37 @@ impl Cutter for JsonCutter {
     }
 }
 
-/// Where the first record of a chunk that starts at offset `byte` of its input begins.
-pub(super) fn first_record(data: &[u8], byte: u64) -> usize {
-    let mark = if byte == 0 { mark_len(data) } else { 0 };
+/// Returns the index of the first record of a chunk. `byte` is the chunk's offset in its input.
+pub(super) fn first_record_start(data: &[u8], byte: u64) -> usize {
+    let mark = if byte == 0 { byte_order_mark_len(data) } else { 0 };
     let at = skip_space(data, mark);
     let inner = match data.get(at) {
-        Some(b'[') => byte == 0 && is_array(data) == Some(true),
+        Some(b'[') => byte == 0 && is_array_of_rows(data) == Some(true),
         Some(b',') => true,
         _ => false,
     };
     if inner { skip_space(data, at + 1) } else { at }
 }
 
-/// The input that is being read.
-struct Open {
+/// The input that is being cut.
+struct OpenJsonInput {
     name: String,
     reader: Box<dyn Read + Send>,
-    limits: CutLimits,
-    /// Bytes read and not yet given away.
+    limits: JsonCutLimits,
+    /// Bytes that were read and are not yet part of a chunk.
     buf: Vec<u8>,
-    /// Offset of `buf` in the input, and the line it begins on.
+    /// The offset of `buf` in the input, and the line on which it begins.
     byte: u64,
     line: u64,
     ended: bool,
-    rule: Option<Rule>,
-    /// The array was still open where the input ended.
-    unclosed: bool,
+    rule: Option<CutRule>,
+    /// Whether the input ended within its array.
+    is_unclosed: bool,
 }
 
-impl Open {
-    fn new(input: JsonInput, limits: CutLimits) -> Open {
-        Open {
+impl OpenJsonInput {
+    fn new(input: KeyedInput, limits: JsonCutLimits) -> OpenJsonInput {
+        OpenJsonInput {
             name: input.name,
             reader: input.reader,
             limits,
@@ -125,16 +120,16 @@ impl Open {
             line: 1,
             ended: false,
             rule: None,
-            unclosed: false,
+            is_unclosed: false,
         }
     }
 
-    /// The next chunk's bytes, offset and line.
+    /// Returns the next chunk's bytes, offset and line.
     fn next(&mut self) -> Result<Option<(Vec<u8>, u64, u64)>> {
-        if self.unclosed {
-            return Err(self.error(0, "the input ends before its array is closed"));
+        if self.is_unclosed {
+            return Err(self.error(0, "the input ends inside its array"));
         }
-        while let Some(rule) = self.begin()? {
+        while let Some(rule) = self.detect_rule()? {
             let chunk = self.cut(rule)?;
             if skip_space(&chunk.0, 0) < chunk.0.len() {
                 return Ok(Some(chunk));
@@ -143,10 +138,11 @@ impl Open {
         Ok(None)
     }
 
-    fn cut(&mut self, rule: Rule) -> Result<(Vec<u8>, u64, u64)> {
+    /// Cuts off the first chunk of the unread input: its bytes, offset and line.
+    fn cut(&mut self, rule: CutRule) -> Result<(Vec<u8>, u64, u64)> {
         let end = match rule {
-            Rule::Items => self.structural_edge(rule)?,
-            Rule::Values => match self.line_edge()? {
+            CutRule::Items => self.structural_edge(rule)?,
+            CutRule::Values => match self.line_edge()? {
                 Some(end) => end,
                 None => self.structural_edge(rule)?,
             },
@@ -160,8 +156,8 @@ impl Open {
         Ok((data, byte, line))
     }
 
-    /// Reads on until the input's kind is known; `None` at its end.
-    fn begin(&mut self) -> Result<Option<Rule>> {
+    /// Reads until the input's rule for edges is known. Returns `None` at the end of the input.
+    fn detect_rule(&mut self) -> Result<Option<CutRule>> {
         let mut wanted = 4;
         loop {
             self.fill(wanted)?;
@@ -175,34 +171,36 @@ impl Open {
                 let error = self.error(0, "the input is UTF-16, not UTF-8");
                 return Err(error.hint("Convert it first: `iconv -f UTF-16 -t UTF-8`."));
             }
-            let start = skip_space(&self.buf, mark_len(&self.buf));
-            let rule = match (self.buf.get(start), is_array(&self.buf)) {
+            let start = skip_space(&self.buf, byte_order_mark_len(&self.buf));
+            let rule = match (self.buf.get(start), is_array_of_rows(&self.buf)) {
                 (None, _) if self.ended => return Ok(None),
-                (Some(b'{' | b'['), Some(true)) => Some(Rule::Items),
-                (Some(b'{' | b'['), Some(false)) => Some(Rule::Values),
-                // Only an array that ends at once is still undecided at the end of the input.
-                (Some(b'['), None) if self.ended => Some(Rule::Items),
+                (Some(b'{' | b'['), Some(true)) => Some(CutRule::Items),
+                (Some(b'{' | b'['), Some(false)) => Some(CutRule::Values),
+                // If undecided at the end of the input, the array ends after its bracket.
+                (Some(b'['), None) if self.ended => Some(CutRule::Items),
                 (Some(b'['), None) | (None, _) => None,
                 (Some(_), _) => {
                     let error = self.error(start, "expected a JSON object or array");
-                    return Err(error.hint("Name the input's format with `--format`."));
+                    return Err(
+                        error.hint("If the input is not JSON, name its format with `--format`.")
+                    );
                 }
             };
             self.rule = rule;
             if rule.is_none() {
-                self.limit(self.buf.len())?;
-                wanted = self.buf.len() + AHEAD;
+                self.check_record_size(self.buf.len())?;
+                wanted = self.buf.len() + LOOKAHEAD_BYTES;
             }
         }
     }
 
-    /// Looks for a newline between two values at or after the wanted size. A closing bracket, a
-    /// newline and an opening bracket in a row stand between two records wherever they occur: no
-    /// string can hold the newline, and within a value a comma or colon would be needed.
+    /// Looks for a newline between two values at or after the chunk size. A closing bracket, a
+    /// newline and an opening bracket in a row always separate two records. A string cannot contain
+    /// the newline, and a value would have a comma or colon between the brackets.
     fn line_edge(&mut self) -> Result<Option<usize>> {
         let want = self.limits.chunk_bytes;
         let mut from = want - 1;
-        for end in [want.saturating_add(AHEAD.min(want)), want.saturating_mul(2)] {
+        for end in [want.saturating_add(LOOKAHEAD_BYTES.min(want)), want.saturating_mul(2)] {
             self.fill(end)?;
             if self.buf.len() <= want && self.ended {
                 return Ok(Some(self.buf.len()));
@@ -213,9 +211,9 @@ impl Open {
                 next = skip_space(&self.buf, newline);
                 match self.buf.get(next) {
                     None if self.ended => return Ok(Some(next)),
-                    // What follows is not read yet.
+                    // The bytes after the newline are not read yet.
                     None => break,
-                    Some(b'{' | b'[') if closes_before(&self.buf, newline) => {
+                    Some(b'{' | b'[') if is_closing_bracket_before(&self.buf, newline) => {
                         return Ok(Some(next));
                     }
                     Some(_) => {}
@@ -226,45 +224,45 @@ impl Open {
         Ok(None)
     }
 
-    /// Looks for the first edge at or after the wanted size by following brackets and strings.
-    fn structural_edge(&mut self, rule: Rule) -> Result<usize> {
+    /// Finds the first edge at or after the chunk size by tracking brackets and strings.
+    fn structural_edge(&mut self, rule: CutRule) -> Result<usize> {
         let want = self.limits.chunk_bytes;
-        self.fill(want.saturating_add(AHEAD.min(want)))?;
-        let depth = i64::from(rule == Rule::Items && self.byte > 0);
-        let mut scanner = Scanner::new(rule, depth);
-        let mark = if self.byte == 0 { mark_len(&self.buf) } else { 0 };
+        self.fill(want.saturating_add(LOOKAHEAD_BYTES.min(want)))?;
+        let depth = i64::from(rule == CutRule::Items && self.byte > 0);
+        let mut scanner = BracketScanner::new(rule, depth);
+        let mark = if self.byte == 0 { byte_order_mark_len(&self.buf) } else { 0 };
         let passed = want.max(mark).min(self.buf.len());
-        if let Some(end) = scanner.pass(&self.buf[..passed]) {
+        if let Some(end) = scanner.skip(&self.buf[..passed]) {
             return Ok(end);
         }
         let mut at = passed;
         loop {
-            if let Some(end) = scanner.edge(&self.buf[at..]) {
+            if let Some(end) = scanner.find_edge(&self.buf[at..]) {
                 return Ok(at + end);
             }
             at = self.buf.len();
             if self.ended {
-                self.unclosed = rule == Rule::Items && !scanner.is_closed();
+                self.is_unclosed = rule == CutRule::Items && !scanner.is_closed();
                 return Ok(at);
             }
-            self.limit(at)?;
-            self.fill(at.saturating_add(AHEAD.max(want)))?;
+            self.check_record_size(at)?;
+            self.fill(at.saturating_add(LOOKAHEAD_BYTES.max(want)))?;
         }
     }
 
-    /// Refuses to go on when `len` bytes hold no edge where one record may at most have begun.
-    fn limit(&self, len: usize) -> Result<()> {
-        let CutLimits { chunk_bytes, record_bytes_max: max } = self.limits;
+    /// Checks that the search for an edge over `len` bytes has not exceeded the largest record.
+    fn check_record_size(&self, len: usize) -> Result<()> {
+        let JsonCutLimits { chunk_bytes, record_bytes_max: max } = self.limits;
         if len <= chunk_bytes.saturating_add(max) {
             return Ok(());
         }
         let message = format!("a record is larger than {max} bytes");
         Err(self
             .error(0, &message)
-            .hint("PostgreSQL takes no row over 1 GiB. Split the record before loading it."))
+            .hint("PostgreSQL accepts no row over 1 GiB. Split the record before loading it."))
     }
 
-    /// Reads until the buffer holds `len` bytes or the input ends.
+    /// Reads until the buffer has `len` bytes or the input ends.
     fn fill(&mut self, len: usize) -> Result<()> {
         while self.buf.len() < len && !self.ended {
             let missing = (len - self.buf.len()) as u64;
@@ -298,7 +296,8 @@ impl Open {
     }
 }
 
-fn closes_before(data: &[u8], at: usize) -> bool {
+/// Returns whether the last byte before `at`, except white space, is a closing bracket.
+fn is_closing_bracket_before(data: &[u8], at: usize) -> bool {
     let space = |b: &&u8| matches!(b, b' ' | b'\n' | b'\r' | b'\t');
     matches!(data[..at].iter().rev().find(|b| !space(b)), Some(b'}' | b']'))
 }

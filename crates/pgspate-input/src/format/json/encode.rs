@@ -1,162 +1,108 @@
-//! JSON records to COPY rows.
+//! Encodes JSON records as rows of COPY.
 //!
-//! A key names a column; a missing key or `null` is NULL, a string is its text, and a number,
-//! `true` or `false` is the text that stands in the input. A json or jsonb column takes any value
-//! as the JSON it is, an array column takes an array as an array literal, any other column takes
-//! arrays and objects as JSON text. Of equal keys the last counts, as in jsonb.
+//! A key names a column. A missing key or `null` is NULL, a string is its text, and a number,
+//! `true` or `false` is the input's own text. A json or jsonb column takes any value as JSON. An
+//! array column takes an array as an array literal. Any other column takes arrays and objects as
+//! JSON text. If a key occurs twice, the last value counts, as in jsonb.
 
 use std::cell::Cell;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
 
-use super::record::{INVALID_UTF8, Records, Walk};
+use super::record::{INVALID_UTF8, RecordRanges, RecordWalk};
 use super::{cut, newlines};
-use crate::encode::field::FieldEncoder;
 use crate::encode::{Encoded, text};
+use crate::format::keyed::{KeyTarget, KeyedOptions};
 use crate::format::nearest::nearest;
-use crate::format::{Chunk, ChunkData, ChunkEncoder, Mode, Record, no_such_row};
-use crate::json::{Scalar, Shape, Syntax, Unfit, key_end, literal, skip_space, unescape, value};
+use crate::format::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row};
+use crate::json::{
+    ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape, append_array_literal, key_end,
+    skip_space, unescape, value_end,
+};
 use crate::types::{PgType, TypeKind};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// A column that is written.
-#[derive(Debug, Clone)]
-pub struct JsonColumn {
-    /// Its name.
-    pub name: String,
-    /// Its type, which decides what arrays and objects become.
-    pub ty: PgType,
-    /// Its encoder. While any column has none, every row is left to the server as text.
-    pub field: Option<FieldEncoder>,
-}
-
-/// How records become rows.
-#[derive(Debug, Clone)]
-pub struct JsonOptions {
-    /// The columns in the order in which COPY is told them.
-    pub columns: Vec<JsonColumn>,
-    /// Which column a key names: an index into `columns`.
-    pub keys: HashMap<String, usize>,
-    /// Pass over keys that name no column, rather than refuse the record.
-    pub ignore_unknown: bool,
-    /// The table's columns, also those that are not written, as they are and in lower case. A key
-    /// that is one of these and no key of `keys` is always refused: its values would be lost.
-    pub table_columns: Arc<HashSet<String>>,
-    /// The inputs' names, by a chunk's `input`, for places in errors. May be empty.
-    pub inputs: Arc<[String]>,
-}
-
-impl JsonOptions {
-    /// Keys name columns exactly, and every key must name one.
-    pub fn new(columns: Vec<JsonColumn>) -> JsonOptions {
-        let keys = columns.iter().enumerate().map(|(i, c)| (c.name.clone(), i)).collect();
-        let table_columns = Arc::default();
-        JsonOptions { columns, keys, ignore_unknown: false, table_columns, inputs: Arc::new([]) }
-    }
-
-    /// The column that a key names.
-    fn find(&self, key: &str) -> Found {
-        match self.keys.get(key) {
-            Some(column) => Found::Column(*column),
-            None if self.is_of_table(key) => Found::LeftOut,
-            None => Found::Unknown,
-        }
-    }
-
-    fn is_of_table(&self, key: &str) -> bool {
-        let columns = &self.table_columns;
-        !columns.is_empty()
-            && (columns.contains(key) || columns.contains(&key.trim().to_lowercase()))
-    }
-}
-
-/// What a key names.
-#[derive(Debug, Clone, Copy, Default)]
-enum Found {
-    /// One of the columns that are written.
-    Column(usize),
-    /// A column of the table that is not written.
-    LeftOut,
-    #[default]
-    Unknown,
-}
-
 /// Encodes chunks of JSON records. Lanes must have `client_encoding` UTF8.
 ///
-/// Where a broken record ends is told from lines and brackets. Where they do not tell, it is all
-/// that is left of the chunk.
+/// Lines and brackets show where an invalid record ends. If they do not, the invalid record is the
+/// whole rest of the chunk.
 pub struct JsonEncoder {
-    options: JsonOptions,
-    forms: Vec<Form>,
+    options: KeyedOptions,
+    forms: Vec<ValueForm>,
     binary: bool,
     chunk: Option<Arc<Chunk>>,
-    records: Records,
+    records: RecordWalk,
     row: u64,
-    names: Names,
-    slots: Vec<Slot>,
+    key_lookup: KeyLookup,
+    slots: Vec<ValueSlot>,
     stack: Vec<u8>,
     value: Vec<u8>,
-    /// Up to where the chunk's lines were counted, and how many: refusals may be many.
+    /// The byte up to which the chunk's lines are counted, and their number. With many refused
+    /// rows, counting from the start each time would take too long.
     counted: Cell<(usize, u64)>,
 }
 
-/// What a column makes of arrays, objects and quotes.
+/// How a column's values become text.
 #[derive(Debug, Clone, Copy)]
-enum Form {
+enum ValueForm {
+    /// Every value is JSON.
     Json,
-    Array(Shape),
+    /// A JSON array becomes an array literal.
+    Array(ArrayLiteralStyle),
+    /// A string becomes its text; any other value stays JSON text.
     Plain,
 }
 
-impl Form {
-    fn of(ty: &PgType) -> Form {
+impl ValueForm {
+    fn of(ty: &PgType) -> ValueForm {
         let is_json = |ty: &PgType| matches!(ty.base().oid, 114 | 3802);
         match &ty.base().kind {
-            TypeKind::Array(element, delimiter) => {
-                Form::Array(Shape { delimiter: *delimiter, json: is_json(element) })
-            }
-            _ if is_json(ty) => Form::Json,
-            _ => Form::Plain,
+            TypeKind::Array(element, delimiter) => ValueForm::Array(ArrayLiteralStyle {
+                delimiter: *delimiter,
+                json: is_json(element),
+            }),
+            _ if is_json(ty) => ValueForm::Json,
+            _ => ValueForm::Plain,
         }
     }
 }
 
-/// A column's value in the record at hand: where its JSON lies in the chunk.
+/// A column's value in the current record: its range of bytes in the chunk.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
-    kind: Scalar,
+struct ValueSlot {
+    kind: JsonKind,
     start: usize,
     end: usize,
 }
 
-const ABSENT: Slot = Slot { kind: Scalar::Null, start: 0, end: 0 };
+/// The slot of a column without a value in the record: NULL.
+const ABSENT: ValueSlot = ValueSlot { kind: JsonKind::Null, start: 0, end: 0 };
 
-/// Why a record is no row.
-enum Fault {
-    /// It is no JSON.
-    Syntax(Syntax),
-    /// It is JSON up to `end`, but no row.
-    Row { end: usize, error: Error },
+/// Why a record cannot become a row.
+enum RecordFault {
+    /// The record is not valid JSON.
+    JsonSyntaxError(JsonSyntaxError),
+    /// The record is JSON that ends at `end`, but its content is not a row.
+    NotARow { end: usize, error: Error },
 }
 
-impl From<Syntax> for Fault {
-    fn from(syntax: Syntax) -> Fault {
-        Fault::Syntax(syntax)
+impl From<JsonSyntaxError> for RecordFault {
+    fn from(syntax: JsonSyntaxError) -> RecordFault {
+        RecordFault::JsonSyntaxError(syntax)
     }
 }
 
 impl JsonEncoder {
-    /// An encoder for one lane.
-    pub fn new(options: JsonOptions) -> JsonEncoder {
+    /// Returns an encoder for one lane.
+    pub fn new(options: KeyedOptions) -> JsonEncoder {
         JsonEncoder {
-            forms: options.columns.iter().map(|column| Form::of(&column.ty)).collect(),
+            forms: options.columns.iter().map(|column| ValueForm::of(&column.ty)).collect(),
             binary: false,
             chunk: None,
-            records: Records::new(&[], 0),
+            records: RecordWalk::new(&[], 0),
             row: 0,
-            names: Names::default(),
+            key_lookup: KeyLookup::default(),
             slots: vec![ABSENT; options.columns.len()],
             stack: Vec::new(),
             value: Vec::new(),
@@ -165,27 +111,37 @@ impl JsonEncoder {
         }
     }
 
-    /// Reads the record at `start` into the slots; gives its end.
-    fn read(&mut self, chunk: &Chunk, text: &[u8], start: usize) -> Result<usize, Fault> {
+    /// Reads the record at `start` into the slots. Returns the record's end.
+    fn read_record(
+        &mut self,
+        chunk: &Chunk,
+        text: &[u8],
+        start: usize,
+    ) -> Result<usize, RecordFault> {
         self.slots.fill(ABSENT);
         match text[start] {
             b'{' => self.read_object(chunk, text, start),
             b'[' => self.read_array(chunk, text, start),
             _ => {
-                let (kind, end) = value(text, start, &mut self.stack)?;
+                let (kind, end) = value_end(text, start, &mut self.stack)?;
                 let found = match kind {
-                    Scalar::Null => "null",
-                    Scalar::Bool => "a boolean",
-                    Scalar::Number => "a number",
+                    JsonKind::Null => "null",
+                    JsonKind::Bool => "a boolean",
+                    JsonKind::Number => "a number",
                     _ => "a string",
                 };
                 let error = self.error(chunk, start, &format!("expected an object, found {found}"));
-                Err(Fault::Row { end, error })
+                Err(RecordFault::NotARow { end, error })
             }
         }
     }
 
-    fn read_object(&mut self, chunk: &Chunk, text: &[u8], start: usize) -> Result<usize, Fault> {
+    fn read_object(
+        &mut self,
+        chunk: &Chunk,
+        text: &[u8],
+        start: usize,
+    ) -> Result<usize, RecordFault> {
         let mut at = skip_space(text, start + 1);
         let mut unknown = None;
         if text.get(at) == Some(&b'}') {
@@ -194,13 +150,13 @@ impl JsonEncoder {
         for nth in 0.. {
             let key_start = at;
             let (key_end, value_start, escaped) = key_end(text, at)?;
-            let (kind, end) = value(text, value_start, &mut self.stack)?;
+            let (kind, end) = value_end(text, value_start, &mut self.stack)?;
             let key = &text[key_start + 1..key_end - 1];
-            match self.names.column(nth, key, escaped, &self.options) {
-                Found::Column(column) => {
-                    self.slots[column] = Slot { kind, start: value_start, end };
+            match self.key_lookup.column_of(nth, key, escaped, &self.options) {
+                KeyTarget::Column(column) => {
+                    self.slots[column] = ValueSlot { kind, start: value_start, end };
                 }
-                Found::Unknown if self.options.ignore_unknown => {}
+                KeyTarget::NoColumn if self.options.ignore_unknown => {}
                 _ => unknown = unknown.or(Some((key_start, key_end))),
             }
             at = skip_space(text, end);
@@ -208,31 +164,43 @@ impl JsonEncoder {
                 Some(b',') => at = skip_space(text, at + 1),
                 Some(b'}') => break,
                 Some(_) => {
+                    return Err(JsonSyntaxError {
+                        at,
+                        what: "expected a comma or the end of the object",
+                    }
+                    .into());
+                }
+                None => {
                     return Err(
-                        Syntax { at, what: "expected a comma or the end of the object" }.into()
+                        JsonSyntaxError { at, what: "the input ends inside an object" }.into()
                     );
                 }
-                None => return Err(Syntax { at, what: "the input ends inside an object" }.into()),
             }
         }
         match unknown {
             None => Ok(at + 1),
-            Some((from, to)) => {
-                Err(Fault::Row { end: at + 1, error: self.unknown(chunk, text, from, to) })
-            }
+            Some((from, to)) => Err(RecordFault::NotARow {
+                end: at + 1,
+                error: self.unknown_key_error(chunk, text, from, to),
+            }),
         }
     }
 
-    fn read_array(&mut self, chunk: &Chunk, text: &[u8], start: usize) -> Result<usize, Fault> {
+    fn read_array(
+        &mut self,
+        chunk: &Chunk,
+        text: &[u8],
+        start: usize,
+    ) -> Result<usize, RecordFault> {
         let mut at = skip_space(text, start + 1);
         let mut count = 0;
         if text.get(at) == Some(&b']') {
             at += 1;
         } else {
             loop {
-                let (kind, end) = value(text, at, &mut self.stack)?;
+                let (kind, end) = value_end(text, at, &mut self.stack)?;
                 if let Some(slot) = self.slots.get_mut(count) {
-                    *slot = Slot { kind, start: at, end };
+                    *slot = ValueSlot { kind, start: at, end };
                 }
                 count += 1;
                 at = skip_space(text, end);
@@ -241,10 +209,12 @@ impl JsonEncoder {
                     Some(b']') => break,
                     Some(_) => {
                         let what = "expected a comma or the end of the array";
-                        return Err(Syntax { at, what }.into());
+                        return Err(JsonSyntaxError { at, what }.into());
                     }
                     None => {
-                        return Err(Syntax { at, what: "the input ends inside an array" }.into());
+                        return Err(
+                            JsonSyntaxError { at, what: "the input ends inside an array" }.into()
+                        );
                     }
                 }
             }
@@ -254,23 +224,24 @@ impl JsonEncoder {
         if count == columns {
             return Ok(at);
         }
-        let message = format!("the row has {count} values, but {columns} columns are written");
+        let message = format!("the array has {count} values, but {columns} columns are loaded");
         let error = self.error(chunk, start, &message).hint(
-            "The items of an array are the columns in their order. Name those it has with \
+            "The values of an array are the columns in order. Name the columns of the arrays with \
              `--columns`.",
         );
-        Err(Fault::Row { end: at, error })
+        Err(RecordFault::NotARow { end: at, error })
     }
 
-    fn unknown(&self, chunk: &Chunk, text: &[u8], from: usize, to: usize) -> Error {
+    fn unknown_key_error(&self, chunk: &Chunk, text: &[u8], from: usize, to: usize) -> Error {
         let mut key = Vec::new();
         if unescape(&text[from + 1..to - 1], &mut key).is_err() {
-            return self.unfit(self.place_at(chunk, from), Unfit::Surrogate);
+            return self.escape_error(self.place_at(chunk, from), UnsupportedEscape::Surrogate);
         }
         let key = String::from_utf8_lossy(&key);
-        if self.options.is_of_table(&key) {
+        if self.options.is_table_column(&key) {
             let place = InputPlace { column: Some(key.to_string()), ..self.place_at(chunk, from) };
-            let message = format!("key \"{key}\" names a column but is not in the first records");
+            let message =
+                format!("key \"{key}\" names a column, but the first records do not have this key");
             return Error::new(ErrorKind::Plan, message)
                 .at(place)
                 .hint("Name the keys of all records with `--columns a,b,...`.");
@@ -281,14 +252,20 @@ impl JsonEncoder {
             None => String::new(),
         };
         hint.push_str(
-            "Name all keys with `--columns a,b,...` when the first records lack some of them, or \
-             pass over keys without a column with `--ignore-unknown`.",
+            "If the first records lack some keys, name all keys with `--columns a,b,...`. To \
+             ignore keys without a column, use `--ignore-unknown`.",
         );
         self.error(chunk, from, &format!("key \"{shown}\" names no column")).hint(hint)
     }
 
-    /// Appends the row in the slots to `out`.
-    fn write(&mut self, chunk: &Chunk, data: &[u8], start: usize, out: &mut Encoded) -> Result<()> {
+    /// Appends the row of the slots to `out`.
+    fn write_row(
+        &mut self,
+        chunk: &Chunk,
+        data: &[u8],
+        start: usize,
+        out: &mut Encoded,
+    ) -> Result<()> {
         let marks = (out.binary.len(), out.text.len());
         let done = if self.binary { self.write_binary(data, out) } else { Ok(false) };
         let done = match done {
@@ -300,52 +277,60 @@ impl JsonEncoder {
                 out.binary.truncate(marks.0);
                 self.write_text(data, &mut out.text)
             }
-            Err(unfit) => Err(unfit),
+            Err(escape) => Err(escape),
         };
         match done {
             Ok(()) => {
                 out.text_rows.push(self.row - 1);
                 Ok(())
             }
-            Err((column, unfit)) => {
+            Err((column, escape)) => {
                 out.binary.truncate(marks.0);
                 out.text.truncate(marks.1);
                 let mut place = self.place_at(chunk, start);
                 place.column = Some(self.options.columns[column].name.clone());
-                Err(self.unfit(place, unfit))
+                Err(self.escape_error(place, escape))
             }
         }
     }
 
-    fn write_binary(&mut self, data: &[u8], out: &mut Encoded) -> Result<bool, (usize, Unfit)> {
+    fn write_binary(
+        &mut self,
+        data: &[u8],
+        out: &mut Encoded,
+    ) -> Result<bool, (usize, UnsupportedEscape)> {
         let out = &mut out.binary;
         out.extend_from_slice(&(self.slots.len() as i16).to_be_bytes());
         for (i, column) in self.options.columns.iter().enumerate() {
-            match field(self.slots[i], self.forms[i], data, &mut self.value) {
+            match field_text(self.slots[i], self.forms[i], data, &mut self.value) {
                 Ok(None) => out.extend_from_slice(&(-1i32).to_be_bytes()),
                 Ok(Some(bytes)) => match &column.field {
                     Some(encoder) if encoder.encode(bytes, out) => {}
                     _ => return Ok(false),
                 },
-                Err(unfit) => return Err((i, unfit)),
+                Err(escape) => return Err((i, escape)),
             }
         }
         Ok(true)
     }
 
-    fn write_text(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), (usize, Unfit)> {
+    fn write_text(
+        &mut self,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), (usize, UnsupportedEscape)> {
         for i in 0..self.slots.len() {
             if i > 0 {
                 out.push(b'\t');
             }
-            let field = field(self.slots[i], self.forms[i], data, &mut self.value);
-            text::append(field.map_err(|unfit| (i, unfit))?, out);
+            let field = field_text(self.slots[i], self.forms[i], data, &mut self.value);
+            text::append(field.map_err(|escape| (i, escape))?, out);
         }
         out.push(b'\n');
         Ok(())
     }
 
-    /// The place in the chunk that is being encoded.
+    /// Returns the place of a byte of the chunk that is being encoded.
     fn place_at(&self, chunk: &Chunk, at: usize) -> InputPlace {
         let ChunkData::Bytes(data) = &chunk.data else { return InputPlace::default() };
         let (from, lines) = Some(self.counted.get()).filter(|it| it.0 <= at).unwrap_or_default();
@@ -354,10 +339,11 @@ impl JsonEncoder {
         self.place_of(chunk, data, at, lines)
     }
 
-    /// The place behind so many lines of the chunk.
+    /// Returns the place of the byte `at`, before which `lines` lines of the chunk end.
     fn place_of(&self, chunk: &Chunk, data: &[u8], at: usize, lines: u64) -> InputPlace {
-        // The chunk's line is that of its first record, which is missing where only a comma is.
-        let before_first = newlines(&data[..cut::first_record(data, chunk.byte)]);
+        // The chunk's line is the line of its first record. White space or a comma may precede the
+        // record.
+        let before_first = newlines(&data[..cut::first_record_start(data, chunk.byte)]);
         InputPlace {
             source: self.options.inputs.get(chunk.input).cloned(),
             line: Some(chunk.line + lines.saturating_sub(before_first)),
@@ -372,27 +358,33 @@ impl JsonEncoder {
             .at(self.place_at(chunk, at))
     }
 
-    fn syntax(&self, chunk: &Chunk, text: &[u8], data: &[u8], found: Syntax) -> Error {
+    fn syntax_error(
+        &self,
+        chunk: &Chunk,
+        text: &[u8],
+        data: &[u8],
+        found: JsonSyntaxError,
+    ) -> Error {
         if found.what == INVALID_UTF8 || found.at == text.len() && text.len() < data.len() {
             return self
                 .error(chunk, text.len(), INVALID_UTF8)
                 .with_sqlstate(SqlState::CHARACTER_NOT_IN_REPERTOIRE)
-                .hint("JSON is UTF-8. Convert the input first with `iconv -t UTF-8`.");
+                .hint("JSON must be UTF-8. Convert the input first with `iconv -t UTF-8`.");
         }
         self.error(chunk, found.at, &format!("invalid JSON: {}", found.what))
             .with_sqlstate(SqlState::INVALID_TEXT_REPRESENTATION)
     }
 
-    fn unfit(&self, place: InputPlace, unfit: Unfit) -> Error {
+    fn escape_error(&self, place: InputPlace, escape: UnsupportedEscape) -> Error {
         let message = "unsupported Unicode escape sequence";
-        let (code, hint) = match unfit {
-            Unfit::Nul => (
+        let (code, hint) = match escape {
+            UnsupportedEscape::Nul => (
                 SqlState::UNTRANSLATABLE_CHARACTER,
-                "\\u0000 cannot be converted to text. Only a json column takes it.",
+                "\\u0000 cannot be converted to text. Only a json column accepts it.",
             ),
-            Unfit::Surrogate => (
+            UnsupportedEscape::Surrogate => (
                 SqlState::INVALID_TEXT_REPRESENTATION,
-                "A Unicode surrogate needs its other half. Only a json column takes it alone.",
+                "A Unicode surrogate must be part of a pair. Only a json column accepts it alone.",
             ),
         };
         Error::new(ErrorKind::Type, message).at(place).with_sqlstate(code).hint(hint)
@@ -400,15 +392,15 @@ impl JsonEncoder {
 }
 
 impl ChunkEncoder for JsonEncoder {
-    fn begin(&mut self, chunk: Arc<Chunk>, mode: Mode) -> Result<()> {
+    fn begin(&mut self, chunk: Arc<Chunk>, mode: EncodeMode) -> Result<()> {
         let ChunkData::Bytes(data) = &chunk.data else {
-            return Err(Error::new(ErrorKind::Bug, "a chunk of JSON has no bytes"));
+            return Err(Error::new(ErrorKind::Bug, "a JSON chunk has no bytes"));
         };
-        self.records = Records::new(data, chunk.byte);
+        self.records = RecordWalk::new(data, chunk.byte);
         self.row = 0;
         self.counted.set((0, 0));
         self.binary =
-            mode == Mode::Binary && self.options.columns.iter().all(|c| c.field.is_some());
+            mode == EncodeMode::Binary && self.options.columns.iter().all(|c| c.field.is_some());
         self.chunk = Some(chunk);
         Ok(())
     }
@@ -425,24 +417,25 @@ impl ChunkEncoder for JsonEncoder {
                 Ok(None) => return Ok(false),
                 Err(found) => {
                     self.records.skip_broken(data, found.at);
-                    return Err(self.syntax(&chunk, text, data, found));
+                    return Err(self.syntax_error(&chunk, text, data, found));
                 }
             };
-            match self.read(&chunk, text, start) {
+            match self.read_record(&chunk, text, start) {
                 Ok(end) => self.records.finish(end),
-                Err(Fault::Row { end, error }) => {
+                Err(RecordFault::NotARow { end, error }) => {
                     self.records.finish(end);
                     return Err(error);
                 }
-                Err(Fault::Syntax(found)) => {
-                    // As the walk over the records finds it, which knows no keys.
-                    let broken = value(text, start, &mut self.stack);
+                Err(RecordFault::JsonSyntaxError(found)) => {
+                    // Use the position that `RecordRanges` finds, which does not look at keys. Both
+                    // walks then continue at the same byte.
+                    let broken = value_end(text, start, &mut self.stack);
                     let broken_at = broken.map_or_else(|found| found.at, |(_, end)| end);
                     self.records.skip_broken(data, broken_at);
-                    return Err(self.syntax(&chunk, text, data, found));
+                    return Err(self.syntax_error(&chunk, text, data, found));
                 }
             }
-            self.write(&chunk, data, start, out)?;
+            self.write_row(&chunk, data, start, out)?;
         }
         Ok(true)
     }
@@ -450,13 +443,14 @@ impl ChunkEncoder for JsonEncoder {
     fn place(&self, chunk: &Chunk, row: u64) -> InputPlace {
         let ChunkData::Bytes(data) = &chunk.data else { return InputPlace::default() };
         let nth = usize::try_from(row).unwrap_or(usize::MAX);
-        let start = Walk::new(data, chunk.byte).nth(nth).map_or(data.len(), |record| record.start);
+        let start =
+            RecordRanges::new(data, chunk.byte).nth(nth).map_or(data.len(), |record| record.start);
         self.place_of(chunk, data, start, newlines(&data[..start]))
     }
 
-    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<Record>> {
+    fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<InputRecord>> {
         let ChunkData::Bytes(data) = &chunk.data else { return Err(no_such_row(0)) };
-        let mut walk = (0..).zip(Walk::new(data, chunk.byte));
+        let mut walk = (0..).zip(RecordRanges::new(data, chunk.byte));
         let (mut lines, mut counted_to) = (0, 0);
         let mut records = Vec::with_capacity(rows.len());
         for row in rows {
@@ -465,58 +459,64 @@ impl ChunkEncoder for JsonEncoder {
             counted_to = record.start;
             let place = self.place_of(chunk, data, record.start, lines);
             let bytes = [data[record].trim_ascii_end(), b"\n"].concat();
-            records.push(Record { place, bytes });
+            records.push(InputRecord { place, bytes });
         }
         Ok(records)
     }
 }
 
-/// A column's field text for the value in its slot; `scratch` holds what had to be made.
+/// Returns the text of the value in a column's slot. `scratch` holds converted text.
 #[inline]
-fn field<'a>(
-    slot: Slot,
-    form: Form,
+fn field_text<'a>(
+    slot: ValueSlot,
+    form: ValueForm,
     data: &'a [u8],
     scratch: &'a mut Vec<u8>,
-) -> Result<Option<&'a [u8]>, Unfit> {
+) -> Result<Option<&'a [u8]>, UnsupportedEscape> {
     let raw = &data[slot.start..slot.end];
     match (slot.kind, form) {
-        (Scalar::Null, _) => Ok(None),
-        (_, Form::Json) => Ok(Some(raw)),
-        (Scalar::String(false), _) => Ok(Some(&raw[1..raw.len() - 1])),
-        (Scalar::String(true), _) => {
+        (JsonKind::Null, _) => Ok(None),
+        (_, ValueForm::Json) => Ok(Some(raw)),
+        (JsonKind::String(false), _) => Ok(Some(&raw[1..raw.len() - 1])),
+        (JsonKind::String(true), _) => {
             scratch.clear();
             unescape(&raw[1..raw.len() - 1], scratch)?;
             Ok(Some(scratch))
         }
-        (Scalar::Array, Form::Array(shape)) => {
+        (JsonKind::Array, ValueForm::Array(shape)) => {
             scratch.clear();
-            literal(raw, shape, scratch)?;
+            append_array_literal(raw, shape, scratch)?;
             Ok(Some(scratch))
         }
         _ => Ok(Some(raw)),
     }
 }
 
-/// Finds columns by key. Records mostly have the same keys in the same order, so the key that
-/// stood at the same position last time is tried before the map.
+/// Finds columns by key. Most records have the same keys in the same order. So the key at the same
+/// position of an earlier record is compared before the map is used.
 #[derive(Debug, Default)]
-struct Names {
-    seen: Vec<(Vec<u8>, Found)>,
+struct KeyLookup {
+    seen: Vec<(Vec<u8>, KeyTarget)>,
     scratch: Vec<u8>,
 }
 
-impl Names {
-    /// The column that the key (as it stands between its quotes) names.
+impl KeyLookup {
+    /// Returns what a key names. `key` is the bytes between the key's quotes.
     #[inline]
-    fn column(&mut self, nth: usize, key: &[u8], escaped: bool, options: &JsonOptions) -> Found {
+    fn column_of(
+        &mut self,
+        nth: usize,
+        key: &[u8],
+        escaped: bool,
+        options: &KeyedOptions,
+    ) -> KeyTarget {
         if let Some((last, column)) = self.seen.get(nth)
             && last == key
         {
             return *column;
         }
         let column = self.look_up(key, escaped, options);
-        // A record with thousands of keys shall not make this grow for good.
+        // Memory stays bounded even if a record has thousands of keys.
         if nth < 4096 {
             self.seen.resize_with(self.seen.len().max(nth + 1), Default::default);
             self.seen[nth].0.clear();
@@ -526,16 +526,16 @@ impl Names {
         column
     }
 
-    fn look_up(&mut self, key: &[u8], escaped: bool, options: &JsonOptions) -> Found {
+    fn look_up(&mut self, key: &[u8], escaped: bool, options: &KeyedOptions) -> KeyTarget {
         let name = if escaped {
             self.scratch.clear();
             if unescape(key, &mut self.scratch).is_err() {
-                return Found::Unknown;
+                return KeyTarget::NoColumn;
             }
             &self.scratch
         } else {
             key
         };
-        std::str::from_utf8(name).map_or(Found::Unknown, |name| options.find(name))
+        std::str::from_utf8(name).map_or(KeyTarget::NoColumn, |name| options.target_of(name))
     }
 }

@@ -1,76 +1,82 @@
-//! The records of a chunk, one after another: what may stand between them, and where to go on
-//! after one that is broken.
+//! Walks over the records of a chunk, checks the bytes between records, and resumes after an
+//! invalid record.
 //!
-//! The walk depends on the chunk's bytes alone, so walking again finds the same records at the same
-//! ordinals, broken ones included.
+//! The walk depends on the chunk's bytes alone. A second walk finds the same records with the same
+//! numbers, invalid records included.
 
 use std::ops::Range;
 
-use super::cut::first_record;
-use crate::json::{Syntax, skip_space, value};
+use super::cut::first_record_start;
+use crate::json::{JsonSyntaxError, skip_space, value_end};
 
-/// What stands between records.
+/// What is expected before the next record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Between {
+enum BetweenRecords {
     /// White space or nothing.
     Space,
-    /// A comma; the array may also end. False before the array's first item.
+    /// A comma, or the end of the array. False before the first item, which has no comma.
     Comma(bool),
-    /// Nothing more: the array is closed.
+    /// Nothing: the array is closed.
     Closed,
 }
 
 /// A walk over the records of one chunk.
 #[derive(Debug)]
-pub(crate) struct Records {
+pub(crate) struct RecordWalk {
     at: usize,
-    /// The bytes before this are UTF-8.
-    valid: usize,
-    between: Between,
+    /// All bytes before this index are valid UTF-8.
+    utf8_end: usize,
+    between: BetweenRecords,
 }
 
-impl Records {
-    /// Starts at the front of a chunk that lies at offset `byte` of its input.
-    pub(crate) fn new(data: &[u8], byte: u64) -> Records {
-        let first = first_record(data, byte);
+impl RecordWalk {
+    /// Starts at the first byte of a chunk. `byte` is the chunk's offset in its input.
+    pub(crate) fn new(data: &[u8], byte: u64) -> RecordWalk {
+        let first = first_record_start(data, byte);
         let start = skip_space(data, 0);
         let between = match data.get(start) {
-            Some(b',') => Between::Comma(true),
-            // The bracket of the array lies between the front and its first item.
-            _ if memchr::memchr(b'[', &data[..first]).is_some() => Between::Comma(false),
-            _ => Between::Space,
+            Some(b',') => BetweenRecords::Comma(true),
+            // The array opens in this chunk, before its first item.
+            _ if memchr::memchr(b'[', &data[..first]).is_some() => BetweenRecords::Comma(false),
+            _ => BetweenRecords::Space,
         };
-        let at = if between == Between::Comma(true) { start } else { first };
-        Records { at, valid: valid_end(data, 0), between }
+        let at = if between == BetweenRecords::Comma(true) { start } else { first };
+        RecordWalk { at, utf8_end: utf8_end_from(data, 0), between }
     }
 
-    /// The part of the chunk that may be parsed.
+    /// Returns the part of the chunk that is valid UTF-8 and may be parsed.
     pub(crate) fn text<'a>(&self, data: &'a [u8]) -> &'a [u8] {
-        &data[..self.valid]
+        &data[..self.utf8_end]
     }
 
-    /// Where the next record begins, or `None` at the end of the chunk.
-    pub(crate) fn next(&mut self, data: &[u8]) -> Result<Option<usize>, Syntax> {
+    /// Returns where the next record begins, or `None` at the end of the chunk.
+    pub(crate) fn next(&mut self, data: &[u8]) -> Result<Option<usize>, JsonSyntaxError> {
         let text = self.text(data);
         let mut at = skip_space(text, self.at);
         if at == text.len() && at < data.len() {
-            return Err(Syntax { at, what: INVALID_UTF8 });
+            return Err(JsonSyntaxError { at, what: INVALID_UTF8 });
         }
         let closed = match (self.between, text.get(at)) {
-            (Between::Comma(false), Some(b']')) => true,
-            (Between::Comma(true), Some(b']')) => true,
-            (Between::Comma(true), Some(b',')) => {
+            (BetweenRecords::Comma(false), Some(b']')) => true,
+            (BetweenRecords::Comma(true), Some(b']')) => true,
+            (BetweenRecords::Comma(true), Some(b',')) => {
                 at = skip_space(text, at + 1);
                 if let Some(b']') | None = text.get(at) {
-                    return Err(Syntax { at, what: "expected a row after the comma" });
+                    return Err(JsonSyntaxError { at, what: "expected a row after the comma" });
                 }
                 false
             }
-            (Between::Comma(true), Some(_)) => {
-                return Err(Syntax { at, what: "expected a comma or the end of the array" });
+            (BetweenRecords::Comma(true), Some(_)) => {
+                return Err(JsonSyntaxError {
+                    at,
+                    what: "expected a comma or the end of the array",
+                });
             }
-            (Between::Closed, Some(_)) => {
-                return Err(Syntax { at, what: "expected nothing after the end of the array" });
+            (BetweenRecords::Closed, Some(_)) => {
+                return Err(JsonSyntaxError {
+                    at,
+                    what: "expected nothing after the end of the array",
+                });
             }
             (_, None) => {
                 self.at = at;
@@ -81,48 +87,49 @@ impl Records {
         self.at = at;
         if closed {
             self.at += 1;
-            self.between = Between::Closed;
+            self.between = BetweenRecords::Closed;
             return self.next(data);
         }
         Ok(Some(at))
     }
 
-    /// Goes on after a record that ends at `end`.
+    /// Continues after a record that ends at `end`.
     pub(crate) fn finish(&mut self, end: usize) {
         self.at = end;
-        if self.between != Between::Space {
-            self.between = Between::Comma(true);
+        if self.between != BetweenRecords::Space {
+            self.between = BetweenRecords::Comma(true);
         }
     }
 
-    /// Goes on after a record that is broken at `from`, where it surely ends; if that cannot be
-    /// told, the walk is over.
+    /// Continues after a record that is invalid at `from`, at its end. If the end is uncertain, the
+    /// walk is over.
     pub(crate) fn skip_broken(&mut self, data: &[u8], from: usize) {
         let edge = match self.between {
-            Between::Space => line_edge(data, self.at, from.max(self.at + 1)),
-            // Between two items the walk stands at the comma, which is behind it then.
-            Between::Comma(_) if data.get(self.at) == Some(&b',') => item_edge(data, from),
-            Between::Comma(_) => item_edge(data, self.at),
-            Between::Closed => None,
+            BetweenRecords::Space => line_edge(data, self.at, from.max(self.at + 1)),
+            // The walk is still at the comma before the item, so the item begins after it.
+            BetweenRecords::Comma(_) if data.get(self.at) == Some(&b',') => item_edge(data, from),
+            BetweenRecords::Comma(_) => item_edge(data, self.at),
+            BetweenRecords::Closed => None,
         };
         let Some(edge) = edge else {
             self.at = data.len();
-            self.valid = data.len();
-            self.between = Between::Closed;
+            self.utf8_end = data.len();
+            self.between = BetweenRecords::Closed;
             return;
         };
         self.finish(edge);
-        if edge > self.valid {
-            self.valid = valid_end(data, edge);
+        if edge > self.utf8_end {
+            self.utf8_end = utf8_end_from(data, edge);
         }
     }
 }
 
-/// Where the record after a broken one begins, which starts at `start` and is no JSON at `from`:
-/// where a line ends with a closing bracket and the next one begins with an opening one, as no
-/// value can have them. Or at a line that is a record by itself.
+/// Returns where the record after an invalid record begins. The invalid record starts at `start`,
+/// and its first invalid byte is at `from`. The next record begins where a line ends with a closing
+/// bracket and the next line begins with an opening bracket, which no value can contain. Or it
+/// begins at a line that is a complete record.
 fn line_edge(data: &[u8], start: usize, from: usize) -> Option<usize> {
-    // What is wrong may be that a line ended.
+    // The invalid byte may be a line end, so white space before it is searched too.
     let mut at = start + data[start..from.min(data.len())].trim_ascii_end().len();
     while let Some(found) = memchr::memchr(b'\n', &data[at..]) {
         let newline = at + found;
@@ -137,12 +144,13 @@ fn line_edge(data: &[u8], start: usize, from: usize) -> Option<usize> {
     None
 }
 
-/// Whether the line at `at` is one value, and none that could be within the broken line `before`:
-/// another opening bracket follows, where that would have a comma, or all brackets are closed.
+/// Returns whether the line at `at` is one value that cannot be part of the invalid record
+/// `before`. That is certain if an opening bracket follows, because an item would be followed by a
+/// comma. At the end of the chunk, all brackets of `before` must be closed.
 fn is_record_line(data: &[u8], before: &[u8], at: usize) -> bool {
     let end = memchr::memchr(b'\n', &data[at..]).map_or(data.len(), |found| at + found);
     let line = data[at..end].trim_ascii_end();
-    let parsed = std::str::from_utf8(line).ok().map(|_| value(line, 0, &mut Vec::new()));
+    let parsed = std::str::from_utf8(line).ok().map(|_| value_end(line, 0, &mut Vec::new()));
     if !matches!(parsed, Some(Ok((_, len))) if len == line.len()) {
         return false;
     }
@@ -155,8 +163,8 @@ fn is_record_line(data: &[u8], before: &[u8], at: usize) -> bool {
     }
 }
 
-/// Where a broken item of an array ends, which starts at `at`: at the comma or the array's end
-/// behind brackets that fit together.
+/// Returns where an invalid item of an array ends, which starts at `at`. The item ends at the first
+/// comma or closing bracket outside matching brackets.
 fn item_edge(data: &[u8], at: usize) -> Option<usize> {
     let mut open = Vec::new();
     let mut pos = at;
@@ -171,11 +179,12 @@ fn item_edge(data: &[u8], at: usize) -> Option<usize> {
         }
         pos += 1;
     }
-    // A chunk ends between two items.
+    // The end of the chunk is also the end of its last item.
     open.is_empty().then_some(data.len())
 }
 
-/// The closing quote of the string that opens at `at`, if it does so on the same line.
+/// Returns the index of the closing quote of the string that opens at `at`, if both quotes are on
+/// one line.
 fn string_end(data: &[u8], at: usize) -> Option<usize> {
     let mut pos = at + 1;
     loop {
@@ -188,28 +197,28 @@ fn string_end(data: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// A walk over where the records of one chunk stand, broken ones included.
-pub(super) struct Walk<'a> {
+/// An iterator over the byte ranges of all records of a chunk, invalid records included.
+pub(super) struct RecordRanges<'a> {
     data: &'a [u8],
-    records: Records,
+    records: RecordWalk,
     stack: Vec<u8>,
 }
 
-impl<'a> Walk<'a> {
-    /// Over a chunk that lies at offset `byte` of its input.
-    pub(super) fn new(data: &'a [u8], byte: u64) -> Walk<'a> {
-        Walk { data, records: Records::new(data, byte), stack: Vec::new() }
+impl<'a> RecordRanges<'a> {
+    /// Returns the ranges of a chunk. `byte` is the chunk's offset in its input.
+    pub(super) fn new(data: &'a [u8], byte: u64) -> RecordRanges<'a> {
+        RecordRanges { data, records: RecordWalk::new(data, byte), stack: Vec::new() }
     }
 }
 
-impl Iterator for Walk<'_> {
+impl Iterator for RecordRanges<'_> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {
-        let Walk { data, records, stack } = self;
+        let RecordRanges { data, records, stack } = self;
         let text = records.text(data);
         let (start, broken_at) = match records.next(data) {
-            Ok(Some(start)) => match value(text, start, stack) {
+            Ok(Some(start)) => match value_end(text, start, stack) {
                 Ok((_, end)) => {
                     records.finish(end);
                     return Some(start..end);
@@ -224,10 +233,11 @@ impl Iterator for Walk<'_> {
     }
 }
 
-/// What is said of bytes that are no text.
+/// The message for bytes that are not UTF-8, in PostgreSQL's words.
 pub(crate) const INVALID_UTF8: &str = "invalid byte sequence for encoding \"UTF8\"";
 
-fn valid_end(data: &[u8], from: usize) -> usize {
+/// Returns the end of the valid UTF-8 from `from` on.
+fn utf8_end_from(data: &[u8], from: usize) -> usize {
     match simdutf8::compat::from_utf8(&data[from..]) {
         Ok(_) => data.len(),
         Err(error) => from + error.valid_up_to(),
@@ -238,14 +248,14 @@ fn valid_end(data: &[u8], from: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn walk(data: &str, byte: u64) -> Vec<Result<&str, Syntax>> {
+    fn walk(data: &str, byte: u64) -> Vec<Result<&str, JsonSyntaxError>> {
         let bytes = data.as_bytes();
-        let mut records = Records::new(bytes, byte);
+        let mut records = RecordWalk::new(bytes, byte);
         let mut seen = Vec::new();
         loop {
             match records.next(bytes) {
                 Ok(None) => return seen,
-                Ok(Some(start)) => match value(bytes, start, &mut Vec::new()) {
+                Ok(Some(start)) => match value_end(bytes, start, &mut Vec::new()) {
                     Ok((_, end)) => {
                         seen.push(Ok(&data[start..end]));
                         records.finish(end);
@@ -264,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_items_are_walked() {
+    fn values_and_items_are_found() {
         assert_eq!(walk("\u{feff} {}\n\n[1]{}", 0), [Ok("{}"), Ok("[1]"), Ok("{}")]);
         assert_eq!(walk(" [ {} , {} ] \n", 0), [Ok("{}"), Ok("{}")]);
         assert_eq!(walk("[[1], [2]]", 0), [Ok("[1]"), Ok("[2]")]);
@@ -274,8 +284,8 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_between_is_checked() {
-        let error = |at, what| Err(Syntax { at, what });
+    fn bytes_between_records_are_checked() {
+        let error = |at, what| Err(JsonSyntaxError { at, what });
         assert_eq!(walk("[{},]", 0), [Ok("{}"), error(4, "expected a row after the comma")]);
         let what = "expected a comma or the end of the array";
         assert_eq!(walk("[{} {}]", 0), [Ok("{}"), error(4, what)]);
@@ -285,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_costs_only_itself_when_its_end_is_sure() {
+    fn an_invalid_line_is_skipped_alone_if_its_end_is_certain() {
         let seen = walk("{\"a\":}\n{\"b\":1}\n", 0);
         assert!(seen[0].is_err());
         assert_eq!(seen[1..], [Ok("{\"b\":1}")]);
@@ -295,7 +305,7 @@ mod tests {
             assert!(seen[0].is_err(), "{broken}");
             assert_eq!(seen[1..], [Ok("{\"b\":1}"), Ok("{\"c\":1}")], "{broken}");
         }
-        // The last line may be within the brackets that are open.
+        // The last line may belong to the open brackets.
         assert_eq!(walk("{\"a\":tru}\n{\"b\":1}\n", 0).len(), 2);
         assert_eq!(walk("{\"a\" [\n{\"b\":1}\n", 0).len(), 1);
         let nested = "{\"a\" [\n{\"b\":1},\n{\"b\":2}\n]}\n{\"a\":[]}\n";
@@ -303,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_item_costs_only_itself_when_its_end_is_sure() {
+    fn an_invalid_item_is_skipped_alone_if_its_end_is_certain() {
         for broken in ["{\"a\":}", "oops", "{\"a\":[1,],\"b\":{}}", "{\"]\\\"},{\":}", "", "{} {}"]
         {
             let array = format!("[{{\"b\":1}},{broken},{{\"c\":1}}]");

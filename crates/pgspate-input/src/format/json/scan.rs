@@ -1,125 +1,128 @@
-//! Where records may be cut: bracket depth outside strings, 64 bytes at a time.
+//! Finds where records may be cut, by bracket depth outside strings, 64 bytes at a time.
 //!
-//! Cutting is done by one thread at a time, so it only counts brackets and quotes; the encoder
-//! checks the grammar later. For valid JSON every edge found here is one between two records. In
-//! invalid JSON a chunk that ends at a false edge is itself invalid, so the encoder sees it.
+//! Only one thread cuts at a time, so the cutter only counts brackets and quotes. The encoder
+//! checks the grammar later. In valid JSON every edge found here separates two records. In invalid
+//! JSON an edge may be wrong; then the chunk before it is invalid too, and the encoder reports it.
 
 use wide::u8x16;
 
-/// Where an edge lies.
+/// Where the edges of records are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
-    /// Values one after another: before the opening bracket of a value. What else stands between
-    /// values is an error, and the edge is after its first byte.
+pub(crate) enum CutRule {
+    /// Values one after another. An edge is before the opening bracket of a value. Any other byte
+    /// between values is an error, and an edge is after this byte.
     Values,
-    /// Items of one array: before a comma between them.
+    /// Items of one array. An edge is before the comma between two items.
     Items,
 }
 
-/// Position within nested brackets and strings. Feed it the bytes of a chunk in order.
+/// Tracks the depth of brackets and strings over the bytes of a chunk, in order.
 #[derive(Debug)]
-pub(crate) struct Scanner {
-    rule: Rule,
+pub(crate) struct BracketScanner {
+    rule: CutRule,
     depth: i64,
-    string: bool,
+    in_string: bool,
     escaped: bool,
 }
 
-impl Scanner {
-    /// Starts at the first byte of a chunk: `depth` is 1 for the later chunks of an array.
-    pub(crate) fn new(rule: Rule, depth: i64) -> Scanner {
-        Scanner { rule, depth, string: false, escaped: false }
+impl BracketScanner {
+    /// Returns a scanner at the first byte of a chunk. `depth` is 1 for later chunks of an array.
+    pub(crate) fn new(rule: CutRule, depth: i64) -> BracketScanner {
+        BracketScanner { rule, depth, in_string: false, escaped: false }
     }
 
-    /// Whether everything opened has been closed.
+    /// Returns whether all brackets and strings are closed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.depth <= 0 && !self.string
+        self.depth <= 0 && !self.in_string
     }
 
-    /// Passes over `data`, where no edge is wanted yet. A line that ends inside a string is broken;
-    /// the index after it is given, so that the encoder can say so before more is read.
-    pub(crate) fn pass(&mut self, data: &[u8]) -> Option<usize> {
+    /// Skips `data`, where no edge is wanted yet. Returns the index after a line that ends inside a
+    /// string. Such a line is invalid: ending the chunk there lets the encoder report it early.
+    pub(crate) fn skip(&mut self, data: &[u8]) -> Option<usize> {
         let (blocks, tail) = data.as_chunks::<64>();
         for (i, block) in blocks.iter().enumerate() {
-            if self.block(block) {
+            if self.take_block(block) {
                 return Some(self.broken_line(block).map_or(data.len(), |at| i * 64 + at));
             }
         }
         for (i, &byte) in tail.iter().enumerate() {
-            if self.string && byte == b'\n' {
+            if self.in_string && byte == b'\n' {
                 return Some(blocks.len() * 64 + i + 1);
             }
-            self.step(byte);
+            self.take_byte(byte);
         }
         None
     }
 
-    /// Looks for the first edge in `data`: the index at which the next chunk begins.
-    pub(crate) fn edge(&mut self, data: &[u8]) -> Option<usize> {
+    /// Returns the first edge in `data`: the index at which the next chunk begins.
+    pub(crate) fn find_edge(&mut self, data: &[u8]) -> Option<usize> {
         for (i, &byte) in data.iter().enumerate() {
             match (self.rule, byte) {
-                (_, b'\n') if self.string => return Some(i + 1),
-                _ if self.string => {}
-                (Rule::Items, b',') if self.depth == 1 => return Some(i),
-                (Rule::Values, b' ' | b'\t' | b'\r' | b'\n') => {}
-                (Rule::Values, b'{' | b'[') if self.depth <= 0 => return Some(i),
-                (Rule::Values, _) if self.depth <= 0 => return Some(i + 1),
+                (_, b'\n') if self.in_string => return Some(i + 1),
+                _ if self.in_string => {}
+                (CutRule::Items, b',') if self.depth == 1 => return Some(i),
+                (CutRule::Values, b' ' | b'\t' | b'\r' | b'\n') => {}
+                (CutRule::Values, b'{' | b'[') if self.depth <= 0 => return Some(i),
+                (CutRule::Values, _) if self.depth <= 0 => return Some(i + 1),
                 _ => {}
             }
-            self.step(byte);
+            self.take_byte(byte);
         }
         None
     }
 
+    /// Processes one byte.
     #[inline]
-    fn step(&mut self, byte: u8) {
-        if self.string {
+    fn take_byte(&mut self, byte: u8) {
+        if self.in_string {
             match byte {
                 _ if self.escaped => self.escaped = false,
                 b'\\' => self.escaped = true,
-                b'"' => self.string = false,
+                b'"' => self.in_string = false,
                 _ => {}
             }
             return;
         }
         match byte {
-            b'"' => self.string = true,
+            b'"' => self.in_string = true,
             b'{' | b'[' => self.depth += 1,
             b'}' | b']' => self.depth -= 1,
             _ => {}
         }
     }
 
-    /// Takes 64 bytes, unless a line ends inside a string among them: then takes none and is true.
+    /// Processes 64 bytes. If a line ends inside a string among them, processes none and returns
+    /// true.
     #[inline]
-    fn block(&mut self, block: &[u8; 64]) -> bool {
-        let masks = Masks::of(block);
-        let (escaped, escaped_next) = escaped(masks.slash, self.escaped);
+    fn take_block(&mut self, block: &[u8; 64]) -> bool {
+        let masks = BracketMasks::of(block);
+        let (escaped, escaped_next) = escaped_bytes(masks.slash, self.escaped);
         let quotes = masks.quote & !escaped;
-        let inside = fill_between(quotes) ^ if self.string { !0 } else { 0 };
+        let inside = string_bits(quotes) ^ if self.in_string { !0 } else { 0 };
         if inside & masks.newline != 0 {
             return true;
         }
         self.depth += i64::from((masks.open & !inside).count_ones());
         self.depth -= i64::from((masks.close & !inside).count_ones());
-        self.string = inside >> 63 == 1;
-        self.escaped = escaped_next && self.string;
+        self.in_string = inside >> 63 == 1;
+        self.escaped = escaped_next && self.in_string;
         false
     }
 
+    /// Returns the index after the first line of `block` that ends inside a string.
     fn broken_line(&mut self, block: &[u8; 64]) -> Option<usize> {
         for (i, &byte) in block.iter().enumerate() {
-            if self.string && byte == b'\n' {
+            if self.in_string && byte == b'\n' {
                 return Some(i + 1);
             }
-            self.step(byte);
+            self.take_byte(byte);
         }
         None
     }
 }
 
-/// One bit for each byte of a block.
-struct Masks {
+/// Bit masks with one bit for each byte of a block.
+struct BracketMasks {
     quote: u64,
     slash: u64,
     newline: u64,
@@ -127,10 +130,10 @@ struct Masks {
     close: u64,
 }
 
-impl Masks {
+impl BracketMasks {
     #[inline]
-    fn of(block: &[u8; 64]) -> Masks {
-        let mut masks = Masks { quote: 0, slash: 0, newline: 0, open: 0, close: 0 };
+    fn of(block: &[u8; 64]) -> BracketMasks {
+        let mut masks = BracketMasks { quote: 0, slash: 0, newline: 0, open: 0, close: 0 };
         let (parts, _) = block.as_chunks::<16>();
         for (i, part) in parts.iter().enumerate() {
             let bytes = u8x16::new(*part);
@@ -148,9 +151,10 @@ impl Masks {
     }
 }
 
-/// The bytes that a backslash escapes, and whether the byte after the block is one.
+/// Returns the bytes that a backslash escapes, and whether the first byte of the next block is
+/// escaped.
 #[inline]
-fn escaped(slash: u64, first: bool) -> (u64, bool) {
+fn escaped_bytes(slash: u64, first: bool) -> (u64, bool) {
     let mut escaped = u64::from(first);
     let mut slash = slash & !escaped;
     while slash != 0 {
@@ -164,9 +168,9 @@ fn escaped(slash: u64, first: bool) -> (u64, bool) {
     (escaped, false)
 }
 
-/// Sets the bits from each odd quote up to the next one, that one not included.
+/// Sets the bits of each string: from its opening quote up to the byte before its closing quote.
 #[inline]
-fn fill_between(mut quotes: u64) -> u64 {
+fn string_bits(mut quotes: u64) -> u64 {
     for shift in [1, 2, 4, 8, 16, 32] {
         quotes ^= quotes << shift;
     }
@@ -178,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_and_bytes_see_the_same() {
+    fn blocks_and_single_bytes_give_equal_results() {
         let texts: [&[u8]; 5] = [
             br#"{"a":"}]\\\"{[","b":[1,2,{"c":"\\"}]}"#,
             br#"{"\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\":{}}"#,
@@ -189,13 +193,13 @@ mod tests {
         for text in texts {
             for repeat in 1..20 {
                 let text = text.repeat(repeat);
-                let mut blocks = Scanner::new(Rule::Values, 0);
-                let mut bytes = Scanner::new(Rule::Values, 0);
-                assert_eq!(blocks.pass(&text), None);
+                let mut blocks = BracketScanner::new(CutRule::Values, 0);
+                let mut bytes = BracketScanner::new(CutRule::Values, 0);
+                assert_eq!(blocks.skip(&text), None);
                 for &byte in &text {
-                    bytes.step(byte);
+                    bytes.take_byte(byte);
                 }
-                assert_eq!((blocks.depth, blocks.string), (bytes.depth, bytes.string));
+                assert_eq!((blocks.depth, blocks.in_string), (bytes.depth, bytes.in_string));
             }
         }
     }
@@ -203,21 +207,21 @@ mod tests {
     #[test]
     fn edges_lie_between_records() {
         let text = br#"{"a":"}"} {"b":[{}]}"#;
-        let mut scanner = Scanner::new(Rule::Values, 0);
-        assert_eq!(scanner.pass(&text[..1]), None);
-        assert_eq!(scanner.edge(&text[1..]), Some(9));
-        assert_eq!(Scanner::new(Rule::Values, 0).edge(b" ,{}"), Some(2));
+        let mut scanner = BracketScanner::new(CutRule::Values, 0);
+        assert_eq!(scanner.skip(&text[..1]), None);
+        assert_eq!(scanner.find_edge(&text[1..]), Some(9));
+        assert_eq!(BracketScanner::new(CutRule::Values, 0).find_edge(b" ,{}"), Some(2));
         let text = br#"[{"a":[1,2]} , {}]"#;
-        assert_eq!(Scanner::new(Rule::Items, 0).edge(text), Some(13));
-        assert_eq!(Scanner::new(Rule::Items, 1).edge(b" {}, {}"), Some(3));
+        assert_eq!(BracketScanner::new(CutRule::Items, 0).find_edge(text), Some(13));
+        assert_eq!(BracketScanner::new(CutRule::Items, 1).find_edge(b" {}, {}"), Some(3));
     }
 
     #[test]
-    fn a_line_that_ends_in_a_string_stops_it() {
+    fn a_line_that_ends_inside_a_string_is_an_edge() {
         for before in 0..130 {
             let text = [b"{\"", &vec![b'x'; before][..], b"\n}}}"].concat();
-            assert_eq!(Scanner::new(Rule::Values, 0).pass(&text), Some(before + 3));
-            assert_eq!(Scanner::new(Rule::Items, 0).edge(&text), Some(before + 3));
+            assert_eq!(BracketScanner::new(CutRule::Values, 0).skip(&text), Some(before + 3));
+            assert_eq!(BracketScanner::new(CutRule::Items, 0).find_edge(&text), Some(before + 3));
         }
     }
 }

@@ -1,79 +1,85 @@
-//! Counts and lengths of the delta encodings, which the decoder makes room for as they state.
+//! Checks the counts and lengths that delta encodings state. The decoder allocates memory for them.
 
-use super::super::stated::check_room;
-use super::thrift::Cursor;
+use super::super::stated_size::check_memory;
+use super::thrift::ThriftCursor;
 
-/// Bytes that the decoder holds for each length.
+/// The memory of the decoder for each length, in bytes.
 const LENGTH_BYTES: u64 = 4;
 
-/// The header of numbers that are stored as differences.
+/// The header of delta-encoded numbers.
 #[derive(Debug, Clone, Copy)]
-struct Header {
+struct DeltaHeader {
+    /// The number of values of a block.
     block: u64,
+    /// The number of miniblocks of a block.
     parts: u64,
     count: u64,
     first: i64,
 }
 
-fn header(cursor: &mut Cursor<'_>) -> Option<Header> {
+fn read_header(cursor: &mut ThriftCursor<'_>) -> Option<DeltaHeader> {
     let block = cursor.number().ok()?;
     let parts = cursor.number().ok()?;
     let count = cursor.number().ok()?;
-    Some(Header { block, parts, count, first: cursor.signed().ok()? })
+    Some(DeltaHeader { block, parts, count, first: cursor.signed().ok()? })
 }
 
-fn check_count(header: Header, values: u64) -> Result<(), String> {
+fn check_count(header: DeltaHeader, values: u64) -> Result<(), String> {
     let count = header.count;
     if count > values {
-        return Err(format!("states {values} values, and then {count} of them"));
+        return Err(format!("states {values} values in its header and {count} in its data"));
     }
-    check_room(count.saturating_mul(LENGTH_BYTES))
+    check_memory(count.saturating_mul(LENGTH_BYTES))
         .map_err(|why| format!("states {count} lengths, {why}"))
 }
 
-/// Checks numbers, or the lengths of strings, of a page that states `values` values. What is not
-/// readable is left to the decoder.
+/// Checks the numbers or string lengths of a page that states `values` values. Unreadable data is
+/// left to the decoder.
 ///
 /// # Errors
-/// More of them are stated.
+/// When the data states more values than the page.
 pub(super) fn check_lengths(bytes: &[u8], values: u64) -> Result<(), String> {
-    header(&mut Cursor::new(bytes)).map_or(Ok(()), |header| check_count(header, values))
+    read_header(&mut ThriftCursor::new(bytes)).map_or(Ok(()), |header| check_count(header, values))
 }
 
-/// Checks strings that are stored as the length of what they share with the string before, and the
-/// rest. `batch` of them are decoded at a time, into at most `limit` bytes.
+/// Checks strings that are stored as the length of the prefix shared with the string before, and a
+/// suffix. `batch` strings are decoded at a time, into at most `limit` bytes.
 ///
 /// # Errors
-/// More of them are stated, or so long ones that a batch could not be held.
+/// When the data states more strings than the page, or a batch of them would not fit into memory.
 pub(super) fn check_prefixes(
     bytes: &[u8],
     values: u64,
     batch: u64,
     limit: u64,
 ) -> Result<(), String> {
-    let mut cursor = Cursor::new(bytes);
-    let Some(prefixes) = header(&mut cursor) else { return Ok(()) };
+    let mut cursor = ThriftCursor::new(bytes);
+    let Some(prefixes) = read_header(&mut cursor) else { return Ok(()) };
     check_count(prefixes, values)?;
     let mut longest = prefixes.first;
-    if follow(bytes, &mut cursor, prefixes, |number| longest = longest.max(number)).is_none() {
+    if for_each_number(bytes, &mut cursor, prefixes, |number| longest = longest.max(number))
+        .is_none()
+    {
         return Ok(());
     }
     check_lengths(&bytes[cursor.offset()..], values)?;
-    // A string shares no more than there is, and each is copied whole.
+    // A shared prefix is at most as long as all bytes, and is copied for each string.
     let longest = u64::try_from(longest).unwrap_or(0).min(bytes.len() as u64);
     let most = longest.saturating_mul(batch);
     if most > limit {
-        return Err(format!("repeats {longest} bytes for up to {batch} rows, over {limit} in all"));
+        return Err(format!(
+            "repeats {longest} bytes for up to {batch} rows, more than {limit} bytes in total"
+        ));
     }
-    check_room(most).map_err(|why| format!("repeats {longest} bytes for {batch} rows, {why}"))
+    check_memory(most).map_err(|why| format!("repeats {longest} bytes for {batch} rows, {why}"))
 }
 
-/// Tells each number behind the first one. `None` where the bytes end too soon.
-fn follow(
+/// Calls `each` with every number after the first. Returns `None` if the bytes end early.
+fn for_each_number(
     bytes: &[u8],
-    cursor: &mut Cursor<'_>,
-    header: Header,
-    mut tell: impl FnMut(i64),
+    cursor: &mut ThriftCursor<'_>,
+    header: DeltaHeader,
+    mut each: impl FnMut(i64),
 ) -> Option<()> {
     let part_values = header.block.checked_div(header.parts)?;
     let mut left = header.count.saturating_sub(1);
@@ -91,9 +97,9 @@ fn follow(
             cursor.skip(part_values.checked_mul(width)?.div_ceil(8)).ok()?;
             for nth in 0..here {
                 let step = bits(packed, nth * width, width)?;
-                // Lengths are numbers of 32 bits, and wrap around as such.
+                // Lengths are 32-bit numbers and wrap around like them.
                 number = i64::from(number.wrapping_add(least).wrapping_add(step) as i32);
-                tell(number);
+                each(number);
             }
             left -= here;
         }
@@ -101,7 +107,7 @@ fn follow(
     Some(())
 }
 
-/// A number of `width` bits, from bit `at` on, the lowest first.
+/// Returns the number of `width` bits that begins at bit `at`, lowest bit first.
 fn bits(bytes: &[u8], at: u64, width: u64) -> Option<i64> {
     if width > 32 {
         return None;

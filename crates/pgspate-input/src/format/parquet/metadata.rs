@@ -1,4 +1,4 @@
-//! The metadata of a Parquet file: what the decoder makes of them, checked before it does.
+//! Reads the metadata of a Parquet file, after checking the sizes that the metadata states.
 
 use std::sync::Arc;
 
@@ -11,17 +11,20 @@ use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaD
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
-use super::read::Stored;
+use super::read::ParquetBytes;
 use super::thrift::{check_schema, index_pages};
 use crate::encode::arrow::{EXTENSION, PARQUET_INTERVAL};
 
-/// Columns within columns, at most; a list takes two of these.
+/// The deepest nesting of columns. A list counts as two levels.
 const NESTED_MAX: usize = 100;
-/// Bytes of all indexes of pages, at most. Larger ones are not used.
+/// The most bytes of all page indexes together. Larger indexes are not used.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
 
-/// Reads the metadata, more than once: to see what they state, and when the schema must be amended.
-pub(super) fn load(stored: &Stored) -> Result<(ArrowReaderMetadata, SchemaRef), ParquetError> {
+/// Reads the metadata, first to check the stated sizes, then with the page index, and again if the
+/// schema must be changed.
+pub(super) fn read_metadata(
+    stored: &ParquetBytes,
+) -> Result<(ArrowReaderMetadata, SchemaRef), ParquetError> {
     check_footer(stored)?;
     let index = {
         let policy = PageIndexPolicy::Skip;
@@ -32,9 +35,10 @@ pub(super) fn load(stored: &Stored) -> Result<(ArrowReaderMetadata, SchemaRef), 
     };
     let options = || ArrowReaderOptions::new().with_offset_index_policy(index);
     let mut metadata = ArrowReaderMetadata::load(stored, options())?;
-    let mut intervals = intervals(metadata.parquet_schema());
-    // An Arrow writer fills only those parts of an interval that its own type has, and says which
-    // type that is. From any other writer all three count, and no Arrow type is read with them.
+    let mut intervals = interval_columns(metadata.parquet_schema());
+    // An Arrow writer stores its own interval type in the file, and fills only the parts of that
+    // type. Other writers fill all three parts. No Arrow type can decode all three, so such columns
+    // are read as bytes.
     let pairs = metadata.metadata().file_metadata().key_value_metadata();
     if pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY)) {
         intervals.clear();
@@ -49,36 +53,36 @@ pub(super) fn load(stored: &Stored) -> Result<(ArrowReaderMetadata, SchemaRef), 
     let wanted = Schema::new_with_metadata(wanted, metadata.schema().metadata().clone());
     let parsed: Arc<ParquetMetaData> = metadata.metadata().clone();
     let metadata = ArrowReaderMetadata::try_new(parsed, options().with_schema(Arc::new(wanted)))?;
-    let schema = annotate(metadata.schema(), metadata.parquet_schema(), &intervals);
+    let schema = mark_extension_types(metadata.schema(), metadata.parquet_schema(), &intervals);
     Ok((metadata, schema))
 }
 
-fn wrong<T>(why: impl Into<String>) -> Result<T, ParquetError> {
+fn invalid<T>(why: impl Into<String>) -> Result<T, ParquetError> {
     Err(ParquetError::General(why.into()))
 }
 
-/// Checks the end of the file, and the schema as it stands there.
-fn check_footer(stored: &Stored) -> Result<(), ParquetError> {
+/// Checks the length of the footer, and the schema in the footer.
+fn check_footer(stored: &ParquetBytes) -> Result<(), ParquetError> {
     let len = stored.len();
     let tail = stored.get_bytes(len - 8, 8)?;
     let footer = tail.first_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
-    // The magic bytes at both ends, and the length itself.
+    // 12 bytes are the magic bytes at both ends and the length of the footer.
     let most = len.saturating_sub(12);
     if footer > most {
-        return wrong(format!("the footer states {footer} bytes, expected {most} at most"));
+        return invalid(format!("the footer states {footer} bytes, expected at most {most}"));
     }
     let footer = stored.get_bytes(len - 8 - footer, footer as usize)?;
-    check_schema(&footer, NESTED_MAX).or_else(wrong)
+    check_schema(&footer, NESTED_MAX).or_else(invalid)
 }
 
-/// Checks how many rows are stated, and where columns are.
+/// Checks the number of rows and the positions of columns.
 fn check_groups(metadata: &ParquetMetaData, len: u64) -> Result<(), ParquetError> {
     let mut rows = 0_i64;
     for (nth, group) in metadata.row_groups().iter().enumerate() {
         let here = group.num_rows();
         let sum = rows.checked_add(here).filter(|_| here >= 0);
         let Some(sum) = sum else {
-            return wrong(format!("row group {nth} states {here} rows, after {rows} rows"));
+            return invalid(format!("row group {nth} states {here} rows, after {rows} rows"));
         };
         rows = sum;
         for column in group.columns() {
@@ -86,13 +90,13 @@ fn check_groups(metadata: &ParquetMetaData, len: u64) -> Result<(), ParquetError
             let whence = format!("column \"{name}\" of row group {nth}");
             if !is_within(column, len) {
                 let (start, size) = (first_page(column), column.compressed_size());
-                return wrong(format!(
+                return invalid(format!(
                     "{whence} states {size} bytes from byte {start} on, but the file has {len}"
                 ));
             }
             if column.num_values() < 0 || column.uncompressed_size() < 0 {
                 let (values, size) = (column.num_values(), column.uncompressed_size());
-                return wrong(format!("{whence} states {values} values of {size} bytes"));
+                return invalid(format!("{whence} states {values} values of {size} bytes"));
             }
         }
     }
@@ -110,11 +114,11 @@ fn is_within(column: &ColumnChunkMetaData, len: u64) -> bool {
     end.is_some_and(|end| end <= len)
 }
 
-/// Checks the indexes of pages, for which the decoder makes room as they state. Gives whether they
-/// are to be read.
+/// Checks the page indexes. The decoder allocates memory for the number of pages that they state.
+/// Returns whether to read the indexes.
 fn check_indexes(
     metadata: &ParquetMetaData,
-    stored: &Stored,
+    stored: &ParquetBytes,
 ) -> Result<PageIndexPolicy, ParquetError> {
     let groups = metadata.row_groups().iter().enumerate();
     let mut ranges = Vec::new();
@@ -132,7 +136,7 @@ fn check_indexes(
         });
         let Some((start, size)) = range else {
             let (name, len) = (column.column_path().string(), stored.len());
-            return wrong(format!(
+            return invalid(format!(
                 "column \"{name}\" of row group {nth} states an index of {size} bytes at byte \
                  {start}, but the file has {len}"
             ));
@@ -147,26 +151,26 @@ fn check_indexes(
     let bytes = stored.get_bytes(start, (end - start) as usize)?;
     for (at, size) in ranges {
         let index = &bytes[(at - start) as usize..][..size as usize];
-        // Each page takes a byte at least. What is no index is left to the decoder.
+        // Each page has at least one byte. An invalid index is left to the decoder.
         if let Ok(pages) = index_pages(index)
             && pages > size
         {
-            return wrong(format!("the index at byte {at} states {pages} pages in {size} bytes"));
+            return invalid(format!("the index at byte {at} states {pages} pages in {size} bytes"));
         }
     }
     Ok(PageIndexPolicy::Optional)
 }
 
-/// The type in which a column is best decoded.
+/// Returns the column with the best Arrow type to decode it.
 fn decoded_as(field: &Field, root: usize, schema: &SchemaDescriptor) -> Field {
     let first = (0..schema.num_columns()).find(|leaf| schema.get_column_root_idx(*leaf) == root);
     let Some(leaf) = first.map(|leaf| schema.column(leaf)) else { return field.clone() };
     let wanted = match field.data_type() {
-        // Views point into the pages, other strings are copied out of them.
+        // Views refer to the pages; other strings would be copied.
         DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
         DataType::Binary if leaf.converted_type() == ConvertedType::ENUM => DataType::Utf8View,
         DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
-        // 64 bits of nanoseconds end in 2262, and the excess would wrap around unseen.
+        // 64 bits of nanoseconds end in 2262. Later timestamps would wrap around without an error.
         DataType::Timestamp(TimeUnit::Nanosecond, None)
             if leaf.physical_type() == Physical::INT96 =>
         {
@@ -177,8 +181,8 @@ fn decoded_as(field: &Field, root: usize, schema: &SchemaDescriptor) -> Field {
     field.clone().with_data_type(wanted)
 }
 
-/// Which columns are intervals. Those inside of others are left out: they stay bytes.
-fn intervals(schema: &SchemaDescriptor) -> Vec<usize> {
+/// Returns the indexes of the interval columns. Nested intervals are left out and stay bytes.
+fn interval_columns(schema: &SchemaDescriptor) -> Vec<usize> {
     let roots = schema.root_schema().get_fields().iter().enumerate();
     let is_interval = |field: &TypePtr| {
         field.get_basic_info().converted_type() == ConvertedType::INTERVAL
@@ -187,12 +191,12 @@ fn intervals(schema: &SchemaDescriptor) -> Vec<usize> {
     roots.filter(|(_, field)| is_interval(field)).map(|(ordinal, _)| ordinal).collect()
 }
 
-/// The schema with its INTERVAL columns as plain bytes.
+/// Returns the schema with INTERVAL columns as plain bytes.
 fn without_intervals(schema: &SchemaDescriptor) -> Result<SchemaDescriptor, ParquetError> {
-    Ok(SchemaDescriptor::new(plain(&schema.root_schema_ptr())?))
+    Ok(SchemaDescriptor::new(without_interval_type(&schema.root_schema_ptr())?))
 }
 
-fn plain(of: &TypePtr) -> Result<TypePtr, ParquetError> {
+fn without_interval_type(of: &TypePtr) -> Result<TypePtr, ParquetError> {
     let info = of.get_basic_info();
     let id = info.has_id().then(|| info.id());
     match of.as_ref() {
@@ -208,7 +212,7 @@ fn plain(of: &TypePtr) -> Result<TypePtr, ParquetError> {
             Ok(Arc::new(built))
         }
         Type::GroupType { fields, .. } => {
-            let fields = fields.iter().map(plain).collect::<Result<Vec<_>, _>>()?;
+            let fields = fields.iter().map(without_interval_type).collect::<Result<Vec<_>, _>>()?;
             let mut builder = Type::group_type_builder(info.name())
                 .with_fields(fields)
                 .with_converted_type(info.converted_type())
@@ -222,8 +226,12 @@ fn plain(of: &TypePtr) -> Result<TypePtr, ParquetError> {
     }
 }
 
-/// Marks the columns whose logical type Arrow has no type for.
-fn annotate(schema: &SchemaRef, parquet: &SchemaDescriptor, intervals: &[usize]) -> SchemaRef {
+/// Marks the columns with a logical type that Arrow does not have as extension types.
+fn mark_extension_types(
+    schema: &SchemaRef,
+    parquet: &SchemaDescriptor,
+    intervals: &[usize],
+) -> SchemaRef {
     let roots = parquet.root_schema().get_fields();
     let fields = schema.fields().iter().zip(roots).enumerate().map(|(ordinal, (field, root))| {
         let info = root.get_basic_info();

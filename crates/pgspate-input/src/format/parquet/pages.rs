@@ -1,7 +1,7 @@
-//! Checks what pages state before the decoder takes memory by it.
+//! Checks the sizes that pages state, before the decoder allocates memory for them.
 //!
-//! The decoder makes room for a page as its header says, for a dictionary as its number of values
-//! says, and for lengths as their own header says. Every header passes here before.
+//! The decoder allocates memory for a page by the page's header, for a dictionary by its number of
+//! values, and for lengths by their own header. All these headers are checked here first.
 
 use std::sync::Arc;
 
@@ -14,29 +14,30 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{ChunkReader, Length, SerializedPageReader};
 use parquet::schema::types::ColumnDescriptor;
 
-use super::super::stated::{Packing, check, check_room};
+use super::super::stated_size::{ColumnCodec, check_memory, check_stated_size};
 use super::delta;
-use super::read::{Sequential, Stored};
-use super::thrift::{PageHeader, PageKind, Unread, page_header};
+use super::read::{ParquetBytes, SequentialBytes};
+use super::thrift::{PageHeader, PageKind, ThriftError, page_header};
 
-/// Bytes of a page, at most: one value of PostgreSQL's longest, and what goes with it.
+/// The most bytes of a page: the longest value of PostgreSQL, and its overhead.
 pub(super) const PAGE_BYTES_MAX: u64 = (1 << 30) + (1 << 20);
-/// Values of a page, at most: as many elements as an array of PostgreSQL's can have.
+/// The most values of a page: the most elements of a PostgreSQL array.
 const VALUES_MAX: u64 = 1 << 27;
-/// Bytes of a page's header, at most; it may hold the least and the greatest value.
+/// The most bytes of a page's header, which may contain the least and the greatest value.
 const HEADER_BYTES_MAX: usize = 16 << 20;
-/// What a decoder holds for a value beside its bytes: a view and two levels, in vectors that grow.
-const VALUE_ROOM: u64 = 40;
+/// The memory of the decoder for a value in addition to the value's bytes: a view and two levels,
+/// in growing vectors.
+const VALUE_MEMORY_BYTES: u64 = 40;
 
-/// What is known of a column's pages beforehand.
+/// The properties of a column that its pages are checked against.
 #[derive(Debug)]
 pub(super) struct ColumnPages {
     name: String,
-    packing: Option<Packing>,
-    /// Bytes that a value takes at least, as a dictionary has it.
+    codec: Option<ColumnCodec>,
+    /// The fewest bytes of a value in a dictionary.
     width: u64,
     descriptor: Arc<ColumnDescriptor>,
-    /// How many values are decoded at a time.
+    /// The number of values that are decoded at a time.
     batch_rows: u64,
 }
 
@@ -44,14 +45,14 @@ impl ColumnPages {
     fn of(group: &RowGroupMetaData, column: usize, batch_rows: u64) -> ColumnPages {
         let chunk = group.column(column);
         let descriptor = chunk.column_descr_ptr();
-        let packing = match chunk.compression() {
+        let codec = match chunk.compression() {
             Compression::UNCOMPRESSED => None,
-            Compression::SNAPPY => Some(Packing::Snappy),
-            Compression::GZIP(_) => Some(Packing::Gzip),
-            Compression::LZ4 | Compression::LZ4_RAW => Some(Packing::Lz4),
-            Compression::ZSTD(_) => Some(Packing::Zstd),
-            // LZO is refused by the decoder.
-            Compression::BROTLI(_) | Compression::LZO => Some(Packing::Brotli),
+            Compression::SNAPPY => Some(ColumnCodec::Snappy),
+            Compression::GZIP(_) => Some(ColumnCodec::Gzip),
+            Compression::LZ4 | Compression::LZ4_RAW => Some(ColumnCodec::Lz4),
+            Compression::ZSTD(_) => Some(ColumnCodec::Zstd),
+            // The decoder refuses LZO.
+            Compression::BROTLI(_) | Compression::LZO => Some(ColumnCodec::Brotli),
         };
         let width = match descriptor.physical_type() {
             Physical::BOOLEAN => 1,
@@ -63,12 +64,12 @@ impl ColumnPages {
             }
         };
         let name = descriptor.path().string();
-        ColumnPages { name, packing, width, descriptor, batch_rows }
+        ColumnPages { name, codec, width, descriptor, batch_rows }
     }
 
-    /// Reads and checks the header at the start of `bytes`, which stand at `offset` of the file.
-    /// `None` where the header goes on behind them. `stored` is how long the page is, where the
-    /// header's word does not count.
+    /// Reads and checks the header at the start of `bytes`. `offset` is the offset of `bytes` in
+    /// the file. `stored` is the length of the page, if the file's index states it. Returns `None`
+    /// if the header does not end within `bytes`.
     pub(super) fn check_header(
         &self,
         bytes: &[u8],
@@ -77,12 +78,12 @@ impl ColumnPages {
     ) -> Result<Option<PageHeader>> {
         let header = match page_header(bytes) {
             Ok(header) => header,
-            Err(Unread::Short) if bytes.len() < HEADER_BYTES_MAX => return Ok(None),
-            Err(Unread::Short) => {
+            Err(ThriftError::Truncated) if bytes.len() < HEADER_BYTES_MAX => return Ok(None),
+            Err(ThriftError::Truncated) => {
                 return self
                     .refuse(offset, format!("has a header of over {HEADER_BYTES_MAX} bytes"));
             }
-            Err(Unread::Bad) => return self.refuse(offset, "has no valid header"),
+            Err(ThriftError::Invalid) => return self.refuse(offset, "has no valid header"),
         };
         let stored = stored.map(|len| len.saturating_sub(header.len as u64));
         match self.check(header, stored) {
@@ -99,10 +100,10 @@ impl ColumnPages {
             Some(len) => len,
             None => size("stored bytes", header.stored)?,
         };
-        let decompressed = match self.packing {
-            Some(packing) if !header.is_plain => {
+        let decompressed = match self.codec {
+            Some(codec) if !header.is_uncompressed => {
                 let stated = size("bytes", header.decompressed)?;
-                check(stated, packing, stored, PAGE_BYTES_MAX)?;
+                check_stated_size(stated, codec, stored, PAGE_BYTES_MAX)?;
                 stated
             }
             _ => stored,
@@ -110,22 +111,22 @@ impl ColumnPages {
         let values = size("values", header.values)?;
         match header.kind {
             PageKind::Data if values > VALUES_MAX => {
-                Err(format!("states {values} values, expected {VALUES_MAX} at most"))
+                Err(format!("states {values} values, expected at most {VALUES_MAX}"))
             }
             PageKind::Data if self.descriptor.max_rep_level() > 0 => {
-                check_room(values * VALUE_ROOM)
+                check_memory(values * VALUE_MEMORY_BYTES)
                     .map_err(|why| format!("states {values} values, {why}"))
             }
             PageKind::Dictionary if values.saturating_mul(self.width) > decompressed => {
                 Err(format!("states {values} values in {decompressed} bytes"))
             }
-            PageKind::Dictionary => check_room(values.saturating_mul(VALUE_ROOM))
+            PageKind::Dictionary => check_memory(values.saturating_mul(VALUE_MEMORY_BYTES))
                 .map_err(|why| format!("states {values} values, {why}")),
             _ => Ok(()),
         }
     }
 
-    /// Checks the lengths that stand in a decompressed page.
+    /// Checks the lengths within a decompressed page.
     fn check_page(&self, page: &Page) -> Result<()> {
         let (values, start) = match page {
             Page::DictionaryPage { .. } => return Ok(()),
@@ -149,7 +150,7 @@ impl ColumnPages {
         checked.map_err(|why| self.error(&format!("a page {why}")))
     }
 
-    /// Where the values of a page of version 1 begin, behind its levels.
+    /// Returns where the values of a page of version 1 begin, after its levels.
     fn values_start(&self, page: &Page, buf: &Bytes) -> Option<usize> {
         let Page::DataPage { num_values, def_level_encoding, rep_level_encoding, .. } = page else {
             return None;
@@ -180,9 +181,9 @@ impl ColumnPages {
     }
 }
 
-/// The columns of one row group, with their pages checked.
+/// The columns of one row group, whose pages are checked.
 pub(super) struct CheckedGroup {
-    pub(super) stored: Stored,
+    pub(super) stored: ParquetBytes,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) group: usize,
     pub(super) batch_rows: usize,
@@ -207,7 +208,7 @@ impl RowGroups for CheckedGroup {
         let reader =
             SerializedPageReader::new(Arc::new(bytes), group.column(column), rows, locations)?;
         let checked: Box<dyn PageReader> = Box::new(CheckedPages { reader, pages });
-        Ok(Box::new(OneColumn(Some(checked))))
+        Ok(Box::new(SingleColumnPages(Some(checked))))
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
@@ -219,10 +220,10 @@ impl RowGroups for CheckedGroup {
     }
 }
 
-/// The pages of a column in the one row group that is read.
-struct OneColumn(Option<Box<dyn PageReader>>);
+/// An iterator over the single page reader of a column.
+struct SingleColumnPages(Option<Box<dyn PageReader>>);
 
-impl Iterator for OneColumn {
+impl Iterator for SingleColumnPages {
     type Item = Result<Box<dyn PageReader>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -230,13 +231,13 @@ impl Iterator for OneColumn {
     }
 }
 
-impl PageIterator for OneColumn {}
+impl PageIterator for SingleColumnPages {}
 
-/// Stored bytes of a column, whose headers are checked on their way to the decoder.
+/// The stored bytes of a column. Page headers are checked before the decoder gets them.
 struct ColumnBytes {
-    stored: Stored,
+    stored: ParquetBytes,
     pages: Arc<ColumnPages>,
-    /// The file says where pages are, so that the decoder reads header and page at once.
+    /// Whether the file has a page index. If so, the decoder reads header and page at once.
     is_located: bool,
 }
 
@@ -247,10 +248,10 @@ impl Length for ColumnBytes {
 }
 
 impl ChunkReader for ColumnBytes {
-    type T = Sequential;
+    type T = SequentialBytes;
 
-    fn get_read(&self, start: u64) -> Result<Sequential> {
-        Ok(self.stored.headers(start, self.pages.clone()))
+    fn get_read(&self, start: u64) -> Result<SequentialBytes> {
+        Ok(self.stored.page_headers(start, self.pages.clone()))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -263,7 +264,7 @@ impl ChunkReader for ColumnBytes {
     }
 }
 
-/// Pages of a column, checked once more when they are decompressed.
+/// The pages of a column, which are checked again after decompression.
 struct CheckedPages {
     reader: SerializedPageReader<ColumnBytes>,
     pages: Arc<ColumnPages>,

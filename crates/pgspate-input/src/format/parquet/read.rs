@@ -1,8 +1,8 @@
-//! How the Parquet decoder reads stored bytes: in windows that move along each column.
+//! Reads stored bytes for the Parquet decoder, in a window for each column.
 //!
-//! The decoder asks for page after page of every column in turn. Each column chunk has a window of
-//! bytes read ahead, which starts small, grows while reading goes on in sequence and never crosses
-//! the chunk's end, so that an object store sees few requests and skipped pages cost little.
+//! The decoder reads the columns in turn, page after page. Each column chunk has a window of bytes
+//! that are read ahead. The window starts small, grows during sequential reads, and ends with the
+//! chunk. So an object store gets few requests, and skipped pages cost little.
 
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,93 +12,99 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::super::stated::check_room;
+use super::super::stated_size::check_memory;
 use super::pages::ColumnPages;
 use crate::Error;
-use crate::source::Ranges;
+use crate::source::RangeReader;
 
-/// The first window: a page header and, in most columns, the page.
+/// The size of the first window: a page header and, in most columns, the page.
 const WINDOW_FIRST: u64 = 64 << 10;
-/// All windows of a row group together.
+/// The total size of all windows of a row group.
 const WINDOWS_MAX: u64 = 16 << 20;
-/// How a window grows.
+/// The factor by which a window grows.
 const GROWTH: u64 = 4;
 
-/// Stored bytes as the Parquet decoder wants them.
+/// The stored bytes of a file, as the source of the Parquet decoder.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored(Arc<Inner>);
+pub(crate) struct ParquetBytes(Arc<ParquetBytesInner>);
 
 #[derive(Debug)]
-struct Inner {
-    ranges: Arc<dyn Ranges>,
-    windows: Mutex<Vec<Window>>,
-    /// What was read of the metadata, which are decoded more than once.
-    kept: Option<Mutex<Vec<(u64, Bytes)>>>,
-    /// The first error of `ranges`, which the decoder would only pass on as text.
+struct ParquetBytesInner {
+    ranges: Arc<dyn RangeReader>,
+    windows: Mutex<Vec<ReadWindow>>,
+    /// The bytes of the metadata that were read. The metadata is decoded more than once.
+    cached: Option<Mutex<Vec<(u64, Bytes)>>>,
+    /// The first error of `ranges`. The decoder would only return its text.
     failed: Mutex<Option<Error>>,
 }
 
 #[derive(Debug)]
-struct Window {
-    /// The column chunk.
+struct ReadWindow {
+    /// The start of the column chunk, and its end.
     start: u64,
     end: u64,
-    /// What has been read of it, and from where.
+    /// The offset of `bytes`, and the bytes of the chunk that were read.
     from: u64,
     bytes: Bytes,
     size_max: u64,
 }
 
-impl Stored {
-    /// Without windows: for metadata, whose parts the decoder asks for exactly. They are kept.
-    pub(crate) fn whole(ranges: Arc<dyn Ranges>) -> Stored {
-        Stored::new(ranges, Vec::new(), Some(Mutex::default()))
+impl ParquetBytes {
+    /// Returns bytes without windows, for metadata: the decoder requests its exact parts. They are
+    /// cached.
+    pub(crate) fn whole(ranges: Arc<dyn RangeReader>) -> ParquetBytes {
+        ParquetBytes::new(ranges, Vec::new(), Some(Mutex::default()))
     }
 
-    /// With a window for each column chunk of a row group, of which `rows` of `group_rows` rows
-    /// will be read.
+    /// Returns bytes with a window for each column chunk of a row group. `rows` of its `group_rows`
+    /// rows will be read.
     pub(crate) fn windowed(
-        ranges: Arc<dyn Ranges>,
+        ranges: Arc<dyn RangeReader>,
         group: &RowGroupMetaData,
         rows: u64,
         group_rows: u64,
-    ) -> Stored {
+    ) -> ParquetBytes {
         let share = WINDOWS_MAX / (group.num_columns().max(1) as u64);
         let file_end = ranges.len();
         let windows = group.columns().iter().map(|chunk| {
-            // A damaged file may say anything; what is said wrongly here gets no window.
+            // A damaged file may state any offset. A chunk with an invalid offset gets no window.
             let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
             let start = u64::try_from(start).unwrap_or(0);
             let len = u64::try_from(chunk.compressed_size()).unwrap_or(0);
             let needed = u128::from(len) * u128::from(rows) / u128::from(group_rows.max(1));
             let size_max = (needed as u64).clamp(WINDOW_FIRST, share.max(WINDOW_FIRST));
             let end = start.saturating_add(len).min(file_end);
-            Window { start, end, from: start, bytes: Bytes::new(), size_max }
+            ReadWindow { start, end, from: start, bytes: Bytes::new(), size_max }
         });
-        Stored::new(ranges, windows.collect(), None)
+        ParquetBytes::new(ranges, windows.collect(), None)
     }
 
     fn new(
-        ranges: Arc<dyn Ranges>,
-        windows: Vec<Window>,
-        kept: Option<Mutex<Vec<(u64, Bytes)>>>,
-    ) -> Stored {
+        ranges: Arc<dyn RangeReader>,
+        windows: Vec<ReadWindow>,
+        cached: Option<Mutex<Vec<(u64, Bytes)>>>,
+    ) -> ParquetBytes {
         let windows = Mutex::new(windows);
-        Stored(Arc::new(Inner { ranges, windows, kept, failed: Mutex::new(None) }))
+        ParquetBytes(Arc::new(ParquetBytesInner {
+            ranges,
+            windows,
+            cached,
+            failed: Mutex::new(None),
+        }))
     }
 
-    /// What follows `start`, where the header of a page is read, if anything is.
-    pub(super) fn headers(&self, start: u64, pages: Arc<ColumnPages>) -> Sequential {
-        Sequential::new(self, start, Some(pages))
+    /// Returns a reader of the bytes from `start` on, which checks the page header at `start`.
+    pub(super) fn page_headers(&self, start: u64, pages: Arc<ColumnPages>) -> SequentialBytes {
+        SequentialBytes::new(self, start, Some(pages))
     }
 
-    /// The error that reading ended with, if one did.
+    /// Takes the error of the last read, if there was one.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         lock(&self.0.failed).take()
     }
 }
 
-impl Inner {
+impl ParquetBytesInner {
     fn read(&self, start: u64, len: u64) -> Result<Bytes, ParquetError> {
         let end = start.checked_add(len).filter(|end| *end <= self.ranges.len());
         let Some(end) = end else {
@@ -109,21 +115,21 @@ impl Inner {
         let mut windows = lock(&self.windows);
         let window = windows.iter_mut().find(|w| w.start <= start && end <= w.end);
         let Some(window) = window else { return self.fetch(start, len) };
-        if !window.holds(start, end) {
-            window.bytes = self.fetch(start, window.next(start, len))?;
+        if !window.contains(start, end) {
+            window.bytes = self.fetch(start, window.read_len(start, len))?;
             window.from = start;
         }
         let at = (start - window.from) as usize;
         Ok(window.bytes.slice(at..at + len as usize))
     }
 
-    /// What a window holds from `start` on, or as much as can be read at `start`.
+    /// Returns the bytes of a window from `start` on, or reads some bytes at `start`.
     fn read_some(&self, start: u64) -> Result<Bytes, ParquetError> {
         let file_end = self.ranges.len();
         let windows = lock(&self.windows);
         let window = windows.iter().find(|w| w.start <= start && start < w.end);
         let len = match window {
-            Some(w) if w.holds(start, start + 1) => w.from + w.bytes.len() as u64 - start,
+            Some(w) if w.contains(start, start + 1) => w.from + w.bytes.len() as u64 - start,
             Some(w) => (w.end.min(file_end)).saturating_sub(start).min(WINDOW_FIRST),
             None => file_end.saturating_sub(start).min(WINDOW_FIRST),
         };
@@ -132,18 +138,18 @@ impl Inner {
     }
 
     fn fetch(&self, start: u64, len: u64) -> Result<Bytes, ParquetError> {
-        if let Some(kept) = &self.kept {
-            let kept = lock(kept);
-            let holds = |(from, bytes): &&(u64, Bytes)| {
+        if let Some(cached) = &self.cached {
+            let cached = lock(cached);
+            let contains = |(from, bytes): &&(u64, Bytes)| {
                 *from <= start && start + len <= from + bytes.len() as u64
             };
-            if let Some((from, bytes)) = kept.iter().find(holds) {
+            if let Some((from, bytes)) = cached.iter().find(contains) {
                 let at = (start - from) as usize;
                 return Ok(bytes.slice(at..at + len as usize));
             }
         }
-        check_room(len).map_err(|why| {
-            ParquetError::General(format!("{len} bytes at offset {start} are to be read, {why}"))
+        check_memory(len).map_err(|why| {
+            ParquetError::General(format!("the file states {len} bytes at offset {start}, {why}"))
         })?;
         let len = usize::try_from(len).map_err(|error| ParquetError::External(error.into()))?;
         let bytes = self.ranges.read(start, len).map_err(|error| {
@@ -151,13 +157,13 @@ impl Inner {
             lock(&self.failed).get_or_insert(error);
             ParquetError::General(text)
         })?;
-        if let Some(kept) = &self.kept {
-            lock(kept).push((start, bytes.clone()));
+        if let Some(cached) = &self.cached {
+            lock(cached).push((start, bytes.clone()));
         }
         Ok(bytes)
     }
 
-    /// What stands at `start`, as far as it takes to hold the header of a page, which is checked.
+    /// Reads as many bytes from `start` on as the page header needs, and checks the header.
     fn header(&self, start: u64, pages: &ColumnPages) -> Result<Bytes, ParquetError> {
         let mut bytes = self.read_some(start)?;
         while pages.check_header(&bytes, start, None)?.is_none() {
@@ -171,13 +177,13 @@ impl Inner {
     }
 }
 
-impl Window {
-    fn holds(&self, start: u64, end: u64) -> bool {
+impl ReadWindow {
+    fn contains(&self, start: u64, end: u64) -> bool {
         self.from <= start && end <= self.from + self.bytes.len() as u64
     }
 
-    /// How much to read at `start` for a request of `len` bytes.
-    fn next(&self, start: u64, len: u64) -> u64 {
+    /// Returns how many bytes to read at `start` for a request of `len` bytes.
+    fn read_len(&self, start: u64, len: u64) -> u64 {
         let held = self.bytes.len() as u64;
         let goes_on = held > 0 && (self.from..=self.from + held).contains(&start);
         let grown = if goes_on { held.saturating_mul(GROWTH) } else { WINDOW_FIRST };
@@ -185,17 +191,17 @@ impl Window {
     }
 }
 
-impl Length for Stored {
+impl Length for ParquetBytes {
     fn len(&self) -> u64 {
         self.0.ranges.len()
     }
 }
 
-impl ChunkReader for Stored {
-    type T = Sequential;
+impl ChunkReader for ParquetBytes {
+    type T = SequentialBytes;
 
-    fn get_read(&self, start: u64) -> Result<Sequential, ParquetError> {
-        Ok(Sequential::new(self, start, None))
+    fn get_read(&self, start: u64) -> Result<SequentialBytes, ParquetError> {
+        Ok(SequentialBytes::new(self, start, None))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -203,26 +209,26 @@ impl ChunkReader for Stored {
     }
 }
 
-/// Stored bytes from an offset on.
+/// A sequential reader of stored bytes from an offset on.
 #[derive(Debug)]
-pub(crate) struct Sequential {
-    inner: Arc<Inner>,
+pub(crate) struct SequentialBytes {
+    inner: Arc<ParquetBytesInner>,
     at: u64,
     piece: Bytes,
-    /// Of which column the header of a page follows, until it has been checked.
+    /// The column whose page header follows, until the header is checked.
     unchecked: Option<Arc<ColumnPages>>,
-    /// The end of the file was met once.
+    /// Whether the end of the file was returned once.
     has_ended: bool,
 }
 
-impl Sequential {
-    fn new(stored: &Stored, at: u64, unchecked: Option<Arc<ColumnPages>>) -> Sequential {
+impl SequentialBytes {
+    fn new(stored: &ParquetBytes, at: u64, unchecked: Option<Arc<ColumnPages>>) -> SequentialBytes {
         let inner = stored.0.clone();
-        Sequential { inner, at, piece: Bytes::new(), unchecked, has_ended: false }
+        SequentialBytes { inner, at, piece: Bytes::new(), unchecked, has_ended: false }
     }
 }
 
-impl Read for Sequential {
+impl Read for SequentialBytes {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.piece.is_empty() {
             let piece = match self.unchecked.take() {
@@ -231,8 +237,8 @@ impl Read for Sequential {
             };
             self.piece = piece.map_err(io::Error::other)?;
             self.at += self.piece.len() as u64;
-            // Whoever skips what a damaged header counts may take no bytes for an answer, and go
-            // on for as long as that says.
+            // A decoder that skips the count of a damaged header may ignore an empty read and
+            // continue. So the second read at the end is an error.
             if self.piece.is_empty() && std::mem::replace(&mut self.has_ended, true) {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -243,7 +249,7 @@ impl Read for Sequential {
     }
 }
 
-/// No holder of these locks leaves them half-changed, so a panic of another does not matter.
+/// Locks a mutex, ignoring poisoning: the data is consistent even if another thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

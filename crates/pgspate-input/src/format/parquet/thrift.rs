@@ -1,19 +1,20 @@
-//! The sizes that Parquet's own structures state, read from Thrift's compact protocol.
+//! Reads the sizes that Parquet's structures state, from Thrift's compact protocol.
 //!
-//! Nothing is built of what is read, so no size costs memory. Whatever is not looked at is skipped.
+//! Values are read without building structures, so a stated size costs no memory. Other fields are
+//! skipped.
 
-/// Why a structure could not be read.
+/// Why a Thrift structure could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// It goes on behind the bytes.
-    Short,
-    /// It is not Thrift.
-    Bad,
+pub(super) enum ThriftError {
+    /// The structure does not end within the bytes.
+    Truncated,
+    /// The bytes are not Thrift.
+    Invalid,
 }
 
-type Read<T> = Result<T, Unread>;
+type ThriftResult<T> = Result<T, ThriftError>;
 
-/// Structures within structures, at most: as deep as the decoder goes.
+/// The deepest nesting of structures, which is the limit of the decoder too.
 const DEPTH_MAX: u32 = 64;
 
 const STOP: u8 = 0;
@@ -27,45 +28,45 @@ const SET: u8 = 10;
 const MAP: u8 = 11;
 const STRUCT: u8 = 12;
 
-/// A place in the bytes of a structure.
+/// A position in the bytes of a structure.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cursor<'a> {
+pub(super) struct ThriftCursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// The header of a field or of a list.
-struct Field {
+/// The header of a field.
+struct ThriftField {
     id: i64,
     kind: u8,
 }
 
-impl<'a> Cursor<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { bytes, at: 0 }
+impl<'a> ThriftCursor<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> ThriftCursor<'a> {
+        ThriftCursor { bytes, at: 0 }
     }
 
     pub(super) fn offset(&self) -> usize {
         self.at
     }
 
-    pub(super) fn byte(&mut self) -> Read<u8> {
-        let byte = *self.bytes.get(self.at).ok_or(Unread::Short)?;
+    pub(super) fn byte(&mut self) -> ThriftResult<u8> {
+        let byte = *self.bytes.get(self.at).ok_or(ThriftError::Truncated)?;
         self.at += 1;
         Ok(byte)
     }
 
-    pub(super) fn skip(&mut self, len: u64) -> Read<()> {
+    pub(super) fn skip(&mut self, len: u64) -> ThriftResult<()> {
         let left = (self.bytes.len() - self.at) as u64;
         if len > left {
-            return Err(Unread::Short);
+            return Err(ThriftError::Truncated);
         }
         self.at += len as usize;
         Ok(())
     }
 
-    /// An unsigned number of at most 64 bits.
-    pub(super) fn number(&mut self) -> Read<u64> {
+    /// Reads an unsigned number of at most 64 bits.
+    pub(super) fn number(&mut self) -> ThriftResult<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -74,15 +75,15 @@ impl<'a> Cursor<'a> {
                 return Ok(number);
             }
         }
-        Err(Unread::Bad)
+        Err(ThriftError::Invalid)
     }
 
-    pub(super) fn signed(&mut self) -> Read<i64> {
+    pub(super) fn signed(&mut self) -> ThriftResult<i64> {
         let number = self.number()?;
         Ok((number >> 1).cast_signed() ^ -((number & 1).cast_signed()))
     }
 
-    fn field(&mut self, before: i64) -> Read<Field> {
+    fn field(&mut self, before: i64) -> ThriftResult<ThriftField> {
         let head = self.byte()?;
         let (step, kind) = (i64::from(head >> 4), head & 0x0F);
         let id = match (kind, step) {
@@ -90,11 +91,11 @@ impl<'a> Cursor<'a> {
             (_, 0) => self.signed()?,
             _ => before.saturating_add(step),
         };
-        Ok(Field { id, kind })
+        Ok(ThriftField { id, kind })
     }
 
-    /// How many elements a list has, and of which kind.
-    pub(super) fn list(&mut self) -> Read<(u64, u8)> {
+    /// Reads the header of a list: the number and the kind of its elements.
+    pub(super) fn list(&mut self) -> ThriftResult<(u64, u8)> {
         let head = self.byte()?;
         let len = match head >> 4 {
             15 => self.number()?,
@@ -103,14 +104,15 @@ impl<'a> Cursor<'a> {
         Ok((len, head & 0x0F))
     }
 
-    /// Calls `each` with every field of a structure; `each` says whether it has read the field.
+    /// Calls `each` with every field of a structure. If `each` returns false, it has not read the
+    /// field, and the field is skipped.
     pub(super) fn structure(
         &mut self,
         depth: u32,
-        mut each: impl FnMut(&mut Cursor<'a>, i64, u8) -> Read<bool>,
-    ) -> Read<()> {
+        mut each: impl FnMut(&mut ThriftCursor<'a>, i64, u8) -> ThriftResult<bool>,
+    ) -> ThriftResult<()> {
         if depth > DEPTH_MAX {
-            return Err(Unread::Bad);
+            return Err(ThriftError::Invalid);
         }
         let mut before = 0;
         loop {
@@ -119,14 +121,14 @@ impl<'a> Cursor<'a> {
                 return Ok(());
             }
             if !each(self, field.id, field.kind)? {
-                self.value(field.kind, depth + 1)?;
+                self.skip_value(field.kind, depth + 1)?;
             }
             before = field.id;
         }
     }
 
     /// Skips a value.
-    fn value(&mut self, kind: u8, depth: u32) -> Read<()> {
+    fn skip_value(&mut self, kind: u8, depth: u32) -> ThriftResult<()> {
         match kind {
             TRUE | FALSE => Ok(()),
             BYTE => self.skip(1),
@@ -138,42 +140,42 @@ impl<'a> Cursor<'a> {
             }
             LIST | SET => {
                 let (len, kind) = self.list()?;
-                (0..len).try_for_each(|_| self.element(kind, depth + 1))
+                (0..len).try_for_each(|_| self.skip_element(kind, depth + 1))
             }
             MAP => {
                 let len = self.number()?;
                 let kinds = if len > 0 { self.byte()? } else { 0 };
                 (0..len).try_for_each(|_| {
-                    self.element(kinds >> 4, depth + 1)?;
-                    self.element(kinds & 0x0F, depth + 1)
+                    self.skip_element(kinds >> 4, depth + 1)?;
+                    self.skip_element(kinds & 0x0F, depth + 1)
                 })
             }
             STRUCT => self.structure(depth, |_, _, _| Ok(false)),
-            _ => Err(Unread::Bad),
+            _ => Err(ThriftError::Invalid),
         }
     }
 
-    /// Skips an element, of which each takes a byte at least.
-    fn element(&mut self, kind: u8, depth: u32) -> Read<()> {
+    /// Skips an element of a list or map, which has at least one byte.
+    fn skip_element(&mut self, kind: u8, depth: u32) -> ThriftResult<()> {
         match kind {
-            _ if depth > DEPTH_MAX => Err(Unread::Bad),
+            _ if depth > DEPTH_MAX => Err(ThriftError::Invalid),
             TRUE | FALSE => self.skip(1),
-            _ => self.value(kind, depth),
+            _ => self.skip_value(kind, depth),
         }
     }
 }
 
-/// What the header of a page states.
+/// The header of a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PageHeader {
     pub(super) kind: PageKind,
-    /// Bytes of the page when it is decompressed, and as it is stored.
+    /// The size of the page in bytes, decompressed and stored.
     pub(super) decompressed: i64,
     pub(super) stored: i64,
     pub(super) values: i64,
-    /// It is stored as it is, whatever the column's compression.
-    pub(super) is_plain: bool,
-    /// Bytes of the header itself.
+    /// Whether this page is not compressed, although the column has a codec.
+    pub(super) is_uncompressed: bool,
+    /// The length of the header itself.
     pub(super) len: usize,
 }
 
@@ -181,15 +183,15 @@ pub(super) struct PageHeader {
 pub(super) enum PageKind {
     Data,
     Dictionary,
-    /// An index, or what a later version has.
+    /// An index, or a kind of a later version.
     #[default]
     Other,
 }
 
-/// Reads a page's header from its first byte on.
-pub(super) fn page_header(bytes: &[u8]) -> Read<PageHeader> {
+/// Reads a page's header, which begins at the first byte.
+pub(super) fn page_header(bytes: &[u8]) -> ThriftResult<PageHeader> {
     let mut header = PageHeader::default();
-    let mut cursor = Cursor::new(bytes);
+    let mut cursor = ThriftCursor::new(bytes);
     let mut is_compressed = true;
     cursor.structure(0, |cursor, id, kind| {
         match (id, kind) {
@@ -202,7 +204,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Read<PageHeader> {
             }
             (2, 5) => header.decompressed = cursor.signed()?,
             (3, 5) => header.stored = cursor.signed()?,
-            // Of a data page, of a dictionary, of a data page in version 2.
+            // The headers of a data page, a dictionary page, and a data page of version 2.
             (5 | 7 | 8, STRUCT) => {
                 cursor.structure(1, |cursor, inner, kind| match (inner, kind) {
                     (1, 5) => {
@@ -220,38 +222,38 @@ pub(super) fn page_header(bytes: &[u8]) -> Read<PageHeader> {
         }
         Ok(true)
     })?;
-    Ok(PageHeader { is_plain: !is_compressed, len: cursor.offset(), ..header })
+    Ok(PageHeader { is_uncompressed: !is_compressed, len: cursor.offset(), ..header })
 }
 
-/// Checks the tree of columns in a file's metadata, which the decoder follows by recursion and
-/// makes room for by the number of children that a node states.
+/// Checks the tree of columns in a file's metadata. The decoder follows the tree recursively, and
+/// allocates memory for the number of children that a node states.
 ///
 /// # Errors
-/// What is wrong.
+/// Returns what is wrong with the tree.
 pub(super) fn check_schema(metadata: &[u8], depth_max: usize) -> Result<(), String> {
     let mut wrong = None;
-    let read = Cursor::new(metadata).structure(0, |cursor, id, kind| {
+    let read = ThriftCursor::new(metadata).structure(0, |cursor, id, kind| {
         if (id, kind) != (2, LIST) {
             return Ok(false);
         }
-        let children = children(cursor)?;
+        let children = read_child_counts(cursor)?;
         match check_tree(&children, depth_max) {
             Ok(()) => Ok(true),
             Err(why) => {
                 wrong = Some(why);
-                Err(Unread::Bad)
+                Err(ThriftError::Invalid)
             }
         }
     });
     match (wrong, read) {
         (Some(why), _) => Err(why),
-        (None, Err(_)) => Err("its metadata end early, or are not Thrift".to_owned()),
+        (None, Err(_)) => Err("the metadata ends early or is not Thrift".to_owned()),
         (None, Ok(())) => Ok(()),
     }
 }
 
-/// How many children each node of the schema states, in the order of the file.
-fn children(cursor: &mut Cursor<'_>) -> Read<Vec<i64>> {
+/// Returns the number of children of each node of the schema, in the order of the file.
+fn read_child_counts(cursor: &mut ThriftCursor<'_>) -> ThriftResult<Vec<i64>> {
     let (len, _) = cursor.list()?;
     let mut children = Vec::new();
     for _ in 0..len {
@@ -268,8 +270,9 @@ fn children(cursor: &mut Cursor<'_>) -> Read<Vec<i64>> {
     Ok(children)
 }
 
+/// Checks that the children of each node exist and the tree is not too deep.
 fn check_tree(children: &[i64], depth_max: usize) -> Result<(), String> {
-    // How many children are still to come, of each group that is open.
+    // The number of remaining children of each open group.
     let mut open: Vec<i64> = Vec::new();
     for (nth, count) in children.iter().copied().enumerate() {
         let left = (children.len() - nth - 1) as i64;
@@ -292,11 +295,11 @@ fn check_tree(children: &[i64], depth_max: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// How many pages an index of pages states, whose first field is their list.
-pub(super) fn index_pages(bytes: &[u8]) -> Read<u64> {
-    let mut cursor = Cursor::new(bytes);
+/// Returns the number of pages that a page index states. The list of pages is its first field.
+pub(super) fn index_pages(bytes: &[u8]) -> ThriftResult<u64> {
+    let mut cursor = ThriftCursor::new(bytes);
     match cursor.field(0)? {
-        Field { id: 1, kind: LIST } => Ok(cursor.list()?.0),
-        _ => Err(Unread::Bad),
+        ThriftField { id: 1, kind: LIST } => Ok(cursor.list()?.0),
+        _ => Err(ThriftError::Invalid),
     }
 }

@@ -1,7 +1,8 @@
-//! S3 and what speaks its protocol.
+//! Opens S3, and other stores with its protocol.
 //!
-//! Settings come in layers: the profile, the environment over it, `--source-option` on top. Keys
-//! are taken from one layer as a whole, so that a token never meets another account's key.
+//! S3Settings come from the AWS profile, the environment and `--source-option`; later ones win. A
+//! credential's parts all come from one of the three, so that a token is never combined with
+//! another account's key.
 
 use std::collections::HashMap;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,24 +15,28 @@ use object_store::{ClientConfigKey, ClientOptions};
 use tokio::runtime::Handle;
 use url::Url;
 
-use super::profile::{self, Profile};
-use super::{Env, Scheme, client_options, refused, retry};
-use crate::source::{Options, wait};
+use super::profile::{self, AwsProfile};
+use super::{Env, Scheme, client_options, retry, store_error};
+use crate::source::{SourceOptions, run_and_wait};
 use crate::{Error, ErrorKind, Result};
 
 const CREDENTIALS_HINT: &str = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
      for a public bucket set AWS_SKIP_SIGNATURE=true.";
 
-/// How long to look for the metadata service of a cloud machine.
+/// How long to wait for a connection to the metadata service of a cloud machine.
 const METADATA_WAIT: Duration = Duration::from_secs(1);
 
-type Settings = HashMap<Key, String>;
+type S3Settings = HashMap<Key, String>;
 
-/// A client for `bucket`.
+/// Returns a client for `bucket`.
+///
+/// # Errors
+///
+/// When credentials are missing or settings are invalid.
 pub(super) fn open(
     root: &str,
     bucket: &str,
-    options: &Options,
+    options: &SourceOptions,
     env: &Env,
     runtime: &Handle,
 ) -> Result<Arc<dyn ObjectStore>> {
@@ -43,13 +48,14 @@ pub(super) fn open(
     }
     let plain_http = endpoint.as_ref().is_some_and(|url| url.starts_with("http://"));
     if endpoint.is_none() && !settings.contains_key(&Key::Region) {
-        // AWS tells anyone where a bucket is. If it cannot be asked, the request itself will say.
+        // AWS answers requests for a bucket's region without credentials. If that fails, the first
+        // read reports the region as the cause.
         let client = ClientOptions::new()
             .with_timeout(options.stall.min(Duration::from_secs(5)))
             .with_connect_timeout(options.stall.min(Duration::from_secs(5)));
         let bucket = bucket.to_owned();
         let asked = async move { resolve_bucket_region(&bucket, &client).await };
-        if let Ok(region) = wait(runtime, asked)? {
+        if let Ok(region) = run_and_wait(runtime, asked)? {
             settings.insert(Key::Region, region);
         }
     }
@@ -60,41 +66,44 @@ pub(super) fn open(
         builder = builder.with_config(key, value);
     }
     let store = builder.with_bucket_name(bucket).build();
-    Ok(Arc::new(store.map_err(|e| refused(Scheme::S3, root, &e))?))
+    Ok(Arc::new(store.map_err(|e| store_error(Scheme::S3, root, &e))?))
 }
 
-/// All settings, the later layer over the earlier, and the profile that was looked at.
-fn settings(options: &Options, env: &Env) -> Result<(Settings, Profile)> {
+/// Returns the merged settings, and the profile that was read.
+fn settings(options: &SourceOptions, env: &Env) -> Result<(S3Settings, AwsProfile)> {
     let given: Vec<(String, String)> = options
         .store
         .iter()
         .map(|(key, value)| (key.to_ascii_lowercase(), value.clone()))
         .collect();
-    let named = given.iter().rfind(|(key, _)| key == profile::OPTION);
+    let named = given.iter().rfind(|(key, _)| key == profile::PROFILE_OPTION);
     let named = named.map(|(_, value)| value.as_str());
-    let profile = Profile::read(named, env)?;
+    let profile = AwsProfile::read(named, env)?;
     let from_profile = profile.settings.iter().filter(|(key, _)| {
         let known = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
         known.contains(&key.as_str()) || matches!(key.as_str(), "region" | "endpoint_url")
     });
-    let from_profile = layer(from_profile.map(|(key, value)| (key.clone(), value.clone())));
+    let from_profile =
+        parse_settings(from_profile.map(|(key, value)| (key.clone(), value.clone())));
     let from_env = env.iter().filter(|(key, _)| key.starts_with("AWS_"));
-    let from_env = layer(from_env.map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
-    let mut settings = Settings::new();
-    // A profile named on the command line is meant more than what happens to be set around it.
+    let from_env =
+        parse_settings(from_env.map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
+    let mut settings = S3Settings::new();
+    // A profile named on the command line wins over the environment.
     if named.is_some() {
-        lay_over(&mut settings, from_env);
-        lay_over(&mut settings, from_profile);
+        override_settings(&mut settings, from_env);
+        override_settings(&mut settings, from_profile);
     } else {
-        lay_over(&mut settings, from_profile);
-        lay_over(&mut settings, from_env);
+        override_settings(&mut settings, from_profile);
+        override_settings(&mut settings, from_env);
     }
-    lay_over(&mut settings, layer(given.into_iter()));
+    override_settings(&mut settings, parse_settings(given.into_iter()));
     Ok((settings, profile))
 }
 
-fn layer(pairs: impl Iterator<Item = (String, String)>) -> Settings {
-    let mut settings: Settings =
+/// Parses the settings of one origin; keys that S3 does not have are left out.
+fn parse_settings(pairs: impl Iterator<Item = (String, String)>) -> S3Settings {
+    let mut settings: S3Settings =
         pairs.filter_map(|(key, value)| Some((key.parse().ok()?, value))).collect();
     if let Some(region) = settings.remove(&Key::DefaultRegion) {
         settings.entry(Key::Region).or_insert(region);
@@ -102,10 +111,11 @@ fn layer(pairs: impl Iterator<Item = (String, String)>) -> Settings {
     settings
 }
 
-fn lay_over(settings: &mut Settings, layer: Settings) {
-    const KEYS: [Key; 3] = [Key::AccessKeyId, Key::SecretAccessKey, Key::Token];
-    const PLACES: [Key; 2] = [Key::Endpoint, Key::S3Endpoint];
-    for group in [&KEYS[..], &PLACES[..]] {
+/// Adds the settings of `layer`, which replace credentials and endpoints as whole groups.
+fn override_settings(settings: &mut S3Settings, layer: S3Settings) {
+    const CREDENTIALS: [Key; 3] = [Key::AccessKeyId, Key::SecretAccessKey, Key::Token];
+    const ENDPOINTS: [Key; 2] = [Key::Endpoint, Key::S3Endpoint];
+    for group in [&CREDENTIALS[..], &ENDPOINTS[..]] {
         if group.iter().any(|key| layer.contains_key(key)) {
             group.iter().for_each(|key| drop(settings.remove(key)));
         }
@@ -113,7 +123,7 @@ fn lay_over(settings: &mut Settings, layer: Settings) {
     settings.extend(layer);
 }
 
-/// The client takes a URL on trust.
+/// Checks the endpoint, because the S3 client does not check it.
 fn check_endpoint(url: &str) -> Result<()> {
     match Url::parse(url) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
@@ -122,9 +132,15 @@ fn check_endpoint(url: &str) -> Result<()> {
     }
 }
 
-/// Without keys the client asks the metadata service of the cloud machine it is on. Elsewhere
-/// nobody answers there, and a minute of retries would hide the reason.
-fn check_credentials(root: &str, settings: &Settings, profile: &Profile, env: &Env) -> Result<()> {
+/// Checks that credentials can be had. Without keys, the S3 client asks the metadata service of a
+/// cloud machine. On other machines this service does not exist, and retries would take a minute
+/// before an unclear error.
+fn check_credentials(
+    root: &str,
+    settings: &S3Settings,
+    profile: &AwsProfile,
+    env: &Env,
+) -> Result<()> {
     let has = |key: &Key| settings.contains_key(key);
     let skips = settings.get(&Key::SkipSignature).is_some_and(|value| is_true(value));
     if skips
@@ -136,19 +152,19 @@ fn check_credentials(root: &str, settings: &Settings, profile: &Profile, env: &E
     {
         return Ok(());
     }
-    let missing = Error::new(ErrorKind::Source, format!("no credentials are known for \"{root}\""));
+    let missing = Error::new(ErrorKind::Source, format!("no credentials found for \"{root}\""));
     if profile.is_indirect() {
         let name = &profile.name;
         return Err(missing.hint(format!(
-            "The profile \"{name}\" gets its keys by signing in or from a role. Put them into \
-             the environment first: `eval \"$(aws configure export-credentials --profile {name} \
-             --format env)\"`."
+            "The profile \"{name}\" gets its keys by sign-in, from a role or from a program. Put \
+             them into the environment first: `eval \"$(aws configure export-credentials \
+             --profile {name} --format env)\"`."
         )));
     }
     let disabled = env.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| is_true(value));
     let has_proxy = has(&Key::Client(ClientConfigKey::ProxyUrl));
     let service = settings.get(&Key::MetadataEndpoint).map_or("http://169.254.169.254", |url| url);
-    if disabled || !(has_proxy || answers(service)) {
+    if disabled || !(has_proxy || accepts_connections(service)) {
         return Err(missing.hint(CREDENTIALS_HINT));
     }
     Ok(())
@@ -158,7 +174,8 @@ fn is_true(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "on" | "yes" | "y" | "t")
 }
 
-fn answers(url: &str) -> bool {
+/// Returns whether a server accepts connections at the host and port of `url`.
+fn accepts_connections(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let port = url.port_or_known_default().unwrap_or(80);
@@ -185,13 +202,13 @@ mod tests {
         env
     }
 
-    fn given(pairs: &[(&str, &str)]) -> Options {
+    fn given(pairs: &[(&str, &str)]) -> SourceOptions {
         let store = pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-        Options { store, ..Options::default() }
+        SourceOptions { store, ..SourceOptions::default() }
     }
 
     #[test]
-    fn keys_are_never_mixed_between_layers() {
+    fn credentials_of_different_origins_are_never_mixed() {
         let dir = tempfile::tempdir().unwrap();
         let env = env(
             dir.path(),
@@ -211,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_given_wins_over_the_one_around_it() {
+    fn an_endpoint_option_wins_over_the_environment() {
         let dir = tempfile::tempdir().unwrap();
         let env = env(
             dir.path(),
@@ -234,19 +251,19 @@ mod tests {
     }
 
     #[test]
-    fn missing_keys_are_found_out_before_any_request() {
-        let none = Settings::new();
+    fn missing_credentials_are_an_error_before_any_request() {
+        let none = S3Settings::new();
         let env = Env::from([("AWS_EC2_METADATA_DISABLED".into(), "true".into())]);
-        let profile = Profile::default();
+        let profile = AwsProfile::default();
         let error = check_credentials("s3://b/", &none, &profile, &env).unwrap_err();
-        assert_eq!(error.to_string(), "no credentials are known for \"s3://b/\"");
+        assert_eq!(error.to_string(), "no credentials found for \"s3://b/\"");
         assert!(error.hint_text().unwrap().contains("AWS_SKIP_SIGNATURE=true"));
-        let skip = Settings::from([(Key::SkipSignature, "TRUE".into())]);
+        let skip = S3Settings::from([(Key::SkipSignature, "TRUE".into())]);
         check_credentials("s3://b/", &skip, &profile, &env).unwrap();
         let nobody = "http://127.0.0.1:1".to_owned();
-        let metadata = Settings::from([(Key::MetadataEndpoint, nobody)]);
+        let metadata = S3Settings::from([(Key::MetadataEndpoint, nobody)]);
         assert!(check_credentials("s3://b/", &metadata, &profile, &Env::new()).is_err());
-        let mut role = Profile { name: "corp".into(), ..Profile::default() };
+        let mut role = AwsProfile { name: "corp".into(), ..AwsProfile::default() };
         role.settings.insert("role_arn".into(), "arn".into());
         let error = check_credentials("s3://b/", &none, &role, &env).unwrap_err();
         assert!(error.hint_text().unwrap().contains("--profile corp"));

@@ -1,7 +1,7 @@
-//! Objects by key, folder or pattern.
+//! Lists objects of a store by key, folder or pattern.
 //!
-//! A folder is whatever lies below a `prefix/`; the rules for what is passed over are those of
-//! local folders. Objects come in the order of their keys.
+//! A folder is the set of objects below `prefix/`. The same objects are ignored as in local
+//! folders. Objects are sorted by key.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,105 +10,107 @@ use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::{Scheme, refused};
-use crate::source::{fault, local};
+use super::{Scheme, store_error};
+use crate::source::{local, source_error};
 use crate::{Error, ErrorKind, Result};
 
-/// What a URL below a bucket names, and how to word it.
+/// The part of a bucket that a URL names.
 #[derive(Debug, Clone)]
-pub(in crate::source) struct Request {
+pub(in crate::source) struct ListingRequest {
     pub(in crate::source) scheme: Scheme,
     /// `scheme://bucket/` as the user wrote it.
     pub(in crate::source) root: String,
-    /// The key, folder or pattern after it.
+    /// The key, folder or pattern within the bucket.
     pub(in crate::source) key: String,
 }
 
-impl Request {
+impl ListingRequest {
     fn name(&self) -> String {
         format!("{}{}", self.root, self.key)
     }
 
-    fn refused(&self, error: &StoreError) -> Error {
-        refused(self.scheme, &self.name(), error)
+    fn error(&self, error: &StoreError) -> Error {
+        store_error(self.scheme, &self.name(), error)
     }
 
     fn path(&self, key: &str) -> Result<Path> {
         Path::parse(key).map_err(|e| {
-            Error::new(
-                ErrorKind::Usage,
-                format!("\"{}\" is not a key that can be read", self.name()),
-            )
-            .hint("Keys with empty parts (//), `.` or `..` between slashes are not supported.")
-            .because(e.to_string())
+            Error::new(ErrorKind::Usage, format!("\"{}\" is not a supported key", self.name()))
+                .hint("Keys with empty parts (//), `.` or `..` between slashes are not supported.")
+                .because(e.to_string())
         })
     }
 }
 
-/// The objects that `request` names.
+/// Returns the objects that `request` names.
 ///
 /// # Errors
-/// When there are none, or the store refuses.
+/// When there are no objects or the store refuses a request.
 pub(in crate::source) async fn expand(
     store: Arc<dyn ObjectStore>,
-    request: Request,
+    request: ListingRequest,
 ) -> Result<Vec<ObjectMeta>> {
     let key = request.key.as_str();
     if key.is_empty() || key.ends_with('/') {
-        let found = folder(&store, &request, key).await?;
+        let found = list_folder(&store, &request, key).await?;
         return if found.is_empty() {
             let name = request.name();
-            Err(fault(&name, format!("no files in folder \"{name}\"")))
+            Err(source_error(&name, format!("no files in folder \"{name}\"")))
         } else {
             Ok(found)
         };
     }
     if local::is_pattern(key) {
-        let found = pattern(&store, &request).await?;
+        let found = list_pattern(&store, &request).await?;
         if !found.is_empty() {
             return Ok(found);
         }
-        // The characters may also be meant as they stand.
+        // The pattern characters may be part of a key.
         return match store.head(&request.path(key)?).await {
             Ok(meta) => Ok(vec![meta]),
-            Err(_) => Err(local::no_match(&request.name())),
+            Err(_) => Err(local::no_files_match(&request.name())),
         };
     }
     match store.head(&request.path(key)?).await {
         Ok(meta) => Ok(vec![meta]),
         Err(error @ StoreError::NotFound { .. }) => {
-            // The answer does not say whether it is the key or the bucket that is missing, and
-            // the name may be that of a folder written without its slash: a listing tells.
-            match folder(&store, &request, key).await {
+            // The response does not say whether the key or the bucket is missing. Or the name is
+            // that of a folder, written without the slash. A listing decides.
+            match list_folder(&store, &request, key).await {
                 Ok(found) if !found.is_empty() => Ok(found),
                 Err(other) if other.to_string().starts_with("access to") => {
-                    Err(request.refused(&error))
+                    Err(request.error(&error))
                 }
-                Ok(_) => Err(request.refused(&error)),
+                Ok(_) => Err(request.error(&error)),
                 Err(other) => Err(other),
             }
         }
-        Err(error) => Err(request.refused(&error)),
+        Err(error) => Err(request.error(&error)),
     }
 }
 
-async fn folder(
+/// Returns the objects below the folder `prefix` that are not ignored.
+async fn list_folder(
     store: &Arc<dyn ObjectStore>,
-    request: &Request,
+    request: &ListingRequest,
     prefix: &str,
 ) -> Result<Vec<ObjectMeta>> {
     let prefix = request.path(prefix)?;
-    let mut found = below(store, request, &prefix).await?;
+    let mut found = list_below(store, request, &prefix).await?;
     for meta in &found {
         if parts_below(&meta.location, &prefix).any(|part| part == local::DELTA_LOG) {
-            return Err(local::delta_table(&request.name()));
+            return Err(local::delta_table_error(&request.name()));
         }
     }
-    found.retain(|meta| !parts_below(&meta.location, &prefix).any(local::is_passed_over));
+    found.retain(|meta| !parts_below(&meta.location, &prefix).any(local::is_ignored));
     Ok(found)
 }
 
-async fn pattern(store: &Arc<dyn ObjectStore>, request: &Request) -> Result<Vec<ObjectMeta>> {
+/// Returns the objects that match the key of `request` as a pattern.
+async fn list_pattern(
+    store: &Arc<dyn ObjectStore>,
+    request: &ListingRequest,
+) -> Result<Vec<ObjectMeta>> {
     let key = &request.key;
     let matcher = local::matcher(key)?;
     let start = key.find(['*', '?', '[', '{', '\\']).unwrap_or(key.len());
@@ -117,29 +119,30 @@ async fn pattern(store: &Arc<dyn ObjectStore>, request: &Request) -> Result<Vec<
     let in_one_folder = !rest.contains(['/', '{']) && !rest.contains("**");
     let mut found = if in_one_folder {
         let listed = store.list_with_delimiter(Some(&prefix)).await;
-        without_markers(listed.map_err(|error| request.refused(&error))?.objects)
+        without_markers(listed.map_err(|error| request.error(&error))?.objects)
     } else {
-        below(store, request, &prefix).await?
+        list_below(store, request, &prefix).await?
     };
-    let hidden = rest.split('/').any(|part| part.starts_with(['.', '_']));
+    let includes_hidden = rest.split('/').any(|part| part.starts_with(['.', '_']));
     found.retain(|meta| {
         matcher.is_match(meta.location.as_ref())
-            && (hidden || !parts_below(&meta.location, &prefix).any(local::is_passed_over))
+            && (includes_hidden || !parts_below(&meta.location, &prefix).any(local::is_ignored))
     });
     Ok(found)
 }
 
-async fn below(
+/// Returns all objects below `prefix`.
+async fn list_below(
     store: &Arc<dyn ObjectStore>,
-    request: &Request,
+    request: &ListingRequest,
     prefix: &Path,
 ) -> Result<Vec<ObjectMeta>> {
     let listed = store.list(Some(prefix)).try_collect::<Vec<_>>().await;
-    Ok(without_markers(listed.map_err(|error| request.refused(&error))?))
+    Ok(without_markers(listed.map_err(|error| request.error(&error))?))
 }
 
-/// Sorts by key and drops the empty objects that stand for a folder: what has no suffix, or has
-/// objects below it. An empty object has no rows, so nothing can be lost.
+/// Sorts by key and removes folder markers: empty objects without a suffix, or with objects below
+/// them. An empty object has no rows, so none is lost.
 fn without_markers(mut objects: Vec<ObjectMeta>) -> Vec<ObjectMeta> {
     objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
     let folders: HashSet<String> = objects
@@ -154,6 +157,7 @@ fn without_markers(mut objects: Vec<ObjectMeta>) -> Vec<ObjectMeta> {
     objects
 }
 
+/// Returns the parts of an object's key after `prefix`.
 fn parts_below<'a>(location: &'a Path, prefix: &Path) -> impl Iterator<Item = &'a str> {
     let rest = location.as_ref().strip_prefix(prefix.as_ref()).unwrap_or(location.as_ref());
     rest.split('/').filter(|part| !part.is_empty())
@@ -165,8 +169,8 @@ mod tests {
 
     use super::*;
 
-    fn request(key: &str) -> Request {
-        Request { scheme: Scheme::S3, root: "s3://b/".into(), key: key.into() }
+    fn request(key: &str) -> ListingRequest {
+        ListingRequest { scheme: Scheme::S3, root: "s3://b/".into(), key: key.into() }
     }
 
     async fn store(keys: &[(&str, usize)]) -> Arc<dyn ObjectStore> {
@@ -216,7 +220,7 @@ mod tests {
             ("no*.csv", "no files match \"s3://b/no*.csv\""),
             ("no", "\"s3://b/no\" does not exist"),
             ("t/", "\"s3://b/t/\" is a Delta Lake table"),
-            ("a//b", "\"s3://b/a//b\" is not a key that can be read"),
+            ("a//b", "\"s3://b/a//b\" is not a supported key"),
             ("[", "\"[\" is not a valid pattern"),
         ] {
             let error = expand(Arc::clone(&store), request(key)).await.unwrap_err();

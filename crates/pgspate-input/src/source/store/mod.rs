@@ -1,12 +1,12 @@
 //! Object stores: S3, Google Cloud Storage, Azure Blob Storage.
 //!
-//! Credentials come from where each ecosystem keeps them; `--source-option` settles what the
-//! environment leaves open and wins over it.
+//! Credentials come from the usual places of each service. `--source-option` wins over the
+//! environment.
 
 mod aws;
+mod errors;
 pub(super) mod list;
 mod profile;
-mod refused;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 use tokio::runtime::Handle;
 
-pub(super) use refused::refused;
+pub(super) use errors::store_error;
 
-use super::Options;
+use super::SourceOptions;
 use crate::{Error, ErrorKind, Result};
 
-/// Which service a URL names.
+/// The object store service that a URL's scheme names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scheme {
     S3,
@@ -32,7 +32,7 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    /// The service of a URL scheme, if it is an object store's.
+    /// Returns the service of a URL scheme, if the scheme belongs to an object store.
     pub(super) fn parse(scheme: &str) -> Option<Scheme> {
         match scheme {
             "s3" | "s3a" | "s3n" => Some(Scheme::S3),
@@ -42,21 +42,23 @@ impl Scheme {
         }
     }
 
-    /// Whether `--source-option KEY=...` means something to this service.
+    /// Returns whether this service has the option `--source-option KEY=...`.
     pub(super) fn accepts(self, key: &str) -> bool {
         let key = key.to_ascii_lowercase();
         match self {
-            Scheme::S3 => key == profile::OPTION || key.parse::<AmazonS3ConfigKey>().is_ok(),
+            Scheme::S3 => {
+                key == profile::PROFILE_OPTION || key.parse::<AmazonS3ConfigKey>().is_ok()
+            }
             Scheme::Gcs => key.parse::<GoogleConfigKey>().is_ok(),
             Scheme::Azure => key.parse::<AzureConfigKey>().is_ok(),
         }
     }
 }
 
-/// The environment, as a map. Empty variables count as not set.
+/// Environment variables. Empty variables count as unset.
 pub(super) type Env = BTreeMap<String, String>;
 
-/// This process's environment; variables that are not UTF-8 are left out.
+/// Returns this process's environment. Variables that are not UTF-8 are left out.
 pub(super) fn environment() -> Env {
     std::env::vars_os()
         .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
@@ -64,7 +66,7 @@ pub(super) fn environment() -> Env {
         .collect()
 }
 
-/// A client for the bucket (or container) that `root`, like `s3://bucket/`, names.
+/// Returns a client for the bucket (or container) of `root`, which is like `s3://bucket/`.
 ///
 /// # Errors
 /// When settings contradict each other or credentials are missing.
@@ -72,20 +74,20 @@ pub(super) fn open(
     scheme: Scheme,
     root: &str,
     bucket: &str,
-    options: &Options,
+    options: &SourceOptions,
     runtime: &Handle,
 ) -> Result<Arc<dyn ObjectStore>> {
     super::install_crypto();
     let env = environment();
     match scheme {
         Scheme::S3 => aws::open(root, bucket, options, &env, runtime),
-        Scheme::Gcs => gcs(root, options, &env),
-        Scheme::Azure => azure(root, options, &env),
+        Scheme::Gcs => open_gcs(root, options, &env),
+        Scheme::Azure => open_azure(root, options, &env),
     }
 }
 
-fn gcs(root: &str, options: &Options, env: &Env) -> Result<Arc<dyn ObjectStore>> {
-    let settings = settings::<GoogleConfigKey>(options, env, &["google_"], Scheme::Gcs);
+fn open_gcs(root: &str, options: &SourceOptions, env: &Env) -> Result<Arc<dyn ObjectStore>> {
+    let settings = store_settings::<GoogleConfigKey>(options, env, &["google_"], Scheme::Gcs);
     let http = is_plain_http(settings.iter().map(|(_, value)| value.as_str()));
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_client_options(client_options(options, http))
@@ -97,11 +99,11 @@ fn gcs(root: &str, options: &Options, env: &Env) -> Result<Arc<dyn ObjectStore>>
         builder = builder.with_config(key, value);
     }
     let store = builder.with_url(root).build();
-    Ok(Arc::new(store.map_err(|e| refused(Scheme::Gcs, root, &e))?))
+    Ok(Arc::new(store.map_err(|e| store_error(Scheme::Gcs, root, &e))?))
 }
 
-fn azure(root: &str, options: &Options, env: &Env) -> Result<Arc<dyn ObjectStore>> {
-    let settings = settings::<AzureConfigKey>(options, env, &["azure_"], Scheme::Azure);
+fn open_azure(root: &str, options: &SourceOptions, env: &Env) -> Result<Arc<dyn ObjectStore>> {
+    let settings = store_settings::<AzureConfigKey>(options, env, &["azure_"], Scheme::Azure);
     let http = is_plain_http(settings.iter().map(|(_, value)| value.as_str()));
     let mut builder = MicrosoftAzureBuilder::new()
         .with_client_options(client_options(options, http))
@@ -113,10 +115,10 @@ fn azure(root: &str, options: &Options, env: &Env) -> Result<Arc<dyn ObjectStore
         builder = builder.with_config(key, value);
     }
     let store = builder.with_url(root).build().map_err(|error| {
-        let named = refused(Scheme::Azure, root, &error);
+        let named = store_error(Scheme::Azure, root, &error);
         match error.to_string().contains("Account must be specified") {
             true => {
-                Error::new(ErrorKind::Usage, format!("no storage account is known for \"{root}\""))
+                Error::new(ErrorKind::Usage, format!("no storage account found for \"{root}\""))
                     .hint(
                         "Set AZURE_STORAGE_ACCOUNT_NAME, or write the account into the URL: \
                      abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.",
@@ -128,9 +130,9 @@ fn azure(root: &str, options: &Options, env: &Env) -> Result<Arc<dyn ObjectStore
     Ok(Arc::new(store))
 }
 
-/// Environment first, options after it, so that options win.
-fn settings<K: std::str::FromStr>(
-    options: &Options,
+/// Returns the settings of a service: environment first and options after it, so that options win.
+fn store_settings<K: std::str::FromStr>(
+    options: &SourceOptions,
     env: &Env,
     prefixes: &[&str],
     scheme: Scheme,
@@ -143,13 +145,14 @@ fn settings<K: std::str::FromStr>(
     from_env.chain(given).filter_map(|(key, value)| Some((key.parse().ok()?, value))).collect()
 }
 
-/// An endpoint given as `http://` means that plain HTTP is wanted.
+/// Returns whether an endpoint begins with `http://`: then the user wants plain HTTP.
 fn is_plain_http<'a>(mut values: impl Iterator<Item = &'a str>) -> bool {
     values.any(|value| value.starts_with("http://"))
 }
 
-/// No limit for a whole request, which a slow line may need; a limit for silence instead.
-fn client_options(options: &Options, allow_http: bool) -> ClientOptions {
+/// Returns the HTTP client's options. A whole request has no time limit, because the network may be
+/// slow. The time without any byte has a limit.
+fn client_options(options: &SourceOptions, allow_http: bool) -> ClientOptions {
     ClientOptions::new()
         .with_timeout_disabled()
         .with_read_timeout(options.stall)
@@ -157,7 +160,7 @@ fn client_options(options: &Options, allow_http: bool) -> ClientOptions {
         .with_allow_http(allow_http)
 }
 
-fn retry(options: &Options) -> RetryConfig {
+fn retry(options: &SourceOptions) -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
             init_backoff: Duration::from_millis(100),

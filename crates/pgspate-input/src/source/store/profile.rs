@@ -1,7 +1,7 @@
-//! AWS profiles: the parts of `~/.aws/credentials` and `~/.aws/config` that name keys and places.
+//! Reads AWS profiles: the keys, region and endpoint in `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! Only what needs no further request is read. A profile that gets its keys from single sign-on,
-//! a role or a program is recognised, so that the error can say how to get them.
+//! Only settings that need no further request are read. A profile that gets its keys from single
+//! sign-on, a role or a program is detected, and the error says how to get the keys.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use super::Env;
 use crate::{Error, ErrorKind, Result};
 
 /// The `--source-option` key that names a profile.
-pub(super) const OPTION: &str = "profile";
+pub(super) const PROFILE_OPTION: &str = "profile";
 
-type Section = BTreeMap<String, String>;
+type IniSection = BTreeMap<String, String>;
 
-/// What a profile says.
+/// The settings of a profile.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Profile {
+pub(super) struct AwsProfile {
     pub(super) name: String,
-    /// Settings by their names in the files.
-    pub(super) settings: Section,
+    /// The settings, by their names in the files.
+    pub(super) settings: IniSection,
 }
 
-/// Names of settings whose presence means that keys come from elsewhere.
-const INDIRECT: [&str; 6] = [
+/// Settings that get the keys from somewhere else.
+const INDIRECT_SETTINGS: [&str; 6] = [
     "sso_session",
     "sso_start_url",
     "role_arn",
@@ -32,23 +32,24 @@ const INDIRECT: [&str; 6] = [
     "login_session",
 ];
 
-impl Profile {
-    /// Reads the profile that `given`, AWS_PROFILE or the default names.
+impl AwsProfile {
+    /// Reads the profile `given`, else that of AWS_PROFILE, else `default`.
     ///
     /// # Errors
-    /// When a profile was named and no file has it.
-    pub(super) fn read(given: Option<&str>, env: &Env) -> Result<Profile> {
+    /// When a profile was named and neither file has it.
+    pub(super) fn read(given: Option<&str>, env: &Env) -> Result<AwsProfile> {
         let variable = env.get("AWS_PROFILE").or_else(|| env.get("AWS_DEFAULT_PROFILE"));
         let named = given.or(variable.map(String::as_str));
         let name = named.unwrap_or("default").to_owned();
-        let mut config = sections(&file(env, "AWS_CONFIG_FILE", "config"));
-        let mut keys = sections(&file(env, "AWS_SHARED_CREDENTIALS_FILE", "credentials"));
+        let mut config = parse_ini(&read_config_file(env, "AWS_CONFIG_FILE", "config"));
+        let mut keys =
+            parse_ini(&read_config_file(env, "AWS_SHARED_CREDENTIALS_FILE", "credentials"));
         let from_config = config
             .remove(&format!("profile {name}"))
             .or_else(|| (name == "default").then(|| config.remove("default")).flatten());
         let from_keys = keys.remove(&name);
         if named.is_some() && from_config.is_none() && from_keys.is_none() {
-            let message = format!("no AWS profile is called \"{name}\"");
+            let message = format!("AWS profile \"{name}\" does not exist");
             return Err(Error::new(ErrorKind::Usage, message).hint(
                 "Check AWS_PROFILE against ~/.aws/credentials and ~/.aws/config (or the files \
                  that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name).",
@@ -57,22 +58,22 @@ impl Profile {
         let mut settings = from_config.unwrap_or_default();
         let from_keys = from_keys.unwrap_or_default();
         if from_keys.contains_key("aws_access_key_id") {
-            // Keys belong together: none of them may be from the other file.
+            // Keys belong together: all must come from the same file.
             settings.retain(|key, _| !key.starts_with("aws_"));
         }
         settings.extend(from_keys);
-        Ok(Profile { name, settings })
+        Ok(AwsProfile { name, settings })
     }
 
-    /// Whether it has no keys of its own but says where they would come from.
+    /// Returns whether the profile has no keys but a setting that says where to get them.
     pub(super) fn is_indirect(&self) -> bool {
         !self.settings.contains_key("aws_access_key_id")
-            && INDIRECT.iter().any(|key| self.settings.contains_key(*key))
+            && INDIRECT_SETTINGS.iter().any(|key| self.settings.contains_key(*key))
     }
 }
 
-/// The text of one of the two files; a file that is not there is empty.
-fn file(env: &Env, variable: &str, name: &str) -> String {
+/// Returns the text of one of the two files. A missing file is empty.
+fn read_config_file(env: &Env, variable: &str, name: &str) -> String {
     let path = match (env.get(variable), env.get("HOME")) {
         (Some(path), _) => PathBuf::from(path),
         (None, Some(home)) => PathBuf::from(home).join(".aws").join(name),
@@ -81,9 +82,9 @@ fn file(env: &Env, variable: &str, name: &str) -> String {
     std::fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()
 }
 
-/// Sections of an ini file. Indented lines belong to a nested setting and are left out.
-fn sections(text: &str) -> BTreeMap<String, Section> {
-    let mut sections: BTreeMap<String, Section> = BTreeMap::new();
+/// Parses the sections of an ini file. Indented lines belong to a nested setting and are left out.
+fn parse_ini(text: &str) -> BTreeMap<String, IniSection> {
+    let mut sections: BTreeMap<String, IniSection> = BTreeMap::new();
     let mut current = None;
     for line in text.lines() {
         let is_nested = line.starts_with([' ', '\t']);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_places_are_joined_from_both_files() {
+    fn settings_of_both_files_are_merged() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(
             dir.path().join("credentials"),
@@ -140,31 +141,35 @@ mod tests {
              [profile \"two words\"]\nendpoint_url = http://localhost:9000\n",
         )
         .unwrap();
-        let default = Profile::read(None, &env(dir.path(), &[])).unwrap();
+        let default = AwsProfile::read(None, &env(dir.path(), &[])).unwrap();
         assert_eq!(default.settings["aws_access_key_id"], "A");
         assert_eq!(default.settings["region"], "eu-west-1");
-        let work = Profile::read(None, &env(dir.path(), &[("AWS_PROFILE", "work")])).unwrap();
+        let work = AwsProfile::read(None, &env(dir.path(), &[("AWS_PROFILE", "work")])).unwrap();
         assert_eq!(work.settings["aws_secret_access_key"], "D/+=");
         assert_eq!(work.settings["region"], "us-east-2");
         assert!(!work.settings.contains_key("endpoint_url"));
         assert!(!work.settings.contains_key("aws_session_token"));
-        let two = Profile::read(Some("two words"), &env(dir.path(), &[])).unwrap();
+        let two = AwsProfile::read(Some("two words"), &env(dir.path(), &[])).unwrap();
         assert_eq!(two.settings["endpoint_url"], "http://localhost:9000");
     }
 
     #[test]
-    fn a_missing_profile_is_an_error_only_when_it_was_named() {
+    fn a_missing_profile_is_an_error_only_if_named() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Profile::read(None, &env(dir.path(), &[])).unwrap().settings, Section::new());
-        let error = Profile::read(None, &env(dir.path(), &[("AWS_PROFILE", "gone")])).unwrap_err();
+        assert_eq!(
+            AwsProfile::read(None, &env(dir.path(), &[])).unwrap().settings,
+            IniSection::new()
+        );
+        let error =
+            AwsProfile::read(None, &env(dir.path(), &[("AWS_PROFILE", "gone")])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
-        assert_eq!(error.to_string(), "no AWS profile is called \"gone\"");
+        assert_eq!(error.to_string(), "AWS profile \"gone\" does not exist");
     }
 
     #[test]
-    fn a_profile_without_keys_of_its_own_is_recognised() {
+    fn a_profile_without_keys_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("config"), "[profile sso]\nsso_session = corp\n").unwrap();
-        assert!(Profile::read(Some("sso"), &env(dir.path(), &[])).unwrap().is_indirect());
+        assert!(AwsProfile::read(Some("sso"), &env(dir.path(), &[])).unwrap().is_indirect());
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps the panics of decoders that meet damaged input from spreading, or being shown.
+//! Catches panics of the Parquet and Arrow decoders, which may panic on damaged input.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -7,16 +7,16 @@ thread_local! {
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a decoder; `None` when it panicked. What it worked on must not be used again then.
-pub(super) fn contain<T>(run: impl FnOnce() -> T) -> Option<T> {
+/// Runs a decoder. Returns `None` if the decoder panicked; then its state must not be used again.
+pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Option<T> {
     let before = CONTAINED.replace(true);
     let result = catch_unwind(AssertUnwindSafe(run));
     CONTAINED.set(before);
     result.ok()
 }
 
-/// Makes contained panics silent in this process: they come back as errors. All others are shown
-/// as before.
+/// Stops this process from printing caught panics, which become errors. Other panics are printed as
+/// before.
 pub fn silence_contained_panics() {
     let show = take_hook();
     set_hook(Box::new(move |info| {

@@ -1,4 +1,4 @@
-//! Every compression whole, cut off at each byte, and damaged.
+//! Tests of every compression with whole data, data cut at each byte, and damaged data.
 
 use std::io::Write;
 
@@ -36,17 +36,17 @@ fn compress(kind: Compression, data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Decodes `stored` as a reader would, or says how that went wrong.
+/// Decompresses `stored` as a reader would.
 fn decode(stored: &[u8], name: &str) -> Result<Vec<u8>, Error> {
     let head = &stored[..stored.len().min(MAGIC_BYTES)];
     let kind = Compression::detect(head, name)?;
     if kind == Compression::None {
         return Ok(stored.to_vec());
     }
-    let progress = Progress::new(None);
-    // A small buffer makes members, headers and trailers straddle its edges.
+    let progress = ReadProgress::new(None);
+    // With a small buffer, members, headers and trailers cross buffer edges.
     let source = std::io::BufReader::with_capacity(7, stored);
-    let mut decoded = Decoded::new(source, kind, name.into(), Arc::clone(&progress))?;
+    let mut decoded = DecompressedReader::new(source, kind, name.into(), Arc::clone(&progress))?;
     let mut out = Vec::new();
     decoded.read_to_end(&mut out).map_err(|e| e.downcast::<Error>().unwrap())?;
     assert_eq!(progress.stored(), stored.len() as u64);
@@ -69,7 +69,7 @@ fn whole_data_is_decoded() {
 }
 
 #[test]
-fn members_follow_each_other() {
+fn several_members_are_joined() {
     for kind in KINDS {
         let mut stored = compress(kind, b"one,");
         stored.extend(compress(kind, b""));
@@ -100,15 +100,15 @@ fn a_cut_anywhere_is_an_error() {
 }
 
 #[test]
-fn a_damaged_byte_is_never_taken_for_data() {
+fn a_damaged_byte_never_yields_other_data() {
     for kind in KINDS {
         let data = text(700);
         let stored = compress(kind, &data);
         for at in 0..stored.len() {
             let mut damaged = stored.clone();
             damaged[at] ^= 0x41;
-            // Some header bytes (a time, a system) mean nothing to the data, and a damaged
-            // signature makes it data of no compression at all; what must not happen is other data.
+            // Some header bytes, such as a time, do not change the data. A damaged signature makes
+            // the input uncompressed data. The reader must never return any other data.
             if let Ok(out) = decode(&damaged, "x") {
                 assert!(out == data || out == damaged, "{kind} damaged at {at}");
             }
@@ -117,7 +117,7 @@ fn a_damaged_byte_is_never_taken_for_data() {
 }
 
 #[test]
-fn what_follows_the_data() {
+fn only_padding_may_follow_the_data() {
     for kind in [Compression::Gzip, Compression::Bzip2] {
         let mut stored = compress(kind, b"data");
         stored.extend([0; 1024]);
@@ -148,7 +148,7 @@ fn skippable_zstd_frames_are_skipped() {
 }
 
 #[test]
-fn texts_are_left_alone() {
+fn texts_are_not_taken_for_compressed() {
     for text in
         ["", "a", "B", "BZ", "BZh", "BZh9", "BZhello,world", "(a,b)", "7z,x", "PK,name", "P*M\n"]
     {
@@ -157,7 +157,7 @@ fn texts_are_left_alone() {
 }
 
 #[test]
-fn foreign_archives_are_named() {
+fn errors_name_unsupported_archives() {
     let error = decode(b"PK\x03\x04 and so on", "a.xlsx").unwrap_err();
     let expected = "\"a.xlsx\" is a zip archive (or a spreadsheet), which pgspate does not read";
     assert_eq!(error.to_string(), expected);
@@ -166,7 +166,7 @@ fn foreign_archives_are_named() {
 }
 
 #[test]
-fn memory_is_bounded() {
+fn a_frame_with_a_huge_window_is_refused() {
     // A zstd frame whose header asks for a window of 2 GiB: no data may be decoded for it.
     let mut stored = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, (31 - 10) << 3];
     stored.extend([0; 16]);
@@ -176,7 +176,7 @@ fn memory_is_bounded() {
 
 proptest! {
     #[test]
-    fn anything_after_a_signature_ends_well(
+    fn random_bytes_after_a_signature_do_not_panic(
         kind in 0..4usize,
         data in prop::collection::vec(any::<u8>(), 0..600),
     ) {
@@ -191,7 +191,12 @@ proptest! {
     }
 
     #[test]
-    fn spliced_data_ends_well(kind in 0..4usize, cut in 0..400usize, at in 0..400usize, byte: u8) {
+    fn damaged_and_truncated_data_does_not_panic(
+        kind in 0..4usize,
+        cut in 0..400usize,
+        at in 0..400usize,
+        byte: u8,
+    ) {
         let mut stored = compress(KINDS[kind], &text(900));
         let at = at % stored.len();
         stored[at] = byte;
@@ -200,7 +205,10 @@ proptest! {
     }
 
     #[test]
-    fn any_data_comes_back(kind in 0..4usize, data in prop::collection::vec(any::<u8>(), 0..3000)) {
+    fn compressed_data_is_restored(
+        kind in 0..4usize,
+        data in prop::collection::vec(any::<u8>(), 0..3000),
+    ) {
         let stored = compress(KINDS[kind], &data);
         prop_assert_eq!(decode(&stored, "x").unwrap(), data);
     }

@@ -1,32 +1,33 @@
-//! xz streams, one after the other, with the padding that the format allows between them.
+//! Decompresses xz: any number of streams in a row, with the padding that the format allows between
+//! them.
 //!
-//! The dictionary may need at most [`MEMORY_BYTES_MAX`]; `xz -9` needs 65 MiB.
+//! Memory is bounded: a dictionary may need at most [`MEMORY_BYTES_MAX`]. `xz -9` needs 65 MiB.
 
 use liblzma::stream::{Action, CONCATENATED, Error as LzmaError, Status, Stream};
 
-use super::{Decoder, Fault, Step};
+use super::{DecompressFault, DecompressStep, Decompressor};
 use crate::{Error, ErrorKind, Result};
 
-/// Four times what the strongest preset needs, and still a bound.
+/// Four times the memory that the strongest preset needs.
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
 
-pub(super) struct Xz {
+pub(super) struct XzDecompressor {
     raw: Stream,
-    whole: bool,
+    is_complete: bool,
 }
 
-impl Xz {
-    pub(super) fn new() -> Result<Xz> {
+impl XzDecompressor {
+    pub(super) fn new() -> Result<XzDecompressor> {
         let raw = Stream::new_stream_decoder(MEMORY_BYTES_MAX, CONCATENATED)
             .map_err(|e| Error::new(ErrorKind::Source, "could not start xz decoding").because(e))?;
-        Ok(Xz { raw, whole: false })
+        Ok(XzDecompressor { raw, is_complete: false })
     }
 }
 
-impl Decoder for Xz {
-    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Step, Fault> {
-        if self.whole {
-            return Ok(Step { read: 0, written: 0 });
+impl Decompressor for XzDecompressor {
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<DecompressStep, DecompressFault> {
+        if self.is_complete {
+            return Ok(DecompressStep { read: 0, written: 0 });
         }
         let action = if input.is_empty() { Action::Finish } else { Action::Run };
         let (read_before, written_before) = (self.raw.total_in(), self.raw.total_out());
@@ -34,7 +35,7 @@ impl Decoder for Xz {
         let read = (self.raw.total_in() - read_before) as usize;
         let written = (self.raw.total_out() - written_before) as usize;
         match status {
-            Ok(Status::StreamEnd) => self.whole = true,
+            Ok(Status::StreamEnd) => self.is_complete = true,
             Ok(_) => {}
             Err(error) => {
                 let why = match error {
@@ -46,13 +47,13 @@ impl Decoder for Xz {
                     LzmaError::Data => "a block or its checksum is not valid".to_owned(),
                     other => other.to_string(),
                 };
-                return Err(Fault { read, why });
+                return Err(DecompressFault { offset: read, why });
             }
         }
-        Ok(Step { read, written })
+        Ok(DecompressStep { read, written })
     }
 
-    fn is_whole(&self) -> bool {
-        self.whole
+    fn is_complete(&self) -> bool {
+        self.is_complete
     }
 }

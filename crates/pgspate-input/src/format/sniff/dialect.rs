@@ -1,69 +1,71 @@
-//! The dialect of delimited text: line ends, delimiter, quotes, NULL, header.
+//! Detects the dialect of delimited text: line ends, delimiter, quotes, NULL, header.
 //!
-//! Records are split here by the rules that are being guessed, so a delimiter or newline within
-//! quotes does not count.
+//! The sample is split by each rule that is tried, so a delimiter or newline within quotes does not
+//! count.
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Format, LineEnd, Overrides, Sniffed, split_name};
-use crate::format::infer::{Class, classify};
+use super::{Format, LineEnd, SniffOverrides, SniffedFormat, split_name};
+use crate::format::infer::{ValueClass, classify};
 
-/// As many records as are looked at, and as many bytes: enough to see, little to read.
+/// The most records and bytes of the sample that are examined.
 const RECORDS_MAX: usize = 1000;
 const BYTES_MAX: usize = 256 << 10;
 
-/// Delimiters by how likely they are. The later ones occur in ordinary text, so they count only
-/// when none of the earlier ones fits.
+/// The possible delimiters. The second group also occurs in ordinary text, so it is tried only if
+/// no delimiter of the first group fits.
 const DELIMITERS: [&[u8]; 2] = [b",\t;|\x01\x1f", b":^~"];
 
-/// One field, without its quotes.
+/// A field of the sample, without its quotes.
 #[derive(Debug, Clone, PartialEq)]
-struct Field {
+struct SampleField {
     text: Vec<u8>,
     quoted: bool,
 }
 
-/// The sample, split.
+/// The sample, split into records and fields.
 #[derive(Debug, Default)]
-struct Split {
-    records: Vec<Vec<Field>>,
-    /// Quotes that stand where none should: a field that goes on after its closing quote, or one
-    /// that never closes.
-    broken: usize,
-    /// Fields that open with a quote and close well.
+struct SplitSample {
+    records: Vec<Vec<SampleField>>,
+    /// The number of misplaced quotes: fields that continue after the closing quote, or have no
+    /// closing quote.
+    misplaced_quotes: usize,
+    /// The number of fields with an opening and a closing quote.
     quoted: usize,
 }
 
-/// Fills in what `body` shows; false when nothing showed which delimiter it has.
-pub(super) fn describe(
+/// Detects the dialect of `body` and stores it in `sniffed`. Returns false if the delimiter is
+/// unknown.
+pub(super) fn sniff_dialect(
     body: &[u8],
     complete: bool,
     known: Option<&[String]>,
-    given: &Overrides,
+    given: &SniffOverrides,
     name: &str,
-    sniffed: &mut Sniffed,
+    sniffed: &mut SniffedFormat,
 ) -> bool {
     let (body, complete) = match body.get(..BYTES_MAX) {
         Some(front) if front.len() < body.len() => (front, false),
         _ => (body, complete),
     };
     let quote = given.quote.unwrap_or(Some(b'"')).filter(|_| sniffed.format == Format::Csv);
-    sniffed.line_end = line_end(body, quote);
+    sniffed.line_end = detect_line_end(body, quote);
     let end = if sniffed.line_end == LineEnd::Cr { b'\r' } else { b'\n' };
-    let sample = Sample { body, complete, end };
-    let sure = delimiter(&sample, given, name, sniffed);
+    let sample = DelimitedSample { body, complete, end };
+    let sure = choose_delimiter(&sample, given, name, sniffed);
     let named = given.format.is_some() || split_name(name).1.is_some_and(|e| e == "csv");
     if sniffed.format == Format::Csv && sniffed.delimiter == b'\t' && !named {
         sniffed.format = Format::Tsv;
     }
-    quotes(&sample, given, sniffed);
+    choose_quotes(&sample, given, sniffed);
     let mut records = sample.split(sniffed.delimiter, sniffed.quote, sniffed.escape).records;
     records.retain(|record| record.len() > 1 || !record[0].text.is_empty());
-    trailing(&mut records, known, sniffed);
-    null(&records, given, sniffed);
+    detect_trailing_delimiter(&mut records, known, sniffed);
+    detect_null(&records, given, sniffed);
     sniffed.columns = records.first().map_or(0, Vec::len);
-    header(&records, known, given, sniffed);
-    // COPY text is what PostgreSQL writes: tabs, no header, \N, and no escapes of other kinds.
+    detect_header(&records, known, given, sniffed);
+    // PostgreSQL writes COPY text with tabs, without a header, with \N, and with its own escapes
+    // only.
     let nulls = sniffed.null == "\\N";
     if given.format.is_none()
         && sniffed.format == Format::Tsv
@@ -79,21 +81,23 @@ pub(super) fn describe(
     sure
 }
 
-struct Sample<'a> {
+/// The bytes of the sample, and the byte that ends its lines.
+struct DelimitedSample<'a> {
     body: &'a [u8],
     complete: bool,
     end: u8,
 }
 
-impl Sample<'_> {
-    fn split(&self, delimiter: u8, quote: Option<u8>, escape: u8) -> Split {
-        let mut split = Split::default();
+impl DelimitedSample<'_> {
+    /// Splits the sample into records and fields.
+    fn split(&self, delimiter: u8, quote: Option<u8>, escape: u8) -> SplitSample {
+        let mut split = SplitSample::default();
         let mut record = Vec::new();
         let mut at = 0;
         while at < self.body.len() && split.records.len() < RECORDS_MAX {
-            let mut field = Field { text: Vec::new(), quoted: false };
+            let mut field = SampleField { text: Vec::new(), quoted: false };
             if quote.is_some() && self.body.get(at).copied() == quote {
-                at = self.quoted(at + 1, quote, escape, &mut field, &mut split);
+                at = self.read_quoted(at + 1, quote, escape, &mut field, &mut split);
             }
             let rest = &self.body[at..];
             let len = rest.iter().position(|b| *b == delimiter || *b == self.end);
@@ -104,7 +108,7 @@ impl Sample<'_> {
                 plain
             };
             if field.quoted && !plain.is_empty() {
-                split.broken += 1;
+                split.misplaced_quotes += 1;
             }
             field.text.extend_from_slice(plain);
             record.push(field);
@@ -113,24 +117,26 @@ impl Sample<'_> {
             if rest[len] == self.end {
                 split.records.push(std::mem::take(&mut record));
             } else if at == self.body.len() {
-                record.push(Field { text: Vec::new(), quoted: false });
+                record.push(SampleField { text: Vec::new(), quoted: false });
             }
         }
-        // The last record may be cut off, unless it is the only one there is to look at.
+        // The sample may end within the last record, which is then used only if it is the first
+        // record.
         if !record.is_empty() && (self.complete || split.records.is_empty()) {
             split.records.push(record);
         }
         split
     }
 
-    /// Reads a field from after its opening quote; gives the index after the closing one.
-    fn quoted(
+    /// Reads a quoted field. `at` is the index after its opening quote. Returns the index after its
+    /// closing quote.
+    fn read_quoted(
         &self,
         mut at: usize,
         quote: Option<u8>,
         escape: u8,
-        field: &mut Field,
-        split: &mut Split,
+        field: &mut SampleField,
+        split: &mut SplitSample,
     ) -> usize {
         field.quoted = true;
         while let Some(&byte) = self.body.get(at) {
@@ -146,14 +152,14 @@ impl Sample<'_> {
                 at += 1;
             }
         }
-        split.broken += usize::from(self.complete);
+        split.misplaced_quotes += usize::from(self.complete);
         at
     }
 }
 
-/// The end of the first line, which is that of all lines, as COPY has it. Lines may end within
-/// quotes.
-fn line_end(body: &[u8], quote: Option<u8>) -> LineEnd {
+/// Returns the line end of the first line. Like COPY, pgspate expects it of all lines. Line ends
+/// within quotes are ignored.
+fn detect_line_end(body: &[u8], quote: Option<u8>) -> LineEnd {
     let mut is_quoted = false;
     for (at, byte) in body.iter().enumerate() {
         match byte {
@@ -167,8 +173,13 @@ fn line_end(body: &[u8], quote: Option<u8>) -> LineEnd {
     LineEnd::Lf
 }
 
-/// Chooses the delimiter: the one that stands equally often in most records.
-fn delimiter(sample: &Sample<'_>, given: &Overrides, name: &str, sniffed: &mut Sniffed) -> bool {
+/// Chooses the delimiter that occurs equally often in most records.
+fn choose_delimiter(
+    sample: &DelimitedSample<'_>,
+    given: &SniffOverrides,
+    name: &str,
+    sniffed: &mut SniffedFormat,
+) -> bool {
     let named = match split_name(name).1.as_deref() {
         Some("tsv" | "tab") => Some(b'\t'),
         Some("psv" | "tbl") => Some(b'|'),
@@ -176,20 +187,23 @@ fn delimiter(sample: &Sample<'_>, given: &Overrides, name: &str, sniffed: &mut S
     };
     let fixed = match (given.delimiter, sniffed.format) {
         (Some(delimiter), _) => Some((delimiter, "as given")),
-        (None, Format::Tsv) => Some((b'\t', "that of tsv")),
-        (None, Format::Text) => Some((b'\t', "that of COPY text")),
+        (None, Format::Tsv) => Some((b'\t', "the delimiter of tsv")),
+        (None, Format::Text) => Some((b'\t', "the delimiter of COPY text")),
         _ => None,
     };
     if let Some((delimiter, why)) = fixed {
         sniffed.delimiter = delimiter;
-        sniffed.evidence.push(format!("delimiter {}: {why}", shown(delimiter)));
+        sniffed.evidence.push(format!("delimiter {}: {why}", displayed(delimiter)));
         return true;
     }
     for candidates in DELIMITERS {
         let mut best: Option<(u32, bool, usize, u8)> = None;
         for &candidate in candidates {
-            let Some((percent, fields)) = consistency(sample, candidate, given) else { continue };
-            // In steps of five, so that one odd line does not decide; then by name, then by count.
+            let Some((percent, fields)) = field_count_share(sample, candidate, given) else {
+                continue;
+            };
+            // Percentages are compared in steps of five, so that one unusual line does not decide.
+            // Then the file's name decides, then the number of fields.
             let score = (percent / 5, Some(candidate) == named, fields, candidate);
             if best.is_none_or(|best| (score.0, score.1, score.2) > (best.0, best.1, best.2)) {
                 best = Some(score);
@@ -199,27 +213,35 @@ fn delimiter(sample: &Sample<'_>, given: &Overrides, name: &str, sniffed: &mut S
             sniffed.delimiter = delimiter;
             sniffed
                 .evidence
-                .push(format!("delimiter {}: {fields} fields in each line", shown(delimiter)));
+                .push(format!("delimiter {}: {fields} fields in each line", displayed(delimiter)));
             return true;
         }
     }
     sniffed.delimiter = named.unwrap_or(b',');
-    sniffed.evidence.push(format!("delimiter {}: no other was found", shown(sniffed.delimiter)));
+    sniffed.evidence.push(format!(
+        "delimiter {}: the default, as none was detected",
+        displayed(sniffed.delimiter)
+    ));
     false
 }
 
-/// The share of records, in percent, that have the commonest number of fields, and that number.
-fn consistency(sample: &Sample<'_>, delimiter: u8, given: &Overrides) -> Option<(u32, usize)> {
+/// Returns the most frequent number of fields, and before it the percentage of records that have
+/// it.
+fn field_count_share(
+    sample: &DelimitedSample<'_>,
+    delimiter: u8,
+    given: &SniffOverrides,
+) -> Option<(u32, usize)> {
     let quote = given.quote.unwrap_or(Some(b'"'));
     let escape = given.escape.or(quote).unwrap_or(b'"');
     let mut split = sample.split(delimiter, quote, escape);
-    if split.broken > 0 && given.quote.is_none() {
+    if split.misplaced_quotes > 0 && given.quote.is_none() {
         split = sample.split(delimiter, None, escape);
     }
     let mut counts: HashMap<usize, usize> = HashMap::new();
     let mut total = 0;
     for record in &split.records {
-        // An empty line says nothing.
+        // Empty lines are ignored.
         if record.len() > 1 || !record[0].text.is_empty() {
             *counts.entry(record.len()).or_default() += 1;
             total += 1;
@@ -231,15 +253,19 @@ fn consistency(sample: &Sample<'_>, delimiter: u8, given: &Overrides) -> Option<
 }
 
 /// Decides whether fields are quoted, and how a quote within quotes is written.
-fn quotes(sample: &Sample<'_>, given: &Overrides, sniffed: &mut Sniffed) {
+fn choose_quotes(
+    sample: &DelimitedSample<'_>,
+    given: &SniffOverrides,
+    sniffed: &mut SniffedFormat,
+) {
     let quote = given.quote.unwrap_or(Some(b'"'));
     sniffed.quote = if sniffed.format == Format::Text { None } else { quote };
     sniffed.escape = given.escape.or(quote).unwrap_or(b'"');
     let Some(mark) = sniffed.quote else { return };
     let split = sample.split(sniffed.delimiter, quote, sniffed.escape);
-    if split.broken > 0 && given.escape.is_none() {
+    if split.misplaced_quotes > 0 && given.escape.is_none() {
         let other = sample.split(sniffed.delimiter, quote, b'\\');
-        if other.broken == 0 {
+        if other.misplaced_quotes == 0 {
             sniffed.escape = b'\\';
             sniffed.evidence.push("escape \\: quotes within quotes follow a backslash".to_string());
             return;
@@ -249,36 +275,43 @@ fn quotes(sample: &Sample<'_>, given: &Overrides, sniffed: &mut Sniffed) {
         return;
     }
     let seen = sample.body.contains(&mark);
-    if seen && (split.broken > 0 || split.quoted == 0) {
+    if seen && (split.misplaced_quotes > 0 || split.quoted == 0) {
         sniffed.quote = None;
         sniffed.evidence.push("quote none: quotes are part of the fields".to_string());
     }
 }
 
-/// Takes a delimiter at the end of each line for what it is: the end of the last field.
-fn trailing(records: &mut [Vec<Field>], known: Option<&[String]>, sniffed: &mut Sniffed) {
-    let empty_last = |record: &Vec<Field>| {
+/// Detects whether every line ends with a delimiter after its last field.
+fn detect_trailing_delimiter(
+    records: &mut [Vec<SampleField>],
+    known: Option<&[String]>,
+    sniffed: &mut SniffedFormat,
+) {
+    let empty_last = |record: &Vec<SampleField>| {
         record.len() > 1 && record.last().is_some_and(|f| f.text.is_empty() && !f.quoted)
     };
-    // A field for each column of the table: the last one is NULL.
+    // Each column of the table has a field, so the empty field at the end is NULL.
     if known.is_some_and(|known| records.iter().any(|record| record.len() == known.len())) {
         return;
     }
-    // A comma there is a last column that is NULL, as likely as not.
+    // Only `|` counts: a comma at the end may as well mean that the last column is NULL.
     if sniffed.delimiter != b'|' || records.is_empty() || !records.iter().all(empty_last) {
         return;
     }
     sniffed.trailing_delimiter = true;
-    sniffed.evidence.push(format!("trailing {}: every line ends with it", shown(b'|')));
+    sniffed
+        .evidence
+        .push(format!("trailing {}: every line ends with this delimiter", displayed(b'|')));
     for record in records {
         record.pop();
     }
 }
 
-fn null(records: &[Vec<Field>], given: &Overrides, sniffed: &mut Sniffed) {
+/// Detects the text that stands for NULL.
+fn detect_null(records: &[Vec<SampleField>], given: &SniffOverrides, sniffed: &mut SniffedFormat) {
     let stands =
         |text: &[u8]| records.iter().flatten().any(|field| !field.quoted && field.text == text);
-    // PostgreSQL writes csv with empty fields for NULL, and then \N is a text like any other.
+    // PostgreSQL's csv has empty fields for NULL, and then \N is ordinary text.
     let slash = stands(b"\\N") && !(sniffed.format == Format::Csv && stands(b""));
     sniffed.null = match &given.null {
         Some(null) => null.clone(),
@@ -286,16 +319,16 @@ fn null(records: &[Vec<Field>], given: &Overrides, sniffed: &mut Sniffed) {
         None => String::new(),
     };
     if slash && given.null.is_none() {
-        sniffed.evidence.push("null \\N: it stands alone in fields".to_string());
+        sniffed.evidence.push("null \\N: some fields consist of it".to_string());
     }
 }
 
 /// Decides whether the first record names the columns.
-fn header(
-    records: &[Vec<Field>],
+fn detect_header(
+    records: &[Vec<SampleField>],
     known: Option<&[String]>,
-    given: &Overrides,
-    sniffed: &mut Sniffed,
+    given: &SniffOverrides,
+    sniffed: &mut SniffedFormat,
 ) {
     let (header, why) = match (given.header, records.split_first()) {
         (Some(header), _) => (header, "as given"),
@@ -307,11 +340,12 @@ fn header(
     sniffed.evidence.push(format!("header {answer}: {why}"));
 }
 
+/// Returns whether the first record is a header, and why.
 fn judge_header(
-    first: &[Field],
-    rest: &[Vec<Field>],
+    first: &[SampleField],
+    rest: &[Vec<SampleField>],
     known: Option<&[String]>,
-    sniffed: &Sniffed,
+    sniffed: &SniffedFormat,
 ) -> (bool, &'static str) {
     let names: Vec<String> = first
         .iter()
@@ -324,13 +358,15 @@ fn judge_header(
             return (true, "the first line names the table's columns");
         }
     }
-    let is_null = |field: &Field| !field.quoted && field.text == sniffed.null.as_bytes();
-    // `t`, `no` and `on` are words of booleans and names of columns.
-    let is_word = |field: &Field| matches!(classify(&field.text), Class::Text | Class::Boolean);
+    let is_null = |field: &SampleField| !field.quoted && field.text == sniffed.null.as_bytes();
+    // `t`, `no` and `on` may be booleans or names of columns.
+    let is_word = |field: &SampleField| {
+        matches!(classify(&field.text), ValueClass::Text | ValueClass::Boolean)
+    };
     if first.iter().any(|field| !field.text.is_empty() && !is_word(field)) {
-        return (false, "the first line holds values");
+        return (false, "the first line contains values");
     }
-    // One name may be missing: exports often leave that of the index column empty.
+    // One name may be missing, because exports often leave the name of the index column empty.
     let nameless = first.iter().filter(|f| f.text.trim_ascii().is_empty() || is_null(f)).count();
     let unique: HashSet<&String> = names.iter().collect();
     if nameless > usize::from(first.len() > 2) || unique.len() < names.len() {
@@ -339,8 +375,8 @@ fn judge_header(
     if rest.is_empty() {
         return (false, "there is only one line");
     }
-    // More than half, as columns have words for unknown values in between.
-    let are_mostly = |column: usize, is: fn(Class) -> bool| {
+    // More than half suffices, because columns may also have words for unknown values.
+    let are_mostly = |column: usize, is: fn(ValueClass) -> bool| {
         let values = rest.iter().filter_map(|r| r.get(column)).filter(|f| !is_null(f));
         let (mut found, mut total) = (0, 0);
         for field in values {
@@ -349,19 +385,22 @@ fn judge_header(
         }
         found * 2 > total
     };
-    let is_bool = |column: usize| classify(&first[column].text) == Class::Boolean;
-    if (0..first.len()).any(|nth| !is_bool(nth) && are_mostly(nth, |class| class != Class::Text)) {
-        return (true, "names in the first line, values below");
-    }
-    if (0..first.len()).any(|nth| is_bool(nth) && are_mostly(nth, |class| class == Class::Boolean))
+    let is_bool = |column: usize| classify(&first[column].text) == ValueClass::Boolean;
+    if (0..first.len())
+        .any(|nth| !is_bool(nth) && are_mostly(nth, |class| class != ValueClass::Text))
     {
-        return (false, "the first line holds values");
+        return (true, "the first line has names, the other lines have values");
+    }
+    if (0..first.len())
+        .any(|nth| is_bool(nth) && are_mostly(nth, |class| class == ValueClass::Boolean))
+    {
+        return (false, "the first line contains values");
     }
     let plain = first.iter().all(|field| is_name(field.text.trim_ascii()));
     let again = rest.iter().any(|row| row.iter().zip(first).any(|(a, b)| a.text == b.text));
     match (plain, again) {
-        (true, false) => (true, "the first line looks like names and does not occur again"),
-        (true, true) => (false, "words of the first line occur again below"),
+        (true, false) => (true, "the first line looks like names, which do not occur again"),
+        (true, true) => (false, "words of the first line occur again in other lines"),
         (false, _) => (false, "the first line does not look like names"),
     }
 }
@@ -372,7 +411,7 @@ fn is_name(text: &[u8]) -> bool {
         && text.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b' ' | b'.' | b'-'))
 }
 
-/// Whether every backslash begins an escape that COPY text writes.
+/// Returns whether every backslash begins an escape that COPY text writes.
 fn is_copy_text(body: &[u8]) -> bool {
     let mut at = 0;
     while let Some(found) = memchr::memchr(b'\\', &body[at..]) {
@@ -386,7 +425,8 @@ fn is_copy_text(body: &[u8]) -> bool {
     true
 }
 
-fn shown(delimiter: u8) -> String {
+/// Returns a delimiter for messages.
+fn displayed(delimiter: u8) -> String {
     match delimiter {
         b'\t' => "tab".to_string(),
         b if b.is_ascii_graphic() => format!("\"{}\"", char::from(b)),

@@ -1,7 +1,7 @@
-//! Decompression: which kind it is, and a reader of what the stored bytes hold.
+//! Recognises how an input is compressed, and decompresses it.
 //!
-//! The kind is known by the first bytes alone, never by a name. Data that ends inside a member or
-//! does not decode is an error with the offset of the stored byte; it never becomes a short read.
+//! The first bytes alone decide the compression, never the file's name. Data that is cut off or
+//! damaged is an error with the offset of the stored byte, never a short read.
 
 mod members;
 mod xz;
@@ -11,30 +11,30 @@ use std::fmt;
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
-use self::members::Members;
-use super::{Progress, fault};
+use self::members::MemberDecompressor;
+use super::{ReadProgress, source_error};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// How many first bytes [`Compression::detect`] wants to see.
+/// The number of first bytes that [`Compression::detect`] needs.
 pub(super) const MAGIC_BYTES: usize = 10;
 
 /// How the stored bytes of an input are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// Not compressed.
     None,
-    /// gzip, also of several members (as bgzip and pigz write it).
+    /// gzip, of one or several members (bgzip and pigz write several).
     Gzip,
-    /// Zstandard, also of several and of skippable frames.
+    /// Zstandard, of one or several frames; skippable frames are skipped.
     Zstd,
-    /// bzip2, also of several streams.
+    /// bzip2, of one or several streams.
     Bzip2,
-    /// xz, also of several streams.
+    /// xz, of one or several streams.
     Xz,
 }
 
 impl Compression {
-    /// Its name as a user would write it: `none`, `gzip`, `zstd`, `bzip2`, `xz`.
+    /// Returns the compression's name: `none`, `gzip`, `zstd`, `bzip2`, `xz`.
     pub fn name(self) -> &'static str {
         match self {
             Compression::None => "none",
@@ -49,9 +49,9 @@ impl Compression {
     /// than [`MAGIC_BYTES`] is the whole input.
     ///
     /// # Errors
-    /// Archives and compressions that pgspate does not read, and inputs that end inside the very
-    /// signature of a compression. `name` is used for the message, and its suffix only to tell a
-    /// cut-off file from a tiny text that happens to look like one.
+    /// When `head` begins an archive or compression that pgspate does not read, or the input ends
+    /// within a compression's signature. The message shows `name`. The suffix of `name` only tells
+    /// a cut-off file from a tiny text that looks like one.
     pub(super) fn detect(head: &[u8], name: &str) -> Result<Compression> {
         if head.starts_with(&[0x1f, 0x8b]) {
             return Ok(Compression::Gzip);
@@ -65,19 +65,19 @@ impl Compression {
         if is_bzip2(head) {
             return Ok(Compression::Bzip2);
         }
-        if let Some((what, remedy)) = foreign(head) {
+        if let Some((what, remedy)) = unsupported_archive(head) {
             let message = format!("\"{name}\" is {what}, which pgspate does not read");
-            return Err(fault(name, message).hint(remedy));
+            return Err(source_error(name, message).hint(remedy));
         }
         if head.len() < MAGIC_BYTES
-            && let Some(cut) = cut_signature(head, name)
+            && let Some(cut) = truncated_signature(head, name)
         {
-            return Err(ends_early(cut, name, head.len() as u64));
+            return Err(ends_early_error(cut, name, head.len() as u64));
         }
         Ok(Compression::None)
     }
 
-    fn decoder(self) -> Result<Box<dyn Decoder>> {
+    fn decoder(self) -> Result<Box<dyn Decompressor>> {
         Ok(match self {
             Compression::None => {
                 return Err(Error::new(
@@ -85,10 +85,10 @@ impl Compression {
                     "no decoder for data that is not compressed",
                 ));
             }
-            Compression::Gzip => Box::new(Members::<flate2::Decompress>::new()),
-            Compression::Zstd => Box::new(zstd::Zstd::new()?),
-            Compression::Bzip2 => Box::new(Members::<bzip2::Decompress>::new()),
-            Compression::Xz => Box::new(xz::Xz::new()?),
+            Compression::Gzip => Box::new(MemberDecompressor::<flate2::Decompress>::new()),
+            Compression::Zstd => Box::new(zstd::ZstdDecompressor::new()?),
+            Compression::Bzip2 => Box::new(MemberDecompressor::<bzip2::Decompress>::new()),
+            Compression::Xz => Box::new(xz::XzDecompressor::new()?),
         })
     }
 }
@@ -106,7 +106,8 @@ fn is_skippable_frame(head: &[u8]) -> bool {
     matches!(head, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// "BZh" alone could begin a text; the ten bytes with a block's or the end's own mark cannot.
+/// A text may begin with "BZh". It cannot begin with the ten bytes that include the mark of a block
+/// or of the end.
 fn is_bzip2(head: &[u8]) -> bool {
     const BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
     const END: [u8; 6] = [0x17, 0x72, 0x45, 0x38, 0x50, 0x90];
@@ -114,7 +115,7 @@ fn is_bzip2(head: &[u8]) -> bool {
         if rest.starts_with(&BLOCK) || rest.starts_with(&END))
 }
 
-fn foreign(head: &[u8]) -> Option<(&'static str, &'static str)> {
+fn unsupported_archive(head: &[u8]) -> Option<(&'static str, &'static str)> {
     let known: [(&[u8], _, _); 5] = [
         (
             b"PK\x03\x04",
@@ -141,12 +142,13 @@ fn foreign(head: &[u8]) -> Option<(&'static str, &'static str)> {
     known.iter().find(|(magic, ..)| head.starts_with(magic)).map(|(_, what, how)| (*what, *how))
 }
 
-/// The compression whose signature `head`, a whole input, breaks off in.
-fn cut_signature(head: &[u8], name: &str) -> Option<Compression> {
+/// Returns the compression whose signature `head` begins but does not complete. `head` is the whole
+/// input.
+fn truncated_signature(head: &[u8], name: &str) -> Option<Compression> {
     let name = name.to_ascii_lowercase();
     let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));
     let begins = |magic: &[u8], sure: usize| magic.starts_with(head) && head.len() >= sure;
-    // `sure`: from how many bytes on it cannot be a text. The suffix decides below that.
+    // `sure` is the length from which `head` cannot be a text. A shorter `head` needs the suffix.
     if begins(&[0x1f, 0x8b], if ends(&[".gz", ".tgz"]) { 0 } else { 1 }) {
         return Some(Compression::Gzip);
     }
@@ -168,58 +170,58 @@ fn cut_signature(head: &[u8], name: &str) -> Option<Compression> {
     None
 }
 
-fn ends_early(compression: Compression, name: &str, offset: u64) -> Error {
-    fault(name, format!("{compression} data ends early at byte {offset}"))
+fn ends_early_error(compression: Compression, name: &str, offset: u64) -> Error {
+    source_error(name, format!("{compression} data ends early at byte {offset}"))
         .hint("The file is cut off; copy or download it again.")
 }
 
-/// What one call of a decoder did.
-struct Step {
+/// The numbers of bytes that one call of a decompressor read and wrote.
+struct DecompressStep {
     read: usize,
     written: usize,
 }
 
-/// Why a decoder refused its input.
-struct Fault {
-    /// Offset of the fault in the input of this call.
-    read: usize,
+/// Why a decompressor rejected its input.
+struct DecompressFault {
+    /// The offset of the fault within the input of this call.
+    offset: usize,
     why: String,
 }
 
-/// One kind of decompression, without I/O.
-trait Decoder: Send {
-    /// Decodes from `input` into `output` (never empty). An empty `input` says that there is no
-    /// more of it.
-    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Step, Fault>;
+/// A decompression algorithm without I/O.
+trait Decompressor: Send {
+    /// Decompresses from `input` into `output`, which is never empty. An empty `input` says that
+    /// the input has ended.
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<DecompressStep, DecompressFault>;
 
-    /// Whether the data may properly end here.
-    fn is_whole(&self) -> bool;
+    /// Returns whether the compressed data is complete at this point.
+    fn is_complete(&self) -> bool;
 }
 
-/// Reads what `source` holds in its compressed form.
-pub(super) struct Decoded<R> {
+/// Reads the decompressed form of the bytes of `source`.
+pub(super) struct DecompressedReader<R> {
     source: R,
-    decoder: Box<dyn Decoder>,
+    decoder: Box<dyn Decompressor>,
     compression: Compression,
     name: Arc<str>,
-    progress: Arc<Progress>,
+    progress: Arc<ReadProgress>,
     offset: u64,
 }
 
-impl<R: BufRead> Decoded<R> {
-    /// A reader over `source`, which stands at the first stored byte.
+impl<R: BufRead> DecompressedReader<R> {
+    /// Returns a reader over `source`, whose next byte is the first stored byte.
     pub(super) fn new(
         source: R,
         compression: Compression,
         name: Arc<str>,
-        progress: Arc<Progress>,
-    ) -> Result<Decoded<R>> {
+        progress: Arc<ReadProgress>,
+    ) -> Result<DecompressedReader<R>> {
         let decoder = compression.decoder()?;
-        Ok(Decoded { source, decoder, compression, name, progress, offset: 0 })
+        Ok(DecompressedReader { source, decoder, compression, name, progress, offset: 0 })
     }
 
-    fn corrupt(&self, fault: Fault) -> Error {
-        let offset = self.offset + fault.read as u64;
+    fn corrupt(&self, fault: DecompressFault) -> Error {
+        let offset = self.offset + fault.offset as u64;
         Error::new(
             ErrorKind::Source,
             format!("could not decompress {} data at byte {offset}", self.compression),
@@ -229,12 +231,12 @@ impl<R: BufRead> Decoded<R> {
     }
 }
 
-impl<R: BufRead> Read for Decoded<R> {
+impl<R: BufRead> Read for DecompressedReader<R> {
     fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
         if output.is_empty() {
             return Ok(0);
         }
-        let mut idle = 0;
+        let mut calls_without_progress = 0;
         loop {
             let input = match self.source.fill_buf() {
                 Ok(input) => input,
@@ -253,18 +255,19 @@ impl<R: BufRead> Read for Decoded<R> {
                 return Ok(step.written);
             }
             if step.read > 0 {
-                idle = 0;
+                calls_without_progress = 0;
                 continue;
             }
-            if end && self.decoder.is_whole() {
+            if end && self.decoder.is_complete() {
                 return Ok(0);
             }
-            // A decoder may need a second call to see that it is stuck, never a fourth.
-            idle += 1;
-            if idle > 2 {
+            // A decompressor may need a second call to notice that it is stuck, never a fourth.
+            calls_without_progress += 1;
+            if calls_without_progress > 2 {
                 return Err(io::Error::other(match end {
-                    true => ends_early(self.compression, &self.name, self.offset),
-                    false => self.corrupt(Fault { read: 0, why: "it makes no progress".into() }),
+                    true => ends_early_error(self.compression, &self.name, self.offset),
+                    false => self
+                        .corrupt(DecompressFault { offset: 0, why: "it makes no progress".into() }),
                 }));
             }
         }

@@ -1,7 +1,7 @@
-//! Local files that must not change while they are read.
+//! Detects local files that change while they are read.
 //!
-//! A file is looked at when it is found. Every read is followed by another look at the open file,
-//! so that bytes of another version are never yielded without an error.
+//! The metadata of a file is noted when the file is found, and compared after every read of the
+//! open file. Bytes of another version are therefore never returned without an error.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -9,19 +9,19 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::fault;
+use super::source_error;
 use crate::{Error, Result};
 
-/// What the file system says of a file's content.
+/// The metadata that identifies one version of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileVersion {
     device: u64,
     inode: u64,
-    links: bool,
+    is_linked: bool,
     pub(super) size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
-    /// More may be appended while it is read.
+    /// The file may grow while it is read.
     may_grow: bool,
 }
 
@@ -30,7 +30,7 @@ impl FileVersion {
         FileVersion {
             device: metadata.dev(),
             inode: metadata.ino(),
-            links: metadata.nlink() > 0,
+            is_linked: metadata.nlink() > 0,
             size: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
@@ -38,18 +38,18 @@ impl FileVersion {
         }
     }
 
-    /// What tells this file, unchanged, from all others of its file system. The number of the
-    /// device is left out: it may differ after each start of the machine.
-    pub(super) fn text(&self) -> String {
+    /// Returns a text that identifies this version among all files of its file system. The number
+    /// of the device is left out: it may differ after each start of the machine.
+    pub(super) fn identity_text(&self) -> String {
         format!("{}:{}.{:09}", self.inode, self.changed.0, self.changed.1)
     }
 
-    /// Whether `now` is surely the same version. False where only what a change of name, owner
-    /// or rights changes too tells them apart.
+    /// Returns whether `now` is certainly the same version. False is uncertain: only the time of
+    /// the last status change differs, which renaming, `chown` and `chmod` also change.
     ///
     /// # Errors
-    /// When it is surely another one.
-    fn is_kept(&self, now: &FileVersion, name: &str) -> Result<bool> {
+    /// When `now` is certainly another version.
+    fn is_same_version(&self, now: &FileVersion, name: &str) -> Result<bool> {
         let (was, is) = (self.size, now.size);
         if is < was {
             return Err(written_to(name, format!("was cut to {is} of {was} bytes")));
@@ -63,70 +63,70 @@ impl FileVersion {
         if now.modified != self.modified {
             return Err(written_to(name, "was written to".to_owned()));
         }
-        if !now.links {
+        if !now.is_linked {
             return Err(written_to(name, "was deleted or replaced".to_owned()));
         }
         Ok(*self == *now)
     }
 
-    /// Looks at the file that has this path now: whether it is surely the same version.
+    /// Returns whether the file at `path` certainly still has this version.
     ///
     /// # Errors
-    /// When it is surely another one, or there is none.
+    /// When the file is missing or certainly has another version.
     pub(super) fn is_at(&self, path: &Path, name: &str) -> Result<bool> {
         let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => written_to(name, "was deleted or renamed".to_owned()),
-            _ => unreadable(name).because(error),
+            _ => read_failure(name).because(error),
         })?;
-        self.is_kept(&FileVersion::of(&metadata, self.may_grow), name)
+        self.is_same_version(&FileVersion::of(&metadata, self.may_grow), name)
     }
 
-    /// Opens the file that has this path.
+    /// Opens the file at `path`.
     ///
     /// # Errors
-    /// When it cannot be opened, or is another version of it.
-    pub(super) fn open(self, path: &Path, name: &Arc<str>) -> Result<SteadyFile> {
-        let file = File::open(path).map_err(|error| super::local::unreadable(path, error))?;
-        let steady = SteadyFile { file, version: self, name: Arc::clone(name) };
-        steady.check()?;
-        Ok(steady)
+    /// When the file cannot be opened or has another version.
+    pub(super) fn open(self, path: &Path, name: &Arc<str>) -> Result<VersionedFile> {
+        let file = File::open(path).map_err(|error| super::local::open_error(path, error))?;
+        let opened = VersionedFile { file, version: self, name: Arc::clone(name) };
+        opened.check()?;
+        Ok(opened)
     }
 }
 
 /// An open file of a known version.
 #[derive(Debug)]
-pub(super) struct SteadyFile {
+pub(super) struct VersionedFile {
     pub(super) file: File,
     version: FileVersion,
     name: Arc<str>,
 }
 
-impl SteadyFile {
+impl VersionedFile {
     pub(super) fn size(&self) -> u64 {
         self.version.size
     }
 
-    /// Whether it is surely the version that it was.
+    /// Returns whether the open file certainly still has its version.
     ///
     /// # Errors
-    /// When it is surely another one.
+    /// When the file certainly has another version.
     fn check(&self) -> Result<bool> {
-        let metadata = self.file.metadata().map_err(|e| unreadable(&self.name).because(e))?;
-        self.version.is_kept(&FileVersion::of(&metadata, self.version.may_grow), &self.name)
+        let metadata = self.file.metadata().map_err(|e| read_failure(&self.name).because(e))?;
+        self.version.is_same_version(&FileVersion::of(&metadata, self.version.may_grow), &self.name)
     }
 
-    /// The same for bytes that are not looked at a second time: any doubt is an error.
+    /// Checks the file for reads whose bytes are not verified later: uncertainty is an error.
     ///
     /// # Errors
-    /// When it may be another version.
-    fn check_surely(&self) -> Result<()> {
+    /// When the file may have another version.
+    fn check_strictly(&self) -> Result<()> {
         match self.check()? || self.version.may_grow {
             true => Ok(()),
-            false => Err(written_to(&self.name, "was changed, or renamed,".to_owned())),
+            false => Err(written_to(&self.name, "was changed or renamed".to_owned())),
         }
     }
 
-    /// The first bytes that are there.
+    /// Reads the first bytes of the file into `head`, as many as there are. Returns their number.
     pub(super) fn read_head(&self, head: &mut [u8]) -> io::Result<usize> {
         let mut len = 0;
         while len < head.len() {
@@ -140,22 +140,22 @@ impl SteadyFile {
         Ok(len)
     }
 
-    /// Exactly the bytes from `start` on that fill `bytes`.
+    /// Fills `bytes` with the file's bytes from `start` on.
     ///
     /// # Errors
-    /// When they cannot be read, or may be of another version.
+    /// When the bytes cannot be read or may belong to another version.
     pub(super) fn read_exact_at(&self, bytes: &mut [u8], start: u64) -> Result<()> {
         let read = self.file.read_exact_at(bytes, start);
-        // What happened to the file says more than that its end came too soon.
-        self.check_surely()?;
+        // That the file changed explains more than an early end.
+        self.check_strictly()?;
         read.map_err(|error| {
             let name = &self.name;
-            fault(name, format!("could not read \"{name}\" at byte {start}")).because(error)
+            source_error(name, format!("could not read \"{name}\" at byte {start}")).because(error)
         })
     }
 }
 
-impl Read for SteadyFile {
+impl Read for VersionedFile {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(out);
         self.check().map_err(io::Error::other)?;
@@ -163,11 +163,11 @@ impl Read for SteadyFile {
     }
 }
 
-fn unreadable(name: &str) -> Error {
-    fault(name, format!("could not read \"{name}\""))
+fn read_failure(name: &str) -> Error {
+    source_error(name, format!("could not read \"{name}\""))
 }
 
 fn written_to(name: &str, what: String) -> Error {
-    fault(name, format!("\"{name}\" {what} while it was being read"))
-        .hint("Load it when nothing writes to it any more, or load a copy of it.")
+    source_error(name, format!("\"{name}\" {what} while it was being read"))
+        .hint("Load the file when no process writes to it, or load a copy of it.")
 }

@@ -1,0 +1,137 @@
+//! Decompresses gzip members and bzip2 streams: any number of them in a row.
+//!
+//! Zeros after the last member are padding, as in gzip(1). Other bytes there are an error. The
+//! checksum and length of each member are verified.
+
+use flate2::FlushDecompress;
+
+use super::{DecompressFault, DecompressStep, Decompressor};
+
+/// The largest window of gzip: it can decompress every file.
+const WINDOW_BITS: u8 = 15;
+
+/// A decompressor of one member, provided by a compression library.
+pub(super) trait CompressedMember: Send {
+    /// The first byte of a member.
+    const FIRST: u8;
+
+    /// Returns a decompressor that stands before the first byte of a member.
+    fn start() -> Self;
+
+    /// Decompresses some bytes. Returns whether the member has ended, or says why it is invalid.
+    fn decode(&mut self, input: &[u8], output: &mut [u8]) -> Result<bool, String>;
+
+    /// Returns how many bytes were read and how many were written.
+    fn totals(&self) -> (u64, u64);
+}
+
+impl CompressedMember for flate2::Decompress {
+    const FIRST: u8 = 0x1f;
+
+    fn start() -> Self {
+        flate2::Decompress::new_gzip(WINDOW_BITS)
+    }
+
+    fn decode(&mut self, input: &[u8], output: &mut [u8]) -> Result<bool, String> {
+        let status = self.decompress(input, output, FlushDecompress::None);
+        let status = status.map(|status| status == flate2::Status::StreamEnd);
+        status.map_err(|error| error.message().unwrap_or("it is not valid").to_owned())
+    }
+
+    fn totals(&self) -> (u64, u64) {
+        (self.total_in(), self.total_out())
+    }
+}
+
+impl CompressedMember for bzip2::Decompress {
+    const FIRST: u8 = b'B';
+
+    fn start() -> Self {
+        bzip2::Decompress::new(false)
+    }
+
+    fn decode(&mut self, input: &[u8], output: &mut [u8]) -> Result<bool, String> {
+        let status = self.decompress(input, output);
+        let status = status.map(|status| status == bzip2::Status::StreamEnd);
+        status.map_err(|error| match error {
+            bzip2::Error::Data => "a block or its checksum is not valid".to_owned(),
+            bzip2::Error::DataMagic => "a stream does not begin with BZh".to_owned(),
+            bzip2::Error::Sequence | bzip2::Error::Param => "it is not valid".to_owned(),
+        })
+    }
+
+    fn totals(&self) -> (u64, u64) {
+        (self.total_in(), self.total_out())
+    }
+}
+
+/// Decompresses a sequence of members.
+pub(super) struct MemberDecompressor<M> {
+    member: M,
+    state: MemberState,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum MemberState {
+    InsideMember,
+    BetweenMembers,
+    Padding,
+    /// An error was reported. The library must not be called again.
+    Broken,
+}
+
+impl<M: CompressedMember> MemberDecompressor<M> {
+    pub(super) fn new() -> MemberDecompressor<M> {
+        MemberDecompressor { member: M::start(), state: MemberState::InsideMember }
+    }
+
+    fn decode_member(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<DecompressStep, DecompressFault> {
+        let (read_before, written_before) = self.member.totals();
+        let decoded = self.member.decode(input, output);
+        let (read, written) = self.member.totals();
+        let (read, written) = ((read - read_before) as usize, (written - written_before) as usize);
+        match decoded {
+            Ok(true) => self.state = MemberState::BetweenMembers,
+            Ok(false) => {}
+            Err(why) => {
+                self.state = MemberState::Broken;
+                return Err(DecompressFault { offset: read, why });
+            }
+        }
+        Ok(DecompressStep { read, written })
+    }
+}
+
+impl<M: CompressedMember> Decompressor for MemberDecompressor<M> {
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<DecompressStep, DecompressFault> {
+        match (self.state, input.first()) {
+            (MemberState::InsideMember, _) => self.decode_member(input, output),
+            (MemberState::Broken, _) => {
+                Err(DecompressFault { offset: 0, why: "it is not valid".to_owned() })
+            }
+            (_, None) => Ok(DecompressStep { read: 0, written: 0 }),
+            (MemberState::BetweenMembers, Some(first)) if *first == M::FIRST => {
+                *self = MemberDecompressor::new();
+                self.decode_member(input, output)
+            }
+            _ => {
+                self.state = MemberState::Padding;
+                match input.iter().position(|&byte| byte != 0) {
+                    None => Ok(DecompressStep { read: input.len(), written: 0 }),
+                    Some(read) => Err(DecompressFault {
+                        offset: read,
+                        why: "other bytes follow the end of the data".into(),
+                    }),
+                }
+            }
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        matches!(self.state, MemberState::BetweenMembers | MemberState::Padding)
+    }
+}

@@ -1,0 +1,179 @@
+//! Decompression on a thread of its own, ahead of the reader.
+//!
+//! At most [`BLOCKS_MAX`] blocks of [`BLOCK_BYTES`] are decompressed ahead. Bytes before a fault
+//! are returned before the error. A thread that ends without a final message is an error, not the
+//! end of the data.
+
+use std::io::{BufRead, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use tokio::task::AbortHandle;
+
+use super::decompress::DecompressedReader;
+use super::{read_error, source_error};
+use crate::{Error, ErrorKind, Result};
+
+/// Large enough that passing a block to the reader costs nothing beside decompressing it.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Eight blocks bridge the pauses of a reader and take little memory.
+const BLOCKS_MAX: usize = 8;
+
+/// The reader's side of a decompression thread: decompressed blocks, in order.
+pub(super) struct DecompressionThread {
+    full_blocks: Option<Receiver<DecompressedBlock>>,
+    empty_blocks: Sender<Vec<u8>>,
+    block: Vec<u8>,
+    len: usize,
+    at: usize,
+    done: bool,
+    name: Arc<str>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    fetch_task: Option<AbortHandle>,
+}
+
+enum DecompressedBlock {
+    Data(Vec<u8>, usize),
+    End,
+    Failed(Error),
+}
+
+/// How to interrupt a thread that waits in a read of its source.
+pub(super) enum ReadInterrupt {
+    /// The source's reads return soon by themselves.
+    NotNeeded,
+    /// Aborting this task ends the source's reads.
+    AbortTask(AbortHandle),
+    /// The source's reads may block for ever. The thread is not waited for.
+    Impossible,
+}
+
+impl DecompressionThread {
+    /// Starts a thread that reads `decoded`.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(super) fn start<R: BufRead + Send + 'static>(
+        decoded: DecompressedReader<R>,
+        name: Arc<str>,
+        interrupt: ReadInterrupt,
+    ) -> Result<DecompressionThread> {
+        let (full_sender, full_blocks) = sync_channel(BLOCKS_MAX - 1);
+        let (empty_blocks, empty_receiver) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stop_thread, name_thread) = (Arc::clone(&stop), Arc::clone(&name));
+        let thread = std::thread::Builder::new()
+            .name("pgspate-decode".to_owned())
+            .spawn(move || {
+                decompress_blocks(
+                    decoded,
+                    &full_sender,
+                    &empty_receiver,
+                    &stop_thread,
+                    &name_thread,
+                )
+            })
+            .map_err(|e| {
+                Error::new(ErrorKind::Source, "could not start a thread for decompression")
+                    .because(e)
+            })?;
+        let (thread, fetch_task) = match interrupt {
+            ReadInterrupt::NotNeeded => (Some(thread), None),
+            ReadInterrupt::AbortTask(task) => (Some(thread), Some(task)),
+            ReadInterrupt::Impossible => (None, None),
+        };
+        Ok(DecompressionThread {
+            full_blocks: Some(full_blocks),
+            empty_blocks,
+            block: Vec::new(),
+            len: 0,
+            at: 0,
+            done: false,
+            name,
+            stop,
+            thread,
+            fetch_task,
+        })
+    }
+
+    /// Returns the next decompressed bytes, or none at the end. Call
+    /// [`DecompressionThread::mark_used`] afterwards.
+    pub(super) fn fill(&mut self) -> Result<&[u8]> {
+        if self.at == self.len && !self.done {
+            let used = std::mem::take(&mut self.block);
+            if used.len() == BLOCK_BYTES {
+                // If the thread has ended, the block is dropped.
+                let _ = self.empty_blocks.send(used);
+            }
+            (self.len, self.at) = (0, 0);
+            let next = self.full_blocks.as_ref().and_then(|full_blocks| full_blocks.recv().ok());
+            match next {
+                Some(DecompressedBlock::Data(block, len)) => (self.block, self.len) = (block, len),
+                Some(DecompressedBlock::End) => self.done = true,
+                Some(DecompressedBlock::Failed(error)) => return Err(error),
+                None => {
+                    let message =
+                        format!("decompression of \"{}\" stopped unexpectedly", self.name);
+                    return Err(Error::new(ErrorKind::Bug, message));
+                }
+            }
+        }
+        Ok(&self.block[self.at..self.len])
+    }
+
+    /// Marks `count` of the bytes that [`DecompressionThread::fill`] returned as used.
+    pub(super) fn mark_used(&mut self, count: usize) {
+        self.at = (self.at + count).min(self.len);
+    }
+}
+
+impl Drop for DecompressionThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.full_blocks = None;
+        if let Some(task) = &self.fetch_task {
+            task.abort();
+        }
+        if let Some(thread) = self.thread.take() {
+            // `fill` has reported a panic of the thread as an error, unless reading stopped before.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Decompresses block after block, until the end, a fault or `stop`.
+fn decompress_blocks<R: BufRead>(
+    mut decoded: DecompressedReader<R>,
+    full_blocks: &SyncSender<DecompressedBlock>,
+    empty_blocks: &Receiver<Vec<u8>>,
+    stop: &AtomicBool,
+    name: &str,
+) {
+    while !stop.load(Ordering::Relaxed) {
+        let mut block = empty_blocks.try_recv().unwrap_or_else(|_| vec![0; BLOCK_BYTES]);
+        let mut len = 0;
+        let last = loop {
+            match decoded.read(&mut block[len..]) {
+                Ok(0) => break Some(DecompressedBlock::End),
+                Ok(count) => len += count,
+                Err(error) => break Some(DecompressedBlock::Failed(read_error(error, name))),
+            }
+            if len == block.len() {
+                break None;
+            }
+        };
+        if len > 0 && full_blocks.send(DecompressedBlock::Data(block, len)).is_err() {
+            return;
+        }
+        if let Some(last) = last {
+            let _ = full_blocks.send(last);
+            return;
+        }
+    }
+    let _ =
+        full_blocks.try_send(DecompressedBlock::Failed(source_error(name, "reading was stopped")));
+}
