@@ -1,8 +1,8 @@
 #!/bin/sh
 # Prints the lines of src/pinned.txt for releases of PostgreSQL: version, platform, SHA-256.
 #
-# Maven fetches the archives from Maven Central. A platform that a release was not built for has no
-# line. Usage: pin.sh 18.6.0 17.11.0 > src/pinned.txt
+# Maven fetches the archives from Maven Central. If a release has no build for a platform, there is
+# no line. Usage: pin.sh 18.6.0 17.11.0 > src/pinned.txt
 set -eu
 platforms='darwin-amd64 darwin-arm64v8 linux-amd64 linux-arm64v8'
 folder=$(mktemp -d)

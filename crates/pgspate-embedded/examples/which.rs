@@ -1,11 +1,11 @@
-//! Prints which PostgreSQL the tests would run with: version and folder, fetched if need be.
+//! Prints version and folder of the PostgreSQL that the tests use. Fetches PostgreSQL if necessary.
 
 use std::process::ExitCode;
 
-use pgspate_embedded::{Step, testing};
+use pgspate_embedded::{ServerStep, testing};
 
 fn main() -> ExitCode {
-    match testing::installation(&|step: &Step| eprintln!("{step}")) {
+    match testing::installation(&|step: &ServerStep| eprintln!("{step}")) {
         Ok(found) => {
             println!("{} {}", found.version, found.bin_dir.display());
             ExitCode::SUCCESS

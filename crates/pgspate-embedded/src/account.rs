@@ -1,7 +1,8 @@
-//! The user that a server runs as when this process is root, and what that user can reach.
+//! The user that a server runs as if pgspate runs as root, and the paths that this user can reach.
 //!
-//! PostgreSQL refuses to run as root. Not being root, a server runs as ourselves and there is no
-//! account. Access is decided from owner, group and mode alone; ACLs are not read.
+//! PostgreSQL refuses to run as root. If pgspate does not run as root, the server runs as the same
+//! user as pgspate, and there is no account. Access is decided by owner, group and mode; ACLs are
+//! ignored.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,25 +11,26 @@ use std::path::{Path, PathBuf};
 use crate::error::{self, Result};
 use crate::sys;
 
-/// Names tried in this order. `nobody` exists nearly everywhere, `postgres` where it was installed.
+/// User names, tried in this order. `nobody` exists on nearly every machine, `postgres` where
+/// PostgreSQL was installed.
 const NAMES: [&str; 2] = ["postgres", "nobody"];
 
 /// An unprivileged user of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct ServerAccount {
     pub(crate) name: String,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-impl Account {
-    /// The user that servers run as, or `None` when that is ourselves.
-    pub(crate) fn for_server() -> Result<Option<Account>> {
+impl ServerAccount {
+    /// Returns the user that servers run as, or `None` if that is pgspate's own user.
+    pub(crate) fn for_server() -> Result<Option<ServerAccount>> {
         if sys::effective_uid() != 0 {
             return Ok(None);
         }
         let path = Path::new("/etc/passwd");
-        let passwd = fs::read_to_string(path).map_err(|e| error::file("read", path, e))?;
+        let passwd = fs::read_to_string(path).map_err(|e| error::could_not("read", path, e))?;
         match choose(&passwd) {
             Some(account) => Ok(Some(account)),
             None => Err(error::new("PostgreSQL does not run as root, and no other user was found")
@@ -36,7 +38,7 @@ impl Account {
         }
     }
 
-    /// Whether the account may look things up in (or, for a file, execute) what has these facts.
+    /// Returns whether the account may enter a folder, or execute a file, with this mode and owner.
     fn may_execute(&self, mode: u32, uid: u32, gid: u32) -> bool {
         let shift = match () {
             () if uid == self.uid => 6,
@@ -47,32 +49,34 @@ impl Account {
     }
 }
 
-fn choose(passwd: &str) -> Option<Account> {
+/// Finds the first of [`NAMES`] in `/etc/passwd`.
+fn choose(passwd: &str) -> Option<ServerAccount> {
     NAMES.iter().find_map(|name| passwd.lines().find_map(|line| parse(line, name)))
 }
 
-fn parse(line: &str, wanted: &str) -> Option<Account> {
+/// Parses a line of `/etc/passwd`, if the line is that of the user `wanted`.
+fn parse(line: &str, wanted: &str) -> Option<ServerAccount> {
     let mut fields = line.split(':');
     let name = fields.next().filter(|name| *name == wanted)?;
     let uid = fields.nth(1)?.parse().ok().filter(|uid| *uid != 0)?;
     let gid = fields.next()?.parse().ok()?;
-    Some(Account { name: name.to_string(), uid, gid })
+    Some(ServerAccount { name: name.to_string(), uid, gid })
 }
 
-/// The first part of `path` that keeps `account` out: a folder it may not pass, or, where the
-/// path is a file, one it may not execute. Parts that do not exist yet keep nobody out.
-pub(crate) fn blocked_at(path: &Path, account: &Account) -> Option<PathBuf> {
+/// Returns the first part of `path` that `account` cannot use: a folder that it may not enter, or a
+/// file that it may not execute. Parts that do not exist yet are ignored.
+pub(crate) fn blocked_at(path: &Path, account: &ServerAccount) -> Option<PathBuf> {
     let existing = path.ancestors().find_map(|part| part.canonicalize().ok())?;
     let mut parts: Vec<_> = existing.ancestors().collect();
     parts.reverse();
     let blocked = |part: &&&Path| match fs::metadata(part) {
-        Ok(facts) => !account.may_execute(facts.mode(), facts.uid(), facts.gid()),
+        Ok(metadata) => !account.may_execute(metadata.mode(), metadata.uid(), metadata.gid()),
         Err(_) => true,
     };
     parts.iter().find(blocked).map(|part| part.to_path_buf())
 }
 
-/// A user as errors name it: by name, where it has one, and by id.
+/// Describes a user for error messages: by name, if it has one, and by id.
 pub(crate) fn describe_uid(uid: u32) -> String {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     match name_of(&passwd, uid) {
@@ -81,6 +85,7 @@ pub(crate) fn describe_uid(uid: u32) -> String {
     }
 }
 
+/// Returns the name of a user in `/etc/passwd`.
 fn name_of(passwd: &str, uid: u32) -> Option<&str> {
     let mut lines = passwd.lines().map(|line| line.split(':'));
     lines.find_map(|mut fields| {
@@ -98,32 +103,32 @@ mod tests {
         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
         postgresql:x:9:9::/:/bin/sh\n";
 
-    fn account(uid: u32, gid: u32) -> Account {
-        Account { name: "x".into(), uid, gid }
+    fn account(uid: u32, gid: u32) -> ServerAccount {
+        ServerAccount { name: "x".into(), uid, gid }
     }
 
     #[test]
     fn postgres_comes_before_nobody() {
         assert_eq!(choose(PASSWD).unwrap().name, "nobody");
         let both = format!("{PASSWD}postgres:x:101:104::/var/lib/postgresql:/bin/bash\n");
-        let expected = Account { name: "postgres".into(), uid: 101, gid: 104 };
+        let expected = ServerAccount { name: "postgres".into(), uid: 101, gid: 104 };
         assert_eq!(choose(&both), Some(expected));
     }
 
     #[test]
-    fn users_are_named_where_they_have_a_name() {
+    fn name_of_finds_the_name_of_a_uid() {
         assert_eq!(name_of(PASSWD, 65_534), Some("nobody"));
         assert_eq!(name_of(PASSWD, 7), None);
         assert_eq!(name_of("nobody\n:\nx:x\n", 7), None);
     }
 
     #[test]
-    fn broken_entries_and_uid_zero_are_no_account() {
+    fn broken_entries_and_uid_zero_are_skipped() {
         assert_eq!(choose("postgres:x:0:0::/:/bin/sh\nnobody:x:abc:1::/:\nnobody\n\n"), None);
     }
 
     #[test]
-    fn owner_bits_decide_for_the_owner_even_when_others_may() {
+    fn owner_bits_decide_for_the_owner_even_if_others_have_access() {
         assert!(!account(7, 7).may_execute(0o077, 7, 7));
         assert!(!account(7, 7).may_execute(0o707, 8, 7));
         assert!(account(7, 7).may_execute(0o001, 8, 8));
@@ -131,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_closed_folder_is_named_and_missing_parts_are_open() {
+    fn blocked_at_returns_the_first_closed_folder_and_ignores_absent_parts() {
         let temp = tempfile::tempdir().unwrap();
         let closed = temp.path().canonicalize().unwrap().join("closed");
         fs::create_dir_all(closed.join("inner")).unwrap();

@@ -1,8 +1,8 @@
-//! Copying the data folder of a stopped server.
+//! Copies the data folder of a stopped server.
 //!
-//! The copy is a server of its own: nothing in it leads back to the original. It keeps modes and
-//! owners, and leaves out what describes a running server. A copy that fails is removed. The
-//! original may belong to another user, who can change it meanwhile: it is read by descriptors.
+//! The copy is independent: no link in it leads to the original. Modes and owners are kept. Files
+//! that describe a running server are left out. An incomplete copy is removed. Another user may own
+//! the original and may change it during the copy, so it is read through file descriptors.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
@@ -11,136 +11,144 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, mkdirat, openat, statat};
 
-use crate::account::{Account, describe_uid};
+use crate::account::{ServerAccount, describe_uid};
 use crate::error::{self, Result};
-use crate::folder::Folder;
+use crate::folder::OpenFolder;
 use crate::pidfile::PidFile;
 use crate::{folder, sys};
 
-/// Files that describe a running server, and mean nothing beside a copy.
+/// Files that describe a running server, and that are not copied.
 const LEFT_OUT: [&str; 2] = ["postmaster.pid", "postmaster.opts"];
 
-/// Copies the data folder of a stopped (or crashed) server to `to`, which must not exist or be
-/// empty. Where the file system can, files share their blocks until one of them is changed.
-/// Returns the number of files copied.
+/// Copies the data folder of a stopped or crashed server to `to`, which must be absent or empty. If
+/// the file system supports it, the files share their blocks until one of them changes. Returns the
+/// number of copied files.
 ///
 /// # Errors
-/// `from` is no data folder, its server runs, it has tablespaces outside of it, it has links to
-/// another user's files, or a file cannot be read or written.
+/// When `from` is no data folder, its server runs, it has tablespaces, it has links to another
+/// user's files, or a file cannot be read or written.
 pub fn clone_data_folder(from: &Path, to: &Path) -> Result<u64> {
     clone_for(from, to, None)
 }
 
-/// As [`clone_data_folder`], but the copy belongs to `account`, if there is one.
-pub(crate) fn clone_for(from: &Path, to: &Path, account: Option<&Account>) -> Result<u64> {
+/// Copies like [`clone_data_folder`], but `account` owns the copy, if there is one.
+pub(crate) fn clone_for(from: &Path, to: &Path, account: Option<&ServerAccount>) -> Result<u64> {
     if !from.join("PG_VERSION").is_file() {
         let message = format!("\"{}\" is not a PostgreSQL data folder", from.display());
         return Err(error::new(message));
     }
     if PidFile::of_running(from).is_some() {
         let message = format!("could not copy \"{}\": its server is running", from.display());
-        return Err(error::new(message).hint("Stop the server first."));
+        return Err(error::new(message).hint("Stop the server, then copy its data folder."));
     }
     if fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(error::new(format!("\"{}\" is not empty", to.display())));
     }
-    let copied = Folder::open(from).and_then(|source| {
-        let owner = source.facts()?.uid();
-        Copy { owner, account }.top(&source, to)
+    let copied = OpenFolder::open(from).and_then(|source| {
+        let owner = source.metadata()?.uid();
+        FolderCopy { owner, account }.copy_data_folder(&source, to)
     });
     if copied.is_err() {
-        // The first error tells more than one about what is left over.
+        // The error of the copy is reported; an error of the removal is ignored.
         let _ = folder::remove_tree(to);
     }
     copied
 }
 
-/// A copy under way. A folder of the copy is ours until all is in it, and then given away, so that
-/// nobody can put links where we write.
-struct Copy<'a> {
-    /// The owner of what is copied: links to what belongs to another are not followed.
+/// A copy in progress. pgspate's user owns each folder of the copy until the folder is complete.
+/// Then the owner changes. So no other user can put links where pgspate writes.
+struct FolderCopy<'a> {
+    /// The owner of the original. Links to files of other users are not followed.
     owner: u32,
-    account: Option<&'a Account>,
+    account: Option<&'a ServerAccount>,
 }
 
-impl Copy<'_> {
-    fn top(&self, from: &Folder, to: &Path) -> Result<u64> {
+impl FolderCopy<'_> {
+    fn copy_data_folder(&self, from: &OpenFolder, to: &Path) -> Result<u64> {
         let to = folder::make_own(to, None)?;
-        self.tree(from, &to, true)
+        self.copy_tree(from, &to, true)
     }
 
-    /// Copies all that is in a folder and returns the number of files.
-    fn tree(&self, from: &Folder, to: &Folder, is_top: bool) -> Result<u64> {
-        let failed = |e| error::file("read", &from.path, io::Error::from(e));
+    /// Copies the content of a folder. Returns the number of files.
+    fn copy_tree(&self, from: &OpenFolder, to: &OpenFolder, is_top: bool) -> Result<u64> {
+        let failed = |e| error::could_not("read", &from.path, io::Error::from(e));
         let mut files = 0;
         for entry in Dir::read_from(&from.file).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_string_lossy();
             let is_left_out = is_top && LEFT_OUT.contains(&&*name);
             if !is_left_out && name != "." && name != ".." {
-                files += self.entry(from, to, &name)?;
+                files += self.copy_entry(from, to, &name)?;
             }
         }
-        self.keep(&to.file, &from.facts()?)
-            .map_err(|e| error::file("change the owner of", &to.path, e))?;
+        self.keep_mode_and_owner(&to.file, &from.metadata()?)
+            .map_err(|e| error::could_not("change the owner of", &to.path, e))?;
         Ok(files)
     }
 
-    fn entry(&self, from: &Folder, to: &Folder, name: &str) -> Result<u64> {
+    /// Copies a file, or a folder with its content. Returns the number of files.
+    fn copy_entry(&self, from: &OpenFolder, to: &OpenFolder, name: &str) -> Result<u64> {
         let path = from.path.join(name);
-        let failed = |e| error::file("read", &path, io::Error::from(e));
-        let facts = statat(&from.file, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-        let kind = FileType::from_raw_mode(facts.st_mode);
-        // What a link leads to would be shared by both servers. The log (`pg_wal`) may be on
-        // another disk and is copied into the folder; a tablespace cannot be.
+        let failed = |e| error::could_not("read", &path, io::Error::from(e));
+        let status = statat(&from.file, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        let kind = FileType::from_raw_mode(status.st_mode);
+        // A copied link would make both servers use the same files. The WAL (`pg_wal`) may be on
+        // another disk; it is copied into the data folder. A tablespace cannot be copied.
         if kind == FileType::Symlink && from.path.ends_with("pg_tblspc") {
             let message = format!("could not copy \"{}\": it is a tablespace", path.display());
-            return Err(error::new(message)
-                .hint("Only data folders without tablespaces outside of them can be copied."));
+            return Err(
+                error::new(message).hint("Only data folders without tablespaces can be copied.")
+            );
         }
         let follow = match kind {
             FileType::Symlink => OFlags::empty(),
             FileType::Directory | FileType::RegularFile => OFlags::NOFOLLOW,
-            // A socket of a server that crashed.
+            // Other kinds of files, for example the socket of a crashed server, are not copied.
             _ => return Ok(0),
         };
         let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | follow;
         let file = File::from(openat(&from.file, name, how, Mode::empty()).map_err(failed)?);
-        let facts = file.metadata().map_err(|e| error::file("read", &path, e))?;
-        if kind == FileType::Symlink && facts.uid() != self.owner {
-            let (shown, owner) = (path.display(), describe_uid(facts.uid()));
-            let message = format!("could not copy \"{shown}\": it leads to what is of {owner}");
-            return Err(
-                error::new(message).hint("Replace the link by what it leads to, and try again.")
-            );
+        let metadata = file.metadata().map_err(|e| error::could_not("read", &path, e))?;
+        if kind == FileType::Symlink && metadata.uid() != self.owner {
+            let (shown, owner) = (path.display(), describe_uid(metadata.uid()));
+            let message = format!("could not copy \"{shown}\": it is a link to a file of {owner}");
+            return Err(error::new(message)
+                .hint("Replace the link by a copy of the file or folder, and try again."));
         }
-        if !facts.is_dir() {
-            return self.file(file, &facts, to, name);
+        if !metadata.is_dir() {
+            return self.copy_file(file, &metadata, to, name);
         }
         let into = to.path.join(name);
-        mkdirat(&to.file, name, Mode::RWXU).map_err(|e| error::file("create", &into, e.into()))?;
-        self.tree(&Folder { file, path }, &Folder::open(&into)?, false)
+        mkdirat(&to.file, name, Mode::RWXU)
+            .map_err(|e| error::could_not("create", &into, e.into()))?;
+        self.copy_tree(&OpenFolder { file, path }, &OpenFolder::open(&into)?, false)
     }
 
-    fn file(&self, mut from: File, facts: &Metadata, to: &Folder, name: &str) -> Result<u64> {
+    fn copy_file(
+        &self,
+        mut from: File,
+        metadata: &Metadata,
+        to: &OpenFolder,
+        name: &str,
+    ) -> Result<u64> {
         let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mut copy = || -> io::Result<()> {
             let fd = openat(&to.file, name, how | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
             let mut file = File::from(fd);
             io::copy(&mut from, &mut file)?;
-            self.keep(&file, facts)
+            self.keep_mode_and_owner(&file, metadata)
         };
-        copy().map_err(|e| error::file("write", &to.path.join(name), e))?;
+        copy().map_err(|e| error::could_not("write", &to.path.join(name), e))?;
         Ok(1)
     }
 
-    /// Gives a copy the mode of its original, and its owner. Only root can give files away; for
-    /// anybody else the copy is already his own.
-    fn keep(&self, file: &File, facts: &Metadata) -> io::Result<()> {
-        file.set_permissions(Permissions::from_mode(facts.mode() & 0o777))?;
+    /// Sets mode and owner of a copy as in the original, or `account` as owner. Only root can
+    /// change owners; for other users the copy already has the right owner.
+    fn keep_mode_and_owner(&self, file: &File, metadata: &Metadata) -> io::Result<()> {
+        file.set_permissions(Permissions::from_mode(metadata.mode() & 0o777))?;
         match self.account {
-            Some(account) => folder::give(file, Some(account)),
-            None if sys::effective_uid() == 0 => fchown(file, Some(facts.uid()), Some(facts.gid())),
+            Some(account) => folder::change_owner(file, Some(account)),
+            None if sys::effective_uid() == 0 => fchown(file, Some(metadata.uid()), Some(metadata.gid())),
             None => Ok(()),
         }
     }
@@ -165,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn content_modes_and_links_to_the_log_are_copied() {
+    fn content_modes_and_a_linked_pg_wal_are_copied() {
         let temp = data_folder();
         let (from, to) = (temp.path().join("from"), temp.path().join("to"));
         fs::create_dir(temp.path().join("log")).unwrap();
@@ -180,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn tablespaces_are_refused_and_nothing_is_left() {
+    fn tablespaces_are_rejected_and_the_copy_is_removed() {
         let temp = data_folder();
         let (from, to) = (temp.path().join("from"), temp.path().join("to"));
         symlink(temp.path(), from.join("pg_tblspc/16384")).unwrap();
@@ -190,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn links_to_what_others_own_are_refused() {
+    fn links_to_files_of_other_users_are_rejected() {
         let temp = data_folder();
         let (from, to) = (temp.path().join("from"), temp.path().join("to"));
         symlink("/etc/passwd", from.join("base/1/113")).unwrap();
         if sys::effective_uid() == 0 {
-            // As if the data were the server's; by root's own links root may do as it likes.
+            // Another user owns the data, because root's own links may lead anywhere.
             for path in ["", "base", "base/1", "base/1/112", "PG_VERSION"] {
                 std::os::unix::fs::chown(from.join(path), Some(4242), Some(4242)).unwrap();
             }
@@ -203,14 +211,14 @@ mod tests {
         let error = clone_data_folder(&from, &to).unwrap_err();
         let said = error.to_string();
         assert!(
-            said.contains("113") && said.contains("leads to what is of user \"root\""),
+            said.contains("113") && said.contains("it is a link to a file of user \"root\""),
             "{said}"
         );
         assert!(!to.exists());
     }
 
     #[test]
-    fn other_folders_and_full_targets_are_refused_untouched() {
+    fn a_target_with_files_and_a_source_without_data_are_rejected() {
         let temp = data_folder();
         let (from, to) = (temp.path().join("from"), temp.path().join("to"));
         fs::create_dir(&to).unwrap();

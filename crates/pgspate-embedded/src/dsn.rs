@@ -1,14 +1,15 @@
-//! Connection strings: written for our own servers, pointed at another database for others'.
+//! Connection strings: builds them for embedded servers, and replaces the database in any of them.
 //!
-//! Values are quoted as conninfo demands, so a folder with spaces or quotes in its name is safe.
+//! Values are quoted as conninfo strings require, so folder names may contain spaces and quotes.
 
 use std::path::Path;
 
-/// Host, port and database may be any. The password is letters and digits, which need no escapes.
+/// The start of the line in a password file: any host, port and database, and the user `postgres`.
+/// The password follows; it has only letters and digits, which need no escapes.
 const PASSFILE_START: &str = "*:*:*:postgres:";
 
-/// A `key=value` string for a server's Unix socket or, without one, for its port on loopback.
-/// It says neither the password nor where it is: add [`with_password`] or [`with_passfile`].
+/// Returns a `key=value` string for a server's Unix socket or, without one, for its port on
+/// 127.0.0.1. The string has no password: add it with [`with_password`] or [`with_passfile`].
 pub(crate) fn for_server(socket_folder: Option<&Path>, port: u16, database: &str) -> String {
     let host = socket_folder.map_or("127.0.0.1".into(), |folder| folder.to_string_lossy());
     format!("host={} port={port} user=postgres dbname={}", quote(&host), quote(database))
@@ -19,36 +20,36 @@ pub(crate) fn with_password(dsn: &str, password: &str) -> String {
     format!("{dsn} password={}", quote(password))
 }
 
-/// Adds the path of the password file, which psql and everything else with libpq reads.
+/// Adds the path of the password file. psql and all other clients with libpq read the file.
 pub(crate) fn with_passfile(dsn: &str, path: &Path) -> String {
     format!("{dsn} passfile={}", quote(&path.to_string_lossy()))
 }
 
-/// The line of a password file for a password of `postgres`, at any address.
+/// Returns the line of a password file for the user `postgres`.
 pub(crate) fn passfile_line(password: &str) -> String {
     format!("{PASSFILE_START}{password}\n")
 }
 
-/// The password in a password file; as earlier versions wrote it, the file is the password.
+/// Returns the password in a password file. Earlier versions of pgspate wrote only the password.
 pub(crate) fn password_in(passfile: &str) -> &str {
     passfile.strip_prefix(PASSFILE_START).unwrap_or(passfile).trim()
 }
 
-/// Whether a password file is one that libpq can read.
+/// Returns whether libpq can read a password file.
 pub(crate) fn is_passfile(text: &str) -> bool {
     text.starts_with(PASSFILE_START)
 }
 
-/// A URL for a server's TCP port on loopback.
+/// Returns a URL for a server's TCP port on 127.0.0.1.
 pub(crate) fn for_tcp(port: u16, password: &str, database: &str) -> String {
     let (password, database) = (percent(password), percent(database));
     format!("postgresql://postgres:{password}@127.0.0.1:{port}/{database}")
 }
 
-/// The same server as `dsn` names (a URL or `key=value`), but another database of it.
+/// Returns `dsn` (a URL or `key=value`) with another database of the same server.
 pub(crate) fn with_database(dsn: &str, database: &str) -> String {
     let Some((scheme, rest)) = dsn.split_once("://") else {
-        // Of a keyword given twice, the last counts.
+        // If a keyword occurs twice, the last one counts.
         return format!("{} dbname={}", dsn.trim_end(), quote(database));
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -59,7 +60,7 @@ pub(crate) fn with_database(dsn: &str, database: &str) -> String {
     format!("{scheme}://{authority}/{}{query}", percent(database))
 }
 
-/// A conninfo value, quoted where it must be.
+/// Returns a conninfo value, quoted if necessary.
 fn quote(value: &str) -> String {
     let plain = |c: char| !c.is_whitespace() && c != '\'' && c != '\\';
     if !value.is_empty() && value.chars().all(plain) {
@@ -68,7 +69,7 @@ fn quote(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-/// Percent-encodes all but the characters that mean themselves anywhere in a URL.
+/// Percent-encodes all characters that could have a meaning in a URL.
 fn percent(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {
@@ -89,7 +90,7 @@ mod tests {
     use tokio_postgres::config::Host;
 
     #[test]
-    fn socket_strings_survive_odd_folder_names() {
+    fn socket_folders_may_contain_spaces_and_quotes() {
         let folder = Path::new("/tmp/it's a \\ folder");
         let config: Config = for_server(Some(folder), 6543, "my db").parse().unwrap();
         assert_eq!(config.get_hosts(), [Host::Unix(folder.to_path_buf())]);
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_database_is_replaced_and_the_rest_stays() {
+    fn with_database_replaces_only_the_database() {
         let cases = [
             "host=h port=5 user=u dbname=old sslmode=disable",
             "host=h port=5 user=u sslmode=disable ",
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_password_files_are_read() {
+    fn password_files_of_this_and_earlier_versions_are_read() {
         assert_eq!(password_in(&passfile_line("a1")), "a1");
         assert_eq!(password_in("a1"), "a1");
         assert!(is_passfile(&passfile_line("a1")) && !is_passfile("a1"));
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_urls_carry_any_password() {
+    fn tcp_urls_may_contain_any_password() {
         let config: Config = for_tcp(5432, "p@ss/w:rd?", "postgres").parse().unwrap();
         assert_eq!(config.get_password(), Some("p@ss/w:rd?".as_bytes()));
         assert_eq!(config.get_ports(), [5432]);

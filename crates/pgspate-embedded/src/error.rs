@@ -1,15 +1,15 @@
-//! This crate's errors: each says that there is no server to connect to.
+//! Constructors for this crate's errors. All are of [`pgspate_base::ErrorKind::Connect`].
 
 use std::path::Path;
 
 pub use pgspate_base::{Error, Result};
 
-/// An error with a message worded as PostgreSQL words its own.
+/// Returns an error with this message.
 pub(crate) fn new(message: impl Into<String>) -> Error {
-    Error::new(pgspate_base::Kind::Connect, message)
+    Error::new(pgspate_base::ErrorKind::Connect, message)
 }
 
-/// An error of the file system: "could not `verb` "path"", and why.
-pub(crate) fn file(verb: &str, path: &Path, cause: std::io::Error) -> Error {
+/// Returns an error of the file system: could not `verb` "path", with the cause.
+pub(crate) fn could_not(verb: &str, path: &Path, cause: std::io::Error) -> Error {
     new(format!("could not {verb} \"{}\"", path.display())).because(cause)
 }

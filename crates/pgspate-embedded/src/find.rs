@@ -1,54 +1,62 @@
-//! Finding PostgreSQL's server programs on this machine, or fetching them.
+//! Finds PostgreSQL's server programs on this machine, or fetches them.
 //!
-//! Looked at in this order: the folder in `PGSPATE_PG_BIN`, what `pg_config` names, `PATH`, the
-//! folders of the usual packages (newest version first), what was fetched earlier, and last the
-//! network. `PGSPATE_PG_VERSION` (a major version) rules out everything else. An installation
-//! counts when it has all three programs, is new enough, and the server's user may execute it.
+//! The places are tried in this order:
+//! 1. the folder in `PGSPATE_PG_BIN`,
+//! 2. the folder that `pg_config` names,
+//! 3. the folders of `PATH`,
+//! 4. the folders of the usual packages, newest version first,
+//! 5. earlier fetched releases,
+//! 6. the network.
+//!
+//! With `PGSPATE_PG_VERSION`, only that major version is accepted. An
+//! installation must have all three programs, be new enough, and be executable for the server's
+//! user.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::account::{Account, blocked_at};
+use crate::account::{ServerAccount, blocked_at};
 use crate::error::{self, Error, Result};
 use crate::fetch;
-use crate::home::Home;
+use crate::home::EmbeddedHome;
 use crate::progress::Progress;
 
-/// The oldest major version that pgspate works with.
+/// The oldest major version that pgspate supports.
 pub const MAJOR_MIN: u32 = 13;
-/// The major version that is fetched when nothing was found and none was asked for.
+/// The major version that is fetched if none is installed and none is requested.
 pub const MAJOR_FETCHED: u32 = 18;
 
-/// The programs that make a server.
+/// The programs that a server needs.
 const PROGRAMS: [&str; 3] = ["initdb", "postgres", "pg_ctl"];
 
-/// Where packages put their programs; `*` stands for any name.
+/// Where packages install their programs: a parent folder with one folder per version, and the name
+/// of the programs' folder within the version's folder.
 const USUAL_FOLDERS: [(&str, &str); 6] = [
     ("/usr/lib/postgresql", "bin"),
     ("/usr", "bin"),
     ("/opt/homebrew/opt", "bin"),
     ("/usr/local/opt", "bin"),
-    ("/Applications/Postgres.app/Contents/Versions", "bin"),
+    ("/Applications/Postgres.app/ContentDigests/Versions", "bin"),
     ("/opt", "bin"),
 ];
 
-/// The server programs of one PostgreSQL.
+/// The server programs of one PostgreSQL installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installation {
-    /// The folder that holds `initdb`, `postgres` and `pg_ctl`.
+    /// The folder with `initdb`, `postgres` and `pg_ctl`.
     pub bin_dir: PathBuf,
-    /// The full version as `postgres --version` gives it, for example `15.14` or `19devel`.
+    /// The full version as `postgres --version` prints it, for example `15.14` or `19devel`.
     pub version: String,
-    /// The major version, which names data folders.
+    /// The major version. The names of data folders end with it.
     pub major: u32,
 }
 
 impl Installation {
-    /// The installation in a folder.
+    /// Returns the installation in a folder.
     ///
     /// # Errors
-    /// A program is missing or does not run, or the version is older than [`MAJOR_MIN`].
+    /// When a program is missing or does not run, or the version is older than [`MAJOR_MIN`].
     pub fn at(bin_dir: &Path) -> Result<Installation> {
         let folder = bin_dir.display();
         let missing = PROGRAMS.iter().find(|program| !bin_dir.join(program).is_file());
@@ -59,81 +67,83 @@ impl Installation {
             .arg("--version")
             .current_dir("/")
             .output()
-            .map_err(|e| error::file("run", &bin_dir.join("postgres"), e))?;
+            .map_err(|e| error::could_not("run", &bin_dir.join("postgres"), e))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let Some((version, major)) = parse_version(&text) else {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = if text.trim().is_empty() { said.trim() } else { text.trim() };
-            return Err(error::new(format!("\"{folder}/postgres\" did not tell its version"))
-                .because(error::new(said)));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let printed = if text.trim().is_empty() { stderr.trim() } else { text.trim() };
+            let message = format!("could not read the version of \"{folder}/postgres\"");
+            return Err(error::new(message).because(error::new(printed)));
         };
         if major < MAJOR_MIN {
             let message = format!("PostgreSQL {version} in \"{folder}\" is too old");
             return Err(error::new(message)
-                .hint(format!("pgspate works with PostgreSQL {MAJOR_MIN} and newer.")));
+                .hint(format!("pgspate supports PostgreSQL {MAJOR_MIN} and newer.")));
         }
         Ok(Installation { bin_dir: bin_dir.to_path_buf(), version, major })
     }
 
-    /// The path of one of its programs.
+    /// Returns the path of a program.
     pub fn program(&self, name: &str) -> PathBuf {
         self.bin_dir.join(name)
     }
 
-    /// Refuses an installation that the server's user may not execute.
-    pub(crate) fn require_open(&self, account: Option<&Account>) -> Result<()> {
+    /// Checks that the server's user may execute the installation.
+    pub(crate) fn require_executable(&self, account: Option<&ServerAccount>) -> Result<()> {
         let Some(account) = account else { return Ok(()) };
         let Some(part) = blocked_at(&self.program("postgres"), account) else { return Ok(()) };
         let (name, part) = (&account.name, part.display());
-        let message = format!("user \"{name}\" may not execute PostgreSQL: \"{part}\" is closed");
+        let message = format!(
+            "user \"{name}\" cannot execute PostgreSQL: \"{part}\" is closed to other users"
+        );
         Err(error::new(message).hint(format!(
             "PostgreSQL does not run as root, so the server runs as \"{name}\". Open \"{part}\" \
-             to other users, or set PGSPATE_PG_BIN to another installation."
+             to other users, or set PGSPATE_PG_BIN to the program folder of another installation."
         )))
     }
 }
 
-/// Finds an installation, or fetches one. Honours `PGSPATE_PG_BIN` and `PGSPATE_PG_VERSION`.
+/// Finds an installation, or fetches one. Uses `PGSPATE_PG_BIN` and `PGSPATE_PG_VERSION`.
 ///
 /// # Errors
-/// `PGSPATE_PG_BIN` or `PGSPATE_PG_VERSION` makes no sense, or nothing was found and fetching
-/// did not work.
+/// When `PGSPATE_PG_BIN` or `PGSPATE_PG_VERSION` is invalid, or no installation was found and none
+/// could be fetched.
 pub fn locate(progress: &Progress<'_>) -> Result<Installation> {
     locate_major(wanted_major("PGSPATE_PG_VERSION")?, progress)
 }
 
-/// As [`locate`], but of the major version given, whatever `PGSPATE_PG_VERSION` says.
+/// Finds like [`locate`], but this major version. Ignores `PGSPATE_PG_VERSION`.
 ///
 /// # Errors
-/// As [`locate`].
+/// The same as for [`locate`].
 pub fn locate_major(major: Option<u32>, progress: &Progress<'_>) -> Result<Installation> {
-    let account = Account::for_server()?;
+    let account = ServerAccount::for_server()?;
     let account = account.as_ref();
-    // Where there is a PostgreSQL on the machine, nothing depends on a folder of our own.
-    let home = Home::from_environment();
+    // An error is kept for later: an installed PostgreSQL can be used without pgspate's folder.
+    let home = EmbeddedHome::from_environment();
     let fits = |found: &Installation| major.is_none_or(|major| major == found.major);
     if let Some(folder) = env::var_os("PGSPATE_PG_BIN").filter(|folder| !folder.is_empty()) {
         let cannot = |e: Error| error::new("could not use the folder in PGSPATE_PG_BIN").because(e);
         let found = Installation::at(Path::new(&folder)).map_err(cannot)?;
         if fits(&found) {
-            found.require_open(account).map_err(cannot)?;
+            found.require_executable(account).map_err(cannot)?;
             return Ok(found);
         }
     }
-    // What lies in a folder of another user's is not run.
-    let fetched = |home: &Home| fetch::fetched_folders(&home.root);
+    // Programs in a folder that another user could have changed are not run.
+    let fetched = |home: &EmbeddedHome| fetch::fetched_folders(&home.root);
     let local = from_pg_config().into_iter().chain(from_path()).chain(from_packages());
     let found = local
         .chain(home.iter().filter(|home| home.require_own().is_ok()).flat_map(fetched))
         .filter_map(|folder| Installation::at(&folder).ok())
-        .find(|found| fits(found) && found.require_open(account).is_ok());
+        .find(|found| fits(found) && found.require_executable(account).is_ok());
     match found {
         Some(found) => Ok(found),
         None => fetch::fetch_into(&home?, major.unwrap_or(MAJOR_FETCHED), progress),
     }
 }
 
-/// The major version in an environment variable, if it is set.
+/// Returns the major version in an environment variable, if the variable is set.
 pub(crate) fn wanted_major(variable: &str) -> Result<Option<u32>> {
     let Ok(text) = env::var(variable) else { return Ok(None) };
     parse_wanted(variable, text.trim())
@@ -146,12 +156,13 @@ fn parse_wanted(variable: &str, text: &str) -> Result<Option<u32>> {
     match text.parse::<u32>() {
         Ok(major) if (MAJOR_MIN..1000).contains(&major) => Ok(Some(major)),
         _ => Err(error::new(format!("invalid value for {variable}: \"{text}\"")).hint(format!(
-            "Give a major version of {MAJOR_MIN} or more, for example {MAJOR_FETCHED}."
+            "Set {variable} to a major version from {MAJOR_MIN} on, for example {MAJOR_FETCHED}."
         ))),
     }
 }
 
-/// Version and major from `postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)`.
+/// Parses the output of `postgres --version`, for example `postgres (PostgreSQL) 15.14 (Debian
+/// 15.14-0+deb12u1)`. Returns the full version and the major version.
 fn parse_version(text: &str) -> Option<(String, u32)> {
     let (_, rest) = text.split_once("(PostgreSQL)")?;
     let version = rest.split_whitespace().next()?;
@@ -159,14 +170,15 @@ fn parse_version(text: &str) -> Option<(String, u32)> {
     Some((version.to_string(), version[..digits].parse().ok()?))
 }
 
+/// Returns the folder that `pg_config` names.
 fn from_pg_config() -> Option<PathBuf> {
     let output = Command::new("pg_config").arg("--bindir").output().ok()?;
     let folder = String::from_utf8(output.stdout).ok()?;
     Some(folder.trim()).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Folders that `PATH` leads to. A link there points at the real folder, which alone also holds
-/// what the programs look for beside themselves.
+/// Returns the folders of `PATH` with a program `postgres`. Links are resolved: the programs look
+/// for other files beside the real file.
 fn from_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let real = |folder: PathBuf| folder.join("postgres").canonicalize().ok();
@@ -174,6 +186,7 @@ fn from_path() -> Vec<PathBuf> {
     folders.filter_map(|program| Some(program.parent()?.to_path_buf())).collect()
 }
 
+/// Returns the program folders of installed packages, the newest version first.
 fn from_packages() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for (parent, inner) in USUAL_FOLDERS {
@@ -181,14 +194,14 @@ fn from_packages() -> Vec<PathBuf> {
         for entry in entries {
             let name = entry.file_name().to_string_lossy().into_owned();
             // `/usr/lib/postgresql/15`, `/usr/pgsql-15`, `postgresql@15`; never `/usr/local`.
-            let named = name.starts_with("pgsql") || name.starts_with("postgresql");
-            if named || name.starts_with(|c: char| c.is_ascii_digit()) {
+            let is_postgresql = name.starts_with("pgsql") || name.starts_with("postgresql");
+            if is_postgresql || name.starts_with(|c: char| c.is_ascii_digit()) {
                 let number: String = name.chars().filter(char::is_ascii_digit).collect();
                 found.push((number.parse().unwrap_or(0u64), entry.path().join(inner)));
             }
         }
     }
-    // Stable, so that folders listed first win among equals.
+    // A stable sort: among equal versions, the order of USUAL_FOLDERS stays.
     found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
     found.into_iter().map(|(_, folder)| folder).collect()
 }
@@ -215,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_supported_major_version_can_be_wished_for() {
+    fn only_a_supported_major_version_can_be_requested() {
         assert_eq!(parse_wanted("V", "18").unwrap(), Some(18));
         assert_eq!(parse_wanted("V", "").unwrap(), None);
         for text in ["12", "18.1", "latest", "-18", "99999"] {
@@ -226,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_programs_is_refused_by_name() {
+    fn the_error_for_a_folder_names_the_missing_program() {
         let temp = tempfile::tempdir().unwrap();
         let error = Installation::at(temp.path()).unwrap_err();
         assert!(error.to_string().starts_with("there is no program \"initdb\" in"));

@@ -1,9 +1,9 @@
-//! Files and folders with the owner and mode that PostgreSQL insists on.
+//! Files and folders with the owner and mode that PostgreSQL requires.
 //!
-//! Under root, the data folder and the run folder belong to the server's user, who can put
-//! symbolic links there at any moment. So what is done in them is done by file descriptor: a folder
-//! is opened once and checked, and a file in it is opened without following a link, checked and
-//! changed through its descriptor. No path below such a folder is resolved a second time.
+//! If pgspate runs as root, the server's user owns the data folder and the run folder. That user
+//! could put a symbolic link there at any time. So all work in these folders uses file descriptors.
+//! A folder is opened once and checked. A file in it is opened without following a link, then
+//! checked and changed through its descriptor. No path below such a folder is resolved twice.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -13,64 +13,65 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
-use crate::account::{Account, describe_uid};
+use crate::account::{ServerAccount, describe_uid};
 use crate::error::{self, Error, Result};
 use crate::sys;
 
-/// Longest socket folder: the address holds 108 bytes on Linux and 104 elsewhere, and the
-/// server appends `/.s.PGSQL.65535` and a final zero.
+/// The longest path of a socket folder. A socket's address has 108 bytes on Linux and 104
+/// elsewhere; the server appends `/.s.PGSQL.65535` and a zero byte.
 pub(crate) const SOCKET_FOLDER_BYTES_MAX: usize = 104 - "/.s.PGSQL.65535".len() - 1;
 
-/// Log lines quoted in an error.
+/// The most lines of a log that an error quotes.
 const LOG_LINES_QUOTED: usize = 12;
-/// The end of a log that is searched for them.
+/// How many bytes at the end of a log are read to find these lines.
 const LOG_BYTES_QUOTED: u64 = 16 << 10;
-/// The longest file that is read whole: `pg_hba.conf`; all others are far shorter.
+/// The longest file that is read as a whole. `pg_hba.conf` may be long; all other files are short.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A folder that is open, so that its name can no longer lead elsewhere.
+/// An open folder. A change of its path no longer affects it.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct OpenFolder {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
 }
 
-impl Folder {
-    /// Opens a folder. A symbolic link is followed only if it is our own.
-    pub(crate) fn open(path: &Path) -> Result<Folder> {
-        let failed = |e: io::Error| error::file("open", path, e);
+impl OpenFolder {
+    /// Opens a folder. A symbolic link is followed only if pgspate's user owns the link.
+    pub(crate) fn open(path: &Path) -> Result<OpenFolder> {
+        let failed = |e: io::Error| error::could_not("open", path, e);
         let plain = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(rustix::fs::CWD, path, plain | OFlags::NOFOLLOW, Mode::empty());
         let opened = opened.or_else(|e| match fs::symlink_metadata(path) {
-            Ok(facts) if facts.is_symlink() && facts.uid() == sys::effective_uid() => {
+            Ok(metadata) if metadata.is_symlink() && metadata.uid() == sys::effective_uid() => {
                 openat(rustix::fs::CWD, path, plain, Mode::empty())
             }
             _ => Err(e),
         });
         match opened {
-            Ok(fd) => Ok(Folder { file: File::from(fd), path: path.to_path_buf() }),
+            Ok(fd) => Ok(OpenFolder { file: File::from(fd), path: path.to_path_buf() }),
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => Err(not_a_folder(path)),
             Err(e) => Err(failed(e.into())),
         }
     }
 
-    /// The folder's owner and mode.
-    pub(crate) fn facts(&self) -> Result<fs::Metadata> {
-        self.file.metadata().map_err(|e| error::file("read", &self.path, e))
+    /// Returns the folder's owner and mode.
+    pub(crate) fn metadata(&self) -> Result<fs::Metadata> {
+        self.file.metadata().map_err(|e| error::could_not("read", &self.path, e))
     }
 
-    /// Refuses a folder of another user, and one that other users can write to.
+    /// Checks that one of `owners` owns the folder, and that no other user can write to it.
     pub(crate) fn require_safe(&self, owners: &[u32]) -> Result<()> {
-        require_safe(&self.path, &self.facts()?, owners)
+        require_safe(&self.path, &self.metadata()?, owners)
     }
 
-    /// Replaces a file of the folder by `content`, readable by `account` (or us) alone. Not synced:
-    /// on a busy disk that takes longer than all else, and most are written at every start.
+    /// Replaces a file of the folder by `content`. Only `account` (or pgspate's user) can read the
+    /// file. The file is not synced: on a busy disk that takes long, and most files are written at
+    /// every start.
     pub(crate) fn write(
         &self,
         name: &str,
         content: &[u8],
-        account: Option<&Account>,
+        account: Option<&ServerAccount>,
     ) -> Result<()> {
         let new = format!("{name}.new");
         let path = self.path.join(&new);
@@ -80,15 +81,15 @@ impl Folder {
             let fd = openat(&self.file, &new, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
             let mut file = File::from(fd);
             file.write_all(content)?;
-            give(&file, account)
+            change_owner(&file, account)
         };
-        write().map_err(|e| error::file("write", &path, e))?;
+        write().map_err(|e| error::could_not("write", &path, e))?;
         renameat(&self.file, &new, &self.file, name)
-            .map_err(|e| error::file("write", &self.path.join(name), e.into()))
+            .map_err(|e| error::could_not("write", &self.path.join(name), e.into()))
     }
 
-    /// Opens a plain file to read, or to append to: no link, no pipe, and to append to no second
-    /// name of a file that lies elsewhere.
+    /// Opens a plain file to read or to append. Links and pipes are rejected. To append, files with
+    /// more than one hard link are rejected too.
     pub(crate) fn open_file(&self, name: &str, how: OFlags) -> io::Result<File> {
         let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.file, name, flags, Mode::RUSR | Mode::WUSR) {
@@ -97,11 +98,11 @@ impl Folder {
             }
             opened => File::from(opened?),
         };
-        let facts = file.metadata()?;
+        let metadata = file.metadata()?;
         match () {
-            () if !facts.is_file() => Err(io::Error::other("it is not a plain file")),
-            () if how != OFlags::RDONLY && facts.nlink() > 1 => {
-                Err(io::Error::other("it has a second name (a hard link)"))
+            () if !metadata.is_file() => Err(io::Error::other("it is not a plain file")),
+            () if how != OFlags::RDONLY && metadata.nlink() > 1 => {
+                Err(io::Error::other("it has more than one hard link"))
             }
             () => Ok(file),
         }
@@ -118,117 +119,128 @@ impl Folder {
         }
     }
 
-    /// Removes a file; one that is not there is fine.
+    /// Removes a file, if it exists.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         match unlinkat(&self.file, name, AtFlags::empty()) {
             Err(e) if e != rustix::io::Errno::NOENT => {
-                Err(error::file("remove", &self.path.join(name), e.into()))
+                Err(error::could_not("remove", &self.path.join(name), e.into()))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// Refuses a file or folder of another user, and one that other users can write to.
-pub(crate) fn require_safe(path: &Path, facts: &fs::Metadata, owners: &[u32]) -> Result<()> {
-    let (shown, mode) = (path.display(), facts.mode() & 0o7777);
-    if !owners.contains(&facts.uid()) {
-        let (owner, own) = (describe_uid(facts.uid()), describe_uid(sys::effective_uid()));
+/// Checks that one of `owners` owns a file or folder, and that no other user can write to it.
+pub(crate) fn require_safe(path: &Path, metadata: &fs::Metadata, owners: &[u32]) -> Result<()> {
+    let (shown, mode) = (path.display(), metadata.mode() & 0o7777);
+    if !owners.contains(&metadata.uid()) {
+        let (owner, own) = (describe_uid(metadata.uid()), describe_uid(sys::effective_uid()));
         return Err(error::new(format!("\"{shown}\" belongs to {owner}")).hint(format!(
-            "pgspate runs as {own} and uses no files of other users. Set PGSPATE_DATA_DIR to a \
-             folder of your own. If you trust what is in \"{shown}\", change its owner with chown."
+            "pgspate runs as {own} and does not use files of other users. Set PGSPATE_DATA_DIR to \
+             a folder of your own. If you trust the content of \"{shown}\", change its owner with \
+             chown."
         )));
     }
     if mode & 0o022 != 0 {
         let message = format!("other users can write to \"{shown}\" (mode {mode:04o})");
         return Err(error::new(message).hint(format!(
-            "Others may have put files there. If you trust what is in it, run \
+            "Other users may have put files there. If you trust the content of \"{shown}\", run \
              `chmod go-w \"{shown}\"`; otherwise remove it."
         )));
     }
     Ok(())
 }
 
+/// Returns the error for a path that is not a folder.
 fn not_a_folder(path: &Path) -> Error {
     let shown = path.display();
-    let what = match fs::symlink_metadata(path) {
-        Ok(facts) if facts.is_symlink() => {
-            format!("\"{shown}\" is a symbolic link of {}", describe_uid(facts.uid()))
+    let message = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_symlink() => {
+            format!("\"{shown}\" is a symbolic link of {}", describe_uid(metadata.uid()))
         }
         _ => format!("\"{shown}\" is not a folder"),
     };
-    error::new(what).hint(format!("Remove \"{shown}\", and start again."))
+    error::new(message).hint(format!("Remove \"{shown}\" and try again."))
 }
 
-/// Gives an open file to `account`; with none, it is ours already.
-pub(crate) fn give(file: &File, account: Option<&Account>) -> io::Result<()> {
+/// Makes `account` the owner of an open file. Without an account, does nothing.
+pub(crate) fn change_owner(file: &File, account: Option<&ServerAccount>) -> io::Result<()> {
     match account {
         Some(account) => fchown(file, Some(account.uid), Some(account.gid)),
         None => Ok(()),
     }
 }
 
-/// Makes a folder that only `account` (or we) can enter. One that is there already is taken over
-/// if it is ours or the account's and nobody else could write to it.
+/// Creates a folder that only `account` (or pgspate's user) can enter. An existing folder is used
+/// if pgspate's user or `account` owns it, and no other user can write to it.
 ///
 /// # Errors
-/// The folder is another user's, or others can write to it.
-pub(crate) fn make_private(path: &Path, account: Option<&Account>) -> Result<Folder> {
+/// When another user owns the folder, or other users can write to it.
+pub(crate) fn make_private(path: &Path, account: Option<&ServerAccount>) -> Result<OpenFolder> {
     let folder = make(path)?;
     let own = sys::effective_uid();
     folder.require_safe(&[own, account.map_or(own, |account| account.uid)])?;
     let close = || -> io::Result<()> {
-        give(&folder.file, account)?;
+        change_owner(&folder.file, account)?;
         folder.file.set_permissions(Permissions::from_mode(0o700))
     };
-    close().map_err(|e| error::file("change the owner of", path, e))?;
+    close().map_err(|e| error::could_not("change the owner of", path, e))?;
     Ok(folder)
 }
 
-/// Makes a folder of our own that `account` can pass through, but neither read nor change.
+/// Creates a folder that pgspate's user owns. `account` can pass through the folder, but can
+/// neither list nor change it.
 ///
 /// # Errors
-/// The folder is another user's, or others can write to it.
-pub(crate) fn make_own(path: &Path, account: Option<&Account>) -> Result<Folder> {
+/// When another user owns the folder, or other users can write to it.
+pub(crate) fn make_own(path: &Path, account: Option<&ServerAccount>) -> Result<OpenFolder> {
     let folder = make(path)?;
     folder.require_safe(&[sys::effective_uid()])?;
     let mode = if account.is_some() { 0o711 } else { 0o700 };
     let changed = folder.file.set_permissions(Permissions::from_mode(mode));
-    changed.map_err(|e| error::file("change the mode of", path, e))?;
+    changed.map_err(|e| error::could_not("change the mode of", path, e))?;
     Ok(folder)
 }
 
-fn make(path: &Path) -> Result<Folder> {
+/// Creates a folder, if it is absent, and opens it.
+fn make(path: &Path) -> Result<OpenFolder> {
     match DirBuilder::new().mode(0o700).create(path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(error::file("create", path, e)),
-        _ => Folder::open(path),
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            Err(error::could_not("create", path, e))
+        }
+        _ => OpenFolder::open(path),
     }
 }
 
-/// Replaces the file `path` by `content`: [`Folder::write`] in the folder that holds it.
-pub(crate) fn write_private(path: &Path, content: &[u8], account: Option<&Account>) -> Result<()> {
+/// Replaces the file `path` by `content`, with [`OpenFolder::write`].
+pub(crate) fn write_private(
+    path: &Path,
+    content: &[u8],
+    account: Option<&ServerAccount>,
+) -> Result<()> {
     let (parent, name) = split(path)?;
-    Folder::open(parent)?.write(name, content, account)
+    OpenFolder::open(parent)?.write(name, content, account)
 }
 
-/// Reads a plain file that is ours and that nobody else can read.
+/// Reads a secret from a plain file that only pgspate's user can read.
 ///
 /// # Errors
-/// There is no such file, it is a link or another user's, or others can read it.
+/// When the file is absent, is a link, belongs to another user, or other users can read it.
 pub(crate) fn read_secret(path: &Path) -> Result<String> {
     let (parent, name) = split(path)?;
-    let failed = |e| error::file("read", path, e);
-    let folder = Folder::open(parent)?;
+    let failed = |e| error::could_not("read", path, e);
+    let folder = OpenFolder::open(parent)?;
     let file = folder.open_file(name, OFlags::RDONLY).map_err(failed)?;
-    let facts = file.metadata().map_err(failed)?;
-    require_safe(path, &facts, &[sys::effective_uid()])?;
-    let mode = facts.mode() & 0o7777;
+    let metadata = file.metadata().map_err(failed)?;
+    require_safe(path, &metadata, &[sys::effective_uid()])?;
+    let mode = metadata.mode() & 0o7777;
     if mode & 0o077 != 0 {
         let shown = path.display();
         let message = format!("other users can read \"{shown}\" (mode {mode:04o})");
         return Err(error::new(message).hint(format!(
-            "It holds the password of the embedded PostgreSQL. Run `chmod 600 \"{shown}\"`. To \
-             have a new password, stop the server, remove the file, and start the server again."
+            "The file contains the password of the embedded PostgreSQL. Run \
+             `chmod 600 \"{shown}\"`. To get a new password, stop the server, remove the file, and \
+             start the server again."
         )));
     }
     let mut text = String::new();
@@ -236,7 +248,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The folder of a file, and its name in it.
+/// Splits the path of a file into its folder and its name.
 fn split(path: &Path) -> Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str());
     path.parent()
@@ -244,25 +256,25 @@ fn split(path: &Path) -> Result<(&Path, &str)> {
         .ok_or_else(|| error::new(format!("\"{}\" is not the path of a file", path.display())))
 }
 
-/// Removes a file; one that is not there is fine.
+/// Removes a file, if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error::file("remove", path, e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error::could_not("remove", path, e)),
         _ => Ok(()),
     }
 }
 
-/// Removes a folder and all in it; one that is not there is fine.
+/// Removes a folder and its content, if it exists.
 pub(crate) fn remove_tree(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error::file("remove", path, e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error::could_not("remove", path, e)),
         _ => Ok(()),
     }
 }
 
-/// Removes the sockets, and their lock files, that a crashed server left in `folder`.
+/// Removes the sockets and their lock files that a crashed server has left in `folder`.
 pub(crate) fn remove_sockets(folder: &Path) -> Result<()> {
-    let entries = fs::read_dir(folder).map_err(|e| error::file("read", folder, e))?;
+    let entries = fs::read_dir(folder).map_err(|e| error::could_not("read", folder, e))?;
     for entry in entries.flatten() {
         if entry.file_name().to_string_lossy().starts_with(".s.PGSQL.") {
             remove_file(&entry.path())?;
@@ -271,7 +283,7 @@ pub(crate) fn remove_sockets(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens (or makes) the file that processes of pgspate lock.
+/// Opens a lock file, and creates it if it is absent.
 pub(crate) fn lock_file(path: &Path) -> Result<File> {
     OpenOptions::new()
         .write(true)
@@ -280,10 +292,11 @@ pub(crate) fn lock_file(path: &Path) -> Result<File> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
-        .map_err(|e| error::file("open", path, e))
+        .map_err(|e| error::could_not("open", path, e))
 }
 
-/// A TCP port of loopback that was free a moment ago. Whoever binds it must be ready to lose it.
+/// Returns a TCP port that is free on 127.0.0.1. Another process may take the port before the
+/// caller binds it.
 pub(crate) fn free_port() -> Result<u16> {
     let bind = || TcpListener::bind(("127.0.0.1", 0))?.local_addr();
     let address =
@@ -291,27 +304,26 @@ pub(crate) fn free_port() -> Result<u16> {
     Ok(address.port())
 }
 
-/// Whether `port` of loopback can be bound right now.
+/// Returns whether `port` on 127.0.0.1 can be bound now.
 pub(crate) fn is_free(port: u16) -> bool {
     TcpListener::bind(("127.0.0.1", port)).is_ok()
 }
 
-/// 128 random bits as text, for a password.
+/// Returns 128 random bits in hexadecimal, as a password.
 pub(crate) fn random_password() -> Result<String> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0u8; 16];
-    let read = || File::open(path)?.read_exact(&mut bytes);
-    let mut read = read;
-    read().map_err(|e| error::file("read", path, e))?;
+    let mut read = || File::open(path)?.read_exact(&mut bytes);
+    read().map_err(|e| error::could_not("read", path, e))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Size of a log, to find later what was added to it. Zero if there is none.
-pub(crate) fn log_end(log: &Path) -> u64 {
-    open_log(log).and_then(|file| file.metadata()).map_or(0, |facts| facts.len())
+/// Returns the size of a log, to find later lines with [`log_tail`]. Returns 0 if there is no log.
+pub(crate) fn log_size(log: &Path) -> u64 {
+    open_log(log).and_then(|file| file.metadata()).map_or(0, |metadata| metadata.len())
 }
 
-/// The last lines that were added to a log since it was `from` bytes long.
+/// Returns the last lines of a log, without its first `from` bytes.
 pub(crate) fn log_tail(log: &Path, from: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = open_log(log)?;
@@ -329,7 +341,7 @@ pub(crate) fn log_tail(log: &Path, from: u64) -> String {
 
 fn open_log(log: &Path) -> io::Result<File> {
     let (parent, name) = split(log).map_err(io::Error::other)?;
-    Folder::open(parent).map_err(io::Error::other)?.open_file(name, OFlags::RDONLY)
+    OpenFolder::open(parent).map_err(io::Error::other)?.open_file(name, OFlags::RDONLY)
 }
 
 #[cfg(test)]
@@ -350,17 +362,17 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
-    /// Whether this is root; a test that needs root says that it is skipped.
+    /// Returns whether the test runs as root. Otherwise prints that the test is skipped.
     fn is_root() -> bool {
         let is_root = sys::effective_uid() == 0;
         if !is_root {
-            eprintln!("skipped: only root can make what belongs to another user");
+            eprintln!("skipped: only root can create files of another user");
         }
         is_root
     }
 
-    fn stranger() -> Account {
-        Account { name: "stranger".into(), uid: 4242, gid: 4242 }
+    fn other_user() -> ServerAccount {
+        ServerAccount { name: "other".into(), uid: 4242, gid: 4242 }
     }
 
     fn set_mode(path: &Path, mode: u32) {
@@ -368,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_given_away_and_not_what_a_link_leads_to() {
+    fn change_of_owner_does_not_follow_links() {
         if !is_root() {
             return;
         }
@@ -378,15 +390,15 @@ mod tests {
         for name in ["conf", "conf.new"] {
             symlink(&victim, temp.path().join(name)).unwrap();
         }
-        write_private(&path, b"content", Some(&stranger())).unwrap();
+        write_private(&path, b"content", Some(&other_user())).unwrap();
         assert_eq!(fs::metadata(&victim).unwrap().uid(), 0);
         assert_eq!(fs::symlink_metadata(&path).unwrap().uid(), 4242);
     }
 
     #[test]
-    fn nothing_but_a_plain_file_is_appended_to() {
+    fn only_plain_files_are_opened_to_append() {
         let temp = tempfile::tempdir().unwrap();
-        let folder = Folder::open(temp.path()).unwrap();
+        let folder = OpenFolder::open(temp.path()).unwrap();
         let victim = temp.path().join("victim");
         fs::write(&victim, "untouched").unwrap();
         symlink(&victim, temp.path().join("link")).unwrap();
@@ -398,12 +410,12 @@ mod tests {
         assert_eq!(append("link"), Err("it is a symbolic link".to_string()));
         assert!(folder.read("link").is_err() && folder.read(".").is_err());
         fs::hard_link(&victim, temp.path().join("other")).unwrap();
-        assert_eq!(append("other"), Err("it has a second name (a hard link)".to_string()));
+        assert_eq!(append("other"), Err("it has more than one hard link".to_string()));
         assert_eq!(folder.read("other").unwrap(), b"untouched");
     }
 
     #[test]
-    fn a_folder_is_closed_to_others_unless_others_could_write_to_it() {
+    fn make_private_closes_a_folder_and_rejects_one_that_others_can_write_to() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("run");
         fs::create_dir(&path).unwrap();
@@ -425,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_or_link_of_another_user_is_refused_by_name() {
+    fn a_folder_or_link_of_another_user_is_rejected() {
         if !is_root() {
             return;
         }
@@ -433,22 +445,22 @@ mod tests {
         let (path, link) = (temp.path().join("run"), temp.path().join("link"));
         fs::create_dir(&path).unwrap();
         symlink(&path, &link).unwrap();
-        Folder::open(&link).unwrap();
+        OpenFolder::open(&link).unwrap();
         std::os::unix::fs::lchown(&link, Some(4242), Some(4242)).unwrap();
-        let error = Folder::open(&link).unwrap_err();
+        let error = OpenFolder::open(&link).unwrap_err();
         let said = error.to_string();
         assert!(said.ends_with("is a symbolic link of the user with uid 4242"), "{said}");
         std::os::unix::fs::chown(&path, Some(4242), Some(4242)).unwrap();
-        make_private(&path, Some(&stranger())).unwrap();
+        make_private(&path, Some(&other_user())).unwrap();
         let error = make_private(&path, None).unwrap_err();
         let expected = format!("\"{}\" belongs to the user with uid 4242", path.display());
         assert_eq!(error.to_string(), expected);
         assert!(error.hint_text().unwrap().contains("chown"), "{:?}", error.hint_text());
-        assert!(make_own(&path, Some(&stranger())).is_err());
+        assert!(make_own(&path, Some(&other_user())).is_err());
     }
 
     #[test]
-    fn a_secret_that_others_can_read_or_a_link_to_one_is_refused() {
+    fn a_secret_that_others_can_read_and_a_link_to_a_secret_are_rejected() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("password");
         write_private(&path, b"secret", None).unwrap();
@@ -466,10 +478,10 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_quoted_from_where_it_was() {
+    fn log_tail_returns_the_last_lines_after_an_offset() {
         let temp = tempfile::tempdir().unwrap();
         let log = temp.path().join("log");
-        assert_eq!((log_end(&log), log_tail(&log, 0)), (0, String::new()));
+        assert_eq!((log_size(&log), log_tail(&log, 0)), (0, String::new()));
         fs::write(&log, "old\nnew\nnewer\n").unwrap();
         assert_eq!(log_tail(&log, 4), "new\nnewer");
         let many: String = (0..10_000).map(|n| format!("line {n}\n")).collect();

@@ -1,9 +1,10 @@
-//! Making data folders, and the settings file that pgspate keeps in each.
+//! Creates data folders with `initdb`, and writes pgspate's settings file in them.
 //!
-//! The server wants the password on the socket as on TCP: its user may run other programs, too.
-//! That user never sees the password. `initdb` is given a SCRAM verifier: the server can check a
-//! password against the verifier, but nobody can log in with it. What pgspate sets lies in
-//! `pgspate.conf`, included last: `alter system` still wins.
+//! The server requires the password also on the socket, because the server's user may run other
+//! programs too. That user never learns the password: `initdb` gets a SCRAM verifier. The server
+//! can check a password against the verifier, but the verifier is no password. pgspate's settings
+//! are in `pgspate.conf`, which `postgresql.conf` includes last. Settings of `alter system`
+//! override them.
 
 use std::fs;
 use std::io::Write;
@@ -11,23 +12,23 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::account::Account;
+use crate::account::ServerAccount;
 use crate::error::{self, Result};
 use crate::find::Installation;
-use crate::folder::Folder;
+use crate::folder::OpenFolder;
 use crate::{folder, launch};
 
-/// Name of the settings file in a data folder.
+/// The name of pgspate's settings file in a data folder.
 pub(crate) const SETTINGS_FILE: &str = "pgspate.conf";
 
-/// Makes a data folder `parent/data` that belongs to `account`. `parent` must be ours, open to
-/// `account` and new, and is left with nothing else in it.
+/// Creates a data folder `parent/data` that `account` owns. `parent` must be new, belong to
+/// pgspate's user, and be open to `account`. Nothing else remains in `parent`.
 pub(crate) fn make_data_folder(
     found: &Installation,
     parent: &Path,
     password: &str,
     is_durable: bool,
-    account: Option<&Account>,
+    account: Option<&ServerAccount>,
 ) -> Result<()> {
     let (data, secret) = (parent.join("data"), parent.join("verifier"));
     folder::write_private(&secret, format!("{}\n", verifier(password)).as_bytes(), account)?;
@@ -52,8 +53,9 @@ pub(crate) fn make_data_folder(
     include_settings(&data, SETTINGS_FILE)
 }
 
-/// Sorting by code point, the same on every machine, and letters of all languages known where the
-/// system knows them. The last choice works everywhere.
+/// Returns options of `initdb` for the locale, the best first. All sort by code point, which is the
+/// same on every machine. The first choice classifies the letters of all languages, where the
+/// system can. The last choice works on every system.
 fn locales(major: u32) -> &'static [&'static [&'static str]] {
     match major {
         17.. => &[
@@ -64,19 +66,19 @@ fn locales(major: u32) -> &'static [&'static [&'static str]] {
     }
 }
 
-/// Makes `postgresql.conf` read one more file of its folder, after all else.
+/// Makes `postgresql.conf` include another file of its folder, after all other lines.
 pub(crate) fn include_settings(data: &Path, name: &str) -> Result<()> {
     let path = data.join("postgresql.conf");
     let line = format!("\ninclude_if_exists '{name}'\n");
-    let folder = Folder::open(data)?;
+    let folder = OpenFolder::open(data)?;
     let append = || {
         let mut file = folder.open_file("postgresql.conf", OFlags::WRONLY | OFlags::APPEND)?;
         file.write_all(line.as_bytes())
     };
-    append().map_err(|e| error::file("write", &path, e))
+    append().map_err(|e| error::could_not("write", &path, e))
 }
 
-/// What the server stores instead of a password: `SCRAM-SHA-256$4096:…`.
+/// Returns the SCRAM verifier that the server stores for a password: `SCRAM-SHA-256$4096:…`.
 fn verifier(password: &str) -> String {
     postgres_protocol::password::scram_sha_256(password.as_bytes())
 }
@@ -86,15 +88,15 @@ pub(crate) fn set_password(
     found: &Installation,
     data: &Path,
     password: &str,
-    account: Option<&Account>,
+    account: Option<&ServerAccount>,
 ) -> Result<()> {
     let mut command = launch::command(found, "postgres", account);
     command.args(["--single", "-D"]).arg(data).arg("postgres");
     let sql = format!("alter role postgres password '{}'\n", verifier(password));
     let output = launch::run_with_input(command, "set the password of PostgreSQL", &sql)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    // A statement that fails does not change the exit status.
-    match said.lines().find(|line| line.contains("ERROR:")) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    // The exit status does not show whether a statement has failed.
+    match stderr.lines().find(|line| line.contains("ERROR:")) {
         Some(line) => {
             Err(error::new("could not set the password of PostgreSQL").because(error::new(line)))
         }
@@ -102,19 +104,22 @@ pub(crate) fn set_password(
     }
 }
 
-/// Makes `pg_hba.conf` ask for the password where earlier versions of pgspate trusted whoever
-/// reached the socket. Other lines stay.
-pub(crate) fn distrust_socket(data: &Path, account: Option<&Account>) -> Result<()> {
+/// Changes `pg_hba.conf`: the socket requires the password. Earlier versions of pgspate trusted
+/// every connection to the socket. Other lines stay.
+pub(crate) fn require_password_on_socket(
+    data: &Path,
+    account: Option<&ServerAccount>,
+) -> Result<()> {
     const NAME: &str = "pg_hba.conf";
-    let folder = Folder::open(data)?;
-    let bytes = folder.read(NAME).map_err(|e| error::file("read", &data.join(NAME), e))?;
+    let folder = OpenFolder::open(data)?;
+    let bytes = folder.read(NAME).map_err(|e| error::could_not("read", &data.join(NAME), e))?;
     let before = String::from_utf8_lossy(&bytes);
-    let after = distrusting(&before);
+    let after = without_trust(&before);
     if after == before { Ok(()) } else { folder.write(NAME, after.as_bytes(), account) }
 }
 
-/// The lines as `initdb --auth-local=trust` writes them are changed, and no others.
-fn distrusting(rules: &str) -> String {
+/// Changes only lines as `initdb --auth-local=trust` writes them.
+fn without_trust(rules: &str) -> String {
     let change = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         match fields[..] {
@@ -127,18 +132,20 @@ fn distrusting(rules: &str) -> String {
     rules.split_inclusive('\n').map(change).collect()
 }
 
-/// A value for a settings file.
+/// Quotes a value for a settings file.
 pub(crate) fn quote(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "''"))
 }
 
-/// `unix_socket_directories` is a list: a folder with a comma in its name needs quotes of its own.
+/// Returns the value of `unix_socket_directories`. The setting is a list, so the folder is quoted:
+/// its name may contain a comma.
 pub(crate) fn socket_list(folder: Option<&Path>) -> String {
     let name = |folder: &Path| folder.to_string_lossy().replace('"', "\"\"");
     folder.map_or(String::new(), |folder| format!("\"{}\"", name(folder)))
 }
 
-/// Settings of the user's server: for this machine's memory, and as durable as by default.
+/// Returns the settings of the user's server. They fit this machine's memory; durability stays as
+/// PostgreSQL's defaults have it.
 pub(crate) fn settings(port: u16, socket_folder: Option<&Path>) -> String {
     let megabytes = shared_buffers_megabytes(memory_bytes());
     let sockets = quote(&socket_list(socket_folder));
@@ -157,19 +164,19 @@ pub(crate) fn settings(port: u16, socket_folder: Option<&Path>) -> String {
     )
 }
 
-/// The port in a settings file written earlier.
+/// Returns the port in the settings file of a data folder.
 pub(crate) fn port_in(data: &Path) -> Option<u16> {
-    let text = String::from_utf8(Folder::open(data).ok()?.read(SETTINGS_FILE).ok()?).ok()?;
+    let text = String::from_utf8(OpenFolder::open(data).ok()?.read(SETTINGS_FILE).ok()?).ok()?;
     text.lines().find_map(|line| line.strip_prefix("port = ")?.parse().ok())
 }
 
-/// An eighth of the memory, at least PostgreSQL's own default and at most 1 GB: a guest on this
-/// machine leaves the rest to the caches of the system.
+/// Returns an eighth of the memory, at least PostgreSQL's default of 128 MB and at most 1 GB. The
+/// rest is for other programs and the caches of the system.
 fn shared_buffers_megabytes(memory: Option<u64>) -> u64 {
     memory.map_or(128, |bytes| ((bytes / 8) >> 20).clamp(128, 1024))
 }
 
-/// Memory of the machine or, where it is less, of the container.
+/// Returns the memory of the machine, or of the container if that has less.
 fn memory_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -192,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_socket_folders_are_quoted_twice() {
+    fn socket_folders_are_quoted_as_list_element_and_as_setting() {
         let list = socket_list(Some(Path::new("/tmp/it's, \"here\"")));
         assert_eq!(list, "\"/tmp/it's, \"\"here\"\"\"");
         assert_eq!(quote(&list), "'\"/tmp/it''s, \"\"here\"\"\"'");
@@ -200,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_on_the_socket_ends_and_other_rules_stay() {
+    fn only_trust_rules_of_initdb_are_changed() {
         let rules = "# local all all trust\n\
             local   all             all                                     trust\n\
             local   replication     all                                     trust\n\
@@ -211,12 +218,12 @@ mod tests {
             local   replication     all                                     scram-sha-256\n\
             host    all             all             127.0.0.1/32            scram-sha-256\n\
             local sales bob trust\nlocal all all peer";
-        assert_eq!(distrusting(rules), expected);
-        assert_eq!(distrusting(expected), expected);
+        assert_eq!(without_trust(rules), expected);
+        assert_eq!(without_trust(expected), expected);
     }
 
     #[test]
-    fn the_port_is_found_again() {
+    fn port_in_finds_the_port_of_the_settings_file() {
         let temp = tempfile::tempdir().unwrap();
         assert_eq!(port_in(temp.path()), None);
         fs::write(temp.path().join(SETTINGS_FILE), settings(6543, None)).unwrap();

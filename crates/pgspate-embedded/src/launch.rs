@@ -1,7 +1,7 @@
-//! Running PostgreSQL's programs: as the right user, in a clean environment.
+//! Runs PostgreSQL's programs: as the server's user, in a clean environment.
 //!
-//! Nothing of the caller's `PG*` variables, locale or working folder reaches a server, so it
-//! behaves the same wherever pgspate was called from.
+//! The caller's `PG*` variables, locale and working folder do not reach the programs. So a server
+//! behaves the same wherever pgspate is called.
 
 use std::env;
 use std::io::{self, Read, Write};
@@ -12,16 +12,21 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::account::Account;
+use crate::account::ServerAccount;
 use crate::error::{self, Result};
 use crate::find::Installation;
 
+/// How long a probe waits for the server's reply.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A command for one of the programs, to be run as `account` (or as ourselves).
-pub(crate) fn command(found: &Installation, program: &str, account: Option<&Account>) -> Command {
+/// Returns a command that runs a program as `account` (or as pgspate's user).
+pub(crate) fn command(
+    found: &Installation,
+    program: &str,
+    account: Option<&ServerAccount>,
+) -> Command {
     let mut command = Command::new(found.program(program));
-    // The folder we are in may be closed to the account; the root folder never is.
+    // The current folder may be closed to the account. The root folder is open.
     command.current_dir("/").stdin(Stdio::null());
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
@@ -29,57 +34,61 @@ pub(crate) fn command(found: &Installation, program: &str, account: Option<&Acco
             command.env_remove(&name);
         }
     }
-    // Messages are searched, and quoted in errors: they must be in English.
+    // English messages: pgspate searches them, and quotes them in errors.
     command.env("LC_ALL", "C");
     if let Some(account) = account {
-        // From root, this also drops the other groups.
+        // As root, this also drops the supplementary groups.
         command.uid(account.uid).gid(account.gid);
         command.env("HOME", "/").env("USER", &account.name);
     }
     command
 }
 
-/// Runs a command to its end; if it does not succeed, what it said becomes the error's cause.
-pub(crate) fn run(command: Command, what: &str) -> Result<Output> {
-    run_with_input(command, what, "")
+/// Runs a command to its end. `action` completes the error message "could not …".
+///
+/// # Errors
+/// When the command fails. The error's cause is the command's output to stderr.
+pub(crate) fn run(command: Command, action: &str) -> Result<Output> {
+    run_with_input(command, action, "")
 }
 
-/// As [`run`], with a short text as the command's standard input.
-pub(crate) fn run_with_input(mut command: Command, what: &str, input: &str) -> Result<Output> {
-    let failed = || error::new(format!("could not {what}"));
+/// Runs a command like [`run`], with a short text as its standard input.
+pub(crate) fn run_with_input(mut command: Command, action: &str, input: &str) -> Result<Output> {
+    let failed = || error::new(format!("could not {action}"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = || {
         let mut child = command.spawn()?;
-        // A command that does not read ends by itself. The pipe closes with the value.
+        // An error is ignored: the command may end without reading. Dropping the pipe closes it.
         let _ = child.stdin.take().map(|mut pipe| pipe.write_all(input.as_bytes()));
         child.wait_with_output()
     };
     let output = run();
-    let output = output
-        .map_err(|e| failed().because(error::file("run", Path::new(command.get_program()), e)))?;
+    let output = output.map_err(|e| {
+        failed().because(error::could_not("run", Path::new(command.get_program()), e))
+    })?;
     if output.status.success() {
         return Ok(output);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = match said.trim() {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let cause = match stderr.trim() {
         "" => output.status.to_string(),
-        said => said.to_string(),
+        text => text.to_string(),
     };
-    Err(failed().because(error::new(said)))
+    Err(failed().because(error::new(cause)))
 }
 
-/// Whether a server takes connections, asked over its socket or else its port.
-pub(crate) fn accepts(socket_folder: Option<&Path>, port: u16) -> bool {
+/// Returns whether a server accepts connections: over its socket, or without one over its port.
+pub(crate) fn accepts_connections(socket_folder: Option<&Path>, port: u16) -> bool {
     let over_socket = |folder: &Path| {
         let stream = UnixStream::connect(folder.join(format!(".s.PGSQL.{port}")))?;
         stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
-        ask(stream)
+        probe(stream)
     };
     let over_tcp = || {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
         stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
-        ask(stream)
+        probe(stream)
     };
     match socket_folder {
         Some(folder) => over_socket(folder),
@@ -88,27 +97,27 @@ pub(crate) fn accepts(socket_folder: Option<&Path>, port: u16) -> bool {
     .unwrap_or(false)
 }
 
-/// Whether a server that did not start lost a race for its port.
-pub(crate) fn says_port_taken(log: &str) -> bool {
+/// Returns whether the log of a server says that another process has its port.
+pub(crate) fn says_port_is_taken(log: &str) -> bool {
     log.contains("could not bind IPv4 address")
 }
 
-/// Whether a server that did not start met the children of one that was killed.
-pub(crate) fn says_memory_used(log: &str) -> bool {
+/// Returns whether the log of a server says that children of a killed server still use its memory.
+pub(crate) fn says_memory_is_in_use(log: &str) -> bool {
     log.contains("pre-existing shared memory block")
 }
 
-/// The end of a log, as the cause of an error.
-pub(crate) fn log_says(tail: &str) -> String {
+/// Describes the end of a log, as the cause of an error.
+pub(crate) fn describe_log_tail(tail: &str) -> String {
     match tail.trim() {
-        "" => "the server ended without a word in its log".to_string(),
+        "" => "the server exited and logged nothing".to_string(),
         tail => format!("the server's log ends with:\n{tail}"),
     }
 }
 
-/// Begins a connection as any client would and looks at the first answer. Being asked for a
-/// password, or refused for a reason of our own, is the answer of a server that works.
-fn ask(mut stream: impl Read + Write) -> io::Result<bool> {
+/// Sends a startup message as any client does, and looks at the server's first reply. A request for
+/// a password, or any error except 57P03, means that the server accepts connections.
+fn probe(mut stream: impl Read + Write) -> io::Result<bool> {
     const BODY: &[u8] = b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0";
     let length = (BODY.len() as u32 + 4).to_be_bytes();
     stream.write_all(&[&length, BODY].concat())?;
@@ -120,7 +129,7 @@ fn ask(mut stream: impl Read + Write) -> io::Result<bool> {
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
     let mut body = Vec::new();
     stream.take(u64::from(length.saturating_sub(4).min(4096))).read_to_end(&mut body)?;
-    // 57P03 is "cannot connect now": starting up, shutting down, recovering.
+    // 57P03 is "cannot connect now": the server starts, stops or recovers.
     Ok(!body.windows(6).any(|field| field == b"C57P03"))
 }
 
@@ -128,15 +137,16 @@ fn ask(mut stream: impl Read + Write) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    struct Answer(&'static [u8]);
+    /// A stream whose reads return these bytes.
+    struct CannedAnswer(&'static [u8]);
 
-    impl Read for Answer {
+    impl Read for CannedAnswer {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
             self.0.read(buf)
         }
     }
 
-    impl Write for Answer {
+    impl Write for CannedAnswer {
         fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
             Ok(buf.len())
         }
@@ -146,17 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_works_unless_it_says_not_now() {
-        assert!(ask(Answer(b"R\0\0\0\x08\0\0\0\0")).unwrap());
-        assert!(ask(Answer(b"E\0\0\0\x15SFATAL\0C28000\0\0")).unwrap());
-        assert!(!ask(Answer(b"E\0\0\0\x15SFATAL\0C57P03\0\0")).unwrap());
-        assert!(!ask(Answer(b"HTTP/1.1 400")).unwrap());
-        assert!(ask(Answer(b"")).is_err());
-        assert!(ask(Answer(b"E\xff\xff\xff\xffC57P0")).unwrap());
+    fn a_server_that_replies_accepts_connections_unless_the_error_is_57p03() {
+        assert!(probe(CannedAnswer(b"R\0\0\0\x08\0\0\0\0")).unwrap());
+        assert!(probe(CannedAnswer(b"E\0\0\0\x15SFATAL\0C28000\0\0")).unwrap());
+        assert!(!probe(CannedAnswer(b"E\0\0\0\x15SFATAL\0C57P03\0\0")).unwrap());
+        assert!(!probe(CannedAnswer(b"HTTP/1.1 400")).unwrap());
+        assert!(probe(CannedAnswer(b"")).is_err());
+        assert!(probe(CannedAnswer(b"E\xff\xff\xff\xffC57P0")).unwrap());
     }
 
     #[test]
-    fn what_a_program_said_is_the_cause() {
+    fn the_output_of_a_failed_program_is_the_cause() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'no such luck' >&2; exit 3"]);
         let error = run(command, "try").unwrap_err();

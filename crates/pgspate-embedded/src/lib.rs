@@ -1,13 +1,15 @@
-//! A PostgreSQL server of pgspate's own: found on the machine or fetched, started and stopped.
+//! Embedded PostgreSQL servers: finds or fetches the programs, starts and stops the servers.
 //!
-//! Three servers come from here. [`Server`] belongs to the user: its data outlives every run and
-//! nothing about its durability is relaxed. [`Throwaway`] belongs to one value in one process:
-//! when the value is dropped or the process dies, server and folder go. [`testing`] shares one
-//! throwaway among the tests of a process and gives each test its own database.
+//! There are three kinds of servers:
+//! - [`EmbeddedServer`] is the user's server. Its data stays, and it is as durable as any server.
+//! - [`ThrowawayServer`] belongs to one value in one process. When the value is dropped or the
+//!   process dies, the server is stopped and its folder is removed.
+//! - [`testing`] shares one throwaway server among the tests of a process. Each test gets a
+//!   database of its own.
 //!
-//! All functions block and none needs an async runtime; they may be called from within one.
-//! PostgreSQL refuses to run as root, so under root every server runs as the user `postgres` or
-//! `nobody`, and its folder belongs to that user.
+//! All functions block. They need no async runtime, but may be called from within one. PostgreSQL
+//! refuses to run as root. If pgspate runs as root, the server runs as the user `postgres` or
+//! `nobody`, and that user owns the data folder.
 
 mod account;
 mod clone;
@@ -33,6 +35,6 @@ pub use clone::clone_data_folder;
 pub use error::{Error, Result};
 pub use fetch::fetch;
 pub use find::{Installation, MAJOR_FETCHED, MAJOR_MIN, locate, locate_major};
-pub use progress::{Progress, Step, silent};
-pub use server::{Server, State, Status};
-pub use throwaway::{Builder, Throwaway};
+pub use progress::{Progress, ServerStep, silent};
+pub use server::{EmbeddedServer, ServerState, ServerStatus};
+pub use throwaway::{ThrowawayBuilder, ThrowawayServer};

@@ -1,7 +1,7 @@
-//! Processes that are not our children: whether one lives, whose it is, and how to end it.
+//! Server processes that are not children of pgspate: checks whether they run, and kills them.
 //!
-//! A process that has ended but was not waited for counts as dead, although the kernel still
-//! accepts signals for it: in a container nobody may ever wait for it.
+//! A process that has ended counts as dead even if its parent has not waited for it. The kernel
+//! still accepts signals for such a process, and in a container its parent may never wait.
 
 use std::fs;
 use std::io;
@@ -13,8 +13,8 @@ use crate::sys;
 
 const POLL: Duration = Duration::from_millis(5);
 
-/// Whether a process with this id exists, dead but unburied ones included. This is how the
-/// server itself asks.
+/// Returns whether a process with this id exists. Ended processes that their parent has not waited
+/// for exist too. The server checks in the same way.
 pub(crate) fn exists(pid: i32) -> bool {
     match sys::signal(pid, 0) {
         Ok(()) => true,
@@ -22,7 +22,7 @@ pub(crate) fn exists(pid: i32) -> bool {
     }
 }
 
-/// Whether a process runs.
+/// Returns whether a process runs.
 pub(crate) fn is_alive(pid: i32) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => !matches!(state_and_parent(&stat), Some(('Z' | 'X', _))),
@@ -30,14 +30,14 @@ pub(crate) fn is_alive(pid: i32) -> bool {
     }
 }
 
-/// Whether `pid` is a live server process of the data folder `data`.
+/// Returns whether `pid` is a running server process of the data folder `data`.
 pub(crate) fn is_server_of(pid: i32, data: &Path) -> bool {
     if !is_alive(pid) {
         return false;
     }
     if has_proc() {
-        // Every process of a server works in its data folder. A link that cannot be read belongs
-        // to another user, and so does its process.
+        // The working folder of each server process is the data folder. If the link cannot be read,
+        // the process belongs to another user.
         let folder = fs::read_link(format!("/proc/{pid}/cwd"));
         return match (folder, data.canonicalize()) {
             (Ok(folder), Ok(data)) => folder == data,
@@ -48,7 +48,7 @@ pub(crate) fn is_server_of(pid: i32, data: &Path) -> bool {
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("postgres"))
 }
 
-/// Waits until a process has ended; `false` if it lives on after `limit`.
+/// Waits until a process has ended. Returns false if the process still runs after `limit`.
 pub(crate) fn wait_for_end(pid: i32, limit: Duration) -> bool {
     let begin = Instant::now();
     while is_alive(pid) {
@@ -60,20 +60,21 @@ pub(crate) fn wait_for_end(pid: i32, limit: Duration) -> bool {
     true
 }
 
-/// Kills a server as a crash would: the first process and all its children at once, none of which
-/// gets to clean up. Returns the children, some of which may take a moment to end.
+/// Kills a server as a crash would: the postmaster and all its children, without any cleanup.
+/// Returns the children, which may take a moment to end.
 pub(crate) fn kill_with_children(pid: i32) -> io::Result<Vec<i32>> {
-    // A stopped parent makes no new children between the listing and the killing.
+    // A stopped postmaster cannot start new children before it is killed.
     sys::signal(pid, libc::SIGSTOP)?;
     let children = children_of(pid);
     sys::signal(pid, libc::SIGKILL)?;
     for child in &children {
-        // It may just have ended by itself.
+        // The child may have ended meanwhile.
         let _ = sys::signal(*child, libc::SIGKILL);
     }
     Ok(children)
 }
 
+/// Returns the child processes of a process.
 fn children_of(parent: i32) -> Vec<i32> {
     if !has_proc() {
         let output = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output();
@@ -94,8 +95,8 @@ fn children_of(parent: i32) -> Vec<i32> {
     pids.filter(is_child).collect()
 }
 
-/// State and parent from `/proc/<pid>/stat`. The command before them may hold spaces and
-/// parentheses, so they are looked for after the last one.
+/// Parses state and parent from `/proc/<pid>/stat`. The command before them may contain spaces and
+/// parentheses, so the search begins after the last parenthesis.
 fn state_and_parent(stat: &str) -> Option<(char, i32)> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
@@ -103,6 +104,7 @@ fn state_and_parent(stat: &str) -> Option<(char, i32)> {
     Some((state, fields.next()?.parse().ok()?))
 }
 
+/// Returns whether the system has `/proc` as on Linux.
 fn has_proc() -> bool {
     Path::new("/proc/self/stat").exists()
 }
@@ -112,14 +114,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_lines_with_odd_commands_are_read() {
+    fn stat_lines_with_parentheses_in_the_command_are_parsed() {
         assert_eq!(state_and_parent("12 (a) Z 9 (x)) S 34 12 12"), Some(('S', 34)));
         assert_eq!(state_and_parent("12 (postgres) Z 1 2"), Some(('Z', 1)));
         assert_eq!(state_and_parent(""), None);
     }
 
     #[test]
-    fn an_ended_child_that_nobody_waited_for_is_dead() {
+    fn an_ended_child_that_was_not_waited_for_is_dead() {
         let mut child = Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
         assert!(wait_for_end(pid, Duration::from_secs(10)));
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn we_live_but_are_no_server() {
+    fn the_test_process_is_alive_and_no_server() {
         let own = std::process::id() as i32;
         assert!(is_alive(own) && exists(own));
         assert!(!is_server_of(own, &std::env::temp_dir()));

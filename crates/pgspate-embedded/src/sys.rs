@@ -1,41 +1,42 @@
-//! The three system calls that the standard library lacks.
+//! System calls that the standard library does not have.
 //!
-//! The crate's only unsafe code. Each call takes plain integers, or a structure of ours to fill,
-//! and reports failure by its return value, so no argument can make it undefined.
+//! The crate's only unsafe code. The arguments are integers, or a structure on the stack that the
+//! call fills. Errors are reported by return values. So no argument causes undefined behaviour.
 
 use std::io;
 
-/// The user id that this process acts as.
+/// Returns the effective user id of this process.
 pub(crate) fn effective_uid() -> u32 {
-    // Safety: takes nothing, cannot fail.
+    // Safety: no arguments, and the call cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Sends `signal` to one process. Zero and negative ids mean groups of processes, and are refused.
+/// Sends `signal` to one process. Ids up to 1 are rejected: zero and negative ids mean groups of
+/// processes, and 1 is init.
 pub(crate) fn signal(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 1 {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    // Safety: two integers in, no memory involved; the guard above keeps it to one process.
+    // Safety: two integers, no memory. The check above ensures that one process gets the signal.
     match unsafe { libc::kill(pid, signal) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Removes a System V shared memory segment that a killed server left behind. The id comes from a
-/// file that the server's user can write, so the segment must be that user's.
+/// Removes a System V shared memory segment that a killed server has left. The id comes from a file
+/// that the server's user can write, so only a segment of the user `owner` is removed.
 pub(crate) fn remove_shared_memory(id: i32, owner: u32) -> io::Result<()> {
-    // Safety: the structure is plain integers, for which zeros are values; the call fills it.
-    let mut facts: libc::shmid_ds = unsafe { std::mem::zeroed() };
-    // Safety: IPC_STAT writes one structure, which lives on the stack for the call.
-    if unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut facts) } != 0 {
+    // Safety: the structure consists of integers, for which zeros are valid. The call fills it.
+    let mut status: libc::shmid_ds = unsafe { std::mem::zeroed() };
+    // Safety: IPC_STAT writes one structure, which is on the stack during the call.
+    if unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut status) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    if facts.shm_perm.uid != owner {
+    if status.shm_perm.uid != owner {
         return Err(io::Error::from(io::ErrorKind::PermissionDenied));
     }
-    // Safety: IPC_RMID does not read or write through the (null) buffer.
+    // Safety: IPC_RMID does not use the buffer, which is null.
     match unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,27 +1,29 @@
-//! Fresh data folders quickly: `initdb` runs once per version and user, then its result is copied.
+//! Creates new data folders quickly: `initdb` runs once per version and user, then its result is
+//! copied.
 //!
-//! The cache lies in the temporary folder, where anybody may put things and cleaners may take
-//! some away. So it is used only when it is ours, and a copy counts only when it has as many
-//! files as were recorded. Copies share a lock; making a template excludes them.
+//! The templates are in a cache in the temporary folder. There other users can create files, and
+//! the system may remove old files. So the cache is used only if pgspate's user owns it, and a copy
+//! must have as many files as the template's record says. Copies hold a shared lock. The creation
+//! of a template holds an exclusive lock.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::account::Account;
+use crate::account::ServerAccount;
 use crate::clone::clone_data_folder;
 use crate::error::{self, Result};
 use crate::find::Installation;
 use crate::{folder, initdb, sys};
 
-/// Makes `parent/data`, a fresh data folder of `account`, and returns the password of its
-/// superuser. `parent` must be ours and new; `base` is the temporary folder with the cache.
+/// Creates `parent/data`, a new data folder that `account` owns, and returns the password of its
+/// superuser. `parent` must be new and belong to pgspate's user. `base` is the folder of the cache.
 pub(crate) fn make_data_folder(
     found: &Installation,
     base: &Path,
     parent: &Path,
-    account: Option<&Account>,
+    account: Option<&ServerAccount>,
 ) -> Result<String> {
     let Some(cache) = open_cache(base, account)? else {
         let password = folder::random_password()?;
@@ -30,47 +32,56 @@ pub(crate) fn make_data_folder(
     };
     let lock_path = cache.join("lock");
     let lock = folder::lock_file(&lock_path)?;
-    let lock_failed = |e| error::file("lock", &lock_path, e);
-    let template = cache.join(key(found, account));
+    let lock_failed = |e| error::could_not("lock", &lock_path, e);
+    let template = cache.join(template_name(found, account));
     let mut is_last_try = false;
     loop {
         lock.lock_shared().map_err(lock_failed)?;
-        let copied = copy(&template, parent);
+        let copied = copy_template(&template, parent);
         lock.unlock().map_err(lock_failed)?;
         if copied.is_ok() || is_last_try {
             return copied;
         }
         lock.lock().map_err(lock_failed)?;
-        let made = if is_whole(&template) { Ok(()) } else { make(found, &template, account) };
+        let made =
+            if is_complete(&template) { Ok(()) } else { make_template(found, &template, account) };
         lock.unlock().map_err(lock_failed)?;
         made?;
         is_last_try = true;
     }
 }
 
-/// The cache, if the folder of that name is ours and nobody else can write to it.
-fn open_cache(base: &Path, account: Option<&Account>) -> Result<Option<PathBuf>> {
+/// Opens the cache, and creates it if it is absent. Returns `None` if another user owns the folder
+/// or can write to it.
+fn open_cache(base: &Path, account: Option<&ServerAccount>) -> Result<Option<PathBuf>> {
     let own = sys::effective_uid();
     let cache = base.join(format!("pgspate-templates-{own}"));
-    // Under root, `initdb` runs as another user and must be able to pass.
+    // As root, `initdb` runs as another user, who must be able to pass through the folder.
     let mode = if account.is_some() { 0o711 } else { 0o700 };
-    // An error shows itself in the next lines.
+    // The next lines detect an error.
     let _ = DirBuilder::new().mode(mode).create(&cache);
-    let facts = fs::symlink_metadata(&cache).map_err(|e| error::file("create", &cache, e))?;
-    let is_ours = facts.is_dir() && facts.uid() == own && facts.mode() & 0o022 == 0;
-    Ok(is_ours.then_some(cache))
+    let metadata =
+        fs::symlink_metadata(&cache).map_err(|e| error::could_not("create", &cache, e))?;
+    let is_own = metadata.is_dir() && metadata.uid() == own && metadata.mode() & 0o022 == 0;
+    Ok(is_own.then_some(cache))
 }
 
-/// Two builds of one version may differ in what their data folders name, so the place counts too.
-fn key(found: &Installation, account: Option<&Account>) -> String {
+/// Returns the name of a template. The program folder is a part of it: data folders of two builds
+/// of a version may differ.
+fn template_name(found: &Installation, account: Option<&ServerAccount>) -> String {
     let mut hasher = DefaultHasher::new();
     found.bin_dir.hash(&mut hasher);
     let uid = account.map_or_else(sys::effective_uid, |account| account.uid);
-    // Folders without the `s` are those of earlier versions, whose servers trusted the socket.
+    // The `s` distinguishes templates of earlier pgspate versions, which trusted the socket.
     format!("{}-{uid}-{:016x}s", found.version, hasher.finish())
 }
 
-fn make(found: &Installation, template: &Path, account: Option<&Account>) -> Result<()> {
+/// Creates a template: a data folder, its password, and the number of its files.
+fn make_template(
+    found: &Installation,
+    template: &Path,
+    account: Option<&ServerAccount>,
+) -> Result<()> {
     folder::remove_tree(template)?;
     folder::make_own(template, account)?;
     let password = folder::random_password()?;
@@ -80,23 +91,25 @@ fn make(found: &Installation, template: &Path, account: Option<&Account>) -> Res
     folder::write_private(&template.join("files"), files.to_string().as_bytes(), None)
 }
 
-fn copy(template: &Path, parent: &Path) -> Result<String> {
+/// Copies a template to `parent/data` and returns its password.
+fn copy_template(template: &Path, parent: &Path) -> Result<String> {
     let password = folder::read_secret(&template.join("password"))?;
     let to = parent.join("data");
     let files = clone_data_folder(&template.join("data"), &to)?;
     if recorded_files(template) != Some(files) {
         folder::remove_tree(&to)?;
-        return Err(error::new(format!("\"{}\" is not whole", template.display())));
+        return Err(error::new(format!("\"{}\" is incomplete", template.display())));
     }
     Ok(password)
 }
 
-fn is_whole(template: &Path) -> bool {
+/// Returns whether a template has its password and all of its files.
+fn is_complete(template: &Path) -> bool {
     template.join("password").is_file()
         && recorded_files(template) == Some(count_files(&template.join("data")))
 }
 
-/// Written last, so a template without the number was never finished.
+/// Returns the recorded number of files. It is written last, so an unfinished template has none.
 fn recorded_files(template: &Path) -> Option<u64> {
     fs::read_to_string(template.join("files")).ok()?.parse().ok()
 }
@@ -115,6 +128,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    /// Makes a folder with a template `t` and an empty folder `to`.
     fn template() -> tempfile::TempDir {
         let temp = tempfile::tempdir().unwrap();
         let template = temp.path().join("t");
@@ -128,11 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_template_is_copied() {
+    fn a_complete_template_is_copied() {
         let temp = template();
         let (template, to) = (temp.path().join("t"), temp.path().join("to"));
-        assert!(is_whole(&template));
-        assert_eq!(copy(&template, &to).unwrap(), "secret");
+        assert!(is_complete(&template));
+        assert_eq!(copy_template(&template, &to).unwrap(), "secret");
         assert!(to.join("data/base/1").is_file());
     }
 
@@ -141,8 +155,8 @@ mod tests {
         let temp = template();
         let (template, to) = (temp.path().join("t"), temp.path().join("to"));
         fs::remove_file(template.join("data/base/1")).unwrap();
-        assert!(!is_whole(&template));
-        assert!(copy(&template, &to).is_err());
+        assert!(!is_complete(&template));
+        assert!(copy_template(&template, &to).is_err());
         assert!(!to.join("data").exists());
     }
 

@@ -1,9 +1,9 @@
 //! Databases for tests: one server per process, one database per test.
 //!
-//! With `PGSPATE_TEST_DSN` set (a URL or `key=value`), tests run against that server, which needs
-//! a role that may create databases and no TLS; otherwise against a [`Throwaway`] that all tests
-//! of the process share. `PGSPATE_TEST_PG_VERSION` chooses its major version. Everything panics
-//! on failure, as tests do, and may be used inside async tests.
+//! If `PGSPATE_TEST_DSN` (a URL or `key=value`) is set, tests use that server. Its role must be
+//! allowed to create databases, and there must be no TLS. Otherwise all tests of a process share
+//! one [`ThrowawayServer`], whose major version is chosen by `PGSPATE_TEST_PG_VERSION`. All
+//! functions panic on errors, and may be called in async tests.
 
 use std::env;
 use std::sync::OnceLock;
@@ -16,12 +16,13 @@ use crate::dsn;
 use crate::error::{self, Result};
 use crate::find::{Installation, locate, locate_major, wanted_major};
 use crate::progress::{Progress, silent};
-use crate::throwaway::{Builder, Throwaway};
+use crate::throwaway::{ThrowawayBuilder, ThrowawayServer};
 
-/// Never dropped, as statics are not; the throwaway's watchdog ends it with the process.
-static SHARED: OnceLock<Throwaway> = OnceLock::new();
+/// The shared server. A static is never dropped; the watchdog stops the server after the process
+/// ends.
+static SHARED: OnceLock<ThrowawayServer> = OnceLock::new();
 
-/// A database of its own for one test, dropped with the value.
+/// A database for one test. The database is dropped with the value.
 #[derive(Debug)]
 pub struct TestDb {
     server: String,
@@ -29,28 +30,30 @@ pub struct TestDb {
 }
 
 impl TestDb {
-    /// Connects to the database: `key=value`, or a URL where `PGSPATE_TEST_DSN` is one.
+    /// Returns the connection string of the database: `key=value`, or a URL if `PGSPATE_TEST_DSN`
+    /// is one.
     pub fn dsn(&self) -> String {
         dsn::with_database(&self.server, &self.name)
     }
 
-    /// The database's name.
+    /// Returns the name of the database.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs statements in it.
+    /// Runs statements in the database.
     ///
     /// # Panics
-    /// The server refuses one.
+    /// When a statement fails.
     pub fn run(&self, sql: &str) {
         run_sql(&self.dsn(), sql).unwrap_or_else(|e| panic!("{}", e.chain()));
     }
 
-    /// Runs one query and returns its rows, each value as the server writes it and NULL as `None`.
+    /// Runs one query and returns its rows. Values are texts as the server prints them; NULL is
+    /// `None`.
     ///
     /// # Panics
-    /// The server refuses it.
+    /// When the query fails.
     pub fn query(&self, sql: &str) -> Vec<Vec<Option<String>>> {
         query_sql(&self.dsn(), sql).unwrap_or_else(|e| panic!("{}", e.chain()))
     }
@@ -58,29 +61,30 @@ impl TestDb {
 
 impl Drop for TestDb {
     fn drop(&mut self) {
-        // Sessions that a failed test left open are ended; and a server that a test has killed
-        // takes its databases with it anyway.
+        // `force` ends sessions that a failed test has left open. An error is ignored: the test may
+        // have killed the server.
         let _ = run_sql(&self.server, &format!("drop database \"{}\" with (force)", self.name));
     }
 }
 
-/// Makes a new, empty database.
+/// Creates a new, empty database.
 ///
 /// # Panics
-/// There is no server, or it refuses.
+/// When there is no server, or the server cannot create the database.
 pub fn database() -> TestDb {
     let server = server_dsn();
     let name = unique_name();
-    // Nobody is ever connected to template0, so that this never has to wait.
+    // No session is ever connected to template0, so this statement never waits.
     let sql = format!("create database \"{name}\" template template0");
     run_sql(&server, &sql).unwrap_or_else(|e| panic!("{}", e.chain()));
     TestDb { server, name }
 }
 
-/// Connects to the database `postgres` (or the one in `PGSPATE_TEST_DSN`) of the tests' server.
+/// Returns the connection string for the database `postgres` of the tests' server, or
+/// `PGSPATE_TEST_DSN`.
 ///
 /// # Panics
-/// There is no server.
+/// When no server can be started.
 pub fn server_dsn() -> String {
     match env::var("PGSPATE_TEST_DSN") {
         Ok(dsn) if !dsn.trim().is_empty() => dsn,
@@ -88,28 +92,29 @@ pub fn server_dsn() -> String {
     }
 }
 
-/// Starts a private server with extra lines for its `postgresql.conf`.
+/// Starts a server for one test, with these lines in its `postgresql.conf`.
 ///
 /// # Panics
-/// It does not start.
-pub fn server(conf: &str) -> Throwaway {
+/// When the server does not start.
+pub fn server(conf: &str) -> ThrowawayServer {
     let started = builder().conf(conf).start(&silent);
     started.unwrap_or_else(|e| panic!("{}", e.chain()))
 }
 
-/// A builder for private servers of the version that the tests are meant for.
+/// Returns a builder for servers of the version that the tests use.
 ///
 /// # Panics
-/// There is no such installation.
-pub fn builder() -> Builder {
+/// When there is no installation of that version.
+pub fn builder() -> ThrowawayBuilder {
     let found = installation(&silent).unwrap_or_else(|e| panic!("{}", e.chain()));
-    Throwaway::builder().installation(found).trust_roles()
+    ThrowawayServer::builder().installation(found).trust_roles()
 }
 
-/// The installation that tests run with: `PGSPATE_TEST_PG_VERSION`, else as [`locate`].
+/// Returns the installation that tests use: of the version `PGSPATE_TEST_PG_VERSION`, if set, else
+/// the one that [`locate`] finds.
 ///
 /// # Errors
-/// As [`locate`].
+/// The same as for [`locate`].
 pub fn installation(progress: &Progress<'_>) -> Result<Installation> {
     match wanted_major("PGSPATE_TEST_PG_VERSION")? {
         None => locate(progress),
@@ -117,7 +122,7 @@ pub fn installation(progress: &Progress<'_>) -> Result<Installation> {
     }
 }
 
-/// Unlike any other on the server, whichever process, thread or machine asks.
+/// Returns a name that no other process, thread or machine uses on the server.
 fn unique_name() -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -125,16 +130,17 @@ fn unique_name() -> String {
     format!("pgspate_test_{}_{count}_{:x}", std::process::id(), nanos as u64)
 }
 
-/// Runs statements over a connection of their own.
+/// Runs statements over a new connection.
 pub(crate) fn run_sql(dsn: &str, sql: &str) -> Result<()> {
     query_sql(dsn, sql).map(drop)
 }
 
-/// Runs statements on a thread of its own, so that a caller inside a runtime is no problem.
+/// Runs statements on a new thread, so that the caller may be within an async runtime.
 fn query_sql(dsn: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
     let work = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| error::new("could not start a runtime").because(e))?;
+        let runtime =
+            runtime.map_err(|e| error::new("could not start a tokio runtime").because(e))?;
         runtime.block_on(query(dsn, sql))
     };
     std::thread::scope(|scope| scope.spawn(work).join())
@@ -142,15 +148,16 @@ fn query_sql(dsn: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
 }
 
 async fn query(dsn: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
-    let no_connection = |e| error::new("could not connect to the tests' server").because(said(&e));
+    let no_connection =
+        |e| error::new("could not connect to the test server").because(server_message(&e));
     let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.map_err(no_connection)?;
     let connection = tokio::spawn(connection);
-    let answer = client.simple_query(sql).await;
+    let result = client.simple_query(sql).await;
     drop(client);
-    // Waited for, so that no session is left when the next statement is about its database.
+    // Waits for the end of the session, because the next statement may drop its database.
     let _ = connection.await;
-    let refused = |e| error::new("the server refused a test's statement").because(said(&e));
-    let messages = answer.map_err(refused)?;
+    let failed = |e| error::new("a statement of the test failed").because(server_message(&e));
+    let messages = result.map_err(failed)?;
     let rows = messages.iter().filter_map(|message| match message {
         tokio_postgres::SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
@@ -161,8 +168,9 @@ async fn query(dsn: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
     Ok(rows.map(values).collect())
 }
 
-/// The server's own words, where there are any; the client library's say only "db error".
-fn said(error: &tokio_postgres::Error) -> String {
+/// Returns the server's message, or that of the client library. For an error of the server, the
+/// client library says only "db error".
+fn server_message(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(server) => format!("{} (SQLSTATE {})", server.message(), server.code().code()),
         None => match std::error::Error::source(error) {

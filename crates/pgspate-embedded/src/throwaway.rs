@@ -1,9 +1,10 @@
-//! A server for one test or one experiment, gone without a trace when its value is dropped.
+//! A throwaway server for one test or experiment. Server and folder are removed when the value
+//! drops.
 //!
-//! It also goes when the process dies, even by SIGKILL: a shell waits at the end of a pipe that
-//! closes with us, and then stops the server and removes the folder. Unlike a parent-death signal
-//! this does not depend on which thread started the server, survives the change of user, and
-//! removes the folder too.
+//! They are also removed if the process dies, even by SIGKILL. A watchdog shell reads from a pipe,
+//! which closes when the process dies. Then the shell stops the server and removes the folder. A
+//! parent-death signal would depend on the thread that started the server, would not work for
+//! another user, and would not remove the folder.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -13,12 +14,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::account::{Account, blocked_at};
+use crate::account::{ServerAccount, blocked_at};
 use crate::clone::clone_for;
 use crate::error::{self, Result};
 use crate::find::{Installation, locate};
 use crate::pidfile::{PidFile, disarm_stale};
-use crate::progress::{Progress, Step};
+use crate::progress::{Progress, ServerStep};
 use crate::{dsn, folder, initdb, launch, process, sys, template};
 
 const SETTINGS_FILE: &str = "throwaway.conf";
@@ -27,14 +28,14 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
-/// Ports tried before giving up: each was free when asked for, and taken when the server came.
+/// How many ports are tried. Another process may take a free port before the server binds it.
 const PORTS_MAX: u32 = 8;
-/// Waits for children of a killed server to let go of its memory, and for somebody's connection to
-/// let go of the port that is to stay the same.
+/// How often a start waits until the children of a killed server release its memory, or until
+/// another process releases the server's fixed port.
 const WAITS_MAX: u32 = 40;
 
-/// Nothing here needs to survive a crash of the machine. Shared memory lies in the data folder,
-/// where it goes with it even after SIGKILL.
+/// The data need not survive a crash of the machine. Shared memory is in the data folder, so that
+/// it is removed with the folder even after SIGKILL.
 const SETTINGS: &str = "fsync = off\n\
     dynamic_shared_memory_type = mmap\n\
     shared_buffers = 64MB\n\
@@ -45,21 +46,24 @@ const SETTINGS: &str = "fsync = off\n\
     log_destination = stderr\n\
     log_line_prefix = '%m [%p] '\n";
 
-/// The socket wants the password, too: other programs may run as the server's user.
+/// The default `pg_hba.conf`. The socket requires the password too: other programs may run as the
+/// server's user.
 const HBA: &str = "local all all scram-sha-256\n\
     local replication all scram-sha-256\n\
     host all all 127.0.0.1/32 scram-sha-256\n\
     host replication all 127.0.0.1/32 scram-sha-256\n";
 
-/// As above for the superuser alone. The roles that a test makes have no password.
+/// The `pg_hba.conf` of tests. Only the superuser needs the password on the socket: the roles that
+/// tests create have no password.
 const HBA_OF_TESTS: &str = "local all postgres scram-sha-256\n\
     local replication postgres scram-sha-256\n\
     local all,replication all trust\n\
     host all all 127.0.0.1/32 scram-sha-256\n\
     host replication all 127.0.0.1/32 scram-sha-256\n";
 
-/// Runs after our death, or at once when the folder is gone. The process id is believed only if
-/// that process works in the data folder, where the system can tell.
+/// The watchdog's script: waits for the end of the pipe, stops the server and removes the folder.
+/// On systems with `/proc`, the process id in `postmaster.pid` counts only if the process works in
+/// the data folder.
 const WATCHDOG: &str = r#"
 read -r _
 data=$1/data
@@ -81,83 +85,86 @@ fi
 rm -rf "$1"
 "#;
 
-/// How a throwaway server shall differ from the plain one.
+/// Options of a throwaway server.
 #[derive(Debug, Clone, Default)]
-pub struct Builder {
+pub struct ThrowawayBuilder {
     installation: Option<Installation>,
     settings: String,
     hba: Option<String>,
+    /// Whether all roles but the superuser may use the socket without a password.
     trusts_roles: bool,
     files: Vec<(String, Vec<u8>)>,
+    /// A data folder to copy, instead of an empty server.
     data_from: Option<PathBuf>,
 }
 
-impl Builder {
-    /// Uses this installation instead of the one that [`locate`] finds.
+impl ThrowawayBuilder {
+    /// Uses this installation. The default is the one that [`locate`] finds.
     #[must_use]
-    pub fn installation(mut self, installation: Installation) -> Builder {
+    pub fn installation(mut self, installation: Installation) -> ThrowawayBuilder {
         self.installation = Some(installation);
         self
     }
 
-    /// Adds lines for `postgresql.conf`. They win over the plain settings, but address, port and
-    /// socket folder stay what they are.
+    /// Adds lines for `postgresql.conf`. They override the default settings, but not address, port
+    /// and socket folder.
     #[must_use]
-    pub fn conf(mut self, lines: &str) -> Builder {
+    pub fn conf(mut self, lines: &str) -> ThrowawayBuilder {
         self.settings.push_str(lines);
         self.settings.push('\n');
         self
     }
 
-    /// Replaces `pg_hba.conf`, by default the password on the socket and on TCP.
+    /// Replaces `pg_hba.conf`. The default requires the password on the socket and on TCP.
     #[must_use]
-    pub fn hba(mut self, content: &str) -> Builder {
+    pub fn hba(mut self, content: &str) -> ThrowawayBuilder {
         self.hba = Some(content.to_string());
         self
     }
 
-    /// Lets every role but the superuser in by the socket without a password: for tests, which
-    /// make roles that have none.
+    /// Lets all roles but the superuser use the socket without a password. For tests, whose roles
+    /// have no password.
     #[must_use]
-    pub(crate) fn trust_roles(mut self) -> Builder {
+    pub(crate) fn trust_roles(mut self) -> ThrowawayBuilder {
         self.trusts_roles = true;
         self
     }
 
-    /// Puts a file into the data folder, mode 0600 and owned by the server's user as it demands
-    /// of keys. Settings can name it without a folder: `ssl_key_file = 'server.key'`.
+    /// Puts a file into the data folder, with mode 0600 and the server's user as owner, as the
+    /// server requires for keys. Settings can name the file without a folder: `ssl_key_file =
+    /// 'server.key'`.
     #[must_use]
-    pub fn file(mut self, name: &str, content: impl Into<Vec<u8>>) -> Builder {
+    pub fn file(mut self, name: &str, content: impl Into<Vec<u8>>) -> ThrowawayBuilder {
         self.files.push((name.to_string(), content.into()));
         self
     }
 
-    /// Starts on a copy of a stopped server's data folder instead of an empty server.
+    /// Starts with a copy of a stopped server's data folder. The default is an empty server.
     #[must_use]
-    pub fn data_from(mut self, data_folder: &Path) -> Builder {
+    pub fn data_from(mut self, data_folder: &Path) -> ThrowawayBuilder {
         self.data_from = Some(data_folder.to_path_buf());
         self
     }
 
-    /// Makes the folder and starts the server; returns when it takes connections.
+    /// Creates the folder and starts the server. Returns when the server accepts connections.
     ///
     /// # Errors
-    /// No installation was found, the temporary folder is closed or full, or the server does not
-    /// start: then the end of its log is the cause.
-    pub fn start(self, progress: &Progress<'_>) -> Result<Throwaway> {
+    /// When no installation was found, the temporary folder cannot be used, or the server does not
+    /// start. In the last case the end of the log is the cause.
+    pub fn start(self, progress: &Progress<'_>) -> Result<ThrowawayServer> {
         let found = match &self.installation {
             Some(found) => found.clone(),
             None => locate(progress)?,
         };
-        let account = Account::for_server()?;
-        found.require_open(account.as_ref())?;
+        let account = ServerAccount::for_server()?;
+        found.require_executable(account.as_ref())?;
         let base = temporary_folder(account.as_ref())?;
         let private = fs::Permissions::from_mode(0o700);
         let mut temporary = tempfile::Builder::new();
         let folder = temporary.prefix("pgspate-").permissions(private).tempdir_in(&base);
-        let folder = folder.map_err(|e| error::file("create a folder in", &base, e))?.keep();
-        // From here on, dropping the value cleans up whatever was reached.
-        let mut server = Throwaway {
+        let folder = folder.map_err(|e| error::could_not("create a folder in", &base, e))?.keep();
+        // From here on, dropping the value removes everything that was created.
+        let mut server = ThrowawayServer {
             found,
             account,
             folder,
@@ -166,13 +173,13 @@ impl Builder {
             postmaster: Mutex::new(None),
             watchdog: None,
         };
-        // It stays ours: in /tmp, the owner of a folder could put a link in its place.
+        // pgspate's user stays the owner: in /tmp, an owner could replace the folder by a link.
         folder::make_own(&server.folder, server.account.as_ref())?;
         folder::make_private(&server.socket_folder(), server.account.as_ref())?;
-        server.watchdog = Some(watch(&server.folder)?);
-        progress(&Step::Creating { folder: server.folder.clone() });
-        server.fill(&self, &base)?;
-        progress(&Step::Starting { version: server.found.version.clone() });
+        server.watchdog = Some(start_watchdog(&server.folder)?);
+        progress(&ServerStep::Creating { folder: server.folder.clone() });
+        server.create_files(&self, &base)?;
+        progress(&ServerStep::Starting { version: server.found.version.clone() });
         if self.data_from.is_some() && self.hba.is_none() {
             let (data, account) = (server.data_folder(), server.account.as_ref());
             initdb::set_password(&server.found, &data, &server.password, account)?;
@@ -182,11 +189,12 @@ impl Builder {
     }
 }
 
-/// A running server that is stopped and removed when dropped. Its superuser is `postgres`.
+/// A throwaway server. It is stopped and removed when the value is dropped. Its superuser is
+/// `postgres`.
 #[derive(Debug)]
-pub struct Throwaway {
+pub struct ThrowawayServer {
     found: Installation,
-    account: Option<Account>,
+    account: Option<ServerAccount>,
     folder: PathBuf,
     port: u16,
     password: String,
@@ -194,40 +202,42 @@ pub struct Throwaway {
     watchdog: Option<Child>,
 }
 
-impl Throwaway {
-    /// The folder that those are made in which are started now.
+impl ThrowawayServer {
+    /// Returns the folder in which new throwaway servers are created.
     ///
     /// # Errors
-    /// There is none that a server could use.
+    /// When no temporary folder can be used.
     pub fn temporary_folder() -> Result<PathBuf> {
-        temporary_folder(Account::for_server()?.as_ref())
+        temporary_folder(ServerAccount::for_server()?.as_ref())
     }
 
-    /// Starts a plain server: durability off, 200 connections, UTC.
+    /// Starts a server with default options: no fsync, 200 connections, UTC.
     ///
     /// # Errors
-    /// As [`Builder::start`].
-    pub fn start(progress: &Progress<'_>) -> Result<Throwaway> {
-        Builder::default().start(progress)
+    /// The same as for [`ThrowawayBuilder::start`].
+    pub fn start(progress: &Progress<'_>) -> Result<ThrowawayServer> {
+        ThrowawayBuilder::default().start(progress)
     }
 
-    /// Starts a server that differs from the plain one.
-    pub fn builder() -> Builder {
-        Builder::default()
+    /// Returns a builder for a server with other options.
+    pub fn builder() -> ThrowawayBuilder {
+        ThrowawayBuilder::default()
     }
 
-    /// A `key=value` string for the database `postgres`, over the Unix socket.
+    /// Returns a `key=value` string for the database `postgres`, over the Unix socket. The string
+    /// contains the password.
     pub fn dsn(&self) -> String {
         self.dsn_for("postgres")
     }
 
-    /// A `key=value` string for a database, over the Unix socket; it carries the password.
+    /// Returns a `key=value` string for a database, over the Unix socket. The string contains the
+    /// password.
     pub fn dsn_for(&self, database: &str) -> String {
         dsn::with_password(&self.address(database), &self.password)
     }
 
-    /// As [`Throwaway::dsn`], but with the path of a password file instead of the password, for
-    /// clients with libpq.
+    /// Returns a string like [`ThrowawayServer::dsn`], but with the path of a password file instead
+    /// of the password. For clients with libpq.
     pub fn passfile_dsn(&self) -> String {
         dsn::with_passfile(&self.address("postgres"), &self.passfile())
     }
@@ -240,65 +250,67 @@ impl Throwaway {
         self.folder.join("password")
     }
 
-    /// A URL for a database over TCP on 127.0.0.1; it carries the password.
+    /// Returns a URL for a database over TCP on 127.0.0.1. The URL contains the password.
     pub fn tcp_dsn_for(&self, database: &str) -> String {
         dsn::for_tcp(self.port, &self.password, database)
     }
 
-    /// The TCP port, on 127.0.0.1. It stays the same over restarts.
+    /// Returns the TCP port on 127.0.0.1. A restart keeps the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The password of `postgres`.
+    /// Returns the password of `postgres`.
     pub fn password(&self) -> &str {
         &self.password
     }
 
-    /// The parent of everything the server writes. It belongs to the user who started the server.
+    /// Returns the folder of all files of the server. The user who runs pgspate owns this folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The folder of the Unix socket. It belongs to the server's user.
+    /// Returns the folder of the Unix socket. The server's user owns this folder.
     pub fn socket_folder(&self) -> PathBuf {
         self.folder.join(SOCKET_FOLDER)
     }
 
-    /// The data folder.
+    /// Returns the data folder.
     pub fn data_folder(&self) -> PathBuf {
         self.folder.join("data")
     }
 
-    /// The file that the server logs to.
+    /// Returns the path of the server's log.
     pub fn log(&self) -> PathBuf {
         self.folder.join("log")
     }
 
-    /// The programs it runs.
+    /// Returns the installation that the server runs.
     pub fn installation(&self) -> &Installation {
         &self.found
     }
 
-    /// The process id of the running server; `None` when it was stopped or has crashed.
+    /// Returns the process id of the running server, or `None` if the server was stopped or has
+    /// crashed.
     pub fn pid(&self) -> Option<i32> {
         let mut postmaster = self.postmaster();
         let child = postmaster.as_mut()?;
         matches!(child.try_wait(), Ok(None)).then_some(child.id() as i32)
     }
 
-    /// Stops the server in good order, ending its sessions. The folder stays until the drop.
+    /// Stops the server with a fast shutdown, which ends all sessions. The folder stays until the
+    /// drop.
     ///
     /// # Errors
-    /// The server does not end within a minute.
+    /// When the server still runs after a minute.
     pub fn stop(&self) -> Result<()> {
         self.end(libc::SIGINT, STOP_LIMIT)
     }
 
-    /// Kills the server and all its processes at once, as a crash of the machine would.
+    /// Kills all processes of the server at once, as in a crash of the machine.
     ///
     /// # Errors
-    /// The server is not running, or its processes do not end.
+    /// When the server is not running, or its processes do not end.
     pub fn kill(&self) -> Result<()> {
         let mut postmaster = self.postmaster();
         let failed = || error::new("could not kill the server");
@@ -308,14 +320,14 @@ impl Throwaway {
         child.wait().map_err(|e| failed().because(e))?;
         match children.into_iter().all(|child| process::wait_for_end(child, KILL_LIMIT)) {
             true => Ok(()),
-            false => Err(failed().because("a child lives on")),
+            false => Err(failed().because("a child process still runs")),
         }
     }
 
-    /// Starts the server again on the same port, after stopping it if it runs.
+    /// Stops the server, if it runs, and starts it again on the same port.
     ///
     /// # Errors
-    /// As [`Builder::start`]; also when something else has taken the port.
+    /// The same as for [`ThrowawayBuilder::start`], and when another process keeps the port.
     pub fn restart(&self) -> Result<()> {
         self.stop()?;
         self.launch(Some(self.port)).map(drop)
@@ -325,6 +337,7 @@ impl Throwaway {
         self.postmaster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sends a signal to the server and waits for its end.
     fn end(&self, signal: i32, limit: Duration) -> Result<()> {
         let mut postmaster = self.postmaster();
         let Some(child) = postmaster.as_mut() else { return Ok(()) };
@@ -333,7 +346,7 @@ impl Throwaway {
             let pid = child.id() as i32;
             sys::signal(pid, signal).map_err(|e| failed().because(e))?;
             if !process::wait_for_end(pid, limit) {
-                return Err(failed().because(format!("it runs on after {limit:?}")));
+                return Err(failed().because(format!("it still runs after {limit:?}")));
             }
             child.wait().map_err(|e| failed().because(e))?;
         }
@@ -341,10 +354,10 @@ impl Throwaway {
         Ok(())
     }
 
-    /// Puts everything into the folder that the server needs.
-    fn fill(&mut self, wishes: &Builder, base: &Path) -> Result<()> {
+    /// Creates the data folder and all files that the server needs.
+    fn create_files(&mut self, options: &ThrowawayBuilder, base: &Path) -> Result<()> {
         let (data, account) = (self.data_folder(), self.account.as_ref());
-        self.password = match &wishes.data_from {
+        self.password = match &options.data_from {
             None => template::make_data_folder(&self.found, base, &self.folder, account)?,
             Some(from) => {
                 clone_for(from, &data, account)?;
@@ -354,12 +367,12 @@ impl Throwaway {
         let line = dsn::passfile_line(&self.password);
         folder::write_private(&self.passfile(), line.as_bytes(), None)?;
         initdb::include_settings(&data, SETTINGS_FILE)?;
-        let settings = format!("{SETTINGS}{}", wishes.settings);
+        let settings = format!("{SETTINGS}{}", options.settings);
         folder::write_private(&data.join(SETTINGS_FILE), settings.as_bytes(), account)?;
         let hba =
-            wishes.hba.as_deref().unwrap_or(if wishes.trusts_roles { HBA_OF_TESTS } else { HBA });
+            options.hba.as_deref().unwrap_or(if options.trusts_roles { HBA_OF_TESTS } else { HBA });
         folder::write_private(&data.join("pg_hba.conf"), hba.as_bytes(), account)?;
-        for (name, content) in &wishes.files {
+        for (name, content) in &options.files {
             if Path::new(name).file_name() != Some(name.as_ref()) {
                 return Err(error::new(format!("\"{name}\" is not a plain file name")));
             }
@@ -368,7 +381,7 @@ impl Throwaway {
         Ok(())
     }
 
-    /// Starts the process and waits until it is ready; returns its port.
+    /// Starts the server process, waits until it is ready, and returns its port.
     fn launch(&self, fixed_port: Option<u16>) -> Result<u16> {
         let (data, log) = (self.data_folder(), self.log());
         let failed = || error::new(format!("could not start PostgreSQL {}", self.found.version));
@@ -377,7 +390,7 @@ impl Throwaway {
             let port = fixed_port.map_or_else(folder::free_port, Ok)?;
             folder::remove_sockets(&self.socket_folder())?;
             disarm_stale(&data, self.account.as_ref())?;
-            let from = folder::log_end(&log);
+            let from = folder::log_size(&log);
             let mut child = self.spawn(port).map_err(|e| failed().because(e))?;
             let is_ready = self.wait_until_ready(&mut child);
             if is_ready {
@@ -385,36 +398,38 @@ impl Throwaway {
                 return Ok(port);
             }
             let tail = folder::log_tail(&log, from);
-            let is_taken = launch::says_port_taken(&tail);
+            let is_taken = launch::says_port_is_taken(&tail);
             if is_taken && fixed_port.is_none() && ports < PORTS_MAX {
                 ports += 1;
                 std::thread::sleep(POLL);
-            } else if (is_taken || launch::says_memory_used(&tail)) && waits < WAITS_MAX {
+            } else if (is_taken || launch::says_memory_is_in_use(&tail)) && waits < WAITS_MAX {
                 waits += 1;
                 std::thread::sleep(Duration::from_millis(250));
             } else {
-                return Err(failed().because(error::new(launch::log_says(&tail))));
+                return Err(failed().because(error::new(launch::describe_log_tail(&tail))));
             }
         }
     }
 
+    /// Starts the server process.
     fn spawn(&self, port: u16) -> Result<Child> {
         let log = self.log();
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
-        let file = file.map_err(|e| error::file("open", &log, e))?;
-        let copy = file.try_clone().map_err(|e| error::file("open", &log, e))?;
+        let file = file.map_err(|e| error::could_not("open", &log, e))?;
+        let copy = file.try_clone().map_err(|e| error::could_not("open", &log, e))?;
         let mut command = launch::command(&self.found, "postgres", self.account.as_ref());
         command.arg("-D").arg(self.data_folder());
-        // On the command line, so that neither settings nor a copied folder can change them.
+        // Options of the command line override the caller's settings and those of a copied folder.
         command.arg("-c").arg(format!("port={port}")).args(["-c", "listen_addresses=127.0.0.1"]);
         let sockets = initdb::socket_list(Some(&self.socket_folder()));
         command.arg("-c").arg(format!("unix_socket_directories={sockets}"));
-        // A group of its own: Ctrl-C in the terminal is for us, and we stop the server.
+        // An own process group: Ctrl-C in the terminal stops pgspate, which then stops the server.
         command.stdout(file).stderr(copy).process_group(0);
-        command.spawn().map_err(|e| error::file("run", &self.found.program("postgres"), e))
+        command.spawn().map_err(|e| error::could_not("run", &self.found.program("postgres"), e))
     }
 
-    /// `false` if it ended instead, or was ended because it took too long.
+    /// Waits until the server is ready. Returns false if the server has ended, or was killed after
+    /// [`START_LIMIT`].
     fn wait_until_ready(&self, child: &mut Child) -> bool {
         let (data, pid) = (self.data_folder(), child.id() as i32);
         let begin = Instant::now();
@@ -436,14 +451,15 @@ impl Throwaway {
     }
 }
 
-impl Drop for Throwaway {
+impl Drop for ThrowawayServer {
     fn drop(&mut self) {
-        // A drop cannot report; each step is tried whatever became of the one before.
+        // A drop cannot report errors. Each step is tried even if the previous one has failed.
         if self.end(libc::SIGQUIT, KILL_LIMIT).is_err() {
             let _ = self.kill();
         }
-        // The file is still there only if the server was killed, and then so is its memory.
-        if let Some(id) = PidFile::read(&self.data_folder()).and_then(|file| file.shared_memory) {
+        // The file exists only if the server was killed. Then its shared memory remains too.
+        if let Some(id) = PidFile::read(&self.data_folder()).and_then(|file| file.shared_memory_id)
+        {
             let owner = self.account.as_ref().map_or_else(sys::effective_uid, |user| user.uid);
             let _ = sys::remove_shared_memory(id, owner);
         }
@@ -455,18 +471,18 @@ impl Drop for Throwaway {
     }
 }
 
-/// Starts the shell that outlives us by a moment. Its group is its own, so that what ends us does
-/// not end it as well.
-fn watch(folder: &Path) -> Result<Child> {
+/// Starts the watchdog shell. The shell has a process group of its own, so that a signal to
+/// pgspate's group does not end it.
+fn start_watchdog(folder: &Path) -> Result<Child> {
     let mut command = Command::new("sh");
     command.args(["-c", WATCHDOG, "sh"]).arg(folder).current_dir("/").process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().map_err(|e| error::file("run", Path::new("sh"), e))
+    command.spawn().map_err(|e| error::could_not("run", Path::new("sh"), e))
 }
 
-/// The temporary folder, or `/tmp` when that one is closed to the server or its path too long
-/// for sockets.
-fn temporary_folder(account: Option<&Account>) -> Result<PathBuf> {
+/// Returns the temporary folder. If the server's user cannot enter it, or its path is too long for
+/// sockets, returns `/tmp`.
+fn temporary_folder(account: Option<&ServerAccount>) -> Result<PathBuf> {
     let own_name = "/pgspate-xxxxxx/".len() + SOCKET_FOLDER.len();
     let fits = |path: &PathBuf| {
         path.as_os_str().len() + own_name <= folder::SOCKET_FOLDER_BYTES_MAX
@@ -475,7 +491,7 @@ fn temporary_folder(account: Option<&Account>) -> Result<PathBuf> {
     let choices = [std::env::temp_dir(), PathBuf::from("/tmp")];
     let real = choices.iter().filter_map(|path| path.canonicalize().ok());
     real.into_iter().find(fits).ok_or_else(|| {
-        error::new("there is no temporary folder that a server could use")
-            .hint("Set TMPDIR to a folder with a short path that all users can reach.")
+        error::new("no temporary folder can be used for a server")
+            .hint("Set TMPDIR to a folder with a short path that all users can enter.")
     })
 }

@@ -1,4 +1,5 @@
-//! Other users of the machine: they get no way in, and what they put in our way is refused.
+//! Protection against other users of the machine: they cannot log in, and files that they have
+//! planted are rejected.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -6,28 +7,28 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use pgspate_embedded::{Server, State, Throwaway, silent, testing};
+use pgspate_embedded::{EmbeddedServer, ServerState, ThrowawayServer, silent, testing};
 use tokio_postgres::{Config, NoTls};
 
-/// A server in a folder of its own, stopped and removed at the end of the test.
-struct Own {
-    server: Server,
+/// An embedded server in a folder of its own. It is stopped and removed at the end of the test.
+struct GuardedServer {
+    server: EmbeddedServer,
     folder: PathBuf,
 }
 
-impl Own {
-    fn new() -> Own {
+impl GuardedServer {
+    fn new() -> GuardedServer {
         let folder = tempfile::Builder::new().prefix("pgspate-").tempdir_in("/tmp").unwrap();
         let folder = folder.keep();
-        // As root, the server is another user and must be able to reach it.
+        // As root, the server runs as another user, who must be able to enter the folder.
         set_mode(&folder, 0o755);
-        let server = Server::open_in(&folder.join("home")).unwrap();
-        Own { server, folder }
+        let server = EmbeddedServer::open_in(&folder.join("home")).unwrap();
+        GuardedServer { server, folder }
     }
 
-    /// Started once and stopped, so that all its files are there.
-    fn stopped() -> Own {
-        let own = Own::new();
+    /// Makes a server that was started and stopped, so that all of its files exist.
+    fn stopped() -> GuardedServer {
+        let own = GuardedServer::new();
         own.start();
         own.server.stop(&silent).unwrap();
         own
@@ -35,23 +36,24 @@ impl Own {
 
     fn start(&self) {
         let started = self.server.start(&silent).unwrap_or_else(|e| panic!("{}", e.chain()));
-        assert_eq!(started.state, State::Running);
+        assert_eq!(started.state, ServerState::Running);
     }
 
-    /// A path in the home folder; `N` stands for the major version.
+    /// Returns a path in the root folder; `N` stands for the major version.
     fn path(&self, name: &str) -> PathBuf {
         let major = self.server.status().unwrap().major.unwrap().to_string();
         self.folder.join("home").join(name.replace('N', &major))
     }
 
+    /// Returns error and hint of a start that must fail.
     #[track_caller]
-    fn refusal(&self) -> (String, String) {
+    fn start_error(&self) -> (String, String) {
         let error = self.server.start(&silent).unwrap_err();
         (error.chain(), error.hint_text().unwrap_or_default().to_string())
     }
 }
 
-impl Drop for Own {
+impl Drop for GuardedServer {
     fn drop(&mut self) {
         let home = self.folder.join("home");
         let _ = chown(&home, Some(own_uid()), None);
@@ -65,7 +67,7 @@ fn own_uid() -> u32 {
     fs::metadata("/proc/self").unwrap().uid()
 }
 
-/// Whether this is root; a test that needs root says that it is skipped.
+/// Returns whether the test runs as root. Otherwise prints that the test is skipped.
 fn is_root() -> bool {
     let is_root = own_uid() == 0;
     if !is_root {
@@ -96,9 +98,9 @@ fn ask(config: &Config, sql: &str) -> Result<String, tokio_postgres::Error> {
     })
 }
 
-/// The address lets in who has the password, and nobody else, over socket and TCP.
+/// Checks that both addresses accept only the right password.
 #[track_caller]
-fn wants_the_password(dsn: &str, url: &str) {
+fn assert_password_is_required(dsn: &str, url: &str) {
     for address in [dsn, url] {
         let right: Config = address.parse().unwrap();
         assert_eq!(ask(&right, "select 'in'").unwrap(), "in");
@@ -126,46 +128,46 @@ fn as_user(uid: u32, script: &str) -> Output {
 }
 
 #[test]
-fn nobody_gets_in_without_the_password() {
-    let own = Own::new();
+fn all_servers_require_the_password() {
+    let own = GuardedServer::new();
     own.start();
-    wants_the_password(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
-    let server = Throwaway::start(&silent).unwrap();
-    wants_the_password(&server.dsn(), &server.tcp_dsn_for("postgres"));
-    // For replication neither, to which every rule names the databases by itself.
+    assert_password_is_required(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
+    let server = ThrowawayServer::start(&silent).unwrap();
+    assert_password_is_required(&server.dsn(), &server.tcp_dsn_for("postgres"));
+    // Replication requires the password too: the rules for it are separate.
     for dsn in [own.server.secret_dsn().unwrap(), server.dsn()] {
         let trusted = "select count(*) from pg_hba_file_rules where auth_method <> 'scram-sha-256'";
         assert_eq!(ask(&dsn.parse().unwrap(), trusted).unwrap(), "0");
     }
     let server = testing::server("");
-    wants_the_password(&server.dsn(), &server.tcp_dsn_for("postgres"));
+    assert_password_is_required(&server.dsn(), &server.tcp_dsn_for("postgres"));
 }
 
 #[test]
-fn a_copy_of_a_data_folder_has_a_password_of_its_own() {
-    let first = Throwaway::start(&silent).unwrap();
+fn a_copy_of_a_data_folder_gets_a_new_password() {
+    let first = ThrowawayServer::start(&silent).unwrap();
     first.stop().unwrap();
-    let copy = Throwaway::builder().data_from(&first.data_folder()).start(&silent).unwrap();
-    wants_the_password(&copy.dsn(), &copy.tcp_dsn_for("postgres"));
+    let copy = ThrowawayServer::builder().data_from(&first.data_folder()).start(&silent).unwrap();
+    assert_password_is_required(&copy.dsn(), &copy.tcp_dsn_for("postgres"));
     assert_ne!(copy.password(), first.password());
 }
 
 #[test]
-fn other_programs_of_the_servers_user_have_no_password() {
+fn the_servers_user_cannot_read_the_password() {
     if !is_root() {
         return;
     }
-    let own = Own::new();
+    let own = GuardedServer::new();
     own.start();
     let user = fs::metadata(own.path("data-N")).unwrap().uid();
     assert_ne!(user, 0);
-    let throwaway = Throwaway::start(&silent).unwrap();
+    let throwaway = ThrowawayServer::start(&silent).unwrap();
     for file in [own.path("password-N"), throwaway.folder().join("password")] {
         let output = as_user(user, &format!("cat '{}'", file.display()));
         assert!(!output.status.success() && output.stdout.is_empty());
         assert_eq!((mode(&file), fs::metadata(&file).unwrap().uid()), (0o600, 0));
     }
-    // Nor can that user put another folder in the place of one that root uses by name.
+    // That user cannot replace a folder that root opens by its path either.
     for folder in [own.path("."), throwaway.folder().to_path_buf()] {
         let output = as_user(user, &format!("touch '{}/x'", folder.display()));
         assert!(!output.status.success());
@@ -175,8 +177,8 @@ fn other_programs_of_the_servers_user_have_no_password() {
 }
 
 #[test]
-fn what_is_printed_opens_the_server_in_psql() {
-    let own = Own::new();
+fn the_printed_psql_command_opens_the_server() {
+    let own = GuardedServer::new();
     own.start();
     let psql = own.server.psql_command().unwrap();
     let dsn = own.server.dsn().unwrap();
@@ -191,14 +193,14 @@ fn what_is_printed_opens_the_server_in_psql() {
         let output = as_user(own_uid(), &script);
         assert_eq!(String::from_utf8_lossy(&output.stdout), "7\n", "{script}: {output:?}");
     }
-    let throwaway = Throwaway::start(&silent).unwrap();
+    let throwaway = ThrowawayServer::start(&silent).unwrap();
     let script = format!("psql -XwAtc 'select 7' \"{}\"", throwaway.passfile_dsn());
     assert_eq!(as_user(own_uid(), &script).stdout, b"7\n");
 }
 
 #[test]
-fn links_in_place_of_our_files_are_replaced_and_not_followed() {
-    let own = Own::stopped();
+fn links_in_place_of_pgspates_files_are_not_followed() {
+    let own = GuardedServer::stopped();
     let owner = fs::metadata(own.path("data-N")).unwrap();
     let victim = own.folder.join("victim");
     for name in ["pgspate.conf", "pgspate.conf.new", "postmaster.pid", "postmaster.pid.new"] {
@@ -223,11 +225,11 @@ fn links_in_place_of_our_files_are_replaced_and_not_followed() {
 }
 
 #[test]
-fn a_link_in_place_of_a_log_does_not_lead_to_roots_files() {
+fn a_link_in_place_of_the_log_is_not_followed() {
     if !is_root() {
         return;
     }
-    let own = Own::stopped();
+    let own = GuardedServer::stopped();
     let owner = fs::metadata(own.path("data-N")).unwrap();
     let victim = own.folder.join("victim");
     fs::write(&victim, "untouched").unwrap();
@@ -236,24 +238,24 @@ fn a_link_in_place_of_a_log_does_not_lead_to_roots_files() {
     fs::remove_file(&log).unwrap();
     symlink(&victim, &log).unwrap();
     lchown(&log, Some(owner.uid()), Some(owner.gid())).unwrap();
-    let (chain, _) = own.refusal();
+    let (chain, _) = own.start_error();
     assert!(!chain.contains("untouched"), "{chain}");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
-    // The log of a throwaway, which root opens, lies where its user cannot put a link.
-    let server = Throwaway::start(&silent).unwrap();
+    // Root opens the log of a throwaway server. It is in a folder where its user cannot put a link.
+    let server = ThrowawayServer::start(&silent).unwrap();
     let script = format!("ln -sf '{}' '{}'", victim.display(), server.log().display());
     assert!(!as_user(owner.uid(), &script).status.success());
 }
 
 #[test]
-fn folders_of_another_owner_are_refused_by_name() {
+fn folders_of_another_owner_are_rejected() {
     if !is_root() {
         return;
     }
-    let own = Own::stopped();
+    let own = GuardedServer::stopped();
     let run = own.path("run-N");
     chown(&run, Some(4242), Some(4242)).unwrap();
-    let (chain, hint) = own.refusal();
+    let (chain, hint) = own.start_error();
     assert_eq!(chain, format!("\"{}\" belongs to the user with uid 4242", run.display()));
     assert!(hint.contains("PGSPATE_DATA_DIR") && hint.contains("chown"), "{hint}");
     fs::remove_dir_all(&run).unwrap();
@@ -263,15 +265,15 @@ fn folders_of_another_owner_are_refused_by_name() {
     let home = own.folder.join("home");
     chown(&home, Some(4242), Some(4242)).unwrap();
     let expected = format!("\"{}\" belongs to the user with uid 4242", home.display());
-    assert_eq!(own.refusal().0, expected);
+    assert_eq!(own.start_error().0, expected);
     assert_eq!(own.server.status().unwrap_err().to_string(), expected);
     assert_eq!(own.server.dsn().unwrap_err().to_string(), expected);
     assert_eq!(own.server.stop(&silent).unwrap_err().to_string(), expected);
 }
 
 #[test]
-fn loosened_modes_are_closed_or_refused() {
-    let own = Own::stopped();
+fn loosened_modes_are_repaired_or_rejected() {
+    let own = GuardedServer::stopped();
     let (home, run, password) =
         (own.folder.join("home"), own.path("run-N"), own.path("password-N"));
     set_mode(&run, 0o755);
@@ -280,70 +282,74 @@ fn loosened_modes_are_closed_or_refused() {
     own.server.stop(&silent).unwrap();
 
     set_mode(&run, 0o777);
-    let (chain, hint) = own.refusal();
+    let (chain, hint) = own.start_error();
     assert_eq!(chain, format!("other users can write to \"{}\" (mode 0777)", run.display()));
     assert!(hint.contains("chmod go-w"), "{hint}");
     set_mode(&run, 0o700);
 
     set_mode(&password, 0o644);
-    let (chain, hint) = own.refusal();
+    let (chain, hint) = own.start_error();
     assert_eq!(chain, format!("other users can read \"{}\" (mode 0644)", password.display()));
     assert!(hint.contains("chmod 600"), "{hint}");
     set_mode(&password, 0o600);
 
     set_mode(&home, 0o777);
-    let (chain, _) = own.refusal();
+    let (chain, _) = own.start_error();
     assert_eq!(chain, format!("other users can write to \"{}\" (mode 0777)", home.display()));
     set_mode(&home, 0o755);
     own.start();
 }
 
-/// Makes the data what an earlier version has left: trust on the socket, and a bare password.
-fn make_earlier(own: &Own) {
+/// Changes the data to what an earlier version of pgspate has left: trust on the socket, and a
+/// password file with only the password.
+fn downgrade_data(own: &GuardedServer) {
     let (rules, file) = (own.path("data-N/pg_hba.conf"), own.path("password-N"));
     let text = fs::read_to_string(&rules).unwrap();
-    let trusting: Vec<String> = text
+    let lines: Vec<String> = text
         .lines()
         .map(|line| match line.starts_with("local") {
             true => line.replace("scram-sha-256", "trust"),
             false => line.to_string(),
         })
         .collect();
-    fs::write(&rules, trusting.join("\n") + "\nlocal sales bob trust\n").unwrap();
+    fs::write(&rules, lines.join("\n") + "\nlocal sales bob trust\n").unwrap();
     let line = fs::read_to_string(&file).unwrap();
     fs::write(&file, line.trim().strip_prefix("*:*:*:postgres:").unwrap()).unwrap();
 }
 
 #[test]
-fn data_of_earlier_versions_is_upgraded_stopped_or_running() {
-    let own = Own::stopped();
-    make_earlier(&own);
+fn data_of_earlier_versions_is_upgraded_at_the_start_or_while_running() {
+    let own = GuardedServer::stopped();
+    downgrade_data(&own);
     own.start();
     let rules = fs::read_to_string(own.path("data-N/pg_hba.conf")).unwrap();
     assert!(rules.ends_with("\nlocal sales bob trust\n"), "{rules}");
-    wants_the_password(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
+    assert_password_is_required(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
 
-    make_earlier(&own);
+    downgrade_data(&own);
     let config: Config = own.server.secret_dsn().unwrap().parse().unwrap();
     ask(&config, "select pg_reload_conf()").unwrap();
     own.start();
     let rules = "select count(*) from pg_hba_file_rules \
                  where type = 'local' and database = '{all}' and auth_method = 'trust'";
     assert_eq!(ask(&config, rules).unwrap(), "0");
-    // The server reads its rules a moment after it was told to.
+    // The server reloads its rules a moment after the signal.
     let mut wrong = config.clone();
     wrong.password("wrong");
     let begin = std::time::Instant::now();
     while ask(&wrong, "select 1").is_ok() {
-        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "it still trusts");
+        assert!(
+            begin.elapsed() < std::time::Duration::from_secs(60),
+            "the socket is still trusted"
+        );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    wants_the_password(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
+    assert_password_is_required(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
 }
 
 #[test]
-fn a_lost_password_is_replaced_at_the_next_start() {
-    let own = Own::new();
+fn an_absent_password_is_replaced_at_the_next_start() {
+    let own = GuardedServer::new();
     own.start();
     let old = own.server.secret_dsn().unwrap();
     fs::remove_file(own.path("password-N")).unwrap();
@@ -353,5 +359,5 @@ fn a_lost_password_is_replaced_at_the_next_start() {
     own.server.stop(&silent).unwrap();
     own.start();
     assert_ne!(own.server.secret_dsn().unwrap(), old);
-    wants_the_password(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
+    assert_password_is_required(&own.server.secret_dsn().unwrap(), &own.server.tcp_dsn().unwrap());
 }

@@ -1,4 +1,4 @@
-//! Throwaway servers: they start, crash, come back, and leave nothing behind.
+//! Throwaway servers: starts, crashes, restarts, and complete removal.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pgspate_embedded::{Throwaway, clone_data_folder, locate, silent, testing};
+use pgspate_embedded::{ThrowawayServer, clone_data_folder, locate, silent, testing};
 use tokio_postgres::NoTls;
 
 /// Runs one query and returns the first value of its first row.
@@ -25,15 +25,16 @@ fn ask(dsn: &str, sql: &str) -> Result<String, tokio_postgres::Error> {
     })
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits up to a minute until the condition is true.
+fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
+    while !is_true() {
         assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Whether any process has this folder in its command line or works in it.
+/// Returns whether any process has this folder in its command line.
 fn is_in_use(folder: &Path) -> bool {
     let output = Command::new("ps").args(["-A", "-o", "args="]).output().unwrap();
     let folder = folder.to_str().unwrap();
@@ -49,7 +50,7 @@ fn an_installation_is_found() {
 }
 
 #[test]
-fn it_answers_over_socket_and_tcp_and_leaves_nothing() {
+fn a_server_accepts_connections_and_is_removed_completely() {
     let server = testing::server("work_mem = '7MB'");
     assert_eq!(ask(&server.dsn(), "show work_mem").unwrap(), "7MB");
     assert_eq!(ask(&server.dsn(), "show fsync").unwrap(), "off");
@@ -71,7 +72,7 @@ fn it_answers_over_socket_and_tcp_and_leaves_nothing() {
 }
 
 #[test]
-fn stop_and_restart_keep_port_and_rows() {
+fn a_stop_and_a_restart_keep_port_and_rows() {
     let server = testing::server("");
     ask(&server.dsn(), "create table t as select 42 as n").unwrap();
     server.stop().unwrap();
@@ -84,14 +85,14 @@ fn stop_and_restart_keep_port_and_rows() {
 }
 
 #[test]
-fn a_restart_waits_for_somebody_who_has_its_port() {
+fn a_restart_waits_until_its_port_is_free() {
     let server = testing::server("");
     server.stop().unwrap();
     let taken = TcpListener::bind(("127.0.0.1", server.port())).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let said = || fs::read_to_string(server.log()).unwrap();
-            wait_for("it misses its port", || said().contains("could not bind"));
+            let log = || fs::read_to_string(server.log()).unwrap();
+            wait_for("the server cannot bind its port", || log().contains("could not bind"));
             drop(taken);
         });
         server.restart().unwrap();
@@ -100,19 +101,19 @@ fn a_restart_waits_for_somebody_who_has_its_port() {
 }
 
 #[test]
-fn a_killed_server_recovers_what_was_committed() {
+fn a_killed_server_recovers_committed_rows() {
     let server = testing::server("");
     ask(&server.dsn(), "create table t as select generate_series(1, 1000) as n").unwrap();
     for round in 0..2 {
         let pid = server.pid().unwrap();
         server.kill().unwrap();
-        assert!(server.kill().is_err(), "it is dead already");
+        assert!(server.kill().is_err(), "the server is already dead");
         assert!(server.data_folder().join("postmaster.pid").exists());
         server.restart().unwrap();
         assert_ne!(server.pid(), Some(pid));
         assert_eq!(ask(&server.dsn(), "select count(*) from t").unwrap(), "1000", "{round}");
     }
-    // Killed and then dropped: nothing may be left either.
+    // A killed server is removed completely too.
     server.kill().unwrap();
     let folder = server.folder().to_path_buf();
     drop(server);
@@ -120,36 +121,36 @@ fn a_killed_server_recovers_what_was_committed() {
 }
 
 #[test]
-fn a_stale_process_id_of_a_living_stranger_does_not_matter() {
+fn a_stale_process_id_of_another_running_process_is_ignored() {
     let server = testing::server("");
     server.kill().unwrap();
     let path = server.data_folder().join("postmaster.pid");
-    // The sleeper runs as the server's user, so the server could not tell it from another server.
+    // `sleep` runs as the server's user, so the server could take the process for another server.
     let owner = fs::metadata(&path).unwrap();
     let mut command = Command::new("sleep");
     if owner.uid() != fs::metadata("/proc/self").map_or(owner.uid(), |own| own.uid()) {
         std::os::unix::process::CommandExt::uid(&mut command, owner.uid());
     }
-    let mut stranger = command.arg("600").current_dir("/").spawn().unwrap();
+    let mut sleeper = command.arg("600").current_dir("/").spawn().unwrap();
     let text = fs::read_to_string(&path).unwrap();
     let (_, rest) = text.split_once('\n').unwrap();
-    fs::write(&path, format!("{}\n{rest}", stranger.id())).unwrap();
+    fs::write(&path, format!("{}\n{rest}", sleeper.id())).unwrap();
     let restarted = server.restart();
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
     restarted.unwrap();
     assert_eq!(ask(&server.dsn(), "select 1").unwrap(), "1");
 }
 
 #[test]
-fn files_and_rules_of_the_caller_are_in_place() {
+fn hba_rules_and_files_of_the_builder_are_used() {
     let rules = "local all all trust\nhost all all 127.0.0.1/32 reject\n";
     let server = testing::builder().hba(rules).file("extra.key", "secret").start(&silent).unwrap();
     let path = server.data_folder().join("extra.key");
-    let facts = fs::metadata(&path).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "secret");
-    assert_eq!(facts.mode() & 0o777, 0o600);
-    assert_eq!(facts.uid(), fs::metadata(server.data_folder()).unwrap().uid());
+    assert_eq!(metadata.mode() & 0o777, 0o600);
+    assert_eq!(metadata.uid(), fs::metadata(server.data_folder()).unwrap().uid());
     assert_eq!(ask(&server.dsn(), "select 1").unwrap(), "1");
     let error = ask(&server.tcp_dsn_for("postgres"), "select 1").unwrap_err();
     assert_eq!(error.code().unwrap().code(), "28000");
@@ -158,7 +159,7 @@ fn files_and_rules_of_the_caller_are_in_place() {
 }
 
 #[test]
-fn a_setting_that_makes_no_sense_is_quoted_from_the_log() {
+fn the_error_for_an_invalid_setting_quotes_the_log() {
     let error = testing::builder().conf("no_such_setting = 1").start(&silent).unwrap_err();
     assert!(error.to_string().starts_with("could not start PostgreSQL"));
     let chain = error.chain();
@@ -166,7 +167,7 @@ fn a_setting_that_makes_no_sense_is_quoted_from_the_log() {
 }
 
 #[test]
-fn a_clone_is_a_server_of_its_own() {
+fn a_clone_is_independent_of_the_original() {
     let server = testing::server("");
     ask(&server.dsn(), "create table t as select 1 as n").unwrap();
     let temp = tempfile::tempdir().unwrap();
@@ -185,7 +186,7 @@ fn a_clone_is_a_server_of_its_own() {
 }
 
 #[test]
-fn each_test_gets_its_own_database_and_it_goes() {
+fn each_test_gets_a_database_that_is_dropped_at_the_end() {
     let (one, two) = (testing::database(), testing::database());
     assert_ne!(one.name(), two.name());
     one.run("create table t (n int); insert into t values (1), (null)");
@@ -193,7 +194,7 @@ fn each_test_gets_its_own_database_and_it_goes() {
     assert_eq!(rows, [vec![Some("1".to_string())], vec![None]]);
     assert_eq!(ask(&two.dsn(), "select to_regclass('t') is null").unwrap(), "t");
     let name = one.name().to_string();
-    // A session that is still open must not keep it.
+    // An open session must not prevent the drop.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (_client, connection) = tokio_postgres::connect(&one.dsn(), NoTls).await.unwrap();
@@ -204,19 +205,19 @@ fn each_test_gets_its_own_database_and_it_goes() {
     assert_eq!(ask(&testing::server_dsn(), &sql).unwrap(), "0");
 }
 
-/// Not a test by itself: the process that the next test kills.
+/// Not a test: the process that the next test kills.
 #[test]
 fn helper_that_waits_to_be_killed() {
     if std::env::var_os("PGSPATE_TEST_HELPER").is_none() {
         return;
     }
-    let server = Throwaway::start(&silent).unwrap();
+    let server = ThrowawayServer::start(&silent).unwrap();
     println!("\nfolder={}", server.folder().display());
     std::thread::sleep(Duration::from_secs(600));
 }
 
 #[test]
-fn the_death_of_the_process_ends_its_server() {
+fn the_watchdog_stops_the_server_of_a_killed_process() {
     use std::io::{BufRead, BufReader};
     let mut helper = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "helper_that_waits_to_be_killed", "--nocapture"])
@@ -233,6 +234,6 @@ fn the_death_of_the_process_ends_its_server() {
     assert!(folder.join("data/postmaster.pid").exists());
     helper.kill().unwrap();
     helper.wait().unwrap();
-    wait_for("the folder goes", || !folder.exists());
+    wait_for("the folder is removed", || !folder.exists());
     wait_for("the server ends", || !is_in_use(folder));
 }
