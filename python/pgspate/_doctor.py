@@ -108,7 +108,7 @@ class Examination(Report):
         silent = [one.id for one in self.findings if one.verdict == "ok"]
         rows = "".join(one._row() for one in self.findings if one.verdict != "ok")
         caption = f"PostgreSQL {self.server_version}, database {self.database}, role {self.role}"
-        said = f"<p>nothing found by {html.escape(', '.join(silent))}</p>" if silent else ""
+        said = f"<p>no problem found by {html.escape(', '.join(silent))}</p>" if silent else ""
         style = "text-align:left;white-space:nowrap;font-weight:bold"
         head = f'<caption style="{style}">{html.escape(caption)}</caption>'
         return f"<table>{head}{rows}</table>{said}"

@@ -1,35 +1,36 @@
-//! `pgspate apply`.
+//! The command `pgspate apply`: applies a stream of changes to tables.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pgspate::Result;
-use pgspate::apply::{self, Plan, Report, Watch};
+use pgspate::apply::{self, ApplyPlan, ApplyReport, ApplyWatch};
 use pgspate::numbers::{bytes, seconds, short, thousands};
 
-use crate::errors::Style;
+use crate::errors::TerminalStyle;
 use crate::flags::{ApplyArgs, CommonArgs};
-use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
+use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{say, say_line};
 use crate::progress::ProgressLine;
-use crate::{Answer, metrics, target};
+use crate::summary::plural;
+use crate::{CommandAnswer, metrics, target};
 
-pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
+pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let ApplyArgs { common, options, metrics: address } = args;
     let CommonArgs { to, plan, json, quiet } = common;
     let target = target::resolve(to.as_deref(), quiet, style)?;
     let runtime = runtime()?;
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(ApplyWatch::default());
     let running = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&watch);
     let stopped = Arc::clone(&watch);
-    let interrupt = Interrupt {
-        said: "stopping after this batch",
+    let interrupt = InterruptActions {
+        first_message: "stopping after this batch",
         stop: move || stopping.cancel(),
-        last_words: move || {
+        last_message: move || {
             let events = thousands(stopped.events());
-            format!("{events} events of this run are applied; run again, the command goes on there")
+            format!("{events} events of this run are applied; run the same command to continue")
         },
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
@@ -39,13 +40,13 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
             true => print_json(&plan)?,
             false => say(render_plan(&plan, style)),
         }
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     let _metrics = address.map(|at| metrics::serve(at, &watch, runtime.handle())).transpose()?;
     let apply = apply::prepare(options, target.dsn, runtime.handle())?;
     if !quiet && apply.events_before() > 0 {
         let events = thousands(apply.events_before());
-        say_line(format!("{events} events of stream {} are applied already", apply.stream()));
+        say_line(format!("{events} events of stream {} are already applied", apply.stream()));
     }
     running.store(true, Relaxed);
     let line = ProgressLine::start_stream(apply.stream(), &watch, quiet);
@@ -56,15 +57,15 @@ pub(crate) fn run(args: ApplyArgs, style: Style) -> Result<Answer> {
         print_json(&report)?;
     }
     let all = report.counts.dead_letters + report.counts.missing + report.uncounted == 0;
-    // The exit status is 1 then, and is never so without a word.
+    // With exit status 1, the report is shown in spite of --quiet.
     if !quiet || (!all && !json) {
         say(render(&report, style));
     }
-    Ok(if all { Answer::Yes } else { Answer::No })
+    Ok(if all { CommandAnswer::Yes } else { CommandAnswer::No })
 }
 
-/// The plan in a few lines.
-fn render_plan(plan: &Plan, style: Style) -> String {
+/// Formats the plan in a few lines.
+fn render_plan(plan: &ApplyPlan, style: TerminalStyle) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = writeln!(text, "stream {}", style.strong(&plan.stream));
@@ -79,12 +80,12 @@ fn render_plan(plan: &Plan, style: Style) -> String {
         let to = match (&table.to, &table.problem) {
             (Some(to), _) => format!("-> {to}"),
             (None, None) => "is left out".to_owned(),
-            (None, Some(_)) => "goes nowhere".to_owned(),
+            (None, Some(_)) => "has no target table".to_owned(),
         };
         let by = match (&table.to, table.key.is_empty()) {
             (None, _) => String::new(),
-            (Some(_), true) => ", whose rows are compared as a whole".to_owned(),
-            (Some(_), false) => format!(", whose rows are found by {}", table.key.join(", ")),
+            (Some(_), true) => ", rows found by all columns".to_owned(),
+            (Some(_), false) => format!(", rows found by {}", table.key.join(", ")),
         };
         let _ = writeln!(text, "  {} {to}{by}", table.from);
         if let Some(problem) = &table.problem {
@@ -94,8 +95,8 @@ fn render_plan(plan: &Plan, style: Style) -> String {
     text
 }
 
-/// The report in a few lines.
-fn render(report: &Report, style: Style) -> String {
+/// Formats the report in a few lines.
+fn render(report: &ApplyReport, style: TerminalStyle) -> String {
     let mut text = String::new();
     let counts = &report.counts;
     let rate = counts.events as f64 / report.seconds.max(1e-9);
@@ -118,7 +119,7 @@ fn render(report: &Report, style: Style) -> String {
         format!("{} deleted", thousands(counts.deleted)),
     ];
     if counts.truncated > 0 {
-        rows.push(format!("{} tables emptied", thousands(counts.truncated)));
+        rows.push(format!("{} truncated", plural(counts.truncated, "table")));
     }
     if counts.batches > 0 || report.copied.is_empty() {
         let commits = if counts.batches == 1 { "commit" } else { "commits" };
@@ -131,11 +132,12 @@ fn render(report: &Report, style: Style) -> String {
         );
     }
     if counts.left_out > 0 {
-        let _ = writeln!(text, "  {} events of other tables left out", thousands(counts.left_out));
+        let events = plural(counts.left_out, "event");
+        let _ = writeln!(text, "  {events} of other tables left out");
     }
     if counts.dead_letters > 0 {
-        let number = thousands(counts.dead_letters);
-        let _ = writeln!(text, "  {number} events set aside in pgspate.dead_letter");
+        let events = plural(counts.dead_letters, "event");
+        let _ = writeln!(text, "  {events} set aside in pgspate.dead_letter");
     }
     for warning in &report.warnings {
         let _ = writeln!(text, "{} {warning}", style.warning("warning:"));

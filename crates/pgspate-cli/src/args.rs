@@ -1,8 +1,8 @@
-//! What can be said on the command line.
+//! The commands and their arguments, as clap parses them.
 
 use clap::{Parser, Subcommand};
 
-use crate::flags::{ApplyArgs, DoctorArgs, FromFlags, LoadArgs, StallArgs, SyncArgs, TuneArgs};
+use crate::flags::{ApplyArgs, DoctorArgs, LoadArgs, ParsedFlags, StallArgs, SyncArgs, TuneArgs};
 #[cfg(feature = "lab")]
 use crate::lab::LabArgs;
 
@@ -19,21 +19,21 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Load files into a table, in parallel, exactly as \copy would
-    Load(Box<FromFlags<LoadArgs>>),
-    /// Make rows of a table like a source: only what differs is written
-    Sync(Box<FromFlags<SyncArgs>>),
+    Load(Box<ParsedFlags<LoadArgs>>),
+    /// Make rows of a table equal to a source, writing only what differs
+    Sync(Box<ParsedFlags<SyncArgs>>),
     /// Apply a stream of changes to tables, exactly once
-    Apply(Box<FromFlags<ApplyArgs>>),
-    /// Find what slows writes on a server, and what to do; changes nothing
-    Doctor(FromFlags<DoctorArgs>),
-    /// Set a server up for a bulk load, and put it back
-    Tune(FromFlags<TuneArgs>),
-    /// Measure ways of writing on a server of your own, and make a page of it
+    Apply(Box<ParsedFlags<ApplyArgs>>),
+    /// Find what slows writes on a server and what helps; change nothing
+    Doctor(ParsedFlags<DoctorArgs>),
+    /// Set a server up for a bulk load, and put the old settings back
+    Tune(ParsedFlags<TuneArgs>),
+    /// Measure ways of writing on your own server, and report them on one page
     #[cfg(feature = "lab")]
     Lab(LabArgs),
-    /// Say what the ledger knows of loads, finished or not
+    /// Show the loads in the ledger, finished or not
     Status(StatusArgs),
-    /// Start, stop and ask after the embedded PostgreSQL
+    /// Start, stop and inspect the embedded PostgreSQL
     Server {
         /// What to do with it.
         #[command(subcommand)]
@@ -54,35 +54,35 @@ pub(crate) enum Command {
 /// What can be done with the embedded server.
 #[derive(Subcommand, Clone, Copy)]
 pub(crate) enum ServerAction {
-    /// Start it, if it is not running
+    /// Start the server if it is not running
     Start,
-    /// Stop it
+    /// Stop the server
     Stop,
-    /// Say whether it runs, and where its data is
+    /// Show whether the server is running, and where its data is
     Status {
-        /// Print it as JSON
+        /// Print the status as JSON on stdout
         #[arg(long)]
         json: bool,
     },
-    /// Print how to connect to it
+    /// Print the connection string of the server
     Dsn,
 }
 
 /// Arguments of `pgspate status`.
 #[derive(clap::Args)]
 pub(crate) struct StatusArgs {
-    /// Only this job
+    /// Show only this job
     pub(crate) job: Option<i64>,
 
-    /// Where the ledger is: a URL or key=value; by default as for load
+    /// Connect to this URL or key=value, where the ledger is; by default as for load
     #[arg(long, value_name = "DSN")]
     pub(crate) to: Option<String>,
 
-    /// When a connection is given up.
+    /// The stall timeout.
     #[command(flatten)]
-    pub(crate) stall: FromFlags<StallArgs>,
+    pub(crate) stall: ParsedFlags<StallArgs>,
 
-    /// Put back what loads that did not end well have changed on tables: indexes, options
+    /// Put back what interrupted loads have changed on tables, such as indexes and options
     #[arg(long, conflicts_with = "forget")]
     pub(crate) restore: bool,
 
@@ -90,7 +90,7 @@ pub(crate) struct StatusArgs {
     #[arg(long, requires = "job")]
     pub(crate) forget: bool,
 
-    /// Print it as JSON on stdout
+    /// Print the jobs as JSON on stdout
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,28 +1,29 @@
-//! `pgspate doctor`.
+//! The command `pgspate doctor`: runs the checks and shows their findings.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use pgspate::file::write_whole;
+use pgspate::numbers::counted;
 use pgspate::target::connect::Connection;
-use pgspate::{Error, Kind, Result};
-use pgspate_doctor::doctor::picture::Picture;
+use pgspate::{Error, ErrorKind, Result};
+use pgspate_doctor::doctor::picture::TablePicture;
 use pgspate_doctor::doctor::{self, Examination, Finding, Verdict};
 
-use crate::Answer;
-use crate::errors::Style;
+use crate::CommandAnswer;
+use crate::errors::TerminalStyle;
 use crate::flags::DoctorArgs;
 use crate::load::{print_json, runtime};
 use crate::output::{data, say_line};
 use crate::target;
 
-pub(crate) fn run(args: DoctorArgs, style: Style) -> Result<Answer> {
+pub(crate) fn run(args: DoctorArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let (json, sample) = (args.common.json, args.options.sample);
     let target = target::resolve(args.common.to.as_deref(), json, style)?;
     let runtime = runtime()?;
     if sample > Duration::from_secs(5) && !json {
-        say_line(style.dim(&format!("watching for {} s", sample.as_secs())));
+        say_line(style.dim(&format!("sampling for {} s", sample.as_secs())));
     }
     let dsn = target.dsn.with_stall_timeout(args.stall);
     let connection = runtime.block_on(dsn.connect("pgspate doctor"))?;
@@ -32,12 +33,13 @@ pub(crate) fn run(args: DoctorArgs, style: Style) -> Result<Answer> {
     }
     match json {
         true => print_json(&found)?,
-        false => data(render(&found, Style::of_stdout()))?,
+        false => data(render(&found, TerminalStyle::of_stdout()))?,
     }
-    Ok(if found.has_trouble() { Answer::No } else { Answer::Yes })
+    Ok(if found.has_problems() { CommandAnswer::No } else { CommandAnswer::Yes })
 }
 
-/// Looks at the server, and draws what is to be drawn; what was found, and what was drawn.
+/// Runs the checks, and draws the picture if one is asked for. Returns the findings, and a sentence
+/// on the picture.
 pub(crate) async fn examine(
     args: &DoctorArgs,
     connection: &Connection,
@@ -50,22 +52,22 @@ pub(crate) async fn examine(
     Ok((found, drawn))
 }
 
-/// Draws the table's pages, and says what was drawn.
+/// Draws the table's pages into a file, and describes the picture in a sentence.
 async fn draw(connection: &Connection, table: &str, file: &Path) -> Result<String> {
-    let table = doctor::find(connection, table).await?;
-    let picture = Picture::take(&connection.client, &table).await?;
+    let table = doctor::find_table(connection, table).await?;
+    let picture = TablePicture::take(&connection.client, &table).await?;
     let name = file.display();
     write_whole(file, picture.svg().as_bytes()).map_err(|error| {
-        Error::new(Kind::Usage, format!("could not write \"{name}\"")).because(error)
+        Error::new(ErrorKind::Usage, format!("could not write \"{name}\"")).because(error)
     })?;
     Ok(format!("{}, drawn in {name}", picture.sentence()))
 }
 
-/// The server in a line, then what was found, the worst first.
-fn render(found: &Examination, style: Style) -> String {
+/// Formats the result: a line on the server, then the findings, the worst first.
+fn render(found: &Examination, style: TerminalStyle) -> String {
     // Writing to a String cannot fail.
     let mut text = format!(
-        "{} {}, database {}, role {}; looked for {:.0} s\n",
+        "{} {}, database {}, role {}; sampled for {:.0} s\n",
         found.flavour.name(),
         found.server_version,
         found.database,
@@ -75,30 +77,34 @@ fn render(found: &Examination, style: Style) -> String {
     for line in found.peculiarities {
         let _ = writeln!(text, "{}", wrapped(line, "  "));
     }
-    // What was advised just before need not be said again.
+    // The same advice is not repeated for consecutive findings of a check.
     let mut advised = None;
     for finding in &found.findings {
-        if finding.verdict != Verdict::Ok || finding.is_told {
+        if finding.verdict != Verdict::Ok || finding.is_always_shown {
             text.push('\n');
             let advice = finding.advice.as_deref().filter(|it| advised != Some((finding.id, *it)));
             describe(finding, advice, style, &mut text);
             advised = finding.advice.as_deref().map(|it| (finding.id, it));
         }
     }
-    let is_silent = |finding: &Finding| finding.verdict == Verdict::Ok && !finding.is_told;
+    let is_silent = |finding: &Finding| finding.verdict == Verdict::Ok && !finding.is_always_shown;
     let said = |id: &str| found.findings.iter().any(|it| it.id == id && !is_silent(it));
     let silent = found.findings.iter().filter(|it| is_silent(it) && !said(it.id));
     let mut silent: Vec<&str> = silent.map(|finding| finding.id).collect();
     silent.dedup();
     if !silent.is_empty() {
-        let line = format!("nothing found by {}: {}", silent.len(), silent.join(", "));
+        let line = format!(
+            "{} found nothing: {}",
+            counted(silent.len() as u64, "check"),
+            silent.join(", ")
+        );
         let _ = writeln!(text, "\n{}", style.dim(&wrapped(&line, "")));
     }
     text
 }
 
-/// A finding: what, how bad, what was seen, what to do, what to run.
-fn describe(finding: &Finding, advice: Option<&str>, style: Style, text: &mut String) {
+/// Formats a finding: its verdict, object, evidence, advice and remedies.
+fn describe(finding: &Finding, advice: Option<&str>, style: TerminalStyle, text: &mut String) {
     let verdict = format!("{:<10}", finding.verdict.name());
     let verdict = match finding.verdict {
         Verdict::Warning => style.error(&verdict),
@@ -119,11 +125,11 @@ fn describe(finding: &Finding, advice: Option<&str>, style: Style, text: &mut St
 const INDENT: &str = "           ";
 const WIDTH: usize = 88;
 
-/// The words in lines, each behind the indent.
+/// Wraps a text into indented lines.
 pub(crate) fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = vec![indent.to_owned()];
     for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("there is a line from the beginning");
+        let line = lines.last_mut().expect("there is at least one line");
         let is_first = line.len() == indent.len();
         if !is_first && line.chars().count() + 1 + word.chars().count() > WIDTH {
             lines.push(format!("{indent}{word}"));
@@ -140,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_lines_are_wrapped_behind_their_indent() {
+    fn long_texts_are_wrapped_into_indented_lines() {
         assert_eq!(wrapped("a b", "  "), "  a b");
         let long = wrapped(&"word ".repeat(40), "    ");
         assert!(long.lines().all(|line| line.len() <= WIDTH && line.starts_with("    word")));

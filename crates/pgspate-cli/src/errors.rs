@@ -1,30 +1,30 @@
-//! Errors as the user sees them: what, why, where, and what to do.
+//! Formats errors for people: the message, its causes, its place, and the hint.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
-use pgspate::{Error, Kind};
+use pgspate::{Error, ErrorKind};
 
 use crate::output::say;
 
-/// What `Style` writes.
+/// The escape codes that `TerminalStyle` writes.
 const CODES: [&str; 5] = ["\x1b[1;31m", "\x1b[1;33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"];
 
-/// Colours, where there is a terminal that shows them.
+/// Colours text if the output is a terminal and NO_COLOR is not set.
 #[derive(Clone, Copy)]
-pub(crate) struct Style {
+pub(crate) struct TerminalStyle {
     colour: bool,
 }
 
-impl Style {
-    pub(crate) fn of_stderr() -> Style {
+impl TerminalStyle {
+    pub(crate) fn of_stderr() -> TerminalStyle {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Style { colour: !refused && std::io::stderr().is_terminal() }
+        TerminalStyle { colour: !refused && std::io::stderr().is_terminal() }
     }
 
-    pub(crate) fn of_stdout() -> Style {
+    pub(crate) fn of_stdout() -> TerminalStyle {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Style { colour: !refused && std::io::stdout().is_terminal() }
+        TerminalStyle { colour: !refused && std::io::stdout().is_terminal() }
     }
 
     pub(crate) fn error(self, text: &str) -> String {
@@ -43,15 +43,15 @@ impl Style {
         self.wrap(text, "2")
     }
 
-    /// How long the code is that the text begins with, if it is one of these.
+    /// Returns the length of the escape code that the text begins with, if it is one of these.
     pub(crate) fn code_at(self, text: &str) -> Option<usize> {
         let code = CODES.iter().find(|code| text.starts_with(**code));
         code.filter(|_| self.colour).map(|code| code.len())
     }
 
     #[cfg(test)]
-    pub(crate) fn with_colour(colour: bool) -> Style {
-        Style { colour }
+    pub(crate) fn with_colour(colour: bool) -> TerminalStyle {
+        TerminalStyle { colour }
     }
 
     fn wrap(self, text: &str, code: &str) -> String {
@@ -59,13 +59,13 @@ impl Style {
     }
 }
 
-pub(crate) fn print(error: &Error, style: Style) {
+pub(crate) fn print(error: &Error, style: TerminalStyle) {
     say(render(error, style));
 }
 
-/// The error, its causes, its place and its hint.
-pub(crate) fn render(error: &Error, style: Style) -> String {
-    // Lines of what is quoted are not to be taken for ours.
+/// Formats the error with its causes, its place and its hint.
+pub(crate) fn render(error: &Error, style: TerminalStyle) -> String {
+    // Further lines of a quoted message are indented, to tell them from pgspate's own lines.
     let indented = |message: &str| message.replace('\n', "\n    ");
     let mut text = format!("{} {}\n", style.error("error:"), indented(&error.to_string()));
     for cause in error.messages().iter().skip(1) {
@@ -80,7 +80,7 @@ pub(crate) fn render(error: &Error, style: Style) -> String {
     text
 }
 
-/// The exit status for an error.
+/// Returns the exit status for an error: 130 if the run was interrupted, otherwise 2.
 pub(crate) fn status(error: &Error) -> u8 {
-    if error.kind() == Kind::Cancelled { 130 } else { 2 }
+    if error.kind() == ErrorKind::Cancelled { 130 } else { 2 }
 }

@@ -1,9 +1,9 @@
-//! Completions, manual page and reference, from the one definition of the arguments.
+//! Generates completions, manual page and reference from the definition of the arguments.
 
 use std::fmt::Write as _;
 
 use clap::{Arg, Command, CommandFactory};
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
 use crate::args::Args;
 use crate::output::data;
@@ -18,7 +18,7 @@ pub(crate) fn man() -> Result<()> {
     data(man_page()?)
 }
 
-/// All commands on one page.
+/// Returns the manual page of all commands.
 fn man_page() -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let mut command = Args::command();
@@ -42,7 +42,8 @@ fn has_arguments(command: &Command) -> bool {
 }
 
 fn render(command: Command, out: &mut Vec<u8>) -> Result<()> {
-    let failed = |error| Error::new(Kind::Bug, "could not make the manual page").because(error);
+    let failed =
+        |error| Error::new(ErrorKind::Bug, "could not make the manual page").because(error);
     clap_mangen::Man::new(command).render(out).map_err(failed)
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn reference() -> Result<()> {
     data(&text)
 }
 
-/// One section for a command, with a table of its arguments under each of their headings.
+/// Adds the section of a command, with a table of arguments for each heading.
 fn describe(command: &Command, text: &mut String) {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -84,7 +85,7 @@ fn describe(command: &Command, text: &mut String) {
     }
 }
 
-/// `-t`, `--table TABLE`; a positional argument in its brackets.
+/// Returns an argument as the reference writes it: `-t`, `--table TABLE`.
 fn spelling(arg: &Arg) -> String {
     let takes_value = arg.get_action().takes_values();
     let names = arg.get_value_names().into_iter().flatten().map(|name| name.as_str());
@@ -98,7 +99,7 @@ fn spelling(arg: &Arg) -> String {
     format!("{short}`--{long}{value}`")
 }
 
-/// The help, the values that are possible, and the default.
+/// Returns an argument's help, possible values, and default.
 fn meaning(arg: &Arg) -> String {
     let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
     if arg.get_action().takes_values() {
@@ -120,7 +121,7 @@ fn meaning(arg: &Arg) -> String {
     text
 }
 
-/// A bar would end the cell.
+/// Escapes bars, which would end the cell of the table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

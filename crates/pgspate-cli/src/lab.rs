@@ -8,92 +8,92 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand};
-use pgspate::numbers::{clock, seconds};
+use pgspate::numbers::{clock, counted, seconds};
 use pgspate::target::connect::{Dsn, Environment};
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use pgspate_lab::report::{self, Digest};
 use pgspate_lab::{Data, Event, Experiment, Options, Setup, Stop, Summary, experiments, run_time};
 use serde::Serialize;
 
-use crate::Answer;
+use crate::CommandAnswer;
 use crate::doctor::wrapped;
-use crate::errors::Style;
-use crate::flags::{FromFlags, StallArgs};
-use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
+use crate::errors::TerminalStyle;
+use crate::flags::{ParsedFlags, StallArgs};
+use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{data, draw_line, say_line};
-use crate::target::show;
+use crate::target::show_step;
 
 /// Arguments of `pgspate lab`.
 #[derive(Args)]
 pub(crate) struct LabArgs {
     /// What to do.
     #[command(subcommand)]
-    action: Action,
+    action: LabAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
-    /// Say which experiments there are, what each asks, and how long it takes
+enum LabAction {
+    /// List the experiments, with their questions and durations
     List(ListArgs),
-    /// Run experiments; what is measured already is not run again
+    /// Run experiments; skip trials that are already measured
     Run(RunArgs),
-    /// Make one page of everything that was measured
+    /// Write one page with all results
     Report(ReportArgs),
 }
 
 #[derive(Args)]
 struct ListArgs {
-    /// How large: 1 is the published size; by default what takes some minutes
-    #[arg(long, value_name = "X", value_parser = scale)]
+    /// Use data of this scale: 1 is the published size; by default a run takes some minutes
+    #[arg(long, value_name = "X", value_parser = parse_scale)]
     scale: Option<f64>,
 
-    /// Print it as JSON on stdout
+    /// Print the list as JSON on stdout
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 struct RunArgs {
-    /// Names of experiments, or all
+    /// Names of experiments, or `all`
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 
-    /// What bulk and storage load: imdb, tpch, or files, folders and patterns of your own
+    /// Load this data in bulk and storage: imdb, tpch, or your own files, folders and patterns
     #[arg(long, value_name = "DATA", num_args = 1.., default_value = "imdb")]
     data: Vec<String>,
 
-    /// How large: 1 is the published size; by default what takes some minutes
-    #[arg(long, value_name = "X", value_parser = scale)]
+    /// Use data of this scale: 1 is the published size; by default a run takes some minutes
+    #[arg(long, value_name = "X", value_parser = parse_scale)]
     scale: Option<f64>,
 
-    /// How often each trial is made
+    /// Run each trial this many times
     #[arg(
         long, default_value = "3", value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     repeats: u32,
 
-    /// What generated data and the order of the trials follow from
+    /// Generate data and the order of trials from this seed
     #[arg(long, default_value = "1", value_name = "N")]
     seed: u64,
 
-    /// The folder that results are kept in, and that a stopped run is continued from
+    /// Keep results in this folder, and continue an interrupted run from it
     #[arg(long, default_value = "pgspate-lab", value_name = "DIR")]
     results: PathBuf,
 
-    /// A server to measure, in a schema of the lab's; by default one of the lab's own is started
+    /// Measure this server, in a schema of the lab; by default the lab starts a server
     #[arg(long, value_name = "DSN")]
     to: Option<String>,
 
-    /// When a connection is given up.
+    /// The stall timeout.
     #[command(flatten)]
-    stall: FromFlags<StallArgs>,
+    stall: ParsedFlags<StallArgs>,
 
-    /// Only trials with this level, as strategy=pgspate; several of one factor are all meant
-    #[arg(long, value_name = "FACTOR=LEVEL", value_parser = pair)]
+    /// Run only trials with this level, such as strategy=pgspate; repeat it for more levels
+    #[arg(long, value_name = "FACTOR=LEVEL", value_parser = parse_pair)]
     only: Vec<(String, String)>,
 
-    /// Begin anew: drop what is measured of these experiments
+    /// Start over: delete the results of these experiments
     #[arg(long)]
     fresh: bool,
 
@@ -108,31 +108,31 @@ struct RunArgs {
 
 #[derive(Args)]
 struct ReportArgs {
-    /// The folder that results are kept in
+    /// Read the results of this folder
     #[arg(long, default_value = "pgspate-lab", value_name = "DIR")]
     results: PathBuf,
 
-    /// The page; report.html in that folder by default
+    /// Write the page to this file; by default report.html in that folder
     #[arg(long, value_name = "FILE.html")]
     out: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: LabArgs, style: Style) -> Result<Answer> {
+pub(crate) fn run(args: LabArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     match args.action {
-        Action::List(args) => list(&args),
-        Action::Run(args) => measure(&args, style),
-        Action::Report(args) => {
+        LabAction::List(args) => list(&args),
+        LabAction::Run(args) => measure(&args, style),
+        LabAction::Report(args) => {
             let out = args.out.unwrap_or_else(|| args.results.join("report.html"));
             let trials = report::write(&experiments::ALL, &args.results, &out)?;
-            say_line(format!("{trials} trials are in {}", out.display()));
-            Ok(Answer::Yes)
+            say_line(format!("wrote {} to {}", counted(trials as u64, "trial"), out.display()));
+            Ok(CommandAnswer::Yes)
         }
     }
 }
 
-/// An experiment, before it is run.
+/// An experiment as `lab list --json` prints it.
 #[derive(Serialize)]
-struct Listed {
+struct ListedExperiment {
     name: &'static str,
     title: &'static str,
     question: &'static str,
@@ -143,13 +143,13 @@ struct Listed {
     seconds_each_repeat: f64,
 }
 
-fn list(args: &ListArgs) -> Result<Answer> {
+fn list(args: &ListArgs) -> Result<CommandAnswer> {
     let listed = |experiment: &dyn Experiment| {
         let scale = args.scale.unwrap_or_else(|| experiment.scale_default());
         let setup = Setup { scale, is_own: true, data: Data::default() };
         let (trials, seconds_each_repeat) = run_time(experiment, &setup);
         let factors = experiment.factors(&setup).into_iter();
-        Listed {
+        ListedExperiment {
             name: experiment.name(),
             title: experiment.title(),
             question: experiment.question(),
@@ -160,13 +160,13 @@ fn list(args: &ListArgs) -> Result<Answer> {
             seconds_each_repeat,
         }
     };
-    let all: Vec<Listed> = experiments::ALL.into_iter().map(listed).collect();
+    let all: Vec<ListedExperiment> = experiments::ALL.into_iter().map(listed).collect();
     if args.json {
         print_json(&all)?;
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     let mut text = String::new();
-    let style = Style::of_stdout();
+    let style = TerminalStyle::of_stdout();
     for it in &all {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}\n{}", style.strong(it.name), wrapped(it.question, INDENT));
@@ -180,26 +180,26 @@ fn list(args: &ListArgs) -> Result<Answer> {
         }
         let _ = writeln!(
             text,
-            "{INDENT}{} trials, about {} for each repeat at scale {}\n",
+            "{INDENT}{} trials, about {} for each repetition at scale {}\n",
             it.trials,
             seconds(it.seconds_each_repeat),
             it.scale
         );
     }
     data(text)?;
-    Ok(Answer::Yes)
+    Ok(CommandAnswer::Yes)
 }
 
 const INDENT: &str = "    ";
 
-fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
+fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let to = match &args.to {
         Some(to) => Dsn::resolve(Some(to), &Environment::capture()?)?
             .map(|dsn| dsn.with_stall_timeout(args.stall.0.0)),
         None => None,
     };
     let options = Options {
-        experiments: chosen(&args.names)?,
+        experiments: find_experiments(&args.names)?,
         data: args.data.clone(),
         scale: args.scale,
         repeats: args.repeats,
@@ -213,13 +213,13 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     let runtime = runtime()?;
     let (stop, running) = (Stop::default(), Arc::new(AtomicBool::new(true)));
     let stopping = stop.clone();
-    let interrupt = Interrupt {
-        said: "cleaning up",
+    let interrupt = InterruptActions {
+        first_message: "cleaning up",
         stop: move || stopping.ask(),
-        last_words: || "what was made for the trials may be left".to_owned(),
+        last_message: || "schemas and servers of the trials may be left behind".to_owned(),
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
-    let line = Line::new(args.quiet || args.json);
+    let line = LabProgress::new(args.quiet || args.json);
     let done = pgspate_lab::run(&options, runtime.handle(), &stop, &|event| {
         line.show(event, style);
     });
@@ -229,7 +229,7 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
     let mut digests = report::digests(&experiments::ALL, &args.results)?;
     digests.retain(|digest| names.contains(&digest.experiment));
     if args.json {
-        print_json(&Ran { summary: &summary, experiments: &digests })?;
+        print_json(&LabRunOutput { summary: &summary, experiments: &digests })?;
     } else if !args.quiet {
         for digest in &digests {
             data(format!(
@@ -239,42 +239,46 @@ fn measure(args: &RunArgs, style: Style) -> Result<Answer> {
         }
     }
     if !args.quiet && !args.json {
-        conclude(&summary, args, style);
+        print_conclusion(&summary, args, style);
     }
-    Ok(Answer::Yes)
+    Ok(CommandAnswer::Yes)
 }
 
-/// What `lab run --json` prints.
+/// The output of `lab run --json`.
 #[derive(Serialize)]
-struct Ran<'a> {
+struct LabRunOutput<'a> {
     summary: &'a Summary,
     experiments: &'a [Digest],
 }
 
-fn conclude(summary: &Summary, args: &RunArgs, style: Style) {
+/// Shows what was measured, what was skipped, and how to get a page of it.
+fn print_conclusion(summary: &Summary, args: &RunArgs, style: TerminalStyle) {
     let before = match summary.before {
         0 => String::new(),
-        before => format!(", {before} were there already"),
+        before => format!(", {before} measured earlier"),
     };
     let file = summary.results.display();
-    say_line(
-        style.dim(&format!("{} trials measured{before}; all are in {file}", summary.measured)),
-    );
+    let measured = counted(summary.measured as u64, "trial");
+    say_line(style.dim(&format!("{measured} measured{before}; all results are in {file}")));
     if let Some((label, reason)) = summary.skipped.first() {
         let more = match summary.skipped.len() - 1 {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        say_line(format!("{} \"{label}\"{more}: {reason}", style.warning("left out:")));
+        say_line(format!("{} \"{label}\"{more}: {reason}", style.warning("skipped:")));
     }
     let folder = match args.results.to_str() {
         Some("pgspate-lab") => String::new(),
         _ => format!(" --results {}", args.results.display()),
     };
-    say_line(format!("make a page of it with  pgspate lab report{folder}"));
+    say_line(format!("write a page of the results with  pgspate lab report{folder}"));
 }
 
-fn chosen(names: &[String]) -> Result<Vec<&'static dyn Experiment>> {
+/// Returns the experiments of these names; `all` stands for all of them.
+///
+/// # Errors
+/// When there is no experiment of a name.
+fn find_experiments(names: &[String]) -> Result<Vec<&'static dyn Experiment>> {
     if names.iter().any(|name| name == "all") {
         return Ok(experiments::ALL.to_vec());
     }
@@ -282,8 +286,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static dyn Experiment>> {
     for name in names {
         let known = || experiments::ALL.map(Experiment::name).join(", ");
         let found = experiments::find(name).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("there is no experiment \"{name}\""))
-                .hint(format!("There are {}, and all of them as `all`.", known()))
+            Error::new(ErrorKind::Usage, format!("there is no experiment \"{name}\""))
+                .hint(format!("The experiments are {}; `all` runs all of them.", known()))
         })?;
         if !chosen.iter().any(|it| it.name() == found.name()) {
             chosen.push(found);
@@ -292,19 +296,19 @@ fn chosen(names: &[String]) -> Result<Vec<&'static dyn Experiment>> {
     Ok(chosen)
 }
 
-/// What is going on: on a terminal a line that is drawn over again, elsewhere a line for each trial
-/// that is through.
-struct Line {
+/// The progress of a run: on a terminal one line that is redrawn, elsewhere one line for each
+/// finished trial.
+struct LabProgress {
     is_quiet: bool,
     is_terminal: bool,
     is_drawn: Cell<bool>,
-    /// Which trial of how many is under way.
+    /// The number of the running trial, and the number of trials.
     nth: Cell<(usize, usize)>,
 }
 
-impl Line {
-    fn new(quiet: bool) -> Line {
-        Line {
+impl LabProgress {
+    fn new(quiet: bool) -> LabProgress {
+        LabProgress {
             is_quiet: quiet,
             is_terminal: std::io::stderr().is_terminal(),
             is_drawn: Cell::new(false),
@@ -312,7 +316,7 @@ impl Line {
         }
     }
 
-    fn show(&self, event: &Event<'_>, style: Style) {
+    fn show(&self, event: &Event<'_>, style: TerminalStyle) {
         if let Event::Trial { nth, of, .. } = event {
             self.nth.set((*nth, *of));
         }
@@ -320,7 +324,7 @@ impl Line {
             _ if self.is_quiet => {}
             Event::Server(step) => {
                 self.clear();
-                show(step, false, style);
+                show_step(step, false, style);
             }
             Event::Warning { text } => {
                 self.clear();
@@ -328,12 +332,12 @@ impl Line {
             }
             Event::Measured { .. } if self.is_terminal => {}
             other if self.is_terminal => {
-                draw_line(&rendered(other));
+                draw_line(&render_event(other));
                 self.is_drawn.set(true);
             }
-            Event::Measured { line } => say_line(through(line, self.nth.get())),
+            Event::Measured { line } => say_line(render_finished(line, self.nth.get())),
             Event::Trial { .. } => {}
-            other => say_line(rendered(other)),
+            other => say_line(render_event(other)),
         }
     }
 
@@ -344,10 +348,10 @@ impl Line {
     }
 }
 
-fn rendered(event: &Event<'_>) -> String {
+fn render_event(event: &Event<'_>) -> String {
     match event {
         Event::Resumed { experiment, done, of } => {
-            format!("{experiment}  {done} of {of} trials are there already")
+            format!("{experiment}  {done} of {of} trials are already measured")
         }
         Event::Preparing { experiment } => format!("{experiment}  preparing"),
         Event::Trial { experiment, label, nth, of, left } => {
@@ -360,22 +364,24 @@ fn rendered(event: &Event<'_>) -> String {
     }
 }
 
-/// A trial that has its line, and what came of it.
-fn through(line: &pgspate_lab::Line, (nth, of): (usize, usize)) -> String {
+/// Formats a finished trial with its result.
+fn render_finished(line: &pgspate_lab::Line, (nth, of): (usize, usize)) -> String {
     let what = match (&line.skipped, line.value("seconds")) {
-        (Some(reason), _) => format!("left out: {reason}"),
+        (Some(reason), _) => format!("skipped: {reason}"),
         (None, Some(value)) => seconds(value),
         (None, None) => String::new(),
     };
     format!("{}  trial {nth} of {of}  {}  {what}", line.experiment, line.trial.label())
 }
 
-fn pair(value: &str) -> Result<(String, String), String> {
+/// Parses `KEY=VALUE`.
+fn parse_pair(value: &str) -> Result<(String, String), String> {
     let (key, value) = value.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
-fn scale(value: &str) -> Result<f64, String> {
+/// Parses a scale from 0.000001 to 1000.
+fn parse_scale(value: &str) -> Result<f64, String> {
     match value.parse() {
         Ok(scale) if (0.000_001..=1000.0).contains(&scale) => Ok(scale),
         _ => Err("expected a number above 0, such as 0.1; 1 is the published size".to_owned()),
@@ -389,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_where_it_is() {
+    fn the_line_shows_the_running_trial() {
         let event = Event::Trial {
             experiment: "bulk",
             label: "one session, default",
@@ -398,14 +404,14 @@ mod tests {
             left: Some(Duration::from_secs(83)),
         };
         insta::assert_snapshot!(
-            rendered(&event),
+            render_event(&event),
             @"bulk  trial 7 of 24  one session, default  01:23 left"
         );
     }
 
     #[test]
     fn scales_are_above_zero() {
-        assert_eq!(scale("0.1"), Ok(0.1));
-        assert!(scale("0").is_err() && scale("-1").is_err() && scale("x").is_err());
+        assert_eq!(parse_scale("0.1"), Ok(0.1));
+        assert!(["0", "-1", "x"].iter().all(|wrong| parse_scale(wrong).is_err()));
     }
 }

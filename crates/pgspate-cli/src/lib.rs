@@ -1,8 +1,8 @@
-//! The `pgspate` command: arguments, progress, tables, errors. No logic of its own.
+//! The `pgspate` command: arguments, progress, reports, errors. The work is done by other crates.
 //!
 //! stdout is data, stderr is everything else. Exit status: 0 done, 1 done but the answer is "no",
-//! 2 error, 130 interrupted. A library, so that the Python package carries the same command and
-//! takes the same options.
+//! 2 error, 130 interrupted. The command is a library, so that the Python package has the same
+//! command and the same options.
 
 mod apply;
 mod args;
@@ -28,34 +28,35 @@ use std::net::SocketAddr;
 
 use clap::{Args as _, FromArgMatches, Parser};
 use pgspate::target::connect::Dsn;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
 use args::{Args, Command};
-use flags::{ApplyArgs, DoctorArgs, Flagged, FromFlags, LoadArgs, SyncArgs, TuneArgs};
+use flags::{ApplyArgs, CommandFlags, DoctorArgs, LoadArgs, ParsedFlags, SyncArgs, TuneArgs};
 
 pub use load::runtime;
-pub use metrics::{Server, serve as serve_metrics};
+pub use metrics::{MetricsServer, serve as serve_metrics};
 
-/// How a command that did what it should ended.
-pub(crate) enum Answer {
+/// The answer of a command that ended without an error.
+pub(crate) enum CommandAnswer {
+    /// Done, and the answer is "yes": exit status 0.
     Yes,
-    /// The question's answer is "no", or not all rows were written.
+    /// Done, but the answer is "no", or not all rows were written: exit status 1.
     No,
 }
 
-/// Runs the command with its arguments, the first of which is its own name; gives the exit status.
+/// Runs the command. The first argument is the command's own name. Returns the exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
-        Err(said) => {
-            // Help and usage that nobody takes change nothing.
-            let _ = said.print();
-            return u8::try_from(said.exit_code()).unwrap_or(2);
+        Err(usage) => {
+            // Ignored: the reader of the help may have closed the pipe.
+            let _ = usage.print();
+            return u8::try_from(usage.exit_code()).unwrap_or(2);
         }
     };
     pgspate::format::silence_contained_panics();
-    let style = errors::Style::of_stderr();
-    let yes = |()| Answer::Yes;
+    let style = errors::TerminalStyle::of_stderr();
+    let yes = |()| CommandAnswer::Yes;
     let result = match args.command {
         Command::Load(args) => load::run(args.0, style),
         Command::Sync(args) => sync::run(args.0, style),
@@ -71,8 +72,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Reference => generate::reference().map(yes),
     };
     match result {
-        Ok(Answer::Yes) => 0,
-        Ok(Answer::No) => 1,
+        Ok(CommandAnswer::Yes) => 0,
+        Ok(CommandAnswer::No) => 1,
         Err(error) => {
             errors::print(&error, style);
             errors::status(&error)
@@ -80,38 +81,40 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// What the arguments of `pgspate load` ask for, without the words `pgspate load`.
+/// Parses the arguments of `pgspate load`, without the words `pgspate load`.
 ///
 /// # Errors
-/// Kind `Usage` for what the command would not take.
-pub fn load_options(args: &[String]) -> Result<pgspate::load::Options> {
+/// When the command would refuse the arguments; the kind is `Usage`.
+pub fn load_options(args: &[String]) -> Result<pgspate::load::LoadOptions> {
     let args: LoadArgs = parse(args)?;
     args.common.check_program()?;
     Ok(args.options)
 }
 
-/// What the arguments of `pgspate sync` ask for, without the words `pgspate sync`.
+/// Parses the arguments of `pgspate sync`, without the words `pgspate sync`.
 ///
 /// # Errors
 /// As [`load_options`].
-pub fn sync_options(args: &[String]) -> Result<pgspate::sync::Options> {
+pub fn sync_options(args: &[String]) -> Result<pgspate::sync::SyncOptions> {
     let args: SyncArgs = parse(args)?;
     args.common.check_program()?;
     Ok(args.options)
 }
 
-/// What the arguments of `pgspate apply` ask for, without the words `pgspate apply`; and where
-/// [`serve_metrics`] is to serve them, if anywhere.
+/// Parses the arguments of `pgspate apply`, without the words `pgspate apply`. Also returns the
+/// address for [`serve_metrics`], if one is given.
 ///
 /// # Errors
 /// As [`load_options`].
-pub fn apply_options(args: &[String]) -> Result<(pgspate::apply::Options, Option<SocketAddr>)> {
+pub fn apply_options(
+    args: &[String],
+) -> Result<(pgspate::apply::ApplyOptions, Option<SocketAddr>)> {
     let args: ApplyArgs = parse(args)?;
     args.common.check_program()?;
     Ok((args.options, args.metrics))
 }
 
-/// What `pgspate doctor` with these arguments finds on a server.
+/// Runs the checks of `pgspate doctor` with these arguments.
 ///
 /// # Errors
 /// As [`load_options`], and as [`pgspate_doctor::doctor::examine`].
@@ -122,10 +125,10 @@ pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate_doctor::doctor
     Ok(doctor::examine(&args, &connection).await?.0)
 }
 
-/// What `pgspate tune` with these arguments proposes, prints or does.
+/// Carries out `pgspate tune` with these arguments, and returns its result.
 ///
 /// # Errors
-/// As [`load_options`], and what the server refuses.
+/// As [`load_options`], and when the server refuses a change.
 pub async fn tune(args: &[String], dsn: &Dsn) -> Result<impl serde::Serialize + use<>> {
     let args: TuneArgs = parse(args)?;
     let dsn = dsn.with_stall_timeout(args.stall);
@@ -133,31 +136,31 @@ pub async fn tune(args: &[String], dsn: &Dsn) -> Result<impl serde::Serialize + 
     tune::carry_out(&args, &connection).await
 }
 
-/// The server named by `to` or by the environment, else the embedded one, started. `quiet` says
-/// nothing on stderr meanwhile.
+/// Returns the server of `to` or of the environment; if neither names one, starts the embedded
+/// server. With `quiet`, nothing is written to stderr.
 ///
 /// # Errors
-/// Settings that cannot be understood, or an embedded server that does not start.
+/// When the connection settings are invalid, or the embedded server does not start.
 pub fn server(to: Option<&str>, quiet: bool) -> Result<Dsn> {
-    Ok(target::resolve(to, quiet, errors::Style::of_stderr())?.dsn)
+    Ok(target::resolve(to, quiet, errors::TerminalStyle::of_stderr())?.dsn)
 }
 
-/// What a program asks of a command. Unlike people, it gives a name of a list each time that it
-/// gives the flag: names may have commas in them.
-fn parse<T: Flagged>(args: &[String]) -> Result<T> {
+/// Parses the arguments that a program gives for a command. A program repeats the flag for each
+/// name of a list, because names may contain commas.
+fn parse<T: CommandFlags>(args: &[String]) -> Result<T> {
     let command = clap::Command::new("pgspate").no_binary_name(true);
-    let command = FromFlags::<T>::augment_args(command);
+    let command = ParsedFlags::<T>::augment_args(command);
     let command = command.mut_args(|arg| arg.value_delimiter(None));
     let found = command.try_get_matches_from(args);
-    let asked = found.and_then(|found| FromFlags::from_arg_matches(&found));
-    asked.map(|asked| asked.0).map_err(|said| usage(&said.to_string()))
+    let asked = found.and_then(|found| ParsedFlags::from_arg_matches(&found));
+    asked.map(|asked| asked.0).map_err(|error| usage_error(&error.to_string()))
 }
 
-/// What clap says to people at a terminal, as an error: its first paragraph.
-fn usage(said: &str) -> Error {
-    let paragraph = said.split("\n\n").next().unwrap_or_default();
+/// Converts the text of clap's error into an error with its first paragraph as the message.
+fn usage_error(text: &str) -> Error {
+    let paragraph = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<_> = paragraph.trim_start_matches("error:").split_whitespace().collect();
-    Error::new(Kind::Usage, words.join(" "))
+    Error::new(ErrorKind::Usage, words.join(" "))
 }
 
 #[cfg(test)]
@@ -165,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_gives_names_whole() {
+    fn names_given_by_a_program_are_not_split() {
         let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
         let lists = ["--columns=a,b", "--columns=c", "--force-null=a,b", "--force-not-null=c", "-"];
         let load = load_options(&words(&lists)).unwrap();

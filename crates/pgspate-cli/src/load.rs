@@ -1,26 +1,26 @@
-//! `pgspate load`.
+//! The command `pgspate load`, and what all commands that write rows share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use pgspate::load::{self, Watch};
-use pgspate::{Error, Kind, Result};
+use pgspate::load::{self, LoadWatch};
+use pgspate::{Error, ErrorKind, Result};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::errors::Style;
+use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, LoadArgs};
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
-use crate::target::Target;
-use crate::{Answer, summary, target};
+use crate::target::TargetServer;
+use crate::{CommandAnswer, summary, target};
 
-pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
+pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let CommonArgs { plan, json, quiet, .. } = args.common;
-    let Start { target, runtime, watch, running } = start(&args.common, style)?;
+    let RunSetup { target, runtime, watch, running } = set_up_run(&args.common, style)?;
     let load = load::prepare(args.options, target.dsn, runtime.handle())?;
     if plan && json {
         print_json(&load.plan_report())?;
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     if plan {
         for found in load.evidence() {
@@ -30,10 +30,10 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
             data(format!("{};\n", new.sql))?;
         }
         data(load.plan().to_string())?;
-        if let Some(standing) = load.standing() {
-            data(format!("ledger   {standing}\n"))?;
+        if let Some(earlier) = load.earlier_runs() {
+            data(format!("ledger   {earlier}\n"))?;
         }
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     if !quiet {
         for found in load.evidence() {
@@ -42,8 +42,8 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
         if let Some(new) = load.new_table() {
             say_line(style.dim(&new.sql));
         }
-        if let Some(standing) = load.standing() {
-            say_line(standing);
+        if let Some(earlier) = load.earlier_runs() {
+            say_line(earlier);
         }
     }
     let is_loaded = load.is_loaded();
@@ -55,14 +55,17 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     if json {
         print_json(&report)?;
     }
-    let answer =
-        if report.rows_kept_out + report.rows_rejected == 0 { Answer::Yes } else { Answer::No };
+    let answer = if report.rows_kept_out + report.rows_rejected == 0 {
+        CommandAnswer::Yes
+    } else {
+        CommandAnswer::No
+    };
     let loaded_meanwhile = report.loaded_already.as_ref().filter(|_| !is_loaded && !quiet);
     if let Some(already) = loaded_meanwhile {
         say_line(already);
     }
     if quiet || report.loaded_already.is_some() {
-        // The exit status is not 0, and is never so without a word.
+        // With an exit status other than 0, rows that were not written are shown even if quiet.
         say(summary::not_written(&report));
         return Ok(answer);
     }
@@ -72,83 +75,88 @@ pub(crate) fn run(args: LoadArgs, style: Style) -> Result<Answer> {
     Ok(answer)
 }
 
-/// What every command begins with that moves rows.
-pub(crate) struct Start {
-    pub(crate) target: Target,
+/// What every command that writes rows begins with.
+pub(crate) struct RunSetup {
+    pub(crate) target: TargetServer,
     pub(crate) runtime: Runtime,
-    pub(crate) watch: Arc<Watch>,
-    /// Set as soon as there is something to roll back.
+    pub(crate) watch: Arc<LoadWatch>,
+    /// Whether there is something to roll back.
     pub(crate) running: Arc<AtomicBool>,
 }
 
-/// Finds the server, and has Ctrl-C heard.
-pub(crate) fn start(args: &CommonArgs, style: Style) -> Result<Start> {
+/// Finds the server, and handles Ctrl-C.
+pub(crate) fn set_up_run(args: &CommonArgs, style: TerminalStyle) -> Result<RunSetup> {
     let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
     let runtime = runtime()?;
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(LoadWatch::default());
     let running = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&watch);
     let stopped = Arc::clone(&watch);
-    let interrupt = Interrupt {
-        said: "rolling back",
+    let interrupt = InterruptActions {
+        first_message: "rolling back",
         stop: move || stopping.copy.cancel(),
-        last_words: move || stopped.copy.last_words(),
+        last_message: move || stopped.copy.describe_kept_rows(),
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
-    Ok(Start { target, runtime, watch, running })
+    Ok(RunSetup { target, runtime, watch, running })
 }
 
-/// Writes it to stdout.
+/// Prints a value as JSON on stdout.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value);
-    let failed = |error| Error::new(Kind::Bug, "could not write the report").because(error);
+    let failed = |error| Error::new(ErrorKind::Bug, "could not write the report").because(error);
     data(text.map_err(failed)? + "\n")
 }
 
-/// A runtime for connections and object stores; encoding has threads of its own.
+/// Starts the async runtime for connections and object stores. Encoders have their own threads.
 ///
 /// # Errors
-/// The system gives no threads.
+/// When the system cannot start threads.
 pub fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(8)))
         .enable_all()
         .build()
-        .map_err(|error| Error::new(Kind::Bug, "could not start the runtime").because(error))
+        .map_err(|error| Error::new(ErrorKind::Bug, "could not start the runtime").because(error))
 }
 
-/// What Ctrl-C does.
-pub(crate) struct Interrupt<Stop, Words> {
-    /// What comes of the first one.
-    pub(crate) said: &'static str,
+/// What the first and the second Ctrl-C do.
+pub(crate) struct InterruptActions<Stop, Words> {
+    /// The message after the first Ctrl-C.
+    pub(crate) first_message: &'static str,
+    /// Stops the run after the first Ctrl-C.
     pub(crate) stop: Stop,
-    /// What the second one leaves.
-    pub(crate) last_words: Words,
+    /// Returns the message after the second Ctrl-C: what is left and how to continue.
+    pub(crate) last_message: Words,
 }
 
-/// The first Ctrl-C (or SIGTERM) stops what is under way; the second ends at once. Before anything
-/// is `running`, so does the first.
+/// Handles Ctrl-C and SIGTERM: the first one stops the run, the second one exits at once. Before
+/// `running` is set, the first one exits at once, too.
 pub(crate) fn stop_on_interrupt(
-    interrupt: Interrupt<impl FnOnce() + Send + 'static, impl FnOnce() -> String + Send + 'static>,
+    interrupt: InterruptActions<
+        impl FnOnce() + Send + 'static,
+        impl FnOnce() -> String + Send + 'static,
+    >,
     running: &Arc<AtomicBool>,
     runtime: &Handle,
 ) {
-    let Interrupt { said, stop, last_words } = interrupt;
+    let InterruptActions { first_message, stop, last_message } = interrupt;
     let running = Arc::clone(running);
     runtime.spawn(async move {
-        interrupted().await;
+        wait_for_interrupt().await;
         if !running.load(Relaxed) {
             std::process::exit(130);
         }
         stop();
-        say_line(format!("\n{said}; press Ctrl-C again to stop at once"));
-        interrupted().await;
-        say_line(format!("stopped at once; {}", last_words()));
+        say_line(format!("\n{first_message}; press Ctrl-C again to stop at once"));
+        wait_for_interrupt().await;
+        say_line(format!("stopped at once; {}", last_message()));
         std::process::exit(130);
     });
 }
 
-async fn interrupted() {
+/// Waits until Ctrl-C or SIGTERM arrives.
+async fn wait_for_interrupt() {
     let mut terminate =
         match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
             Ok(terminate) => terminate,

@@ -1,15 +1,15 @@
-//! `--metrics`: what a stream does, for Prometheus.
+//! Serves the metrics of a stream for Prometheus (`--metrics`).
 //!
-//! A responder for one page: it reads a request's head and closes. A scrape costs the run nothing
-//! but a look at its counters, and one that says nothing is left after a few seconds.
+//! The server answers one page: it reads the head of a request, answers, and closes the connection.
+//! A scrape only reads counters of the run. A client that sends nothing is dropped after 5 seconds.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgspate::apply::{Progress, Watch};
-use pgspate::{Error, Kind, Result};
+use pgspate::apply::{ApplyProgress, ApplyWatch};
+use pgspate::{Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -17,34 +17,38 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longest head of a request.
+/// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// How long a request may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Requests at a time; others wait.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many requests are answered at a time; others wait.
 const REQUESTS_MAX: usize = 16;
 
-/// Serves metrics until it is dropped.
-pub struct Server(JoinHandle<()>);
+/// A running server of metrics; dropping it stops the server.
+pub struct MetricsServer(JoinHandle<()>);
 
-impl Drop for Server {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Starts to serve the metrics of the stream that is watched, at `http://ADDRESS/metrics`.
+/// Starts to serve the metrics of a stream at `http://ADDRESS/metrics`.
 ///
 /// # Errors
-/// An address that cannot be listened on.
-pub fn serve(address: SocketAddr, watch: &Arc<Watch>, runtime: &Handle) -> Result<Server> {
+/// When the address cannot be listened on.
+pub fn serve(
+    address: SocketAddr,
+    watch: &Arc<ApplyWatch>,
+    runtime: &Handle,
+) -> Result<MetricsServer> {
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|error| {
-        Error::new(Kind::Usage, format!("could not listen on {address}"))
+        Error::new(ErrorKind::Usage, format!("could not listen on {address}"))
             .hint("Name another address with `--metrics`.")
             .because(error)
     })?;
     let watch = Arc::clone(watch);
-    Ok(Server(runtime.spawn(async move {
+    Ok(MetricsServer(runtime.spawn(async move {
         let room = Arc::new(Semaphore::new(REQUESTS_MAX));
         loop {
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
@@ -52,19 +56,20 @@ pub fn serve(address: SocketAddr, watch: &Arc<Watch>, runtime: &Handle) -> Resul
                 Ok((stream, _)) => {
                     let watch = Arc::clone(&watch);
                     tokio::spawn(async move {
-                        // One who has gone away needs no answer.
-                        let _ = timeout(PATIENCE, answer(stream, &watch)).await;
+                        // Ignored: the client may have closed the connection.
+                        let _ = timeout(REQUEST_TIMEOUT, answer_request(stream, &watch)).await;
                         drop(permit);
                     });
                 }
-                // Too many open files, most likely: they will be fewer.
+                // Most likely too many files are open; retry when some are closed.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
     })))
 }
 
-async fn answer(mut stream: TcpStream, watch: &Watch) -> std::io::Result<()> {
+/// Reads the head of a request and writes the answer.
+async fn answer_request(mut stream: TcpStream, watch: &ApplyWatch) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if head.len() > HEAD_BYTES_MAX || stream.read_buf(&mut head).await? == 0 {
@@ -78,7 +83,7 @@ async fn answer(mut stream: TcpStream, watch: &Watch) -> std::io::Result<()> {
     let (status, body) = match (method, path) {
         (b"GET" | b"HEAD", b"/metrics") => ("200 OK", page(&watch.progress())),
         (b"GET" | b"HEAD", _) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "only GET is answered\n".to_owned()),
+        _ => ("405 Method Not Allowed", "only GET and HEAD are answered\n".to_owned()),
     };
     let mut answer = format!(
         "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\n\
@@ -92,8 +97,8 @@ async fn answer(mut stream: TcpStream, watch: &Watch) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
-/// The page.
-fn page(progress: &Progress) -> String {
+/// Returns the metrics page.
+fn page(progress: &ApplyProgress) -> String {
     let mut page = String::new();
     let mut put = |name: &str, kind: &str, help: &str, value: f64| {
         // Writing to a String cannot fail.
@@ -105,7 +110,7 @@ fn page(progress: &Progress) -> String {
     };
     let mut count = |name, help, value: u64| put(name, "counter", help, value as f64);
     count("events_total", "Events committed on the target.", progress.events);
-    count("bytes_total", "Bytes of input that the events were.", progress.bytes);
+    count("bytes_total", "Bytes of input that the events had.", progress.bytes);
     count("batches_total", "Transactions on the target.", progress.batches);
     count("dead_letters_total", "Events set aside in pgspate.dead_letter.", progress.dead_letters);
     if let Some(lag) = &progress.lag {
@@ -124,14 +129,14 @@ fn page(progress: &Progress) -> String {
                 gauge("lag_messages", help, messages as f64);
             }
         }
-        let help = "Seconds since the source's log went beyond what is applied; 0 when nothing is \
+        let help = "Seconds since the source's log passed the applied position; 0 if nothing is \
                     left to apply.";
         gauge("lag_seconds", help, lag.seconds);
         let help = "Whether the source is connected.";
         gauge("connected", help, f64::from(u8::from(lag.is_connected)));
     }
     if let Some((_, rows)) = &progress.copying {
-        let help = "Rows copied of the table that is copied before the stream begins.";
+        let help = "Rows copied so far of the table that is copied before the stream begins.";
         gauge("copied_rows", help, *rows as f64);
     }
     page
@@ -143,12 +148,13 @@ mod tests {
 
     #[test]
     fn the_page_has_help_and_type_for_each_value() {
-        let progress = Progress { events: 12_000_000, batch_events: 3, ..Progress::default() };
+        let progress =
+            ApplyProgress { events: 12_000_000, batch_events: 3, ..ApplyProgress::default() };
         insta::assert_snapshot!(page(&progress), @"
         # HELP pgspate_apply_events_total Events committed on the target.
         # TYPE pgspate_apply_events_total counter
         pgspate_apply_events_total 12000000
-        # HELP pgspate_apply_bytes_total Bytes of input that the events were.
+        # HELP pgspate_apply_bytes_total Bytes of input that the events had.
         # TYPE pgspate_apply_bytes_total counter
         pgspate_apply_bytes_total 0
         # HELP pgspate_apply_batches_total Transactions on the target.

@@ -1,4 +1,4 @@
-//! The progress line: one line on a terminal, drawn over again.
+//! The progress line: one line on a terminal, redrawn ten times a second.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pgspate::apply;
-use pgspate::copy::{Snapshot, Waiting};
-use pgspate::load::Watch;
+use pgspate::copy::{ProgressSnapshot, Waiting};
+use pgspate::load::LoadWatch;
 use pgspate::numbers::{bytes, clock, rate, seconds, short};
 
 use crate::output::draw_line;
 
 const INTERVAL: Duration = Duration::from_millis(100);
-/// The rate shown is that of about the last so many seconds.
-const MEMORY_SECONDS: f64 = 2.0;
+/// The rate is smoothed over about this many seconds.
+const SMOOTHING_SECONDS: f64 = 2.0;
 
-/// Draws until it is dropped, and then clears its line.
+/// A thread that draws the progress line. Dropping it clears the line.
 pub(crate) struct ProgressLine {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ProgressLine {
-    /// Starts drawing, if stderr is a terminal and the user wants it.
-    pub(crate) fn start(table: &str, watch: &Arc<Watch>, quiet: bool) -> ProgressLine {
+    /// Starts drawing the progress of a load, if stderr is a terminal and `quiet` is false.
+    pub(crate) fn start(table: &str, watch: &Arc<LoadWatch>, quiet: bool) -> ProgressLine {
         let (table, watch, started) = (table.to_owned(), Arc::clone(watch), Instant::now());
         ProgressLine::start_with(quiet, move |speed| {
             let snapshot = watch.copy.snapshot();
@@ -40,8 +40,8 @@ impl ProgressLine {
         })
     }
 
-    /// The same for a stream of changes.
-    pub(crate) fn start_stream(stream: &str, watch: &Arc<apply::Watch>, quiet: bool) -> Self {
+    /// Starts drawing the progress of a stream of changes.
+    pub(crate) fn start_stream(stream: &str, watch: &Arc<apply::ApplyWatch>, quiet: bool) -> Self {
         let (stream, watch) = (stream.to_owned(), Arc::clone(watch));
         ProgressLine::start_with(quiet, move |speed| {
             let progress = watch.progress();
@@ -50,16 +50,17 @@ impl ProgressLine {
         })
     }
 
-    /// Starts drawing what `line` gives, again and again.
+    /// Starts drawing the lines that `line` returns, again and again.
     fn start_with(
         quiet: bool,
-        mut line: impl FnMut(&mut Speed) -> String + Send + 'static,
+        mut line: impl FnMut(&mut ProgressRates) -> String + Send + 'static,
     ) -> ProgressLine {
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);
         let draw = move || {
             let looked = Instant::now();
-            let mut speed = Speed { bytes: 0, stored: 0, looked, rate: 0.0, stored_rate: 0.0 };
+            let mut speed =
+                ProgressRates { bytes: 0, stored: 0, looked, rate: 0.0, stored_rate: 0.0 };
             while !is_over.load(Relaxed) {
                 draw_line(&line(&mut speed));
                 std::thread::park_timeout(INTERVAL);
@@ -76,13 +77,13 @@ impl Drop for ProgressLine {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A line that could not be drawn is no reason to fail.
+            // A failure to draw is ignored.
             let _ = thread.join();
         }
     }
 }
 
-fn render_stream(stream: &str, progress: &apply::Progress, events_per_second: f64) -> String {
+fn render_stream(stream: &str, progress: &apply::ApplyProgress, events_per_second: f64) -> String {
     if let Some((table, rows)) = &progress.copying {
         return format!("applying {stream}  copying {table}  {} rows", short(*rows));
     }
@@ -113,8 +114,8 @@ fn render_stream(stream: &str, progress: &apply::Progress, events_per_second: f6
     )
 }
 
-/// Bytes a second, smoothed.
-struct Speed {
+/// The smoothed rates: bytes (or events) a second, and stored bytes a second.
+struct ProgressRates {
     bytes: u64,
     stored: u64,
     looked: Instant,
@@ -122,13 +123,13 @@ struct Speed {
     stored_rate: f64,
 }
 
-impl Speed {
+impl ProgressRates {
     fn update(&mut self, bytes: u64, stored: u64) {
         let elapsed = self.looked.elapsed().as_secs_f64();
         if elapsed < 0.05 {
             return;
         }
-        let weight = if self.rate == 0.0 { 1.0 } else { (elapsed / MEMORY_SECONDS).min(1.0) };
+        let weight = if self.rate == 0.0 { 1.0 } else { (elapsed / SMOOTHING_SECONDS).min(1.0) };
         let smooth = |old: f64, new: f64| old + (new - old) * weight;
         self.rate = smooth(self.rate, bytes.saturating_sub(self.bytes) as f64 / elapsed);
         let stored_now = stored.saturating_sub(self.stored) as f64 / elapsed;
@@ -137,7 +138,7 @@ impl Speed {
     }
 }
 
-fn render(table: &str, snapshot: &Snapshot, speed: f64, left: Option<Duration>) -> String {
+fn render(table: &str, snapshot: &ProgressSnapshot, speed: f64, left: Option<Duration>) -> String {
     if let Some(phase) = &snapshot.phase {
         return format!("loading {table}  {} rows  {phase}", short(snapshot.rows));
     }
@@ -170,8 +171,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_all_there_is() {
-        let snapshot = Snapshot {
+    fn the_line_of_a_load() {
+        let snapshot = ProgressSnapshot {
             rows: 12_412_345,
             bytes: 1_900_000_000,
             rejected: 0,
@@ -186,40 +187,42 @@ mod tests {
         );
         let phase = Some("building index \"orders_day\"".to_owned());
         insta::assert_snapshot!(
-            render("orders", &Snapshot { phase, ..snapshot }, 412.0e6, left),
+            render("orders", &ProgressSnapshot { phase, ..snapshot }, 412.0e6, left),
             @r#"loading orders  12.4M rows  building index "orders_day""#
         );
     }
+
     #[test]
     fn the_line_of_a_stream() {
-        let progress = apply::Progress {
+        let progress = apply::ApplyProgress {
             events: 1_234_567,
             bytes: 98_000_000,
             batches: 7,
             batch_events: 150_000,
             dead_letters: 2,
-            ..apply::Progress::default()
+            ..apply::ApplyProgress::default()
         };
         insta::assert_snapshot!(
             render_stream("changes.ndjson", &progress, 187_000.0),
             @"applying changes.ndjson  1.23M events  98.0 MB  187k/s  batches of 150k  2 set aside"
         );
-        let mut lag = apply::Lag { bytes: 5_300_000, seconds: 1.42, ..apply::Lag::default() };
+        let mut lag =
+            apply::StreamLag { bytes: 5_300_000, seconds: 1.42, ..apply::StreamLag::default() };
         lag.is_connected = true;
-        let behind = apply::Progress { lag: Some(lag), dead_letters: 0, ..progress.clone() };
+        let behind = apply::ApplyProgress { lag: Some(lag), dead_letters: 0, ..progress.clone() };
         insta::assert_snapshot!(
             render_stream("slot s", &behind, 187_000.0),
             @"applying slot s  1.23M events  98.0 MB  187k/s  batches of 150k  5.30 MB behind, 1.42 s"
         );
-        let of_topics = apply::Lag { bytes: 0, messages: Some(5300), ..lag };
-        let of_topics = apply::Progress { lag: Some(of_topics), ..behind };
+        let of_topics = apply::StreamLag { bytes: 0, messages: Some(5300), ..lag };
+        let of_topics = apply::ApplyProgress { lag: Some(of_topics), ..behind };
         insta::assert_snapshot!(
             render_stream("topic t", &of_topics, 187_000.0),
             @"applying topic t  1.23M events  98.0 MB  187k/s  batches of 150k  5.30k messages behind, 1.42 s"
         );
         let copying = Some(("public.orders".to_owned(), 4_200_000));
         insta::assert_snapshot!(
-            render_stream("slot s", &apply::Progress { copying, ..progress }, 0.0),
+            render_stream("slot s", &apply::ApplyProgress { copying, ..progress }, 0.0),
             @"applying slot s  copying public.orders  4.20M rows"
         );
     }

@@ -1,17 +1,17 @@
 //! `pgspate server`: the embedded PostgreSQL.
 
-use pgspate::{Error, Kind, Result};
-use pgspate_embedded::{Server, State, Status};
+use pgspate::{Error, ErrorKind, Result};
+use pgspate_embedded::{EmbeddedServer, ServerState, ServerStatus};
 
 use crate::args::ServerAction;
-use crate::errors::Style;
+use crate::errors::TerminalStyle;
 use crate::load::print_json;
 use crate::output::{data, say, say_line};
-use crate::target::show;
+use crate::target::show_step;
 
-pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
-    let server = Server::open()?;
-    let progress = |step: &pgspate_embedded::Step| show(step, false, style);
+pub(crate) fn run(action: ServerAction, style: TerminalStyle) -> Result<()> {
+    let server = EmbeddedServer::open()?;
+    let progress = |step: &pgspate_embedded::ServerStep| show_step(step, false, style);
     match action {
         ServerAction::Start => {
             let status = server.start(&progress)?;
@@ -20,7 +20,11 @@ pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
         }
         ServerAction::Stop => {
             let was_running = server.stop(&progress)?;
-            say_line(if was_running { "stopped" } else { "it was not running" });
+            say_line(if was_running {
+                "stopped"
+            } else {
+                "the embedded PostgreSQL was not running"
+            });
         }
         ServerAction::Status { json } => {
             let status = server.status()?;
@@ -31,10 +35,10 @@ pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
         }
         ServerAction::Dsn => {
             let status = server.status()?;
-            if status.state != State::Running {
+            if status.state != ServerState::Running {
                 let message = "the embedded PostgreSQL is not running";
                 let hint = "Start it with `pgspate server start`.";
-                return Err(Error::new(Kind::Connect, message).hint(hint));
+                return Err(Error::new(ErrorKind::Connect, message).hint(hint));
             }
             data(server.dsn()? + "\n")?;
         }
@@ -42,12 +46,12 @@ pub(crate) fn run(action: ServerAction, style: Style) -> Result<()> {
     Ok(())
 }
 
-fn describe(status: &Status) -> String {
+fn describe(status: &ServerStatus) -> String {
     let state = match status.state {
-        State::Absent => "not made",
-        State::Stopped => "stopped",
-        State::Busy => "starting or stopping",
-        State::Running => "running",
+        ServerState::Absent => "not made",
+        ServerState::Stopped => "stopped",
+        ServerState::Busy => "starting or stopping",
+        ServerState::Running => "running",
     };
     let version = status.major.map(|major| format!("PostgreSQL {major}, ")).unwrap_or_default();
     let mut text = format!("{version}{state}\n");

@@ -1,39 +1,39 @@
-//! `pgspate status`.
+//! The command `pgspate status`: shows the ledger's jobs, restores tables, forgets jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use pgspate::ledger::{self, JobStatus, StreamStatus};
-use pgspate::load::Watch;
+use pgspate::load::LoadWatch;
 use pgspate::numbers::thousands;
 use pgspate::target::connect::Dsn;
 use pgspate::{Result, care};
 use pgspate_doctor::tune;
 use tokio::runtime::Runtime;
 
-use crate::Answer;
+use crate::CommandAnswer;
 use crate::args::StatusArgs;
-use crate::errors::Style;
-use crate::load::{Interrupt, print_json, runtime, stop_on_interrupt};
+use crate::errors::TerminalStyle;
+use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{data, say_line};
 use crate::target;
 
-pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
+pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let target = target::resolve(args.to.as_deref(), true, style)?;
     let runtime = runtime()?;
     let dsn = target.dsn.with_stall_timeout(args.stall.0.0);
     let connection = runtime.block_on(dsn.connect("pgspate status"))?;
     if let (true, Some(job)) = (args.forget, args.job) {
-        runtime.block_on(ledger::forget(&connection.client, job))?;
+        runtime.block_on(ledger::forget_job(&connection.client, job))?;
         say_line(format!("job {job} is forgotten; its rows stay in the table"));
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     if args.restore {
         return restore(args, &dsn, &runtime);
     }
-    let jobs = runtime.block_on(ledger::list(&connection.client, args.job))?;
+    let jobs = runtime.block_on(ledger::list_jobs(&connection.client, args.job))?;
     let streams = match args.job {
-        None => runtime.block_on(ledger::streams(&connection.client))?,
+        None => runtime.block_on(ledger::list_streams(&connection.client))?,
         Some(_) => Vec::new(),
     };
     let settings = match args.job {
@@ -41,14 +41,14 @@ pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
         Some(_) => Vec::new(),
     };
     if args.json {
-        let jobs = jobs.into_iter().map(Known::Job);
-        let mut all: Vec<_> = jobs.chain(streams.into_iter().map(Known::Stream)).collect();
-        all.extend((!settings.is_empty()).then_some(Known::Tuned { settings }));
+        let jobs = jobs.into_iter().map(StatusEntry::Job);
+        let mut all: Vec<_> = jobs.chain(streams.into_iter().map(StatusEntry::Stream)).collect();
+        all.extend((!settings.is_empty()).then_some(StatusEntry::Tuned { settings }));
         print_json(&all)?;
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     if jobs.is_empty() && streams.is_empty() && settings.is_empty() {
-        say_line("the ledger of this database knows of no job");
+        say_line("the ledger of this database has no jobs");
     }
     for job in &jobs {
         data(render(job))?;
@@ -59,39 +59,39 @@ pub(crate) fn run(args: &StatusArgs, style: Style) -> Result<Answer> {
     if !settings.is_empty() {
         let names = settings.join(", ");
         data(format!(
-            "settings of the server\n  not back yet: {names}; `pgspate tune --revert`\n"
+            "settings of the server\n  not put back: {names}; run `pgspate tune --revert`\n"
         ))?;
     }
-    Ok(Answer::Yes)
+    Ok(CommandAnswer::Yes)
 }
 
-/// What the ledger knows of, each with its own keys.
+/// An entry of `status --json`; each kind has its own keys.
 #[derive(serde::Serialize)]
 #[serde(untagged)]
-enum Known {
+enum StatusEntry {
     Job(JobStatus),
     Stream(StreamStatus),
-    /// Settings that are not back yet.
+    /// Settings of `pgspate tune` that are not put back yet.
     Tuned {
         settings: Vec<String>,
     },
 }
 
-/// Puts back what is not.
-fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<Answer> {
-    let watch = Arc::new(Watch::default());
+/// Puts back what interrupted loads have changed on tables.
+fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<CommandAnswer> {
+    let watch = Arc::new(LoadWatch::default());
     let stopping = Arc::clone(&watch);
     let running = Arc::new(AtomicBool::new(true));
-    let interrupt = Interrupt {
-        said: "rolling back",
+    let interrupt = InterruptActions {
+        first_message: "rolling back",
         stop: move || stopping.copy.cancel(),
-        last_words: || "the same command, run again, puts back the rest".to_owned(),
+        last_message: || "run the same command again to put back the rest".to_owned(),
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
     let restored = care::restore(dsn, args.job, runtime.handle(), &watch.copy)?;
     if args.json {
         print_json(&restored)?;
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     if restored.is_empty() {
         say_line("there is nothing to put back");
@@ -99,12 +99,12 @@ fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<Answer> {
     for change in &restored {
         say_line(format!("{} of job {} is back", change.name(), change.job));
     }
-    Ok(Answer::Yes)
+    Ok(CommandAnswer::Yes)
 }
 
 const EMPTIED: &str = "the server has crashed, and the table or a part of it is unlogged";
 
-/// A job in a few lines.
+/// Formats a job in a few lines.
 fn render(job: &JobStatus) -> String {
     let count = |number: i64| thousands(number.unsigned_abs());
     let state = match (&job.finished, &job.worker) {
@@ -113,8 +113,8 @@ fn render(job: &JobStatus) -> String {
         }
         (None, None) if job.emptied => format!("unfinished, and emptied since: {EMPTIED}"),
         (Some(finished), _) => format!("finished {finished}"),
-        (None, Some(worker)) => format!("under way in {worker}"),
-        (None, None) => "unfinished; run the same command again to go on".to_owned(),
+        (None, Some(worker)) => format!("running in {worker}"),
+        (None, None) => "unfinished; run the same command again to continue".to_owned(),
     };
     let from = match job.sources.as_slice() {
         [] => "nothing".to_owned(),
@@ -132,7 +132,7 @@ fn render(job: &JobStatus) -> String {
     let changes = match job.changes.as_slice() {
         [] => String::new(),
         names => format!(
-            "  not back yet: {}; `pgspate status --restore {}`\n",
+            "  not put back: {}; run `pgspate status --restore {}`\n",
             names.join(", "),
             job.job
         ),
@@ -149,7 +149,7 @@ fn render(job: &JobStatus) -> String {
     )
 }
 
-/// A stream in two lines.
+/// Formats a stream in two lines.
 fn render_stream(stream: &StreamStatus) -> String {
     let count = |number: i64| thousands(number.unsigned_abs());
     let part = match stream.partition.as_str() {

@@ -1,17 +1,17 @@
-//! What was done, as a table.
+//! The summary of a load: totals, a table of stages, and rows that were not written.
 
 use std::fmt::Write as _;
 
-use pgspate::load::Report;
+use pgspate::load::LoadReport;
 use pgspate::numbers::{bytes, rate, seconds, thousands};
 
-use crate::errors::Style;
+use crate::errors::TerminalStyle;
 
-/// From so many rows on it is said how long counting them took: about a tenth of a second.
-const COUNTED_ROWS: u64 = 500_000;
+/// The number of rows from which on the time for counting them is shown: about a tenth of a second.
+const COUNTED_ROWS_MIN: u64 = 500_000;
 
-/// The summary of a load.
-pub(crate) fn render(report: &Report, style: Style) -> String {
+/// Formats the summary of a load.
+pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
     let mut text = String::new();
     let rows = thousands(report.rows_written);
     let replaced = report.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
@@ -53,7 +53,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         let place = widened.place.as_deref().unwrap_or("a later row");
         let _ = writeln!(
             text,
-            "  column \"{}\" became {} instead of {}, for {place}",
+            "  column \"{}\" became {} instead of {}, because of {place}",
             widened.column, widened.to, widened.from
         );
     }
@@ -63,15 +63,15 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     text
 }
 
-/// What became of rows that are not in the table; empty where there are none.
-pub(crate) fn not_written(report: &Report) -> String {
+/// Describes the rows that were not written, and where they are; empty if all rows were written.
+pub(crate) fn not_written(report: &LoadReport) -> String {
     let mut text = String::new();
     let rows = plural(report.rows_rejected, "row");
     match (report.rows_rejected, &report.rejects, report.job) {
         (1.., Some(file), _) => {
             let how = report.rejects_read_as.as_deref().unwrap_or_default();
             let _ = writeln!(text, "  {rows} set aside in {file}, the reasons in {file}.json");
-            let _ = writeln!(text, "  mended, they can be loaded with {how}");
+            let _ = writeln!(text, "  once corrected, they can be loaded with {how}");
         }
         (1.., None, Some(job)) => {
             let _ = writeln!(text, "  {rows} set aside by job {job}, kept in the ledger");
@@ -85,12 +85,13 @@ pub(crate) fn not_written(report: &Report) -> String {
     text
 }
 
-fn plural(count: u64, word: &str) -> String {
+/// Formats a count with its noun: `1 row`, `1,234 rows`.
+pub(crate) fn plural(count: u64, word: &str) -> String {
     format!("{} {word}{}", thousands(count), if count == 1 { "" } else { "s" })
 }
 
-/// A line for each thing that took time.
-fn stages(text: &mut String, report: &Report) {
+/// Adds a line for each stage, with its busy time.
+fn stages(text: &mut String, report: &LoadReport) {
     let stages = &report.stages;
     let lanes = report.lanes.max(1) as f64;
     let _ = writeln!(text, "  {:<8} {:>9} {:>9}", "stage", "busy", "per lane");
@@ -103,8 +104,8 @@ fn stages(text: &mut String, report: &Report) {
     if !report.rebuilt.is_empty() {
         let _ = writeln!(text, "  {:<8} {:>9}", "indexes", seconds(report.rebuild_seconds));
     }
-    // What takes no time is not worth a line.
-    if let Some(counted) = report.counted.filter(|_| report.rows_written >= COUNTED_ROWS) {
+    // Counting a few rows takes no time worth a line.
+    if let Some(counted) = report.counted.filter(|_| report.rows_written >= COUNTED_ROWS_MIN) {
         let word = counted.split(' ').next().unwrap_or(counted);
         let _ = writeln!(text, "  {word:<8} {:>9}", seconds(report.counted_seconds));
     }

@@ -1,29 +1,30 @@
-//! `pgspate sync`.
+//! The command `pgspate sync`: makes rows of a table equal to a source.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pgspate::Result;
 use pgspate::numbers::{bytes, dollars, seconds, thousands};
-use pgspate::sync::{self, Report};
+use pgspate::sync::{self, SyncReport};
 
-use crate::Answer;
-use crate::errors::Style;
+use crate::CommandAnswer;
+use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, SyncArgs};
-use crate::load::{Start, print_json, start};
+use crate::load::{RunSetup, print_json, set_up_run};
 use crate::output::{data, say, say_line};
 use crate::progress::ProgressLine;
+use crate::summary::plural;
 
-pub(crate) fn run(args: SyncArgs, style: Style) -> Result<Answer> {
+pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let SyncArgs { common, options, advise_only } = args;
     let CommonArgs { plan, json, quiet, .. } = common;
-    let Start { target, runtime, watch, running } = start(&common, style)?;
+    let RunSetup { target, runtime, watch, running } = set_up_run(&common, style)?;
     let sync = sync::prepare(options, target.dsn, runtime.handle())?;
     if plan {
         for statement in sync.statements() {
             data(format!("{statement};\n"))?;
         }
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     if !quiet {
         for found in sync.evidence() {
@@ -42,21 +43,21 @@ pub(crate) fn run(args: SyncArgs, style: Style) -> Result<Answer> {
         true => !report.advice.is_empty(),
         false => report.is_check && !report.is_same(),
     };
-    // An exit status of 1 is never without a word.
+    // With exit status 1, the report is shown in spite of --quiet.
     if !quiet || (is_no && !json) {
         say(match advise_only {
             true => render_advice(&report, style),
             false => render(&report, style),
         });
     }
-    Ok(if is_no { Answer::No } else { Answer::Yes })
+    Ok(if is_no { CommandAnswer::No } else { CommandAnswer::Yes })
 }
 
-/// The report in a few lines.
-fn render(report: &Report, style: Style) -> String {
+/// Formats the report in a few lines.
+fn render(report: &SyncReport, style: TerminalStyle) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let Report { inserted, updated, deleted, unchanged, .. } = *report;
+    let SyncReport { inserted, updated, deleted, unchanged, .. } = *report;
     let mut line = |text_of: &str| {
         let _ = writeln!(text, "{text_of}");
     };
@@ -65,7 +66,7 @@ fn render(report: &Report, style: Style) -> String {
     let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
     let all = thousands(report.rows_in);
     line(&match (report.is_check, report.is_same()) {
-        (true, true) => format!("{table}: like the source, {all} rows"),
+        (true, true) => format!("{table}: equal to the source, {all} rows"),
         (true, false) => format!(
             "{table}: {inserted} to insert, {updated} to update, {deleted} to delete; \
              {unchanged} of {all} unchanged"
@@ -91,7 +92,7 @@ fn render(report: &Report, style: Style) -> String {
     }
     if let Some(known) = report.rows_known {
         line(&format!(
-            "  {} of them were not staged, as the table was read first",
+            "  {} of them were not staged, because the table was read first",
             thousands(known)
         ));
     }
@@ -111,12 +112,12 @@ fn render(report: &Report, style: Style) -> String {
     ));
     let known = |value: Option<u64>| value.map_or("unknown".to_owned(), thousands);
     line(&format!(
-        "  {} of WAL, {} blocks read, {} changed; {} dead rows, {} updates within their page",
+        "  {} of WAL, {} blocks read, {} changed; {}, {}",
         bytes(report.wal_bytes),
         known(report.blocks_read),
         thousands(report.blocks_dirtied),
-        thousands(report.dead_rows),
-        thousands(report.updated_hot),
+        plural(report.dead_rows, "dead row"),
+        plural(report.updated_hot, "HOT update"),
     ));
     if let Some(bill) = &report.bill {
         line(&format!(
@@ -144,17 +145,17 @@ fn render(report: &Report, style: Style) -> String {
     text + &advice(report, style)
 }
 
-/// What would be written, in one line, and what would make that cheaper.
-fn render_advice(report: &Report, style: Style) -> String {
+/// Formats what would be written, in one line, and what would make such a sync cheaper.
+fn render_advice(report: &SyncReport, style: TerminalStyle) -> String {
     let whole = render(report, style);
     let first = whole.lines().next().unwrap_or_default();
     match report.advice.is_empty() {
-        true => format!("{first}\nnothing that is known of the table would make this cheaper\n"),
+        true => format!("{first}\nnothing is known that would make this sync cheaper\n"),
         false => format!("{first}\n{}", advice(report, style)),
     }
 }
 
-fn advice(report: &Report, style: Style) -> String {
+fn advice(report: &SyncReport, style: TerminalStyle) -> String {
     let word = style.warning("advice:");
     report.advice.iter().map(|advice| format!("{word} {advice}\n")).collect()
 }

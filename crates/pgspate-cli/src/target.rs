@@ -1,45 +1,46 @@
-//! Which server: the one that was named, or the embedded one.
+//! Finds the server to connect to: the given one, or the embedded one.
 
 use pgspate::Result;
 use pgspate::target::connect::{Dsn, Environment};
-use pgspate_embedded::{Server, Step};
+use pgspate_embedded::{EmbeddedServer, ServerStep};
 
-use crate::errors::Style;
+use crate::errors::TerminalStyle;
 use crate::output::say_line;
 
-/// A server, and how a person opens it.
-pub(crate) struct Target {
+/// A server, and the psql command that opens it.
+pub(crate) struct TargetServer {
     pub(crate) dsn: Dsn,
     pub(crate) psql: String,
 }
 
-/// The server named by `to` or by the environment, else the embedded one, started.
-pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: Style) -> Result<Target> {
+/// Returns the server of `to` or of the environment; if neither names one, starts the embedded
+/// server.
+pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: TerminalStyle) -> Result<TargetServer> {
     let environment = Environment::capture()?;
     if let Some(dsn) = Dsn::resolve(to, &environment)? {
         for warning in dsn.warnings() {
             say_line(format!("{} {warning}", style.warning("warning:")));
         }
         let psql = dsn.psql_command();
-        return Ok(Target { dsn, psql });
+        return Ok(TargetServer { dsn, psql });
     }
-    let server = Server::open()?;
-    let status = server.start(&|step: &Step| show(step, quiet, style))?;
+    let server = EmbeddedServer::open()?;
+    let status = server.start(&|step: &ServerStep| show_step(step, quiet, style))?;
     if !quiet {
         let major = status.major.map(|major| format!(" {major}")).unwrap_or_default();
         let folder = status.data_folder.map(|path| format!(" (data in {})", path.display()));
         let note = format!("using the embedded PostgreSQL{major}{}", folder.unwrap_or_default());
         say_line(style.dim(&note));
     }
-    // With the password itself, so that PGPASSWORD, which is another server's, does not count.
+    // The conninfo has the password, so that PGPASSWORD of another server is not used.
     let conninfo = server.secret_dsn()?;
     let psql = server.psql_command()?;
     let dsn = Dsn::resolve(Some(&conninfo), &environment)?.expect("a conninfo was given");
-    Ok(Target { dsn, psql })
+    Ok(TargetServer { dsn, psql })
 }
 
-/// One line for each thing that the server's start has to do.
-pub(crate) fn show(step: &Step, quiet: bool, style: Style) {
+/// Shows a step of the embedded server's start.
+pub(crate) fn show_step(step: &ServerStep, quiet: bool, style: TerminalStyle) {
     if !quiet {
         say_line(style.dim(&step.to_string()));
     }

@@ -1,20 +1,21 @@
-//! `pgspate tune`.
+//! The command `pgspate tune`: proposes, prints, applies or reverts settings.
 
 use std::fmt::Write as _;
 
 use pgspate::Result;
+use pgspate::numbers::counted;
 use pgspate::target::connect::Connection;
-use pgspate_doctor::tune::{self, Advice, Applied};
+use pgspate_doctor::tune::{self, TuneAdvice, TuneOutcome};
 
-use crate::Answer;
+use crate::CommandAnswer;
 use crate::doctor::wrapped;
-use crate::errors::Style;
+use crate::errors::TerminalStyle;
 use crate::flags::TuneArgs;
 use crate::load::{print_json, runtime};
 use crate::output::{data, say_line};
 use crate::target;
 
-pub(crate) fn run(args: &TuneArgs, style: Style) -> Result<Answer> {
+pub(crate) fn run(args: &TuneArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let json = args.common.json;
     let target = target::resolve(args.common.to.as_deref(), json || args.emit.is_some(), style)?;
     let runtime = runtime()?;
@@ -22,47 +23,47 @@ pub(crate) fn run(args: &TuneArgs, style: Style) -> Result<Answer> {
     let connection = runtime.block_on(dsn.connect("pgspate tune"))?;
     let done = runtime.block_on(carry_out(args, &connection))?;
     match done {
-        Done::Emitted(text) if text.is_empty() => say_line("there is nothing to change"),
-        Done::Emitted(text) => data(text)?,
-        Done::Reverted(reverted) => {
+        TuneResult::Emitted(text) if text.is_empty() => say_line("there is nothing to change"),
+        TuneResult::Emitted(text) => data(text)?,
+        TuneResult::Reverted(reverted) => {
             if json {
                 print_json(&reverted)?;
             }
             say_reverted(&reverted, json);
         }
         done if json => print_json(&done)?,
-        Done::Applied(applied) => say_applied(&applied, style),
-        Done::Advised(advice) => data(render(&advice, Style::of_stdout()))?,
+        TuneResult::TuneOutcome(applied) => say_applied(&applied, style),
+        TuneResult::Advised(advice) => data(render(&advice, TerminalStyle::of_stdout()))?,
     }
-    Ok(Answer::Yes)
+    Ok(CommandAnswer::Yes)
 }
 
-/// What was asked for.
+/// The result of the action that the arguments ask for.
 #[derive(serde::Serialize)]
 #[serde(untagged)]
-pub(crate) enum Done {
-    Advised(Advice),
+pub(crate) enum TuneResult {
+    Advised(TuneAdvice),
     Emitted(String),
-    Applied(Applied),
-    Reverted(Applied),
+    TuneOutcome(TuneOutcome),
+    Reverted(TuneOutcome),
 }
 
-/// Does what is asked for.
-pub(crate) async fn carry_out(args: &TuneArgs, connection: &Connection) -> Result<Done> {
+/// Carries out the action that the arguments ask for.
+pub(crate) async fn carry_out(args: &TuneArgs, connection: &Connection) -> Result<TuneResult> {
     if args.revert {
-        return Ok(Done::Reverted(tune::revert(connection).await?));
+        return Ok(TuneResult::Reverted(tune::revert(connection).await?));
     }
     let advice = tune::advise(connection, args.memory, args.cpus).await?;
     if let Some(form) = args.emit {
-        return Ok(Done::Emitted(tune::emit(&advice, form, &args.parameter_group)?));
+        return Ok(TuneResult::Emitted(tune::emit(&advice, form, &args.parameter_group)?));
     }
     match args.apply {
-        true => Ok(Done::Applied(tune::apply(connection, &advice).await?)),
-        false => Ok(Done::Advised(advice)),
+        true => Ok(TuneResult::TuneOutcome(tune::apply(connection, &advice).await?)),
+        false => Ok(TuneResult::Advised(advice)),
     }
 }
 
-fn say_reverted(reverted: &Applied, is_json: bool) {
+fn say_reverted(reverted: &TuneOutcome, is_json: bool) {
     if !is_json && reverted.changed.is_empty() && reverted.kept.is_empty() {
         say_line("there is nothing to put back");
     }
@@ -70,51 +71,52 @@ fn say_reverted(reverted: &Applied, is_json: bool) {
         say_line(format!("{name} is back at {value}"));
     }
     for name in &reverted.kept {
-        say_line(format!("{name} was changed by somebody else since, and stays as it is"));
+        say_line(format!("{name} was changed by another session since, and keeps its value"));
     }
 }
 
-fn say_applied(applied: &Applied, style: Style) {
+fn say_applied(applied: &TuneOutcome, style: TerminalStyle) {
     let warning = style.warning("warning:");
     for (name, value) in &applied.changed {
         say_line(format!("{name} is {value}"));
     }
     for name in &applied.overruled {
         say_line(format!(
-            "{warning} {name} was set, but does not count: the command line, or this role or \
-             database, says otherwise"
+            "{warning} {name} was set, but has no effect: the server's command line, or this role \
+             or database, sets another value"
         ));
     }
     for name in &applied.left {
-        say_line(format!("{name} would need a restart, and was left alone"));
+        say_line(format!("{name} needs a restart, and was not changed"));
     }
     if applied.changed.is_empty() && applied.overruled.is_empty() {
         say_line("there is nothing to change");
     } else {
-        say_line("put it back with  pgspate tune --revert");
+        say_line("put the old values back with  pgspate tune --revert");
     }
 }
 
-/// The machine in a line, then each setting with its reason and its risk.
-fn render(advice: &Advice, style: Style) -> String {
+/// Formats the proposals: a line on the machine, then each setting with its reason and its risk.
+fn render(advice: &TuneAdvice, style: TerminalStyle) -> String {
     let machine = &advice.machine;
     // Writing to a String cannot fail.
     let mut text = format!(
-        "{} {} with {:.1} GiB of memory ({}) and {} processors ({})\n",
+        "{} {} with {:.1} GiB of memory ({}) and {} ({})\n",
         advice.flavour.name(),
         advice.major,
         machine.memory_bytes as f64 / (1u64 << 30) as f64,
         machine.memory_from,
-        machine.cpus,
+        counted(machine.cpus.into(), "CPU"),
         machine.cpus_from
     );
     if !advice.outstanding.is_empty() {
         let names = advice.outstanding.join(", ");
-        let line = format!("{names}: tuned before; `pgspate tune --revert` puts it back");
+        let line =
+            format!("{names}: already tuned; `pgspate tune --revert` puts the old values back");
         let _ = writeln!(text, "{} {line}", style.warning("warning:"));
     }
     for it in &advice.proposals {
-        let restart = if it.needs_restart { "  after a restart" } else { "" };
+        let restart = if it.needs_restart { "  (after a restart)" } else { "" };
         let _ = writeln!(
             text,
             "\n{}  {} instead of {}{restart}",
@@ -127,7 +129,9 @@ fn render(advice: &Advice, style: Style) -> String {
     }
     text.push_str(match advice.proposals.is_empty() {
         true => "nothing to change\n",
-        false => "\nApply it with --apply, or print it with --emit sql, rds or terraform.\n",
+        false => {
+            "\nApply the settings with --apply, or print them with --emit sql, rds or terraform.\n"
+        }
     });
     text
 }

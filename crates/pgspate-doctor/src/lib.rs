@@ -1,13 +1,13 @@
-//! What a server is like for writes, and how to change that for a while.
+//! Finds what slows writes on a PostgreSQL server, and sets a server up for a bulk load.
 //!
-//! - [`tune`]: settings for a bulk load, proposed, applied and put back.
-//! - [`mod@doctor`]: what slows writes, one check after the other; pictures of a table's pages.
+//! - [`tune`]: proposes settings for a bulk load, applies them and puts the old values back.
+//! - [`mod@doctor`]: runs checks for slow or unsafe writes, and draws pictures of a table's pages.
 //!
-//! A check only reads, in a transaction that the server knows to be read-only. What `tune` changes
-//! is in the ledger before it is changed. Both talk to the server through `pgspate-target`. They
-//! know nothing of loads: what a load leaves on a server, a check sees as anybody's.
+//! A check only reads, in a read-only transaction. `tune` records the old value of a setting in the
+//! ledger before it changes the setting. Both modules reach the server through `pgspate-target`,
+//! and neither depends on the code that loads rows.
 
 pub mod doctor;
 pub mod tune;
 
-pub(crate) use pgspate_base::{Error, Kind, Result};
+pub(crate) use pgspate_base::{Error, ErrorKind, Result};

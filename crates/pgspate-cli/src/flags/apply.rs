@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::value_parser;
-use pgspate::apply::decode::{DecodeOptions, Unit};
-use pgspate::apply::{AtEnd, Format, Name, Options, UnknownColumns};
+use pgspate::apply::decode::{DecodeOptions, TimeUnit};
+use pgspate::apply::{ApplyOptions, AtEnd, EventFormat, SourceTable, UnknownColumns};
 
 use super::reading::byte;
 use super::shared::{CommonArgs, limits, output, plan, source_option, sources, target};
-use super::{Flag, Flagged, choice, names, part, switch, text, under, value, values};
+use super::{CommandFlags, Flag, choice, names, part, switch, text, under, value, values};
 
-/// What `pgspate apply` is asked for.
+/// The arguments of `pgspate apply`.
 #[derive(Default)]
 pub(crate) struct ApplyArgs {
     pub(crate) common: CommonArgs,
-    pub(crate) options: Options,
+    pub(crate) options: ApplyOptions,
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-impl Flagged for ApplyArgs {
+impl CommandFlags for ApplyArgs {
     fn flags() -> Vec<Vec<Flag<ApplyArgs>>> {
         let common = |flags| part(|it: &mut ApplyArgs| &mut it.common, flags);
         let options = |flags| part(|it: &mut ApplyArgs| &mut it.options, flags);
@@ -31,7 +31,8 @@ impl Flagged for ApplyArgs {
             |it: &mut ApplyArgs, all| it.options.sources = all,
         );
         let limits = limits(
-            "How long to go on trying when the server is away or another session in the way",
+            "Keep trying for this long while the server is unreachable or another session is in \
+             the way",
         );
         let metrics =
             value("metrics", "ADDR", str::parse, |it: &mut ApplyArgs, at| it.metrics = Some(at))
@@ -45,14 +46,14 @@ impl Flagged for ApplyArgs {
             options(stream()),
             options(under("Tables", tables())),
             options(under("Safety", safety())),
-            options(part(|it: &mut Options| &mut it.limits, limits)),
+            options(part(|it: &mut ApplyOptions| &mut it.limits, limits)),
             options(under("Batches", batches())),
             options(vec![follow()]),
-            common(vec![plan("Show what would be done, and stop")]),
+            common(vec![plan("Show what would be done, then stop")]),
             options(under("Replication slot", slot())),
-            options(part(|it: &mut Options| &mut it.decode, under("Formats", formats()))),
+            options(part(|it: &mut ApplyOptions| &mut it.decode, under("Formats", formats()))),
             options(part(
-                |it: &mut Options| &mut it.source,
+                |it: &mut ApplyOptions| &mut it.source,
                 under("Formats", vec![source_option()]),
             )),
             vec![metrics],
@@ -61,100 +62,101 @@ impl Flagged for ApplyArgs {
     }
 }
 
-fn stream() -> Vec<Flag<Options>> {
-    let format = PossibleValuesParser::new(Format::ALL.map(Format::name));
-    let format = format.try_map(|name| Format::by_name(&name));
+fn stream() -> Vec<Flag<ApplyOptions>> {
+    let format = PossibleValuesParser::new(EventFormat::ALL.map(EventFormat::name));
+    let format = format.try_map(|name| EventFormat::by_name(&name));
     vec![
-        value("stream", "NAME", text(), |it: &mut Options, name| it.stream = Some(name))
-            .help("The name by which the ledger knows the stream; the first source's by default"),
-        value("format", "FORMAT", format, |it: &mut Options, format| it.format = Some(format))
-            .help("Format of the events; found out by default"),
+        value("stream", "NAME", text(), |it: &mut ApplyOptions, name| it.stream = Some(name))
+            .help("Name the stream in the ledger; by default after the first source"),
+        value("format", "FORMAT", format, |it: &mut ApplyOptions, format| it.format = Some(format))
+            .help("Read events in this format; by default found out"),
     ]
 }
 
-/// Which events, and what they are for.
-fn tables() -> Vec<Flag<Options>> {
+/// Returns the flags that choose events and their tables.
+fn tables() -> Vec<Flag<ApplyOptions>> {
     let unknown_columns = choice([
         ("fail", "Refuse the event", UnknownColumns::Fail),
-        ("ignore", "Pass over the column", UnknownColumns::Ignore),
+        ("ignore", "Ignore the column", UnknownColumns::Ignore),
         ("add", "Add the column to the table, of type text", UnknownColumns::Add),
     ]);
     vec![
-        values("map", "FROM=TO", text(), |it: &mut Options, maps| it.maps = maps).help(
-            "Apply the events of a table to another one; `*` on both sides stands for the same",
+        values("map", "FROM=TO", text(), |it: &mut ApplyOptions, maps| it.maps = maps).help(
+            "Apply the events of one table to another; `*` on both sides stands for the same text",
         ),
-        names("tables", "TABLES", |it: &mut Options, names| it.tables = names).help(
-            "Apply the events of these tables only, as the stream names them; `*` stands for \
-             anything",
+        names("tables", "TABLES", |it: &mut ApplyOptions, names| it.tables = names).help(
+            "Apply the events of these tables only, as the stream names them; `*` stands for any \
+             text",
         ),
-        value("unknown-columns", "WHAT", unknown_columns, |it: &mut Options, what| {
+        value("unknown-columns", "WHAT", unknown_columns, |it: &mut ApplyOptions, what| {
             it.unknown_columns = what
         })
         .default("fail")
-        .help("What to do about columns that the table does not have"),
+        .help("Choose what to do with columns that the table does not have"),
     ]
 }
 
-fn safety() -> Vec<Flag<Options>> {
+fn safety() -> Vec<Flag<ApplyOptions>> {
     let at_end = choice([
         ("hold", "Leave the transaction out, and end with an error", AtEnd::Hold),
-        ("apply", "Apply what there is of it", AtEnd::Apply),
+        ("apply", "Apply the part that is there", AtEnd::Apply),
     ]);
     vec![
-        value("at-end", "WHAT", at_end, |it: &mut Options, what| it.at_end = what)
+        value("at-end", "WHAT", at_end, |it: &mut ApplyOptions, what| it.at_end = what)
             .default("hold")
-            .help("What to do when the input ends within a transaction of the source"),
-        value("max-dead-letters", "N", value_parser!(u64), |it: &mut Options, max| {
+            .help("Choose what to do if the input ends within a source transaction"),
+        value("max-dead-letters", "N", value_parser!(u64), |it: &mut ApplyOptions, max| {
             it.dead_letters_max = max
         })
         .default("0")
-        .help("Set up to so many bad events aside in pgspate.dead_letter, and apply the others"),
+        .help("Set up to N bad events aside in pgspate.dead_letter, and apply the others"),
     ]
 }
 
-fn batches() -> Vec<Flag<Options>> {
+fn batches() -> Vec<Flag<ApplyOptions>> {
     let mebibytes = value_parser!(u64).range(1..=1024).map(|it| it << 20);
     let millis = value_parser!(u64).map(Duration::from_millis);
     vec![
-        value("batch-rows", "N", value_parser!(u64).range(1..), |it: &mut Options, max| {
+        value("batch-rows", "N", value_parser!(u64).range(1..), |it: &mut ApplyOptions, max| {
             it.batch_rows = max
         })
         .default("500000")
-        .help("Events that are committed together, at most"),
-        value("batch-bytes", "MIB", mebibytes, |it: &mut Options, max| it.batch_bytes = max)
+        .help("Commit at most this many events together"),
+        value("batch-bytes", "MIB", mebibytes, |it: &mut ApplyOptions, max| it.batch_bytes = max)
             .default("64")
             .help(
-                "MiB of input that are committed together, at most, and of what its events take; \
-                 memory is some eight times that",
+                "Commit at most this many MiB of input together, and of decoded events; memory use \
+                 is about eight times as much",
             ),
-        value("direct-rows", "N", value_parser!(u64), |it: &mut Options, max| it.direct_rows = max)
-            .default("1000")
-            .help("Batches of up to so many rows are written without a temporary table"),
-        value("batch-delay", "MS", millis, |it: &mut Options, delay| it.batch_delay = delay)
+        value("direct-rows", "N", value_parser!(u64), |it: &mut ApplyOptions, max| {
+            it.direct_rows = max
+        })
+        .default("1000")
+        .help("Write batches of up to this many rows without a temporary table"),
+        value("batch-delay", "MS", millis, |it: &mut ApplyOptions, delay| it.batch_delay = delay)
             .default("2")
-            .help("How many milliseconds an event waits for others when nothing is being written"),
+            .help("Let an event wait this many milliseconds for others when no batch is written"),
     ]
 }
 
-fn follow() -> Flag<Options> {
-    switch("follow", |it: &mut Options| it.follows = true).help(
-        "Go on when the input ends, until stopped: with what is appended to the last file, what is \
-         committed on the source, or what is written to the topics",
+fn follow() -> Flag<ApplyOptions> {
+    switch("follow", |it: &mut ApplyOptions| it.follows = true).help(
+        "Continue after the end of the input, until stopped: with lines appended to the last file, \
+         transactions committed on the source, or messages written to the topics",
     )
 }
 
-fn slot() -> Vec<Flag<Options>> {
+fn slot() -> Vec<Flag<ApplyOptions>> {
     vec![
-        switch("create-slot", |it: &mut Options| it.creates_slot = true).help(
-            "Make the replication slot when it is not there, and apply what changes from then on",
-        ),
-        switch("snapshot", |it: &mut Options| it.copies_rows = true).help(
-            "Make the replication slot when it is not there, and copy the rows of its tables first",
+        switch("create-slot", |it: &mut ApplyOptions| it.creates_slot = true)
+            .help("Create the replication slot if it is missing, and apply changes from then on"),
+        switch("snapshot", |it: &mut ApplyOptions| it.copies_rows = true).help(
+            "Create the replication slot if it is missing, and first copy the rows of its tables",
         ),
     ]
 }
 
-/// What some formats do not say of themselves.
+/// Returns the flags for facts that some formats do not carry themselves.
 fn formats() -> Vec<Flag<DecodeOptions>> {
     let mut flags = vec![
         value("source-table", "TABLE", text(), |it: &mut DecodeOptions, table| {
@@ -162,11 +164,12 @@ fn formats() -> Vec<Flag<DecodeOptions>> {
                 Some((schema, table)) => (Some(schema.to_owned()), table.to_owned()),
                 None => (None, table),
             };
-            it.debezium.table = Some(Name { schema, table });
+            it.debezium.table = Some(SourceTable { schema, table });
             it.dms.table = it.debezium.table.clone();
         })
         .help(
-            "The table of rows that do not name theirs: flattened rows of Debezium, files of DMS",
+            "Apply rows that do not name their table to this one: flattened rows of Debezium, \
+             files of DMS",
         ),
     ];
     flags.extend(debezium());
@@ -176,9 +179,9 @@ fn formats() -> Vec<Flag<DecodeOptions>> {
 
 fn debezium() -> Vec<Flag<DecodeOptions>> {
     let unit = choice([
-        ("ms", "Milliseconds, as with `time.precision.mode=connect`", Unit::Milli),
-        ("us", "Microseconds", Unit::Micro),
-        ("ns", "Nanoseconds", Unit::Nano),
+        ("ms", "Milliseconds, as with `time.precision.mode=connect`", TimeUnit::Milli),
+        ("us", "Microseconds", TimeUnit::Micro),
+        ("ns", "Nanoseconds", TimeUnit::Nano),
     ]);
     let decimals_are_text = choice([
         ("bytes", "Bytes, as with `decimal.handling.mode=precise`", false),
@@ -192,19 +195,19 @@ fn debezium() -> Vec<Flag<DecodeOptions>> {
         value("debezium-placeholder", "TEXT", text(), |it: &mut DecodeOptions, text| {
             it.debezium.placeholder = Some(text)
         })
-        .help("Debezium's `unavailable.value.placeholder`, where the connector sets it"),
+        .help("Recognize this text as Debezium's `unavailable.value.placeholder`"),
         value("debezium-time", "UNIT", unit, |it: &mut DecodeOptions, unit| {
             it.debezium.unit = Some(unit)
         })
-        .help("What Debezium's times are counted in, where no schema says it"),
+        .help("Read Debezium's times in this unit if no schema gives it"),
         value("debezium-decimals", "FORM", decimals_are_text, |it: &mut DecodeOptions, are| {
             it.debezium.text_decimals = Some(are)
         })
-        .help("What Debezium's decimals are, where no schema says it"),
+        .help("Read Debezium's decimals in this form if no schema gives it"),
         value("debezium-bytes", "FORM", bytes_are_hex, |it: &mut DecodeOptions, are| {
             it.debezium.hex_bytes = Some(are);
         })
-        .help("What Debezium's bytes are, where no schema says it"),
+        .help("Read Debezium's bytes in this form if no schema gives it"),
     ]
 }
 
@@ -214,21 +217,22 @@ fn dms() -> Vec<Flag<DecodeOptions>> {
             it.dms.columns = Some(names)
         })
         .with(|arg| arg.conflicts_with("dms-header"))
-        .help("The columns of DMS's csv, where no header names them"),
+        .help("Name the columns of DMS's csv if it has no header"),
         switch("dms-header", |it: &mut DecodeOptions| it.dms.has_header = true).help(
-            "The first line of DMS's csv names the columns, even if `Op` is not the first of them",
+            "Take the first line of DMS's csv as column names, even if `Op` is not the first of \
+             them",
         ),
         value("dms-null", "STRING", text(), |it: &mut DecodeOptions, null| it.dms.null = null)
             .default("NULL")
-            .help("The unquoted field of DMS's csv that means NULL (`CsvNullValue`)"),
+            .help("Read this unquoted field of DMS's csv as NULL (`CsvNullValue`)"),
         value("dms-absent", "STRING", text(), |it: &mut DecodeOptions, field| {
             it.dms.absent = Some(field)
         })
-        .help("The unquoted field of DMS's csv for a column that is not told (`CsvNoSupValue`)"),
+        .help("Read this unquoted field of DMS's csv as a missing column (`CsvNoSupValue`)"),
         value("dms-delimiter", "CHAR", byte, |it: &mut DecodeOptions, byte| {
             it.dms.delimiter = byte
         })
         .default(",")
-        .help("Between two fields of DMS's csv: one byte, or \\t (`CsvDelimiter`)"),
+        .help("Separate fields of DMS's csv by this byte, or \\t (`CsvDelimiter`)"),
     ]
 }

@@ -3,34 +3,34 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pgspate_doctor::doctor::Options;
+use pgspate_doctor::doctor::DoctorOptions;
 use pgspate_doctor::doctor::storage::Volume;
 
 use super::shared::{CommonArgs, json, server, stall_timeout};
-use super::{Flag, Flagged, part, path, text, value};
+use super::{CommandFlags, Flag, part, path, text, value};
 
-/// What `pgspate doctor` is asked for.
+/// The arguments of `pgspate doctor`.
 #[derive(Default)]
 pub(crate) struct DoctorArgs {
     pub(crate) common: CommonArgs,
-    pub(crate) options: Options,
+    pub(crate) options: DoctorOptions,
     pub(crate) stall: Duration,
     pub(crate) picture: Option<PathBuf>,
 }
 
-impl Flagged for DoctorArgs {
+impl CommandFlags for DoctorArgs {
     fn flags() -> Vec<Vec<Flag<DoctorArgs>>> {
         let common = |flags| part(|it: &mut DoctorArgs| &mut it.common, flags);
-        let json = json("Print everything that was looked at as JSON on stdout");
+        let json = json("Print all findings as JSON on stdout");
         let picture = value("picture", "FILE.svg", path(), |it: &mut DoctorArgs, file| {
             it.picture = Some(file)
         })
         .with(|arg| arg.requires("table"))
         .under("Output")
-        .help("Draw the table's pages into this file: what is live, dead and free");
+        .help("Draw the table's pages into this file: live rows, dead rows and free space");
         vec![
             common(vec![server()]),
-            part(|it: &mut DoctorArgs| &mut it.options, looks()),
+            part(|it: &mut DoctorArgs| &mut it.options, checks()),
             part(|it: &mut DoctorArgs| &mut it.stall, stall_timeout()),
             vec![picture],
             common(vec![json.under("Output")]),
@@ -38,28 +38,32 @@ impl Flagged for DoctorArgs {
     }
 }
 
-fn looks() -> Vec<Flag<Options>> {
+/// Returns the flags that choose what is checked.
+fn checks() -> Vec<Flag<DoctorOptions>> {
     vec![
-        value("table", "TABLE", text(), |it: &mut Options, table| it.table = Some(table))
+        value("table", "TABLE", text(), |it: &mut DoctorOptions, table| it.table = Some(table))
             .with(|arg| arg.short('t'))
-            .help("Look at this table only, and at what sessions wait for"),
-        value("watch", "TIME", time, |it: &mut Options, time| it.sample = time).default("2s").help(
-            "Sample what sessions wait for, and what is counted, for so long; run a load meanwhile",
-        ),
-        value("storage", "VOLUME", Volume::parse, |it: &mut Options, volume| {
+            .help("Check only this table, and what sessions wait for"),
+        value("watch", "TIME", parse_time, |it: &mut DoctorOptions, time| it.sample = time)
+            .default("2s")
+            .help("Sample wait events and counters for this long; run a load meanwhile"),
+        value("storage", "VOLUME", Volume::parse, |it: &mut DoctorOptions, volume| {
             it.storage = Some(volume)
         })
         .help(
-            "The server's volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, io1:400GiB,10000iops, \
-             io2",
+            "Compare the load with this volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, \
+             io1:400GiB,10000iops or io2:400GiB,10000iops",
         ),
-        value("large-table", "SIZE", size, |it: &mut Options, bytes| it.large_table_bytes = bytes)
-            .default("100GiB")
-            .help("From which size on a table should be partitioned"),
+        value("large-table", "SIZE", parse_size, |it: &mut DoctorOptions, bytes| {
+            it.large_table_bytes = bytes
+        })
+        .default("100GiB")
+        .help("Propose to partition tables of this size or more"),
     ]
 }
 
-fn time(value: &str) -> Result<Duration, String> {
+/// Parses a duration such as `60s` or `5min`.
+fn parse_time(value: &str) -> Result<Duration, String> {
     let value = value.trim();
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let factor = match value[end..].trim() {
@@ -75,7 +79,8 @@ fn time(value: &str) -> Result<Duration, String> {
     }
 }
 
-pub(super) fn size(value: &str) -> Result<u64, String> {
+/// Parses a size such as `100GiB` or `1.5kB`.
+pub(super) fn parse_size(value: &str) -> Result<u64, String> {
     let value = value.trim();
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let factor: u64 = match value[end..].trim() {
@@ -101,13 +106,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_sizes() {
-        assert_eq!(time("60s"), Ok(Duration::from_secs(60)));
-        assert_eq!(time("1.5"), Ok(Duration::from_millis(1500)));
-        assert_eq!(time("5min"), Ok(Duration::from_secs(300)));
-        assert!(time("x").is_err() && time("-1s").is_err() && time("99h").is_err());
-        assert_eq!(size("100GiB"), Ok(100 << 30));
-        assert_eq!(size("1.5 kB"), Ok(1500));
-        assert!(size("many").is_err());
+    fn times_and_sizes_are_parsed() {
+        assert_eq!(parse_time("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(parse_time("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_time("5min"), Ok(Duration::from_secs(300)));
+        assert!(["x", "-1s", "99h"].iter().all(|wrong| parse_time(wrong).is_err()));
+        assert_eq!(parse_size("100GiB"), Ok(100 << 30));
+        assert_eq!(parse_size("1.5 kB"), Ok(1500));
+        assert!(parse_size("many").is_err());
     }
 }

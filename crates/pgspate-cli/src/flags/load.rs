@@ -2,126 +2,125 @@
 
 use clap::builder::TypedValueParser;
 use pgspate::copy::{Commit, RejectsMax};
-use pgspate::load::Options;
-use pgspate::plan::Replace;
+use pgspate::load::LoadOptions;
+use pgspate::plan::ReplaceMode;
 
 use super::reading::reading;
 use super::shared::{CommonArgs, files, limits, output, plan, table, target, when};
-use super::{Flag, Flagged, choice, part, path, switch, under, value};
+use super::{CommandFlags, Flag, choice, part, path, switch, under, value};
 
-/// What `pgspate load` is asked for.
+/// The arguments of `pgspate load`.
 #[derive(Default)]
 pub(crate) struct LoadArgs {
     pub(crate) common: CommonArgs,
-    pub(crate) options: Options,
+    pub(crate) options: LoadOptions,
 }
 
-impl Flagged for LoadArgs {
+impl CommandFlags for LoadArgs {
     fn flags() -> Vec<Vec<Flag<LoadArgs>>> {
         let common = |flags| part(|it: &mut LoadArgs| &mut it.common, flags);
         let options = |flags| part(|it: &mut LoadArgs| &mut it.options, flags);
-        let limits = limits("How long to go on trying when the server is away");
+        let limits = limits("Keep trying for this long while the server is unreachable");
         vec![
-            options(part(|it: &mut Options| &mut it.reading, files())),
-            options(part(|it: &mut Options| &mut it.table, table())),
+            options(part(|it: &mut LoadOptions| &mut it.reading, files())),
+            options(part(|it: &mut LoadOptions| &mut it.table, table())),
             common(vec![target()]),
             options(rows()),
-            common(vec![plan("Show what would be done, and why, and stop")]),
+            common(vec![plan("Show what would be done and why, then stop")]),
             options(vec![lanes()]),
             options(safety()),
-            options(part(|it: &mut Options| &mut it.limits, limits)),
+            options(part(|it: &mut LoadOptions| &mut it.limits, limits)),
             options(care()),
-            options(part(|it: &mut Options| &mut it.reading, reading())),
+            options(part(|it: &mut LoadOptions| &mut it.reading, reading())),
             common(output("Print the report, or with --plan the plan, as JSON on stdout")),
         ]
     }
 }
 
-/// What becomes of the table's rows.
-fn rows() -> Vec<Flag<Options>> {
+/// Returns the flags for the rows that the table has.
+fn rows() -> Vec<Flag<LoadOptions>> {
     vec![
-        switch("create", |it: &mut Options| it.create = true)
-            .help("Make the table when it is missing, with the types that the input needs"),
-        value("replace", "HOW", replace(), |it: &mut Options, how| it.plan.replace = Some(how))
+        switch("create", |it: &mut LoadOptions| it.create = true)
+            .help("Create the table if it is missing, with types that fit the input"),
+        value("replace", "HOW", replace(), |it: &mut LoadOptions, how| it.plan.replace = Some(how))
             .with(|arg| arg.num_args(0..=1).require_equals(true).default_missing_value("auto"))
             .help(
-                "The input's rows instead of those that the table has, which stay until all are \
-                 there",
+                "Replace the rows of the table; old rows stay visible until all new ones are there",
             ),
-        switch("atomic", |it: &mut Options| it.plan.atomic = true)
-            .help("All rows become visible at once, or with --replace instead of the old ones"),
+        switch("atomic", |it: &mut LoadOptions| it.plan.atomic = true)
+            .help("Make all rows visible at once; with --replace, in place of the old ones"),
     ]
 }
 
-fn lanes() -> Flag<Options> {
+fn lanes() -> Flag<LoadOptions> {
     let number = |said: &str| match said.parse() {
         _ if said == "auto" => Ok(None),
         Ok(lanes @ 1..=64) => Ok(Some(lanes)),
         _ => Err("expected auto, or a number from 1 to 64"),
     };
-    value("lanes", "N", number, |it: &mut Options, lanes| it.plan.lanes = lanes)
+    value("lanes", "N", number, |it: &mut LoadOptions, lanes| it.plan.lanes = lanes)
         .default("auto")
-        .help("Connections that load at the same time: a number, or auto")
+        .help("Load over this many connections at the same time: a number, or auto")
 }
 
-fn safety() -> Vec<Flag<Options>> {
+fn safety() -> Vec<Flag<LoadOptions>> {
     let flags = vec![
-        value("commit", "COMMIT", commit(), |it: &mut Options, commit| it.plan.commit = commit)
+        value("commit", "COMMIT", commit(), |it: &mut LoadOptions, commit| it.plan.commit = commit)
             .default("auto")
-            .help("When to commit: at the end, with each chunk, or auto by the size of the input"),
-        value("rejects", "FILE", path(), |it: &mut Options, file| it.rejects = Some(file))
-            .help("Set rows that are refused aside in this file, and load the rest"),
-        value("max-rejects", "N|P%", rejects_max, |it: &mut Options, max| {
+            .help("Commit at the end, with each chunk, or auto: by the size of the input"),
+        value("rejects", "FILE", path(), |it: &mut LoadOptions, file| it.rejects = Some(file))
+            .help("Write rejected rows to this file, and load the rest"),
+        value("max-rejects", "N|P%", rejects_max, |it: &mut LoadOptions, max| {
             it.rejects_max = Some(max)
         })
         .with(|arg| arg.requires("rejects"))
-        .help("Stop when more rows are refused than this: a number, or a share such as 0.5%"),
-        switch("restart", |it: &mut Options| it.restart = true)
-            .help("Begin anew, whatever the ledger says of earlier runs; what they wrote stays"),
-        switch("no-ledger", |it: &mut Options| it.plan.no_ledger = true).help(
-            "Keep no ledger: in one piece, not resumable, and loaded as often as it is asked for",
-        ),
+        .help("Stop after more than this many rejected rows: a number, or a share such as 0.5%"),
+        switch("restart", |it: &mut LoadOptions| it.restart = true)
+            .help("Start over and ignore earlier runs in the ledger; rows that they wrote stay"),
+        switch("no-ledger", |it: &mut LoadOptions| it.plan.no_ledger = true)
+            .help("Keep no ledger: commit at the end, not resumable, and loaded again by each run"),
     ];
     under("Safety", flags)
 }
 
-/// What is done to the table around the load.
-fn care() -> Vec<Flag<Options>> {
+/// Returns the flags for the care of the table before and after the load.
+fn care() -> Vec<Flag<LoadOptions>> {
     let flags = vec![
-        value("rebuild-indexes", "WHEN", when(), |it: &mut Options, when| {
+        value("rebuild-indexes", "WHEN", when(), |it: &mut LoadOptions, when| {
             it.plan.rebuild_indexes = when
         })
         .default("auto")
         .help(
-            "Drop indexes and foreign keys for the load and make them again: auto where that pays",
+            "Drop indexes and foreign keys and rebuild them after the load; auto: if that is \
+             faster",
         ),
-        value("pause-autovacuum", "WHEN", when(), |it: &mut Options, when| {
+        value("pause-autovacuum", "WHEN", when(), |it: &mut LoadOptions, when| {
             it.plan.pause_autovacuum = when
         })
         .default("auto")
-        .help("Switch autovacuum off for the table meanwhile: auto from 8 GiB of input on"),
-        value("analyze", "WHEN", when(), |it: &mut Options, when| it.plan.analyze = when)
+        .help("Switch autovacuum off for the table during the load; auto: from 8 GiB of input on"),
+        value("analyze", "WHEN", when(), |it: &mut LoadOptions, when| it.plan.analyze = when)
             .default("auto")
-            .help("Run ANALYZE afterwards: auto when a tenth of the rows is new"),
-        switch("vacuum", |it: &mut Options| it.plan.vacuum = true)
+            .help("Run ANALYZE afterwards; auto: if a tenth of the rows is new"),
+        switch("vacuum", |it: &mut LoadOptions| it.plan.vacuum = true)
             .help("Run VACUUM (FREEZE, ANALYZE) afterwards"),
     ];
     under("Table", flags)
 }
 
-fn replace() -> impl TypedValueParser<Value = Replace> {
-    let truncate = "In one transaction that empties the table first; readers wait for its end";
-    let swap = "By a shadow table that takes its place; readers wait for the exchange only";
+fn replace() -> impl TypedValueParser<Value = ReplaceMode> {
+    let truncate = "Empty and fill the table in one transaction; readers wait until it ends";
+    let swap = "Fill a shadow table and exchange the two; readers wait for the exchange";
     choice([
-        ("auto", "As the table allows", Replace::Auto),
-        ("truncate", truncate, Replace::Truncate),
-        ("swap", swap, Replace::Swap),
+        ("auto", "Choose the way that the table allows", ReplaceMode::Auto),
+        ("truncate", truncate, ReplaceMode::Truncate),
+        ("swap", swap, ReplaceMode::Swap),
     ])
 }
 
 fn commit() -> impl TypedValueParser<Value = Option<Commit>> {
-    let end = "All at the end: a load that fails leaves nothing behind";
-    let chunk = "Each chunk: a load that stops goes on from there when it is run again";
+    let end = "Commit once at the end: a load that fails leaves nothing behind";
+    let chunk = "Commit each chunk: a stopped load continues there when it is run again";
     choice([
         ("auto", "At the end below 1 GiB, with each chunk above", None),
         ("end", end, Some(Commit::AtEnd)),

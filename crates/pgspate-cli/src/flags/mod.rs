@@ -1,7 +1,8 @@
-//! One item for each flag: its name, its help, its default, and what it sets.
+//! The flags of the commands: one item for each flag, with its name, help, default and target.
 //!
-//! Help, manual page, reference and completions are made of these items, and tests compare the
-//! arguments of Python's calls with them. A flag of several commands is one item in `shared`.
+//! Help, manual page, reference and completions are generated from these items. Tests compare the
+//! arguments of Python's calls with them. A flag that several commands share is one item in
+//! `shared`.
 
 mod apply;
 mod doctor;
@@ -25,28 +26,28 @@ pub(crate) use shared::{CommonArgs, StallArgs};
 pub(crate) use sync::SyncArgs;
 pub(crate) use tune::TuneArgs;
 
-/// Takes a flag's value from those that are found.
-type Set<T> = Box<dyn Fn(&mut T, &ArgMatches)>;
+/// Copies a flag's value from the parsed arguments into `T`.
+type FlagSetter<T> = Box<dyn Fn(&mut T, &ArgMatches)>;
 
-/// A flag, or an argument without a name, that sets something of `T`.
+/// A flag or a positional argument, and how it sets a field of `T`.
 pub(crate) struct Flag<T> {
     arg: Arg,
-    set: Set<T>,
+    set: FlagSetter<T>,
 }
 
-/// What a command is asked for. Its flags set it, beginning with the default.
-pub(crate) trait Flagged: Default + 'static {
+/// The arguments of a command. They begin with the default, and each flag sets a part of them.
+pub(crate) trait CommandFlags: Default + 'static {
     /// Flags of which exactly one must be given.
     const ONE_OF: &'static [&'static str] = &[];
 
-    /// The flags, in the order of the help.
+    /// Returns the flags, in the order of the help.
     fn flags() -> Vec<Vec<Flag<Self>>>;
 }
 
-/// Arguments of a command of clap's that are defined by [`Flagged`].
-pub(crate) struct FromFlags<T>(pub(crate) T);
+/// Lets clap parse the arguments that [`CommandFlags`] defines.
+pub(crate) struct ParsedFlags<T>(pub(crate) T);
 
-impl<T: Flagged> clap::Args for FromFlags<T> {
+impl<T: CommandFlags> clap::Args for ParsedFlags<T> {
     fn augment_args(command: Command) -> Command {
         let command = match T::ONE_OF {
             [] => command,
@@ -60,9 +61,9 @@ impl<T: Flagged> clap::Args for FromFlags<T> {
     }
 }
 
-impl<T: Flagged> FromArgMatches for FromFlags<T> {
+impl<T: CommandFlags> FromArgMatches for ParsedFlags<T> {
     fn from_arg_matches(found: &ArgMatches) -> Result<Self, Error> {
-        let mut asked = FromFlags(T::default());
+        let mut asked = ParsedFlags(T::default());
         asked.update_from_arg_matches(found)?;
         Ok(asked)
     }
@@ -82,7 +83,7 @@ impl<T> Flag<T> {
         self.with(|arg| arg.default_value(value))
     }
 
-    /// Puts it under a heading of the help.
+    /// Puts the flag under a heading of the help.
     fn under(self, heading: &'static str) -> Flag<T> {
         self.with(|arg| arg.help_heading(heading))
     }
@@ -92,7 +93,7 @@ impl<T> Flag<T> {
     }
 }
 
-/// Takes nothing; `set` is called if the flag is given.
+/// Returns a flag without a value; `set` is called if the flag is given.
 fn switch<T>(flag: &'static str, set: impl Fn(&mut T) + 'static) -> Flag<T> {
     let arg = Arg::new(flag).long(flag).action(ArgAction::SetTrue);
     let set = move |it: &mut T, found: &ArgMatches| {
@@ -103,7 +104,7 @@ fn switch<T>(flag: &'static str, set: impl Fn(&mut T) + 'static) -> Flag<T> {
     Flag { arg, set: Box::new(set) }
 }
 
-/// Takes one value, which the help calls `name`.
+/// Returns a flag with one value, which the help calls `name`.
 fn value<T, P: TypedValueParser>(
     flag: &'static str,
     name: &'static str,
@@ -119,7 +120,7 @@ fn value<T, P: TypedValueParser>(
     Flag { arg, set: Box::new(set) }
 }
 
-/// Takes values, one each time that the flag is given.
+/// Returns a flag that can be given several times, each time with one value.
 fn values<T, P: TypedValueParser>(
     flag: &'static str,
     name: &'static str,
@@ -135,7 +136,7 @@ fn values<T, P: TypedValueParser>(
     Flag { arg: arg.action(ArgAction::Append), set: Box::new(set) }
 }
 
-/// Takes names with commas between them.
+/// Returns a flag with a list of names separated by commas.
 fn names<T>(
     flag: &'static str,
     name: &'static str,
@@ -144,7 +145,7 @@ fn names<T>(
     values(flag, name, text(), set).with(|arg| arg.value_delimiter(','))
 }
 
-/// Flags of a part of something, as flags of the whole.
+/// Converts flags of a part, such as the reading options, into flags of the whole.
 fn part<T: 'static, O: 'static>(part: fn(&mut O) -> &mut T, flags: Vec<Flag<T>>) -> Vec<Flag<O>> {
     let of_whole = |Flag { arg, set }: Flag<T>| Flag {
         arg,
@@ -153,7 +154,7 @@ fn part<T: 'static, O: 'static>(part: fn(&mut O) -> &mut T, flags: Vec<Flag<T>>)
     flags.into_iter().map(of_whole).collect()
 }
 
-/// Flags under a heading of the help.
+/// Puts all flags under a heading of the help.
 fn under<T>(heading: &'static str, flags: Vec<Flag<T>>) -> Vec<Flag<T>> {
     flags.into_iter().map(|flag| flag.under(heading)).collect()
 }
@@ -166,14 +167,14 @@ fn path() -> PathBufValueParser {
     PathBufValueParser::new()
 }
 
-/// One of some words, each with its help and what it means.
+/// Parses one of some words. Each word has its help and its value.
 fn choice<V: Clone + Send + Sync + 'static, const N: usize>(
     words: [(&'static str, &'static str, V); N],
 ) -> impl TypedValueParser<Value = V> {
     let possible = words.each_ref().map(|(word, help, _)| PossibleValue::new(*word).help(*help));
     PossibleValuesParser::new(possible).map(move |said| {
         let found = words.iter().find(|(word, ..)| *word == said);
-        found.expect("clap has compared it with them").2.clone()
+        found.expect("clap accepts only these words").2.clone()
     })
 }
 
@@ -186,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    fn asked<T: Flagged>(words: &[&str]) -> T {
+    fn asked<T: CommandFlags>(words: &[&str]) -> T {
         crate::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
@@ -196,15 +197,15 @@ mod tests {
     }
 
     #[test]
-    fn without_flags_the_defaults_of_the_engine_count() {
+    fn without_flags_the_options_have_the_engines_defaults() {
         let sources = vec!["x".to_owned()];
-        let reading = reading::Options::of_sources(sources.clone());
-        let load = load::Options { reading: reading.clone(), ..load::Options::default() };
+        let reading = reading::ReadingOptions::of_sources(sources.clone());
+        let load = load::LoadOptions { reading: reading.clone(), ..load::LoadOptions::default() };
         assert_alike(&asked::<LoadArgs>(&["x"]).options, &load);
         let sync = asked::<SyncArgs>(&["x", "--no-delete"]).options;
-        assert_alike(&sync, &sync::Options { reading, ..sync::Options::default() });
-        let apply = apply::Options { sources, ..apply::Options::default() };
+        assert_alike(&sync, &sync::SyncOptions { reading, ..sync::SyncOptions::default() });
+        let apply = apply::ApplyOptions { sources, ..apply::ApplyOptions::default() };
         assert_alike(&asked::<ApplyArgs>(&["x"]).options, &apply);
-        assert_alike(&asked::<DoctorArgs>(&[]).options, &doctor::Options::default());
+        assert_alike(&asked::<DoctorArgs>(&[]).options, &doctor::DoctorOptions::default());
     }
 }

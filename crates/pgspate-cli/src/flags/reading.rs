@@ -1,61 +1,67 @@
-//! How rows are read: flags of every command that reads some.
+//! Flags for how rows are read, shared by the commands that read files.
 
 use clap::builder::TypedValueParser;
 use pgspate::format::sniff::Format;
-use pgspate::reading::Options;
+use pgspate::reading::ReadingOptions;
 
 use super::shared::source_option;
 use super::{Flag, choice, names, part, switch, text, under, value};
 
-pub(super) fn reading() -> Vec<Flag<Options>> {
+pub(super) fn reading() -> Vec<Flag<ReadingOptions>> {
     let mut flags = dialect();
     flags.extend(columns());
-    flags.extend(part(|it: &mut Options| &mut it.source, vec![source_option()]));
+    flags.extend(part(|it: &mut ReadingOptions| &mut it.source, vec![source_option()]));
     under("Reading", flags)
 }
 
-/// What records and fields are.
-fn dialect() -> Vec<Flag<Options>> {
+/// Returns the flags for the format of records and fields.
+fn dialect() -> Vec<Flag<ReadingOptions>> {
     vec![
-        value("format", "FORMAT", formats(), |it: &mut Options, format| {
+        value("format", "FORMAT", formats(), |it: &mut ReadingOptions, format| {
             it.read.format = Some(format)
         })
-        .help("Format of the input; found out by default"),
-        value("header", "HEADER", headers(), |it: &mut Options, header| it.read.header = header)
-            .default("auto")
-            .help("Whether the first record names the columns"),
-        value("delimiter", "CHAR", byte, |it: &mut Options, byte| it.read.delimiter = Some(byte))
-            .help("Between two fields: one byte, or \\t"),
-        value("quote", "CHAR", quote, |it: &mut Options, quote| it.read.quote = Some(quote))
-            .help("Around a field: one byte, or none"),
-        value("escape", "CHAR", byte, |it: &mut Options, byte| it.read.escape = Some(byte))
-            .help("Before a quote that is data; the quote itself by default"),
-        value("null", "STRING", text(), |it: &mut Options, null| it.read.null = Some(null))
-            .help("The unquoted field that means NULL"),
-        names("force-null", "COLUMNS", |it: &mut Options, names| it.rows.force_null = names)
-            .help("Columns in which a quoted NULL string is NULL too"),
-        names("force-not-null", "COLUMNS", |it: &mut Options, names| {
+        .help("Read this format; by default found out from name and content"),
+        value("header", "HEADER", headers(), |it: &mut ReadingOptions, header| {
+            it.read.header = header
+        })
+        .default("auto")
+        .help("Say whether the first record names the columns"),
+        value("delimiter", "CHAR", byte, |it: &mut ReadingOptions, byte| {
+            it.read.delimiter = Some(byte)
+        })
+        .help("Separate fields by this byte, or \\t"),
+        value("quote", "CHAR", quote, |it: &mut ReadingOptions, quote| it.read.quote = Some(quote))
+            .help("Quote fields with this byte, or none"),
+        value("escape", "CHAR", byte, |it: &mut ReadingOptions, byte| it.read.escape = Some(byte))
+            .help(
+                "Escape quotes within quoted fields with this byte [default: the quote character]",
+            ),
+        value("null", "STRING", text(), |it: &mut ReadingOptions, null| it.read.null = Some(null))
+            .help("Read this unquoted field as NULL"),
+        names("force-null", "COLUMNS", |it: &mut ReadingOptions, names| it.rows.force_null = names)
+            .help("Read the NULL string as NULL in these columns even if it is quoted"),
+        names("force-not-null", "COLUMNS", |it: &mut ReadingOptions, names| {
             it.rows.force_not_null = names
         })
-        .help("Columns in which an unquoted NULL string is itself"),
-        value("comment", "CHAR", byte, |it: &mut Options, byte| it.comment = Some(byte))
-            .help("Pass over lines that begin with this"),
-        switch("skip-blank-lines", |it: &mut Options| it.skip_blank_lines = true)
-            .help("Pass over empty lines, which to COPY are records of one empty field"),
-        value("encoding", "ENCODING", text(), |it: &mut Options, name| {
+        .help("Read the NULL string as a string in these columns"),
+        value("comment", "CHAR", byte, |it: &mut ReadingOptions, byte| it.comment = Some(byte))
+            .help("Skip lines that begin with this byte"),
+        switch("skip-blank-lines", |it: &mut ReadingOptions| it.skip_blank_lines = true)
+            .help("Skip empty lines, which COPY would read as records of one empty field"),
+        value("encoding", "ENCODING", text(), |it: &mut ReadingOptions, name| {
             it.rows.encoding = Some(name)
         })
-        .help("Encoding of the input, as PostgreSQL names it"),
+        .help("Read the input in this encoding, as PostgreSQL names it"),
     ]
 }
 
-/// Where fields go.
-fn columns() -> Vec<Flag<Options>> {
+/// Returns the flags for the columns that the fields go to.
+fn columns() -> Vec<Flag<ReadingOptions>> {
     vec![
-        names("columns", "COLUMNS", |it: &mut Options, names| it.rows.columns = Some(names))
-            .help("The columns that the fields go to, in the fields' order"),
-        switch("ignore-unknown", |it: &mut Options| it.rows.ignore_unknown = true)
-            .help("Pass over fields and keys that no column is named after"),
+        names("columns", "COLUMNS", |it: &mut ReadingOptions, names| it.rows.columns = Some(names))
+            .help("Write the fields to these columns, in the order of the fields"),
+        switch("ignore-unknown", |it: &mut ReadingOptions| it.rows.ignore_unknown = true)
+            .help("Ignore fields and keys that match no column"),
     ]
 }
 
@@ -65,9 +71,9 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 
 fn headers() -> impl TypedValueParser<Value = Option<bool>> {
     choice([
-        ("auto", "Find out", None),
-        ("yes", "It does", Some(true)),
-        ("no", "It does not", Some(false)),
+        ("auto", "Find out from the content", None),
+        ("yes", "It names the columns", Some(true)),
+        ("no", "It is data", Some(false)),
     ])
 }
 
@@ -78,7 +84,7 @@ fn quote(value: &str) -> Result<Option<u8>, String> {
     }
 }
 
-/// As in COPY: one byte that is neither a line end nor, for a delimiter, hard to tell from data.
+/// Parses a single byte that is not a line end, as COPY does.
 pub(super) fn byte(value: &str) -> Result<u8, String> {
     match value {
         "\\t" | "tab" => Ok(b'\t'),

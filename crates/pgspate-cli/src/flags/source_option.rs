@@ -1,7 +1,7 @@
-//! `--source-option KEY=VALUE`, where the value may be a secret.
+//! Parses `--source-option KEY=VALUE`, where the value may be a secret.
 //!
-//! The arguments of a process are seen by everybody on its machine. So a value can be in a file or
-//! in a variable of the environment instead, which are the owner's. No value is repeated in errors.
+//! All users of a machine can see the arguments of a process. So a secret value can be read from a
+//! file or from an environment variable instead. No error repeats a value.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -10,7 +10,7 @@ use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
-/// Longer is no header and no key.
+/// The largest value; no header and no key is longer.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
 
 /// Parses `KEY=VALUE`, `KEY=@FILE` and `KEY=env:NAME`.
@@ -26,7 +26,7 @@ impl TypedValueParser for SourceOption {
         _: Option<&Arg>,
         value: &OsStr,
     ) -> Result<Self::Value, clap::Error> {
-        // Not by clap's own words, which repeat the value.
+        // Not clap's own message, which would repeat the value.
         parse(value).map_err(|why| {
             let message = format!("invalid value for '--source-option <KEY=VALUE>': {why}\n");
             clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
@@ -38,15 +38,15 @@ fn parse(option: &OsStr) -> Result<(String, String), String> {
     let option = option.to_str().ok_or("expected UTF-8")?;
     let (key, value) = option.split_once('=').ok_or("expected KEY=VALUE")?;
     let value = match (value.strip_prefix('@'), value.strip_prefix("env:")) {
-        (Some(path), _) => from_file(path)?,
-        (None, Some(name)) => from_environment(name)?,
+        (Some(path), _) => read_file(path)?,
+        (None, Some(name)) => read_environment(name)?,
         (None, None) => value.to_owned(),
     };
     Ok((key.to_owned(), value))
 }
 
-/// What a file holds, without the end of its last line.
-fn from_file(path: &str) -> Result<String, String> {
+/// Reads a value from a file, without the line end of its last line.
+fn read_file(path: &str) -> Result<String, String> {
     let mut text = String::new();
     let read = std::fs::File::open(path)
         .and_then(|file| file.take(VALUE_BYTES_MAX + 1).read_to_string(&mut text));
@@ -58,7 +58,7 @@ fn from_file(path: &str) -> Result<String, String> {
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
-fn from_environment(name: &str) -> Result<String, String> {
+fn read_environment(name: &str) -> Result<String, String> {
     let value = std::env::var_os(name)
         .ok_or_else(|| format!("environment variable \"{name}\" is not set"))?;
     value.into_string().map_err(|_| format!("environment variable \"{name}\" is not UTF-8"))
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_given_or_named() {
+    fn values_come_from_the_argument_a_file_or_the_environment() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         let option = format!("header.authorization=@{}", file.display());

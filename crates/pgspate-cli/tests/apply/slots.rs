@@ -143,7 +143,7 @@ fn the_shape_of_a_table_may_change() {
     error: column "c" of relation "t" does not exist
       at: slot [SLOT], transaction at [LSN]
 
-    hint: Add the column to the table, or say `--unknown-columns ignore` or
+    hint: Add the column to the table, or give `--unknown-columns ignore` or
           … `--unknown-columns add`.
     "#);
     applied_slot(&source, &case, "--unknown-columns add");
@@ -161,21 +161,21 @@ fn what_is_missing_is_said_with_what_to_do() {
     assert_snapshot!(refusal("--create-slot"), @r#"
     error: publication "p" does not exist
 
-    hint: Make it on the source: `create publication p for all tables`, or for those that
-          … are to be read.
+    hint: Create it on the source: `create publication p for all tables`, or for the tables
+          … to read.
     "#);
     source.run("create publication p for table t");
     assert_snapshot!(refusal(""), @r#"
     error: replication slot "[SLOT]" does not exist
 
-    hint: Make it with `--create-slot`; or with `--snapshot`, which copies the rows that
-          … there are first.
+    hint: Create it with `--create-slot`, or with `--snapshot`, which also copies the
+          … existing rows.
     "#);
     case.db.run("insert into t values (1)");
     assert_snapshot!(refusal("--snapshot"), @"
-    error: public.t is not empty, and the copy of rows needs empty tables
+    error: could not copy rows into public.t: the table is not empty
 
-    hint: Empty the table, leave it out with `--tables`, or say `--create-slot` instead of
+    hint: Empty the table, leave it out with `--tables`, or give `--create-slot` instead of
           … `--snapshot` to apply only what changes from now on.
     ");
     case.db.run("truncate t");
@@ -184,7 +184,7 @@ fn what_is_missing_is_said_with_what_to_do() {
         source.slot_name()
     ));
     assert_snapshot!(refusal("--snapshot"), @r#"
-    error: replication slot "[SLOT]" exists, and the copy of rows needs a new one
+    error: replication slot "[SLOT]" exists, and the copy of rows needs a new slot
 
     hint: Leave `--snapshot` out, name another slot, or drop this one: `select
           … pg_drop_replication_slot('[SLOT]')`.
@@ -200,9 +200,9 @@ fn what_is_missing_is_said_with_what_to_do() {
     ));
     assert_snapshot!(refusal(""), @r#"
     error: replication slot "[SLOT]" was read up to [LSN], but the stream is applied up to
-          … [LSN]: what is in between cannot be read any more
+          … [LSN]: transactions in between cannot be read any more
 
-    hint: Something else reads the slot, or the target was put back to an older state.
+    hint: Another program reads the slot, or the target was restored to an older state.
           … Empty the tables, drop slot [SLOT], and begin a new stream with `--stream NAME
           … --snapshot`.
     "#);
@@ -225,17 +225,17 @@ fn the_plan_says_what_would_be_done() {
     assert_snapshot!(words(&plan.stderr), @r#"
     stream slot [SLOT]
       reads   slot [SLOT] of publication p
-      begins  make replication slot [SLOT]
+      begins  create replication slot [SLOT]
               copy the rows of all tables, as they are where the slot begins, through the
           … lanes of a load
-              with what is committed from then on
-      ends    never: what is committed is applied as it comes
-      public.log -> public.log, whose rows are compared as a whole
+              apply the transactions that commit later
+      ends    never: new commits are applied as they come
+      public.log -> public.log, rows found by all columns
         warning: it has no column "what"
-      public.news goes nowhere
+      public.news has no target table
         warning: relation public.news does not exist
-      public.parent -> public.parent, whose rows are found by id
-      public.t -> public.t, whose rows are found by id
+      public.parent -> public.parent, rows found by id
+      public.t -> public.t, rows found by id
     "#);
     assert_eq!(
         source
@@ -259,7 +259,7 @@ fn one_session_reads_a_slot() {
     error: could not read replication slot "[SLOT]"
       caused by: replication slot "[SLOT]" is active for PID [N] (SQLSTATE 55006)
 
-    hint: Another session reads this slot; end it first.
+    hint: Another session reads this slot. End that session first.
     "#);
     first.kill().unwrap();
     first.wait().unwrap();

@@ -54,5 +54,5 @@ fn as_long_as_the_oldest_of_the_servers_counters() {
         assert_eq!(trouble(&db.dsn(), "temporary-files", ""), Vec::<serde_json::Value>::new());
     }
     let evidence = findings(&db.dsn(), "temporary-files", "")[0]["evidence"].to_string();
-    assert!(evidence.contains("1.00 TB in 30,000 of database"), "{evidence}");
+    assert!(evidence.contains("1.00 TB in 30,000 files of database"), "{evidence}");
 }

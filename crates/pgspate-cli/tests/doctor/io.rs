@@ -68,7 +68,7 @@ fn what_is_not_counted_yet_is_said() {
     let (runtime, client) = session(&dsn);
     let asleep = runtime.spawn(async move { client.batch_execute("select pg_sleep(600)").await });
     wait_until("a transaction is old enough", || {
-        asked().contains("; a transaction that began before is counted when it ends")
+        asked().contains("; a transaction that began before the sample is counted only when")
     });
     asleep.abort();
 }

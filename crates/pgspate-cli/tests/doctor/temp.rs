@@ -118,7 +118,8 @@ fn one_place_of_several_that_is_not_there() {
     let finding =
         found(&format!("{app} options='-c temp_tablespaces=gone'"), "temporary-files", "");
     assert_eq!(remedy(&finding), Vec::<String>::new());
-    assert!(finding["advice"].as_str().unwrap().ends_with("The options of this session name it."));
+    let advice = finding["advice"].as_str().unwrap();
+    assert!(advice.ends_with("It is set in the options of this session."), "{advice}");
 }
 
 #[test]
@@ -136,7 +137,8 @@ fn a_tablespace_that_a_role_may_not_use() {
     silent(&sorter, "temporary-files", "");
     // It may not list what is there, and it is said.
     let evidence = findings(&sorter, "temporary-files", "")[0]["evidence"].to_string();
-    assert!(evidence.contains("in tablespace scratch, what there is now is for pg_monitor to see"));
+    let hidden = "in tablespace scratch, their size now is visible only to pg_monitor";
+    assert!(evidence.contains(hidden), "{evidence}");
 }
 
 #[test]
@@ -159,7 +161,10 @@ fn aurora_and_its_own_disk() {
     let told = run.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains("has no volume that could be the limit"), "{told}");
     assert!(
-        told.contains("temporary objects not there: temp_tablespaces is empty; tiered cache off")
+        told.contains(
+            "temporary objects not on the instance's own disk: temp_tablespaces is empty; tiered \
+             cache off"
+        )
     );
     ask(
         &dsn,

@@ -5,7 +5,7 @@ mod roles;
 use std::fs;
 
 use insta::assert_snapshot;
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{ThrowawayServer, testing};
 use serde_json::Value;
 
 use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
@@ -22,7 +22,7 @@ pub(crate) fn tune(dsn: &str, args: &str) -> Run {
     finish(start(dsn, args))
 }
 
-fn run(server: &Throwaway, sql: &str) {
+fn run(server: &ThrowawayServer, sql: &str) {
     let (runtime, client) = session(&server.dsn());
     for statement in sql.split(';').filter(|it| !it.trim().is_empty()) {
         runtime.block_on(client.batch_execute(statement)).unwrap();
@@ -31,7 +31,7 @@ fn run(server: &Throwaway, sql: &str) {
 
 /// What the server is set to, from where, and what ALTER SYSTEM has left: its lines may come in
 /// another order.
-fn state(server: &Throwaway) -> (String, Vec<String>) {
+fn state(server: &ThrowawayServer) -> (String, Vec<String>) {
     let settings = "select string_agg(concat_ws(' ', name, setting, source), ';' order by name) \
                     from pg_settings where source <> 'client' and name <> 'in_hot_standby'";
     let file = server.data_folder().join("postgresql.auto.conf");
@@ -42,7 +42,7 @@ fn state(server: &Throwaway) -> (String, Vec<String>) {
 }
 
 /// A server on which somebody has changed settings already, one of them among those of `tune`.
-fn server() -> Throwaway {
+fn server() -> ThrowawayServer {
     let server = testing::server("");
     run(
         &server,
@@ -81,8 +81,9 @@ fn applied_and_put_back() {
     assert!(settings.iter().any(|name| name == "max_wal_size"), "{known}");
     let again = tune(&dsn, "--apply --memory 64GiB");
     assert_eq!(again.status, Some(2));
-    assert!(again.stderr.contains("hint: Put back what was with `pgspate tune --revert` first"));
-    assert!(tune(&dsn, "").stdout.contains("tuned before"));
+    let hint = "hint: Put the old values back with `pgspate tune --revert` first";
+    assert!(again.stderr.contains(hint), "{}", again.stderr);
+    assert!(tune(&dsn, "").stdout.contains("already tuned"));
     let reverted = tune(&dsn, "--revert");
     assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
     assert!(reverted.stderr.contains("maintenance_work_mem is back at 65MB"));
@@ -133,7 +134,7 @@ fn what_somebody_else_has_set_since_stays() {
     run(&server, "alter system set max_wal_size = '3GB'; select pg_reload_conf()");
     let reverted = tune(&dsn, "--revert");
     assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
-    let said = "max_wal_size was changed by somebody else since, and stays as it is";
+    let said = "max_wal_size was changed by another session since, and keeps its value";
     assert!(reverted.stderr.contains(said), "{}", reverted.stderr);
     assert_eq!(ask(&dsn, "show max_wal_size"), "3GB");
     assert_eq!(ask(&dsn, "show maintenance_work_mem"), "65MB");
@@ -301,7 +302,7 @@ fn what_counts_and_what_does_not() {
     assert_eq!(applied.status, Some(0));
     assert!(applied.stderr.contains("max_wal_size is 16GB"), "{}", applied.stderr);
     assert!(!applied.stderr.contains("maintenance_work_mem is"), "{}", applied.stderr);
-    let warning = "warning: maintenance_work_mem was set, but does not count";
+    let warning = "warning: maintenance_work_mem was set, but has no effect";
     assert!(applied.stderr.contains(warning), "{}", applied.stderr);
 }
 
@@ -344,7 +345,7 @@ fn nothing_of_the_ledger_is_run() {
         );
         let refused = tune(&dsn, "--revert");
         assert_eq!(refused.status, Some(2));
-        assert!(refused.stderr.contains("in words that are not tune's"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("is not from `pgspate tune`"), "{}", refused.stderr);
         assert!(!state(&server).0.contains("evil"));
         run(
             &server,
@@ -365,7 +366,8 @@ fn a_ledger_that_is_lost() {
     run(&server, "drop schema pgspate cascade");
     let refused = tune(&dsn, "--revert");
     assert_eq!(refused.status, Some(2));
-    assert!(refused.stderr.contains("has no way back of the settings"), "{}", refused.stderr);
+    let expected = "does not have the old values of the settings";
+    assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     assert_eq!(tune(&dsn, "--apply --memory 64GiB").status, Some(2));
     let finding = found(&dsn, "not-put-back", "");
     let [look, reset, reload] = &remedy(&finding)[..] else { panic!("{finding}") };
@@ -400,7 +402,7 @@ fn a_load_that_is_under_way_puts_back_itself() {
         let text = found[0]["evidence"].as_str().unwrap().to_owned();
         (found.len() == 1 && found[0]["verdict"] == "ok").then_some(text)
     };
-    let said = "job 1 is under way, and will put back autovacuum";
+    let said = "job 1 is running and will put back autovacuum";
     wait_until("it has changed the table", || under_way().is_some_and(|text| text == said));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -433,51 +435,50 @@ fn what_is_proposed() {
     let dsn = server.dsn();
     let size = "--memory 16GiB --cpus 8";
     assert_snapshot!(plain(&tune(&dsn, size).stdout), @"
-    [VERSION] with 16.0 GiB of memory (as said) and 8 processors (as said)
+    [VERSION] with 16.0 GiB of memory (as given) and 8 CPUs (as given)
 
     max_wal_size  16GB instead of 1GB
-      checkpoints come by the clock and not because the WAL is full, so fewer pages are
-      written twice, and fewer whole ones to the WAL
-      risk: that much more disk for pg_wal, and recovery after a crash reads as much: about
-      ten seconds for each GiB, as a rule
+      checkpoints start on time and not because WAL reaches its limit, so fewer pages are
+      written twice, and WAL has fewer full-page images
+      risk: pg_wal may take this much disk, and recovery after a crash may read as much:
+      usually about ten seconds for each GiB
 
     checkpoint_timeout  900s instead of 300s
-      a page that changes all the time is written once in fifteen minutes
-      risk: recovery after a crash has up to fifteen minutes of work to do again
+      a page that changes all the time is written only once in fifteen minutes
+      risk: recovery after a crash may have to repeat up to fifteen minutes of work
 
     wal_compression  [METHOD] of off
-      whole pages in the WAL are compressed before they are written
-      risk: some processor time of the sessions that write
+      full-page images in WAL are compressed before they are written
+      risk: some CPU time of the sessions that write
 
-    wal_buffers  64MB instead of 2MB  after a restart
-      sessions need not write WAL themselves when they fill its buffers faster than the WAL
-      writer empties them
+    wal_buffers  64MB instead of 2MB  (after a restart)
+      sessions need not write WAL themselves when they fill the WAL buffers faster than the
+      WAL writer empties them
       risk: 64 MiB of memory
 
     maintenance_work_mem  1GB instead of 64MB
-      indexes are sorted in one pass, and vacuum passes over them once
+      indexes are sorted in one pass, and VACUUM scans each index only once
       risk: each index build and each VACUUM may take that much memory
 
     autovacuum_work_mem  256MB instead of -1 (maintenance_work_mem, 64MB)
-      autovacuum gets enough memory of its own, and not that of index builds times its
-      workers
+      each autovacuum worker gets enough memory, but not as much as an index build
       risk: each autovacuum worker may take that much memory
 
     max_parallel_maintenance_workers  4 instead of 2
-      an index is built by half of the processors
-      risk: less processor time for others while indexes are built
+      up to half of the CPUs build an index
+      risk: less CPU time for other sessions while indexes are built
 
     autovacuum_vacuum_cost_limit  2000 instead of -1 (vacuum_cost_limit, 200)
       autovacuum does more before it pauses, and keeps up with the load
-      risk: more reading and writing beside the load
+      risk: more I/O by autovacuum during the load
 
-    Apply it with --apply, or print it with --emit sql, rds or terraform.
+    Apply the settings with --apply, or print them with --emit sql, rds or terraform.
     ");
     assert_snapshot!(plain(&tune(&dsn, &format!("{size} --emit sql")).stdout), @"
     alter system set max_wal_size = '16GB';
     alter system set checkpoint_timeout = '900s';
     alter system set wal_compression = [METHOD];
-    alter system set wal_buffers = '64MB'; -- counts after a restart
+    alter system set wal_buffers = '64MB'; -- takes effect after a restart
     alter system set maintenance_work_mem = '1GB';
     alter system set autovacuum_work_mem = '256MB';
     alter system set max_parallel_maintenance_workers = '4';

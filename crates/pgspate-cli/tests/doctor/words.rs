@@ -25,14 +25,14 @@ fn a_healthy_server() {
     if ask(&server.dsn(), "show server_version_num").as_str() < "140000" {
         // It does not say what its WAL consists of; nothing else is missing.
         assert_eq!(run.stdout.matches("cannot see").count(), 3, "{}", run.stdout);
-        assert!(run.stdout.contains("nothing found by 25: "), "{}", run.stdout);
+        assert!(run.stdout.contains("25 checks found nothing: "), "{}", run.stdout);
         assert_eq!(run.status, Some(0), "{}", run.stdout);
         return;
     }
     assert_snapshot!(told(&run.stdout), @"
-    [SERVER]; looked for [TIME]
+    [SERVER]; sampled for [TIME]
 
-    nothing found by 28: autovacuum, bloat, checkpoints, dead-rows, duplicate-indexes,
+    28 checks found nothing: autovacuum, bloat, checkpoints, dead-rows, duplicate-indexes,
     foreign-key-indexes, fsync, full-page-images, full-page-writes, held-back, hot-updates,
     io-times, maintenance-work-mem, never-vacuumed, not-put-back, oversized-indexes,
     page-writes, partitioning, primary-keys, row-by-row, sequences, storage-waits,
@@ -55,37 +55,39 @@ fn the_worst_comes_first() {
     let run = doctor(&db.dsn(), "--watch 100ms --table b");
     assert_eq!(run.status, Some(1));
     assert_snapshot!(told(&run.stdout), @"
-    [SERVER]; looked for [TIME]
+    [SERVER]; sampled for [TIME]
 
     note       foreign-key-indexes  public.b
-               b_a_fkey to public.a: a delete there would read 1,500 rows here
-               So does each update of the key there.
+               b_a_fkey references public.a: each delete in public.a would read 1,500 rows
+               of this table
+               Each update of the referenced key reads them, too.
                  create index concurrently on public.b (a);
 
     note       primary-keys  public.b
                1,500 rows, 81.9 kB
-               Without one a row cannot be told from its copy, and changes cannot be
-               replicated. If id identifies a row. Adding the constraint locks everybody out
-               for a moment, and for as long as one pass over the table takes, as id may be
+               Without one, equal rows cannot be told apart, and updates and deletes cannot
+               be replicated. Run this only if id identifies a row. Adding the constraint
+               blocks readers and writers while it scans the table once, because id may be
                null.
                  create unique index concurrently b_pkey on public.b (id);
                  alter table public.b add primary key using index b_pkey;
 
-    nothing found by 13: bloat, dead-rows, duplicate-indexes, hot-updates,
+    13 checks found nothing: bloat, dead-rows, duplicate-indexes, hot-updates,
     maintenance-work-mem, never-vacuumed, oversized-indexes, partitioning, row-by-row,
     sequences, storage-waits, unlogged-tables, unused-indexes
     ");
     let run = doctor(&db.dsn(), "--watch 100ms --table seq");
     assert_snapshot!(told(&run.stdout), @"
-    [SERVER]; looked for [TIME]
+    [SERVER]; sampled for [TIME]
 
     warning    sequences  public.seq_id_seq
                at 32,000 of 32,767 (97.7 %)
-               This rewrites the table and locks everybody out meanwhile.
+               Changing the column's type rewrites the table and blocks all readers and
+               writers meanwhile.
                  alter table public.seq alter column id type bigint;
                  alter sequence public.seq_id_seq as bigint;
 
-    nothing found by 14: bloat, dead-rows, duplicate-indexes, foreign-key-indexes,
+    14 checks found nothing: bloat, dead-rows, duplicate-indexes, foreign-key-indexes,
     hot-updates, maintenance-work-mem, never-vacuumed, oversized-indexes, partitioning,
     primary-keys, row-by-row, storage-waits, unlogged-tables, unused-indexes
     ");
@@ -99,6 +101,6 @@ fn a_table_that_is_not_there() {
     assert_snapshot!(run.stderr, @r#"
     error: there is no table nowhere
 
-    hint: Write it as SQL does, with its schema: `--table sales."Order"`.
+    hint: Write the name as in SQL, with its schema: `--table sales."Order"`.
     "#);
 }

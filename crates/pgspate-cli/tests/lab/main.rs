@@ -121,7 +121,7 @@ fn every_experiment_is_listed_with_its_question() {
         );
         assert!(text.contains(it["name"].as_str().unwrap()));
     }
-    assert!(text.contains("for each repeat at scale 0.5"), "{text}");
+    assert!(text.contains("for each repetition at scale 0.5"), "{text}");
     assert_eq!(text.matches("--data: imdb, tpch, or files of your own").count(), 2, "{text}");
     assert!(fs::read_dir(temp.path()).unwrap().next().is_none(), "it only lists");
 }
@@ -134,7 +134,7 @@ fn what_cannot_be_is_said() {
     assert_snapshot!(unknown.stderr, @r#"
     error: there is no experiment "bulky"
 
-    hint: There are bulk, rewrite, changes, temp, records, storage, and all of them as `all`.
+    hint: The experiments are bulk, rewrite, changes, temp, records, storage; `all` runs all of them.
     "#);
     let nothing = lab(temp.path(), "report");
     assert_eq!(nothing.status, Some(2));

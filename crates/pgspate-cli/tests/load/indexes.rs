@@ -198,9 +198,9 @@ fn killed_after_the_drop_it_goes_on() {
     wait_until("its sessions are gone", || case.is_quiet());
     assert_snapshot!(shown(&status(&case, "").stdout), @r#"
     job 1  load [DIR]/t.csv into public.t
-      began [WHEN]; unfinished; run the same command again to go on
+      began [WHEN]; unfinished; run the same command again to continue
       0 rows in 0 chunks
-      not back yet: index "t_a", index "t_b", primary key "t_key"; `pgspate status
+      not put back: index "t_a", index "t_b", primary key "t_key"; run `pgspate status
           … --restore 1`
     "#);
     let plan = case.load("t.csv --rebuild-indexes always --lanes 2 --plan");

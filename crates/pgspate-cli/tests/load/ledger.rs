@@ -60,7 +60,7 @@ fn a_load_that_is_killed_goes_on_when_it_is_run_again() {
     child.wait().unwrap();
     let written = count(&case, "t");
     assert!(written > 0 && written < ROWS, "{written}");
-    assert!(redact(&status(&case, "").stdout).contains("run the same command again to go on"));
+    assert!(redact(&status(&case, "").stdout).contains("run the same command again to continue"));
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     let run = case.load("t.csv --commit chunk --lanes 2");
     assert!(run.success().contains("resuming job 1 of "), "{}", run.stderr);
@@ -155,7 +155,7 @@ fn two_runs_at_the_same_time() {
 
     hint: Wait until it is done; running this again then does what is left.
     "#);
-    assert!(redact(&status(&case, "1").stdout).contains("under way in session [N]"));
+    assert!(redact(&status(&case, "1").stdout).contains("running in session [N]"));
     assert!(status(&case, "1 --forget").refusal().contains("job 1 is under way"));
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     finish(first).success();

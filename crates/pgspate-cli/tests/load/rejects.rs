@@ -57,7 +57,7 @@ fn every_kind_of_refusal() {
       1 lane, 1 chunk, 447 B of binary COPY, [SIZE] of WAL
       2 rows left to the server as text
       11 rows set aside in bad.csv, the reasons in bad.csv.json
-      mended, they can be loaded with --format csv --header yes
+      once corrected, they can be loaded with --format csv --header yes
     warning: foreign key "t_kind_fkey" is checked for each row after its chunk
     open it with [PSQL] -c 'table public.t limit 10'
     "#);

@@ -318,8 +318,8 @@ fn create_widens_for_a_late_value() {
       server [TIME] [TIME]
       commit [TIME]
       2 lanes, 2 chunks, 6.15 MB of binary COPY, [SIZE] of WAL
-      column "code" became text instead of bigint, for late.csv, line 50002, byte 5433903,
-          … column "code"
+      column "code" became text instead of bigint, because of late.csv, line 50002, byte
+          … 5433903, column "code"
     open it with [PSQL] -c 'table public.late limit 10'
     "#);
     let told = case.value("select pg_typeof(code) || ' ' || code from late where id = 50000");

@@ -88,7 +88,7 @@ fn what_is_said() {
     header yes: the first line names the table's columns
     public.t: 2 inserted, 1 updated, 1 deleted; 2 of 5 unchanged
       staged in [TIME], compared and written in [TIME]
-      [SIZE] of WAL, [BLOCKS]; 2 dead rows, 1 updates within their page
+      [SIZE] of WAL, [BLOCKS]; 2 dead rows, 1 HOT update
       where I/Os are [BLOCKS] at $0.20 per million
       table 8.19 kB to 8.19 kB, indexes 16.4 kB to 16.4 kB; 0 to 2 dead rows in it
     "#);
@@ -202,7 +202,7 @@ fn advice_without_a_change() {
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
     public.t: 0 to insert, 2,500 to update, 0 to delete; 2,500 of 5,000 unchanged
-    nothing that is known of the table would make this cheaper
+    nothing is known that would make this sync cheaper
     "#);
     // Whoever writes the whole table finds no room in its pages.
     case.db.run("update t set n = 2; update t set n = 3");
@@ -216,8 +216,8 @@ fn advice_without_a_change() {
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
     public.t: 0 to insert, 5,000 to update, 0 to delete; 0 of 5,000 unchanged
-    advice: 0 % of the updates found room in their page: alter table public.t set
-          … (fillfactor = 60), and vacuum full or cluster it once, leaves room for them
+    advice: 0 % of the updates found room in their page; to leave room for more, run alter
+          … table public.t set (fillfactor = 60), and vacuum full or cluster the table once
     "#);
     assert_eq!(case.value("select count(*) from t where n = 3"), "5000");
 }

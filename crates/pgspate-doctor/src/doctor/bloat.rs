@@ -1,32 +1,35 @@
-//! Tables whose pages are largely empty or dead.
+//! Finds tables whose pages hold much free space or many dead rows.
 //!
-//! Estimated from the statistics of the columns, and said to be; where `pgstattuple` is installed
-//! and the role may use it, those that seem to be are looked at exactly, within a budget.
+//! The check estimates bloat from column statistics, and labels it as an estimate. If `pgstattuple`
+//! is installed and the role may use it, suspicious tables are measured exactly, within a budget.
 
 use tokio_postgres::Row;
 
-use super::exact::Exact;
+use super::context::{CheckContext, CheckResult, FINDINGS_MAX, count, still_exists};
+use super::exact_sizes::ExactSizes;
 use super::finding::{Check, Finding};
-use super::scene::{FINDINGS_MAX, Found, Scene, count, is_there};
-use pgspate_base::numbers::bytes;
+use pgspate_base::numbers::{bytes, counted};
 
 const BLOAT: Check = Check {
     id: "bloat",
-    question: "Which tables are larger than their rows?",
-    rule: "pgstattuple where there is one; else rows times their width from pg_stats, give or take \
-           a fifth; pages that came since rows were counted are taken to be full",
+    question: "Which tables take much more space than their rows need?",
+    rule: "pgstattuple where it is installed; otherwise an estimate from row count and widths in \
+           pg_stats, within about 20 %; pages added since the last ANALYZE or VACUUM count as full",
 };
 
-/// Smaller tables are not worth a word.
+/// Smaller tables are not checked.
 const BYTES_MIN: i64 = 8 << 20;
-/// From that share on it is worth a word, and a warning.
-const SHARES: (f64, f64) = (0.4, 0.7);
-/// As estimates are off by a fifth, a table below that needs no exact look.
-const DOUBT: f64 = 0.2;
+/// The share of wasted space from which on the finding is a note.
+const NOTE_SHARE: f64 = 0.4;
+/// The share of wasted space from which on the finding is a warning.
+const WARNING_SHARE: f64 = 0.7;
+/// The estimated share from which on a table is measured exactly. Estimates are off by up to 20 %.
+const SUSPECT_SHARE: f64 = 0.2;
 
-/// Rows at their width, with header, null bitmap and padding; what a fillfactor keeps free is no
-/// bloat. Tables without statistics, or that the role may not read, have no estimate. Rows were
-/// counted when pages were: what a load adds until the next time is no bloat either.
+/// The fourth column estimates the bytes that the rows need: their width with header, null bitmap
+/// and padding, at the table's fillfactor. The column is null without statistics, or if the role
+/// may not read the table. `reltuples` and `relpages` are equally old; pages added since then count
+/// as needed, so a running load is no bloat.
 const LARGEST: &str = "\
 , largest as (
     select c.oid, c.name, c.nspname, c.relname, c.reltuples, c.relpages, c.fillfactor
@@ -52,33 +55,37 @@ cross join lateral (select count(*) as columns,
                     where s.schemaname = c.nspname and s.tablename = c.relname
                       and not s.inherited) w";
 
-/// Tables of which much is not live.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let mut rows = scene.tables(LARGEST, &[&BYTES_MIN]).await?;
-    rows.retain(|row| is_there(row, 5));
-    // Where most may be to be gained is looked at first; of what is not known, half.
+/// Finds tables that hold much free space or many dead rows.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let mut rows = context.query_tables(LARGEST, &[&BYTES_MIN]).await?;
+    rows.retain(|row| still_exists(row, 5));
+    // The tables with most wasted bytes are measured first. Without an estimate half counts as
+    // wasted.
     let share = |row: &Row| Some(1.0 - row.get::<_, Option<i64>>(3)? as f64 / size(row));
     let gain = |row: &Row| share(row).unwrap_or(0.5) * size(row);
     rows.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
-    let mut exact = Exact::new(scene).await;
+    let mut exact = ExactSizes::new(context).await;
     for row in &rows {
-        let looked = match share(row).is_none_or(|share| share >= DOUBT) {
-            true => exact.table(row.get(2), count(row, 1)).await,
+        let measured = match share(row).is_none_or(|share| share >= SUSPECT_SHARE) {
+            true => exact.dead_and_free_percent(row.get(2), count(row, 1)).await,
             false => None,
         };
-        match (looked, row.get::<_, Option<i64>>(3)) {
+        match (measured, row.get::<_, Option<i64>>(3)) {
             (Some((dead, free)), _) => found.extend(judge_exact(row, dead, free)),
             (None, Some(expected)) => {
-                found.extend(judge_estimate(row, expected, exact.estimated()));
+                found.extend(judge_estimate(row, expected, exact.estimate_label()));
             }
             (None, None) => unknown.push((row.get(0), row.get(5))),
         }
     }
     found.sort_by(|a: &Finding, b| b.weight.total_cmp(&a.weight));
     found.truncate(FINDINGS_MAX);
-    found.extend(BLOAT.without_statistics(&scene.rights.role, &unknown));
-    Ok(BLOAT.found(found, format!("{} tables of {} or more", rows.len(), bytes(8 << 20))))
+    found.extend(BLOAT.cannot_see_statistics(&context.rights.role, &unknown));
+    Ok(BLOAT.findings_or_ok(
+        found,
+        format!("{} of {} or more checked", counted(rows.len() as u64, "table"), bytes(8 << 20)),
+    ))
 }
 
 fn size(row: &Row) -> f64 {
@@ -89,15 +96,15 @@ fn judge_exact(row: &Row, dead: f64, free: f64) -> Option<Finding> {
     let size = count(row, 1);
     let kept = f64::from(100 - row.get::<_, i32>(4));
     let share = (dead + (free - kept).max(0.0)) / 100.0;
-    let text = format!("{dead:.0} % dead and {free:.0} % free of {}", bytes(size));
+    let text = format!("of {}, {dead:.0} % is dead rows and {free:.0} % is free", bytes(size));
     finding(row, size, share, text)
 }
 
-fn judge_estimate(row: &Row, expected: i64, estimated: &str) -> Option<Finding> {
+fn judge_estimate(row: &Row, expected: i64, label: &str) -> Option<Finding> {
     let size = count(row, 1);
     let share = 1.0 - expected as f64 / size.max(1) as f64;
     let text = format!(
-        "{} for rows that need about {} ({estimated})",
+        "{} for rows that need about {} ({label})",
         bytes(size),
         bytes(expected.unsigned_abs())
     );
@@ -105,19 +112,20 @@ fn judge_estimate(row: &Row, expected: i64, estimated: &str) -> Option<Finding> 
 }
 
 fn finding(row: &Row, size: u64, share: f64, text: String) -> Option<Finding> {
-    if share < SHARES.0 {
+    if share < NOTE_SHARE {
         return None;
     }
     let table: String = row.get(0);
     let finding = BLOAT
-        .worse(share >= SHARES.1, text)
-        .on(&table)
+        .note_or_warning(share >= WARNING_SHARE, text)
+        .about(&table)
         .count("bytes", size)
         .number("share", share)
-        .weighs(share * size as f64)
+        .weight(share * size as f64)
         .advice(
-            "New rows will use the space once it is vacuumed. To give it back, this rewrites the \
-             table and locks everybody out meanwhile; pg_repack does it beside them.",
+            "After a VACUUM, new rows reuse the space. VACUUM FULL returns it to the system, but \
+             rewrites the table and blocks all readers and writers meanwhile. The tool pg_repack \
+             rewrites it without blocking them.",
         );
-    Some(finding.run(format!("vacuum (full, analyze) {table};")))
+    Some(finding.remedy(format!("vacuum (full, analyze) {table};")))
 }

@@ -1,104 +1,109 @@
-//! Checkpoints that come because there is much WAL, not because it is time.
+//! Finds checkpoints that start because WAL reaches `max_wal_size`, and not on time.
 
+use super::context::{CheckContext, CheckResult};
 use super::finding::Check;
-use super::scene::{Found, Scene};
-use pgspate_base::numbers::seconds;
-use pgspate_target::server::{Flavour, words};
+use pgspate_base::numbers::{counted, seconds};
+use pgspate_target::server::{Flavour, format_size_setting};
 
 const CHECKPOINTS: Check = Check {
     id: "checkpoints",
-    question: "Do checkpoints come by the clock, or because the WAL is full?",
-    rule: "PostgreSQL manual, WAL configuration: max_wal_size should make checkpoints come by time",
+    question: "Do checkpoints start on time, or because WAL reaches max_wal_size?",
+    rule: "PostgreSQL manual, WAL configuration: with a sufficient max_wal_size, checkpoints start \
+           on time",
 };
 
-/// Fewer are not worth a word: a CHECKPOINT by hand and a base backup are counted, too.
+/// Fewer requested checkpoints are ignored. The server also counts CHECKPOINT commands and base
+/// backups here.
 const REQUESTED_MIN: u64 = 5;
-/// More is nobody's to propose who does not see the disk.
+/// The largest `max_wal_size` that is proposed. Never propose more: free disk space is unknown.
 const WAL_SIZE_MAX: u64 = 64 << 30;
-/// Shorter samples are too much by chance to tell a rate.
-const SAMPLE_MIN: f64 = 10.0;
+/// Seconds of the shortest sample whose WAL rate is used. Shorter samples vary too much.
+const SAMPLE_SECONDS_MIN: f64 = 10.0;
 
-/// Whether max_wal_size makes checkpoints come too early.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    if scene.flavour == Flavour::Aurora {
-        let text = "Aurora writes no pages, so that checkpoints cost nothing";
+/// Checks whether `max_wal_size` makes checkpoints start too early.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    if context.flavour == Flavour::Aurora {
+        let text = "Aurora instances write no data pages, so checkpoints cost nothing";
         return Ok(vec![CHECKPOINTS.ok(text)]);
     }
-    let counted = &scene.now.checkpoints;
-    let (Some(timed), Some(requested)) = (counted.timed, counted.requested) else {
-        let why = "the server does not tell how many checkpoints there were";
-        return Ok(vec![CHECKPOINTS.cannot_see(why).run(scene.grant("pg_monitor"))]);
+    let checkpoints = &context.now.checkpoints;
+    let (Some(timed), Some(requested)) = (checkpoints.timed, checkpoints.requested) else {
+        let why = "the server does not show its checkpoint counters";
+        return Ok(vec![CHECKPOINTS.cannot_see(why).remedy(context.grant_statement("pg_monitor"))]);
     };
-    let meanwhile = scene.sampled.checkpoints.requested.unwrap_or_default();
-    let size = scene.setting_bytes("max_wal_size").unwrap_or(1 << 30);
-    let timeout = scene.setting_number("checkpoint_timeout").unwrap_or(300.0);
+    let meanwhile = context.sampled.checkpoints.requested.unwrap_or_default();
+    let size = context.setting_bytes("max_wal_size").unwrap_or(1 << 30);
+    let timeout = context.setting_number("checkpoint_timeout").unwrap_or(300.0);
     let text = format!(
-        "{requested} checkpoints were forced by WAL or by hand, {timed} came by the clock \
-         (max_wal_size {}, checkpoint_timeout {})",
-        words(size),
+        "{} requested, by WAL volume or by command; {timed} started on time (max_wal_size {}, \
+         checkpoint_timeout {})",
+        counted(requested, "checkpoint"),
+        format_size_setting(size),
         seconds(timeout)
     );
-    let view = if scene.version >= 170_000 { "pg_stat_checkpointer" } else { "pg_stat_bgwriter" };
-    let elapsed = seconds_since_reset(scene, view).await?;
-    // Old ones are no matter when they are far apart on average.
+    let view = if context.version >= 170_000 { "pg_stat_checkpointer" } else { "pg_stat_bgwriter" };
+    let elapsed = seconds_since_reset(context, view).await?;
+    // Requested checkpoints that are far apart on average do no harm.
     let is_dense = elapsed.is_none_or(|elapsed| elapsed / (requested as f64) < timeout / 2.0);
     let is_often = requested >= REQUESTED_MIN && requested * 4 >= timed && is_dense;
     if !is_often && meanwhile < 2 {
         return Ok(vec![CHECKPOINTS.ok(text)]);
     }
-    let wanted = match needed_bytes(scene, timeout).await? {
+    let wanted = match needed_bytes(context, timeout).await? {
         Some(needed) if needed <= size => {
-            let enough = format!("{text}; there is room for the WAL of that time");
+            let enough = format!("{text}; max_wal_size holds the WAL of one checkpoint_timeout");
             return Ok(vec![CHECKPOINTS.ok(enough)]);
         }
-        needed => needed.map(proposed).filter(|wanted| *wanted > size),
+        needed => needed.map(proposed_wal_size).filter(|wanted| *wanted > size),
     };
     let finding = CHECKPOINTS
-        .worse(requested > timed || meanwhile > 1, text)
+        .note_or_warning(requested > timed || meanwhile > 1, text)
         .count("requested", requested)
         .count("timed", timed)
         .count("requested_meanwhile", meanwhile)
-        .weighs(wanted.unwrap_or(size) as f64);
-    let why = "After each checkpoint the first change of a page writes the whole page to the WAL.";
+        .weight(wanted.unwrap_or(size) as f64);
+    let why = "After each checkpoint, the first change to a page writes the whole page to WAL.";
     let Some(wanted) = wanted else {
         return Ok(vec![finding.advice(format!(
-            "{why} A larger max_wal_size makes them fewer; look with `--watch 60s` during a load \
-             for how large, and at the disk for how large it can be."
+            "{why} A larger max_wal_size makes checkpoints rarer. Run `pgspate doctor --watch 60s` \
+             during a load to learn the size, and check how much disk is free."
         ))]);
     };
     let finding = finding.advice(format!(
-        "{why} Room for {0} of WAL lets checkpoints come by the clock. pg_wal may take {0} of disk \
-         then: see that it is there. Recovery after a crash may have to read as much.",
-        words(wanted)
+        "{why} With a max_wal_size of {0}, checkpoints start on time. Then pg_wal may take {0} of \
+         disk: check that it is free. Recovery after a crash may have to read as much WAL.",
+        format_size_setting(wanted)
     ));
-    let set = scene.set("max_wal_size", &words(wanted));
-    Ok(vec![set.into_iter().fold(finding, super::Finding::run)])
+    let set = context.statements_to_set("max_wal_size", &format_size_setting(wanted));
+    Ok(vec![set.into_iter().fold(finding, super::Finding::remedy)])
 }
 
-/// For how long a view has counted.
+/// Returns the seconds since the counters of a statistics view were reset.
 async fn seconds_since_reset(
-    scene: &Scene<'_>,
+    context: &CheckContext<'_>,
     view: &str,
 ) -> Result<Option<f64>, tokio_postgres::Error> {
     let sql =
         format!("select extract(epoch from clock_timestamp() - stats_reset)::float8 from {view}");
-    Ok(scene.client.query_one(&sql, &[]).await?.get(0))
+    Ok(context.client.query_one(&sql, &[]).await?.get(0))
 }
 
-/// The `max_wal_size` at which checkpoints come every `timeout` seconds: twice what is written in
-/// that time, as they begin at half of it. By what was written while it was looked for long, else
-/// since the statistics began, and not made more than was ever written. `None` where the server
-/// does not count it.
+/// Returns the `max_wal_size` at which checkpoints start every `timeout` seconds. That is twice the
+/// WAL of this time, because a checkpoint starts when about half of `max_wal_size` is written.
+///
+/// The WAL rate is the higher one of the sample, if it was long enough, and of the time since the
+/// statistics began. Returns `None` if the server does not count WAL.
 async fn needed_bytes(
-    scene: &Scene<'_>,
+    context: &CheckContext<'_>,
     timeout: f64,
 ) -> Result<Option<u64>, tokio_postgres::Error> {
     let rate = |bytes: u64, seconds: f64| bytes as f64 / seconds.max(1.0);
-    let sampled = scene.sampled.wal_bytes.filter(|_| scene.sampled.seconds >= SAMPLE_MIN);
-    let sampled = sampled.map(|wal| rate(wal, scene.sampled.seconds));
-    let ever = match scene.now.wal.bytes {
-        Some(wal) if scene.version >= 140_000 => {
-            let elapsed = seconds_since_reset(scene, "pg_stat_wal").await?;
+    let sampled =
+        context.sampled.wal_bytes.filter(|_| context.sampled.seconds >= SAMPLE_SECONDS_MIN);
+    let sampled = sampled.map(|wal| rate(wal, context.sampled.seconds));
+    let ever = match context.now.wal.bytes {
+        Some(wal) if context.version >= 140_000 => {
+            let elapsed = seconds_since_reset(context, "pg_stat_wal").await?;
             elapsed.map(|elapsed| rate(wal, elapsed.max(timeout)))
         }
         _ => None,
@@ -110,17 +115,17 @@ async fn needed_bytes(
     Ok(rate.map(|rate| (2.0 * rate * timeout) as u64))
 }
 
-/// In whole GiB, and not without end.
-fn proposed(needed: u64) -> u64 {
+/// Rounds up to whole GiB, at most [`WAL_SIZE_MAX`].
+fn proposed_wal_size(needed: u64) -> u64 {
     (needed.div_ceil(1 << 30) << 30).min(WAL_SIZE_MAX)
 }
 
-/// A larger `max_wal_size`, where checkpoints every `timeout` seconds need one.
+/// Returns a larger `max_wal_size` if checkpoints every `timeout` seconds need one.
 pub(super) async fn larger_wal_size(
-    scene: &Scene<'_>,
+    context: &CheckContext<'_>,
     timeout: f64,
 ) -> Result<Option<u64>, tokio_postgres::Error> {
-    let size = scene.setting_bytes("max_wal_size").unwrap_or(1 << 30);
-    let needed = needed_bytes(scene, timeout).await?.filter(|needed| *needed > size);
-    Ok(needed.map(proposed).filter(|wanted| *wanted > size))
+    let size = context.setting_bytes("max_wal_size").unwrap_or(1 << 30);
+    let needed = needed_bytes(context, timeout).await?.filter(|needed| *needed > size);
+    Ok(needed.map(proposed_wal_size).filter(|wanted| *wanted > size))
 }

@@ -1,25 +1,25 @@
-//! What a check has found: a verdict, its numbers, and what to do.
+//! A check and its findings: a verdict, the evidence, and what to do.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// How bad it is; the worst first.
+/// How bad a finding is; the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It costs a lot, or data is in danger.
+    /// The problem slows writes a lot, or data is in danger.
     Warning,
-    /// It costs something.
+    /// The problem slows writes somewhat.
     Note,
-    /// The role or the server does not let it be seen.
+    /// The check could not be made: the role lacks a privilege, or the server does not count this.
     CannotSee,
-    /// Nothing is wrong.
+    /// No problem was found.
     Ok,
 }
 
 impl Verdict {
-    /// In words.
+    /// Returns the verdict as people read it.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Warning => "warning",
@@ -30,27 +30,27 @@ impl Verdict {
     }
 }
 
-/// What a check asks, and by which rule it judges.
+/// A check: the question it asks, and the rule by which it judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Check {
-    /// Its name: `dead-rows`.
+    /// The check's name, such as `dead-rows`.
     pub id: &'static str,
-    /// What it wants to know.
+    /// The question that the check asks.
     pub question: &'static str,
-    /// Where its rule is from.
+    /// The rule, with its source.
     pub rule: &'static str,
 }
 
-/// What a check has found, about one thing.
+/// What a check has found about one object.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
     /// The check's name.
     pub id: &'static str,
-    /// What it wanted to know.
+    /// The check's question.
     pub question: &'static str,
     /// How bad it is.
     pub verdict: Verdict,
-    /// The table, index or setting that it is about, as SQL writes it.
+    /// The table, index or setting that the finding is about, as SQL writes it.
     pub object: Option<String>,
     /// What was seen, in words.
     pub evidence: String,
@@ -58,20 +58,20 @@ pub struct Finding {
     pub numbers: BTreeMap<&'static str, f64>,
     /// What to do, in words.
     pub advice: Option<String>,
-    /// What to run, to set or to change, each on its own.
+    /// Statements, commands or settings that help; each entry is complete.
     pub remedy: Vec<String>,
-    /// Where the rule is from.
+    /// The check's rule.
     pub rule: &'static str,
-    /// Said although nothing is wrong, as it was asked for.
+    /// Whether people are shown the finding even if the verdict is ok.
     #[serde(skip)]
-    pub is_told: bool,
-    /// How much it costs, among findings of the same verdict: bytes as a rule.
+    pub is_always_shown: bool,
+    /// Sorts findings of the same verdict, the largest first; usually bytes.
     #[serde(skip)]
     pub(super) weight: f64,
 }
 
 impl Check {
-    fn finds(&self, verdict: Verdict, evidence: impl Into<String>) -> Finding {
+    fn finding(&self, verdict: Verdict, evidence: impl Into<String>) -> Finding {
         Finding {
             id: self.id,
             question: self.question,
@@ -82,18 +82,18 @@ impl Check {
             advice: None,
             remedy: Vec::new(),
             rule: self.rule,
-            is_told: false,
+            is_always_shown: false,
             weight: 0.0,
         }
     }
 
-    /// Nothing is wrong.
+    /// Returns a finding of a check that found no problem.
     pub(super) fn ok(&self, evidence: impl Into<String>) -> Finding {
-        self.finds(Verdict::Ok, evidence)
+        self.finding(Verdict::Ok, evidence)
     }
 
-    /// What was found, or that nothing is wrong.
-    pub(super) fn found(
+    /// Returns the findings; if there are none, one `ok` finding with the evidence `nothing`.
+    pub(super) fn findings_or_ok(
         &self,
         found: impl IntoIterator<Item = Finding>,
         nothing: impl Into<String>,
@@ -102,33 +102,38 @@ impl Check {
         if found.is_empty() { vec![self.ok(nothing)] } else { found }
     }
 
-    /// It costs something.
+    /// Returns a note: something that slows writes somewhat.
     pub(super) fn note(&self, evidence: impl Into<String>) -> Finding {
-        self.finds(Verdict::Note, evidence)
+        self.finding(Verdict::Note, evidence)
     }
 
-    /// It costs a lot, or data is in danger.
+    /// Returns a warning: something that slows writes a lot or endangers data.
     pub(super) fn warning(&self, evidence: impl Into<String>) -> Finding {
-        self.finds(Verdict::Warning, evidence)
+        self.finding(Verdict::Warning, evidence)
     }
 
-    /// A note, or a warning where it is worse.
-    pub(super) fn worse(&self, is_worse: bool, evidence: impl Into<String>) -> Finding {
-        self.finds(if is_worse { Verdict::Warning } else { Verdict::Note }, evidence)
+    /// Returns a warning if `is_warning`, otherwise a note.
+    pub(super) fn note_or_warning(&self, is_warning: bool, evidence: impl Into<String>) -> Finding {
+        self.finding(if is_warning { Verdict::Warning } else { Verdict::Note }, evidence)
     }
 
-    /// It cannot be seen, for this reason.
+    /// Returns a finding that the check could not be made, for the reason `why`.
     pub(super) fn cannot_see(&self, why: impl Into<String>) -> Finding {
-        self.finds(Verdict::CannotSee, why)
+        self.finding(Verdict::CannotSee, why)
     }
 
-    /// Tables, each with whether the role may read it, that could not be judged for want of their
-    /// columns' statistics: there are none, or they are not shown to this role.
-    pub(super) fn without_statistics(&self, role: &str, tables: &[(String, bool)]) -> Vec<Finding> {
+    /// Reports tables that could not be judged because their column statistics are missing or
+    /// hidden. Each table comes with whether the role may read it: if it may, `analyze` helps, and
+    /// otherwise a grant.
+    pub(super) fn cannot_see_statistics(
+        &self,
+        role: &str,
+        tables: &[(String, bool)],
+    ) -> Vec<Finding> {
         let role = pgspate_target::quote_ident(role);
-        let finding = |is_readable: bool, why: &str| {
-            let mine = tables.iter().filter(|(_, readable)| *readable == is_readable);
-            let mut names: Vec<&str> = mine.map(|(name, _)| name.as_str()).collect();
+        let finding_about = |is_readable: bool, why: &str| {
+            let chosen = tables.iter().filter(|(_, readable)| *readable == is_readable);
+            let mut names: Vec<&str> = chosen.map(|(name, _)| name.as_str()).collect();
             names.dedup();
             let first = *names.first()?;
             let more = match names.len() {
@@ -137,60 +142,60 @@ impl Check {
             };
             let finding = self.cannot_see(format!("{why} {first}{more}"));
             Some(match is_readable {
-                true => finding.run(format!("analyze {first};")),
-                false => finding.run(format!("grant select on {first} to {role};")),
+                true => finding.remedy(format!("analyze {first};")),
+                false => finding.remedy(format!("grant select on {first} to {role};")),
             })
         };
-        let never = finding(true, "there are no statistics of");
-        let closed = finding(false, "this role does not see the statistics of");
-        never.into_iter().chain(closed).collect()
+        let missing = finding_about(true, "there are no column statistics of");
+        let hidden = finding_about(false, "this role cannot see the column statistics of");
+        missing.into_iter().chain(hidden).collect()
     }
 }
 
 impl Finding {
-    /// What it is about.
-    pub(super) fn on(mut self, object: impl Into<String>) -> Finding {
+    /// Names the object that the finding is about.
+    pub(super) fn about(mut self, object: impl Into<String>) -> Finding {
         self.object = Some(object.into());
         self
     }
 
-    /// A number of the evidence.
+    /// Adds a number to the evidence.
     pub(super) fn number(mut self, name: &'static str, value: impl Into<f64>) -> Finding {
         self.numbers.insert(name, value.into());
         self
     }
 
-    /// A count of the evidence.
+    /// Adds a count to the evidence.
     pub(super) fn count(self, name: &'static str, value: u64) -> Finding {
         self.number(name, value as f64)
     }
 
-    /// What to do, in words.
+    /// Sets what to do, in words.
     pub(super) fn advice(mut self, advice: impl Into<String>) -> Finding {
         self.advice = Some(advice.into());
         self
     }
 
-    /// What to run.
-    pub(super) fn run(mut self, sql: impl Into<String>) -> Finding {
+    /// Adds a statement, command or setting that helps.
+    pub(super) fn remedy(mut self, sql: impl Into<String>) -> Finding {
         self.remedy.push(sql.into());
         self
     }
 
-    /// How much it costs among others of its verdict.
-    pub(super) fn weighs(mut self, weight: f64) -> Finding {
+    /// Sets the weight that sorts findings of the same verdict.
+    pub(super) fn weight(mut self, weight: f64) -> Finding {
         self.weight = weight;
         self
     }
 
-    /// Said although nothing is wrong.
-    pub(super) fn told(mut self) -> Finding {
-        self.is_told = true;
+    /// Has the finding shown to people even if the verdict is ok.
+    pub(super) fn always_shown(mut self) -> Finding {
+        self.is_always_shown = true;
         self
     }
 
-    /// Whether something should be done.
-    pub fn is_trouble(&self) -> bool {
+    /// Returns whether the finding is a note or a warning.
+    pub fn is_problem(&self) -> bool {
         self.verdict <= Verdict::Note
     }
 }

@@ -1,31 +1,33 @@
-//! Indexes that cost more than they give: unused, and duplicate.
+//! Finds indexes that cost more than they are worth: unused and duplicate ones.
 //!
-//! What each costs is said: its bytes, and how many entries rows that were written have written to
-//! it. What is a part of a partitioned index cannot be dropped alone, and is never named.
+//! Each finding states the cost of the index: its size, and how many entries were written to it. A
+//! partition of a partitioned index cannot be dropped alone, so it is never reported.
 
 use tokio_postgres::Row;
 
+use super::context::{CheckContext, CheckResult, SINCE, count};
 use super::finding::{Check, Finding};
-use super::scene::{Found, SINCE, Scene, count};
 use pgspate_base::numbers::{bytes, thousands};
 
 const UNUSED: Check = Check {
     id: "unused-indexes",
     question: "Which indexes does no query read?",
-    rule: "pg_stat_all_indexes.idx_scan since the statistics began; replicas count their own",
+    rule: "pg_stat_all_indexes.idx_scan since the statistics began; replicas count their scans \
+           themselves",
 };
 const DUPLICATE: Check = Check {
     id: "duplicate-indexes",
-    question: "Which indexes does another one make superfluous?",
-    rule: "same columns, operators, order and predicate; or the beginning of a longer btree",
+    question: "Which indexes does another index make superfluous?",
+    rule: "same columns, operators, order and predicate; or a btree on the first columns of \
+           another btree",
 };
 
-/// Smaller ones cost too little.
+/// Smaller unused indexes are not reported.
 const UNUSED_BYTES_MIN: i64 = 1 << 20;
 
-/// Two columns: how many entries have been written to each index of table `t` since its statistics
-/// began, as each row that is inserted and each update that is not HOT writes one; and how many
-/// indexes it has. Of a partitioned table it is the rows of its parts.
+/// Two columns: how many entries were written to each index of table `t` since the statistics
+/// began, and how many indexes the table has. Each inserted row and each update that is not HOT
+/// writes one entry. For a partitioned table the rows of its partitions count.
 pub(super) const WRITES: &str = "\
 (with recursive part(oid) as (
      select t.oid union all
@@ -35,20 +37,22 @@ pub(super) const WRITES: &str = "\
             - pg_stat_get_tuples_hot_updated(oid))::int8 from part),
 (select count(*) from pg_index o where o.indrelid = t.oid)";
 
-/// Those two columns in words, from the `nth` on, and in numbers.
-pub(super) fn writes(row: &Row, nth: usize) -> (String, u64) {
+/// Returns the two columns of [`WRITES`], the first of which is column `nth`: in words, and the
+/// number of entries.
+pub(super) fn write_cost(row: &Row, nth: usize) -> (String, u64) {
     let (written, siblings) = (count(row, nth), count(row, nth + 1));
+    let entries = if written == 1 { "entry" } else { "entries" };
     let written_words = thousands(written);
     let among = match siblings {
         1 => "the only index".to_owned(),
         _ => format!("one of {siblings} indexes"),
     };
-    (format!("{written_words} entries written, {among}"), written)
+    (format!("{written_words} {entries} written, {among}"), written)
 }
 
-/// What enforces something, identifies rows for replication or is clustered on is used without
-/// being scanned. So is what serves a foreign key on the day when a row that is referred to is
-/// deleted.
+/// Left out are indexes that are of use without scans: of constraints, of a replica identity, and
+/// of CLUSTER. Indexes that support a foreign key are left out, too: they serve deletes of
+/// referenced rows, which may be rare.
 const UNUSED_INDEXES: &str = "\
 select format('%I.%I', n.nspname, c.relname), t.name, pg_relation_size(c.oid), WRITES,
        SINCE::timestamptz(0)::text, coalesce(now() - SINCE < interval '7 days', true)
@@ -66,57 +70,57 @@ where c.relkind = 'i' and i.indisvalid and not c.relispartition
            else c.relpages::int8 * current_setting('block_size')::int8 end >= $2::int8
 order by c.relpages desc limit 20";
 
-/// Indexes that no query has read, and those that another one makes superfluous. Where both are
-/// true only the first is said: of two indexes that could stand for each other, one stays.
-pub(super) async fn superfluous(scene: &Scene<'_>) -> Found {
-    let mut found = unused(scene).await?;
+/// Finds unused and duplicate indexes. An index that is both is reported as unused only. Of two
+/// indexes that can replace each other, one is kept.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let mut found = find_unused(context).await?;
     let (mut kept, mut dropped) = (Vec::new(), Vec::new());
     dropped.extend(found.iter().filter_map(|finding| finding.object.clone()));
-    for (finding, other) in duplicate(scene).await? {
-        let is_there = |name: &String| dropped.contains(name);
-        if !finding.object.iter().any(is_there) && !is_there(&other) {
+    for (finding, other) in find_duplicates(context).await? {
+        let is_dropped = |name: &String| dropped.contains(name);
+        if !finding.object.iter().any(is_dropped) && !is_dropped(&other) {
             dropped.extend(finding.object.clone());
             kept.push(finding);
         }
     }
-    found.extend(DUPLICATE.found(kept, "none"));
+    found.extend(DUPLICATE.findings_or_ok(kept, "no duplicate index"));
     Ok(found)
 }
 
-/// Indexes that no query has read.
-async fn unused(scene: &Scene<'_>) -> Found {
+/// Finds indexes that no query has scanned.
+async fn find_unused(context: &CheckContext<'_>) -> CheckResult {
     let sql = UNUSED_INDEXES.replace("WRITES", WRITES).replace("SINCE", SINCE);
-    let rows = scene.tables(&sql, &[&UNUSED_BYTES_MIN]).await?;
+    let rows = context.query_tables(&sql, &[&UNUSED_BYTES_MIN]).await?;
     let finding = |row: &Row| {
         let (index, table): (String, String) = (row.get(0), row.get(1));
-        let (size, (cost, written)) = (count(row, 2), writes(row, 3));
+        let (size, (cost, written)) = (count(row, 2), write_cost(row, 3));
         let since: Option<String> = row.get(5);
         let since = since.map_or("statistics began".to_owned(), |it| it);
         let text = format!("{} on {table}, no scan since {since}; {cost}", bytes(size));
-        // What runs once a week has not had its turn in a younger count.
+        // A weekly job may not have run since such young statistics began.
         let is_young: bool = row.get(6);
         UNUSED
-            .worse(written > 0 && size >= 64 << 20 && !is_young, text)
-            .on(&index)
+            .note_or_warning(written > 0 && size >= 64 << 20 && !is_young, text)
+            .about(&index)
             .count("bytes", size)
             .count("entries_written", written)
-            .weighs(size as f64)
+            .weight(size as f64)
             .advice(
-                "Each row that is written writes an entry here, too. Ask the replicas first: \
-                 they count their own scans; and let statistics be older than what runs seldom.",
+                "Each inserted row also writes an entry to this index. Before dropping it, check \
+                 the scans that replicas count themselves, and jobs that run rarely.",
             )
-            .run(format!("drop index concurrently {index};"))
+            .remedy(format!("drop index concurrently {index};"))
     };
-    Ok(UNUSED.found(rows.iter().map(finding), "none of a megabyte or more"))
+    Ok(UNUSED.findings_or_ok(rows.iter().map(finding), "no unused index of 1 MiB or more"))
 }
 
-/// `b` can do what `a` does. Of two that are equal the one that enforces nothing goes, or the one
-/// that was made later.
+/// Pairs of indexes in which `b` can replace `a`. Of two equal indexes, `a` is the one without a
+/// constraint, or the one that was created later.
 const DUPLICATES: &str = "\
 , idx as (
     select i.*, c.relname, c.relam, c.relkind, c.relispartition, c.relpages,
            coalesce(c.reloptions::text, '') as options,
-           -- Asked by name, as servers before 15 have no such column.
+           -- Read through JSON, because servers before 15 have no such column.
            coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') as distinct_nulls,
            format('%I.%I', n.nspname, c.relname) as name,
            coalesce(pg_get_expr(i.indpred, i.indrelid), '') as pred,
@@ -159,32 +163,34 @@ select a.name, t.name, a.other,
        a.is_same, a.is_whole, WRITES
 from pairs a join ours t on t.oid = a.indrelid order by a.is_same desc, 4 desc limit 20";
 
-/// Indexes that another one makes superfluous, each with that one's name.
-async fn duplicate(scene: &Scene<'_>) -> Result<Vec<(Finding, String)>, tokio_postgres::Error> {
-    let rows = scene.tables(&DUPLICATES.replace("WRITES", WRITES), &[]).await?;
+/// Finds indexes that another index can replace, each with the name of the other index.
+async fn find_duplicates(
+    context: &CheckContext<'_>,
+) -> Result<Vec<(Finding, String)>, tokio_postgres::Error> {
+    let rows = context.query_tables(&DUPLICATES.replace("WRITES", WRITES), &[]).await?;
     let finding = |row: &Row| {
         let (index, table, other): (String, String, String) = (row.get(0), row.get(1), row.get(2));
         let (size, is_same, is_whole) = (count(row, 3), row.get::<_, bool>(4), row.get(5));
-        let (cost, written) = writes(row, 6);
-        let like = if is_same { "the same as" } else { "the beginning of" };
+        let (cost, written) = write_cost(row, 6);
+        let like = if is_same { "the same as" } else { "on the first columns of" };
         let text = format!("{} on {table}, {like} {other}; {cost}", bytes(size));
-        let advice = "Each row that is written writes an entry to both.";
+        let advice = "Each inserted row writes an entry to both indexes.";
         let (advice, how) = match is_whole {
-            // The server has no other way for an index of a partitioned table.
+            // The server cannot drop the index of a partitioned table concurrently.
             true => (
-                format!("{advice} This locks the table and its partitions for a moment."),
+                format!("{advice} Dropping it locks the table and its partitions for a moment."),
                 "drop index",
             ),
             false => (advice.to_owned(), "drop index concurrently"),
         };
         let finding = DUPLICATE
-            .worse(is_same, text)
-            .on(&index)
+            .note_or_warning(is_same, text)
+            .about(&index)
             .count("bytes", size)
             .count("entries_written", written)
-            .weighs(size as f64)
+            .weight(size as f64)
             .advice(advice)
-            .run(format!("{how} {index};"));
+            .remedy(format!("{how} {index};"));
         (finding, other)
     };
     Ok(rows.iter().map(finding).collect())

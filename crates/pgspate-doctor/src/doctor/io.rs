@@ -1,118 +1,137 @@
-//! How long an I/O takes, how many wait for the disk, and who has to write pages.
+//! Checks how long I/Os take, how many wait for the disk, and whether sessions must write pages.
 
-use super::disk::Traffic;
+use super::context::{CheckContext, CheckResult};
+use super::disk::DiskTraffic;
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene};
-use pgspate_base::numbers::thousands;
-use pgspate_target::measure::{Difference, Measurement};
+use pgspate_base::numbers::{counted, thousands};
+use pgspate_target::measure::{MeasuredDifference, Measurement};
 use pgspate_target::server::Flavour;
 
 const TIMES: Check = Check {
     id: "io-times",
-    question: "How long does the disk take?",
-    rule: "below 5 ms for a page or a WAL flush is usual for network storage, below 1 ms for a \
-           local disk",
+    question: "How long do reads, writes and WAL flushes take?",
+    rule: "a page or a WAL flush usually takes less than 5 ms on network storage, and less than \
+           1 ms on a local disk",
 };
 const WRITERS: Check = Check {
     id: "page-writes",
     question: "Do sessions have to write changed pages to make room for others?",
-    rule: "PostgreSQL manual, background writer: it and checkpoints should write them, so that \
-           sessions need not wait; pg_stat_io, context normal",
+    rule: "PostgreSQL manual, background writer: the background writer and checkpoints should \
+           write changed pages, so that sessions need not wait; pg_stat_io, context normal",
 };
 
-/// Fewer operations say nothing of the disk.
+/// An average over fewer operations is not used.
 const OPERATIONS_MIN: u64 = 100;
-/// Milliseconds that are worth a note, and a warning.
-const MILLIS: (f64, f64) = (5.0, 20.0);
-/// So many I/Os at a time mean that each waits for others, where each takes long.
+/// Milliseconds for one I/O from which on the finding is a note.
+const NOTE_MILLIS: f64 = 5.0;
+/// Milliseconds for one I/O from which on the finding is a warning.
+const WARNING_MILLIS: f64 = 20.0;
+/// The average number of queued I/Os from which on the disk is the limit, if each takes long.
 const QUEUE_MIN: f64 = 16.0;
-/// Fewer pages, and fewer a second, keep nobody waiting.
-const WRITES_MIN: (u64, f64) = (1000, 100.0);
-/// Pages of sessions among all pages that are written, from which on it is worth a word.
-const WRITES_SHARE: f64 = 0.25;
-/// Pages that the background writer may write at once at most, where it may write more.
-const CLEANED_MAX: f64 = 1000.0;
+/// Fewer pages written by sessions are not reported.
+const SESSION_WRITES_MIN: u64 = 1000;
+/// Fewer pages a second written by sessions are not reported.
+const SESSION_WRITES_PER_SECOND_MIN: f64 = 100.0;
+/// The share of pages written by sessions from which on the finding is a note.
+const SESSION_WRITES_SHARE: f64 = 0.25;
+/// The proposed `bgwriter_lru_maxpages`: how many pages the background writer writes per round.
+const LRU_MAXPAGES_PROPOSED: f64 = 1000.0;
 
-/// One kind of I/O: how many, how many milliseconds, and what takes it.
-fn kinds(it: &Difference) -> [(&'static str, Option<u64>, Option<u64>); 4] {
-    let database = &it.database;
+/// A kind of I/O and its counters.
+struct IoTimes {
+    name: &'static str,
+    operations: Option<u64>,
+    millis: Option<u64>,
+}
+
+/// Returns the counters of four kinds of I/O.
+fn io_times(it: &MeasuredDifference) -> [IoTimes; 4] {
+    let (database, io, wal) = (&it.database, &it.io, &it.wal);
+    let kind = |name, operations, millis| IoTimes { name, operations, millis };
     [
-        ("a page read", database.blocks_read, database.read_ms),
-        ("a write", it.io.writes, it.io.write_ms),
-        ("a WAL write", it.wal.writes, it.wal.write_ms),
-        ("a WAL flush", it.wal.syncs, it.wal.sync_ms),
+        kind("a page read", database.blocks_read, database.read_ms),
+        kind("a page write", io.writes, io.write_ms),
+        kind("a WAL write", wal.writes, wal.write_ms),
+        kind("a WAL flush", wal.syncs, wal.sync_ms),
     ]
 }
 
-/// Times of I/Os while it was looked, or since statistics began where that were few.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let since_ever = scene.now.since(&beginning(&scene.now));
-    let mut found = vec![judge(&kinds(&scene.sampled), &kinds(&since_ever))];
-    found.extend(scene.traffic.and_then(queue));
-    found.push(writers(scene));
+/// Checks the times of I/Os in the sample; of a kind with too few I/Os, since statistics began.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let since_beginning = context.now.since(&zero_counters(&context.now));
+    let mut found = vec![judge_times(&io_times(&context.sampled), &io_times(&since_beginning))];
+    found.extend(context.traffic.and_then(judge_queue));
+    found.push(check_session_writes(context));
     Ok(found)
 }
 
-/// I/Os that wait for each other: many at a time, each of which takes long.
-fn queue(disk: Traffic) -> Option<Finding> {
+/// Reports a disk queue that is long and slow: many I/Os at a time, each of which takes long.
+fn judge_queue(disk: DiskTraffic) -> Option<Finding> {
     let millis = disk.queue / disk.iops.max(1.0) * 1000.0;
-    if disk.queue < QUEUE_MIN || millis < MILLIS.0 {
+    if disk.queue < QUEUE_MIN || millis < NOTE_MILLIS {
         return None;
     }
     let text = format!(
-        "{:.0} I/Os at a time waited for the server's disk or were under way, {millis:.0} ms each \
+        "{:.0} I/Os at a time were waiting or running on the server's disk, {millis:.0} ms each \
          (/proc/diskstats)",
         disk.queue
     );
     let finding = TIMES.note(text).number("queue", disk.queue).number("queue_ms", millis);
-    Some(
-        finding.advice(
-            "The disk is the limit: fewer sessions lose nothing, and a faster volume gains.",
-        ),
-    )
+    Some(finding.advice(
+        "The disk is the limit: fewer sessions would be as fast, and a faster volume would \
+             help.",
+    ))
 }
 
-/// What sessions had to write, and whether the background writer could have done more.
-fn writers(scene: &Scene<'_>) -> Finding {
-    if scene.flavour == Flavour::Aurora {
-        return WRITERS.ok("Aurora writes no pages");
+/// Checks how many pages sessions had to write, and whether the background writer could do more.
+fn check_session_writes(context: &CheckContext<'_>) -> Finding {
+    if context.flavour == Flavour::Aurora {
+        return WRITERS.ok("Aurora instances write no data pages");
     }
-    let it = &scene.sampled;
+    let it = &context.sampled;
     let (Some(own), Some(all)) = (it.io_sessions.writes_normal, it.io.writes) else {
-        let why = "from PostgreSQL 16 on the server tells them from pages by which files grow";
+        let why =
+            "from PostgreSQL 16 on, the server counts them apart from pages that extend files";
         return WRITERS.ok(match it.checkpoints.buffers_by_sessions {
-            Some(most) => format!("{} at most; {why}", thousands(most)),
-            None => format!("not known; {why}"),
+            Some(most) => format!("{} pages at most; {why}", thousands(most)),
+            None => format!("unknown; {why}"),
         });
     };
     let per_second = own as f64 / it.seconds.max(0.1);
     let share = own as f64 / all.max(1) as f64;
     let text = format!(
-        "{} of {} pages that were written meanwhile, {per_second:.0} a second",
+        "sessions wrote {} of {} written pages themselves, {per_second:.0} a second",
         thousands(own),
         thousands(all)
     );
-    if own < WRITES_MIN.0 || per_second < WRITES_MIN.1 || share < WRITES_SHARE {
+    if own < SESSION_WRITES_MIN
+        || per_second < SESSION_WRITES_PER_SECOND_MIN
+        || share < SESSION_WRITES_SHARE
+    {
         return WRITERS.ok(text).count("pages", own);
     }
     let stopped = it.checkpoints.cleaning_stopped.unwrap_or_default();
     let finding = WRITERS
-        .note(format!("{text}; the background writer stopped {stopped} times at its limit"))
+        .note(format!(
+            "{text}; the background writer stopped at its limit {}",
+            counted(stopped, "time")
+        ))
         .count("pages", own)
         .number("share", share)
         .count("stopped", stopped)
-        .weighs(own as f64 * 8192.0)
-        .advice("Raise shared_buffers where the machine has memory to spare.");
-    let allowed = scene.setting_number("bgwriter_lru_maxpages").unwrap_or(CLEANED_MAX);
-    if allowed >= CLEANED_MAX || (stopped == 0 && allowed > 0.0) {
+        .weight(own as f64 * 8192.0)
+        .advice("Raise shared_buffers if the machine has memory to spare.");
+    let allowed = context.setting_number("bgwriter_lru_maxpages").unwrap_or(LRU_MAXPAGES_PROPOSED);
+    if allowed >= LRU_MAXPAGES_PROPOSED || (stopped == 0 && allowed > 0.0) {
         return finding;
     }
-    let set = scene.set("bgwriter_lru_maxpages", &format!("{CLEANED_MAX:.0}"));
-    set.into_iter().fold(finding, Finding::run)
+    let set =
+        context.statements_to_set("bgwriter_lru_maxpages", &format!("{LRU_MAXPAGES_PROPOSED:.0}"));
+    set.into_iter().fold(finding, Finding::remedy)
 }
 
-/// Before anything was counted.
-fn beginning(now: &Measurement) -> Measurement {
+/// Returns the same measurement with its I/O counters set to zero.
+fn zero_counters(now: &Measurement) -> Measurement {
     let mut zero = now.clone();
     let clear = |counters: [&mut Option<u64>; 2]| {
         counters.into_iter().for_each(|it| *it = it.map(|_| 0));
@@ -124,37 +143,37 @@ fn beginning(now: &Measurement) -> Measurement {
     zero
 }
 
-type Kind = (&'static str, Option<u64>, Option<u64>);
-
-fn judge(meanwhile: &[Kind; 4], ever: &[Kind; 4]) -> Finding {
-    let (mut slowest, mut told) = (0.0_f64, Vec::new());
-    for (meanwhile, ever) in meanwhile.iter().zip(ever) {
-        let both = [(meanwhile, ""), (ever, " since statistics began")];
-        let taken = both.into_iter().find_map(|((name, operations, millis), when)| {
-            let operations = operations.filter(|it| *it >= OPERATIONS_MIN)?;
-            Some((*name, (*millis)? as f64 / operations as f64, when))
+/// Judges the average times of the sample; of a kind with too few I/Os, since statistics began.
+fn judge_times(sampled: &[IoTimes; 4], since_beginning: &[IoTimes; 4]) -> Finding {
+    let (mut slowest, mut averages) = (0.0_f64, Vec::new());
+    for (sampled, since_beginning) in sampled.iter().zip(since_beginning) {
+        let both = [(sampled, ""), (since_beginning, " since statistics began")];
+        let average = both.into_iter().find_map(|(it, when)| {
+            let operations = it.operations.filter(|it| *it >= OPERATIONS_MIN)?;
+            Some((it.name, it.millis? as f64 / operations as f64, when))
         });
-        if let Some((name, millis, when)) = taken {
+        if let Some((name, millis, when)) = average {
             slowest = slowest.max(millis);
-            told.push(format!("{name} {millis:.2} ms{when}"));
+            averages.push(format!("{name} takes {millis:.2} ms{when}"));
         }
     }
-    if told.is_empty() {
-        return TIMES
-            .ok("not taken: track_io_timing and track_wal_io_timing are off, or too little \
-                         was done");
+    if averages.is_empty() {
+        return TIMES.ok(
+            "not measured: track_io_timing and track_wal_io_timing are off, or there were too few \
+             I/Os",
+        );
     }
-    let text = told.join(", ");
-    if slowest < MILLIS.0 {
+    let text = averages.join(", ");
+    if slowest < NOTE_MILLIS {
         return TIMES.ok(text).number("slowest_ms", slowest);
     }
     TIMES
-        .worse(slowest >= MILLIS.1, text)
+        .note_or_warning(slowest >= WARNING_MILLIS, text)
         .number("slowest_ms", slowest)
-        .weighs(slowest * 1e9)
+        .weight(slowest * 1e9)
         .advice(
-            "The disk is slow, or its limit is reached: `--storage` with the volume's kind and \
-                 size does the arithmetic.",
+            "The disk is slow, or its limit is reached. `pgspate doctor --storage` computes the \
+             limits of a volume from its kind and size.",
         )
 }
 
@@ -164,31 +183,32 @@ mod tests {
     use crate::doctor::Verdict;
 
     #[test]
-    fn times_are_those_of_the_sample_if_it_has_enough() {
+    fn a_sample_with_too_few_operations_is_not_used() {
+        let kind = |name, operations, millis| IoTimes { name, operations, millis };
         let kinds = |reads, millis| {
             [
-                ("a read", Some(reads), millis),
-                ("a write", None, None),
-                ("w", None, None),
-                ("s", Some(1000), None),
+                kind("a read", Some(reads), millis),
+                kind("a write", None, None),
+                kind("w", None, None),
+                kind("s", Some(1000), None),
             ]
         };
-        let none = judge(&kinds(1000, None), &kinds(1000, None));
+        let none = judge_times(&kinds(1000, None), &kinds(1000, None));
         assert_eq!(none.verdict, Verdict::Ok);
-        let few = judge(&kinds(10, Some(1000)), &kinds(1000, Some(1000)));
-        let ever = "a read 1.00 ms since statistics began";
+        let few = judge_times(&kinds(10, Some(1000)), &kinds(1000, Some(1000)));
+        let ever = "a read takes 1.00 ms since statistics began";
         assert_eq!((few.verdict, few.evidence.as_str()), (Verdict::Ok, ever));
-        assert_eq!(judge(&kinds(100, Some(700)), &kinds(1, None)).verdict, Verdict::Note);
-        assert_eq!(judge(&kinds(100, Some(7000)), &kinds(1, None)).verdict, Verdict::Warning);
+        assert_eq!(judge_times(&kinds(100, Some(700)), &kinds(1, None)).verdict, Verdict::Note);
+        assert_eq!(judge_times(&kinds(100, Some(7000)), &kinds(1, None)).verdict, Verdict::Warning);
     }
 
     #[test]
-    fn a_long_queue_counts_where_each_io_takes_long() {
-        let disk = |queue, iops| Traffic { queue, iops, bytes: 0.0 };
-        assert!(queue(disk(15.0, 100.0)).is_none());
-        // Much at a time is no harm where each is done in less than a millisecond.
-        assert!(queue(disk(32.0, 100_000.0)).is_none());
-        let found = queue(disk(32.0, 3200.0)).unwrap();
+    fn a_long_queue_counts_only_if_each_io_takes_long() {
+        let disk = |queue, iops| DiskTraffic { queue, iops, bytes: 0.0 };
+        assert!(judge_queue(disk(15.0, 100.0)).is_none());
+        // A long queue does no harm if each I/O takes less than a millisecond.
+        assert!(judge_queue(disk(32.0, 100_000.0)).is_none());
+        let found = judge_queue(disk(32.0, 3200.0)).unwrap();
         assert_eq!((found.verdict, found.numbers["queue_ms"]), (Verdict::Note, 10.0));
     }
 }

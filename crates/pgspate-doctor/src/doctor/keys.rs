@@ -1,27 +1,29 @@
-//! Tables without a primary key, and foreign keys without an index.
+//! Finds tables without a primary key, and foreign keys without an index.
 
 use tokio_postgres::Row;
 
+use super::context::{CheckContext, CheckResult, count};
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, count};
 use pgspate_base::numbers::{bytes, thousands};
 
 const PRIMARY: Check = Check {
     id: "primary-keys",
     question: "Which tables have no primary key?",
-    rule: "logical replication, `pgspate sync` and `pgspate apply` find rows by it",
+    rule: "logical replication, `pgspate sync` and `pgspate apply` find rows by the primary key",
 };
 const FOREIGN: Check = Check {
     id: "foreign-key-indexes",
-    question: "Which foreign keys have no index on the referring side?",
-    rule: "PostgreSQL manual, constraints: a delete of what is referred to scans the table without",
+    question: "Which foreign keys have no index on the referencing columns?",
+    rule: "PostgreSQL manual, constraints: without an index, each delete of a referenced row scans \
+           the referencing table",
 };
 
-/// Smaller tables are scanned in no time.
+/// Smaller tables are not checked: a scan of them takes no time.
 const ROWS_MIN: i64 = 1000;
 
-/// About how many rows a table `c` has: `ROWS` in queries. Of a partitioned one only its parts
-/// count them, and nothing but an ANALYZE by hand, from version 14 on, tells it.
+/// About how many rows a table `c` has; queries write it as `ROWS`. For a partitioned table the
+/// rows of its partitions are added up. Its own `reltuples` is set only by a manual ANALYZE, from
+/// version 14 on.
 pub(super) const ROWS: &str = "\
 case when c.relkind <> 'p' then greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid))
      else (with recursive part(oid) as (
@@ -30,8 +32,8 @@ case when c.relkind <> 'p' then greatest(c.reltuples::int8, pg_stat_get_live_tup
            select sum(greatest(x.reltuples::int8, pg_stat_get_live_tuples(x.oid)))::int8
            from part join pg_class x on x.oid = part.oid where x.relkind <> 'p') end";
 
-/// With a unique index that could become the key, if there is one. A partition has the key of the
-/// whole, unless it was asked for alone.
+/// Tables without a primary key, each with a unique index that could become the key. A partition
+/// is listed only if it is the table of the argument: the key is a matter of the parent.
 const WITHOUT_KEY: &str = "\
 select c.name,
        ROWS,
@@ -53,9 +55,9 @@ where c.relkind in ('r', 'p') and c.relpersistence = 'p'
   and ROWS >= $2::int8
 order by WHOLE desc limit 20";
 
-/// Tables without a primary key.
-pub(super) async fn primary(scene: &Scene<'_>) -> Found {
-    let rows = scene.tables(&WITHOUT_KEY.replace("ROWS", ROWS), &[&ROWS_MIN]).await?;
+/// Finds tables without a primary key.
+pub(super) async fn check_primary_keys(context: &CheckContext<'_>) -> CheckResult {
+    let rows = context.query_tables(&WITHOUT_KEY.replace("ROWS", ROWS), &[&ROWS_MIN]).await?;
     let finding = |row: &Row| {
         let table: String = row.get(0);
         let (rows, size) = (count(row, 1), count(row, 3));
@@ -63,61 +65,62 @@ pub(super) async fn primary(scene: &Scene<'_>) -> Found {
             true => format!("{} rows in its partitions", thousands(rows)),
             false => format!("{} rows, {}", thousands(rows), bytes(size)),
         };
-        let finding = PRIMARY.note(text).on(&table).count("rows", rows).weighs(size as f64);
-        add_key(finding, row, &table)
+        let finding = PRIMARY.note(text).about(&table).count("rows", rows).weight(size as f64);
+        add_key_statements(finding, row, &table)
     };
-    Ok(PRIMARY.found(rows.iter().map(finding), "every table has one"))
+    Ok(PRIMARY.findings_or_ok(rows.iter().map(finding), "every table has a primary key"))
 }
 
-/// What makes a primary key of what there is, with as little locked as can be.
-fn add_key(finding: Finding, row: &Row, table: &str) -> Finding {
-    const WHY: &str =
-        "Without one a row cannot be told from its copy, and changes cannot be replicated.";
+/// Adds the statements that make a primary key from what the table has, with short locks.
+fn add_key_statements(finding: Finding, row: &Row, table: &str) -> Finding {
+    const WHY: &str = "Without one, equal rows cannot be told apart, and updates and deletes \
+                       cannot be replicated.";
     let index: Option<String> = row.get(2);
     let (has_id, is_partitioned, is_not_null): (bool, bool, bool) =
         (row.get(4), row.get(5), row.get(7));
     if is_partitioned {
         return finding.advice(format!(
-            "{WHY} The key of a partitioned table has to contain the columns it is partitioned \
-             by. `alter table only ... add primary key` and an index of each partition, made \
-             concurrently and attached to it, lock it briefly; in one statement it is locked for \
-             as long as all indexes take."
+            "{WHY} The primary key of a partitioned table must contain the partition columns. One \
+             statement would lock the table until all indexes are built. To lock it only briefly, \
+             run `alter table only ... add primary key`, then create a unique index on each \
+             partition concurrently and attach it."
         ));
     }
     let name = pgspate_target::truncate_ident(row.get(6));
     let name = format!("{}_pkey", &name[..name.floor_char_boundary(50)]);
     let name = pgspate_target::quote_ident(&name);
-    let brief = "Adding the constraint locks everybody out for a moment";
+    let brief = "Adding the constraint blocks readers and writers";
     match (index, has_id) {
         (Some(index), _) => {
             let index = pgspate_target::quote_ident(&index);
             finding
-                .advice(format!("{WHY} {brief}."))
-                .run(format!("alter table {table} add primary key using index {index};"))
+                .advice(format!("{WHY} {brief} for a moment."))
+                .remedy(format!("alter table {table} add primary key using index {index};"))
         }
         (None, true) => {
             let scan = match is_not_null {
-                true => ".",
-                false => ", and for as long as one pass over the table takes, as id may be null.",
+                true => " for a moment.",
+                false => " while it scans the table once, because id may be null.",
             };
             finding
-                .advice(format!("{WHY} If id identifies a row. {brief}{scan}"))
-                .run(format!("create unique index concurrently {name} on {table} (id);"))
-                .run(format!("alter table {table} add primary key using index {name};"))
+                .advice(format!("{WHY} Run this only if id identifies a row. {brief}{scan}"))
+                .remedy(format!("create unique index concurrently {name} on {table} (id);"))
+                .remedy(format!("alter table {table} add primary key using index {name};"))
         }
         (None, false) => finding
             .advice(format!(
-                "{WHY} Take the columns that identify a row if there are some; else this \
-                 rewrites the table and locks everybody out meanwhile."
+                "{WHY} If some columns identify a row, make them the key instead. The statement \
+                 below rewrites the table and blocks all readers and writers meanwhile."
             ))
-            .run(format!(
+            .remedy(format!(
                 "alter table {table} add column id bigint generated always as identity primary \
                  key;"
             )),
     }
 }
 
-/// An index serves if its first columns are those of the key, in whatever order, and it is whole.
+/// Foreign keys without a usable index. An index is usable if its first columns are those of the
+/// key, in any order, and the index has no predicate.
 const WITHOUT_INDEX: &str = "\
 select k.conname::text, c.name,
        (select string_agg(quote_ident(a.attname), ', ' order by key.nth)
@@ -136,42 +139,49 @@ where k.contype = 'f' and k.conparentid = 0
         and (i.indkey::int2[])[0:cardinality(k.conkey) - 1] operator(pg_catalog.@>) k.conkey)
 order by 6 desc, c.relpages desc limit 20";
 
-/// Foreign keys without an index.
-pub(super) async fn foreign(scene: &Scene<'_>) -> Found {
-    let rows = scene.tables(&WITHOUT_INDEX.replace("ROWS", ROWS), &[&ROWS_MIN]).await?;
+/// Finds foreign keys without an index.
+pub(super) async fn check_foreign_keys(context: &CheckContext<'_>) -> CheckResult {
+    let rows = context.query_tables(&WITHOUT_INDEX.replace("ROWS", ROWS), &[&ROWS_MIN]).await?;
     let finding = |row: &Row| {
         let (name, table): (String, String) = (row.get(0), row.get(1));
         let (columns, other): (String, String) = (row.get(2), row.get(4));
         let (rows, deleted, size) = (count(row, 3), count(row, 5), count(row, 6));
-        let advice = "So does each update of the key there.";
-        // The server builds no index of a partitioned table beside writers.
+        let advice = "Each update of the referenced key reads them, too.";
+        // The server cannot build the index of a partitioned table concurrently.
         let (how, advice) = match row.get(7) {
             true => (
                 "",
                 format!(
-                    "{advice} Writers of all its partitions wait while this is built; an index of \
-                     each, made concurrently and attached to one that is made `on only`, spares \
-                     them that."
+                    "{advice} Writers of all partitions wait while this index is built. To avoid \
+                     that, create an index `on only` the table, then one on each partition \
+                     concurrently, and attach them."
                 ),
             ),
             false => (" concurrently", advice.to_owned()),
         };
         let rows_read = thousands(rows);
         let text = match deleted {
-            0 => format!("{name} to {other}: a delete there would read {rows_read} rows here"),
+            0 => format!(
+                "{name} references {other}: each delete in {other} would read {rows_read} rows \
+                 of this table"
+            ),
             _ => format!(
-                "{name} to {other}: each of {} deletes there reads {rows_read} rows here",
+                "{name} references {other}: each delete in {other}, {} so far, reads {rows_read} \
+                 rows of this table",
                 thousands(deleted)
             ),
         };
         FOREIGN
-            .worse(deleted > 0, text)
-            .on(&table)
+            .note_or_warning(deleted > 0, text)
+            .about(&table)
             .count("rows", rows)
             .count("deletes", deleted)
-            .weighs(size as f64 * (1.0 + deleted as f64))
+            .weight(size as f64 * (1.0 + deleted as f64))
             .advice(advice)
-            .run(format!("create index{how} on {table} ({columns});"))
+            .remedy(format!("create index{how} on {table} ({columns});"))
     };
-    Ok(FOREIGN.found(rows.iter().map(finding), "each has one, or its table is small"))
+    Ok(FOREIGN.findings_or_ok(
+        rows.iter().map(finding),
+        "every foreign key has an index, or its table is small",
+    ))
 }

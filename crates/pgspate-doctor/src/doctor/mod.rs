@@ -1,35 +1,35 @@
-//! What slows writes on a server, and what to do about it: one check after the other.
+//! Checks of a server: what slows writes there, and the statement or setting that helps.
 //!
-//! Nothing is written, and nothing is left behind in a session that a pooler hands to others: each
-//! check runs in a read-only transaction whose settings end with it. Any role can ask; what it
-//! may not see is said, with the grant that would show it. A check that finds nothing says what it
-//! looked at, so that silence has its evidence.
+//! The checks run one after the other, each in a read-only transaction. Their settings end with the
+//! transaction, so a pooler can hand the session to others afterwards. Any role can run the checks.
+//! If the role lacks a privilege, the finding names the grant. A check without a problem still
+//! reports what it looked at.
 
 mod bloat;
 mod checkpoints;
-mod copying;
+mod context;
+mod dead_rows;
 mod disk;
-mod exact;
+mod exact_sizes;
 mod finding;
-mod forgotten;
-mod held;
-mod hot;
+mod held_back;
+mod hot_updates;
 mod indexes;
 mod io;
 mod keys;
-mod locked;
-mod oversized;
+mod locked_tables;
+mod not_put_back;
+mod oversized_indexes;
 mod partitions;
 pub mod picture;
 mod repartition;
-mod rows;
-mod scene;
+mod row_by_row;
 mod sequences;
 mod settings;
 pub mod storage;
-mod temp;
-mod tempfiles;
-mod unlogged;
+mod temp_file_usage;
+mod temporary_files;
+mod unlogged_tables;
 mod waits;
 mod wal;
 
@@ -42,31 +42,31 @@ use tokio_postgres::error::SqlState;
 pub use finding::{Check, Finding, Verdict};
 pub use pgspate_target::server::Flavour;
 
-use crate::{Error, Kind, Result};
-use disk::Disk;
+use crate::{Error, ErrorKind, Result};
+use context::{CheckContext, CheckResult};
+use disk::ServerDisk;
 use pgspate_target::connect::Connection;
 use pgspate_target::measure::{Measurement, server_version};
-use pgspate_target::{Table, quote_ident, server_error};
-use scene::{Found, Scene};
+use pgspate_target::{TargetTable, quote_ident, server_error};
 use storage::Volume;
-use waits::Waits;
+use waits::WaitSamples;
 
-/// What to look at.
+/// What the checks look at.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// Only this table, as SQL writes it.
+pub struct DoctorOptions {
+    /// The only table to check, as SQL writes it; `None` for all tables and the server.
     pub table: Option<String>,
-    /// How long to sample what sessions wait for.
+    /// How long to sample wait events and counters.
     pub sample: Duration,
-    /// The volume that the server is on.
+    /// The cloud volume that holds the server's data.
     pub storage: Option<Volume>,
-    /// From how many bytes on a table should be partitioned.
+    /// The size from which a table should be partitioned.
     pub large_table_bytes: u64,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for DoctorOptions {
+    fn default() -> DoctorOptions {
+        DoctorOptions {
             table: None,
             sample: Duration::from_secs(2),
             storage: None,
@@ -75,59 +75,59 @@ impl Default for Options {
     }
 }
 
-/// What was found.
+/// The result of all checks.
 #[derive(Debug, Clone, Serialize)]
 pub struct Examination {
-    /// The server's version, as it writes it.
+    /// The server's version, as the server writes it.
     pub server_version: String,
-    /// Which kind of PostgreSQL it is.
+    /// The kind of PostgreSQL: plain, a provider's, or with an extension such as Citus.
     pub flavour: Flavour,
-    /// What is different there.
+    /// Sentences on how this kind differs from plain PostgreSQL.
     pub peculiarities: &'static [&'static str],
     /// The database.
     pub database: String,
-    /// The role that looked.
+    /// The role that ran the checks.
     pub role: String,
-    /// For how many seconds sessions were sampled.
+    /// How many seconds sessions were sampled.
     pub sampled_seconds: f64,
-    /// What was found, the worst first.
+    /// The findings, the worst first.
     pub findings: Vec<Finding>,
 }
 
 impl Examination {
-    /// Whether something should be done.
-    pub fn has_trouble(&self) -> bool {
-        self.findings.iter().any(Finding::is_trouble)
+    /// Returns whether any finding is a note or a warning.
+    pub fn has_problems(&self) -> bool {
+        self.findings.iter().any(Finding::is_problem)
     }
 }
 
-/// Looks at everything.
+/// Samples the server, runs all checks, and sorts their findings.
 ///
 /// # Errors
-/// When there is no such table, or the connection is lost.
-pub async fn examine(connection: &Connection, options: &Options) -> Result<Examination> {
+/// When the table of the options does not exist, or the connection is lost.
+pub async fn examine(connection: &Connection, options: &DoctorOptions) -> Result<Examination> {
     let client = &connection.client;
-    let failed = || server_error("could not begin to look".to_owned());
+    let failed = || server_error("could not look up the server's version".to_owned());
     let table = match &options.table {
-        Some(name) => oid_of(client, name).await?,
+        Some(name) => table_oid(client, name).await?,
         None => 0,
     };
     let sql = "select current_setting('server_version'), current_database()::text";
     let row = client.query_one(sql, &[]).await.map_err(failed())?;
     let before = Measurement::take(client, &[]).await;
-    let disk = Disk::of(connection).await;
-    let files = tempfiles::Before::look(client).await;
-    let waits = Waits::sample(client, options.sample).await;
-    let traffic = disk.as_ref().and_then(Disk::traffic);
+    let disk = ServerDisk::find(connection).await;
+    let files = temp_file_usage::TempFilesBefore::measure(client).await;
+    let waits = WaitSamples::sample(client, options.sample).await;
+    let traffic = disk.as_ref().and_then(ServerDisk::traffic);
     let now = Measurement::take(client, &[]).await;
-    let temp = files.until_now(client, disk.as_ref()).await;
-    let scene = Scene {
+    let temp = files.measure_again(client, disk.as_ref()).await;
+    let context = CheckContext {
         client,
         options,
         version: server_version(client).await,
-        flavour: Flavour::of(client).await,
-        settings: pgspate_target::server::read(client).await?,
-        rights: scene::rights(client).await?,
+        flavour: Flavour::detect(client).await,
+        settings: pgspate_target::server::read_settings(client).await?,
+        rights: context::read_role_rights(client).await?,
         table,
         sampled: now.since(&before),
         now,
@@ -135,45 +135,45 @@ pub async fn examine(connection: &Connection, options: &Options) -> Result<Exami
         traffic,
         temp,
     };
-    let mut findings = look(&scene).await?;
+    let mut findings = run_checks(&context).await?;
     findings.sort_by(|a, b| {
         a.verdict.cmp(&b.verdict).then(b.weight.total_cmp(&a.weight)).then(a.id.cmp(b.id))
     });
     Ok(Examination {
         server_version: row.get(0),
-        flavour: scene.flavour,
-        peculiarities: scene.flavour.peculiarities(),
+        flavour: context.flavour,
+        peculiarities: context.flavour.peculiarities(),
         database: row.get(1),
-        role: scene.rights.role,
-        sampled_seconds: scene.sampled.seconds,
+        role: context.rights.role,
+        sampled_seconds: context.sampled.seconds,
         findings,
     })
 }
 
-/// The table of that name.
+/// Reads the facts about a table.
 ///
 /// # Errors
-/// When there is none.
-pub async fn find(connection: &Connection, name: &str) -> Result<Table> {
-    match Table::read(&connection.client, name).await? {
+/// When the table does not exist.
+pub async fn find_table(connection: &Connection, name: &str) -> Result<TargetTable> {
+    match TargetTable::read(&connection.client, name).await? {
         Some(table) => Ok(table),
-        None => Err(missing(name)),
+        None => Err(no_such_table(name)),
     }
 }
 
-/// The table's oid, which is had without a lock.
-async fn oid_of(client: &Client, name: &str) -> Result<u32> {
+/// Returns the table's OID without locking the table.
+async fn table_oid(client: &Client, name: &str) -> Result<u32> {
     let failed = server_error(format!("could not look up table {name}"));
-    Table::find_oid(client, name).await.map_err(failed)?.ok_or_else(|| missing(name))
+    TargetTable::find_oid(client, name).await.map_err(failed)?.ok_or_else(|| no_such_table(name))
 }
 
-fn missing(name: &str) -> Error {
-    Error::new(Kind::Usage, format!("there is no table {name}"))
-        .hint("Write it as SQL does, with its schema: `--table sales.\"Order\"`.")
+fn no_such_table(name: &str) -> Error {
+    Error::new(ErrorKind::Usage, format!("there is no table {name}"))
+        .hint("Write the name as in SQL, with its schema: `--table sales.\"Order\"`.")
 }
 
-/// Begins a check's transaction: what is set is set in it alone.
-async fn begin(client: &Client) -> Result<()> {
+/// Begins the read-only transaction of a check. Its settings are local to the transaction.
+async fn begin_check(client: &Client) -> Result<()> {
     let sql = "begin transaction read only; set local lock_timeout = '2s'; \
                set local statement_timeout = '1min'; \
                select set_config(name, 'off', true) from pg_settings where name = 'jit'";
@@ -181,93 +181,100 @@ async fn begin(client: &Client) -> Result<()> {
     client.batch_execute(sql).await.map_err(failed)
 }
 
-/// Every check, one after the other. Those of the whole server are left out when one table was
-/// asked for.
-async fn look(scene: &Scene<'_>) -> Result<Vec<Finding>> {
+/// Runs every check, one after the other. With `--table`, checks of the whole server are left out.
+async fn run_checks(context: &CheckContext<'_>) -> Result<Vec<Finding>> {
     let mut all = Vec::new();
     macro_rules! run {
         ($($check:path),+ $(,)?) => {
             $(
                 for attempt in 1.. {
-                    begin(scene.client).await?;
-                    let found = $check(scene).await;
-                    // Also where the server refused something, or there is no session any more.
-                    let ended = scene.client.batch_execute("rollback").await;
-                    if attempt < ATTEMPTS && found.as_ref().is_err_and(is_locked) {
+                    begin_check(context.client).await?;
+                    let found = $check(context).await;
+                    // Needed even if the check failed; fails if the session is lost.
+                    let ended = context.client.batch_execute("rollback").await;
+                    if attempt < ATTEMPTS_MAX && found.as_ref().is_err_and(is_lock_timeout) {
                         continue;
                     }
-                    all.extend(answered(scene, stringify!($check), found)?);
+                    all.extend(findings_or_refusal(context, stringify!($check), found)?);
                     ended.map_err(server_error("could not end a check".to_owned()))?;
                     break;
                 }
             )+
         };
     }
-    if scene.table == 0 {
+    if context.table == 0 {
         run!(
-            settings::safety,
-            settings::autovacuum,
-            settings::synchronous_commit,
+            settings::check_crash_safety,
+            settings::check_autovacuum,
+            settings::check_synchronous_commit,
             checkpoints::check,
             wal::check,
-            temp::check,
-            forgotten::check,
-            held::check,
+            temporary_files::check,
+            not_put_back::check,
+            held_back::check,
             io::check,
         );
     }
     run!(
-        locked::check,
+        locked_tables::check,
         waits::check,
         storage::check,
-        settings::maintenance,
-        unlogged::check,
-        rows::dead,
-        rows::never,
+        settings::check_maintenance_memory,
+        unlogged_tables::check,
+        dead_rows::check_dead,
+        dead_rows::check_never_vacuumed,
         bloat::check,
-        indexes::superfluous,
-        oversized::check,
-        hot::check,
-        keys::primary,
-        keys::foreign,
-        copying::check,
+        indexes::check,
+        oversized_indexes::check,
+        hot_updates::check,
+        keys::check_primary_keys,
+        keys::check_foreign_keys,
+        row_by_row::check,
         partitions::check,
         sequences::check,
     );
     Ok(all)
 }
 
-/// A table may be locked between the moment when locks are looked at and the look; the next time it
-/// is left out.
-const ATTEMPTS: u32 = 3;
+/// How often a check is tried. Another session may lock a table after the check has read pg_locks
+/// and before it reads the table; the next attempt leaves that table out.
+const ATTEMPTS_MAX: u32 = 3;
 
-fn is_locked(error: &tokio_postgres::Error) -> bool {
+fn is_lock_timeout(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
-/// What a check that the server refused to answer could not see.
+/// Reports a check whose query the server refused.
 const REFUSED: Check = Check {
     id: "refused",
-    question: "Does the server answer?",
-    rule: "each check asks what this version and this role should be able to see",
+    question: "Does the server answer the queries of each check?",
+    rule: "each check queries only what this server version should show to this role",
 };
 
-fn answered(scene: &Scene<'_>, check: &str, found: Found) -> Result<Vec<Finding>> {
+/// Returns the check's findings; if the server refused its query, a finding that says so.
+///
+/// # Errors
+/// When the connection is lost.
+fn findings_or_refusal(
+    context: &CheckContext<'_>,
+    check: &str,
+    found: CheckResult,
+) -> Result<Vec<Finding>> {
     let error = match found {
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
     let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
-    let error = server_error(format!("could not look at {check}"))(error);
-    if scene::is_lost(&error) {
+    let error = server_error(format!("could not run the check {check}"))(error);
+    if context::is_connection_lost(&error) {
         return Err(error);
     }
     let said = error.refusal().map(ToString::to_string).unwrap_or_default();
-    let name = check.trim_end_matches("::check").replace("::", " ");
+    let name = check.trim_end_matches("::check").replace("::", " ").replace('_', " ");
     let finding = REFUSED.cannot_see(format!("{name}: {said}"));
-    let role = quote_ident(&scene.rights.role);
+    let role = quote_ident(&context.rights.role);
     Ok(vec![match is_forbidden {
-        true => finding.run(format!("grant pg_monitor to {role};")),
+        true => finding.remedy(format!("grant pg_monitor to {role};")),
         false => finding,
     }])
 }

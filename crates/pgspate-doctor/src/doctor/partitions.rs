@@ -1,23 +1,25 @@
-//! Tables so large that parts of them would be easier to load, vacuum and drop.
+//! Finds tables so large that partitions would be easier to load, vacuum and drop.
 
 use tokio_postgres::Row;
 
+use super::context::{CheckContext, CheckResult, count};
 use super::finding::{Check, Finding};
-use super::repartition::{Bounds, Column, Large};
-use super::scene::{Found, Scene, count};
+use super::repartition::{LargeTable, PartitionBounds, SequenceColumn};
 use pgspate_base::numbers::{bytes, thousands};
 use pgspate_target::quote_ident;
 
 const PARTITIONS: Check = Check {
     id: "partitioning",
     question: "Which tables are large enough to be partitioned?",
-    rule: "PostgreSQL manual, partitioning: when a table is larger than the server's memory",
+    rule: "PostgreSQL manual, partitioning: worthwhile for a table larger than the server's memory",
 };
 
-/// With the column by which one would: it is never null, in every unique key, and grows, as dates
-/// do and what a sequence gives. Then what statements bring over, and what none here do.
+/// Large tables that are not partitioned, each with a partition column if there is a suitable one.
+/// That column is not null, part of every unique key, and growing: a date, or filled from a
+/// sequence. Then follow the properties that the statements of `repartition` keep, and those that
+/// they would lose.
 ///
-/// A sequence is asked for its last value where that is allowed and would not wait.
+/// A sequence's last value is read if the role may read it and the read would not wait.
 const TABLES: &str = "\
 , owned as not materialized (
     select d.refobjid as relid, d.refobjsubid as attnum, a.attname::text as owner, s.oid,
@@ -91,14 +93,14 @@ left join lateral (
     ) one on true
 order by c.whole_bytes desc";
 
-/// What hangs on a table `c` and is not brought over, each a word or null.
+/// Properties of a table `c` that the statements of `repartition` would lose; each a name or null.
 const IN_THE_WAY: &str = "\
 case when exists (select from pg_constraint k where k.contype = 'f' and k.confrelid = c.oid)
-     then 'foreign keys to it' end,
+     then 'foreign keys that reference it' end,
 case when exists (select from pg_index i where i.indrelid = c.oid and i.indisexclusion)
      then 'exclusion constraints' end,
 case when exists (select from pg_index i where i.indrelid = c.oid and i.indisclustered)
-     then 'that it is clustered' end,
+     then 'the index of CLUSTER' end,
 case when c.relreplident <> 'd' then 'its replica identity' end,
 case when exists (select from pg_seclabel l where l.classoid = 'pg_class'::regclass
                     and l.objoid = c.oid) then 'security labels' end,
@@ -113,7 +115,7 @@ case when exists (select from pg_constraint k where k.conrelid = c.oid and not k
      then 'constraints that are not validated' end,
 case when exists (select from pg_constraint k where k.conrelid = c.oid and k.connoinherit
                     and k.contype in ('c', 'n'))
-     then 'constraints that no part inherits' end,
+     then 'constraints that partitions do not inherit' end,
 case when exists (select from pg_index i where i.indrelid = c.oid and not i.indisvalid)
      then 'an index that is not valid' end,
 case when exists (select from pg_depend d where d.refclassid = 'pg_class'::regclass
@@ -127,7 +129,7 @@ case when exists (select from pg_depend d where d.refclassid = 'pg_type'::regcla
                     and d.refobjid in (c.reltype, (select t.typarray from pg_type t
                                                    where t.oid = c.reltype))
                     and d.deptype = 'n')
-     then 'what uses its type' end,
+     then 'objects that use its row type' end,
 case when exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
      then 'triggers' end,
 case when c.relrowsecurity or exists (select from pg_policy p where p.polrelid = c.oid)
@@ -140,14 +142,14 @@ case when exists (select from pg_publication p where p.puballtables)
      then 'publications' end,
 case when exists (select from pg_inherits h where c.oid in (h.inhrelid, h.inhparent))
      then 'inheritance' end,
-case when c.reloftype <> 0 then 'its type' end,
-case when c.relpersistence = 'u' then 'that it is unlogged' end,
+case when c.reloftype <> 0 then 'its composite type' end,
+case when c.relpersistence = 'u' then 'its unlogged state' end,
 case when exists (select from pg_attribute a where a.attrelid = c.oid and a.attnum > 0
                     and not a.attisdropped
                     and (a.attstattarget >= 0 or a.attoptions is not null))
      then 'statistics targets' end,
 case when exists (select from pg_class x where x.oid = c.reltoastrelid
-                    and x.reloptions is not null) then 'options of its TOAST' end,
+                    and x.reloptions is not null) then 'storage options of its TOAST table' end,
 case when (select amname from pg_am where oid = c.relam)
           <> current_setting('default_table_access_method') then 'its access method' end,
 case when exists (select from pg_attribute a where a.attrelid = c.oid and a.attacl is not null)
@@ -158,94 +160,103 @@ case when exists (select from owned o join pg_class s on s.oid = o.oid
 case when exists (select privilege_type from aclexplode(acldefault('r', c.relowner))
                   except select privilege_type from aclexplode(c.relacl)
                   where grantee = c.relowner) and c.relacl is not null
-     then 'rights that its owner lacks' end";
+     then 'privileges that its owner lacks' end";
 
-/// Large tables in one piece.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let least = scene.options.large_table_bytes;
+/// Finds large tables that are not partitioned.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let least = context.options.large_table_bytes;
     let least_sql = i64::try_from(least).unwrap_or(i64::MAX);
-    // So that every name in a constraint has its schema.
-    scene.client.batch_execute("set local search_path = ''").await?;
+    // With an empty search path, every name in a constraint has its schema.
+    context.client.batch_execute("set local search_path = ''").await?;
     let sql = TABLES.replace("IN_THE_WAY", IN_THE_WAY);
-    let rows = scene.tables(&sql, &[&least_sql]).await?;
-    Ok(PARTITIONS.found(rows.iter().map(finding), format!("none of {} or more", bytes(least))))
+    let rows = context.query_tables(&sql, &[&least_sql]).await?;
+    Ok(PARTITIONS.findings_or_ok(
+        rows.iter().map(finding),
+        format!("no unpartitioned table of {} or more", bytes(least)),
+    ))
 }
 
-const GOOD: &str = "Parts can be loaded, vacuumed and dropped one by one, and their indexes stay \
-                    in the cache.";
+const BENEFIT: &str = "Partitions can be loaded, vacuumed and dropped one by one, and their \
+                       smaller indexes stay in the cache.";
 
 fn finding(row: &Row) -> Finding {
     let (size, indexes, rows) = (count(row, 2), count(row, 3), count(row, 4));
     let (schema, name): (&str, &str) = (row.get("schema"), row.get("name"));
     let text = format!(
-        "{} in one piece, its indexes {}, about {} rows",
+        "{} unpartitioned, its indexes {}, about {} rows",
         bytes(size),
         bytes(indexes),
         thousands(rows)
     );
     let finding = PARTITIONS
         .note(text)
-        .on(format!("{}.{}", quote_ident(schema), quote_ident(name)))
+        .about(format!("{}.{}", quote_ident(schema), quote_ident(name)))
         .count("bytes", size)
         .count("index_bytes", indexes)
-        .weighs(size as f64);
+        .weight(size as f64);
     let Some(by) = row.get::<_, Option<&str>>("by") else {
-        return finding.advice(by_hash(row.get("key")));
+        return finding.advice(hash_advice(row.get("key")));
     };
     let in_the_way: Vec<&str> = row.get("in_the_way");
     if !in_the_way.is_empty() {
         return finding.advice(format!(
-            "{GOOD} It would be by {}, but no statements here bring over what hangs on it: {}.",
+            "{BENEFIT} The partition column would be {}, but pgspate has no statements that keep \
+             these properties of the table: {}.",
             quote_ident(by),
             in_the_way.join(", ")
         ));
     }
     let bounds = match row.get("is_date") {
-        true => Bounds::after_year(row.get("year")),
-        false => match Bounds::after_number(row.get("last"), row.get("largest")) {
+        true => PartitionBounds::after_year(row.get("year")),
+        false => match PartitionBounds::after_number(row.get("last"), row.get("largest")) {
             Some(bounds) => bounds,
-            None => return finding.advice(without_bounds(by, row)),
+            None => return finding.advice(no_bounds_advice(by, row)),
         },
     };
-    let large = large(row, by);
-    let advice = format!("{GOOD} {}", large.advice(&bounds));
-    large.statements(&bounds).into_iter().fold(finding.advice(advice), Finding::run)
+    let large = read_large_table(row, by);
+    let advice = format!("{BENEFIT} {}", large.advice(&bounds));
+    large.statements(&bounds).into_iter().fold(finding.advice(advice), Finding::remedy)
 }
 
-fn by_hash(key: Option<&str>) -> String {
+/// Advises on a table without a suitable partition column.
+fn hash_advice(key: Option<&str>) -> String {
     let why = match key {
-        Some(_) => "Its keys have no date and no number of a sequence in common",
-        None => "No date is never null in it, and no number of a sequence",
+        Some(_) => "Its keys have no date and no sequence column in common",
+        None => "It has no date column and no sequence column that is not null",
     };
     let by = key.map_or("a column".to_owned(), |it| quote_ident(it).into_owned());
-    format!("{GOOD} {why}, so only by hash ({by}), and rows have to be copied.")
+    format!("{BENEFIT} {why}, so it can only be partitioned by hash ({by}), copying all rows.")
 }
 
-/// For a column whose sequence does not say how far it is, or comes to its end.
-fn without_bounds(by: &str, row: &Row) -> String {
+/// Advises on a table whose sequence has an unknown last value, or is near its end.
+fn no_bounds_advice(by: &str, row: &Row) -> String {
     let (by, sequence) = (quote_ident(by), row.get::<_, &str>("sequence"));
     let why = match row.get::<_, Option<i64>>("last") {
-        Some(last) if last < 1 => format!("but its numbers, at {last}, are still below one"),
-        Some(_) => format!("but that has little room left. Widen {by} first"),
-        None => format!("but how far {sequence} is cannot be seen, or it was never asked"),
+        Some(last) if last < 1 => format!("but its sequence is at {last}, still below 1"),
+        Some(_) => format!("but its type has few values left. Widen {by} first"),
+        None => format!(
+            "but the last value of {sequence} is unknown: this role cannot see it, or the sequence \
+             was never used"
+        ),
     };
-    format!("{GOOD} It would be by {by}, {why}.")
+    format!("{BENEFIT} The partition column would be {by}, {why}.")
 }
 
-fn large<'a>(row: &'a Row, by: &'a str) -> Large<'a> {
+/// Reads a row of the query into the facts that `repartition` needs.
+fn read_large_table<'a>(row: &'a Row, by: &'a str) -> LargeTable<'a> {
     let sequences = row.get::<_, Vec<&str>>("sequences").into_iter();
     let owners: Vec<&str> = row.get("owners");
     let identities: Vec<bool> = row.get("identities");
-    Large {
+    LargeTable {
         schema: row.get("schema"),
         name: row.get("name"),
         by,
         owner: row.get("owner"),
         options: row.get("options"),
-        place: row.get("place"),
-        numbered: sequences
+        tablespace: row.get("place"),
+        sequence_columns: sequences
             .zip(owners.into_iter().zip(identities))
-            .map(|(sequence, (name, is_identity))| Column { name, sequence, is_identity })
+            .map(|(sequence, (name, is_identity))| SequenceColumn { name, sequence, is_identity })
             .collect(),
         references: row.get("references"),
         grants: row.get("grants"),

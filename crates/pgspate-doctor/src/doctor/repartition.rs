@@ -1,129 +1,139 @@
-//! The statements that partition a table without copying it: what there is becomes the first part.
+//! Makes the statements that partition a table without copying it: the existing table becomes the
+//! first partition.
 //!
-//! Its indexes and keys become parts of those of the whole, as they are the same, and its foreign
-//! keys likewise, so that nothing is read again. Sequences go on where they are.
+//! The partitioned table gets the same indexes, keys and foreign keys. The server attaches those of
+//! the first partition to them, so no row is read again. Sequences keep their values.
 
 use pgspate_target::{quote_ident, quote_literal, truncate_ident};
 
-/// A table in one piece, and what is brought over.
-pub(super) struct Large<'a> {
+/// An unpartitioned table, and the properties that the partitioned table gets.
+pub(super) struct LargeTable<'a> {
     pub(super) schema: &'a str,
     pub(super) name: &'a str,
-    /// The column to partition by.
+    /// The partition column.
     pub(super) by: &'a str,
     pub(super) owner: &'a str,
-    /// ` with (fillfactor = '90')` and ` tablespace fast`, or nothing.
+    /// The storage options, such as ` with (fillfactor = '90')`; may be empty.
     pub(super) options: &'a str,
-    pub(super) place: &'a str,
-    /// Columns that have sequences of their own.
-    pub(super) numbered: Vec<Column<'a>>,
-    /// Statements that give the whole table its foreign keys; its grants and its comment.
+    /// The tablespace, such as ` tablespace fast`; may be empty.
+    pub(super) tablespace: &'a str,
+    /// The columns that own sequences.
+    pub(super) sequence_columns: Vec<SequenceColumn<'a>>,
+    /// Statements that add the foreign keys.
     pub(super) references: Vec<&'a str>,
+    /// Statements that set the grants and the comment.
     pub(super) grants: Vec<&'a str>,
 }
 
-/// A column and the sequence, as SQL writes it, that belongs to it.
-pub(super) struct Column<'a> {
+/// A column and its sequence, as SQL writes the sequence's name.
+pub(super) struct SequenceColumn<'a> {
     pub(super) name: &'a str,
     pub(super) sequence: &'a str,
     pub(super) is_identity: bool,
 }
 
-/// Where the first part ends and the second one does, as SQL writes them.
+/// The upper bounds of the first two partitions, as SQL writes them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Bounds {
-    next: String,
-    after: String,
+pub(super) struct PartitionBounds {
+    first_end: String,
+    second_end: String,
 }
 
-impl Bounds {
-    /// At the end of this year and of the next.
-    pub(super) fn after_year(year: i32) -> Bounds {
+impl PartitionBounds {
+    /// Returns the ends of this year and of the next year.
+    pub(super) fn after_year(year: i32) -> PartitionBounds {
         let begin = |year: i32| format!("'{year}-01-01'");
-        Bounds { next: begin(year + 1), after: begin(year + 2) }
+        PartitionBounds { first_end: begin(year + 1), second_end: begin(year + 2) }
     }
 
-    /// At least a quarter above what a sequence gave last, rounded up to two digits; twice that.
-    /// `largest` is what the column holds at most; `None` where little of that is left.
-    pub(super) fn after_number(last: Option<i64>, largest: i64) -> Option<Bounds> {
+    /// Returns bounds for numbers: the first is at least a quarter above the sequence's last value,
+    /// rounded up to two digits; the second is twice the first. `largest` is the largest value of
+    /// the column's type. Returns `None` if more than 70 % of the values are used.
+    pub(super) fn after_number(last: Option<i64>, largest: i64) -> Option<PartitionBounds> {
         let last = last.filter(|last| (1..=largest / 10 * 7).contains(last))?;
         let wanted = last + last / 4 + 1;
         let unit = 10_i64.pow(wanted.ilog10().saturating_sub(1));
-        let next = wanted.checked_add(unit - 1)? / unit * unit;
-        let after = next.checked_mul(2).filter(|after| *after <= largest);
-        let after = after.map_or("maxvalue".to_owned(), |after| after.to_string());
-        Some(Bounds { next: next.to_string(), after })
+        let first_end = wanted.checked_add(unit - 1)? / unit * unit;
+        let second_end = first_end.checked_mul(2).filter(|end| *end <= largest);
+        let second_end = second_end.map_or("maxvalue".to_owned(), |end| end.to_string());
+        Some(PartitionBounds { first_end: first_end.to_string(), second_end })
     }
 }
 
-impl Large<'_> {
-    /// What to know before.
-    pub(super) fn advice(&self, bounds: &Bounds) -> String {
+impl LargeTable<'_> {
+    /// Returns what the user must know before running the statements.
+    pub(super) fn advice(&self, bounds: &PartitionBounds) -> String {
         let (whole, old, by) = (self.whole(), self.part("_old"), quote_ident(self.by));
-        let next = &bounds.next;
+        let first_end = &bounds.first_end;
         let also = match self.references.is_empty() {
             true => "",
-            false => ", or write to those it refers to,",
+            false => ", and no session can write to the tables that it references",
         };
         format!(
-            "What there is becomes one part, and rows whose {by} is {next} or more go to new ones: \
-             take bounds that suit what you have, and another column if this one does not grow. \
-             Such rows are refused from the first statement to the last. Nobody can use the \
-             table{also} from begin to commit, which takes a moment. Keys, indexes and the \
-             sequences of identity columns get new names. If a statement fails: rollback; alter \
-             table {whole} drop constraint if exists {old};"
+            "The existing table becomes the first partition; rows whose {by} is {first_end} or \
+             more go to new partitions. Choose bounds that suit your data, and another column if \
+             {by} does not grow. Such rows are refused from the first statement until the last. \
+             From begin to commit, which takes a moment, no session can use the table{also}. Keys, \
+             indexes and the sequences of identity columns get new names. If a statement fails, \
+             run: rollback; alter table {whole} drop constraint if exists {old};"
         )
     }
 
-    /// What to run, in order. The first two go beside readers and writers.
-    pub(super) fn statements(&self, bounds: &Bounds) -> Vec<String> {
-        let Large { options, place, .. } = self;
-        let Bounds { next, after } = bounds;
+    /// Returns the statements in order. The first two do not block readers and writers.
+    pub(super) fn statements(&self, bounds: &PartitionBounds) -> Vec<String> {
+        let LargeTable { options, tablespace, .. } = self;
+        let PartitionBounds { first_end, second_end } = bounds;
         let (schema, by) = (quote_ident(self.schema), quote_ident(self.by));
         let (owner, whole) = (quote_ident(self.owner), self.whole());
         let (old, new, rest) = (self.part("_old"), self.part("_new"), self.part("_rest"));
         let mut statements = vec![
-            format!("alter table {whole} add constraint {old} check ({by} < {next}) not valid;"),
+            format!(
+                "alter table {whole} add constraint {old} check ({by} < {first_end}) not valid;"
+            ),
             format!("alter table {whole} validate constraint {old};"),
             format!(
                 "begin; alter table {whole} rename to {old}; create table {whole} (like \
-                 {schema}.{old} including all) partition by range ({by}){place}; alter table \
+                 {schema}.{old} including all) partition by range ({by}){tablespace}; alter table \
                  {whole} drop constraint {old}; alter table {whole} owner to {owner};"
             ),
         ];
-        statements.extend(self.numbered.iter().map(|column| self.keep_counting(column)));
+        let columns = self.sequence_columns.iter();
+        statements.extend(columns.map(|column| self.keep_sequence(column)));
         statements.extend(self.references.iter().map(|it| (*it).to_owned()));
         statements.push(format!(
             "alter table {whole} attach partition {schema}.{old} for values from (minvalue) to \
-             ({next});"
+             ({first_end});"
         ));
         statements.push(format!(
-            "create table {schema}.{new} partition of {whole} for values from ({next}) to \
-             ({after}){options}{place}; create table {schema}.{rest} partition of {whole} \
-             default{options}{place}; alter table {schema}.{new} owner to {owner}; alter table \
+            "create table {schema}.{new} partition of {whole} for values from ({first_end}) \
+             to ({second_end}){options}{tablespace}; create table {schema}.{rest} partition of \
+             {whole} default{options}{tablespace}; alter table {schema}.{new} owner to {owner}; \
+             alter table \
              {schema}.{rest} owner to {owner};"
         ));
         statements.extend(self.grants.iter().map(|it| (*it).to_owned()));
         statements.push("commit;".to_owned());
-        // Nothing else ever does.
+        // Autovacuum never analyzes a partitioned table.
         statements.push(format!("analyze {whole};"));
         statements
     }
 
+    /// Returns the name of the partitioned table, as SQL writes it.
     fn whole(&self) -> String {
         format!("{}.{}", quote_ident(self.schema), quote_ident(self.name))
     }
 
-    /// The name of a part or a constraint, which the server would not cut off.
+    /// Returns the name of a partition or a constraint, short enough that the server keeps all of
+    /// it.
     fn part(&self, suffix: &str) -> String {
         let cut = truncate_ident(self.name);
         let cut = &cut[..cut.floor_char_boundary(50)];
         quote_ident(&format!("{cut}{suffix}")).into_owned()
     }
 
-    /// The whole table goes on with the column's numbers. An identity's sequence is a new one, and
-    /// a part may have none.
-    fn keep_counting(&self, column: &Column<'_>) -> String {
+    /// Returns a statement by which the partitioned table continues the column's sequence. An
+    /// identity column of the partitioned table has a new sequence, and a partition has none.
+    fn keep_sequence(&self, column: &SequenceColumn<'_>) -> String {
         let (whole, name, sequence) = (self.whole(), quote_ident(column.name), column.sequence);
         if !column.is_identity {
             return format!("alter sequence {sequence} owned by {whole}.{name};");
@@ -143,9 +153,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_leave_room() {
+    fn bounds_leave_room_for_new_rows() {
         let int = i64::from(i32::MAX);
-        for (last, largest, next, after) in [
+        for (last, largest, first_end, second_end) in [
             (1, int, "2", "4"),
             (100, int, "130", "260"),
             (8_000, i64::from(i16::MAX), "11000", "22000"),
@@ -154,12 +164,13 @@ mod tests {
             (1_500_000_000, i64::MAX, "1900000000", "3800000000"),
             (i64::MAX / 10 * 7, i64::MAX, "8100000000000000000", "maxvalue"),
         ] {
-            let bounds = Bounds { next: next.to_owned(), after: after.to_owned() };
-            assert_eq!(Bounds::after_number(Some(last), largest), Some(bounds));
+            let (first_end, second_end) = (first_end.to_owned(), second_end.to_owned());
+            let bounds = PartitionBounds { first_end, second_end };
+            assert_eq!(PartitionBounds::after_number(Some(last), largest), Some(bounds));
         }
         for none in [None, Some(0), Some(-1), Some(1_600_000_000)] {
-            assert_eq!(Bounds::after_number(none, int), None);
+            assert_eq!(PartitionBounds::after_number(none, int), None);
         }
-        assert_eq!(Bounds::after_year(2026).next, "'2027-01-01'");
+        assert_eq!(PartitionBounds::after_year(2026).first_end, "'2027-01-01'");
     }
 }

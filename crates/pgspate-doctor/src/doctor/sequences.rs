@@ -1,24 +1,26 @@
-//! Sequences near their end, and columns too narrow for theirs.
+//! Finds sequences near their end, and columns whose type ends before their sequence.
 
 use tokio_postgres::Row;
 
+use super::context::{CheckContext, CheckResult, still_exists};
 use super::finding::Check;
 use super::keys::ROWS;
-use super::scene::{Found, Scene, is_there};
-use pgspate_base::numbers::thousands;
+use pgspate_base::numbers::{counted, thousands};
 
 const SEQUENCES: Check = Check {
     id: "sequences",
-    question: "Which sequences come to their end?",
-    rule: "at three quarters there is time to widen a column, at nine tenths there is little",
+    question: "Which sequences will soon run out of values?",
+    rule: "a note when three quarters are used, a warning at nine tenths: widening a column takes \
+           time",
 };
 
-/// So many are looked at, those of the largest tables first: the server keeps a lock of each until
-/// the check has ended, and has room for some thousands of locks.
+/// How many sequences are checked at most, those of the largest tables first. The check holds a
+/// lock on each until it ends, and the server has room for some thousands of locks.
 const SEQUENCES_MAX: usize = 500;
 
-/// The end is the sequence's own or that of its column's type, whichever comes first; those that
-/// end where bigint ends never do. Left out is what is being altered, as reading would wait.
+/// Sequences with their last value and their end. The end is the limit of the sequence or of its
+/// column's type, whichever comes first. Sequences that end at the bigint limit are left out, and
+/// so are sequences that a session is altering, because reading them would wait.
 const LAST: &str = "\
 , sequence as (
     select s.oid, format('%I.%I', n.nspname, s.relname) as name, q.*,
@@ -63,30 +65,34 @@ select q.name,
        has_sequence_privilege(q.oid, 'select, usage'), q.seqincrement > 0
 from ending q";
 
-/// Sequences of which three quarters are used.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
+/// Finds sequences of which three quarters or more of the values are used.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let sql = LAST.replace("ROWS", ROWS);
-    let mut rows = scene.tables(&sql, &[&(SEQUENCES_MAX as i64)]).await?;
-    rows.retain(|row| is_there(row, 8));
+    let mut rows = context.query_tables(&sql, &[&(SEQUENCES_MAX as i64)]).await?;
+    rows.retain(|row| still_exists(row, 8));
     let hidden: Vec<String> =
         rows.iter().filter(|row| !row.get::<_, bool>(8)).map(|row| row.get(0)).collect();
     let mut found: Vec<_> = rows.iter().filter_map(finding).collect();
     if let Some(first) = hidden.first() {
-        let text = format!("{} sequences of {} hide their value", hidden.len(), rows.len());
-        let role = pgspate_target::quote_ident(&scene.rights.role).into_owned();
+        let text = format!(
+            "this role cannot see the value of {}, among {} checked",
+            counted(hidden.len() as u64, "sequence"),
+            rows.len()
+        );
+        let role = pgspate_target::quote_ident(&context.rights.role).into_owned();
         let sql = format!("grant select on sequence {first} to {role};");
-        found.push(SEQUENCES.cannot_see(text).run(sql));
+        found.push(SEQUENCES.cannot_see(text).remedy(sql));
     }
     let which = if rows.len() < SEQUENCES_MAX { "" } else { " of the largest tables" };
-    let all = rows.len();
-    let nothing = format!("{all} sequences{which} that end before bigint does, all with room");
-    Ok(SEQUENCES.found(found, nothing))
+    let all = counted(rows.len() as u64, "sequence");
+    let nothing = format!("{all}{which} with an end below bigint's checked, none near it");
+    Ok(SEQUENCES.findings_or_ok(found, nothing))
 }
 
 fn finding(row: &Row) -> Option<super::Finding> {
     let (last, end, start): (Option<i64>, i64, i64) = (row.get(1), row.get(2), row.get(3));
     let last = last?;
-    // What was set back behind its start has all of it before it, and more.
+    // A sequence that was set back behind its start has used nothing.
     let way = |to: i64| match row.get(9) {
         true => to as f64 - start as f64,
         false => start as f64 - to as f64,
@@ -98,27 +104,29 @@ fn finding(row: &Row) -> Option<super::Finding> {
     let sequence: String = row.get(0);
     let text = format!("at {} of {} ({:.1} %)", signed(last), signed(end), share * 100.0);
     let finding = SEQUENCES
-        .worse(share >= 0.9, text)
-        .on(&sequence)
+        .note_or_warning(share >= 0.9, text)
+        .about(&sequence)
         .number("share", share)
-        .weighs(share * 1e15);
+        .weight(share * 1e15);
     let widen: Option<String> = row.get(5);
     let finding = match widen.filter(|_| row.get::<_, Option<&str>>(4) != Some("bigint")) {
         Some(sql) => {
-            finding.advice("This rewrites the table and locks everybody out meanwhile.").run(sql)
+            let advice = "Changing the column's type rewrites the table and blocks all readers and \
+                          writers meanwhile.";
+            finding.advice(advice).remedy(sql)
         }
         None => finding,
     };
-    // A limit that somebody has set does not go away with the type.
+    // A limit that was set explicitly stays when the type changes.
     let unlimited: &str = row.get(7);
     Some(match (row.get::<_, &str>(6), unlimited) {
         ("bigint", "") => finding,
-        ("bigint", _) => finding.run(format!("alter sequence {sequence}{unlimited};")),
-        _ => finding.run(format!("alter sequence {sequence} as bigint{unlimited};")),
+        ("bigint", _) => finding.remedy(format!("alter sequence {sequence}{unlimited};")),
+        _ => finding.remedy(format!("alter sequence {sequence} as bigint{unlimited};")),
     })
 }
 
-/// `-2,147,483,648`.
+/// Formats a number with its sign and thousands separators: `-2,147,483,648`.
 fn signed(value: i64) -> String {
     let sign = if value < 0 { "-" } else { "" };
     format!("{sign}{}", thousands(value.unsigned_abs()))

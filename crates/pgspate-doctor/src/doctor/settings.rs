@@ -1,66 +1,69 @@
-//! Settings that are dangerous or slow whatever the load is.
+//! Checks settings that are dangerous or slow for any load.
 
+use super::context::{CheckContext, CheckResult, count};
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, count};
 use pgspate_base::numbers::bytes;
 use pgspate_target::quote_ident;
-use pgspate_target::server::{Flavour, words};
+use pgspate_target::server::{Flavour, format_size_setting};
 
 const FSYNC: Check = Check {
     id: "fsync",
-    question: "Does what is committed survive a crash of the machine?",
-    rule: "PostgreSQL manual, fsync: off only for data that can be made again",
+    question: "Do commits survive a crash of the machine?",
+    rule: "PostgreSQL manual, fsync: off only for data that can be recreated",
 };
 const FULL_PAGE_WRITES: Check = Check {
     id: "full-page-writes",
-    question: "Do half-written pages survive a crash of the machine?",
+    question: "Can half-written pages be repaired after a crash of the machine?",
     rule: "PostgreSQL manual, full_page_writes",
 };
 const AUTOVACUUM: Check = Check {
     id: "autovacuum",
-    question: "Are dead rows cleaned away by themselves?",
-    rule: "PostgreSQL manual, routine vacuuming; off for one table at most, for a time",
+    question: "Does autovacuum remove dead rows?",
+    rule: "PostgreSQL manual, routine vacuuming; off at most for single tables, and for a time",
 };
 const SYNCHRONOUS_COMMIT: Check = Check {
     id: "synchronous-commit",
-    question: "Do commits of everybody wait for the disk?",
-    rule: "an anti-pattern: a session may switch it off for itself, the server should not",
+    question: "Do the commits of all sessions wait for the disk?",
+    rule: "a session may switch synchronous_commit off for itself; the server should not do so for \
+           all",
 };
 const MAINTENANCE: Check = Check {
     id: "maintenance-work-mem",
-    question: "Is there memory enough to build indexes and to vacuum?",
-    rule: "measured: an index is sorted in one pass while it is below 16 times the memory",
+    question: "Is there enough memory to build indexes and to vacuum?",
+    rule: "measured: an index of up to 16 times maintenance_work_mem is sorted in one pass",
 };
 
-/// Builds of indexes below this take no time worth a word.
-const INDEX_MIN: u64 = 8 << 20;
+/// Smaller indexes are ignored, because building them takes little time.
+const INDEX_BYTES_MIN: u64 = 8 << 20;
 
-/// `fsync` and `full_page_writes`.
-pub(super) async fn safety(scene: &Scene<'_>) -> Found {
-    let danger = "A crash of the machine can leave the database beyond repair.";
+/// Checks `fsync` and `full_page_writes`.
+pub(super) async fn check_crash_safety(context: &CheckContext<'_>) -> CheckResult {
+    let danger = "A crash of the machine can damage the database beyond repair.";
     let both = [(FSYNC, "fsync"), (FULL_PAGE_WRITES, "full_page_writes")];
-    if scene.flavour == Flavour::Aurora {
-        let text = |name| format!("Aurora's storage sees to that, whatever {name} is");
+    if context.flavour == Flavour::Aurora {
+        let text = |name| format!("Aurora's storage guarantees this, whatever {name} is");
         return Ok(both.into_iter().map(|(check, name)| check.ok(text(name))).collect());
     }
-    Ok(both.into_iter().map(|(check, name)| must_be_on(scene, check, name, danger)).collect())
+    Ok(both.into_iter().map(|(check, name)| must_be_on(context, check, name, danger)).collect())
 }
 
-fn must_be_on(scene: &Scene<'_>, check: Check, name: &str, danger: &str) -> Finding {
-    match scene.setting(name) {
+/// Warns if a setting is off.
+fn must_be_on(context: &CheckContext<'_>, check: Check, name: &str, danger: &str) -> Finding {
+    match context.setting(name) {
         Some("off") => {
-            let finding = check.warning(format!("{name} is off")).on(name).advice(danger);
-            let finding = finding.weighs(f64::MAX);
-            scene.set(name, "on").into_iter().fold(finding, Finding::run)
+            let finding = check.warning(format!("{name} is off")).about(name).advice(danger);
+            let finding = finding.weight(f64::MAX);
+            context.statements_to_set(name, "on").into_iter().fold(finding, Finding::remedy)
         }
         Some(value) => check.ok(format!("{name} is {value}")),
         None => check
-            .cannot_see(format!("{name} is not shown"))
-            .run(scene.grant("pg_read_all_settings")),
+            .cannot_see(format!("this role cannot see {name}"))
+            .remedy(context.grant_statement("pg_read_all_settings")),
     }
 }
 
-/// Who has a table to itself, or waits to, would make a look at its size wait in line.
+/// Tables with autovacuum off. The size of a table that a session has locked, or waits to lock, is
+/// null, because reading the size would wait.
 const TABLES_OFF: &str = "\
 select format('%I.%I', n.nspname, c.relname),
        case when not exists (select from pg_locks l
@@ -74,27 +77,27 @@ where c.relkind in ('r', 'm') and ($1::oid = 0 or c.oid = $1)
                 and option_value in ('off', 'false', 'no', '0'))
 order by 2 desc nulls last";
 
-/// Autovacuum, of all tables and of single ones.
-pub(super) async fn autovacuum(scene: &Scene<'_>) -> Found {
-    let danger = "Dead rows pile up, and in the end the server stops writing to keep transaction \
-                  ids from wrapping around.";
-    let mut found = vec![must_be_on(scene, AUTOVACUUM, "autovacuum", danger)];
-    if scene.setting("track_counts") == Some("off") {
-        found.push(must_be_on(scene, AUTOVACUUM, "track_counts", danger));
+/// Checks autovacuum, for the server and for single tables.
+pub(super) async fn check_autovacuum(context: &CheckContext<'_>) -> CheckResult {
+    let danger = "Dead rows accumulate, and in the end the server refuses writes to prevent \
+                  transaction ID wraparound.";
+    let mut found = vec![must_be_on(context, AUTOVACUUM, "autovacuum", danger)];
+    if context.setting("track_counts") == Some("off") {
+        found.push(must_be_on(context, AUTOVACUUM, "track_counts", danger));
     }
-    for row in scene.rows(TABLES_OFF).await? {
+    for row in context.query_with_table_oid(TABLES_OFF).await? {
         let table: String = row.get(0);
-        // Unknown where somebody has it locked, or has just dropped it.
+        // Unknown if another session has locked the table, or has just dropped it.
         let size = row.get::<_, Option<i64>>(1).map(i64::unsigned_abs);
-        let words = size.map_or("locked by somebody".to_owned(), bytes);
-        let text = format!("autovacuum is off for this table ({words})");
+        let table_size = size.map_or("locked by another session".to_owned(), bytes);
+        let text = format!("autovacuum is off for this table ({table_size})");
         found.push(
             AUTOVACUUM
                 .note(text)
-                .on(&table)
-                .weighs(size.unwrap_or_default() as f64)
-                .advice("Unless a load is under way that puts it back itself.")
-                .run(format!("alter table {table} reset (autovacuum_enabled);")),
+                .about(&table)
+                .weight(size.unwrap_or_default() as f64)
+                .advice("Leave it while a load is running: the load puts it back itself.")
+                .remedy(format!("alter table {table} reset (autovacuum_enabled);")),
         );
     }
     Ok(found)
@@ -108,12 +111,13 @@ where exists (select from unnest(s.setconfig) as it(setting)
               where lower(setting) in ('synchronous_commit=off', 'synchronous_commit=false',
                                        'synchronous_commit=0'))";
 
-/// `synchronous_commit` off for everybody, a database, or a role.
-pub(super) async fn synchronous_commit(scene: &Scene<'_>) -> Found {
-    let advice = "Whoever commits anything may lose it in a crash without noticing. `pgspate load` \
-                  switches it off for its own sessions, and waits for the last commit.";
+/// Checks whether `synchronous_commit` is off for the server, a database, or a role.
+pub(super) async fn check_synchronous_commit(context: &CheckContext<'_>) -> CheckResult {
+    let advice = "A crash of the server can lose transactions that were reported as committed. \
+                  `pgspate load` switches it off for its own sessions only, and its last commit \
+                  waits for the disk.";
     let mut found = Vec::new();
-    let setting = scene.settings.get("synchronous_commit");
+    let setting = context.settings.get("synchronous_commit");
     let is_global = setting.is_some_and(|it| {
         it.value == "off"
             && matches!(
@@ -124,11 +128,16 @@ pub(super) async fn synchronous_commit(scene: &Scene<'_>) -> Found {
     if is_global {
         let finding = SYNCHRONOUS_COMMIT
             .warning("synchronous_commit is off for every session of the server")
-            .on("synchronous_commit")
+            .about("synchronous_commit")
             .advice(advice);
-        found.push(scene.set("synchronous_commit", "on").into_iter().fold(finding, Finding::run));
+        found.push(
+            context
+                .statements_to_set("synchronous_commit", "on")
+                .into_iter()
+                .fold(finding, Finding::remedy),
+        );
     }
-    for row in scene.client.query(COMMIT_OFF, &[]).await? {
+    for row in context.client.query(COMMIT_OFF, &[]).await? {
         let (database, role): (Option<String>, Option<String>) = (row.get(0), row.get(1));
         let (whose, sql) = match (&database, &role) {
             (Some(database), None) => {
@@ -149,12 +158,13 @@ pub(super) async fn synchronous_commit(scene: &Scene<'_>) -> Found {
             (None, None) => ("every role".to_owned(), "alter role all reset".to_owned()),
         };
         let text = format!("synchronous_commit is off for every session of {whose}");
-        // A role may be the one that loads; a database is everybody's.
-        let finding = SYNCHRONOUS_COMMIT.worse(role.is_none(), text).on(whose).advice(advice);
-        found.push(finding.run(format!("{sql} synchronous_commit;")));
+        // A role may exist for loads only; a database is shared.
+        let finding =
+            SYNCHRONOUS_COMMIT.note_or_warning(role.is_none(), text).about(whose).advice(advice);
+        found.push(finding.remedy(format!("{sql} synchronous_commit;")));
     }
-    let value = scene.setting("synchronous_commit").unwrap_or("unknown");
-    Ok(SYNCHRONOUS_COMMIT.found(found, format!("synchronous_commit is {value}")))
+    let value = context.setting("synchronous_commit").unwrap_or("unknown");
+    Ok(SYNCHRONOUS_COMMIT.findings_or_ok(found, format!("synchronous_commit is {value}")))
 }
 
 const LARGEST_INDEX: &str = "\
@@ -167,18 +177,25 @@ where c.relkind = 'i' and n.nspname !~ '^pg_' and ($1::oid = 0 or i.indrelid = $
                     and l.pid is distinct from pg_backend_pid())
 order by c.relpages desc limit 1";
 
-/// `maintenance_work_mem` beside the largest index.
-pub(super) async fn maintenance(scene: &Scene<'_>) -> Found {
-    let Some(memory) = scene.setting_bytes("maintenance_work_mem") else {
-        return Ok(vec![MAINTENANCE.cannot_see("maintenance_work_mem is not shown")]);
+/// Compares `maintenance_work_mem` with the largest index.
+pub(super) async fn check_maintenance_memory(context: &CheckContext<'_>) -> CheckResult {
+    let Some(memory) = context.setting_bytes("maintenance_work_mem") else {
+        return Ok(vec![MAINTENANCE.cannot_see("this role cannot see maintenance_work_mem")]);
     };
-    let rows = scene.rows(LARGEST_INDEX).await?;
+    let rows = context.query_with_table_oid(LARGEST_INDEX).await?;
     let Some(row) = rows.first() else {
-        return Ok(vec![MAINTENANCE.ok(format!("{} and no index", words(memory)))]);
+        return Ok(vec![MAINTENANCE.ok(format!(
+            "maintenance_work_mem is {}; there is no index",
+            format_size_setting(memory)
+        ))]);
     };
     let (index, size): (String, u64) = (row.get(0), count(row, 1));
-    let text = format!("{} for the largest index, {index} of {}", words(memory), bytes(size));
-    if size < INDEX_MIN || size <= 16 * memory {
+    let text = format!(
+        "maintenance_work_mem is {}; the largest index, {index}, has {}",
+        format_size_setting(memory),
+        bytes(size)
+    );
+    if size < INDEX_BYTES_MIN || size <= 16 * memory {
         return Ok(vec![MAINTENANCE.ok(text)]);
     }
     let wanted = ((size / 16).clamp(64 << 20, 2 << 30) >> 20).next_power_of_two();
@@ -187,13 +204,13 @@ pub(super) async fn maintenance(scene: &Scene<'_>) -> Found {
     }
     let finding = MAINTENANCE
         .note(text)
-        .on("maintenance_work_mem")
+        .about("maintenance_work_mem")
         .count("maintenance_work_mem", memory)
         .count("largest_index_bytes", size)
-        .weighs(size as f64)
+        .weight(size as f64)
         .advice(
-            "Sorting it takes several passes. For the session that builds it, as nobody here \
-             knows the server's memory; `pgspate tune` proposes a value for all by its size.",
+            "Sorting such an index takes several passes. Set the value only in the session that \
+             builds it. `pgspate tune` proposes a value for the whole server from its memory.",
         );
-    Ok(vec![finding.run(format!("set maintenance_work_mem = '{wanted}MB'; -- in a session"))])
+    Ok(vec![finding.remedy(format!("set maintenance_work_mem = '{wanted}MB'; -- in a session"))])
 }

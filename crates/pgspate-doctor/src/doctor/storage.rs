@@ -1,12 +1,12 @@
-//! What a cloud volume lets through, and how long its credits last at the load that is running.
+//! Computes the limits of a cloud volume, and how long its burst credits last at the current load.
 //!
-//! Limits are those that Amazon publishes for RDS. From 400 GiB on a volume is striped over four,
-//! each with credits of its own.
+//! The limits are those that Amazon publishes for RDS. From 400 GiB on, RDS stripes a volume over
+//! four, each with its own credits.
 
 use serde::Serialize;
 
+use super::context::{CheckContext, CheckResult, query_in_savepoint};
 use super::finding::{Check, Finding};
-use super::scene::{Found, Scene, attempt};
 use pgspate_base::numbers::{bytes, rate, seconds, thousands};
 use pgspate_target::server::Flavour;
 
@@ -16,22 +16,22 @@ const STORAGE: Check = Check {
     rule: "Amazon RDS user guide, storage: limits of gp2, gp3, io1 and io2 by size",
 };
 
-/// From here on RDS stripes a volume over four.
+/// The size in GiB from which on RDS stripes a volume over four.
 const STRIPED_GIB: f64 = 400.0;
-/// I/Os that a volume of gp2 may do above its baseline before it has to earn them.
+/// The burst credits of a gp2 volume: I/Os that it can do above its baseline rate.
 const CREDITS: f64 = 5_400_000.0;
 const MIB: f64 = (1 << 20) as f64;
 const GIB: f64 = (1 << 30) as f64;
-/// No volume is larger.
+/// The largest size of a volume, in GiB.
 const GIB_MAX: f64 = 65_536.0;
 
-/// Kinds of volumes.
+/// The kind of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeKind {
-    /// IOPS by size, and credits.
+    /// IOPS follow from the size, with burst credits.
     Gp2,
-    /// IOPS and throughput beside size.
+    /// IOPS and throughput are ordered apart from the size.
     Gp3,
     /// Provisioned IOPS.
     Io1,
@@ -39,12 +39,12 @@ pub enum VolumeKind {
     Io2,
 }
 
-/// A volume, as it was ordered.
+/// A volume as it was ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Volume {
-    /// Its kind.
+    /// The kind of the volume.
     pub kind: VolumeKind,
-    /// Its size in GiB.
+    /// The size in GiB.
     pub gib: f64,
     /// IOPS that were ordered.
     pub iops: Option<f64>,
@@ -52,36 +52,36 @@ pub struct Volume {
     pub throughput: Option<f64>,
 }
 
-/// What a volume lets through.
+/// The limits of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Limits {
-    /// IOPS for ever.
+pub struct VolumeLimits {
+    /// IOPS that the volume sustains.
     pub iops: f64,
-    /// IOPS while there are credits.
+    /// IOPS while the volume has burst credits.
     pub burst_iops: Option<f64>,
-    /// Credits when they are full.
+    /// The number of burst credits when full.
     pub credits: f64,
-    /// MiB/s.
+    /// Throughput in MiB/s.
     pub throughput: f64,
 }
 
-/// What a load asks of a volume.
+/// The I/O that a load needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Demand {
+pub struct StorageDemand {
     /// I/Os a second.
     pub iops: f64,
-    /// MiB/s.
+    /// Throughput in MiB/s.
     pub throughput: f64,
 }
 
 impl Volume {
-    /// Reads `gp2:250GiB`, `gp3:500GiB,12000iops,500MiB/s`, `io1:400GiB,10000iops`.
+    /// Parses `gp2:250GiB`, `gp3:500GiB,12000iops,500MiB/s`, `io1:400GiB,10000iops`.
     ///
     /// # Errors
-    /// In words, what was expected.
+    /// When the text is no volume; the error says what was expected.
     pub fn parse(text: &str) -> Result<Volume, String> {
-        let expected = "expected gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, io1:400GiB,10000iops \
-                        or io2 likewise";
+        let expected = "expected a volume such as gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, \
+                        io1:400GiB,10000iops or io2:400GiB,10000iops";
         let (kind, rest) = text.split_once(':').ok_or(expected)?;
         let kind = match kind.trim() {
             "gp2" => VolumeKind::Gp2,
@@ -105,15 +105,16 @@ impl Volume {
         }
         let gib = gib.filter(|gib| *gib > 0.0).ok_or(expected)?;
         if matches!(kind, VolumeKind::Io1 | VolumeKind::Io2) && iops.is_none() {
-            return Err("io1 and io2 need their IOPS: io1:400GiB,10000iops".to_owned());
+            return Err("expected the IOPS of an io1 or io2 volume, such as io1:400GiB,10000iops"
+                .to_owned());
         }
         Ok(Volume { kind, gib, iops, throughput })
     }
 
-    /// What it lets through.
-    pub fn limits(&self) -> Limits {
+    /// Returns the limits of the volume.
+    pub fn limits(&self) -> VolumeLimits {
         let striped = self.gib >= STRIPED_GIB;
-        let steady = |iops: f64, throughput: f64| Limits {
+        let steady = |iops: f64, throughput: f64| VolumeLimits {
             iops,
             burst_iops: None,
             credits: 0.0,
@@ -139,8 +140,8 @@ impl Volume {
         }
     }
 
-    /// What was ordered and is not what it gives, in words.
-    pub fn differs(&self) -> Option<String> {
+    /// Describes how the volume's limits differ from what was ordered, if they do.
+    pub fn difference_from_order(&self) -> Option<String> {
         let gives = self.limits();
         let iops = self.iops.filter(|iops| *iops != gives.iops);
         let throughput = self.throughput.filter(|it| *it != gives.throughput);
@@ -152,11 +153,11 @@ impl Volume {
         let given = words(iops.map(|_| gives.iops), throughput.map(|_| gives.throughput));
         let ordered = words(iops, throughput);
         (!ordered.is_empty())
-            .then(|| format!("{ordered} ordered, {given} given at {:.0} GiB", self.gib))
+            .then(|| format!("{ordered} ordered, but {:.0} GiB allow {given}", self.gib))
     }
 
-    /// The smallest of its kind that would not limit this, and has at least so many GiB.
-    pub fn smallest(kind: VolumeKind, demand: Demand, gib_min: f64) -> Option<String> {
+    /// Returns the smallest volume of a kind that meets the demand and has at least `gib_min`.
+    pub fn smallest(kind: VolumeKind, demand: StorageDemand, gib_min: f64) -> Option<String> {
         let iops = demand.iops.ceil();
         let least = gib_min.ceil();
         if least > GIB_MAX {
@@ -203,7 +204,7 @@ impl Volume {
     }
 }
 
-fn gp2(gib: f64) -> Limits {
+fn gp2(gib: f64) -> VolumeLimits {
     let iops = (3.0 * gib).clamp(100.0, 64_000.0);
     let (burst, credits) = match gib {
         ..400.0 => (Some(3000.0), CREDITS),
@@ -216,51 +217,52 @@ fn gp2(gib: f64) -> Limits {
         ..680.0 => 512.0,
         _ => 1000.0,
     };
-    Limits { iops, burst_iops: burst, credits, throughput }
+    VolumeLimits { iops, burst_iops: burst, credits, throughput }
 }
 
-impl Limits {
-    /// Seconds that full credits last at so many IOPS; `None` if they do not run out.
-    pub fn credits_last(&self, iops: f64) -> Option<f64> {
+impl VolumeLimits {
+    /// Returns how many seconds full credits last at `iops`; `None` if they do not run out.
+    pub fn credit_seconds(&self, iops: f64) -> Option<f64> {
         let spent = iops.min(self.burst_iops?) - self.iops;
         (spent > 0.0).then(|| self.credits / spent)
     }
 
-    /// Whether a load has to wait: at once, or when the credits are spent.
-    pub fn limits(&self, demand: Demand) -> bool {
+    /// Returns whether the load must wait for the volume, at once or when the credits are spent.
+    pub fn slows_down(&self, demand: StorageDemand) -> bool {
         demand.iops > self.iops || demand.throughput > self.throughput
     }
 }
 
-/// What was asked of the storage meanwhile, and who counted it.
-async fn asked(scene: &Scene<'_>) -> Option<(Demand, String)> {
-    if let Some(disk) = scene.traffic {
-        let demand = Demand { iops: disk.iops, throughput: disk.bytes / MIB };
-        let source = "by everybody on the server's disk (/proc/diskstats)".to_owned();
+/// Returns the I/O of the sample, and how it was counted.
+async fn sampled_demand(context: &CheckContext<'_>) -> Option<(StorageDemand, String)> {
+    if let Some(disk) = context.traffic {
+        let demand = StorageDemand { iops: disk.iops, throughput: disk.bytes / MIB };
+        let source = "all I/O of the server's disk, from /proc/diskstats".to_owned();
         return Some((demand, source));
     }
-    let mut source = "as PostgreSQL counts, without temporary files; the system may merge some \
-                      and keep others in its cache"
+    let mut source = "as PostgreSQL counts, without temporary files; the operating system may \
+                      merge I/Os or serve them from its cache"
         .to_owned();
     let begun_before = format!(
         "select count(*) from pg_stat_activity where state = 'active' \
          and pid <> pg_backend_pid() and xact_start < to_timestamp({})",
-        scene.now.taken - scene.sampled.seconds
+        context.now.taken - context.sampled.seconds
     );
-    let row = attempt(scene.client, &begun_before).await;
+    let row = query_in_savepoint(context.client, &begun_before).await;
     match row.map_or(0, |row| row.get::<_, i64>(0)) {
         0 => {}
-        1 => source.push_str("; a transaction that began before is counted when it ends"),
+        1 => source
+            .push_str("; a transaction that began before the sample is counted only when it ends"),
         more => source.push_str(&format!(
-            "; {more} transactions that began before are counted when they end"
+            "; {more} transactions that began before the sample are counted only when they end"
         )),
     }
-    Some((demand(scene)?, source))
+    Some((counted_demand(context)?, source))
 }
 
-/// What the server asked of its storage meanwhile, as it counts I/Os.
-fn demand(scene: &Scene<'_>) -> Option<Demand> {
-    let it = &scene.sampled;
+/// Returns the I/O of the sample as the server counts it.
+fn counted_demand(context: &CheckContext<'_>) -> Option<StorageDemand> {
+    let it = &context.sampled;
     let per_second = |value: f64| value / it.seconds.max(0.1);
     let (operations, data) = match (it.io.reads, it.io.writes, it.io.extends) {
         (Some(reads), Some(writes), Some(extends)) => {
@@ -280,84 +282,86 @@ fn demand(scene: &Scene<'_>) -> Option<Demand> {
     let wal = it.wal_bytes.unwrap_or_default();
     let wal_operations =
         it.wal.writes.unwrap_or(wal.div_ceil(8192)) + it.wal.syncs.unwrap_or_default();
-    Some(Demand {
+    Some(StorageDemand {
         iops: per_second((operations + wal_operations) as f64),
         throughput: per_second((data + wal) as f64) / MIB,
     })
 }
 
-/// Bytes of all databases, if this role may know.
-pub(super) async fn data_bytes(scene: &Scene<'_>) -> Option<u64> {
+/// Returns the size of all databases, if the role may see it.
+pub(super) async fn data_bytes(context: &CheckContext<'_>) -> Option<u64> {
     let sql = format!(
         "select sum(pg_database_size(oid))::int8 from pg_database \
          having {} or bool_and(has_database_privilege(oid, 'connect'))",
-        scene.rights.reads_stats
+        context.rights.reads_stats
     );
-    attempt(scene.client, &sql).await?.get::<_, Option<i64>>(0).map(i64::unsigned_abs)
+    query_in_savepoint(context.client, &sql).await?.get::<_, Option<i64>>(0).map(i64::unsigned_abs)
 }
 
-/// The volume's limits beside what is asked of it.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let Some(volume) = &scene.options.storage else { return Ok(Vec::new()) };
-    if scene.flavour == Flavour::Aurora {
-        let text = "Aurora's storage grows by itself, and has no volume that could be the limit";
-        return Ok(vec![STORAGE.ok(text).told()]);
+/// Compares the volume's limits with the I/O of the sample.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let Some(volume) = &context.options.storage else { return Ok(Vec::new()) };
+    if context.flavour == Flavour::Aurora {
+        let text = "Aurora's storage grows by itself and has no volume that could be the limit";
+        return Ok(vec![STORAGE.ok(text).always_shown()]);
     }
-    let offer = offer(volume, scene.flavour);
-    let Some((demand, source)) = asked(scene).await else {
-        return Ok(vec![STORAGE.cannot_see(format!("{offer}; the load cannot be counted"))]);
+    let limits = describe_limits(volume, context.flavour);
+    let Some((demand, source)) = sampled_demand(context).await else {
+        let text = format!("{limits}; the server's I/O counters cannot be read");
+        return Ok(vec![STORAGE.cannot_see(text)]);
     };
-    let data = data_bytes(scene).await;
-    Ok(vec![judge(volume, &offer, demand, &source, data)])
+    let data = data_bytes(context).await;
+    Ok(vec![judge(volume, &limits, demand, &source, data)])
 }
 
-/// What a volume lets through, in words.
-fn offer(volume: &Volume, flavour: Flavour) -> String {
+/// Describes the limits of a volume.
+fn describe_limits(volume: &Volume, flavour: Flavour) -> String {
     let limits = volume.limits();
     let burst = limits.burst_iops.map_or(String::new(), |burst| {
         let last = limits
-            .credits_last(burst)
-            .map_or(String::new(), |last| format!(" for {} from full credits", seconds(last)));
+            .credit_seconds(burst)
+            .map_or(String::new(), |last| format!(" for {} with full credits", seconds(last)));
         format!(", {}{last}", thousands(burst as u64))
     });
     let whose = match flavour {
         Flavour::Rds => "",
-        _ => " (limits of Amazon RDS; those of EC2 are others)",
+        _ => " (limits of Amazon RDS; volumes of EC2 have others)",
     };
-    let differs = volume.differs().map_or(String::new(), |it| format!("; {it}"));
+    let differs = volume.difference_from_order().map_or(String::new(), |it| format!("; {it}"));
     format!(
-        "the volume does {} IOPS{burst}, and {:.0} MiB/s{differs}{whose}",
+        "the volume allows {} IOPS{burst}, and {:.0} MiB/s{differs}{whose}",
         thousands(limits.iops as u64),
         limits.throughput
     )
 }
 
-/// What is asked beside what is offered, how long credits last, and what would be enough.
+/// Compares demand and limits: how long credits last, and which volumes would be enough.
 fn judge(
     volume: &Volume,
-    offer: &str,
-    demand: Demand,
+    limits_text: &str,
+    demand: StorageDemand,
     source: &str,
     data_bytes: Option<u64>,
 ) -> Finding {
     let limits = volume.limits();
     let asked = format!(
-        "{} IOPS and {} asked for meanwhile, {source}",
+        "in the sample {} IOPS and {} ({source})",
         thousands(demand.iops as u64),
         rate(demand.throughput * MIB)
     );
     let numbers = |finding: Finding| {
         finding.number("iops", demand.iops).number("throughput_mib", demand.throughput)
     };
-    if !limits.limits(demand) {
-        return numbers(STORAGE.ok(format!("{offer}; {asked}"))).told();
+    if !limits.slows_down(demand) {
+        return numbers(STORAGE.ok(format!("{limits_text}; {asked}"))).always_shown();
     }
-    let last = limits.credits_last(demand.iops);
-    let lasts =
-        last.map_or(String::new(), |last| format!("; full credits last {} at that", seconds(last)));
+    let last = limits.credit_seconds(demand.iops);
+    let lasts = last.map_or(String::new(), |last| {
+        format!("; full credits last {} at this rate", seconds(last))
+    });
     let is_over = demand.iops > limits.burst_iops.unwrap_or(limits.iops)
         || demand.throughput > limits.throughput;
-    // Storage of RDS cannot be made smaller.
+    // RDS cannot shrink a volume.
     let data_gib = data_bytes.unwrap_or_default() as f64 / GIB;
     let gib_min = volume.gib.max(data_gib);
     let mut kinds = vec![volume.kind];
@@ -369,20 +373,21 @@ fn judge(
     let enough: Vec<String> =
         kinds.iter().filter_map(|kind| Volume::smallest(*kind, demand, gib_min)).collect();
     let holds = match data_bytes {
-        Some(size) => format!("hold the databases' {}", bytes(size)),
-        None => "are no smaller; what all databases take is not for this role to see".to_owned(),
+        Some(size) => format!("hold all databases ({})", bytes(size)),
+        None => "are no smaller (this role cannot see the size of all databases)".to_owned(),
     };
     let advice = match enough.is_empty() {
-        true => "No volume of these kinds is enough for that.".to_owned(),
-        false => {
-            format!("The smallest that would not limit it, and {holds}: {}.", enough.join("; "))
-        }
+        true => "No volume is fast enough for this load.".to_owned(),
+        false => format!(
+            "The smallest volumes that are fast enough for this load and {holds}: {}.",
+            enough.join("; ")
+        ),
     };
     let finding = STORAGE
-        .worse(is_over, format!("{offer}; {asked}{lasts}"))
+        .note_or_warning(is_over, format!("{limits_text}; {asked}{lasts}"))
         .number("iops_limit", limits.iops)
         .number("throughput_limit_mib", limits.throughput)
-        .weighs(1e14)
+        .weight(1e14)
         .advice(advice);
     let finding = numbers(finding);
     match last {
@@ -396,7 +401,7 @@ mod tests {
     use super::*;
     use crate::doctor::Verdict;
 
-    fn limits(text: &str) -> Limits {
+    fn limits(text: &str) -> VolumeLimits {
         Volume::parse(text).unwrap().limits()
     }
 
@@ -404,9 +409,9 @@ mod tests {
     fn gp2_grows_with_its_size() {
         let small = limits("gp2:250GiB");
         assert_eq!((small.iops, small.burst_iops, small.throughput), (750.0, Some(3000.0), 250.0));
-        assert_eq!(small.credits_last(3000.0), Some(2400.0));
-        assert_eq!(small.credits_last(9000.0), Some(2400.0));
-        assert_eq!(small.credits_last(700.0), None);
+        assert_eq!(small.credit_seconds(3000.0), Some(2400.0));
+        assert_eq!(small.credit_seconds(9000.0), Some(2400.0));
+        assert_eq!(small.credit_seconds(700.0), None);
         let large = limits("gp2:1500GiB");
         assert_eq!((large.iops, large.burst_iops), (4500.0, Some(12_000.0)));
         assert_eq!(limits("gp2:8TiB").iops, 24_576.0);
@@ -415,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_are_ordered() {
+    fn limits_of_the_other_kinds_follow_from_the_order() {
         assert_eq!((limits("gp3:100GiB").iops, limits("gp3:100GiB").throughput), (3000.0, 125.0));
         let gp3 = limits("gp3:500GiB,20000iops,2000MiB/s");
         assert_eq!((gp3.iops, gp3.throughput), (20_000.0, 2000.0));
@@ -429,27 +434,28 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_volume_does_not_limit() {
+    fn the_smallest_volume_meets_the_demand() {
         let demands = [(100.0, 10.0), (2900.0, 120.0), (5000.0, 400.0), (30_000.0, 900.0)];
         for (iops, throughput) in demands {
-            let demand = Demand { iops, throughput };
+            let demand = StorageDemand { iops, throughput };
             let gib_min = 300.0;
             for kind in [VolumeKind::Gp2, VolumeKind::Gp3, VolumeKind::Io1, VolumeKind::Io2] {
                 let smallest = Volume::smallest(kind, demand, gib_min).unwrap();
                 let volume = Volume::parse(&smallest).unwrap();
-                assert!(!volume.limits().limits(demand), "{smallest} for {demand:?}");
+                assert!(!volume.limits().slows_down(demand), "{smallest} for {demand:?}");
                 assert!(volume.gib >= gib_min, "{smallest}");
-                assert_eq!(volume.differs(), None);
+                assert_eq!(volume.difference_from_order(), None);
             }
         }
-        let too_much = Demand { iops: 300_000.0, throughput: 10.0 };
+        let too_much = StorageDemand { iops: 300_000.0, throughput: 10.0 };
         assert_eq!(Volume::smallest(VolumeKind::Gp3, too_much, 0.0), None);
     }
 
-    /// Seconds that credits last, and what would be enough, for a demand and databases.
-    fn concluded(volume: &str, demand: (f64, f64), gib: u64) -> (Verdict, Option<f64>, String) {
+    /// Judges a demand (IOPS, MiB/s) with databases of that size. Returns the verdict, the seconds
+    /// that credits last, and the volumes that would be enough.
+    fn judged(volume: &str, demand: (f64, f64), gib: u64) -> (Verdict, Option<f64>, String) {
         let volume = Volume::parse(volume).unwrap();
-        let demand = Demand { iops: demand.0, throughput: demand.1 };
+        let demand = StorageDemand { iops: demand.0, throughput: demand.1 };
         let found = judge(&volume, "", demand, "", Some(gib << 30));
         let advice = found.advice.unwrap_or_default();
         let enough = advice.split_once(": ").map(|(_, enough)| enough.to_owned());
@@ -458,10 +464,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_concluded_from_a_demand() {
+    fn a_demand_is_judged_by_the_limits_of_the_volume() {
         // 5.4 million credits, less 2,000 - 750 a second.
         assert_eq!(
-            concluded("gp2:250GiB", (2000.0, 60.0), 100),
+            judged("gp2:250GiB", (2000.0, 60.0), 100),
             (
                 Verdict::Note,
                 Some(4320.0),
@@ -469,38 +475,38 @@ mod tests {
             )
         );
         // Four volumes' credits, at most 12,000 - 4,500 a second.
-        let (verdict, last, enough) = concluded("gp2:1500GiB", (15_000.0, 300.0), 2000);
+        let (verdict, last, enough) = judged("gp2:1500GiB", (15_000.0, 300.0), 2000);
         assert_eq!((verdict, last), (Verdict::Warning, Some(2880.0)));
         let all = "gp2:5000GiB; gp3:2000GiB,15000iops,500MiB/s; io2:2000GiB,15000iops.";
         assert_eq!(enough, all);
-        // Nothing runs out where nothing is lent, and each kind is named once.
+        // gp3 has no credits that could run out. Each kind is named once.
         assert_eq!(
-            concluded("gp3:100GiB", (2500.0, 200.0), 10),
+            judged("gp3:100GiB", (2500.0, 200.0), 10),
             (
                 Verdict::Warning,
                 None,
                 "gp3:400GiB,12000iops,500MiB/s; io2:100GiB,2500iops.".to_owned()
             )
         );
-        let io1 = concluded("io1:200GiB,8000iops", (12_000.0, 100.0), 150);
+        let io1 = judged("io1:200GiB,8000iops", (12_000.0, 100.0), 150);
         let all = "io1:240GiB,12000iops; gp3:400GiB,12000iops,500MiB/s; io2:200GiB,12000iops.";
         assert_eq!(io1, (Verdict::Warning, None, all.to_owned()));
-        assert_eq!(concluded("io2:500GiB,8000iops", (9000.0, 9.0), 1).2.matches("io2").count(), 1);
-        let (_, _, none) = concluded("gp3:500GiB", (300_000.0, 9.0), 1);
-        assert_eq!(none, "No volume of these kinds is enough for that.");
-        assert_eq!(concluded("gp2:250GiB", (700.0, 60.0), 9).0, Verdict::Ok);
+        assert_eq!(judged("io2:500GiB,8000iops", (9000.0, 9.0), 1).2.matches("io2").count(), 1);
+        let (_, _, none) = judged("gp3:500GiB", (300_000.0, 9.0), 1);
+        assert_eq!(none, "No volume is fast enough for this load.");
+        assert_eq!(judged("gp2:250GiB", (700.0, 60.0), 9).0, Verdict::Ok);
     }
 
     #[test]
-    fn what_was_ordered_is_not_dropped_without_a_word() {
-        let differs = |text: &str| Volume::parse(text).unwrap().differs();
+    fn limits_below_the_order_are_reported() {
+        let differs = |text: &str| Volume::parse(text).unwrap().difference_from_order();
         assert_eq!(
             differs("gp3:100GiB,12000iops,500MiB/s").as_deref(),
-            Some("12,000 IOPS and 500 MiB/s ordered, 3,000 IOPS and 125 MiB/s given at 100 GiB")
+            Some("12,000 IOPS and 500 MiB/s ordered, but 100 GiB allow 3,000 IOPS and 125 MiB/s")
         );
         assert_eq!(
             differs("io1:100GiB,10000iops").as_deref(),
-            Some("10,000 IOPS ordered, 5,000 IOPS given at 100 GiB")
+            Some("10,000 IOPS ordered, but 100 GiB allow 5,000 IOPS")
         );
         assert_eq!(differs("gp3:500GiB,20000iops,2000MiB/s"), None);
         assert_eq!(differs("gp2:500GiB"), None);

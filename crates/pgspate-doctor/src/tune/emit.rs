@@ -1,41 +1,42 @@
-//! Proposals in the words of those who have to apply them.
+//! Prints proposals for the tool that applies them: psql, the AWS command line, or Terraform.
 
 use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::{Advice, Proposal};
+use super::{SettingProposal, TuneAdvice};
 use crate::Result;
 use pgspate_target::server::Flavour;
 
-/// Where settings are applied.
+/// The tool that proposals are printed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// `ALTER SYSTEM`.
+pub enum EmitFormat {
+    /// Statements with ALTER SYSTEM.
     Sql,
-    /// What `aws rds modify-db-parameter-group --cli-input-json` takes; for Aurora, what
-    /// `modify-db-cluster-parameter-group` does.
+    /// The input of `aws rds modify-db-parameter-group --cli-input-json`; for Aurora, the input of
+    /// `modify-db-cluster-parameter-group`.
     Rds,
-    /// A resource for Terraform, of the provider that the server is at.
+    /// A Terraform resource of the server's provider.
     Terraform,
 }
 
-/// The proposals in that form; empty where there are none. `group` names the parameter group.
+/// Returns the proposals in a format; an empty text if there are none. `group` is the name of the
+/// parameter group.
 ///
 /// # Errors
-/// When that form cannot be applied where the server is.
-pub fn emit(advice: &Advice, form: Form, group: &str) -> Result<String> {
-    if form == Form::Sql && !advice.flavour.has_alter_system() {
+/// When the format is SQL and the server has no ALTER SYSTEM.
+pub fn emit(advice: &TuneAdvice, form: EmitFormat, group: &str) -> Result<String> {
+    if form == EmitFormat::Sql && !advice.flavour.has_alter_system() {
         return Err(super::no_alter_system(advice.flavour));
     }
     if advice.proposals.is_empty() {
-        // Of no parameters nobody takes a list.
+        // The AWS command line refuses an empty list.
         return Ok(String::new());
     }
     Ok(match form {
-        Form::Sql => sql(&advice.proposals),
-        Form::Rds => rds(advice, group),
-        Form::Terraform => match advice.flavour {
+        EmitFormat::Sql => sql(&advice.proposals),
+        EmitFormat::Rds => rds(advice, group),
+        EmitFormat::Terraform => match advice.flavour {
             Flavour::CloudSql => cloud_sql(&advice.proposals),
             Flavour::Azure => azure(&advice.proposals),
             _ => aws(advice, group),
@@ -43,10 +44,10 @@ pub fn emit(advice: &Advice, form: Form, group: &str) -> Result<String> {
     })
 }
 
-fn sql(proposals: &[Proposal]) -> String {
+fn sql(proposals: &[SettingProposal]) -> String {
     let mut text = String::new();
     for it in proposals {
-        let restart = if it.needs_restart { " -- counts after a restart" } else { "" };
+        let restart = if it.needs_restart { " -- takes effect after a restart" } else { "" };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "alter system set {} = '{}';{restart}", it.name, it.value);
     }
@@ -54,20 +55,21 @@ fn sql(proposals: &[Proposal]) -> String {
     text
 }
 
-/// What needs a restart cannot be applied at once there.
-fn apply_method(proposal: &Proposal) -> &'static str {
+/// Returns when Amazon applies the parameter. A value that needs a restart cannot be applied at
+/// once.
+fn apply_method(proposal: &SettingProposal) -> &'static str {
     if proposal.needs_restart { "pending-reboot" } else { "immediate" }
 }
 
-/// Values are bare numbers there; `on` and `off` are 1 and 0.
-fn amazon_value(proposal: &Proposal) -> &str {
+/// Returns the value as a parameter group takes it: a plain number, and 1 for `on`.
+fn amazon_value(proposal: &SettingProposal) -> &str {
     match proposal.bare_value.as_str() {
         "on" => "1",
         value => value,
     }
 }
 
-fn rds(advice: &Advice, group: &str) -> String {
+fn rds(advice: &TuneAdvice, group: &str) -> String {
     let parameters: Vec<_> = advice
         .proposals
         .iter()
@@ -79,7 +81,7 @@ fn rds(advice: &Advice, group: &str) -> String {
             })
         })
         .collect();
-    // Aurora's are in the group of the cluster.
+    // Aurora has these settings in the parameter group of the cluster.
     let input = match advice.flavour {
         Flavour::Aurora => {
             json!({ "DBClusterParameterGroupName": group, "Parameters": parameters })
@@ -89,7 +91,7 @@ fn rds(advice: &Advice, group: &str) -> String {
     serde_json::to_string_pretty(&input).expect("values and names are text") + "\n"
 }
 
-fn aws(advice: &Advice, group: &str) -> String {
+fn aws(advice: &TuneAdvice, group: &str) -> String {
     let (resource, engine) = match advice.flavour {
         Flavour::Aurora => ("aws_rds_cluster_parameter_group", "aurora-postgresql"),
         _ => ("aws_db_parameter_group", "postgres"),
@@ -113,8 +115,8 @@ fn aws(advice: &Advice, group: &str) -> String {
     text
 }
 
-fn cloud_sql(proposals: &[Proposal]) -> String {
-    let mut text = "# within settings of google_sql_database_instance\n".to_owned();
+fn cloud_sql(proposals: &[SettingProposal]) -> String {
+    let mut text = "# in the settings block of google_sql_database_instance\n".to_owned();
     for it in proposals {
         let _ = write!(
             text,
@@ -125,7 +127,7 @@ fn cloud_sql(proposals: &[Proposal]) -> String {
     text
 }
 
-fn azure(proposals: &[Proposal]) -> String {
+fn azure(proposals: &[SettingProposal]) -> String {
     let mut text = String::new();
     for it in proposals {
         let _ = write!(
@@ -141,11 +143,11 @@ fn azure(proposals: &[Proposal]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::Machine;
+    use crate::tune::ServerMachine;
 
-    fn advice(flavour: Flavour, count: usize) -> Advice {
-        let machine = Machine { memory_bytes: 0, cpus: 1, memory_from: "", cpus_from: "" };
-        let proposal = Proposal {
+    fn advice(flavour: Flavour, count: usize) -> TuneAdvice {
+        let machine = ServerMachine { memory_bytes: 0, cpus: 1, memory_from: "", cpus_from: "" };
+        let proposal = SettingProposal {
             name: "wal_compression",
             now: "off".to_owned(),
             value: "on".to_owned(),
@@ -155,34 +157,34 @@ mod tests {
             risk: "",
         };
         let (proposals, outstanding) = (vec![proposal; count], Vec::new());
-        Advice { flavour, major: 16, machine, proposals, outstanding }
+        TuneAdvice { flavour, major: 16, machine, proposals, outstanding }
     }
 
     #[test]
-    fn auroras_settings_are_the_clusters() {
+    fn aurora_gets_a_cluster_parameter_group() {
         for (flavour, key, resource) in [
             (Flavour::Rds, "DBParameterGroupName", "aws_db_parameter_group"),
             (Flavour::Aurora, "DBClusterParameterGroupName", "aws_rds_cluster_parameter_group"),
         ] {
-            let json = emit(&advice(flavour, 1), Form::Rds, "mine").unwrap();
+            let json = emit(&advice(flavour, 1), EmitFormat::Rds, "mine").unwrap();
             let json: serde_json::Value = serde_json::from_str(&json).unwrap();
             assert_eq!(json[key], "mine");
             assert_eq!(json["Parameters"][0]["ParameterValue"], "1");
-            let terraform = emit(&advice(flavour, 1), Form::Terraform, "mine").unwrap();
+            let terraform = emit(&advice(flavour, 1), EmitFormat::Terraform, "mine").unwrap();
             assert!(terraform.starts_with(&format!("resource \"{resource}\" ")), "{terraform}");
         }
     }
 
     #[test]
-    fn nothing_is_printed_that_cannot_be_applied() {
+    fn no_proposals_print_nothing_and_sql_needs_alter_system() {
         for flavour in [Flavour::Plain, Flavour::Rds, Flavour::CloudSql] {
-            for form in [Form::Rds, Form::Terraform] {
+            for form in [EmitFormat::Rds, EmitFormat::Terraform] {
                 assert_eq!(emit(&advice(flavour, 0), form, "mine").unwrap(), "");
             }
         }
-        let refused = emit(&advice(Flavour::Rds, 1), Form::Sql, "mine").unwrap_err();
+        let refused = emit(&advice(Flavour::Rds, 1), EmitFormat::Sql, "mine").unwrap_err();
         assert_eq!(refused.to_string(), "Amazon RDS for PostgreSQL has no ALTER SYSTEM");
-        let sql = emit(&advice(Flavour::Citus, 1), Form::Sql, "mine").unwrap();
+        let sql = emit(&advice(Flavour::Citus, 1), EmitFormat::Sql, "mine").unwrap();
         assert!(sql.starts_with("alter system set wal_compression = 'on';\n"), "{sql}");
     }
 }

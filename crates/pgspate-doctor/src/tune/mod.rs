@@ -1,9 +1,9 @@
-//! Settings of a server for a bulk load, and their way back.
+//! Proposes settings for a bulk load, applies them, and puts the old values back.
 //!
-//! What is proposed follows from the machine's size and the kind of server, each with its reason
-//! and its risk; nothing is ever made smaller than it is. Whatever is changed is recorded in the
-//! ledger before, so that it can be put back after whatever crash. What makes data unsafe or tables
-//! rot is never touched: fsync, full_page_writes, and synchronous_commit and autovacuum for all.
+//! Proposals follow from the machine's size and the kind of server; each has a reason and a risk.
+//! No setting is ever made smaller. The old value of a setting is recorded in the ledger before the
+//! setting is changed, so that it can be put back after any crash. Settings that make data unsafe
+//! or stop vacuum are never changed: fsync, full_page_writes, synchronous_commit and autovacuum.
 
 mod apply;
 mod emit;
@@ -11,23 +11,23 @@ mod machine;
 mod rights;
 mod server;
 mod settings;
-mod way_back;
+mod undo;
 
 use serde::Serialize;
 
-pub use apply::{Applied, apply, outstanding, revert};
-pub use emit::{Form, emit};
-pub use machine::Machine;
-pub(crate) use server::{MARKER, Mark, mark};
+pub use apply::{TuneOutcome, apply, outstanding, revert};
+pub use emit::{EmitFormat, emit};
+pub use machine::ServerMachine;
+pub(crate) use server::{MARKER, TuneMarker, read_marker};
 
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::Change;
+use pgspate_target::ledger::RecordedChange;
 use pgspate_target::measure::server_version;
 use pgspate_target::server::Flavour;
 
-/// All that `tune` ever changes.
-pub const NAMES: [&str; 9] = [
+/// All settings that `tune` can change.
+pub const TUNED_SETTINGS: [&str; 9] = [
     "max_wal_size",
     "checkpoint_timeout",
     "checkpoint_completion_target",
@@ -39,72 +39,73 @@ pub const NAMES: [&str; 9] = [
     "autovacuum_vacuum_cost_limit",
 ];
 
-/// These are never touched, whatever is asked.
-pub const UNTOUCHED: [&str; 4] = ["fsync", "full_page_writes", "autovacuum", "synchronous_commit"];
+/// Settings that `tune` never changes.
+pub const UNTOUCHED_SETTINGS: [&str; 4] =
+    ["fsync", "full_page_writes", "autovacuum", "synchronous_commit"];
 
 /// A setting that would make a bulk load faster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Proposal {
-    /// Its name.
+pub struct SettingProposal {
+    /// The setting's name.
     pub name: &'static str,
-    /// Its value now, with its unit; behind -1 also what it then is.
+    /// The current value with its unit; for -1 also the setting that then counts, and its value.
     pub now: String,
-    /// What it should be, as SQL takes it.
+    /// The proposed value, as SQL takes it.
     pub value: String,
-    /// The same as a bare number of the server's unit, or a word.
+    /// The proposed value as a plain number in the server's unit, or as a word.
     pub bare_value: String,
-    /// Whether it counts only after a restart.
+    /// Whether the value takes effect only after a restart.
     pub needs_restart: bool,
-    /// Why it makes a load faster.
+    /// Why the value makes a load faster.
     pub reason: &'static str,
-    /// What it costs or endangers meanwhile.
+    /// What the value costs or endangers.
     pub risk: &'static str,
 }
 
-/// What is proposed for a server.
+/// The proposals for a server.
 #[derive(Debug, Clone, Serialize)]
-pub struct Advice {
-    /// Which kind of PostgreSQL it is.
+pub struct TuneAdvice {
+    /// The kind of PostgreSQL: plain, a provider's, or with an extension such as Citus.
     pub flavour: Flavour,
     /// The major version.
     pub major: u32,
-    /// The machine that it was made for.
-    pub machine: Machine,
-    /// The settings that should be others; empty if all are well.
-    pub proposals: Vec<Proposal>,
-    /// Settings that were changed by an earlier `tune` and not put back.
+    /// The machine that the proposals are made for.
+    pub machine: ServerMachine,
+    /// The settings to change; empty if all are suitable.
+    pub proposals: Vec<SettingProposal>,
+    /// Settings that an earlier `tune` has changed and not put back.
     pub outstanding: Vec<String>,
 }
 
-/// Proposes settings. `machine` is what is known of the server's machine; the rest is found out.
+/// Proposes settings. Memory and CPUs of the server's machine are found out if they are not given.
 ///
 /// # Errors
-/// When the server cannot be asked.
+/// When the server's settings cannot be read.
 pub async fn advise(
     connection: &Connection,
     memory_bytes: Option<u64>,
     cpus: Option<u32>,
-) -> Result<Advice> {
+) -> Result<TuneAdvice> {
     let client = &connection.client;
-    let flavour = Flavour::of(client).await;
-    let now = pgspate_target::server::read(client).await?;
-    let is_here = flavour.has_alter_system() && Machine::is_here(connection).await;
-    let machine = Machine::find(memory_bytes, cpus, is_here, flavour, &now);
+    let flavour = Flavour::detect(client).await;
+    let now = pgspate_target::server::read_settings(client).await?;
+    let is_here = flavour.has_alter_system() && ServerMachine::is_here(connection).await;
+    let machine = ServerMachine::find(memory_bytes, cpus, is_here, flavour, &now);
     let proposals = settings::propose(&machine, flavour, &now);
-    Ok(Advice {
+    Ok(TuneAdvice {
         flavour,
         major: server_version(client).await / 10_000,
         machine,
         proposals,
-        // A ledger that cannot be read is apply's and revert's matter.
+        // An unreadable ledger is an error only for `apply` and `revert`.
         outstanding: outstanding(connection).await.unwrap_or_default(),
     })
 }
 
-/// The settings that the marker's changes are of, each once.
-pub(crate) fn names(mark: &Mark, changes: &[Change]) -> Vec<String> {
+/// Returns the settings that the `apply` of the marker has changed, each once.
+pub(crate) fn changed_settings(marker: &TuneMarker, changes: &[RecordedChange]) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(changes.len());
-    for change in changes.iter().filter(|change| mark.has(change)) {
+    for change in changes.iter().filter(|change| marker.has(change)) {
         if !names.contains(&change.object) {
             names.push(change.object.clone());
         }
@@ -113,7 +114,8 @@ pub(crate) fn names(mark: &Mark, changes: &[Change]) -> Vec<String> {
 }
 
 fn no_alter_system(flavour: Flavour) -> Error {
-    Error::new(Kind::Plan, format!("{} has no ALTER SYSTEM", flavour.name())).hint(
-        "Have the settings printed with `--emit rds` or `--emit terraform`, and apply them there.",
+    Error::new(ErrorKind::Plan, format!("{} has no ALTER SYSTEM", flavour.name())).hint(
+        "Print the settings with `--emit rds` or `--emit terraform`, and apply them with the \
+         provider's tools.",
     )
 }

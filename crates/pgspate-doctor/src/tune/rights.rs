@@ -1,16 +1,16 @@
-//! Whether a role may do what `tune` is about to do, asked before anything is written.
+//! Checks before any change whether the role has all privileges that `tune` needs.
 //!
-//! All that is missing is said at once, as the grants that give it.
+//! The error names all missing privileges at once, as the statements that grant them.
 
 use tokio_postgres::Client;
 
 use super::server::MARKER;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 use pgspate_target::measure::server_version;
 use pgspate_target::{quote_ident, server_error};
 
-/// What the role is and may, in the order of [`check`]. A ledger that is not there yet is made in
-/// a schema of its own, or in an empty one of that name.
+/// The role's name and privileges, in the order of [`check`]. If there is no ledger yet, `tune`
+/// creates it in the schema `pgspate`, which may already exist and be empty.
 const RIGHTS: &str = "\
 select current_user::text, current_database()::text,
        coalesce(current_setting('allow_alter_system', true), 'on') = 'off',
@@ -29,26 +29,28 @@ from (values (1)) one
 left join pg_catalog.pg_namespace s on s.nspname = 'pgspate'
 left join pg_catalog.pg_class c on c.relnamespace = s.oid and c.relname = 'change'";
 
-/// From PostgreSQL 15 on; before, only a superuser may.
+/// From PostgreSQL 15 on, ALTER SYSTEM can be granted.
 const BY_GRANT: &str = "has_parameter_privilege(name, 'alter system')";
+/// Before PostgreSQL 15, only a superuser may use ALTER SYSTEM.
 const BY_ROLE: &str = "(select rolsuper from pg_catalog.pg_roles where rolname = current_user)";
 
-/// Refuses where the role may not change these settings and the marker, read what is set, have the
-/// server read it again or, where that `is_recorded`, write the ledger.
+/// Checks that the role may change these settings and the marker, read the server's files of
+/// settings and reload them. If `is_recorded`, the role must also be able to write the ledger.
 ///
 /// # Errors
-/// With what is missing.
+/// When the role lacks a privilege; the hint has the grants.
 pub(super) async fn check(client: &Client, names: &[&str], is_recorded: bool) -> Result<()> {
     let has_grants = server_version(client).await >= 150_000;
     let sql = RIGHTS.replace("ALTERS", if has_grants { BY_GRANT } else { BY_ROLE });
     let names: Vec<&str> = names.iter().copied().chain([MARKER]).collect();
-    let failed = server_error("could not look up the role's rights".to_owned());
+    let failed = server_error("could not look up the role's privileges".to_owned());
     let row = client.query_one(&sql, &[&names]).await.map_err(failed)?;
     let (role, database): (&str, &str) = (row.get(0), row.get(1));
     if row.get(2) {
-        let message = "the server does not take ALTER SYSTEM: allow_alter_system is off";
-        return Err(Error::new(Kind::Plan, message).hint(
-            "Its settings are changed where whoever runs it has them: `--emit sql` says which.",
+        let message = "the server does not allow ALTER SYSTEM: allow_alter_system is off";
+        return Err(Error::new(ErrorKind::Plan, message).hint(
+            "Change the settings in the configuration that manages the server; `--emit sql` \
+             prints them.",
         ));
     }
     let forbidden: Vec<&str> = row.get(9);
@@ -74,12 +76,16 @@ pub(super) async fn check(client: &Client, names: &[&str], is_recorded: bool) ->
     if grants.is_empty() {
         return Ok(());
     }
-    let message = format!("role \"{role}\" may not change the server's settings and put them back");
+    let message = format!(
+        "role \"{role}\" lacks privileges to change the server's settings and put them back"
+    );
     let hint = match has_grants || forbidden.is_empty() {
-        true => format!("Have a superuser run\n    {}", grants.join("\n    ")),
-        false => "Before PostgreSQL 15 only a superuser may. Connect as one, or have one run what \
-                  `--emit sql` prints."
-            .to_owned(),
+        true => format!("Let a superuser run\n    {}", grants.join("\n    ")),
+        false => {
+            "Before PostgreSQL 15 only a superuser may do this. Connect as a superuser, or let \
+                  a superuser run what `--emit sql` prints."
+                .to_owned()
+        }
     };
-    Err(Error::new(Kind::Server, message).hint(hint))
+    Err(Error::new(ErrorKind::Server, message).hint(hint))
 }

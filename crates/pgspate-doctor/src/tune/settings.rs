@@ -1,49 +1,58 @@
-//! Which settings a bulk load wants, why, and what they cost.
+//! The settings that suit a bulk load, each with its reason and its risk.
 
-use super::{Machine, Proposal, UNTOUCHED};
-use pgspate_target::server::{Flavour, GIB, MIB, Setting, Settings, compression, words};
+use super::{ServerMachine, SettingProposal, UNTOUCHED_SETTINGS};
+use pgspate_target::server::{
+    Flavour, GIB, MIB, ServerSetting, ServerSettings, best_wal_compression, format_size_setting,
+};
 
-/// What a setting should be.
-enum Wanted {
-    /// At least so many bytes.
+/// The value that a setting should have.
+enum TargetValue {
+    /// At least this many bytes.
     Bytes(u64),
-    /// At least that number, of the setting's own unit.
+    /// At least this number, in the setting's own unit.
     Number(u64),
-    /// At least that share.
+    /// At least this share.
     Share(f64),
-    /// That word, if it is off.
+    /// This word, if the setting is off.
     Word(&'static str),
 }
 
-struct Wish {
+/// A setting and the value that a bulk load needs.
+struct SettingGoal {
     name: &'static str,
-    wanted: Wanted,
+    target: TargetValue,
     reason: &'static str,
     risk: &'static str,
-    /// What it is the same as when it is -1.
+    /// The setting whose value counts while this one is -1.
     follows: Option<&'static str>,
-    /// Not where storage takes the WAL and writes no pages.
+    /// Whether the setting is about checkpoints and WAL, which Aurora's instances do without.
     is_for_checkpoints: bool,
 }
 
-/// The settings that should be others than they are.
-pub(super) fn propose(machine: &Machine, flavour: Flavour, now: &Settings) -> Vec<Proposal> {
+/// Proposes a value for each setting that does not suit a bulk load.
+pub(super) fn propose(
+    machine: &ServerMachine,
+    flavour: Flavour,
+    now: &ServerSettings,
+) -> Vec<SettingProposal> {
     let is_aurora = flavour == Flavour::Aurora;
-    let mut proposals: Vec<Proposal> = Vec::new();
-    for wish in wishes(machine, now) {
-        if is_aurora && wish.is_for_checkpoints {
+    let mut proposals: Vec<SettingProposal> = Vec::new();
+    for goal in goals(machine, now) {
+        if is_aurora && goal.is_for_checkpoints {
             continue;
         }
-        let is_led = wish.follows.is_some_and(|it| proposals.iter().any(|made| made.name == it));
-        proposals.extend(wish.proposal(now, is_led));
+        let leader_grows =
+            goal.follows.is_some_and(|it| proposals.iter().any(|made| made.name == it));
+        proposals.extend(goal.proposal(now, leader_grows));
     }
-    debug_assert!(proposals.iter().all(|it| !UNTOUCHED.contains(&it.name)));
+    debug_assert!(proposals.iter().all(|it| !UNTOUCHED_SETTINGS.contains(&it.name)));
     proposals
 }
 
-fn wishes(machine: &Machine, now: &Settings) -> Vec<Wish> {
+/// Returns the values that suit a bulk load on this machine.
+fn goals(machine: &ServerMachine, now: &ServerSettings) -> Vec<SettingGoal> {
     let memory = machine.memory_bytes;
-    // Whole powers of two: nobody wants to read 376 MB.
+    // Powers of two are easier to read than 376 MB.
     let share = |part: u64| 1 << (memory / part).clamp(64 * MIB, GIB).ilog2();
     let maintenance = share(16);
     let wal = match memory {
@@ -53,116 +62,120 @@ fn wishes(machine: &Machine, now: &Settings) -> Vec<Wish> {
     };
     let workers = u64::from(machine.cpus / 2).clamp(2, 8);
     let autovacuum = share(64);
-    let wish = |name, wanted, reason, risk| {
+    let goal = |name, target, reason, risk| {
         let (follows, is_for_checkpoints) = (None, false);
-        Wish { name, wanted, reason, risk, follows, is_for_checkpoints }
+        SettingGoal { name, target, reason, risk, follows, is_for_checkpoints }
     };
-    let checkpoint = |name, wanted, reason, risk| {
-        let wish = wish(name, wanted, reason, risk);
-        Wish { is_for_checkpoints: true, ..wish }
+    let checkpoint = |name, target, reason, risk| {
+        let goal = goal(name, target, reason, risk);
+        SettingGoal { is_for_checkpoints: true, ..goal }
     };
-    let follower = |name, follows, wanted, reason, risk| {
-        let wish = wish(name, wanted, reason, risk);
-        Wish { follows: Some(follows), ..wish }
+    let follower = |name, follows, target, reason, risk| {
+        let goal = goal(name, target, reason, risk);
+        SettingGoal { follows: Some(follows), ..goal }
     };
     vec![
         checkpoint(
             "max_wal_size",
-            Wanted::Bytes(wal),
-            "checkpoints come by the clock and not because the WAL is full, so fewer pages are \
-             written twice, and fewer whole ones to the WAL",
-            "that much more disk for pg_wal, and recovery after a crash reads as much: about ten \
-             seconds for each GiB, as a rule",
+            TargetValue::Bytes(wal),
+            "checkpoints start on time and not because WAL reaches its limit, so fewer pages are \
+             written twice, and WAL has fewer full-page images",
+            "pg_wal may take this much disk, and recovery after a crash may read as much: usually \
+             about ten seconds for each GiB",
         ),
         checkpoint(
             "checkpoint_timeout",
-            Wanted::Number(900),
-            "a page that changes all the time is written once in fifteen minutes",
-            "recovery after a crash has up to fifteen minutes of work to do again",
+            TargetValue::Number(900),
+            "a page that changes all the time is written only once in fifteen minutes",
+            "recovery after a crash may have to repeat up to fifteen minutes of work",
         ),
         checkpoint(
             "checkpoint_completion_target",
-            Wanted::Share(0.9),
-            "pages are written evenly and not in one go",
+            TargetValue::Share(0.9),
+            "the pages of a checkpoint are written evenly and not all at once",
             "no risk known",
         ),
         checkpoint(
             "wal_compression",
-            Wanted::Word(compression(now)),
-            "whole pages in the WAL are compressed before they are written",
-            "some processor time of the sessions that write",
+            TargetValue::Word(best_wal_compression(now)),
+            "full-page images in WAL are compressed before they are written",
+            "some CPU time of the sessions that write",
         ),
         checkpoint(
             "wal_buffers",
-            Wanted::Bytes(64 * MIB),
-            "sessions need not write WAL themselves when they fill its buffers faster than the \
-             WAL writer empties them",
+            TargetValue::Bytes(64 * MIB),
+            "sessions need not write WAL themselves when they fill the WAL buffers faster than \
+             the WAL writer empties them",
             "64 MiB of memory",
         ),
-        wish(
+        goal(
             "maintenance_work_mem",
-            Wanted::Bytes(maintenance),
-            "indexes are sorted in one pass, and vacuum passes over them once",
+            TargetValue::Bytes(maintenance),
+            "indexes are sorted in one pass, and VACUUM scans each index only once",
             "each index build and each VACUUM may take that much memory",
         ),
         follower(
             "autovacuum_work_mem",
             "maintenance_work_mem",
-            Wanted::Bytes(autovacuum),
-            "autovacuum gets enough memory of its own, and not that of index builds times its \
-             workers",
+            TargetValue::Bytes(autovacuum),
+            "each autovacuum worker gets enough memory, but not as much as an index build",
             "each autovacuum worker may take that much memory",
         ),
-        wish(
+        goal(
             "max_parallel_maintenance_workers",
-            Wanted::Number(workers),
-            "an index is built by half of the processors",
-            "less processor time for others while indexes are built",
+            TargetValue::Number(workers),
+            "up to half of the CPUs build an index",
+            "less CPU time for other sessions while indexes are built",
         ),
         follower(
             "autovacuum_vacuum_cost_limit",
             "vacuum_cost_limit",
-            Wanted::Number(2000),
+            TargetValue::Number(2000),
             "autovacuum does more before it pauses, and keeps up with the load",
-            "more reading and writing beside the load",
+            "more I/O by autovacuum during the load",
         ),
     ]
 }
 
-impl Wish {
-    /// Nothing where it is as much already. Where it is as much as another setting that is about
-    /// to be made larger (`is_led`), it is kept from growing with that one.
-    fn proposal(&self, now: &Settings, is_led: bool) -> Option<Proposal> {
+impl SettingGoal {
+    /// Proposes the value, unless the setting suits already. If the setting follows another setting
+    /// that is about to grow (`leader_grows`), its present value is proposed, so that it does not
+    /// grow as well.
+    fn proposal(&self, now: &ServerSettings, leader_grows: bool) -> Option<SettingProposal> {
         let own = now.get(self.name)?;
         let leader = self.follows.filter(|_| own.value == "-1");
         let leader = leader.and_then(|name| Some((name, now.get(name)?)));
-        let counting = leader.map_or(own, |(_, setting)| setting);
-        let is_led = is_led && leader.is_some();
-        let number: f64 = counting.value.parse().unwrap_or_default();
-        let (value, bare_value) = match &self.wanted {
-            Wanted::Bytes(bytes) => {
+        let effective = leader.map_or(own, |(_, setting)| setting);
+        let leader_grows = leader_grows && leader.is_some();
+        let number: f64 = effective.value.parse().unwrap_or_default();
+        let (value, bare_value) = match &self.target {
+            TargetValue::Bytes(bytes) => {
                 let unit = unit_bytes(own)?;
-                // Less than zero is as the server thinks fit.
-                let bytes_now = if number < 0.0 { 0 } else { counting.bytes()? };
-                if bytes_now >= *bytes && !is_led {
+                // A negative number lets the server choose.
+                let bytes_now = if number < 0.0 { 0 } else { effective.bytes()? };
+                if bytes_now >= *bytes && !leader_grows {
                     return None;
                 }
                 let bytes = bytes_now.max(*bytes);
-                (words(bytes), (bytes / unit).to_string())
+                (format_size_setting(bytes), (bytes / unit).to_string())
             }
-            Wanted::Number(wanted) if number < *wanted as f64 => {
+            TargetValue::Number(target) if number < *target as f64 => {
                 let unit = own.unit.as_deref().unwrap_or_default();
-                (format!("{wanted}{unit}"), wanted.to_string())
+                (format!("{target}{unit}"), target.to_string())
             }
-            Wanted::Share(share) if number < *share => (share.to_string(), share.to_string()),
-            Wanted::Word(word) if own.value == "off" => ((*word).to_owned(), (*word).to_owned()),
+            TargetValue::Share(share) if number < *share => (share.to_string(), share.to_string()),
+            TargetValue::Word(word) if own.value == "off" => {
+                ((*word).to_owned(), (*word).to_owned())
+            }
             _ => return None,
         };
         let now = match leader {
-            Some((name, setting)) => format!("{} ({name}, {})", own.value, shown(setting)),
-            None => shown(own),
+            Some((name, setting)) => {
+                format!("{} ({name}, {})", own.value, value_with_unit(setting))
+            }
+            None => value_with_unit(own),
         };
-        Some(Proposal {
+        Some(SettingProposal {
             name: self.name,
             now,
             value,
@@ -174,15 +187,16 @@ impl Wish {
     }
 }
 
-fn unit_bytes(setting: &Setting) -> Option<u64> {
-    Setting { value: "1".to_owned(), ..setting.clone() }.bytes()
+/// Returns the bytes of the setting's unit.
+fn unit_bytes(setting: &ServerSetting) -> Option<u64> {
+    ServerSetting { value: "1".to_owned(), ..setting.clone() }.bytes()
 }
 
-/// A value as people write it: `64MB`, `300s`, `-1`.
-pub(super) fn shown(setting: &Setting) -> String {
+/// Formats a value as people write it: `64MB`, `300s`, `-1`.
+pub(super) fn value_with_unit(setting: &ServerSetting) -> String {
     let is_negative = setting.value.starts_with('-');
     match (setting.bytes(), setting.unit.as_deref()) {
-        (Some(bytes), _) => words(bytes),
+        (Some(bytes), _) => format_size_setting(bytes),
         (None, Some(unit)) if !is_negative => format!("{}{unit}", setting.value),
         (None, _) => setting.value.clone(),
     }
@@ -191,19 +205,19 @@ pub(super) fn shown(setting: &Setting) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::NAMES;
+    use crate::tune::TUNED_SETTINGS;
 
-    fn setting(value: &str, unit: Option<&str>, context: &str) -> Setting {
-        Setting {
+    fn setting(value: &str, unit: Option<&str>, context: &str) -> ServerSetting {
+        ServerSetting {
             value: value.to_owned(),
             unit: unit.map(str::to_owned),
             source: "default".to_owned(),
             context: context.to_owned(),
-            words: Vec::new(),
+            allowed_values: Vec::new(),
         }
     }
 
-    fn defaults() -> Settings {
+    fn defaults() -> ServerSettings {
         let all = [
             ("max_wal_size", setting("1024", Some("MB"), "sighup")),
             ("checkpoint_timeout", setting("300", Some("s"), "sighup")),
@@ -219,11 +233,15 @@ mod tests {
         all.into_iter().map(|(name, setting)| (name.to_owned(), setting)).collect()
     }
 
-    fn machine(memory_bytes: u64, cpus: u32) -> Machine {
-        Machine { memory_bytes, cpus, memory_from: "as said", cpus_from: "as said" }
+    fn machine(memory_bytes: u64, cpus: u32) -> ServerMachine {
+        ServerMachine { memory_bytes, cpus, memory_from: "as said", cpus_from: "as said" }
     }
 
-    fn values(machine: &Machine, flavour: Flavour, now: &Settings) -> Vec<(String, String)> {
+    fn values(
+        machine: &ServerMachine,
+        flavour: Flavour,
+        now: &ServerSettings,
+    ) -> Vec<(String, String)> {
         let proposals = propose(machine, flavour, now);
         proposals
             .into_iter()
@@ -232,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn proposals_are_by_size() {
+    fn proposals_follow_from_the_machine() {
         let large = values(&machine(64 * GIB, 16), Flavour::Plain, &defaults());
         let expected = [
             ("max_wal_size=32GB", "32768"),
@@ -248,29 +266,30 @@ mod tests {
         let small = values(&machine(GIB, 1), Flavour::Plain, &defaults());
         let names: Vec<&str> = small.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.contains(&"max_wal_size=4GB"), "{names:?}");
-        // It has as much already, by maintenance_work_mem.
+        // Its value is large enough already: it follows maintenance_work_mem.
         assert!(!names.iter().any(|name| name.starts_with("autovacuum_work_mem")), "{names:?}");
         assert!(!names.iter().any(|name| name.starts_with("max_parallel")), "{names:?}");
     }
 
     #[test]
-    fn nothing_is_made_smaller_and_some_things_are_never_touched() {
+    fn no_setting_is_made_smaller_and_some_are_never_changed() {
         let mut now = defaults();
         for setting in now.values_mut() {
             setting.value = "99999999".to_owned();
         }
         assert_eq!(values(&machine(64 * GIB, 16), Flavour::Plain, &now), []);
         for (memory, cpus) in [(GIB, 1), (64 * GIB, 64)] {
-            let wishes = wishes(&machine(memory, cpus), &defaults());
-            let names: Vec<&str> = wishes.iter().map(|wish| wish.name).collect();
-            assert_eq!(names, NAMES);
-            assert!(names.iter().all(|name| !UNTOUCHED.contains(name)));
+            let goals = goals(&machine(memory, cpus), &defaults());
+            let names: Vec<&str> = goals.iter().map(|goal| goal.name).collect();
+            assert_eq!(names, TUNED_SETTINGS);
+            assert!(names.iter().all(|name| !UNTOUCHED_SETTINGS.contains(name)));
         }
         let aurora = values(&machine(64 * GIB, 16), Flavour::Aurora, &defaults());
         assert!(aurora.iter().all(|(name, _)| !name.contains("wal") && !name.contains("check")));
     }
+
     #[test]
-    fn what_is_the_same_as_another_is_not_made_smaller_than_that() {
+    fn a_setting_that_follows_another_is_not_made_smaller() {
         let size = machine(16 * GIB, 2);
         let proposed = |maintenance_kb: &str, cost_limit: &str| {
             let mut now = defaults();
@@ -286,7 +305,7 @@ mod tests {
         ];
         assert_eq!(proposed("65536", "200"), usual);
         assert_eq!(proposed("4194304", "10000"), [""; 0]);
-        // Not 1GB, which maintenance_work_mem is about to be, for each worker.
+        // Each worker keeps 512MB and does not get 1GB, the new maintenance_work_mem.
         let kept = ["512MB instead of -1 (maintenance_work_mem, 512MB)"];
         assert_eq!(proposed("524288", "2000"), kept);
     }

@@ -1,6 +1,6 @@
 //! Roles that are no superusers: what they need, and what they find of each other's.
 
-use pgspate_embedded::Throwaway;
+use pgspate_embedded::ThrowawayServer;
 use serde_json::Value;
 
 use super::{OUTSTANDING, run, server, start, state, tune};
@@ -18,7 +18,7 @@ fn statements(refused: &Run) -> String {
 
 /// Grants a role what the refusal names. Before PostgreSQL 15 there is no such grant, as it says,
 /// and what comes after it cannot be tested.
-fn is_granted(server: &Throwaway, role: &str) -> bool {
+fn is_granted(server: &ThrowawayServer, role: &str) -> bool {
     let refused = tune(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
     let version = ask(&server.dsn(), "show server_version_num").parse::<u32>().unwrap();
     if version < 150_000 {
@@ -166,7 +166,7 @@ fn a_later_apply_does_not_put_back_what_an_earlier_one_has_changed() {
 
 /// `apply` by a role that loses a right after the marker is set, as the server has stopped to read
 /// its files; what it ended with.
-fn apply_and_revoke(server: &Throwaway, role: &str) -> Run {
+fn apply_and_revoke(server: &ThrowawayServer, role: &str) -> Run {
     let (runtime, client) = session(&server.dsn());
     let signal = |name: &str| {
         let pid = server.pid().unwrap().to_string();

@@ -1,8 +1,8 @@
-//! A picture of a table's pages: what is live, what is dead, what is free, and where.
+//! A picture of a table's pages: where rows are live, where they are dead, and where space is free.
 //!
-//! Pages are looked at with `pageinspect` where it is there and the role is a superuser; else the
-//! places of live rows say how full each page is, and dead and free space are not told apart.
-//! Large tables are sampled evenly, so that the work and the picture stay small.
+//! If `pageinspect` is installed and the role is a superuser, the pages themselves are read. If
+//! not, the positions of live rows show how full each page is, and dead and free space look the
+//! same. Large tables are sampled evenly, so that the work and the picture stay small.
 
 mod pages;
 mod svg;
@@ -12,40 +12,40 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::scene::tuples;
-use crate::{Error, Kind, Result};
-use pgspate_target::{Table, server_error};
+use super::context::dead_and_free_percent;
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::{TargetTable, server_error};
 
-/// Cells of a picture at most: 64 in a row, 32 rows.
+/// The largest number of cells in a picture: 32 rows of 64.
 const CELLS_MAX: u64 = 2048;
 
-/// How the pages were looked at.
+/// How the pages were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Look {
+pub enum PictureSource {
     /// Page by page, with `pageinspect`.
     Pages,
-    /// By the places of live rows.
+    /// By the positions of live rows.
     LiveRows,
 }
 
-/// Bytes of pages by what they hold.
+/// How many rows and bytes of some pages are live and dead.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Share {
-    /// Pages that were looked at.
+pub struct PageContents {
+    /// Pages that were read.
     pub pages: u64,
-    /// Rows that are seen.
+    /// Rows that the snapshot sees.
     pub live_rows: u64,
-    /// Bytes of these.
+    /// Bytes of live rows.
     pub live_bytes: u64,
-    /// Row versions that are not seen; `None` where they are not told apart from free space.
+    /// Row versions that the snapshot does not see; `None` if only live rows could be read.
     pub dead_rows: Option<u64>,
-    /// Bytes of these.
+    /// Bytes of dead rows.
     pub dead_bytes: Option<u64>,
 }
 
-impl Share {
-    fn add(&mut self, other: &Share) {
+impl PageContents {
+    fn add(&mut self, other: &PageContents) {
         let sum = |a: Option<u64>, b: Option<u64>| Some(a.unwrap_or(0) + b?);
         self.pages += other.pages;
         self.live_rows += other.live_rows;
@@ -55,70 +55,72 @@ impl Share {
     }
 }
 
-/// What totals `pgstattuple` has, where the pages themselves could not be looked at.
+/// Totals of `pgstattuple`, for a table whose pages could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Totals {
+pub struct SpaceTotals {
     /// Percent of the table that is dead.
     pub dead_percent: f64,
     /// Percent of the table that is free.
     pub free_percent: f64,
 }
 
-/// A table's pages.
+/// A table's pages, as cells of a picture.
 #[derive(Debug, Clone, Serialize)]
-pub struct Picture {
+pub struct TablePicture {
     /// The table, as SQL writes it.
     pub table: String,
     /// Pages of the table.
     pub pages: u64,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// Pages that a cell stands for.
+    /// How many pages one cell stands for.
     pub pages_per_cell: u64,
-    /// How they were looked at.
-    pub look: Look,
+    /// How the pages were read.
+    pub look: PictureSource,
     /// The cells, in the table's order.
-    pub cells: Vec<Share>,
-    /// All that was looked at, together.
-    pub all: Share,
-    /// Exact totals, where only live rows could be looked at but these are to be had.
-    pub totals: Option<Totals>,
+    pub cells: Vec<PageContents>,
+    /// The sum of all cells.
+    pub all: PageContents,
+    /// Exact totals, if only live rows could be read and `pgstattuple` is installed.
+    pub totals: Option<SpaceTotals>,
 }
 
-impl Picture {
-    /// Looks at a table's pages.
+impl TablePicture {
+    /// Reads a table's pages.
     ///
     /// # Errors
-    /// When it has no pages of its own, or the role may not read it.
-    pub async fn take(client: &Client, table: &Table) -> Result<Picture> {
+    /// When the table has no pages of its own, or the role may not read it.
+    pub async fn take(client: &Client, table: &TargetTable) -> Result<TablePicture> {
         if !matches!(table.kind, 'r' | 'm') {
             let message = format!("{} has no pages of its own", table.sql_name);
             let hint = match table.kind {
                 'p' => "Name one of its partitions with `--table`; `\\d+` in psql lists them.",
                 _ => "Name a table with `--table`.",
             };
-            return Err(Error::new(Kind::Plan, message).hint(hint));
+            return Err(Error::new(ErrorKind::Plan, message).hint(hint));
         }
-        let surface = pages::Surface::read(client, table).await?;
+        let surface = pages::TablePages::read(client, table).await?;
         let pages_per_cell = surface.pages.div_ceil(CELLS_MAX).max(1);
-        // Before the rows are read, by which pages are cleaned.
-        let totals = match surface.sees_pages() {
+        // Taken before the rows are read, because reading rows prunes pages.
+        let totals = match surface.can_read_pages() {
             true => None,
             false => {
-                super::begin(client).await?;
-                let totals = tuples(client, table.oid).await;
-                let failed = server_error("could not look at the table's space".to_owned());
+                super::begin_check(client).await?;
+                let totals = dead_and_free_percent(client, table.oid).await;
+                let failed = server_error("could not measure the table's free space".to_owned());
                 client.batch_execute("rollback").await.map_err(failed)?;
                 totals
             }
         };
         let (look, cells) = surface.cells(client, pages_per_cell).await?;
         let mut all = match look {
-            Look::Pages => Share { dead_rows: Some(0), dead_bytes: Some(0), ..Share::default() },
-            Look::LiveRows => Share::default(),
+            PictureSource::Pages => {
+                PageContents { dead_rows: Some(0), dead_bytes: Some(0), ..PageContents::default() }
+            }
+            PictureSource::LiveRows => PageContents::default(),
         };
         cells.iter().for_each(|cell| all.add(cell));
-        Ok(Picture {
+        Ok(TablePicture {
             table: table.sql_name.clone(),
             pages: surface.pages,
             page_bytes: surface.page_bytes,
@@ -127,21 +129,21 @@ impl Picture {
             cells,
             all,
             totals: totals
-                .map(|(dead_percent, free_percent)| Totals { dead_percent, free_percent }),
+                .map(|(dead_percent, free_percent)| SpaceTotals { dead_percent, free_percent }),
         })
     }
 
-    /// Whether only some of the pages were looked at.
+    /// Returns whether only some of the pages were read.
     pub fn is_sampled(&self) -> bool {
         self.all.pages < self.pages
     }
 
-    /// Bytes that were looked at.
+    /// Returns the bytes of the pages that were read.
     fn bytes(&self) -> f64 {
         (self.all.pages * self.page_bytes).max(1) as f64
     }
 
-    /// Percent of what was looked at that is live, dead (where known) and the rest.
+    /// Returns the percentages that are live, dead (if known), and the rest.
     pub fn percents(&self) -> (f64, Option<f64>, f64) {
         let share = |bytes: u64| 100.0 * bytes as f64 / self.bytes();
         let live = share(self.all.live_bytes);
@@ -149,7 +151,7 @@ impl Picture {
         (live, dead, (100.0 - live - dead.unwrap_or_default()).max(0.0))
     }
 
-    /// The picture in a sentence.
+    /// Describes the picture in one sentence.
     pub fn sentence(&self) -> String {
         let (live, dead, rest) = self.percents();
         let mut text = format!("{}: {} pages, {live:.0} % live", self.table, self.pages);
@@ -161,7 +163,7 @@ impl Picture {
         text
     }
 
-    /// As SVG, for light and dark backgrounds.
+    /// Draws the picture as SVG, for light and dark backgrounds.
     pub fn svg(&self) -> String {
         svg::draw(self)
     }

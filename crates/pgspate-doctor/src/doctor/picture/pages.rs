@@ -1,31 +1,31 @@
-//! What is in a table's pages, cell by cell.
+//! Reads what a table's pages hold, cell by cell.
 
 use tokio_postgres::{Client, Row};
 
-use super::{Look, Share};
+use super::{PageContents, PictureSource};
 use crate::Result;
-use pgspate_target::{Table, quote_ident, server_error};
+use pgspate_target::{TargetTable, quote_ident, server_error};
 
-/// Pages looked at, at most: 512 MiB, which takes a few seconds.
+/// How many pages are read at most: 512 MiB, which takes a few seconds.
 const PAGES_MAX: u64 = 65_536;
-/// The first version that scans a range of places without the rest of the table.
-const SCANS_RANGES: u32 = 140_000;
+/// The first version with TID range scans, which read some pages without the rest of the table.
+const TID_RANGE_SCAN_VERSION: u32 = 140_000;
 
-/// A table to look at.
-pub(super) struct Surface {
+/// A table whose pages are read.
+pub(super) struct TablePages {
     pub(super) pages: u64,
     pub(super) page_bytes: u64,
     sql_name: String,
     oid: u32,
     version: u32,
-    /// The schema of `pageinspect`, if it may be used, and the type of its block numbers.
+    /// The schema of `pageinspect` and the type of its block numbers, if the role may use it.
     pageinspect: Option<(String, String)>,
-    /// Bytes of a row beside its header, as an expression.
+    /// An SQL expression for the bytes of a row without its header.
     width: String,
 }
 
-/// Whoever may create functions in the schema of `pageinspect` can offer one that takes block
-/// numbers of another type. So they are of the type that the extension's own function takes.
+/// A role that may create functions in the schema of `pageinspect` could add an overload for block
+/// numbers of another type. So the query finds the block number type of the extension's function.
 const SURFACE: &str = "\
 select pg_relation_size($1::oid::regclass, 'main') / current_setting('block_size')::int8,
        current_setting('block_size')::int8, current_setting('server_version_num')::int8,
@@ -40,8 +40,8 @@ left join (select quote_ident(n.nspname) as schema,
            where e.extname = 'pageinspect' and p.proname = 'get_raw_page' and p.pronargs = 2
              and (select rolsuper from pg_roles where rolname = current_user)) i on true";
 
-impl Surface {
-    pub(super) async fn read(client: &Client, table: &Table) -> Result<Surface> {
+impl TablePages {
+    pub(super) async fn read(client: &Client, table: &TargetTable) -> Result<TablePages> {
         let failed = server_error(format!("could not look up the pages of {}", table.sql_name));
         let row = client.query_one(SURFACE, &[&table.oid]).await.map_err(failed)?;
         let number = |nth: usize| row.get::<_, i64>(nth).unsigned_abs();
@@ -49,7 +49,7 @@ impl Surface {
         let widths: Vec<String> = columns
             .map(|column| format!("coalesce(pg_column_size(t.{}), 0)", quote_ident(&column.name)))
             .collect();
-        Ok(Surface {
+        Ok(TablePages {
             pages: number(0),
             page_bytes: number(1),
             sql_name: table.sql_name.clone(),
@@ -60,13 +60,18 @@ impl Surface {
         })
     }
 
-    /// Whether pages themselves can be looked at.
-    pub(super) fn sees_pages(&self) -> bool {
+    /// Returns whether the pages themselves can be read.
+    pub(super) fn can_read_pages(&self) -> bool {
         self.pageinspect.is_some()
     }
 
-    /// The cells' shares, in order, of so many pages each or as many of them as can be looked at.
-    pub(super) async fn cells(&self, client: &Client, per_cell: u64) -> Result<(Look, Vec<Share>)> {
+    /// Reads the cells in order. Each stands for `per_cell` pages; of a large table only the first
+    /// pages of each cell are read.
+    pub(super) async fn cells(
+        &self,
+        client: &Client,
+        per_cell: u64,
+    ) -> Result<(PictureSource, Vec<PageContents>)> {
         self.sampled_cells(client, per_cell, PAGES_MAX).await
     }
 
@@ -75,33 +80,38 @@ impl Surface {
         client: &Client,
         per_cell: u64,
         pages_max: u64,
-    ) -> Result<(Look, Vec<Share>)> {
+    ) -> Result<(PictureSource, Vec<PageContents>)> {
         let count = self.pages.div_ceil(per_cell);
-        let looked = per_cell.min((pages_max / count.max(1)).max(1));
+        let read_per_cell = per_cell.min((pages_max / count.max(1)).max(1));
         let sql = match &self.pageinspect {
-            Some(pageinspect) => (Look::Pages, self.by_pages(pageinspect, per_cell, looked)),
-            None => (Look::LiveRows, self.by_live_rows(per_cell, looked)),
+            Some(pageinspect) => {
+                (PictureSource::Pages, self.pages_query(pageinspect, per_cell, read_per_cell))
+            }
+            None => (PictureSource::LiveRows, self.live_rows_query(per_cell, read_per_cell)),
         };
-        let mut cells: Vec<Share> = (0..count)
-            .map(|cell| Share {
-                pages: looked.min(self.pages - cell * per_cell),
-                dead_rows: (sql.0 == Look::Pages).then_some(0),
-                dead_bytes: (sql.0 == Look::Pages).then_some(0),
-                ..Share::default()
+        let mut cells: Vec<PageContents> = (0..count)
+            .map(|cell| PageContents {
+                pages: read_per_cell.min(self.pages - cell * per_cell),
+                dead_rows: (sql.0 == PictureSource::Pages).then_some(0),
+                dead_bytes: (sql.0 == PictureSource::Pages).then_some(0),
+                ..PageContents::default()
             })
             .collect();
-        let is_sampled = looked < per_cell;
-        let by_range = is_sampled && sql.0 == Look::LiveRows && self.version >= SCANS_RANGES;
-        let statements = if by_range { self.ranges(per_cell, looked, count) } else { vec![sql.1] };
+        let is_sampled = read_per_cell < per_cell;
+        let by_range = is_sampled
+            && sql.0 == PictureSource::LiveRows
+            && self.version >= TID_RANGE_SCAN_VERSION;
+        let statements =
+            if by_range { self.range_queries(per_cell, read_per_cell, count) } else { vec![sql.1] };
         let rows = self.rows(client, &statements).await;
         let _ = client.batch_execute("rollback").await;
         for row in rows? {
             let number = |nth: usize| row.get::<_, i64>(nth).unsigned_abs();
-            // A table may have grown since its pages were counted.
+            // The table may have grown since its pages were counted.
             let Some(cell) = cells.get_mut(number(0) as usize) else { continue };
             cell.live_rows = number(1);
             cell.live_bytes = number(2).min(cell.pages * self.page_bytes);
-            if sql.0 == Look::Pages {
+            if sql.0 == PictureSource::Pages {
                 cell.dead_rows = Some(number(3));
                 cell.dead_bytes = Some(number(4));
             }
@@ -109,24 +119,24 @@ impl Surface {
         Ok((sql.0, cells))
     }
 
-    /// Rows of statements that see the same state of the table, in a transaction that stays open.
+    /// Runs statements in one snapshot, and returns their rows. The transaction stays open.
     async fn rows(&self, client: &Client, statements: &[String]) -> Result<Vec<Row>> {
-        // Any other way to the rows would clean pages while they are looked at; and rows that a
-        // policy hides would look dead.
+        // Other join methods would prune pages while they are read. Rows hidden by a policy would
+        // look dead, so row security is off, which makes the server refuse the query.
         let begin = "begin isolation level repeatable read read only; \
                      set local enable_hashjoin = off; set local enable_mergejoin = off; \
                      set local enable_nestloop = on; set local enable_tidscan = on; \
                      set local row_security = off; set local jit = off; \
                      set local lock_timeout = '2s'; set local statement_timeout = '5min'";
-        let failed = || server_error(format!("could not look at the rows of {}", self.sql_name));
+        let failed = || server_error(format!("could not read the rows of {}", self.sql_name));
         client.batch_execute(begin).await.map_err(failed())?;
         let mut rows = Vec::new();
         for statement in statements {
             let answer = client.query(statement, &[]).await;
             rows.extend(answer.map_err(|error| {
                 failed()(error).hint(format!(
-                    "The role needs `grant select on {}`, and must see all of its rows; a \
-                     superuser sees dead ones, too, after `create extension pageinspect`.",
+                    "The role needs `grant select on {}` and must see all of its rows. After \
+                     `create extension pageinspect`, a superuser also sees dead rows.",
                     self.sql_name
                 ))
             })?);
@@ -134,14 +144,15 @@ impl Surface {
         Ok(rows)
     }
 
-    /// What a page holds and this snapshot does not see is dead, or not committed yet.
-    fn by_pages(
+    /// Returns a query for the live and dead rows of each cell. A row version that the snapshot
+    /// does not see counts as dead, also if it is not committed yet.
+    fn pages_query(
         &self,
         (schema, block_type): &(String, String),
         per_cell: u64,
-        looked: u64,
+        read_per_cell: u64,
     ) -> String {
-        let Surface { sql_name, oid, pages, .. } = self;
+        let TablePages { sql_name, oid, pages, .. } = self;
         format!(
             "select b / {per_cell}, count(t.ctid), \
                     coalesce(sum(i.lp_len + 4) filter (where t.ctid is not null), 0)::int8, \
@@ -152,28 +163,31 @@ impl Surface {
              cross join lateral {schema}.heap_page_items( \
                  {schema}.get_raw_page({oid}::oid::regclass::text, b::{block_type})) i \
              left join only {sql_name} t on t.ctid = format('(%s,%s)', b, i.lp)::tid \
-             where b % {per_cell} < {looked} and i.lp_flags <> 0 \
+             where b % {per_cell} < {read_per_cell} and i.lp_flags <> 0 \
              group by 1"
         )
     }
 
-    fn by_live_rows(&self, per_cell: u64, looked: u64) -> String {
-        format!("{} where b % {per_cell} < {looked} group by 1", self.live_rows(per_cell, ""))
+    /// Returns a query for the live rows of each cell.
+    fn live_rows_query(&self, per_cell: u64, read_per_cell: u64) -> String {
+        let select = self.live_rows_select(per_cell, "");
+        format!("{select} where b % {per_cell} < {read_per_cell} group by 1")
     }
 
-    /// A statement for each cell, of which the first pages are read.
-    fn ranges(&self, per_cell: u64, looked: u64, count: u64) -> Vec<String> {
+    /// Returns one query for each cell, which reads only the cell's first pages.
+    fn range_queries(&self, per_cell: u64, read_per_cell: u64, count: u64) -> Vec<String> {
         let range = |cell: u64| {
-            let (first, end) = (cell * per_cell, cell * per_cell + looked);
+            let (first, end) = (cell * per_cell, cell * per_cell + read_per_cell);
             let range = format!("where t.ctid >= '({first},0)' and t.ctid < '({end},0)'");
-            format!("{} group by 1", self.live_rows(per_cell, &range))
+            format!("{} group by 1", self.live_rows_select(per_cell, &range))
         };
         (0..count).map(range).collect()
     }
 
-    /// A row takes its header of 24 bytes and its line pointer of 4, and is padded to 8.
-    fn live_rows(&self, per_cell: u64, condition: &str) -> String {
-        let Surface { sql_name, width, .. } = self;
+    /// Returns the beginning of a query for live rows. A row takes a header of 24 bytes and a line
+    /// pointer of 4, and is padded to 8.
+    fn live_rows_select(&self, per_cell: u64, condition: &str) -> String {
+        let TablePages { sql_name, width, .. } = self;
         format!(
             "select b / {per_cell}, count(*), sum((28 + bytes + 7) / 8 * 8)::int8 \
              from (select (t.ctid::text::point)[0]::int8 as b, ({width})::int8 as bytes \
@@ -189,9 +203,9 @@ mod tests {
     use super::*;
     use pgspate_target::connect::{Dsn, Environment};
 
-    /// Cells of 16 pages, of which two are looked at, in each of the ways.
+    /// Reads two pages of each cell of 16 pages, with and without `pageinspect`.
     #[tokio::test(flavor = "multi_thread")]
-    async fn samples_are_like_the_whole() {
+    async fn sampled_cells_agree_with_whole_cells() {
         let db = testing::database();
         db.run(
             "create table t (id int, v text) with (autovacuum_enabled = off); \
@@ -200,17 +214,17 @@ mod tests {
         );
         let dsn = Dsn::resolve(Some(&db.dsn()), &Environment::default()).unwrap().unwrap();
         let connection = dsn.connect("test").await.unwrap();
-        let table = Table::read(&connection.client, "t").await.unwrap().unwrap();
+        let table = TargetTable::read(&connection.client, "t").await.unwrap().unwrap();
         for extension in ["create extension pageinspect", "drop extension pageinspect"] {
             db.run(extension);
-            let surface = Surface::read(&connection.client, &table).await.unwrap();
+            let surface = TablePages::read(&connection.client, &table).await.unwrap();
             let whole = surface.cells(&connection.client, 16).await.unwrap().1;
             let (look, cells) = surface.sampled_cells(&connection.client, 16, 44).await.unwrap();
-            assert_eq!(look == Look::Pages, extension.starts_with("create"));
+            assert_eq!(look == PictureSource::Pages, extension.starts_with("create"));
             assert_eq!((cells.len(), whole.len()), (22, 22));
             for (cell, whole) in cells.iter().zip(&whole).take(21) {
                 assert_eq!((cell.pages, whole.pages), (2, 16));
-                // The cell in which the deleted rows begin is as it happens to be.
+                // The cell in which the deleted rows begin may differ.
                 let is_edge = (1..16 * 58).contains(&whole.live_rows);
                 assert!(is_edge || cell.live_rows * 8 == whole.live_rows, "{cell:?} {whole:?}");
                 let dead = cell.dead_rows.map(|rows| rows * 8);

@@ -1,19 +1,20 @@
-//! Draws the cells as columns that are filled from below: live, then dead, the rest free.
+//! Draws a picture as SVG: each cell is a column, filled from below with live rows, then dead rows.
 //!
-//! All cells of a kind are one path, so that the file stays below a hundred kilobytes.
+//! All fillings of one colour are one path, so that the file stays below 200 kB.
 
 use std::fmt::Write as _;
 
-use super::{Look, Picture};
+use super::{PictureSource, TablePicture};
 use pgspate_base::numbers::{bytes, thousands};
 
+/// The space between two cells.
 const GAP: f64 = 2.0;
 const MARGIN: f64 = 24.0;
-/// Where the grid begins, below the title.
+/// The upper edge of the grid, below the title.
 const TOP: f64 = 78.0;
-/// Height of a line of the legend.
-const LINE: f64 = 24.0;
-/// So wide that the legend fits, however few pages there are.
+/// The height of a line of the legend.
+const LEGEND_LINE: f64 = 24.0;
+/// The smallest width; the legend fits even for a table of few pages.
 const WIDTH_MIN: f64 = 640.0;
 
 const STYLE: &str = "\
@@ -26,33 +27,34 @@ svg{--paper:#fff;--ink:#1f2328;--soft:#59636e;--live:#2f6fb5;--dead:#cf3f4f;--fr
 text{fill:var(--ink);font-size:14px}.title{font-size:19px;font-weight:600}.soft{fill:var(--soft);\
 font-size:13px}.number{text-anchor:end;font-variant-numeric:tabular-nums}";
 
-/// How many cells are in a row, and how large each is: about 900 wide, and few cells are large.
+/// The number of cells in a row and their size, for a picture of about 900 pixels in width.
 #[derive(Clone, Copy)]
-struct Grid {
+struct CellGrid {
     columns: usize,
     cell: f64,
 }
 
-impl Grid {
-    fn of(cells: usize) -> Grid {
+impl CellGrid {
+    fn of(cells: usize) -> CellGrid {
         let (columns, cell) = match cells {
             0..=128 => (16, 54.0),
             129..=512 => (32, 26.0),
             _ => (64, 12.0),
         };
-        Grid { columns: columns.min(cells.max(1)), cell }
+        CellGrid { columns: columns.min(cells.max(1)), cell }
     }
 }
 
-pub(super) fn draw(picture: &Picture) -> String {
-    let grid = Grid::of(picture.cells.len());
+/// Returns the picture as the text of an SVG file.
+pub(super) fn draw(picture: &TablePicture) -> String {
+    let grid = CellGrid::of(picture.cells.len());
     let rows = picture.cells.len().div_ceil(grid.columns).max(1);
     let step = grid.cell + GAP;
     let width = (grid.columns as f64 * step - GAP + 2.0 * MARGIN).max(WIDTH_MIN);
     let legend = TOP + rows as f64 * step + 22.0;
     let lines = legend_lines(picture);
     let notes = notes(picture);
-    let height = legend + lines.len() as f64 * LINE + notes.len() as f64 * 20.0 + 22.0;
+    let height = legend + lines.len() as f64 * LEGEND_LINE + notes.len() as f64 * 20.0 + 22.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          width=\"{width}\" height=\"{height}\" role=\"img\">\n\
@@ -72,7 +74,7 @@ pub(super) fn draw(picture: &Picture) -> String {
         let _ = writeln!(svg, "<path class=\"{class}\" d=\"{path}\"/>");
     }
     for (nth, line) in lines.iter().enumerate() {
-        let y = legend + nth as f64 * LINE;
+        let y = legend + nth as f64 * LEGEND_LINE;
         let _ = write!(
             svg,
             "<rect class=\"{}\" x=\"{MARGIN}\" y=\"{y}\" width=\"12\" height=\"12\"/>\
@@ -89,7 +91,7 @@ pub(super) fn draw(picture: &Picture) -> String {
         }
         svg.push('\n');
     }
-    let below = legend + lines.len() as f64 * LINE + 14.0;
+    let below = legend + lines.len() as f64 * LEGEND_LINE + 14.0;
     for (nth, note) in notes.iter().enumerate() {
         let y = below + nth as f64 * 20.0;
         let _ =
@@ -99,10 +101,10 @@ pub(super) fn draw(picture: &Picture) -> String {
     svg
 }
 
-/// The path of each class, from the back to the front.
-fn paths(picture: &Picture, grid: Grid) -> Vec<(&'static str, String)> {
+/// Returns a path for each CSS class, from the back to the front.
+fn paths(picture: &TablePicture, grid: CellGrid) -> Vec<(&'static str, String)> {
     let (mut free, mut dead, mut live) = (String::new(), String::new(), String::new());
-    let Grid { columns, cell: side } = grid;
+    let CellGrid { columns, cell: side } = grid;
     for (nth, cell) in picture.cells.iter().enumerate() {
         let x = MARGIN + (nth % columns) as f64 * (side + GAP);
         let bottom = TOP + (nth / columns) as f64 * (side + GAP) + side;
@@ -114,12 +116,12 @@ fn paths(picture: &Picture, grid: Grid) -> Vec<(&'static str, String)> {
         column(&mut live, x, bottom, side, live_height);
         column(&mut dead, x, bottom - live_height, side, dead_height);
     }
-    let rest = if picture.look == Look::Pages { "free" } else { "rest" };
+    let rest = if picture.look == PictureSource::Pages { "free" } else { "rest" };
     let paths = [(rest, free), ("dead", dead), ("live", live)];
     paths.into_iter().filter(|(_, path)| !path.is_empty()).collect()
 }
 
-/// A rectangle that stands on `bottom`. What is too low to be seen is left out.
+/// Appends a rectangle with the lower edge `bottom` to a path, unless it is too low to be visible.
 fn column(path: &mut String, x: f64, bottom: f64, width: f64, height: f64) {
     if height >= 0.05 {
         let _ = write!(path, "M{x} {}h{width}v-{}h-{width}z", round(bottom), round(height));
@@ -130,18 +132,18 @@ fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// A line of the legend: percent, bytes, rows.
-struct Line {
+/// A line of the legend: its colour, name, and percentage, bytes and rows.
+struct LegendLine {
     class: &'static str,
     name: &'static str,
     numbers: [String; 3],
 }
 
-fn legend_lines(picture: &Picture) -> Vec<Line> {
+fn legend_lines(picture: &TablePicture) -> Vec<LegendLine> {
     let (live, dead, rest) = picture.percents();
     let factor = picture.pages as f64 / picture.all.pages.max(1) as f64;
     let all_bytes = (picture.pages * picture.page_bytes) as f64;
-    let line = |class, name, percent: f64, rows: Option<u64>| Line {
+    let line = |class, name, percent: f64, rows: Option<u64>| LegendLine {
         class,
         name,
         numbers: [
@@ -163,31 +165,31 @@ fn legend_lines(picture: &Picture) -> Vec<Line> {
     lines
 }
 
-fn subtitle(picture: &Picture) -> String {
+fn subtitle(picture: &TablePicture) -> String {
     let cell = match picture.pages_per_cell {
-        1 => "a cell is a page".to_owned(),
-        pages => format!("a cell is {} pages", thousands(pages)),
+        1 => "one cell is one page".to_owned(),
+        pages => format!("one cell is {} pages", thousands(pages)),
     };
     format!(
-        "{} pages, {}; {cell}, the first on the top left, filled from below",
+        "{} pages, {}; {cell}; the first is at the top left; cells fill from below",
         thousands(picture.pages),
         bytes(picture.pages * picture.page_bytes)
     )
 }
 
-fn notes(picture: &Picture) -> Vec<String> {
+fn notes(picture: &TablePicture) -> Vec<String> {
     let mut notes = Vec::new();
     match picture.look {
-        Look::Pages => notes.push("Each page was read with pageinspect.".to_owned()),
-        Look::LiveRows => {
-            let told = "Only live rows could be looked at, so dead and free space are one colour;";
+        PictureSource::Pages => notes.push("Each page was read with pageinspect.".to_owned()),
+        PictureSource::LiveRows => {
+            let limit = "Only live rows could be read, so dead and free space have one colour;";
             notes.push(match picture.totals {
                 Some(totals) => format!(
-                    "{told} pgstattuple says {:.1} % dead, {:.1} % free.",
+                    "{limit} pgstattuple says {:.1} % dead, {:.1} % free.",
                     totals.dead_percent, totals.free_percent
                 ),
                 None => format!(
-                    "{told} a superuser sees more after \u{201c}create extension \
+                    "{limit} a superuser sees more after \u{201c}create extension \
                      pageinspect\u{201d}."
                 ),
             });
@@ -195,8 +197,8 @@ fn notes(picture: &Picture) -> Vec<String> {
     }
     if picture.is_sampled() {
         notes.push(format!(
-            "{} of {} pages were looked at, the first of each cell; numbers are for the whole \
-             table.",
+            "{} of {} pages were read, the first ones of each cell; numbers are estimates for the \
+             whole table.",
             thousands(picture.all.pages),
             thousands(picture.pages)
         ));
@@ -211,17 +213,18 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::picture::Share;
+    use crate::doctor::picture::PageContents;
 
-    fn picture(cells: Vec<Share>) -> Picture {
-        let mut all = Share { dead_rows: Some(0), dead_bytes: Some(0), ..Share::default() };
+    fn picture(cells: Vec<PageContents>) -> TablePicture {
+        let mut all =
+            PageContents { dead_rows: Some(0), dead_bytes: Some(0), ..PageContents::default() };
         cells.iter().for_each(|cell| all.add(cell));
-        Picture {
+        TablePicture {
             table: "public.\"a<b\"".to_owned(),
             pages: cells.len() as u64,
             page_bytes: 8192,
             pages_per_cell: 1,
-            look: Look::Pages,
+            look: PictureSource::Pages,
             cells,
             all,
             totals: None,
@@ -229,8 +232,8 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_filled_by_what_they_hold() {
-        let cell = |live_bytes, dead: u64| Share {
+    fn cells_show_live_and_dead_bytes() {
+        let cell = |live_bytes, dead: u64| PageContents {
             pages: 1,
             live_rows: 10,
             live_bytes,
@@ -250,8 +253,8 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_picture_is_small() {
-        let cell = Share {
+    fn the_largest_picture_stays_below_200_kb() {
+        let cell = PageContents {
             pages: 99,
             live_rows: 1,
             live_bytes: 77_777,

@@ -9,11 +9,11 @@ mod heap;
 mod watcher;
 mod ways;
 
-use pgspate::measure::{Difference, PRICE_PER_MILLION};
-use pgspate::target::Table;
+use pgspate::measure::{MeasuredDifference, PRICE_PER_MILLION};
+use pgspate::target::TargetTable;
 use pgspate::target::connect::Connection;
-use pgspate::{Error, Kind, Result};
-use pgspate_doctor::doctor::picture::Picture as HeapPicture;
+use pgspate::{Error, ErrorKind, Result};
+use pgspate_doctor::doctor::picture::TablePicture as HeapPicture;
 
 use super::ways::{expect, failed};
 use crate::data::{self, meters};
@@ -191,7 +191,7 @@ fn set_options(way: Way, vacuums: bool, ground: &Ground) -> Result<()> {
 }
 
 /// Adds what a night did to the numbers and the series.
-fn note_night(outcome: &mut Outcome, night: u32, done: &Difference) {
+fn note_night(outcome: &mut Outcome, night: u32, done: &MeasuredDifference) {
     let seconds = outcome.phases.last().map_or(0.0, |phase| phase.seconds);
     let io = done.bill(PRICE_PER_MILLION);
     let written = done.checkpoints.buffers_written;
@@ -232,8 +232,8 @@ fn note_night(outcome: &mut Outcome, night: u32, done: &Difference) {
 
 /// A picture of the table's pages, with dead rows told apart where the role may look.
 async fn draw(connection: &Connection) -> Result<Picture> {
-    let table = Table::read(&connection.client, meters::TABLE).await?;
-    let table = table.ok_or_else(|| Error::new(Kind::Bug, "the table is gone"))?;
+    let table = TargetTable::read(&connection.client, meters::TABLE).await?;
+    let table = table.ok_or_else(|| Error::new(ErrorKind::Bug, "the table is gone"))?;
     let picture = HeapPicture::take(&connection.client, &table).await?;
     Ok(Picture { name: "heap".to_owned(), svg: picture.svg() })
 }

@@ -7,8 +7,8 @@
 mod figures;
 mod written;
 
-use pgspate::{Error, Kind, Result};
-use pgspate_doctor::doctor::storage::{Limits, Volume};
+use pgspate::{Error, ErrorKind, Result};
+use pgspate_doctor::doctor::storage::{Volume, VolumeLimits};
 
 use super::bulk;
 use super::bulk::strategies::{self, EACH, ONE, PGSPATE};
@@ -44,19 +44,19 @@ const NO_CHECKPOINT: &str = "The role may not make a checkpoint there, so the ti
     the final one: pages that were not written by then are not in them.";
 
 /// What a volume lets through.
-fn limits(level: &str) -> Option<Limits> {
+fn limits(level: &str) -> Option<VolumeLimits> {
     let (_, order) = VOLUMES.iter().find(|(name, _)| *name == level)?;
     Volume::parse(order).ok().map(|volume| volume.limits())
 }
 
 /// The same as a limit for processes.
-fn throttle(limits: &Limits) -> Throttle {
+fn throttle(limits: &VolumeLimits) -> Throttle {
     let bytes = (limits.throughput * MIB).min(limits.iops * IO_BYTES);
     Throttle { iops: limits.iops, bytes_per_second: bytes }
 }
 
 /// Seconds of a load on a volume: as long as without one, or as its I/Os or its bytes need.
-fn computed(limits: &Limits, seconds: f64, operations: f64, bytes: f64) -> f64 {
+fn computed(limits: &VolumeLimits, seconds: f64, operations: f64, bytes: f64) -> f64 {
     let operations = operations.max(bytes / IO_BYTES);
     seconds.max(operations / limits.iops).max(bytes / (limits.throughput * MIB))
 }
@@ -135,7 +135,7 @@ impl Experiment for Storage {
     fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
         let limited = match limits(trial.level("volume")) {
             Some(limits) => Some(ground.throttle(&throttle(&limits)).map_err(|reason| {
-                Error::new(Kind::Plan, format!("could not limit the server: {reason}"))
+                Error::new(ErrorKind::Plan, format!("could not limit the server: {reason}"))
             })?),
             None => None,
         };
@@ -180,12 +180,12 @@ mod tests {
 
     #[test]
     fn what_is_slowest_decides() {
-        let limits = Limits { iops: 100.0, burst_iops: None, credits: 0.0, throughput: 10.0 };
+        let limits = VolumeLimits { iops: 100.0, burst_iops: None, credits: 0.0, throughput: 10.0 };
         assert_eq!(computed(&limits, 9.0, 10.0, 1.0), 9.0);
         assert_eq!(computed(&limits, 9.0, 2000.0, 1.0), 20.0);
         assert_eq!(computed(&limits, 9.0, 10.0, 300.0 * MIB), 30.0);
         // Few large operations are as many as the volume counts.
-        let narrow = Limits { throughput: 1000.0, ..limits };
+        let narrow = VolumeLimits { throughput: 1000.0, ..limits };
         assert_eq!(computed(&narrow, 0.0, 1.0, 100.0 * MIB), 4.0);
     }
 }

@@ -1,19 +1,20 @@
-//! Updates that have to write all indexes, as their page has no room or an indexed column changed.
+//! Finds tables whose updates write all indexes, because the page has no room for the new row
+//! version or an indexed column changed.
 
 use tokio_postgres::Row;
 
+use super::context::{CheckContext, CheckResult, count};
 use super::finding::Check;
-use super::scene::{Found, Scene, count};
 use pgspate_base::numbers::thousands;
 
 const HOT: Check = Check {
     id: "hot-updates",
     question: "Do updates have to write all indexes?",
-    rule: "measured: ten nights of the usual mix left 1.97 M dead rows at fillfactor 100, 0.66 M \
-           at 60",
+    rule: "measured: after ten nights of a typical update job, fillfactor 100 left 1.97 M dead \
+           rows, fillfactor 60 left 0.66 M",
 };
 
-/// Fewer updates say little.
+/// A table with fewer updates is not judged.
 const UPDATES_MIN: i64 = 1000;
 
 const TABLES: &str = "\
@@ -28,15 +29,16 @@ where c.relkind = 'r' and pg_stat_get_tuples_updated(c.oid) >= $2::int8
   and exists (select from pg_index i where i.indrelid = c.oid)
 order by (pg_stat_get_tuples_updated(c.oid) - pg_stat_get_tuples_hot_updated(c.oid)) desc limit 20";
 
-/// Tables of which less than half of the updates were HOT.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let newpage = match scene.version {
+/// Finds tables of which less than half of the updates were HOT.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let newpage = match context.version {
         160_000.. => "pg_stat_get_tuples_newpage_updated(c.oid)",
         _ => "null::int8",
     };
     let sql = TABLES.replace("NEWPAGE", newpage);
-    let rows = scene.tables(&sql, &[&UPDATES_MIN]).await?;
-    Ok(HOT.found(rows.iter().map(finding), "at least half of each table's updates are HOT"))
+    let rows = context.query_tables(&sql, &[&UPDATES_MIN]).await?;
+    Ok(HOT
+        .findings_or_ok(rows.iter().map(finding), "at least half of each table's updates are HOT"))
 }
 
 fn finding(row: &Row) -> super::Finding {
@@ -45,7 +47,7 @@ fn finding(row: &Row) -> super::Finding {
     let (fillfactor, indexes): (i32, i64) = (row.get(3), row.get(4));
     let newpage: Option<i64> = row.get(6);
     let moved = newpage.map_or(String::new(), |rows| {
-        format!(", {} went to another page", thousands(rows.unsigned_abs()))
+        format!(", {} moved to another page", thousands(rows.unsigned_abs()))
     });
     let text = format!(
         "{:.0} % of {} updates were HOT{moved}; fillfactor {fillfactor}, {indexes} index{}",
@@ -55,36 +57,37 @@ fn finding(row: &Row) -> super::Finding {
     );
     let finding = HOT
         .note(text)
-        .on(&table)
+        .about(&table)
         .count("updates", updated)
         .count("hot_updates", hot)
         .number("fillfactor", fillfactor)
-        .weighs(size as f64);
-    // Where few moved it was not for want of room.
+        .weight(size as f64);
+    // If few rows moved to another page, the pages had room.
     let has_room = newpage.is_some_and(|rows| rows.unsigned_abs() < updated / 4);
     if fillfactor <= 70 || has_room {
         return finding.advice(
-            "There is room in the pages: an index is on a column that the updates change. An \
-             update is HOT only if none is.",
+            "The pages have room, so an index is on a column that the updates change. An update is \
+             HOT only if it changes no indexed column.",
         );
     }
-    // A primary key is not what updates change; of other indexes the server does not count it, and
-    // a rewrite for nothing is dear.
+    // Updates rarely change a primary key. Whether they change columns of other indexes is unknown,
+    // and a needless rewrite is expensive.
     if !row.get::<_, bool>(7) {
         return finding.advice(format!(
-            "Either an index is on a column that the updates change, and they can never be HOT; or \
-             they find no room in their pages. If it is not the first, `alter table {table} set \
-             (fillfactor = 70)` leaves room in the pages that are written from then on."
+            "Either an index is on a column that the updates change, so they can never be HOT, or \
+             the updates find no room in their pages. In the second case, `alter table {table} set \
+             (fillfactor = 70)` leaves room in all pages that are written from then on."
         ));
     }
     let name = table.replace('\'', "''");
     finding
         .advice(
-            "Room in each page lets an updated row stay there. What is written already needs a \
-             rewrite once, which locks everybody out meanwhile. Its counters begin anew with that.",
+            "With free room in its page, an updated row can stay there. Existing pages need one \
+             rewrite, which blocks all readers and writers meanwhile. The counters are reset so \
+             that this check judges only later updates.",
         )
-        .run(format!("alter table {table} set (fillfactor = 70);"))
-        .run(format!("vacuum (full) {table};"))
-        .run(format!("select pg_stat_reset_single_table_counters('{name}'::regclass);"))
-        .run(format!("vacuum (analyze) {table};"))
+        .remedy(format!("alter table {table} set (fillfactor = 70);"))
+        .remedy(format!("vacuum (full) {table};"))
+        .remedy(format!("select pg_stat_reset_single_table_counters('{name}'::regclass);"))
+        .remedy(format!("vacuum (analyze) {table};"))
 }

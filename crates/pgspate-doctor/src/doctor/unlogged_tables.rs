@@ -1,21 +1,24 @@
-//! Unlogged tables that look like data.
+//! Finds unlogged tables that seem to hold lasting data.
 
+use super::context::{CheckContext, CheckResult, count};
 use super::finding::Check;
-use super::scene::{Found, Scene, count};
 use pgspate_base::numbers::{bytes, thousands};
 
 const UNLOGGED: Check = Check {
     id: "unlogged-tables",
-    question: "Are there tables that a crash empties?",
+    question: "Which tables would be empty after a crash?",
     rule: "PostgreSQL manual, CREATE TABLE: unlogged tables are truncated after a crash",
 };
 
 const LOST: &str =
-    "After a crash it is empty, and it is not in backups of the data folder nor on replicas.";
+    "After a crash the table is empty. It is missing in physical backups and on replicas.";
 
-/// With a key, or of some size: what is meant to be thrown away has neither. The last column is the
-/// unlogged tables that it refers to, itself included, those that have to be logged first before
-/// those that refer to them.
+const REWRITE: &str =
+    "SET LOGGED rewrites the table, writes all of it to WAL, and blocks readers and writers.";
+
+/// Unlogged tables with a key, or of more than 100 MiB; temporary data usually has neither. The
+/// last column lists the table and the unlogged tables that it references. A referenced table comes
+/// first, because it must be logged before the tables that reference it.
 const TABLES: &str = "\
 select c.name, pg_table_size(c.oid),
        greatest(c.reltuples, coalesce(pg_stat_get_live_tuples(c.oid), 0))::int8,
@@ -39,29 +42,27 @@ where c.relkind = 'r' and c.relpersistence = 'u'
   and case when c.is_locked then false else pg_relation_size(c.oid) > 0 end
 order by WHOLE desc limit 20";
 
-/// Unlogged tables with keys or of some size.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let rows = scene.tables(TABLES, &[]).await?;
+/// Finds unlogged tables with keys or of more than 100 MiB.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let rows = context.query_tables(TABLES, &[]).await?;
     let finding = |row: &tokio_postgres::Row| {
         let (table, has_key): (String, bool) = (row.get(0), row.get(3));
         let (size, rows) = (count(row, 1), count(row, 2));
         let key = if has_key { ", with keys" } else { "" };
         let text = format!("unlogged: about {} rows, {}{key}", thousands(rows), bytes(size));
         let needed: Vec<String> = row.get(4);
-        let finding = UNLOGGED
-            .warning(text)
-            .on(&table)
-            .count("bytes", size)
-            .weighs(size as f64)
-            .advice(match needed.len() {
-                0 | 1 => format!("{LOST} This writes it once, with WAL, and locks it meanwhile."),
-                _ => format!(
-                    "{LOST} This writes it once, with WAL, and locks it meanwhile; what it refers \
-                     to has to be logged before."
-                ),
-            });
+        let finding =
+            UNLOGGED.warning(text).about(&table).count("bytes", size).weight(size as f64).advice(
+                match needed.len() {
+                    0 | 1 => format!("{LOST} {REWRITE}"),
+                    _ => format!(
+                        "{LOST} {REWRITE} The tables that it references must be logged first."
+                    ),
+                },
+            );
         let logged = |table: &String| format!("alter table {table} set logged;");
-        needed.iter().map(logged).fold(finding, super::Finding::run)
+        needed.iter().map(logged).fold(finding, super::Finding::remedy)
     };
-    Ok(UNLOGGED.found(rows.iter().map(finding), "none that looks like data"))
+    Ok(UNLOGGED
+        .findings_or_ok(rows.iter().map(finding), "no unlogged table seems to hold lasting data"))
 }

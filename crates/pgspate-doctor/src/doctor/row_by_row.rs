@@ -1,20 +1,20 @@
-//! What makes COPY insert row by row instead of a page at a time.
+//! Finds triggers and defaults that make COPY insert row by row and not many rows at once.
 
 use tokio_postgres::Row;
 
+use super::context::{CheckContext, CheckResult, count};
 use super::finding::Check;
-use super::scene::{Found, Scene, count};
 
-const COPYING: Check = Check {
+const ROW_BY_ROW: Check = Check {
     id: "row-by-row",
-    question: "Which tables does COPY fill row by row?",
+    question: "Into which tables does COPY insert row by row?",
     rule: "PostgreSQL's source, copyfrom.c: BEFORE or INSTEAD OF row triggers, transition tables \
            of partitioned tables and volatile defaults switch off multi-insert",
 };
 
-/// Triggers, and columns whose default calls a volatile function other than `nextval`. Of a
-/// partition they are those of its own: rows that come by way of the whole meet its triggers, and
-/// not its defaults.
+/// Tables with such triggers, or with columns whose default calls a volatile function other than
+/// `nextval`. A partition is listed for its own triggers only: rows routed from the parent fire
+/// the partition's triggers, but the parent's defaults apply.
 const TABLES: &str = "\
 , hindered as (
     select c.name, c.oid, c.relispartition and c.oid <> $1 as is_part,
@@ -40,10 +40,10 @@ select name, triggers, columns, pg_table_size(oid), is_part
 from hindered where cardinality(triggers) + cardinality(columns) > 0
 order by is_part, pg_stat_get_tuples_inserted(oid) desc limit 20";
 
-/// Tables with such triggers or defaults.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let rows = scene.tables(TABLES, &[]).await?;
-    Ok(COPYING.found(rows.iter().map(finding), "none"))
+/// Finds tables with such triggers or defaults.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let rows = context.query_tables(TABLES, &[]).await?;
+    Ok(ROW_BY_ROW.findings_or_ok(rows.iter().map(finding), "no table"))
 }
 
 fn finding(row: &Row) -> super::Finding {
@@ -52,19 +52,23 @@ fn finding(row: &Row) -> super::Finding {
     let mut why = Vec::new();
     let mut advice = Vec::new();
     if !triggers.is_empty() {
-        why.push(format!("its trigger {} has to see each row by itself", triggers.join(", ")));
+        let s = if triggers.len() == 1 { "" } else { "s" };
+        why.push(format!("trigger{s} {} must see each row", triggers.join(", ")));
         advice.push(
-            "Make it a trigger AFTER without a transition table, a generated column or a check, \
-             if that does the same.",
+            "If possible, use an AFTER trigger without a transition table, a generated column or a \
+             check constraint instead.",
         );
     }
     if !columns.is_empty() {
-        why.push(format!("the default of {} is volatile", columns.join(", ")));
+        why.push(match columns.len() {
+            1 => format!("the default of {} is volatile", columns[0]),
+            _ => format!("the defaults of {} are volatile", columns.join(", ")),
+        });
         advice.push(
-            "Give the column in the input, and COPY need not ask for its default; or take one \
-             that is not volatile, as now() instead of clock_timestamp().",
+            "Supply the column in the input, so that COPY does not evaluate its default; or use a \
+             default that is not volatile, such as now() instead of clock_timestamp().",
         );
     }
-    let text = format!("{}: COPY inserts row by row", why.join("; "));
-    COPYING.note(text).on(&table).advice(advice.join(" ")).weighs(count(row, 3) as f64)
+    let text = format!("COPY inserts row by row: {}", why.join("; "));
+    ROW_BY_ROW.note(text).about(&table).advice(advice.join(" ")).weight(count(row, 3) as f64)
 }

@@ -1,30 +1,32 @@
-//! What every check needs to know: the server's settings, the role's rights, what was sampled.
+//! What all checks share: the server's settings, the role's privileges, and the samples; and how
+//! they query tables without waiting for locks.
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
-use super::disk::Traffic;
-use super::tempfiles::TempFiles;
-use super::waits::Waits;
-use super::{Finding, Options};
+use super::disk::DiskTraffic;
+use super::temp_file_usage::TempFiles;
+use super::waits::WaitSamples;
+use super::{DoctorOptions, Finding};
 use crate::{Error, Result};
-use pgspate_target::measure::{Difference, Measurement};
-use pgspate_target::server::{Flavour, Settings};
+use pgspate_target::measure::{MeasuredDifference, Measurement};
+use pgspate_target::server::{Flavour, ServerSettings};
 use pgspate_target::{quote_ident, server_error};
 
-/// What a check gives, or why the server did not answer it.
-pub(super) type Found = Result<Vec<Finding>, tokio_postgres::Error>;
+/// The findings of a check, or the error with which the server refused its query.
+pub(super) type CheckResult = Result<Vec<Finding>, tokio_postgres::Error>;
 
-/// A check has no more findings than that: who has mended these asks again.
+/// How many findings a check reports at most. Users run the checks again after fixing these.
 pub(super) const FINDINGS_MAX: usize = 20;
 
-/// What queries about tables begin with: `ours` are all that are looked at, `tables` those of them
-/// that were asked for, by the first argument, with their partitions; both as in `pg_class`, with
-/// more.
+/// The `with` clause that queries about tables begin with. `ours` has all tables that are checked.
+/// `tables` has the table of the first argument and its partitions, or all of `ours` if that
+/// argument is 0. Both have the columns of `pg_class` and some more.
 ///
-/// Not ours are the server's, those of extensions and of pgspate. Also left out is what a session
-/// has locked against readers, or waits to: a look would wait in line behind it, and others behind
-/// the look. Nothing here is volatile, or the server would work all of it out for all tables.
+/// `ours` leaves out tables of the server, of extensions and of pgspate. It also leaves out tables
+/// that a session holds or awaits in ACCESS EXCLUSIVE mode: the check would wait for that session,
+/// and other sessions would wait behind the check. No function here is volatile; otherwise the
+/// server would compute every column for every table.
 const TABLES: &str = "\
 with recursive asked(oid) as (
     select $1::oid
@@ -58,10 +60,11 @@ ours as not materialized (
 tables as not materialized (
     select c.* from ours c where $1::oid = 0 or c.oid in (select oid from asked))";
 
-/// How large a table `c` is, to filter and to sort by: `ABOUT` in queries; `WHOLE` is with TOAST.
+/// The size of a table `c`, to filter and sort by. Queries write it as `ABOUT`, and with TOAST as
+/// `WHOLE`.
 ///
-/// `pg_relation_size` locks, and the session keeps what it has learnt of each relation; so it is
-/// asked only where the catalog is stale, and of the rows that a query gives.
+/// `pg_relation_size` locks the relation and fills the session's relation cache. So it is called
+/// only if `relpages` is out of date, and for the rows that a query returns.
 const ABOUT: &str = "\
 case when c.is_locked then null when c.is_stale then pg_relation_size(c.oid)
      else c.relpages::int8 * current_setting('block_size')::int8 end";
@@ -71,63 +74,68 @@ case when c.is_locked then null when c.is_stale then pg_table_size(c.oid)
                                   where x.oid = c.reltoastrelid), 0))::int8
           * current_setting('block_size')::int8 end";
 
-/// Since when the database `d` of `pg_stat_database` has been counted: `SINCE` in queries. Where
-/// its counters were never reset, from version 15 on, they began with those of the server, also
-/// after a crash; of these each can be reset alone.
+/// When the counters of database `d` in `pg_stat_database` began; queries write it as `SINCE`. From
+/// version 15 on, `stats_reset` is null if they were never reset. They then began with the server's
+/// own counters, which restart after a crash. Each of those can be reset alone, so the oldest
+/// counts.
 pub(super) const SINCE: &str = "\
 coalesce(d.stats_reset, (select least(a.stats_reset, b.stats_reset)
                          from pg_stat_archiver a, pg_stat_bgwriter b))";
 
-/// What the role may do.
+/// The connected role and its privileges.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Rights {
+pub(crate) struct RoleRights {
     pub(crate) role: String,
     pub(crate) reads_stats: bool,
 }
 
-/// Everything that checks look at.
-pub(super) struct Scene<'a> {
+/// The facts and samples that checks judge.
+pub(super) struct CheckContext<'a> {
     pub(super) client: &'a Client,
-    pub(super) options: &'a Options,
+    pub(super) options: &'a DoctorOptions,
     pub(super) version: u32,
     pub(super) flavour: Flavour,
-    pub(super) settings: Settings,
-    pub(super) rights: Rights,
-    /// The table that was asked for; 0 for all.
+    pub(super) settings: ServerSettings,
+    pub(super) rights: RoleRights,
+    /// The OID of the table to check; 0 for all tables.
     pub(super) table: u32,
-    /// The counters now, and what was counted while it was looked.
+    /// The server's counters after sampling.
     pub(super) now: Measurement,
-    pub(super) sampled: Difference,
-    pub(super) waits: Waits,
-    /// What its disk did meanwhile, where the server is here.
-    pub(super) traffic: Option<Traffic>,
+    /// What the server counted while sampling.
+    pub(super) sampled: MeasuredDifference,
+    pub(super) waits: WaitSamples,
+    /// The traffic of the server's disk while sampling, if the server is on this machine.
+    pub(super) traffic: Option<DiskTraffic>,
     pub(super) temp: TempFiles,
 }
 
-impl Scene<'_> {
-    /// A setting's value.
+impl CheckContext<'_> {
+    /// Returns a setting's value.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(|setting| setting.value.as_str())
     }
 
-    /// A setting in bytes.
+    /// Returns a setting's value in bytes.
     pub(super) fn setting_bytes(&self, name: &str) -> Option<u64> {
         self.settings.get(name)?.bytes()
     }
 
-    /// A setting as a number.
+    /// Returns a setting's value as a number.
     pub(super) fn setting_number(&self, name: &str) -> Option<f64> {
         self.setting(name)?.parse().ok()
     }
 
-    /// Rows of a query whose only argument is the table.
-    pub(super) async fn rows(&self, sql: &str) -> Result<Vec<Row>, tokio_postgres::Error> {
+    /// Runs a query whose only argument is the OID of the table.
+    pub(super) async fn query_with_table_oid(
+        &self,
+        sql: &str,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         self.client.query(sql, &[&self.table]).await
     }
 
-    /// Rows of a query that goes on after [`TABLES`], with `ABOUT` and `WHOLE` for sizes; its
-    /// further arguments are `more`.
-    pub(super) async fn tables(
+    /// Runs a query that continues the `with` clause [`TABLES`]. `ABOUT` and `WHOLE` in it stand
+    /// for sizes. Its first argument is the OID of the table; `more` are the others.
+    pub(super) async fn query_tables(
         &self,
         sql: &str,
         more: &[&(dyn ToSql + Sync)],
@@ -138,10 +146,11 @@ impl Scene<'_> {
         self.client.query(&format!("{TABLES} {sql}"), &arguments).await
     }
 
-    /// How a setting of the whole server is changed here.
-    pub(super) fn set(&self, name: &str, value: &str) -> Vec<String> {
+    /// Returns the statements that change a setting of the whole server; without ALTER SYSTEM, a
+    /// comment that says where to change it.
+    pub(super) fn statements_to_set(&self, name: &str, value: &str) -> Vec<String> {
         let restart = match self.settings.get(name).map(|setting| setting.context.as_str()) {
-            Some("postmaster") => "; it counts after a restart",
+            Some("postmaster") => "; it takes effect after a restart",
             _ => "",
         };
         match self.flavour.has_alter_system() {
@@ -159,62 +168,65 @@ impl Scene<'_> {
         }
     }
 
-    /// The grant that would show more.
-    pub(super) fn grant(&self, right: &str) -> String {
+    /// Returns the statement that grants `right` to the connected role.
+    pub(super) fn grant_statement(&self, right: &str) -> String {
         format!("grant {right} to {};", quote_ident(&self.rights.role))
     }
 }
 
-/// The schema of an extension, as SQL writes it, if it is installed.
+/// Returns the schema of an extension as SQL writes it, if the extension is installed.
 pub(super) async fn schema_of(client: &Client, extension: &str) -> Option<String> {
     let sql = "select quote_ident(n.nspname) from pg_extension e \
                join pg_namespace n on n.oid = e.extnamespace where e.extname = $1";
     Some(client.query_opt(sql, &[&extension]).await.ok()??.get(0))
 }
 
-/// What `pgstattuple` says of a table, if it is there and may be used: percent dead, percent free.
-pub(super) async fn tuples(client: &Client, table: u32) -> Option<(f64, f64)> {
+/// Measures a table with `pgstattuple`: the percentages of dead rows and of free space. Returns
+/// `None` if the extension is missing or the role may not use it.
+pub(super) async fn dead_and_free_percent(client: &Client, table: u32) -> Option<(f64, f64)> {
     let schema = schema_of(client, "pgstattuple").await?;
     let sql = format!(
         "select dead_tuple_percent::float8, approx_free_percent::float8 \
          from {schema}.pgstattuple_approx({table}::oid::regclass)"
     );
-    let row = attempt(client, &sql).await?;
+    let row = query_in_savepoint(client, &sql).await?;
     Some((row.get(0), row.get(1)))
 }
 
-/// One row, or nothing where the server refuses. In a transaction, which goes on after that.
-pub(super) async fn attempt(client: &Client, sql: &str) -> Option<Row> {
-    client.batch_execute("savepoint attempt").await.ok()?;
+/// Queries one row behind a savepoint. If the server refuses, returns `None`, and the transaction
+/// stays usable.
+pub(super) async fn query_in_savepoint(client: &Client, sql: &str) -> Option<Row> {
+    client.batch_execute("savepoint before_query").await.ok()?;
     match client.query_one(sql, &[]).await {
         Ok(row) => Some(row),
         Err(_) => {
-            let _ = client.batch_execute("rollback to savepoint attempt").await;
+            let _ = client.batch_execute("rollback to savepoint before_query").await;
             None
         }
     }
 }
 
-pub(crate) async fn rights(client: &Client) -> Result<Rights> {
+/// Reads the connected role's name and privileges.
+pub(crate) async fn read_role_rights(client: &Client) -> Result<RoleRights> {
     let sql = "select current_user::text, \
                pg_has_role(current_user, 'pg_read_all_stats', 'usage')";
-    let failed = server_error("could not look up the role's rights".to_owned());
+    let failed = server_error("could not look up the role's privileges".to_owned());
     let row = client.query_one(sql, &[]).await.map_err(failed)?;
-    Ok(Rights { role: row.get(0), reads_stats: row.get(1) })
+    Ok(RoleRights { role: row.get(0), reads_stats: row.get(1) })
 }
 
-/// Numbers of rows that are never negative.
+/// Returns column `nth`, a count that is never negative; null counts as 0.
 pub(super) fn count(row: &Row, nth: usize) -> u64 {
     row.get::<_, Option<i64>>(nth).map_or(0, |value| u64::try_from(value).unwrap_or(0))
 }
 
-/// Whether what a row is about is still there: `nth` is a privilege, and what was dropped meanwhile
-/// has none.
-pub(super) fn is_there(row: &Row, nth: usize) -> bool {
+/// Returns whether the row's object still exists. Column `nth` is the result of a privilege
+/// function, which returns null for an object that was dropped meanwhile.
+pub(super) fn still_exists(row: &Row, nth: usize) -> bool {
     row.get::<_, Option<bool>>(nth).is_some()
 }
 
-/// Whether an error is about the connection rather than about what was asked.
-pub(super) fn is_lost(error: &Error) -> bool {
+/// Returns whether the connection is lost; otherwise the server refused the query.
+pub(super) fn is_connection_lost(error: &Error) -> bool {
     error.refusal().is_none()
 }

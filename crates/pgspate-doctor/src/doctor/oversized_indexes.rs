@@ -1,29 +1,31 @@
-//! Indexes that are largely empty.
+//! Finds indexes whose pages are largely empty.
 //!
-//! Estimated from the statistics of the columns, and said to be; where `pgstattuple` is installed
-//! and the role may use it, those that seem to be are looked at exactly, within a budget.
+//! The check estimates this from column statistics, and labels it as an estimate. If `pgstattuple`
+//! is installed and the role may use it, suspicious indexes are measured exactly, within a budget.
 
 use tokio_postgres::Row;
 
-use super::exact::Exact;
+use super::context::{CheckContext, CheckResult, FINDINGS_MAX, count, still_exists};
+use super::exact_sizes::ExactSizes;
 use super::finding::{Check, Finding};
-use super::indexes::{WRITES, writes};
-use super::scene::{FINDINGS_MAX, Found, Scene, count, is_there};
-use pgspate_base::numbers::bytes;
+use super::indexes::{WRITES, write_cost};
+use pgspate_base::numbers::{bytes, counted};
 
 const OVERSIZED: Check = Check {
     id: "oversized-indexes",
-    question: "Which indexes are larger than their entries?",
-    rule: "pgstatindex where there is one; else entries at their width, 90 % full, twice over; \
-           pages that came since entries were counted are taken to be full",
+    question: "Which indexes take much more space than their entries need?",
+    rule: "pgstatindex where pgstattuple is installed: pages less than half full; otherwise an \
+           estimate: more than twice what the entries need in pages that are 90 % full; pages \
+           added since the last ANALYZE or VACUUM count as full",
 };
 
-/// Smaller ones cost too little.
+/// Smaller indexes are not checked.
 const BYTES_MIN: i64 = 8 << 20;
 
-/// An entry has a header of 8 bytes, its columns padded to 8, and a line pointer of 4. The width of
-/// an expression is not known. Entries were counted when pages were: what a load adds until the
-/// next time is taken to be needed.
+/// The fifth column estimates the bytes that the entries need. An entry has a header of 8 bytes,
+/// its columns padded to 8, and a line pointer of 4. The estimate is null if the index has an
+/// expression, whose width is unknown. `reltuples` and `relpages` are equally old; pages added
+/// since then count as needed.
 const LARGEST: &str = "\
 , largest as (
     select c.oid, c.relname, c.relnamespace, c.reltuples, c.relpages, t.oid as parent,
@@ -49,11 +51,12 @@ select format('%I.%I', n.nspname, c.relname), t.name, file.size, c.oid,
 from largest c join pg_namespace n on n.oid = c.relnamespace join ours t on t.oid = c.parent
 cross join lateral (select pg_relation_size(c.oid) as size) file";
 
-/// Indexes that are largely empty.
-pub(super) async fn check(scene: &Scene<'_>) -> Found {
-    let mut rows = scene.tables(&LARGEST.replace("WRITES", WRITES), &[&BYTES_MIN]).await?;
-    rows.retain(|row| is_there(row, 5));
-    // Where most may be to be gained is looked at first; of what is not known, half.
+/// Finds indexes whose pages are largely empty.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let mut rows = context.query_tables(&LARGEST.replace("WRITES", WRITES), &[&BYTES_MIN]).await?;
+    rows.retain(|row| still_exists(row, 5));
+    // The indexes with most wasted bytes are measured first. Without an estimate half counts as
+    // wasted.
     let expected = |row: &Row| row.get::<_, Option<i64>>(4).map(i64::unsigned_abs);
     let gain = |row: &Row| {
         let size = count(row, 2);
@@ -61,21 +64,21 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     };
     rows.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
-    let mut exact = Exact::new(scene).await;
+    let mut exact = ExactSizes::new(context).await;
     for row in &rows {
         let (size, expected) = (count(row, 2), expected(row));
         let is_suspect = expected.is_none_or(|expected| size as f64 > 1.3 * expected as f64);
         let density = match is_suspect {
-            true => exact.density(row.get(3), size).await,
+            true => exact.leaf_density(row.get(3), size).await,
             false => None,
         };
         match (density, expected) {
             (Some(density), _) if density < 50.0 => {
-                found.push(finding(row, &format!("its pages {density:.0} % full")));
+                found.push(finding(row, &format!("its leaf pages are {density:.0} % full")));
             }
             (None, Some(expected)) if size > 2 * expected => {
-                let (needed, how) = (bytes(expected), exact.estimated());
-                found.push(finding(row, &format!("for entries that need about {needed} ({how})")));
+                let (needed, how) = (bytes(expected), exact.estimate_label());
+                found.push(finding(row, &format!("while its entries need about {needed} ({how})")));
             }
             (None, None) if !row.get::<_, bool>(6) => unknown.push((row.get(1), row.get(5))),
             _ => {}
@@ -83,19 +86,22 @@ pub(super) async fn check(scene: &Scene<'_>) -> Found {
     }
     found.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     found.truncate(FINDINGS_MAX);
-    found.extend(OVERSIZED.without_statistics(&scene.rights.role, &unknown));
-    Ok(OVERSIZED.found(found, format!("{} btrees of {} or more", rows.len(), bytes(8 << 20))))
+    found.extend(OVERSIZED.cannot_see_statistics(&context.rights.role, &unknown));
+    Ok(OVERSIZED.findings_or_ok(
+        found,
+        format!("{} of {} or more checked", counted(rows.len() as u64, "btree"), bytes(8 << 20)),
+    ))
 }
 
 fn finding(row: &Row, why: &str) -> Finding {
     let (index, table): (String, String) = (row.get(0), row.get(1));
-    let (size, (cost, written)) = (count(row, 2), writes(row, 7));
+    let (size, (cost, written)) = (count(row, 2), write_cost(row, 7));
     OVERSIZED
         .note(format!("{} on {table}, {why}; {cost}", bytes(size)))
-        .on(&index)
+        .about(&index)
         .count("bytes", size)
         .count("entries_written", written)
-        .weighs(size as f64)
-        .advice("It takes room in the cache that the table could have.")
-        .run(format!("reindex index concurrently {index};"))
+        .weight(size as f64)
+        .advice("Its empty space takes room in the cache that the table could use.")
+        .remedy(format!("reindex index concurrently {index};"))
 }

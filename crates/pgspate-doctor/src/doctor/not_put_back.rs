@@ -1,0 +1,101 @@
+//! Finds what pgspate itself has changed for a load and not put back.
+//!
+//! A running load puts its changes back itself, so it is no problem. Settings of `pgspate tune` are
+//! reported while the server has the marker setting, in every database.
+
+use super::context::{CheckContext, CheckResult};
+use super::finding::{Check, Finding};
+use crate::{Result, tune};
+use pgspate_target::ledger::{self, RecordedChange};
+
+const NOT_PUT_BACK: Check = Check {
+    id: "not-put-back",
+    question: "Is anything that a load or `pgspate tune` changed not put back yet?",
+    rule: "pgspate's ledger has the old value of everything that pgspate changes; the setting \
+           pgspate.tuned exists until all settings are put back",
+};
+
+/// Shows the settings of ALTER SYSTEM, for the case that the ledger no longer has them.
+const SHOW_ALTER_SYSTEM: &str =
+    "select name, setting from pg_file_settings where sourcefile like '%postgresql.auto.conf';";
+
+/// Finds changes of loads and of `tune` that are not put back.
+pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
+    let mut found = Vec::new();
+    if let Err(error) = collect(context, &mut found).await {
+        let role = pgspate_target::quote_ident(&context.rights.role).into_owned();
+        let finding = NOT_PUT_BACK.cannot_see(error.to_string());
+        found.push(
+            finding
+                .remedy(format!("grant usage on schema pgspate to {role};"))
+                .remedy(format!("grant select on all tables in schema pgspate to {role};")),
+        );
+    }
+    Ok(NOT_PUT_BACK.findings_or_ok(found, "nothing"))
+}
+
+async fn collect(context: &CheckContext<'_>, found: &mut Vec<Finding>) -> Result<()> {
+    // Settings belong to the whole server, so a database without a ledger reports them, too.
+    let marker = tune::read_marker(context.client).await?;
+    let changes = ledger::outstanding_changes(context.client, None).await;
+    if let Some(marker) = marker {
+        let names = changes.as_ref().ok().map(|changes| tune::changed_settings(&marker, changes));
+        found.push(match marker.is_here {
+            true => tuned_here(names),
+            false => tuned_elsewhere(&marker.database),
+        });
+    }
+    let mut changes = changes?;
+    changes.retain(|change| change.kind != ledger::SETTING_CHANGE);
+    let mut jobs: Vec<i64> = changes.iter().map(|change| change.job).collect();
+    jobs.dedup();
+    for job in jobs {
+        let of_job = changes.iter().filter(|change| change.job == job);
+        let names = of_job.map(RecordedChange::name).collect::<Vec<_>>().join(", ");
+        found.push(match ledger::is_job_running(context.client, job).await? {
+            true => NOT_PUT_BACK.ok(format!("job {job} is running and will put back {names}")),
+            false => NOT_PUT_BACK
+                .warning(format!("job {job} has not put back {names}"))
+                .about(format!("job {job}"))
+                .remedy(format!("pgspate status --restore {job}")),
+        });
+    }
+    Ok(())
+}
+
+/// Reports a server that was tuned from this database. `names` are the settings whose old values
+/// the ledger has; `None` if the role may not read the ledger.
+fn tuned_here(names: Option<Vec<String>>) -> Finding {
+    match names {
+        None => {
+            let text = "the server was tuned for a load and not put back";
+            NOT_PUT_BACK.warning(text).remedy("pgspate tune --revert")
+        }
+        Some(names) if names.is_empty() => NOT_PUT_BACK
+            .warning(
+                "the server was tuned for a load, but this database's ledger no longer has the old \
+                 values",
+            )
+            .advice(
+                "Reset the settings that `pgspate tune` changed by hand, and pgspate.tuned last.",
+            )
+            .remedy(SHOW_ALTER_SYSTEM)
+            .remedy(format!("alter system reset {};", tune::MARKER))
+            .remedy("select pg_reload_conf();"),
+        Some(names) => NOT_PUT_BACK
+            .warning(format!(
+                "the server was tuned for a load and not put back: {}",
+                names.join(", ")
+            ))
+            .count("settings", names.len() as u64)
+            .remedy("pgspate tune --revert"),
+    }
+}
+
+fn tuned_elsewhere(database: &str) -> Finding {
+    let text =
+        format!("the server was tuned for a load from database \"{database}\" and not put back");
+    let advice =
+        format!("Run this in database \"{database}\": the ledger there has the old values.");
+    NOT_PUT_BACK.warning(text).advice(advice).remedy("pgspate tune --revert")
+}
