@@ -242,13 +242,13 @@ fn statements_of_a_role_that_can_do_less_are_not_run() {
     case.db.run(&format!("drop role {role}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     let shown = |text: &str| folded(&text.replace(&role, "[ROLE]").replace("\n      … ", " "));
-    assert!(by_owner.stderr.contains("is not to be trusted"), "{}", by_owner.stderr);
+    assert!(by_owner.stderr.contains("is not trusted"), "{}", by_owner.stderr);
     assert_snapshot!(shown(&by_role.refusal().replace("[DATABASE]role", "[ROLE]")), @r#"
-    error: index "x" was changed by role "[ROLE]", whose statements this role does not run
+    error: could not put index "x" back: role "[ROLE]" recorded the change, and is not
+          … trusted
 
-    hint: Connect as "[ROLE]" for `pgspate status --restore 1`. Statements are read from
-          … the ledger, and run only for a role that can do no more than those who wrote
-          … them.
+    hint: Connect as "[ROLE]" and run `pgspate status --restore 1`. The current role runs
+          … recorded statements only of roles that could act as the current role anyway.
     "#);
     assert_snapshot!(shown(&plan), @r#"
     indexes  stay: the table has too many rows beside the input

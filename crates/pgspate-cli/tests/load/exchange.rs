@@ -43,8 +43,7 @@ fn whatever_the_table_has_is_kept() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
-    others   read the old rows until the exchange, which replaces rows that they write
-          … meanwhile
+    others   read the old rows until the exchange, which replaces what they write meanwhile
     columns  a  integer        binary (int4)
              b  text           binary (bytes)
              c  numeric(10,2)  binary (numeric)

@@ -64,14 +64,15 @@ fn one_session_where_others_would_need_its_rows() {
     // The order of the columns is nothing to the scopes.
     let other = "create table t (meter int, at int, value int, primary key (at, meter))";
     assert_eq!(said(other, "--scope-by at,meter --lanes 2"), "several");
-    let whole = "one session: only with `--scope-by` there are scopes to share";
+    let whole = "one session: only `--scope-by` makes scopes to share";
     assert_eq!(said(TABLE, "--scope all --lanes 2"), whole);
     // A row might come from another scope.
     let free = "create table t (meter int, at int, value int)";
     let none = said(free, "--scope-by value --key meter,at --lanes 2");
-    assert!(none.contains("(value) none is of the key"), "{none}");
+    assert!(none.contains("no column of the scope (value) is in the key"), "{none}");
     for (more, reason) in [
-        ("create unique index on t (at, value, (meter + 1))", "a unique index is without meter"),
+        ("create unique index on t (at, value, (meter + 1))", "a unique index does not
+          … contain meter"),
         (
             "alter table t add foreign key (meter, value) references t (meter, at)",
             "a foreign key of the table refers to itself",
@@ -87,7 +88,7 @@ fn one_session_where_others_would_need_its_rows() {
     }
     // Equal values with different spellings would be in two shares.
     let numeric = "create table t (meter numeric, at int, value int, primary key (meter, at))";
-    assert!(said(numeric, "--scope-by meter --lanes 2").contains("(meter) none is of the key"));
+    assert!(said(numeric, "--scope-by meter --lanes 2").contains("no column of the scope (meter) is in the key"));
     assert_eq!(said(numeric, "--scope-by meter,at --lanes 2"), "several");
     let scaled = "create table t (meter numeric(9,2), at int, value int, primary key (meter, at))";
     assert_eq!(said(scaled, "--scope-by meter --lanes 2"), "several");
@@ -104,7 +105,7 @@ fn values_that_some_indexes_find_equal() {
     case.put("t.csv", "name,at,v\ncyd,1,2\nCyd,2,1\nAda,1,1\n");
     // In two sessions the new row could come before the old one is gone.
     let run = sync(&case, "t.csv --scope-by name --lanes 4 --max-delete 90%");
-    assert!(run.stderr.contains("one session: a unique index is without name"), "{}", run.stderr);
+    assert!(run.stderr.contains("one session: a unique index does not contain name"), "{}", run.stderr);
     let two = Case::new(
         "create table t (a text collate \"C\", b text collate \"POSIX\", v int, \
                          primary key (a, b))",
@@ -161,7 +162,7 @@ fn what_one_session_is_refused_the_others_have_written() {
     let refused = sync(&case, "t.csv --scope-by meter --lanes 4");
     assert_eq!(refused.status, Some(2));
     assert!(refused.stderr.contains("violates check constraint"), "{}", refused.stderr);
-    let hint = "Of 4 transactions with scopes of their own 3 are committed";
+    let hint = "3 of 4 sessions committed their scopes";
     assert!(refused.stderr.contains(hint), "{}", refused.stderr);
     // Each scope is as it was or as it is to be.
     assert_eq!(

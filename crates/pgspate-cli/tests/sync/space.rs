@@ -37,11 +37,11 @@ fn a_place_for_temporary_tables_that_is_too_small() {
     let text = rows.concat();
     assert_snapshot!(sync(text.as_bytes(), "t.csv"), @"
     error: could not sync public.t
-      caused by: staging and comparing takes about 20 MiB of temporary space, and 8 MiB are
-          … free there
+      caused by: staging and comparing need about 20 MiB of temporary space, but 8 MiB are
+          … free
 
-    hint: Set temp_tablespaces to a place with more room, or sync fewer rows at a time with
-          … `--scope`.
+    hint: Set temp_tablespaces to a tablespace with more room, or sync fewer rows at a time
+          … with `--scope`.
     ");
     // How much it is, nobody knows before.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -50,8 +50,8 @@ fn a_place_for_temporary_tables_that_is_too_small() {
     error: could not sync public.t with "t.csv.gz"
       caused by: could not extend file [FILE]: No space left on device (SQLSTATE 53100)
 
-    hint: 9 MiB are staged, and comparing them may take as much again: there is too little
-          … space where temp_tablespaces points to, or else in the database's own
-          … tablespace. The table is as it was.
+    hint: 9 MiB are staged, and comparing them may need as much again. Free space in the
+          … tablespaces of temp_tablespaces, or, if that is not set, in the database's own
+          … tablespace. The table is unchanged.
     "#);
 }

@@ -132,9 +132,9 @@ fn what_is_committed_stays_when_another_one_is_refused() {
     case.db.run(&format!("alter table t add check (meter <> {last} or value = 1)"));
     let refused = sync(&case, "t.csv --scope-by meter --transactions 2");
     assert_eq!(refused.status, Some(2));
-    let hint = "What 1 transaction wrote is committed; the same command again does the rest";
+    let hint = "1 transaction is committed; the same command, run again, writes the rest";
     assert!(refused.stderr.contains(hint), "{}", refused.stderr);
-    assert!(refused.stderr.contains("`--transactions 1` makes it one"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("`--transactions 1` writes everything in one transaction"), "{}", refused.stderr);
     assert_eq!(case.value(MIXED), "0");
     assert_ne!(case.value("select count(*) from t where value = 2"), "0");
     // Nothing is written when the guard refuses.
@@ -249,10 +249,10 @@ fn a_trigger_that_moves_rows_is_told_from_another_session() {
 fn one_transaction_where_others_would_need_its_rows() {
     let case = case();
     let whole = sync(&case, "t.csv --scope all --transactions 2").success();
-    assert!(whole.contains("one transaction: only with `--scope-by`"), "{whole}");
+    assert!(whole.contains("one transaction: only `--scope-by`"), "{whole}");
     let both = sync(&case, "t.csv --scope-by meter --transactions 2 --lanes 2");
     assert_eq!(both.status, Some(2));
-    assert!(both.stderr.contains("cannot both share the scopes"), "{}", both.stderr);
+    assert!(both.stderr.contains("--lanes and --transactions cannot be combined"), "{}", both.stderr);
     // Rows are found by their keys, too: another one may be in a place by then.
     let plan = sync(&case, "t.csv --scope-by meter --transactions 2 --plan");
     let by_key = "where t.ctid = s.\"pgspate tid\" and t.tableoid = s.\"pgspate part\" \

@@ -64,7 +64,7 @@ impl TableCare<'_> {
                 Err(error) => {
                     let what = error.to_string();
                     let column = quote_ident(column);
-                    let (name, table) = (double_quotes(name), &table.sql_name);
+                    let (name, table) = (escape_quotes(name), &table.sql_name);
                     let furthest = sequence.last_value_aggregate();
                     after.warnings.push(format!(
                         "{what}; run `select setval('{name}', {furthest}({column})) from {table}`"
@@ -139,19 +139,19 @@ async fn advance(client: &Client, table: &TargetTable, sequence: &Sequence) -> R
     let Some(steps) = steps(top, last, is_called, *increment) else { return Ok(None) };
     let move_on = match steps {
         ..=STEPS_MAX => {
-            let taken = format!("nextval('{}')", double_quotes(name));
+            let taken = format!("nextval('{}')", escape_quotes(name));
             format!("select {furthest}({taken}) from generate_series(1, {steps})")
         }
         _ => format!(
             "select setval('{}', {top}) from {name} where last_value {beyond} {top}",
-            double_quotes(name)
+            escape_quotes(name)
         ),
     };
     let row = client.fetch_opt(&move_on, &[]).await.map_err(failed())?;
     Ok(row.map(|row| row.get(0)))
 }
 
-fn double_quotes(name: &str) -> String {
+fn escape_quotes(name: &str) -> String {
     name.replace('\'', "''")
 }
 

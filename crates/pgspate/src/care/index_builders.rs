@@ -54,9 +54,9 @@ impl IndexBuilders<'_> {
             loop {
                 let next = queue.lock().expect("no panic while held").pop_front();
                 let Some((name, work)) = next else { return Ok(()) };
-                self.show(&names, |names| names.push(name.clone()));
+                self.update_names(&names, |names| names.push(name.clone()));
                 let built = build(connection, work).await;
-                self.show(&names, |names| names.retain(|it| *it != name));
+                self.update_names(&names, |names| names.retain(|it| *it != name));
                 match built {
                     Err(error) if self.stops_at_first_error => return Err(error),
                     built => done.lock().expect("no panic while held").push(built),
@@ -70,7 +70,7 @@ impl IndexBuilders<'_> {
     }
 
     /// Changes the list of names that are being built, and displays it.
-    fn show(&self, names: &Mutex<Vec<String>>, change: impl FnOnce(&mut Vec<String>)) {
+    fn update_names(&self, names: &Mutex<Vec<String>>, change: impl FnOnce(&mut Vec<String>)) {
         let mut names = names.lock().expect("no panic while held");
         change(&mut names);
         let phase = (!names.is_empty()).then(|| format!("building {}", names.join(", ")));

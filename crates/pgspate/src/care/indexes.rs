@@ -130,7 +130,7 @@ fn pause_autovacuum(table: &TargetTable, upkeep: &MaintenanceFacts) -> (String, 
 
 /// The result of removing the load's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TakeBack {
+pub(super) enum RowRemoval {
     Done,
     /// Other tables or triggers would be affected. Nothing was changed.
     WouldBeNoticed,
@@ -145,9 +145,9 @@ pub(super) async fn remove_rows(
     connection: &Connection,
     job: JobId,
     table: &TargetTable,
-) -> Result<TakeBack> {
+) -> Result<RowRemoval> {
     let taken = remove_rows_within(connection, job, table).await;
-    if !matches!(taken, Ok(TakeBack::Done)) {
+    if !matches!(taken, Ok(RowRemoval::Done)) {
         let _ = connection.client.batch_execute("rollback").await;
     }
     taken
@@ -157,7 +157,7 @@ async fn remove_rows_within(
     connection: &Connection,
     job: JobId,
     table: &TargetTable,
-) -> Result<TakeBack> {
+) -> Result<RowRemoval> {
     let (client, name) = (&connection.client, &table.sql_name);
     let failed = || server_error(format!("could not remove the load's rows from {name}"));
     let begin = format!(
@@ -167,7 +167,7 @@ async fn remove_rows_within(
     client.batch_execute(&begin).await.map_err(failed())?;
     let upkeep = MaintenanceFacts::read_in_transaction(client, table).await?;
     if upkeep.is_referenced || upkeep.has_delete_triggers {
-        return Ok(TakeBack::WouldBeNoticed);
+        return Ok(RowRemoval::WouldBeNoticed);
     }
     let ours =
         format!("any (array(select xmin from pgspate.ledger where job = {} group by 1))", job.0);
@@ -180,7 +180,7 @@ async fn remove_rows_within(
     let row = client.fetch_one(&look, &[]).await.map_err(failed())?;
     let [found, all, written] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
     if found < written {
-        return Ok(TakeBack::ChangedByOthers(written.abs_diff(found)));
+        return Ok(RowRemoval::ChangedByOthers(written.abs_diff(found)));
     }
     let take = match found == all {
         true => format!("truncate only {name}"),
@@ -189,5 +189,5 @@ async fn remove_rows_within(
     client.batch_execute(&take).await.map_err(failed())?;
     ledger::forget_chunks_and_shadow(client, job).await?;
     client.batch_execute("commit").await.map_err(failed())?;
-    Ok(TakeBack::Done)
+    Ok(RowRemoval::Done)
 }

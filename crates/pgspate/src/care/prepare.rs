@@ -48,7 +48,7 @@ impl TableCare<'_> {
             let down = self.job.ask(async |client: &Client| {
                 ledger::dropped_keys(client, Some(table), job).await
             })?;
-            let Some(busy) = down.iter().find(|it| it.is_under_way()) else {
+            let Some(busy) = down.iter().find(|it| it.has_worker()) else {
                 // A load with a ledger takes over the changes of loads that no longer run.
                 let left = down.first().filter(|_| job == 0);
                 return left.map_or(Ok(()), |left| Err(left.to_error()));

@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::TableCare;
-use super::indexes::{self, TakeBack};
+use super::indexes::{self, RowRemoval};
 use super::restore::{self, Restorer};
 use crate::copy::{Commit, CopyOutcome};
 use crate::job::RetryWhileAway;
@@ -22,8 +22,8 @@ impl TableCare<'_> {
     ///
     /// Returns false if the load must be done again. Either its rows had to be removed, and the
     /// next attempt finds the bad row with all indexes in place. Or a server crash has lost chunks.
-    pub(crate) fn put_all_back(&mut self, chunks: u64) -> Result<bool> {
-        let mut patience = RetryBackoff::new(self.job.own.limits.retry_for);
+    pub(crate) fn restore_table(&mut self, chunks: u64) -> Result<bool> {
+        let mut backoff = RetryBackoff::new(self.job.own.limits.retry_for);
         self.changes.is_finishing = true;
         while self.changes.is_altered {
             let started = Instant::now();
@@ -32,7 +32,7 @@ impl TableCare<'_> {
             match restored {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
-                    self.wait(error, &mut patience, self.progress)?;
+                    self.wait(error, &mut backoff, self.progress)?;
                     if self.has_lost_chunks(chunks)? {
                         self.changes.is_finishing = false;
                         return Ok(false);
@@ -123,15 +123,15 @@ impl TableCare<'_> {
         let Some(job) = self.job.id() else { return false };
         self.progress.set_phase(Some("removing the load's rows".to_owned()));
         let work = indexes::remove_rows(self.job.connection(), job, self.table);
-        let taken = self.job.own.runtime.block_on(work).unwrap_or(TakeBack::WouldBeNoticed);
-        if let TakeBack::ChangedByOthers(rows) = taken {
+        let taken = self.job.own.runtime.block_on(work).unwrap_or(RowRemoval::WouldBeNoticed);
+        if let RowRemoval::ChangedByOthers(rows) = taken {
             self.changes.rows_changed_by_others = rows;
         }
-        taken == TakeBack::Done
+        taken == RowRemoval::Done
     }
 
     /// Describes where the rows are, if all of them are committed.
-    fn where_all_rows_are(&self, error: &Error) -> &'static str {
+    fn describe_committed_rows(&self, error: &Error) -> &'static str {
         let may_be_lost = self.plan.commit == Commit::EachChunk || self.job.is_bound();
         match error.is_retryable() && may_be_lost {
             // The server is away and may have crashed.
@@ -145,11 +145,11 @@ impl TableCare<'_> {
 
     /// Restores the table after a failure. Returns the error, with a hint if something is not
     /// restored, and whether everything is restored.
-    pub(crate) fn put_back(&mut self, error: Error) -> (Error, bool) {
+    pub(crate) fn restore_after_failure(&mut self, error: Error) -> (Error, bool) {
         let (true, Some(job)) = (self.changes.is_altered, self.job.id()) else {
             let error = match self.changes.is_finishing {
                 true => {
-                    let kept = self.where_all_rows_are(&error);
+                    let kept = self.describe_committed_rows(&error);
                     error.hint_also(&format!("{kept}."))
                 }
                 false => error,
@@ -166,7 +166,7 @@ impl TableCare<'_> {
                 0 => format!(
                     "{}, but some of its indexes are missing. {which}{how} creates them, and so \
                      does the same command, run again.",
-                    self.where_all_rows_are(&error)
+                    self.describe_committed_rows(&error)
                 ),
                 rows => format!(
                     "Every row was written to the table, but some of its indexes are missing. The \

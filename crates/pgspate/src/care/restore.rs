@@ -72,7 +72,7 @@ impl Restorer<'_> {
             changes.into_iter().partition(|change| change.check_trust().is_ok());
         let means = self.build_settings(&changes).await?;
         let (in_parallel, mut rest): (Vec<_>, Vec<_>) =
-            changes.into_iter().partition(RecordedChange::is_beside);
+            changes.into_iter().partition(RecordedChange::can_run_in_parallel);
         let mut failure = doubtful.first().and_then(|change| change.check_trust().err());
         let mut out_of_space = HashSet::new();
         for built in self.build(in_parallel, &means).await? {
@@ -182,7 +182,7 @@ impl Restorer<'_> {
         let failed = || server_error(what.clone());
         connection
             .client
-            .batch_execute(&TimeoutScope::SessionSettings.disable_sql())
+            .batch_execute(&TimeoutScope::Session.disable_sql())
             .await
             .map_err(failed())?;
         loop {
@@ -306,7 +306,7 @@ async fn next_step(client: &Client, change: &RecordedChange) -> Result<Option<Re
     };
     let sql = recipe.statements(&change.kind, &change.object, &now, change.done);
     let sql = sql.map_err(|error| hint_by_hand(error, change, &recipe, &now))?.join("; ");
-    Ok(Some(RestoreStep { sql, count: change.count_sql(&now.table) }))
+    Ok(Some(RestoreStep { sql, count: change.count_step_sql(&now.table) }))
 }
 
 /// Returns the error for a change without a recipe, which an earlier version recorded as SQL. SQL

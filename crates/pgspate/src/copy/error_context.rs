@@ -2,7 +2,7 @@
 //!
 //! Messages are translated, and the names and values in them may contain anything.
 
-use super::Job;
+use super::CopyJob;
 use crate::Error;
 use pgspate_target::ServerRefusal;
 

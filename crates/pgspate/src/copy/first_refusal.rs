@@ -13,7 +13,7 @@ use futures_util::SinkExt;
 use super::error_context::{CopyContext, refused_column};
 use super::session_setup::session_settings_sql;
 use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
-use super::stream::refused_copy;
+use super::stream::copy_error;
 use super::{CopyJob, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode};
@@ -28,7 +28,7 @@ pub(super) fn find_first_refusal(
     let job = shared.job;
     let LaneFailure { error, refused, .. } = failure;
     let Some(RefusedChunk { chunk, by }) = refused else { return error };
-    if job.stays_open() {
+    if job.keeps_transaction_open() {
         // Not all rows were sent: the caller stages all rows instead.
         return error;
     }
@@ -111,7 +111,7 @@ async fn resend_as_text(
     chunk: &Arc<Chunk>,
 ) -> Result<Option<(Error, u64)>> {
     let connection = job.session_opener.open().await?;
-    let failed = |error| refused_copy(&connection, error);
+    let failed = |error| copy_error(&connection, error);
     connection
         .client
         .batch_execute(&session_settings_sql(&job.setup.limits))

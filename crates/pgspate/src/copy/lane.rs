@@ -16,7 +16,7 @@ use super::reject::write_with_rejects;
 use super::session_registry::{ConfirmedTally, SessionRegistry};
 use super::session_setup::session_settings_sql;
 use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
-use super::stream::{BEGIN_READ_COMMITTED, LaneStream, LaneTally, refused_copy};
+use super::stream::{BEGIN_READ_COMMITTED, LaneStream, LaneTally, copy_error};
 use super::{Commit, Destination, LaneSession, LedgerJob, PIECE_BYTES, PIECES_AHEAD};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode};
@@ -103,7 +103,7 @@ pub(super) fn run_lane(
         backends: Vec::new(),
         tally: LaneTally::default(),
     };
-    let mut patience = RetryBackoff::new(shared.job.setup.limits.retry_for);
+    let mut backoff = RetryBackoff::new(shared.job.setup.limits.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
         let failure = match lane.run_sessions(sessions) {
@@ -121,11 +121,11 @@ pub(super) fn run_lane(
             return None;
         }
         if lane.tally.chunks > chunks_before {
-            patience.reset();
+            backoff.reset();
         }
         let failure = match lane.write_without_rejects(lane.mark_if_already_written(failure)) {
             Ok(()) => {
-                patience.reset();
+                backoff.reset();
                 continue;
             }
             Err(failure) => failure,
@@ -134,7 +134,7 @@ pub(super) fn run_lane(
             // The rows would have been rejected, but the load ends for another reason.
             return None;
         }
-        if !lane.may_retry(&failure) || !patience.wait(|| shared.is_over()) {
+        if !lane.may_retry(&failure) || !backoff.wait(|| shared.is_over()) {
             shared.fail(failure);
             return None;
         }
@@ -176,7 +176,7 @@ impl Lane<'_, '_> {
                 LaneFailure::of(self.shared.chunks(), error)
             })?;
             let connection = served.map_err(|failure| *failure)?;
-            kept.push(LaneSession { connection, rows: tally.rows_written });
+            kept.push(LaneSession { connection, rows_written: tally.rows_written });
         }
         self.refused.take().map_or(Ok(kept), Err)
     }
@@ -262,7 +262,7 @@ impl Lane<'_, '_> {
             true => LaneFailure::table_emptied(chunk.seq),
             false => LaneFailure {
                 is_chunk_recorded: is_chunk_recorded(&error),
-                ..failed_for(refused_copy(&connection, error))
+                ..failed_for(copy_error(&connection, error))
             },
         };
         // The isolation level must be set before the transaction's first query, hence in a message
@@ -350,7 +350,7 @@ impl Lane<'_, '_> {
             self.in_flight.iter().map(|it| Arc::clone(&it.chunk)).collect();
         while self.nth < shared.lanes_max.load(Relaxed) || !to_resend.is_empty() {
             let is_new = to_resend.is_empty();
-            self.release(confirmed);
+            self.release_confirmed(confirmed);
             let Some(chunk) = to_resend.pop_front().or_else(|| self.take_chunk()) else { break };
             let started = Instant::now();
             let rows = encode_chunk(&chunk, mode, encoder.as_mut(), &mut out, &mut sender);
@@ -462,7 +462,7 @@ fn encode_chunk(
     while let Ok(true) = filled {
         filled = encoder.fill(out, PIECE_BYTES);
         let at_end = !matches!(filled, Ok(true));
-        if shared.is_given_up(seq) || !send_encoded(out, mode, at_end, &mut rows, sender) {
+        if shared.is_abandoned(seq) || !send_encoded(out, mode, at_end, &mut rows, sender) {
             return Ok(None);
         }
     }

@@ -32,11 +32,11 @@ use pgspate_target::session::WaitLimits;
 
 pub(crate) use commit::COMMIT_DURABLY;
 pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
-pub(crate) use reject::{is_row_error, is_row_error_code};
+pub(crate) use reject::{blames_one_row, is_row_error_code};
 pub use run::run;
 pub use session_setup::SessionOpener;
 pub(crate) use session_setup::{CopySetup, EarlySession, ReadySession};
-pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, is_keys_dropped_error, refused_copy};
+pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, copy_error, is_keys_dropped_error};
 
 /// Bytes per message to the server. The size is large enough that the cost per message is
 /// negligible, and small enough that a message stays in the second-level cache between encoding and
@@ -184,7 +184,7 @@ impl CopyJob {
     }
 
     /// Returns whether the session's transaction stays open after the copy.
-    fn stays_open(&self) -> bool {
+    fn keeps_transaction_open(&self) -> bool {
         matches!(self.destination, Destination::OpenStage { .. })
     }
 
@@ -257,7 +257,7 @@ pub struct LaneSession {
 pub enum CopyEnd {
     /// All rows are committed, or staged. For a stage, the sessions that hold the staged rows
     /// follow.
-    WrittenChunks(CopyOutcome, Vec<LaneSession>),
+    Done(CopyOutcome, Vec<LaneSession>),
     /// Two lanes inserted the same unique key and waited for each other. A repetition with one lane
     /// can tell which row is the second one.
     LanesConflict,

@@ -125,7 +125,7 @@ impl CopyProgress {
     }
 
     /// Describes which rows stay if the load ends now, and how to continue.
-    pub fn last_words(&self) -> String {
+    pub fn describe_kept_rows(&self) -> String {
         let kept = match (self.committed.describe(), self.committed.unverified_chunks.load(Relaxed))
         {
             (Some(kept), _) => {

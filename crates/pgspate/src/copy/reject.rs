@@ -16,7 +16,7 @@ use tokio_postgres::error::SqlState;
 
 use super::batch_size::BatchSize;
 use super::error_context::{CopyContext, refused_column};
-use super::stream::refused_copy;
+use super::stream::copy_error;
 use super::{CopyJob, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode, is_row_error};
@@ -187,7 +187,7 @@ impl RejectingWriter<'_> {
         }
         let _ = sink.feed(piece.into()).await;
         let finished = sink.as_mut().finish().await;
-        Ok(finished.map_err(|error| refused_copy(self.connection, error)))
+        Ok(finished.map_err(|error| copy_error(self.connection, error)))
     }
 
     fn note_written(&mut self, rows: usize, written: u64) -> Result<()> {
@@ -389,7 +389,7 @@ fn line_end(text: &[u8], start: usize) -> Option<usize> {
 }
 
 /// Returns whether a load's error is about one row, so that the row can be rejected.
-pub(crate) fn is_row_error(error: &Error) -> bool {
+pub(crate) fn blames_one_row(error: &Error) -> bool {
     let names_row = error.place().is_some_and(|place| place.line.or(place.row).is_some());
     let is_refused = |code| is_row_error_code(code, names_row);
     is_row_error(error) || error.sqlstate().is_some_and(is_refused)

@@ -49,7 +49,11 @@ pub fn run(
         }
         let several = !job.one_statement && progress.lanes.load(Relaxed) > 1;
         let all_again = job.commit == Commit::AtEnd && !job.is_stream;
-        if several && all_again && !failure.is_taken && may_be_lane_conflict(&failure.error) {
+        if several
+            && all_again
+            && !failure.is_chunk_recorded
+            && may_be_lane_conflict(&failure.error)
+        {
             return Ok(CopyEnd::LanesConflict);
         }
         // Rows may be refused because a lost session of this run has committed them.
@@ -72,7 +76,7 @@ pub fn run(
     (job.check_unchanged)(&contents)?;
     let started = Instant::now();
     let committed = match job.commit {
-        _ if job.stays_open() => Ok(()),
+        _ if job.keeps_transaction_open() => Ok(()),
         Commit::AtEnd => {
             progress.committed.unverified_chunks.store(true, Relaxed);
             let committed = runtime.block_on(commit_lanes(job, &finished));

@@ -48,7 +48,7 @@ impl SessionOpener {
 
     async fn create_stage(&self, connection: &Connection) -> Result<()> {
         match &self.stage {
-            Some(stage) => stage.make(&connection.client).await,
+            Some(stage) => stage.create_in(&connection.client).await,
             None => Ok(()),
         }
     }

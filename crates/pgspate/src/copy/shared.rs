@@ -25,7 +25,7 @@ pub(super) struct LaneFailure {
     /// The chunk of which a row was refused.
     pub(super) refused: Option<RefusedChunk>,
     /// Whether the ledger has the chunk already, because a lost session of this run committed it.
-    pub(super) is_taken: bool,
+    pub(super) is_chunk_recorded: bool,
     /// Whether a server crash has emptied the table, although the ledger says that chunks are
     /// written. All lanes must start over.
     pub(super) is_emptied: bool,
@@ -34,7 +34,7 @@ pub(super) struct LaneFailure {
 impl LaneFailure {
     /// Returns a failure that is not about a chunk's rows.
     pub(super) fn of(seq: u64, error: Error) -> LaneFailure {
-        LaneFailure { seq, error, refused: None, is_taken: false, is_emptied: false }
+        LaneFailure { seq, error, refused: None, is_chunk_recorded: false, is_emptied: false }
     }
 
     /// Returns the failure for a table that a server crash has emptied.
@@ -46,7 +46,7 @@ impl LaneFailure {
 
     /// Returns whether sending the same chunks again may succeed.
     pub(super) fn is_retryable(&self) -> bool {
-        self.is_taken || self.error.is_retryable()
+        self.is_chunk_recorded || self.error.is_retryable()
     }
 }
 
@@ -195,7 +195,7 @@ impl<'a> SharedRun<'a> {
         };
         drop(cutter);
         // The lock is free here, so that lanes compute digests in parallel.
-        let chunk = chunk.and_then(|chunk| match self.digested(chunk) {
+        let chunk = chunk.and_then(|chunk| match self.add_digest(chunk) {
             Ok(chunk) => Some(Arc::new(chunk)),
             Err((seq, error)) => {
                 self.fail(LaneFailure::of(seq, error));
@@ -207,7 +207,7 @@ impl<'a> SharedRun<'a> {
     }
 
     /// Adds the digest to a chunk if the ledger records digests.
-    fn digested(&self, mut chunk: Chunk) -> Result<Chunk, (u64, Error)> {
+    fn add_digest(&self, mut chunk: Chunk) -> Result<Chunk, (u64, Error)> {
         if self.job.ledger.is_some() && !self.job.is_stream {
             chunk.digest = chunk.content_digest().map_err(|error| (chunk.seq, error))?;
             self.add_content(&chunk);
@@ -236,7 +236,7 @@ impl<'a> SharedRun<'a> {
         let Some(seal) = done else {
             return Ok(NextChunk::Wanted(chunk));
         };
-        let chunk = self.digested(chunk).map_err(|(_, error)| error)?;
+        let chunk = self.add_digest(chunk).map_err(|(_, error)| error)?;
         if seal.digest.is_some() && seal.digest != chunk.digest {
             let source = self.job.input_names.get(chunk.input).map_or("-", String::as_str);
             let message =
@@ -347,7 +347,7 @@ impl<'a> SharedRun<'a> {
     }
 
     /// Returns whether chunk `seq` need not be sent any more.
-    pub(super) fn is_given_up(&self, seq: u64) -> bool {
+    pub(super) fn is_abandoned(&self, seq: u64) -> bool {
         seq > self.failed_seq.load(Relaxed)
             || self.conflict.load(Relaxed)
             || self.statement_refused.load(Relaxed)
@@ -361,7 +361,7 @@ impl<'a> SharedRun<'a> {
 
     /// Returns whether no further chunk is wanted.
     pub(super) fn is_over(&self) -> bool {
-        self.is_given_up(u64::MAX)
+        self.is_abandoned(u64::MAX)
     }
 
     /// Checks that lanes have confirmed every chunk of the input.

@@ -56,7 +56,7 @@ pub(super) struct LaneStream {
     ledger: Option<JobId>,
     is_bound: bool,
     /// Whether the transaction stays open for the caller.
-    stays_open: bool,
+    keeps_transaction_open: bool,
     /// SQL to run before the commit.
     after: Option<String>,
     /// The COPY that receives pieces.
@@ -122,7 +122,7 @@ impl LaneStream {
                 connection.client.batch_execute(before)
             );
             begun.map_err(server_error("could not prepare a session to copy".to_owned()))?;
-            made_ready.map_err(|error| refused_copy(&connection, error))?;
+            made_ready.map_err(|error| copy_error(&connection, error))?;
         }
         Ok(LaneStream {
             connection,
@@ -134,7 +134,7 @@ impl LaneStream {
             commit: job.commit,
             ledger: job.ledger_id(),
             is_bound: job.ledger.as_ref().is_some_and(|ledger| ledger.is_bound),
-            stays_open: job.stays_open(),
+            keeps_transaction_open: job.keeps_transaction_open(),
             after: job.sql_after().map(str::to_owned),
             open: None,
             ending: None,
@@ -288,13 +288,13 @@ impl LaneStream {
             // fails.
             let seal = insert_chunks_sql(sealed.rows_in);
             let (written, sealed) =
-                tokio::join!(biased; finish, commit_chunk(client, &seal, sealed));
+                tokio::join!(biased; finish, seal_and_commit(client, &seal, sealed));
             let written = written?;
             sealed?;
             return Ok((written, whole));
         }
         let written = finish.await?;
-        commit_chunk(client, &insert_chunks_sql(self.chunk_written + written), sealed).await?;
+        seal_and_commit(client, &insert_chunks_sql(self.chunk_written + written), sealed).await?;
         Ok((written, whole))
     }
 
@@ -322,7 +322,7 @@ impl LaneStream {
             let seq = fault.chunk.map_or(0, |(chunk, _)| chunk.seq);
             return Box::new(LaneFailure::table_emptied(seq));
         }
-        let error = refused_copy(&self.connection, fault.error);
+        let error = copy_error(&self.connection, fault.error);
         let Some((chunk, meant)) = fault.chunk else {
             return Box::new(LaneFailure { is_chunk_recorded, ..LaneFailure::of(0, error) });
         };
@@ -341,7 +341,7 @@ impl LaneStream {
     /// wait for each other during the check, and here the monitor watches them.
     async fn complete_lane(&mut self) -> Result<(), CopyFault> {
         let chunks = self.tally.chunks + u64::from(self.ending.is_some());
-        let is_all = self.commit == Commit::EachChunk || self.stays_open;
+        let is_all = self.commit == Commit::EachChunk || self.keeps_transaction_open;
         if is_all || (chunks == 0 && self.after.is_none()) {
             return self.end_pending().await;
         }
@@ -392,7 +392,7 @@ impl CompleteChunk {
 }
 
 /// Inserts the chunk's row into the ledger, commits, and begins the next transaction.
-async fn commit_chunk(
+async fn seal_and_commit(
     client: &Client,
     insert_chunks_sql: &str,
     whole: &CompleteChunk,
@@ -469,7 +469,7 @@ impl LaneTally {
 
 /// Returns the server's refusal in the server's own words, or an explanation of the lost
 /// connection.
-pub(crate) fn refused_copy(connection: &Connection, error: tokio_postgres::Error) -> Error {
+pub(crate) fn copy_error(connection: &Connection, error: tokio_postgres::Error) -> Error {
     match error.as_db_error() {
         Some(_) if is_refused_for_dropped_keys(&error) => keys_dropped_error(),
         Some(said) if !ends_session(said.code()) => {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 use tokio_postgres::Statement;
 
-use super::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, refused_copy};
+use super::{BINARY_HEADER, BINARY_TRAILER, PIECE_BYTES, copy_error};
 use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
@@ -22,7 +22,7 @@ pub(crate) async fn copy_rows(
         EncodeMode::Binary => &[BINARY_HEADER, rows, BINARY_TRAILER],
         EncodeMode::Text => &[rows],
     };
-    let refused = |error| refused_copy(connection, error);
+    let refused = |error| copy_error(connection, error);
     let sink = connection.client.copy_in::<_, Bytes>(statement).await.map_err(refused)?;
     let mut sink = Box::pin(sink);
     for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {

@@ -98,8 +98,8 @@ impl JobSession {
 
     /// Completes the run's identity if that needs the ledger's secret. Creates the ledger if it is
     /// missing.
-    pub(crate) fn settle_identity(&mut self, progress: &CopyProgress) -> Result<()> {
-        if self.identity.as_ref().is_none_or(JobIdentity::is_settled) {
+    pub(crate) fn complete_identity(&mut self, progress: &CopyProgress) -> Result<()> {
+        if self.identity.as_ref().is_none_or(JobIdentity::has_complete_key) {
             return Ok(());
         }
         let secret = self.retry_while_away(progress, |job| {

@@ -69,10 +69,10 @@ pub(crate) trait RetryWhileAway {
     fn wait(
         &mut self,
         interrupted: crate::Error,
-        patience: &mut RetryBackoff,
+        backoff: &mut RetryBackoff,
         progress: &CopyProgress,
     ) -> Result<()> {
-        while patience.wait(|| progress.is_cancelled()) {
+        while backoff.wait(|| progress.is_cancelled()) {
             match self.restore_session() {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_retryable() => {}
@@ -90,10 +90,10 @@ pub(crate) trait RetryWhileAway {
         progress: &CopyProgress,
         mut work: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let mut patience = RetryBackoff::new(self.own().limits.retry_for);
+        let mut backoff = RetryBackoff::new(self.own().limits.retry_for);
         loop {
             match work(self) {
-                Err(error) if error.is_retryable() => self.wait(error, &mut patience, progress)?,
+                Err(error) if error.is_retryable() => self.wait(error, &mut backoff, progress)?,
                 result => return result,
             }
         }

@@ -26,7 +26,7 @@ impl Load {
         watch: &Arc<LoadWatch>,
         widened: &mut Vec<WidenedColumn>,
     ) -> Result<CopyOutcome> {
-        let mut patience = RetryBackoff::new(self.job.own.limits.retry_for);
+        let mut backoff = RetryBackoff::new(self.job.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             if let Some(OpenJob { done, .. }) = &self.job.opened {
@@ -37,7 +37,7 @@ impl Load {
             let attempt = self.attempt(watch);
             if began.elapsed() > self.job.own.limits.retry_for {
                 // The server was reachable for a while, so the time limit starts again.
-                patience.reset();
+                backoff.reset();
             }
             match attempt {
                 Ok(CopyEnd::Done(outcome, _)) => return Ok(outcome),
@@ -50,7 +50,7 @@ impl Load {
                     "two lanes had rows with the same unique key"
                         .clone_into(&mut self.plan.lanes_reason);
                 }
-                Ok(CopyEnd::Interrupted(error)) => self.wait(error, &mut patience, &watch.copy)?,
+                Ok(CopyEnd::Interrupted(error)) => self.wait(error, &mut backoff, &watch.copy)?,
                 Err(error) if self.add_json_key(&error)? => {}
                 Err(error) => match self.widen_column(&error)? {
                     Some(step) => widened.push(step),

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::format::infer::{self, ColumnType};
-use crate::reading::missing;
+use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{
@@ -104,7 +104,11 @@ pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
 }
 
 /// Drops the table, unless it has rows. Such rows are another session's.
-pub(super) async fn drop(connection: &Connection, new: &NewTable, oid: u32) -> Result<()> {
+pub(super) async fn drop_created_table(
+    connection: &Connection,
+    new: &NewTable,
+    oid: u32,
+) -> Result<()> {
     let dropped = drop_if_empty(connection, new, oid).await;
     if dropped.is_err() {
         // The caller reports the earlier error.
@@ -141,7 +145,7 @@ pub(super) async fn widen(
     table: &TargetTable,
     error: &Error,
 ) -> Result<Option<WidenedColumn>> {
-    let Some((column, to)) = wider(table, error) else { return Ok(None) };
+    let Some((column, to)) = wider_type(table, error) else { return Ok(None) };
     let from = column.ty.name.clone();
     let quoted = quote_ident(&column.name);
     let (target, to) = (&new.table, to.sql());
@@ -156,7 +160,7 @@ pub(super) async fn widen(
 }
 
 /// Returns the column that a value did not fit, and a type that fits.
-fn wider<'a>(
+fn wider_type<'a>(
     table: &'a TargetTable,
     error: &Error,
 ) -> Option<(&'a pgspate_target::TargetColumn, ColumnType)> {
@@ -191,7 +195,8 @@ fn refused_value(error: &Error) -> Option<&str> {
 
 /// Adds a hint with the type that would have fitted, for input that cannot be read again.
 pub(super) fn hint_wider(error: Error, table: &TargetTable) -> Error {
-    let Some((column, to)) = wider(table, &error).filter(|_| error.hint_text().is_none()) else {
+    let Some((column, to)) = wider_type(table, &error).filter(|_| error.hint_text().is_none())
+    else {
         return error;
     };
     let (name, from, to) = (&column.name, &column.ty.name, to.sql());

@@ -8,16 +8,16 @@ use tokio_postgres::error::SqlState;
 
 use super::Load;
 use crate::Result;
-use crate::copy::{EarlySession, ReadySession, refused_copy};
+use crate::copy::{EarlySession, ReadySession, copy_error};
 use pgspate_target::ledger::JobLookup;
 
 impl Load {
     /// Returns whether the load changes something before the first COPY, or whether the first row
     /// arrives late. A new job in the ledger is not a change: it is deleted if the load fails.
-    pub(super) fn changes_first(&self) -> bool {
+    pub(super) fn changes_before_copy(&self) -> bool {
         let known = &self.job.known;
         let is_new_job =
-            known.is_there && matches!(known.found, JobLookup::Nothing) && !self.options.restart;
+            known.exists && matches!(known.found, JobLookup::Nothing) && !self.options.restart;
         (self.job.identity.is_some() && !is_new_job)
             || self.plan.maintenance.alters_table()
             || self.plan.at_once.is_some()
@@ -43,7 +43,7 @@ impl Load {
             // A connection is unusable after a refused COPY.
             match error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
                 true => Ok(None),
-                false => Err(refused_copy(&ready.connection, error)),
+                false => Err(copy_error(&ready.connection, error)),
             }
         })?;
         match ready.filter(|_| !self.is_swap()) {

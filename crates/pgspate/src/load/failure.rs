@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{Load, LoadWatch, create};
-use crate::copy::{is_keys_dropped_error, is_row_error};
+use crate::copy::{blames_one_row, is_keys_dropped_error};
 use crate::reading::hint_encoding;
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{self, DroppedKeys};
@@ -23,7 +23,7 @@ impl Load {
             error = create::hint_wider(error, &self.table);
         }
         let error = Error::new(kind, message).because(error);
-        let (error, is_back) = self.table_care(watch).put_back(error);
+        let (error, is_back) = self.table_care(watch).restore_after_failure(error);
         if self.table_changes.is_finishing {
             return error;
         }
@@ -52,7 +52,7 @@ impl Load {
         let can_set_aside = self.options.rejects.is_none() && !self.plan.one_statement;
         let how = match error.place() {
             _ if self.reading.is_stream() => "the rest cannot be read again",
-            Some(_) if can_set_aside && is_row_error(&error) => {
+            Some(_) if can_set_aside && blames_one_row(&error) => {
                 "`--rejects FILE` resumes the load and rejects such rows"
             }
             Some(_) if kind == ErrorKind::Source => {
@@ -61,8 +61,10 @@ impl Load {
             Some(_) => "the same command, run again, resumes once the cause is removed",
             None => "the same command, run again, loads the rest",
         };
-        let go_on =
-            format!("{rows} {are} in {}{set_aside}; {how}.", self.table_care(watch).where_kept());
+        let go_on = format!(
+            "{rows} {are} in {}{set_aside}; {how}.",
+            self.table_care(watch).describe_kept_place()
+        );
         error.hint_also(&go_on)
     }
 
@@ -87,14 +89,16 @@ impl Load {
             .job
             .ask(async |client: &Client| ledger::dropped_keys(client, Some(table), job).await)
             .unwrap_or_default();
-        down.first().map_or(error, DroppedKeys::refuse)
+        down.first().map_or(error, DroppedKeys::to_error)
     }
 
     fn drop_created_table(&self, error: Error) -> Error {
         let (Some(new), Some(oid)) = (&self.new_table, self.created_oid) else { return error };
-        let Err(undo) =
-            self.job.own.runtime.block_on(create::drop(self.job.connection(), new, oid))
-        else {
+        let Err(undo) = self.job.own.runtime.block_on(create::drop_created_table(
+            self.job.connection(),
+            new,
+            oid,
+        )) else {
             return error;
         };
         let why = std::error::Error::source(&undo).map_or(undo.to_string(), ToString::to_string);

@@ -80,8 +80,8 @@ pub(super) fn describe_earlier_runs(found: &JobLookup) -> Option<String> {
             "resuming job {} of {}: {} in {} are written",
             record.job,
             record.started,
-            counted(rows.unsigned_abs(), "row"),
-            counted(chunks.unsigned_abs(), "chunk")
+            counted(*rows, "row"),
+            counted(*chunks, "chunk")
         )),
         JobLookup::Finished(record) => {
             let rejected = match record.rows_rejected {
@@ -222,7 +222,7 @@ impl Load {
             return Ok(true);
         }
         self.job.retry_while_away(&watch.copy, JobSession::reopen)?;
-        match self.table_care(watch).lacks(chunks)? {
+        match self.table_care(watch).has_lost_chunks(chunks)? {
             true => Ok(false),
             false => Err(ledger::missing_chunks_error(job, chunks)),
         }

@@ -115,7 +115,7 @@ impl Load {
         if let Some(report) = self.report_if_loaded(watch)? {
             return Ok(report);
         }
-        self.job.settle_identity(&watch.copy)?;
+        self.job.complete_identity(&watch.copy)?;
         self.open_early_session();
         let wal_before = self.job.own.runtime.block_on(wal_position(self.job.client()));
         let mut widened = Vec::new();
@@ -158,7 +158,7 @@ impl Load {
         watch: &Arc<LoadWatch>,
         widened: &mut Vec<WidenedColumn>,
     ) -> Result<CopyOutcome> {
-        let tries_first = self.new_table.is_none() && self.changes_first();
+        let tries_first = self.new_table.is_none() && self.changes_before_copy();
         match self.new_table {
             Some(_) if self.created_oid.is_none() => {
                 self.retry_while_away(&watch.copy, Load::create_table)?
@@ -179,7 +179,7 @@ impl Load {
         self.table_care(watch).prepare_shadow()?;
         loop {
             let mut outcome = self.copy_rows(watch, widened)?;
-            if !self.table_care(watch).put_all_back(outcome.chunks)? {
+            if !self.table_care(watch).restore_table(outcome.chunks)? {
                 continue;
             }
             let identity = self.job.identity.take();

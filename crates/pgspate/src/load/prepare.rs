@@ -68,8 +68,8 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
 /// Waits up to `--lock-timeout`.
 async fn read_upkeep_with_timeout(load: &Load) -> Result<MaintenanceFacts> {
     let Load { job, table, options: LoadOptions { limits, .. }, .. } = load;
-    let patience = limits.lock_timeout_millis();
-    match MaintenanceFacts::read_with_timeout(job.client(), table, patience).await {
+    let backoff = limits.lock_timeout_millis();
+    match MaintenanceFacts::read_with_timeout(job.client(), table, backoff).await {
         Err(error) if is_lock_error(&error) => {
             Err(name_lock_holder(job.client(), Some(table.oid), limits.lock_timeout, error).await)
         }

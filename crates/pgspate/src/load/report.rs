@@ -94,7 +94,7 @@ impl PlanReport {
             lanes,
             lanes_max,
             lanes_reason: plan.lanes_reason.clone(),
-            others: plan.others(),
+            others: plan.other_sessions(),
             columns: columns.collect(),
             omitted: plan.omitted.clone(),
             indexes: plan.maintenance.indexes.iter().map(PlanIndex::of).collect(),

@@ -1,19 +1,18 @@
-//! Which columns identify a row, and whether equal values are the same value.
+//! Reads which columns identify a row, and decides whether equal values are identical.
 
 use std::collections::HashMap;
 
 use tokio_postgres::Client;
 
 use crate::Result;
-use pgspate_target::{Ask, Column, Table, TypeKind, server_error};
+use pgspate_target::{TargetColumn, TargetTable, TypeKind, TypedQuery, server_error};
 
-/// Built-in types of which equal values are the same value: bool, "char", name, integers, oid,
-/// text and its kin (bar nondeterministic collations), bytea, uuid, dates, times, timestamps,
-/// network addresses.
-const SAME_WHEN_EQUAL: [u32; 17] =
+/// Oids of built-in types whose equal values are identical: bool, "char", name, integers, oid, text
+/// types with a deterministic collation, bytea, uuid, dates, times, timestamps, MAC addresses.
+const IDENTICAL_IF_EQUAL: [u32; 17] =
     [16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1266, 2950, 829];
 
-/// The primary key's columns, in its order.
+/// The primary key's columns, in key order.
 const PRIMARY_KEY: &str = "\
 select a.attname::text
 from pg_index i cross join lateral unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
@@ -22,15 +21,15 @@ where i.indrelid = $1 and i.indisprimary and k.nth <= i.indnkeyatts
 order by k.nth";
 
 /// Columns whose collation is nondeterministic.
-const LENIENT: &str = "\
+const NONDETERMINISTIC: &str = "\
 select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
 where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and not c.collisdeterministic";
 
-/// The built-in operator, which also compares arrays, enums, ranges and rows.
+/// The built-in equality operator, which also compares arrays, enums, ranges and rows.
 pub(crate) const EQUALS: &str = "operator(pg_catalog.=)";
 
-/// Of columns whose type, or the type beneath a domain, has an operator class of its own: the
-/// operator by which that finds values equal.
+/// The equality operator of each column whose type, or the base type of whose domain, has a default
+/// operator class.
 const OPERATORS: &str = "\
 with recursive base(attname, typid) as (
     select attname::text, atttypid from pg_attribute
@@ -48,41 +47,49 @@ join pg_amop ao on ao.amopfamily = c.opcfamily and ao.amoplefttype = base.typid
 join pg_operator o on o.oid = ao.amopopr join pg_namespace n on n.oid = o.oprnamespace
 order by base.attname, am.amname";
 
-/// The names of the primary key's columns.
-pub(crate) async fn primary_key(client: &Client, table: &Table) -> Result<Vec<String>> {
+/// Returns the names of the primary key's columns.
+pub(crate) async fn primary_key(client: &Client, table: &TargetTable) -> Result<Vec<String>> {
     names(client, PRIMARY_KEY, table).await
 }
 
-/// The names of columns with a nondeterministic collation.
-pub(crate) async fn lenient(client: &Client, table: &Table) -> Result<Vec<String>> {
-    names(client, LENIENT, table).await
+/// Returns the names of columns with a nondeterministic collation.
+pub(crate) async fn nondeterministic_columns(
+    client: &Client,
+    table: &TargetTable,
+) -> Result<Vec<String>> {
+    names(client, NONDETERMINISTIC, table).await
 }
 
-async fn names(client: &Client, sql: &str, table: &Table) -> Result<Vec<String>> {
+async fn names(client: &Client, sql: &str, table: &TargetTable) -> Result<Vec<String>> {
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
-    let rows = client.ask_all(sql, &[&table.oid]).await.map_err(failed)?;
+    let rows = client.fetch_all(sql, &[&table.oid]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// The operators of the columns that have one of their own, by the columns' names.
-pub(crate) async fn operators(client: &Client, table: &Table) -> Result<HashMap<String, String>> {
+/// Returns the equality operators of columns whose type has an operator class, by column name.
+pub(crate) async fn equality_operators(
+    client: &Client,
+    table: &TargetTable,
+) -> Result<HashMap<String, String>> {
     let failed = server_error(format!("could not look up the types of {}", table.sql_name));
-    let rows = client.ask_all(OPERATORS, &[&table.oid]).await.map_err(failed)?;
+    let rows = client.fetch_all(OPERATORS, &[&table.oid]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// That two values differ by this operator: as `is distinct from`, whose operator is looked up on
-/// the search path.
-pub(crate) fn differ(left: &str, equals: &str, right: &str) -> String {
+/// Returns SQL that is true if two values differ. It stands for `is distinct from`, whose operator
+/// would be looked up on the search path.
+pub(crate) fn differ_sql(left: &str, equals: &str, right: &str) -> String {
     format!("({left} {equals} {right}) is not true and ({left} is not null or {right} is not null)")
 }
 
-/// `numeric` and `character`: with a modifier, every value has the same scale or length.
-const SAME_WITH_MODIFIER: [u32; 2] = [1700, 1042];
+/// Oids of `numeric` and `character`. With a type modifier, all values have the same scale or
+/// length.
+const IDENTICAL_WITH_MODIFIER: [u32; 2] = [1700, 1042];
 
-/// Whether equal values of the column are the same value, but for lenient collations.
-pub(crate) fn is_exact(column: &Column) -> bool {
+/// Returns whether equal values of the column are identical, unless its collation is
+/// nondeterministic.
+pub(crate) fn is_exact(column: &TargetColumn) -> bool {
     let base = column.ty.base();
-    let is_padded = column.ty.typmod >= 0 && SAME_WITH_MODIFIER.contains(&column.ty.oid);
-    is_padded || base.kind == TypeKind::Enum || SAME_WHEN_EQUAL.contains(&base.oid)
+    let is_padded = column.ty.typmod >= 0 && IDENTICAL_WITH_MODIFIER.contains(&column.ty.oid);
+    is_padded || base.kind == TypeKind::Enum || IDENTICAL_IF_EQUAL.contains(&base.oid)
 }

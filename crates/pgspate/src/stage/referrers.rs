@@ -1,12 +1,13 @@
-//! The foreign keys that refer to rows of a table, as conditions.
+//! Foreign keys that refer to a table, as SQL conditions on its rows.
 
 use tokio_postgres::Client;
 
 use crate::Result;
-use pgspate_target::{Ask, Table, server_error, untrusted_owner_sql};
+use pgspate_target::{TargetTable, TypedQuery, server_error, untrusted_owner_sql};
 
-/// A referring table is read only if this role may read all of its rows and trusts its owners, as
-/// reading runs functions of an owner as this role. Otherwise every row counts as referred to.
+/// Reads the foreign keys. A referring table may be queried only if this role may read all of its
+/// rows and trusts its owners, because a query runs the owners' functions as this role. Otherwise
+/// the condition is `true`: every row counts as referred to.
 const REFERRERS: &str = "\
 with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
                     union select $1::oid)
@@ -26,22 +27,22 @@ from pg_constraint c join pg_class far on far.oid = c.conrelid
 join pg_namespace n on n.oid = far.relnamespace
 where c.contype = 'f' and c.conparentid = 0 and c.confrelid in (select oid from parts)";
 
-/// A foreign key of another table, or of the same one, that refers to a table.
+/// A foreign key, of another table or the same one, that refers to a table.
 pub(crate) struct Referrer {
-    /// The condition under which a row refers to row `t`.
+    /// The condition that a row refers to row `t`.
     pub(crate) condition: String,
-    /// The referring rows are changed or deleted with the row.
-    pub(crate) follows: bool,
+    /// Whether the referring rows are changed or deleted together with the row.
+    pub(crate) cascades: bool,
 }
 
-/// The foreign keys that refer to the table or to a partition of it.
+/// Returns the foreign keys that refer to the table or to one of its partitions.
 ///
 /// # Errors
-/// Those of the connection.
-pub(crate) async fn referrers(client: &Client, table: &Table) -> Result<Vec<Referrer>> {
+/// When the connection is lost.
+pub(crate) async fn referrers(client: &Client, table: &TargetTable) -> Result<Vec<Referrer>> {
     let failed = format!("could not look up what refers to {}", table.sql_name);
     let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
     let sql = REFERRERS.replace("{untrusted_owner}", &untrusted_owner);
-    let rows = client.ask_all(&sql, &[&table.oid]).await.map_err(server_error(failed))?;
-    Ok(rows.iter().map(|row| Referrer { condition: row.get(0), follows: row.get(1) }).collect())
+    let rows = client.fetch_all(&sql, &[&table.oid]).await.map_err(server_error(failed))?;
+    Ok(rows.iter().map(|row| Referrer { condition: row.get(0), cascades: row.get(1) }).collect())
 }

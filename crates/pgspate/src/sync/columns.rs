@@ -1,8 +1,8 @@
-//! Which columns identify a row, which are compared, and how.
+//! Decides which columns identify a row, which are compared, and how.
 //!
 //! Rows are matched by the types' own equality, as unique indexes match them, with NULL equal to
-//! NULL. They are compared by what they hold: where equal values may look different (`1.0` and
-//! `1.00`, `Ada` and `ada` in citext), what differs is written.
+//! NULL. Matched rows are compared by their stored values. Where equal values may look different
+//! (`1.0` and `1.00`; `Ada` and `ada` in citext), the difference is written.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,11 @@ use tokio_postgres::Client;
 use crate::plan::PlannedColumn;
 use crate::stage::keys::{self, EQUALS};
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{Column, Table, quote_ident, server_error};
+use pgspate_target::{TargetColumn, TargetTable, quote_ident, server_error};
 
-/// Whether no two rows of the table can have the same key: a unique index on nothing but columns of
-/// it, none of which can be NULL, that finds equal what the columns' types do. A table's index does
-/// not see the rows of tables that inherit from it.
+/// Returns whether no two rows of the table can have the same key. That needs a unique index whose
+/// columns are all in the key, cannot be NULL, and use their types' default equality. A table's
+/// index does not cover tables that inherit from it.
 const IS_UNIQUE: &str = "\
 select exists (
     select from pg_index i
@@ -33,45 +33,49 @@ select exists (
 /// A column of the target that the source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyncColumn {
-    /// As SQL writes it.
+    /// Its name, quoted as in SQL.
     pub(super) name: String,
-    /// The operator that finds values of its type equal, as SQL names it on any search path.
+    /// The equality operator of its type, schema-qualified.
     pub(super) equals: String,
     pub(super) is_nullable: bool,
-    /// Equal values are the same value.
+    /// Whether equal values are identical.
     pub(super) is_exact: bool,
-    /// Never written by an update: the server forbids it.
+    /// Whether an update cannot set it, as for `generated always as identity`.
     pub(super) is_fixed: bool,
-    /// Not compared.
+    /// Whether it is not compared.
     pub(super) is_ignored: bool,
 }
 
-/// The columns by their part.
+/// The columns by their role in the sync.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyncColumns {
     pub(super) key: Vec<SyncColumn>,
     pub(super) others: Vec<SyncColumn>,
-    /// The table has each key once.
+    /// Whether the table cannot have two rows with the same key.
     pub(super) key_is_unique: bool,
-    /// Rows that differ are found again by key: where the table is kept on several servers, a
-    /// place is not one row's.
+    /// Whether differing rows are addressed by key. On a distributed table, a `ctid` does not
+    /// identify one row.
     pub(super) found_by_key: bool,
 }
 
-/// Whether the table has each key once.
-pub(super) async fn is_unique(client: &Client, table: &Table, key: &[String]) -> Result<bool> {
+/// Returns whether the table cannot have two rows with the same key.
+pub(super) async fn is_unique(
+    client: &Client,
+    table: &TargetTable,
+    key: &[String],
+) -> Result<bool> {
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
     Ok(client.query_one(IS_UNIQUE, &[&table.oid, &key]).await.map_err(failed)?.get(0))
 }
 
 impl SyncColumns {
-    /// Sorts the written columns. `key`: as the user names them, or the primary key's.
-    pub(super) fn sort(
-        table: &Table,
+    /// Classifies the written columns. `key` is named by the user, or the primary key.
+    pub(super) fn classify(
+        table: &TargetTable,
         written: &[PlannedColumn],
         key: &[String],
         ignored: &[String],
-        lenient: &[String],
+        nondeterministic: &[String],
         operators: &HashMap<String, String>,
     ) -> Result<SyncColumns> {
         if key.is_empty() {
@@ -94,7 +98,7 @@ impl SyncColumns {
         let column = |name: &str| table.columns.iter().find(|column| column.name == name);
         let sorted = |name: &str| -> Option<SyncColumn> {
             let mut sorted = SyncColumn::of(column(name)?);
-            sorted.is_exact &= !lenient.iter().any(|other| other == name);
+            sorted.is_exact &= !nondeterministic.iter().any(|other| other == name);
             if let Some(operator) = operators.get(name) {
                 operator.clone_into(&mut sorted.equals);
             }
@@ -111,19 +115,19 @@ impl SyncColumns {
         })
     }
 
-    /// All, the key first.
+    /// Returns all columns, the key first.
     pub(super) fn all(&self) -> impl Iterator<Item = &SyncColumn> {
         self.key.iter().chain(&self.others)
     }
 
-    /// Those whose difference makes a row another one. Of the key, those that can be equal and
-    /// yet differ.
+    /// Returns the columns that are compared. Of the key, only columns whose equal values can
+    /// differ.
     pub(super) fn compared(&self) -> impl Iterator<Item = &SyncColumn> {
         let key = self.key.iter().filter(|column| !column.is_exact);
         key.chain(&self.others).filter(|column| !column.is_ignored && !column.is_fixed)
     }
 
-    /// Those that an update sets.
+    /// Returns the columns that an update sets.
     pub(super) fn set(&self) -> impl Iterator<Item = &SyncColumn> {
         let key = self.key.iter().filter(|column| !column.is_exact);
         key.chain(&self.others).filter(|column| !column.is_fixed)
@@ -131,7 +135,7 @@ impl SyncColumns {
 }
 
 impl SyncColumn {
-    fn of(column: &Column) -> SyncColumn {
+    fn of(column: &TargetColumn) -> SyncColumn {
         SyncColumn {
             name: quote_ident(&column.name).into_owned(),
             equals: EQUALS.to_owned(),
@@ -142,8 +146,8 @@ impl SyncColumn {
         }
     }
 
-    /// Whether the columns of two rows match, NULL with NULL. Arrays have that equality, and it
-    /// can be hashed and sorted, which `is not distinct from` cannot.
+    /// Returns SQL that is true if the column is equal in two rows, with NULL equal to NULL. Array
+    /// equality treats NULLs so, and can be hashed and sorted, unlike `is not distinct from`.
     pub(super) fn matches(&self, left: &str, right: &str) -> String {
         let name = &self.name;
         match self.is_nullable {

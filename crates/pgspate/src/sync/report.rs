@@ -1,93 +1,93 @@
-//! What a sync did, and what would make the next one cheaper.
+//! The report of a sync, and advice that would make the next sync cheaper.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use pgspate_target::measure::{Bill, Difference, StatementCost};
+use pgspate_target::measure::{IoBill, MeasuredDifference, StatementCost};
 
-/// What a sync did.
+/// The result of a sync.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct SyncReport {
-    /// The table, as SQL writes it.
+    /// The table's name in SQL.
     pub table: String,
     /// Rows of the source.
     pub rows_in: u64,
-    /// Rows that were new.
+    /// Rows that were inserted.
     pub inserted: u64,
-    /// Rows that differed.
+    /// Rows that were updated.
     pub updated: u64,
-    /// Of these, those that the server could write beside the old ones without touching an index.
+    /// Updated rows that were HOT: written to the same page, without touching an index.
     pub updated_hot: u64,
-    /// Rows of the scope that the source does not have.
+    /// Rows of the scope that were deleted, because the source does not have them.
     pub deleted: u64,
-    /// Rows that were right already: read and nothing else.
+    /// Rows that were already equal. They were only read.
     pub unchanged: u64,
-    /// Of these, those that were not staged, where the table was read ahead.
+    /// Unchanged rows that were not even staged, because the table was read ahead.
     pub rows_known: Option<u64>,
-    /// Nothing was written: it was asked whether there are differences.
+    /// Whether this was a check: differences are counted, and nothing is written.
     pub is_check: bool,
-    /// Keys of rows to insert, to update and to delete, three of each at most; for a check.
+    /// For a check: up to three keys each of rows to insert, to update and to delete.
     pub examples: Examples,
-    /// Sessions that shared the scopes, each with a transaction of its own.
+    /// Sessions that shared the scopes, each with its own transaction.
     pub sessions: usize,
-    /// Transactions that a session had for the scopes, one after the other.
+    /// Consecutive transactions of one session.
     pub transactions: usize,
     /// Seconds for staging the source.
     pub stage_seconds: f64,
     /// Seconds for comparing and writing.
     pub write_seconds: f64,
-    /// Seconds for vacuuming afterwards, where that was done.
+    /// Seconds for vacuuming afterwards, if that was done.
     pub vacuum_seconds: Option<f64>,
-    /// WAL of the statements that wrote, without that of their indexes' later work.
+    /// WAL bytes of the writing statements, without that of later index cleanup.
     pub wal_bytes: u64,
-    /// Pages that they changed first.
+    /// Pages that these statements dirtied first.
     pub blocks_dirtied: u64,
-    /// Dead row versions that this left behind.
+    /// Dead row versions that the sync left.
     pub dead_rows: u64,
-    /// Pages of the table and what belongs to it that were read meanwhile, for comparing too.
+    /// Pages of the table, its indexes and its TOAST table that were read during the sync.
     pub blocks_read: Option<u64>,
-    /// Those that were found in the server's cache.
+    /// Pages that were found in the server's cache.
     pub blocks_hit: Option<u64>,
     /// Bytes of the table, before and after.
     pub table_bytes: [Option<u64>; 2],
     /// Bytes of its indexes, before and after.
     pub index_bytes: [Option<u64>; 2],
-    /// Dead row versions in the table, before and after, as the server estimates them.
+    /// Estimated dead row versions in the table, before and after.
     pub table_dead_rows: [Option<u64>; 2],
-    /// What these reads and that WAL would cost where I/Os are billed.
-    pub bill: Option<Bill>,
-    /// Everything that the server counted meanwhile, for everybody.
-    pub measured: Difference,
-    /// What would make the next one cheaper.
+    /// Estimated cost of these reads and writes where I/Os are billed.
+    pub bill: Option<IoBill>,
+    /// Everything that the server counted during the sync, for all sessions.
+    pub measured: MeasuredDifference,
+    /// Advice that would make the next sync cheaper.
     pub advice: Vec<String>,
-    /// What could not be done although everything is written.
+    /// Warnings about work that failed after the rows were committed.
     pub warnings: Vec<String>,
 }
 
-/// Keys, in words.
+/// Example keys, as text.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Examples {
-    /// To insert.
+    /// Keys of rows to insert.
     pub insert: Vec<String>,
-    /// To update.
+    /// Keys of rows to update.
     pub update: Vec<String>,
-    /// To delete.
+    /// Keys of rows to delete.
     pub delete: Vec<String>,
 }
 
 impl Examples {
-    /// So many of each.
+    /// Maximum number of examples of each kind.
     pub(super) const MOST: usize = 3;
 }
 
 impl SyncReport {
-    /// Whether the table was, or is, like the source.
+    /// Returns whether the table and the source had no differences.
     pub fn is_same(&self) -> bool {
         self.inserted + self.updated + self.deleted == 0
     }
 
-    /// The sum of what sessions found and did.
+    /// Adds up the reports of several sessions.
     pub(super) fn of_parts<'a>(parts: impl IntoIterator<Item = &'a SyncReport>) -> SyncReport {
         let parts: Vec<&SyncReport> = parts.into_iter().collect();
         let sum = |of: fn(&SyncReport) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
@@ -118,7 +118,7 @@ impl SyncReport {
         }
     }
 
-    /// Takes in what another transaction has written, and what was left of it.
+    /// Adds the report of another transaction.
     pub(super) fn add(&mut self, written: SyncReport) {
         self.inserted += written.inserted;
         self.updated += written.updated;
@@ -134,32 +134,32 @@ impl SyncReport {
         self.warnings.extend(new);
     }
 
-    /// Takes in how long staging took, and what came after it; `vacuumed`: seconds of vacuums
-    /// before that.
+    /// Sets the seconds for staging, and for comparing and writing without vacuums. `vacuumed` is
+    /// the seconds of earlier vacuums, which `written` does not include.
     pub(super) fn set_seconds(&mut self, stage: f64, written: Duration, vacuumed: Option<f64>) {
         self.stage_seconds = stage;
         let meanwhile = self.vacuum_seconds.unwrap_or_default() - vacuumed.unwrap_or_default();
         self.write_seconds = written.as_secs_f64() - meanwhile;
     }
 
-    /// Whether its updates and deletes have made the table much larger.
+    /// Returns whether updates and deletes have made the table much larger.
     pub(super) fn has_grown(&self) -> bool {
         let [Some(before), Some(after)] = self.table_bytes else { return false };
         let grown = after.saturating_sub(before);
-        // New rows alone make it grow as well.
+        // Inserted rows alone also make the table grow.
         let is_of_updates = self.dead_rows >= self.inserted;
-        grown >= GROWTH_THAT_TELLS && grown * 5 >= before && before > 0 && is_of_updates
+        grown >= GROWTH_BYTES_MIN && grown * 5 >= before && before > 0 && is_of_updates
     }
 
-    /// Takes in what its statements took.
+    /// Records the cost of the writing statements.
     pub(super) fn set_cost(&mut self, cost: StatementCost) {
         self.wal_bytes = cost.wal_bytes;
         self.blocks_dirtied = cost.blocks_dirtied;
         self.dead_rows = self.updated + self.deleted;
     }
 
-    /// Takes in what the server counted meanwhile.
-    pub(super) fn set_measured(&mut self, measured: Difference, price_per_million: f64) {
+    /// Records the server's counters.
+    pub(super) fn set_measured(&mut self, measured: MeasuredDifference, price_per_million: f64) {
         if let Some(tables) = &measured.tables {
             let both = [&tables.before, &tables.after];
             self.blocks_read = tables.counted.blocks_read();
@@ -169,53 +169,53 @@ impl SyncReport {
             self.table_dead_rows = both.map(|state| state.rows_dead);
         }
         self.bill =
-            self.blocks_read.map(|read| Bill::estimate(read, self.wal_bytes, price_per_million));
+            self.blocks_read.map(|read| IoBill::estimate(read, self.wal_bytes, price_per_million));
         self.measured = measured;
     }
 }
 
-/// AdviceFacts that advice depends on.
+/// Facts that the advice depends on.
 pub(super) struct AdviceFacts {
-    /// `fillfactor` of the table, 100 unless set.
+    /// The table's fillfactor; 100 unless set.
     pub(super) fillfactor: i32,
-    /// Updates that the server has counted, and those of them that were HOT.
+    /// Numbers of updates and of HOT updates in the server's statistics.
     pub(super) history: [u64; 2],
-    /// Indexes on columns that updates change and which no query has used: name, columns.
+    /// Unused indexes on columns that updates change: name, columns.
     pub(super) unused: Vec<(String, String)>,
-    /// There are scopes, and one transaction wrote all of them.
-    pub(super) may_take_turns: bool,
+    /// Whether one transaction wrote all scopes, although several transactions could.
+    pub(super) can_split: bool,
 }
 
-/// Below this many updates, how they were done says little.
-const UPDATES_THAT_TELL: u64 = 1000;
+/// Minimum number of updates to draw conclusions from.
+const UPDATES_MIN: u64 = 1000;
 
-/// A table that grew by less is not worth more transactions.
-const GROWTH_THAT_TELLS: u64 = 1 << 20;
+/// Minimum growth in bytes that justifies more transactions.
+const GROWTH_BYTES_MIN: u64 = 1 << 20;
 
-/// What the numbers say. Updates that need not touch an index need room in the page. Ten nights of
-/// the usual mix, with updates of 43 % of the rows each, left 1.31 M dead rows at fillfactor 100
-/// and 0.68 M at 60. Where fewer rows change, less room is enough.
+/// Derives advice from the numbers. HOT updates need free room in the page. Ten nights of the usual
+/// mix, with updates of 43 % of the rows each, left 1.31 M dead rows at fillfactor 100 and 0.68 M
+/// at 60. If fewer rows change, less room is enough.
 pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
-    let mut advice: Vec<String> = turns_advice(report, facts).into_iter().collect();
-    // A check has not updated anything; what others did before tells how it would have gone.
+    let mut advice: Vec<String> = split_advice(report, facts).into_iter().collect();
+    // A check updates nothing. The server's history tells how updates would have gone.
     let [updated, hot] = match report.is_check {
         true => facts.history,
         false => [report.updated, report.updated_hot],
     };
-    if updated < UPDATES_THAT_TELL || report.updated == 0 || hot * 2 >= updated {
+    if updated < UPDATES_MIN || report.updated == 0 || hot * 2 >= updated {
         return advice;
     }
     for (index, columns) in &facts.unused {
         advice.push(format!(
-            "index {index} on {columns} is used by no query, and every update of these columns \
-             has to write all indexes because of it: drop index {index}"
+            "index {index} on {columns} is used by no query, and because of it every update of \
+             these columns has to write all indexes: drop index {index}"
         ));
     }
     let fillfactor = if report.updated * 5 >= report.rows_in { 60 } else { 90 };
     if facts.fillfactor > fillfactor && facts.unused.is_empty() {
         advice.push(format!(
-            "{} % of the updates found room in their page: alter table {} set (fillfactor = \
-             {fillfactor}), and vacuum full or cluster it once, leaves room for them",
+            "{} % of the updates found room in their page; to leave room for more, run alter table \
+             {} set (fillfactor = {fillfactor}), and vacuum full or cluster the table once",
             100 * hot / updated,
             report.table
         ));
@@ -223,14 +223,15 @@ pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     advice
 }
 
-/// Space of dead rows is free once the transaction that left them is over: the first of several
-/// makes room for the others.
-fn turns_advice(report: &SyncReport, facts: &AdviceFacts) -> Option<String> {
+/// Advises several transactions if the table grew. The space of dead rows is free after the
+/// transaction that left them, so the first transaction makes room for the next ones.
+fn split_advice(report: &SyncReport, facts: &AdviceFacts) -> Option<String> {
     let [Some(before), Some(after)] = report.table_bytes else { return None };
-    (facts.may_take_turns && report.has_grown()).then(|| {
+    (facts.can_split && report.has_grown()).then(|| {
         format!(
-            "the table grew by {} %, as new rows had no room where the old ones died: with \
-             `--vacuum --transactions 2`, or more, later ones write into what the first one left",
+            "the table grew by {} %, because new row versions could not reuse the space of dead \
+             ones; with `--vacuum --transactions 2` or more, later transactions reuse the space \
+             that earlier ones free",
             100 * after.saturating_sub(before) / before.max(1)
         )
     })
@@ -241,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_is_given_when_the_numbers_say_so() {
+    fn advice_depends_on_updates_and_fillfactor() {
         let report = |updated, updated_hot| SyncReport {
             table: "t".to_owned(),
             rows_in: 30_000,
@@ -253,7 +254,7 @@ mod tests {
             fillfactor,
             history: [9000, 0],
             unused: Vec::new(),
-            may_take_turns: false,
+            can_split: false,
         };
         assert_eq!(advice(&report(100, 0), &facts(100)).len(), 0);
         assert_eq!(advice(&report(10_000, 9_000), &facts(100)).len(), 0);
@@ -261,7 +262,7 @@ mod tests {
         let said = advice(&report(10_000, 100), &facts(100));
         assert!(said[0].starts_with("1 % of the updates"), "{said:?}");
         assert!(said[0].contains("(fillfactor = 60)"), "{said:?}");
-        // Where little changes, a table two thirds larger is no help.
+        // With few changes, a table that is larger by two thirds does not pay.
         assert!(advice(&report(2000, 0), &facts(100))[0].contains("(fillfactor = 90)"));
         assert_eq!(advice(&report(2000, 0), &facts(90)).len(), 0);
         let check = SyncReport { is_check: true, ..report(10_000, 0) };
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_grew_may_take_turns() {
+    fn a_table_that_grew_is_advised_several_transactions() {
         let report = |before, after| SyncReport {
             updated: 500,
             inserted: 100,
@@ -281,11 +282,11 @@ mod tests {
             table_bytes: [Some(before), Some(after)],
             ..SyncReport::default()
         };
-        let facts = |may_take_turns| AdviceFacts {
+        let facts = |can_split| AdviceFacts {
             fillfactor: 100,
             history: [0, 0],
             unused: Vec::new(),
-            may_take_turns,
+            can_split,
         };
         let grown = report(10 << 20, 15 << 20);
         let said = advice(&grown, &facts(true));

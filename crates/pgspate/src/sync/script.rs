@@ -1,111 +1,114 @@
-//! A sync as statements, for a session that is not pgspate's own.
+//! A sync as SQL statements, for a session of another program.
 //!
-//! For whoever wants a sync to be part of a transaction that another program has begun. The
-//! statements are those of [`PreparedSync::run`]; that program stages the rows, runs them in their
-//! order, and heeds what they tell.
+//! The caller can make the sync part of its own transaction. The statements are those of
+//! [`PreparedSync::run`]. The caller stages the rows, runs the statements in order, and acts on
+//! their results.
 
 use serde::Serialize;
 
 use super::statements::{DIFF, Scope, SyncStatements};
-use super::{PreparedSync, write};
+use super::{PreparedSync, attempts};
 use crate::stage;
-use crate::stage::pin;
+use crate::stage::planner;
 
-/// What to run, one statement each.
+/// The statements to run. Each string is one statement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Script {
-    /// The table, as SQL writes it.
+    /// The table's name in SQL.
     pub table: String,
-    /// Its oid, for another session to see that it means the same table.
+    /// The table's oid, so that the other session can check that it means the same table.
     pub oid: u32,
-    /// Waits for other syncs of the same rows, and makes the stage.
+    /// Statements that wait for other syncs of the same rows and create the stage.
     pub begin: Vec<String>,
-    /// Settings for the statements from `staged` on, for the transaction.
+    /// Settings of the transaction, for the statements from `staged` on.
     pub settings: Vec<String>,
-    /// The names of these settings, by which they are put back.
+    /// Names of these settings, so that the caller can restore them.
     pub setting_names: Vec<String>,
-    /// The table that rows are to be staged in, as SQL writes it.
+    /// The stage table's name in SQL.
     pub stage: &'static str,
-    /// Its columns, unquoted, in its order.
+    /// The stage table's columns, unquoted, in order.
     pub columns: Vec<String>,
-    /// When rows are staged.
+    /// Statements to run after the rows are staged.
     pub staged: Vec<String>,
-    /// How many rows are staged.
+    /// Query for the number of staged rows.
     pub count_staged: String,
-    /// Refuse to go on if this finds anything: rows outside the scope, keys that are taken there.
+    /// Query for rows outside the scope, and for their keys inside the table. If it finds any, the
+    /// caller must stop.
     pub strays: Option<String>,
-    /// Likewise: keys of rows in other scopes.
+    /// Query for keys of rows in other scopes. If it finds any, the caller must stop.
     pub movers: Option<String>,
-    /// Likewise, a row for each: keys that the source has more than once.
+    /// Query for duplicate keys of the source, one per row. If it finds any, the caller must stop.
     pub duplicates: Option<String>,
-    /// Likewise, a row for each: keys of the source that the table has more than once.
+    /// Query for keys of the source that the table has more than once, one per row. If it finds
+    /// any, the caller must stop.
     pub table_duplicates: Option<String>,
-    /// Finds what differs.
+    /// Statements that find the differences.
     pub compare: Vec<String>,
-    /// How many rows are to be deleted, updated and inserted.
+    /// Query for the numbers of rows to delete, to update and to insert.
     pub count: String,
-    /// Deletes them.
+    /// Statement that deletes rows.
     pub delete: Option<String>,
-    /// Updates them.
+    /// Statement that updates rows.
     pub update: Option<String>,
-    /// Inserts them.
+    /// Statement that inserts rows.
     pub insert: String,
-    /// Takes away what was made.
+    /// Statements that drop the temporary tables.
     pub end: Vec<String>,
-    /// Whether a source without rows would delete everything, and may not.
+    /// Whether the caller must refuse a source without rows, because it would delete everything.
     pub must_have_rows: bool,
-    /// At most such a share of the scope may be deleted, in percent.
+    /// Maximum percentage of the scope's rows that may be deleted.
     pub max_delete: f64,
-    /// Nothing is to be written.
+    /// Whether nothing must be written.
     pub is_check: bool,
 }
 
 impl PreparedSync {
-    /// The sync for another session. Nothing is changed or staged by this.
+    /// Returns the statements of this sync, for another session. Changes and stages nothing.
     pub fn script(&self) -> Script {
-        // It is one transaction, the caller's.
-        let statements = SyncStatements { turns: None, ..self.build() };
+        // The caller's session has a single transaction.
+        let statements = SyncStatements { split: None, ..self.build_statements() };
         let table = &self.staging.table;
         let columns: Vec<_> = self.staging.plan.columns.iter().map(|it| it.name.clone()).collect();
         let stage = &self.staging.stage;
         let lock = format!(
             "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('{}', {}))",
-            write::scope(self).replace('\'', "''"),
+            attempts::lock_name(self).replace('\'', "''"),
             table.oid
         );
         let drop = |name: &str| format!("drop table if exists {name}");
         let keeps_last = self.options.keeps_last;
         let drop_duplicates = keeps_last.then(|| statements.drop_duplicates());
-        let analyze = format!("analyze {} ({})", stage::NAME, statements.finding());
-        let (deletes, updates) = self.writes();
+        let analyze = format!("analyze {} ({})", stage::STAGE_NAME, statements.lookup_columns());
+        let (deletes, updates) = self.allowed_writes();
         let all = matches!(self.options.scope, Scope::All | Scope::Where(_));
-        let settings: Vec<String> = pin::SETTINGS.split(';').map(|it| it.trim().into()).collect();
+        let settings: Vec<String> =
+            planner::SETTINGS.split(';').map(|it| it.trim().into()).collect();
         let name = |it: &String| it.split_whitespace().nth(2).unwrap_or_default().to_owned();
         Script {
             table: table.sql_name.clone(),
             oid: table.oid,
-            begin: vec![lock, drop(stage::NAME), stage.create().to_owned()],
+            begin: vec![lock, drop(stage::STAGE_NAME), stage.create_sql().to_owned()],
             setting_names: settings.iter().map(name).collect(),
             settings,
-            stage: stage::NAME,
+            stage: stage::STAGE_NAME,
             columns,
             staged: drop_duplicates.into_iter().chain([analyze]).collect(),
-            count_staged: format!("select count(*) from {}", stage::NAME),
-            strays: statements.strays(),
-            movers: statements.movers(),
+            count_staged: format!("select count(*) from {}", stage::STAGE_NAME),
+            strays: statements.rows_outside_scope(),
+            movers: statements.keys_in_other_scopes(),
             duplicates: (!keeps_last).then(|| statements.duplicates()),
             table_duplicates: statements.duplicates_in_table(),
-            // Statistics of all of it: no plan is looked at before it is run.
+            // Here plans are not checked before the statements run, so all columns are analyzed.
             compare: vec![
                 statements.diff(),
                 format!("analyze {DIFF}"),
                 "set local enable_nestloop = on".to_owned(),
             ],
-            count: statements.count(),
+            count: statements.count_differences(),
             delete: deletes.then(|| statements.delete()),
             update: updates.then(|| statements.update()),
             insert: statements.insert(),
-            end: vec![drop(DIFF), drop(stage::NAME)],
+            end: vec![drop(DIFF), drop(stage::STAGE_NAME)],
             must_have_rows: all && !self.options.may_empty && !self.options.is_check,
             max_delete: self.options.max_delete,
             is_check: self.options.is_check,

@@ -1,48 +1,50 @@
-//! The rows of an input in the stage of a session, or of several sessions that share them.
+//! Stages the rows of an input in one session, or in several sessions that share them.
 //!
-//! No row is written to the table here, so there is no job; what fails is done again as a whole.
+//! No row is written to the table here, so there is no job. A failed copy is repeated as a whole.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::runtime::Handle;
 
-use super::Options;
+use super::SyncOptions;
 use super::ahead::TableReadAhead;
 use crate::copy::{
-    self, Commit, SessionOpener, CopySetup, Destination, EarlySession, CopyEnd, CopyJob, LaneSession, Lanes, CopyOutcome,
-    PIECE_BYTES,
+    self, Commit, CopyEnd, CopyJob, CopyOutcome, CopySetup, Destination, EarlySession, LaneSession,
+    Lanes, PIECE_BYTES, SessionOpener,
 };
 use crate::encode::Encoded;
-use crate::format::Mode;
+use crate::format::EncodeMode;
 use crate::job::{OwnSession, RetryWhileAway};
 use crate::plan::{RowPlan, RowRequest};
-use crate::reading::{MakeEncoder, SniffedInputs, Survey, LoadWatch, hint_encoding, missing, parse_name};
-use crate::stage::known::KnownRowFilter;
+use crate::reading::{
+    LoadWatch, MakeEncoder, SniffedInputs, Survey, hint_encoding, missing_table_error, parse_name,
+};
+use crate::stage::known_rows::KnownRowFilter;
 use crate::stage::{self, StageTable};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::session::Patience;
-use pgspate_target::{Session, Table};
+use pgspate_target::session::RetryBackoff;
+use pgspate_target::{SessionSettings, TargetTable};
 
-/// Which rows of the input are staged, and in how many sessions.
+/// The rows of the input to stage, and the number of sessions.
 pub(super) enum StagedRows {
-    /// All of them, in one session.
+    /// All rows, in one session.
     All,
-    /// All of them, in a session for each condition: it keeps the rows for which that is true. One
-    /// of them has to be true for every row.
+    /// All rows, with one session for each condition. A session keeps the rows for which its
+    /// condition is true. Exactly one condition is true for each row.
     Shared(Vec<String>),
-    /// Those that the table was not found to have, in a session that sees the table as it was read,
-    /// and whose transaction is left open.
+    /// The rows that the table was not found to have. One session sees the table as it was read,
+    /// and its transaction stays open.
     Missing(TableReadAhead),
 }
 
-/// An input that can be staged for a table.
+/// An input, and the table that it is staged for.
 pub(super) struct Staging {
     pub(super) own: OwnSession,
     pub(super) reading: SniffedInputs,
-    session: Session,
-    pub(super) table: Table,
+    session: SessionSettings,
+    pub(super) table: TargetTable,
     request: RowRequest,
     pub(super) plan: RowPlan,
     pub(super) stage: StageTable,
@@ -50,34 +52,38 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Looks at the input and the table, which has to be there. Blocks.
+    /// Inspects the input and the table, which must exist. Blocks.
     pub(super) fn prepare(options: &SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Staging> {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, runtime)?;
         let Survey { own, reading, session, name, table, rows: request, .. } = survey;
         let Some(table) = table else {
             let name = runtime.block_on(parse_name(&own.connection, &name))?;
-            return Err(missing(&name).hint(
-                "Make the table first; `pgspate load --create` does, with the types that the \
-                 source needs.",
+            return Err(missing_table_error(&name).hint(
+                "Create the table first. `pgspate load --create` creates it with types that fit \
+                 the source.",
             ));
         };
         let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
         if options.keeps_last {
-            // Rows that the encoder leaves to the server come after the others of their chunk.
-            plan.mode = Mode::Text;
+            // In binary mode, rows left to the server would come after the chunk's other rows.
+            plan.mode = EncodeMode::Text;
         }
         let stage = StageTable::of(&table, plan.columns.iter().map(|column| column.name.as_str()));
         let rows = StagedRows::All;
         Ok(Staging { own, reading, session, table, request, plan, stage, rows })
     }
 
-    /// Stages the rows; the sessions that have them, and what it took.
-    pub(super) fn stage(&mut self, watch: &Arc<LoadWatch>) -> Result<(Vec<LaneSession>, CopyOutcome)> {
-        let (outcome, sessions) = self.attempts(watch).map_err(|error| self.failed(error))?;
+    /// Stages the rows. Returns the sessions that hold them, and the result of the copy.
+    pub(super) fn stage(
+        &mut self,
+        watch: &Arc<LoadWatch>,
+    ) -> Result<(Vec<LaneSession>, CopyOutcome)> {
+        let (outcome, sessions) =
+            self.copy_rows(watch).map_err(|error| self.explain_failure(error))?;
         let is_open = self.ahead().is_some();
         for LaneSession { connection, .. } in sessions.iter().filter(|_| !is_open) {
-            // A lane without any chunk has begun a transaction and has nothing to commit.
+            // A lane without chunks has begun a transaction and has nothing to commit.
             let ended = self.own.runtime.block_on(connection.client.batch_execute("commit"));
             ended.map_err(|error| connection.explain("could not stage rows", error))?;
         }
@@ -87,53 +93,53 @@ impl Staging {
         }
     }
 
-    /// Starts over while that promises to help.
-    fn attempts(&mut self, watch: &Arc<LoadWatch>) -> Result<(CopyOutcome, Vec<LaneSession>)> {
-        let mut patience = Patience::new(self.own.limits.retry_for);
+    /// Copies the rows, again after errors that another attempt may avoid.
+    fn copy_rows(&mut self, watch: &Arc<LoadWatch>) -> Result<(CopyOutcome, Vec<LaneSession>)> {
+        let mut backoff = RetryBackoff::new(self.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             let began = Instant::now();
-            let job = self.job()?;
+            let job = self.copy_job()?;
             let cutter = self.reading.cutter(&self.plan, watch);
             let attempt = copy::run(&job, cutter, &watch.copy, &self.own.runtime);
             if began.elapsed() > self.own.limits.retry_for {
-                // The server was there for long enough to be waited for anew.
-                patience.renew();
+                // The server was reachable for a while, so the time limit starts again.
+                backoff.reset();
             }
             match attempt {
                 Ok(CopyEnd::Done(outcome, sessions)) => return Ok((outcome, sessions)),
                 Ok(CopyEnd::LanesConflict) => {
                     return Err(Error::new(
                         ErrorKind::Server,
-                        "the sessions of the stage wait for each other",
+                        "the sessions that stage rows wait for each other",
                     ));
                 }
-                // Where the table was read ahead, what was known of it is known no more.
+                // If the table was read ahead, its snapshot is lost now.
                 Ok(CopyEnd::Interrupted(error)) if self.ahead().is_none() => {
-                    self.own.wait(error, &mut patience, &watch.copy)?;
+                    self.own.wait(error, &mut backoff, &watch.copy)?;
                 }
                 Ok(CopyEnd::Interrupted(error)) | Err(error) => return Err(error),
             }
         }
     }
 
-    fn job(&self) -> Result<CopyJob> {
+    fn copy_job(&self) -> Result<CopyJob> {
         let name = format!("pgspate load {}", self.table.name);
         let (reading, plan) = (self.reading.clone(), self.plan.clone());
         Ok(CopyJob {
-            connect: SessionOpener::new(&self.own.dsn, name).with_stage(&self.stage),
-            early: EarlySession::default(),
-            control: Arc::clone(&self.own.connection),
-            encoder: match &self.rows {
-                StagedRows::All | StagedRows::Shared(_) => self.encoder()?,
+            session_opener: SessionOpener::new(&self.own.dsn, name).with_stage(&self.stage),
+            early_session: EarlySession::default(),
+            control_connection: Arc::clone(&self.own.connection),
+            make_encoder: match &self.rows {
+                StagedRows::All | StagedRows::Shared(_) => self.make_encoder()?,
                 StagedRows::Missing(TableReadAhead { known, .. }) => {
-                    let (encoder, known) = (self.encoder()?, Arc::clone(known));
+                    let (encoder, known) = (self.make_encoder()?, Arc::clone(known));
                     Box::new(move || Box::new(KnownRowFilter::new(encoder(), Arc::clone(&known))))
                 }
             },
-            copying: CopySetup {
-                text_sql: self.plan.copy_sql(Mode::Text, stage::NAME),
-                binary_sql: self.plan.copy_sql(Mode::Binary, stage::NAME),
+            setup: CopySetup {
+                text_sql: self.plan.copy_sql(EncodeMode::Text, stage::STAGE_NAME),
+                binary_sql: self.plan.copy_sql(EncodeMode::Binary, stage::STAGE_NAME),
                 limits: self.own.limits,
                 lock_key: None,
             },
@@ -147,7 +153,7 @@ impl Staging {
             is_stream: self.reading.is_stream(),
             commit: Commit::AtEnd,
             ledger: None,
-            unchanged: Box::new(move |read| reading.check_unchanged(&plan, read)),
+            check_unchanged: Box::new(move |read| reading.check_unchanged(&plan, read)),
             destination: match &self.rows {
                 StagedRows::All => Destination::Stage { shares: Vec::new() },
                 StagedRows::Shared(conditions) => Destination::Stage { shares: conditions.clone() },
@@ -163,29 +169,29 @@ impl Staging {
         })
     }
 
-    fn failed(&self, error: Error) -> Error {
+    fn explain_failure(&self, error: Error) -> Error {
         let message =
             format!("could not sync {} with {}", self.table.sql_name, self.reading.title());
         let kind = error.kind();
         Error::new(kind, message).because(hint_encoding(error, &self.plan))
     }
 
-    fn encoder(&self) -> Result<MakeEncoder> {
+    fn make_encoder(&self) -> Result<MakeEncoder> {
         let version = self.session.server_version;
         self.reading.encoder(&self.plan, &self.table, version, self.request.ignore_unknown)
     }
 
-    /// The first rows of the source, as they would be sent.
+    /// Returns the first rows of the source, encoded.
     pub(super) fn first_rows(&self, watch: &Arc<LoadWatch>) -> Result<Encoded> {
-        let (mut encoder, mut out) = (self.encoder()?(), Encoded::default());
+        let (mut encoder, mut out) = (self.make_encoder()?(), Encoded::default());
         if let Some(chunk) = self.reading.cutter(&self.plan, watch).next()? {
-            encoder.begin(Arc::new(chunk), Mode::Binary)?;
+            encoder.begin(Arc::new(chunk), EncodeMode::Binary)?;
             encoder.fill(&mut out, PIECE_BYTES)?;
         }
         Ok(out)
     }
 
-    /// What the table was read ahead by, if it was.
+    /// Returns the table's rows read ahead, if there are any.
     pub(super) fn ahead(&self) -> Option<&TableReadAhead> {
         match &self.rows {
             StagedRows::Missing(ahead) => Some(ahead),
@@ -193,22 +199,22 @@ impl Staging {
         }
     }
 
-    /// Whether sessions share the rows.
+    /// Returns whether several sessions share the rows.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.rows, StagedRows::Shared(_))
     }
 
-    /// Whether the server reads all values.
+    /// Returns whether all rows are sent as text, so that the server parses every value.
     pub(super) fn is_text(&self) -> bool {
-        self.plan.mode == Mode::Text
+        self.plan.mode == EncodeMode::Text
     }
 
-    /// Bytes of the inputs as they are stored, as far as that is known.
+    /// Returns the inputs' stored bytes, as far as they are known.
     pub(super) fn stored_bytes(&self) -> u64 {
         self.reading.stored_bytes().unwrap_or_default()
     }
 
-    /// A connection that is not the session with the stage.
+    /// Returns a connection that is not the session with the stage.
     pub(super) fn control(&self) -> &Connection {
         &self.own.connection
     }

@@ -1,28 +1,29 @@
-//! The statements of a sync. Pure: names in, SQL out.
+//! Builds the SQL statements of a sync. No I/O: names in, SQL out.
 //!
-//! `t` is the target, `s` the stage. Unchanged rows are read and nothing else: no statement names
-//! them in what it writes.
+//! In SQL, `t` is the target and `s` the stage. Unchanged rows are only read: no writing statement
+//! touches them.
 
-use super::columns::{SyncColumns, SyncColumn};
+use super::columns::{SyncColumn, SyncColumns};
 use super::report::Examples;
-use super::turns::TransactionSplit;
-use crate::stage::NAME;
+use super::transactions::TransactionSplit;
+use crate::stage::STAGE_NAME;
 use crate::stage::keys::{self, EQUALS};
 
-/// The table of differences.
+/// The temporary table of differences.
 pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
-/// Rows of a table that was read ahead which the source was not seen to have.
-pub(super) const UNMET: &str = "pg_temp.pgspate_unmet";
-/// Its own columns, by names that no table has.
+/// The temporary table of unmatched rows: rows of a table read ahead that no source row matched.
+pub(super) const UNMATCHED: &str = "pg_temp.pgspate_unmet";
+/// Column of both temporary tables: the row's `ctid`. The names of these columns are unlikely in a
+/// user's table.
 pub(super) const TID: &str = "\"pgspate tid\"";
-pub(super) const PART: &str = "\"pgspate part\"";
-/// Of a row that the source was not seen to have: its scope is one of the source's.
-pub(super) const IS_IN: &str = "\"pgspate is in\"";
-pub(super) const STAYS: &str = "\"pgspate stays\"";
-/// Of a difference: the transaction that writes it.
-const TURN: &str = "\"pgspate turn\"";
+pub(super) const PARTITION: &str = "\"pgspate part\"";
+/// Column of unmatched rows: whether the source has rows of the same scope.
+pub(super) const SCOPE_IN_SOURCE: &str = "\"pgspate is in\"";
+pub(super) const IN_SOURCE: &str = "\"pgspate stays\"";
+/// Column of differences: the ordinal of the transaction that writes the row.
+const TRANSACTION: &str = "\"pgspate turn\"";
 
-/// What of the target is to be like the source.
+/// The target's rows that are made equal to the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// Rows whose values in these columns occur in the source.
@@ -31,41 +32,41 @@ pub enum Scope {
     Where(String),
     /// The whole table.
     All,
-    /// No row is deleted.
+    /// All rows that have a key of the source; no row is deleted.
     NoDelete,
-    /// No row is deleted or updated.
+    /// No existing row; rows are only inserted.
     InsertOnly,
 }
 
-/// Builds statements.
+/// Everything that the statements depend on.
 pub(super) struct SyncStatements<'a> {
     pub(super) table: &'a str,
     pub(super) columns: &'a SyncColumns,
     pub(super) scope: &'a Scope,
-    /// Of rows with the same key, the last one counts.
+    /// Whether the last of several source rows with the same key counts.
     pub(super) keeps_last: bool,
-    /// The table was read ahead: the stage is without rows that the table has, and only the table's
-    /// other rows are to be looked at.
-    pub(super) is_ahead: bool,
-    /// What differs is written in several transactions, one after the other.
-    pub(super) turns: Option<&'a TransactionSplit>,
-    /// Of these, the one that the writing statements are for; otherwise they write everything.
-    pub(super) turn: Option<i32>,
+    /// Whether the table was read ahead. The stage has only rows that the table does not have then,
+    /// and only unmatched rows of the table need comparing.
+    pub(super) was_read_ahead: bool,
+    /// The split into several consecutive transactions, if there are several.
+    pub(super) split: Option<&'a TransactionSplit>,
+    /// The ordinal of the transaction to write; `None` writes all differences.
+    pub(super) transaction: Option<i32>,
 }
 
 impl SyncStatements<'_> {
-    /// Keys that the source has more than once: how many there are, and some of them.
+    /// Returns the query for duplicate keys of the source: their number, and some of them.
     pub(super) fn duplicates(&self) -> String {
-        self.duplicates_in(&format!("{NAME} s"))
+        self.duplicates_in(&format!("{STAGE_NAME} s"))
     }
 
-    /// The same among rows that the table does not have.
+    /// Returns the query for duplicate keys among the rows to insert.
     pub(super) fn duplicates_in_inserts(&self) -> String {
         self.duplicates_in(&format!("{DIFF} s where s.{TID} is null"))
     }
 
-    /// Keys of the source that the table has more than once within the scope. `None` where the
-    /// table cannot have any, and where none of its rows is written.
+    /// Returns the query for keys of the source that the table has more than once within the scope.
+    /// Returns `None` if the key is unique or no row of the table is written.
     pub(super) fn duplicates_in_table(&self) -> Option<String> {
         if self.columns.key_is_unique || *self.scope == Scope::InsertOnly {
             return None;
@@ -73,7 +74,7 @@ impl SyncStatements<'_> {
         let scope = self.in_scope().unwrap_or_else(|| "true".to_owned());
         Some(self.duplicates_in(&format!(
             "(select * from {} t where {scope}) s \
-             where exists (select from {NAME} n where {})",
+             where exists (select from {STAGE_NAME} n where {})",
             self.table,
             self.matches("s", "n")
         )))
@@ -92,14 +93,14 @@ impl SyncStatements<'_> {
         )
     }
 
-    /// How many rows the scope has; `None` where nothing is deleted.
+    /// Returns the query for the number of rows in the scope; `None` if nothing is deleted.
     pub(super) fn count_scope(&self) -> Option<String> {
         let scope = self.in_scope()?;
         Some(format!("select pg_catalog.count(*) from {} t where {scope}", self.table))
     }
 
-    /// The columns by which rows are found, for statistics.
-    pub(super) fn finding(&self) -> String {
+    /// Returns the columns by which rows are found, for ANALYZE.
+    pub(super) fn lookup_columns(&self) -> String {
         let mut columns: Vec<_> = self.columns.key.iter().collect();
         columns.extend(self.scope_columns());
         columns.sort_by_key(|column| &column.name);
@@ -107,108 +108,115 @@ impl SyncStatements<'_> {
         list(columns.into_iter(), "")
     }
 
-    /// Statistics of the difference, by a small sample.
+    /// Returns the statement that analyzes the differences, with a small sample.
     pub(super) fn analyze_diff(&self) -> String {
-        let turn = self.turns.map_or_else(String::new, |_| format!(", {TURN}"));
-        format!("set local default_statistics_target = 10; analyze {DIFF} ({TID}, {STAYS}{turn})")
+        let turn = self.split.map_or_else(String::new, |_| format!(", {TRANSACTION}"));
+        format!(
+            "set local default_statistics_target = 10; analyze {DIFF} ({TID}, {IN_SOURCE}{turn})"
+        )
     }
 
-    /// Leaves the last of rows with the same key.
+    /// Returns the statement that keeps only the last of several staged rows with the same key.
     pub(super) fn drop_duplicates(&self) -> String {
         let keys = list(self.columns.key.iter(), "");
         format!(
-            "delete from {NAME} where ctid {EQUALS} any (select ctid from (\
+            "delete from {STAGE_NAME} where ctid {EQUALS} any (select ctid from (\
                  select ctid, pg_catalog.row_number() over \
-                        (partition by {keys} order by ctid desc) as nth from {NAME}) s \
+                        (partition by {keys} order by ctid desc) as nth from {STAGE_NAME}) s \
              where nth operator(pg_catalog.>) 1)"
         )
     }
 
-    /// Rows of the source that are not in the scope, or whose key a row outside has.
-    pub(super) fn strays(&self) -> Option<String> {
+    /// Returns the query that counts source rows outside the scope, and source rows with the key of
+    /// a table row outside the scope.
+    pub(super) fn rows_outside_scope(&self) -> Option<String> {
         let Scope::Where(predicate) = self.scope else { return None };
         let matches = self.matches("t", "s");
         Some(format!(
-            "select (select pg_catalog.count(*) from {NAME} where ({predicate}) is not true), \
+            "select (select pg_catalog.count(*) from {STAGE_NAME} where ({predicate}) is not true), \
                     (select pg_catalog.count(*) \
                      from (select * from {} where ({predicate}) is not true) t \
-                     join {NAME} s on {matches})",
+                     join {STAGE_NAME} s on {matches})",
             self.table
         ))
     }
 
-    /// Rows of other scopes whose key the source has. There can be none where the scope's columns
-    /// are of the key.
-    pub(super) fn movers(&self) -> Option<String> {
+    /// Returns the query that counts table rows of other scopes that have a key of the source.
+    /// Returns `None` if the key contains the scope's columns, because there are no such rows then.
+    pub(super) fn keys_in_other_scopes(&self) -> Option<String> {
         let Scope::By(_) = self.scope else { return None };
         if self.scope_columns().iter().all(|column| self.columns.key.contains(column)) {
             return None;
         }
         let (matches, scope) = (self.matches("t", "s"), self.in_scope()?);
         Some(format!(
-            "select pg_catalog.count(*) from {} t join {NAME} s on {matches} where not ({scope})",
+            "select pg_catalog.count(*) from {} t join {STAGE_NAME} s on {matches} where not ({scope})",
             self.table
         ))
     }
 
-    /// What differs, found in one pass over both: for each row the place of the target's version,
-    /// whether the source has it, and what the source says.
+    /// Returns the statement that finds the differences in one pass: for each row the address of
+    /// the target's version, whether the source has the row, and the source's values.
     pub(super) fn diff(&self) -> String {
         let (table, matches) = (self.table, self.matches("t", "s"));
-        let (place, columns) = (self.place(), self.found());
+        let (place, columns) = (self.address_columns(), self.diff_columns());
         let differs = self.differs().filter(|_| *self.scope != Scope::InsertOnly);
         let differs = differs.map_or_else(String::new, |differs| format!(" or ({differs})"));
         let (from, is_gone) = match self.in_scope() {
             Some(scope) => (
                 format!(
                     "(select t.*, {place} from {table} t where {scope}) t \
-                     full join {NAME} s on {matches}"
+                     full join {STAGE_NAME} s on {matches}"
                 ),
                 " or s.ctid is null",
             ),
             None => (
                 format!(
-                    "{NAME} s left join (select t.*, {place} from {table} t where {}) t \
+                    "{STAGE_NAME} s left join (select t.*, {place} from {table} t where {}) t \
                      on {matches}",
-                    self.may_differ("true")
+                    self.limit_to_unmatched("true")
                 ),
                 "",
             ),
         };
-        let (lives, turn) = match self.turns {
-            Some(turns) => ("preserve rows", format!(", {} as {TURN}", turns.of_row("s", "t"))),
+        let (lives, turn) = match self.split {
+            Some(split) => {
+                ("preserve rows", format!(", {} as {TRANSACTION}", split.of_row("s", "t")))
+            }
             None => ("drop", String::new()),
         };
         format!(
             "create temporary table pgspate_diff on commit {lives} as \
-             select t.{TID}, t.{PART}, s.ctid is not null as {STAYS}, {columns}{turn} \
+             select t.{TID}, t.{PARTITION}, s.ctid is not null as {IN_SOURCE}, {columns}{turn} \
              from {from} where t.{TID} is null{is_gone}{differs}"
         )
     }
 
-    /// Of the table's rows `t`, those that may differ from the source: by a condition, unless the
-    /// table was read ahead.
-    fn may_differ(&self, condition: &str) -> String {
-        match self.is_ahead {
-            true => format!("t.ctid {EQUALS} any (select {TID} from {UNMET} where {IS_IN})"),
+    /// Returns the condition for table rows `t` that may differ: `condition`, or the unmatched rows
+    /// if the table was read ahead.
+    fn limit_to_unmatched(&self, condition: &str) -> String {
+        match self.was_read_ahead {
+            true => format!(
+                "t.ctid {EQUALS} any (select {TID} from {UNMATCHED} where {SCOPE_IN_SOURCE})"
+            ),
             false => condition.to_owned(),
         }
     }
 
-    /// Where the table was read ahead: marks rows whose scope the stage has.
-    pub(super) fn admit(&self) -> Option<String> {
+    /// Returns the statement that marks unmatched rows whose scope has staged rows.
+    pub(super) fn mark_staged_scopes(&self) -> Option<String> {
         let Scope::By(_) = self.scope else { return None };
         Some(format!(
-            "update {UNMET} u set {IS_IN} = true from {} t \
-             where not u.{IS_IN} and t.ctid {EQUALS} u.{TID} and {}",
+            "update {UNMATCHED} u set {SCOPE_IN_SOURCE} = true from {} t \
+             where not u.{SCOPE_IN_SOURCE} and t.ctid {EQUALS} u.{TID} and {}",
             self.table,
             self.in_staged_scope()
         ))
     }
 
-    /// How many rows of the difference are to be inserted although the table has their keys. There
-    /// can be some where it was read ahead, and the source has a key more than once.
-    pub(super) fn taken(&self) -> String {
+    /// Returns the query that counts rows to insert whose key the table has. There are some if the
+    /// table was read ahead and the source has a duplicate key.
+    pub(super) fn count_taken_keys(&self) -> String {
         let matches = self.matches("t", "s");
         format!(
             "select pg_catalog.count(*) from {DIFF} s join {} t on {matches} where s.{TID} is null",
@@ -216,40 +224,47 @@ impl SyncStatements<'_> {
         )
     }
 
-    /// How many rows of the difference are to be deleted, to be updated and to be inserted.
-    pub(super) fn count(&self) -> String {
+    /// Returns the query that counts the rows to delete, to update and to insert.
+    pub(super) fn count_differences(&self) -> String {
         format!("select {} from {DIFF}", counts())
     }
 
-    /// The same for each of several transactions that has any, and which it is.
-    pub(super) fn count_turns(&self) -> String {
-        format!("select {}, {TURN} from {DIFF} group by {TURN} order by {TURN}", counts())
+    /// Returns the query that counts them for each transaction, with the transaction's ordinal.
+    pub(super) fn count_per_transaction(&self) -> String {
+        format!(
+            "select {}, {TRANSACTION} from {DIFF} group by {TRANSACTION} order by {TRANSACTION}",
+            counts()
+        )
     }
 
-    /// How many rows of what differs are at their places, and how many to insert are there.
-    pub(super) fn look_again(&self) -> String {
-        let (table, at, turn) = (self.table, self.at(), self.of_turn());
-        let (matches, scope) = (self.matches("t", "s"), self.in_its_scope());
+    /// Returns the query that counts the differing rows that are still in place, and the rows to
+    /// insert whose key exists by now.
+    pub(super) fn recheck(&self) -> String {
+        let (table, at, turn) = (self.table, self.same_row_version(), self.in_this_transaction());
+        let (matches, scope) = (self.matches("t", "s"), self.is_still_in_scope());
         format!(
             "select (select pg_catalog.count(*) from {table} t join {DIFF} s on {at} \
-                     where s.{TID} is not null and (s.{STAYS} or true{scope}){turn}), \
+                     where s.{TID} is not null and (s.{IN_SOURCE} or true{scope}){turn}), \
                     (select pg_catalog.count(*) from {table} t join {DIFF} s on {matches} \
                      where s.{TID} is null{turn})"
         )
     }
 
     pub(super) fn delete(&self) -> String {
-        let (at, turn) = (self.at(), self.of_turn());
-        format!("delete from {} t using {DIFF} s where {at} and not s.{STAYS}{turn}", self.table)
+        let (at, turn) = (self.same_row_version(), self.in_this_transaction());
+        format!(
+            "delete from {} t using {DIFF} s where {at} and not s.{IN_SOURCE}{turn}",
+            self.table
+        )
     }
 
     pub(super) fn update(&self) -> String {
         let set = self.columns.set().map(|it| format!("{0} = s.{0}", it.name));
         let set = set.collect::<Vec<_>>().join(", ");
-        let (at, turn) = (self.at(), self.of_turn());
+        let (at, turn) = (self.same_row_version(), self.in_this_transaction());
         format!(
             "update {} t set {set} from {DIFF} s \
-             where {at} and s.{STAYS} and s.{TID} is not null{turn}",
+             where {at} and s.{IN_SOURCE} and s.{TID} is not null{turn}",
             self.table
         )
     }
@@ -264,11 +279,11 @@ impl SyncStatements<'_> {
             "insert into {} ({into}) {overriding}\
              select {from} from {DIFF} s where s.{TID} is null{}",
             self.table,
-            self.of_turn()
+            self.in_this_transaction()
         )
     }
 
-    /// Three keys each of rows to delete, to update and to insert.
+    /// Returns queries for some keys of rows to delete, to update and to insert.
     pub(super) fn examples(&self) -> [String; 3] {
         let most = Examples::MOST;
         let key = |of: &str| {
@@ -279,12 +294,12 @@ impl SyncStatements<'_> {
             format!("select {} from {DIFF} s where {condition} limit {most}", key("s"))
         };
         let delete = format!(
-            "select {} from {} t join {DIFF} s on {} where not s.{STAYS} limit {most}",
+            "select {} from {} t join {DIFF} s on {} where not s.{IN_SOURCE} limit {most}",
             key("t"),
             self.table,
-            self.at()
+            self.same_row_version()
         );
-        let update = some(&format!("s.{STAYS} and s.{TID} is not null"));
+        let update = some(&format!("s.{IN_SOURCE} and s.{TID} is not null"));
         [delete, update, some(&format!("s.{TID} is null"))]
     }
 
@@ -297,7 +312,7 @@ impl SyncStatements<'_> {
         names.iter().filter_map(find).collect()
     }
 
-    /// Whether a row of the target is in the scope from which rows are deleted.
+    /// Returns the condition that a target row is in the scope from which rows are deleted.
     fn in_scope(&self) -> Option<String> {
         let scope = match self.scope {
             Scope::All => "true".to_owned(),
@@ -305,7 +320,7 @@ impl SyncStatements<'_> {
             Scope::By(_) => self.in_staged_scope(),
             Scope::NoDelete | Scope::InsertOnly => return None,
         };
-        Some(self.may_differ(&scope))
+        Some(self.limit_to_unmatched(&scope))
     }
 
     fn in_staged_scope(&self) -> String {
@@ -313,48 +328,49 @@ impl SyncStatements<'_> {
         let distinct = list(columns.iter().copied(), "");
         let matches: Vec<_> = columns.iter().map(|it| it.matches("t", "scopes")).collect();
         format!(
-            "exists (select from (select distinct {distinct} from {NAME}) scopes where {})",
+            "exists (select from (select distinct {distinct} from {STAGE_NAME}) scopes where {})",
             matches.join(" and ")
         )
     }
 
-    /// The target's version that a difference is about. In a later transaction than the one that
-    /// found it, another row may be in its place.
-    pub(super) fn at(&self) -> String {
-        let place = format!("t.ctid {EQUALS} s.{TID} and t.tableoid {EQUALS} s.{PART}");
-        match (self.columns.found_by_key, self.turns.is_some()) {
+    /// Returns the condition that `t` is the target's row version of difference `s`. In a later
+    /// transaction, another row may have the same address, so keys are compared, too.
+    pub(super) fn same_row_version(&self) -> String {
+        let place = format!("t.ctid {EQUALS} s.{TID} and t.tableoid {EQUALS} s.{PARTITION}");
+        match (self.columns.found_by_key, self.split.is_some()) {
             (true, _) => self.matches("t", "s"),
             (false, true) => format!("{place} and {}", self.matches("t", "s")),
             (false, false) => place,
         }
     }
 
-    /// For a row to delete in a later transaction: that it is still in the scope it was found in.
-    fn in_its_scope(&self) -> String {
+    /// Returns the condition that a row to delete is still in its scope.
+    fn is_still_in_scope(&self) -> String {
         let columns = self.scope_columns();
         columns.iter().map(|column| format!(" and {}", column.matches("t", "s"))).collect()
     }
 
-    /// Whether a difference is this transaction's to write.
-    pub(super) fn of_turn(&self) -> String {
-        self.turn.map_or_else(String::new, |turn| format!(" and s.{TURN} {EQUALS} {turn}"))
+    /// Returns the condition that the current transaction writes difference `s`.
+    pub(super) fn in_this_transaction(&self) -> String {
+        self.transaction
+            .map_or_else(String::new, |nth| format!(" and s.{TRANSACTION} {EQUALS} {nth}"))
     }
 
-    /// What is kept of the place of the target's version; NULL where there is none.
-    fn place(&self) -> String {
+    /// Returns the address columns of a target row; NULL if there is no target row.
+    fn address_columns(&self) -> String {
         match self.columns.found_by_key {
-            true => format!("true as {TID}, true as {PART}"),
-            false => format!("t.ctid as {TID}, t.tableoid as {PART}"),
+            true => format!("true as {TID}, true as {PARTITION}"),
+            false => format!("t.ctid as {TID}, t.tableoid as {PARTITION}"),
         }
     }
 
-    /// The columns of a difference: the source's, and of a row that it does not have the key, for a
-    /// later transaction with the scope.
-    fn found(&self) -> String {
-        if !self.columns.found_by_key && self.turns.is_none() {
+    /// Returns the columns of a difference: the source's values; for a row that the source does not
+    /// have, the key, and the scope if another transaction deletes the row.
+    fn diff_columns(&self) -> String {
+        if !self.columns.found_by_key && self.split.is_none() {
             return list(self.columns.all(), "s");
         }
-        let scope = if self.turns.is_some() { self.scope_columns() } else { Vec::new() };
+        let scope = if self.split.is_some() { self.scope_columns() } else { Vec::new() };
         let found = |it: &SyncColumn| match (self.columns.key.contains(it), scope.contains(&it)) {
             (true, _) => format!("coalesce(s.{0}, t.{0}) as {0}", it.name),
             (false, true) => {
@@ -371,8 +387,8 @@ impl SyncStatements<'_> {
         all.join(" and ")
     }
 
-    /// Whether a row is to be written. Values that may be equal and yet differ are compared by
-    /// their bytes.
+    /// Returns the condition that a matched row differs. Columns whose equal values may differ are
+    /// compared by their bytes.
     fn differs(&self) -> Option<String> {
         let (exact, other): (Vec<_>, Vec<_>) =
             self.columns.compared().partition(|column| column.is_exact);
@@ -381,9 +397,9 @@ impl SyncStatements<'_> {
             .map(|column| match column.is_nullable {
                 true => {
                     let [t, s] = ["t", "s"].map(|of| format!("{of}.{}", column.name));
-                    keys::differ(&t, &column.equals, &s)
+                    keys::differ_sql(&t, &column.equals, &s)
                 }
-                // What the stage has may be NULL, and is then refused.
+                // A staged value may be NULL; the update is refused then.
                 false => format!("(t.{0} {1} s.{0}) is not true", column.name, column.equals),
             })
             .collect();
@@ -396,16 +412,16 @@ impl SyncStatements<'_> {
     }
 }
 
-/// Of the table of differences: rows to delete, to update, to insert.
+/// Returns the aggregates for the numbers of rows to delete, to update and to insert.
 fn counts() -> String {
     format!(
-        "pg_catalog.count(*) filter (where not {STAYS}), \
-         pg_catalog.count(*) filter (where {STAYS} and {TID} is not null), \
+        "pg_catalog.count(*) filter (where not {IN_SOURCE}), \
+         pg_catalog.count(*) filter (where {IN_SOURCE} and {TID} is not null), \
          pg_catalog.count(*) filter (where {TID} is null)"
     )
 }
 
-/// `t.a, t.b`; `a, b` for no table.
+/// Returns the columns as a list: `t.a, t.b`, or `a, b` without a table.
 pub(super) fn list<'a>(columns: impl Iterator<Item = &'a SyncColumn>, of: &str) -> String {
     let dot = if of.is_empty() { "" } else { "." };
     columns.map(|column| format!("{of}{dot}{}", column.name)).collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! Space of dead rows, given free again by the sync that has left them.
+//! Vacuums the table, so that the space of rows that the sync updated or deleted can be used again.
 
 use std::time::Instant;
 
@@ -7,10 +7,10 @@ use crate::Result;
 use pgspate_target::connect::Connection;
 use pgspate_target::{measure, server_error};
 
-/// From here on the right can be granted, too.
+/// First server version with the MAINTAIN privilege.
 const HAS_MAINTAIN: u32 = 170_000;
 
-/// Whether the role may vacuum the table; a server that it may not says so in a warning only.
+/// Returns whether the role may vacuum the table. If it may not, VACUUM only raises a warning.
 pub(super) async fn is_allowed(session: &Connection, table: u32) -> Result<bool> {
     let granted = match session.server_version() >= HAS_MAINTAIN {
         true => " or has_table_privilege(c.oid, 'MAINTAIN')",
@@ -24,11 +24,12 @@ pub(super) async fn is_allowed(session: &Connection, table: u32) -> Result<bool>
     Ok(session.client.query_one(&sql, &[&table]).await.map_err(failed)?.get(0))
 }
 
-/// Vacuums. What is written stays written, so that it could not be done is a warning.
+/// Vacuums the table. A failure is only a warning, because the rows are committed.
 pub(super) async fn run(session: &Connection, table: &str, report: &mut SyncReport) {
     let client = &session.client;
-    // What is counted after it would call for another one.
-    measure::flush(client, session.server_version()).await;
+    // Reports this session's row counts first; otherwise they would arrive after the vacuum and
+    // trigger another one.
+    measure::flush_counters(client, session.server_version()).await;
     let started = Instant::now();
     match client.batch_execute(&format!("vacuum {table}")).await {
         Ok(()) => report.vacuum_seconds = Some(started.elapsed().as_secs_f64()),

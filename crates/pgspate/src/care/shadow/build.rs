@@ -44,7 +44,7 @@ impl TableCare<'_> {
             care.build(&names)?;
             let seen = care.wait_for_snapshots(&names)?;
             care.plan.warnings.extend(seen);
-            let placed = care.take_place(job, &names, chunks)?;
+            let placed = care.exchange_tables(job, &names, chunks)?;
             care.changes.is_exchanged = placed;
             if !placed {
                 care.job.reopen()?;
@@ -61,7 +61,7 @@ impl TableCare<'_> {
         let what = || format!("could not complete {}", names.shadow);
         let build = async {
             let client = self.job.client();
-            client.batch_execute(&format!("{BEGIN}; {}", unlimited())).await?;
+            client.batch_execute(&format!("{BEGIN}; {}", no_timeouts_sql())).await?;
             // A backend of an interrupted run completes its index build; the lock waits for it.
             let lock = format!("lock table {} in share row exclusive mode", names.shadow);
             client.batch_execute(&lock).await?;
@@ -69,12 +69,12 @@ impl TableCare<'_> {
             client.batch_execute("rollback").await?;
             Ok(indexes)
         };
-        let indexes = self.cancellable(self.incomplete(), build)?;
+        let indexes = self.cancellable(self.incomplete_message(), build)?;
         let indexes: Option<Vec<String>> = indexes.into_iter().collect();
         let indexes = indexes.ok_or_else(|| {
             ExchangeError::Changed("an index has an unknown form".to_owned()).into_error(what())
         })?;
-        self.build_indexes(indexes).map_err(|error| self.hint_line(error))?;
+        self.build_indexes(indexes).map_err(|error| self.hint_how_to_find_line(error))?;
         let complete = async {
             let client = self.job.client();
             let timeout = self.job.own.limits.lock_timeout_millis();
@@ -85,15 +85,16 @@ impl TableCare<'_> {
             let end = if constrained.is_ok() { "commit" } else { "rollback" };
             client.batch_execute(end).await?;
             constrained?;
-            let analyze = format!("begin; {}; analyze {}; commit", unlimited(), names.shadow);
+            let analyze = format!("begin; {}; analyze {}; commit", no_timeouts_sql(), names.shadow);
             client.batch_execute(&analyze).await?;
             Ok(())
         };
-        self.cancellable(self.incomplete(), complete).map_err(|error| self.hint_line(error))
+        self.cancellable(self.incomplete_message(), complete)
+            .map_err(|error| self.hint_how_to_find_line(error))
     }
 
     /// Adds a hint how to find the line, if rows violate a constraint.
-    fn hint_line(&self, error: Error) -> Error {
+    fn hint_how_to_find_line(&self, error: Error) -> Error {
         let is_about_rows = error.sqlstate().is_some_and(|code| code.code().starts_with("23"));
         let replaces = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
         match is_about_rows && replaces {
@@ -116,17 +117,17 @@ impl TableCare<'_> {
             first_connection: None,
             stops_at_first_error: true,
         };
-        let what = self.incomplete();
+        let what = self.incomplete_message();
         // The query lists the largest index first.
         let queue = (1..).zip(indexes).map(|(nth, sql)| (format!("index {nth}"), sql)).collect();
         let built = builders.run(queue, async |connection: &Connection, sql: String| {
-            let sql = format!("{BEGIN}; {}; {sql}; commit", unlimited());
+            let sql = format!("{BEGIN}; {}; {sql}; commit", no_timeouts_sql());
             work.stop.run(connection, &sql, &what).await
         });
         self.job.own.runtime.block_on(built).map(drop)
     }
 
-    fn incomplete(&self) -> String {
+    fn incomplete_message(&self) -> String {
         format!("could not complete the new rows of {}", self.plan.table)
     }
 
@@ -180,7 +181,7 @@ impl TableCare<'_> {
     }
 
     /// Exchanges the tables as soon as the lock is granted. Returns false if chunks are missing.
-    fn take_place(&self, job: JobId, names: &ShadowNames, chunks: u64) -> Result<bool> {
+    fn exchange_tables(&self, job: JobId, names: &ShadowNames, chunks: u64) -> Result<bool> {
         let limit = self.job.own.limits.lock_timeout;
         let started = Instant::now();
         let what = format!("could not put the new rows of {} in place", names.table);
@@ -189,7 +190,7 @@ impl TableCare<'_> {
                 let client = self.job.client();
                 let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
                 let left = if limit.is_zero() { LOCK_ATTEMPT } else { left.min(LOCK_ATTEMPT) };
-                client.batch_execute(&format!("{BEGIN}; {}", unlimited())).await?;
+                client.batch_execute(&format!("{BEGIN}; {}", no_timeouts_sql())).await?;
                 let sql = format!("set local lock_timeout = {}", left.as_millis());
                 client.batch_execute(&sql).await?;
                 let exchanged = self.exchange(job, names, chunks).await;
@@ -273,7 +274,7 @@ impl TableCare<'_> {
 }
 
 /// Returns SQL that removes all timeouts from a transaction.
-fn unlimited() -> String {
+fn no_timeouts_sql() -> String {
     TimeoutScope::Transaction.disable_with_lock_timeout_sql(0)
 }
 

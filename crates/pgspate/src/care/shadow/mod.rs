@@ -78,7 +78,7 @@ impl TableCare<'_> {
             // A lock that blocks the trial may be free when it is needed.
             Err(ExchangeError::Server(error))
                 if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
-            Err(refused) => return self.do_without_shadow(&refused),
+            Err(refused) => return self.plan_without_shadow(&refused),
         }
         runtime.block_on(exchange::create_shadow(client, job, &names, &state)).map_err(|refused| {
             refused.into_error(format!("could not create a shadow of {}", names.table))
@@ -101,7 +101,7 @@ impl TableCare<'_> {
     }
 
     /// Plans again, for one transaction without a shadow.
-    fn do_without_shadow(&mut self, refused: &ExchangeError) -> Result<()> {
+    fn plan_without_shadow(&mut self, refused: &ExchangeError) -> Result<()> {
         let why = format!("a copy of the table would not be exact: {refused}");
         if self.request.options.replace == Some(ReplaceMode::Swap) {
             let message = format!("no other table can take the place of {}", self.plan.table);
@@ -139,7 +139,7 @@ impl TableCare<'_> {
     }
 
     /// Returns where the rows are that a later run resumes from, in words.
-    pub(crate) fn where_kept(&self) -> String {
+    pub(crate) fn describe_kept_place(&self) -> String {
         match self.shadow_names() {
             Some((_, names)) => format!("the shadow table {}", names.shadow),
             None => "the table".to_owned(),

@@ -1,11 +1,10 @@
-//! The table read ahead of the source, so that only rows that it does not have are staged.
+//! Reads the table before the source, so that only rows that the table does not have are staged.
 //!
-//! Where most rows are as they were, sending them all to the server, and having it join them with
-//! all that it has, is most of the work of a sync. Several sessions read the table here in one
-//! snapshot, the rows of the source are looked up as they are encoded, and those that are not
-//! there byte for byte are staged, in a transaction with that same snapshot. The server compares
-//! them with the rows of the table that the source was not seen to have: among these is every row
-//! that is to be updated or deleted, and every decision is the server's still.
+//! If most rows are unchanged, most of a sync's work is sending all of them and joining them with
+//! the whole table. Instead, several sessions read the table in one snapshot. Source rows are
+//! looked up while they are encoded. Rows that the table does not have byte for byte are staged, in
+//! a transaction with the same snapshot. The server compares them with the unmatched rows of the
+//! table. Every row to update or delete is unmatched, so the server still makes every decision.
 
 mod probe;
 mod read;
@@ -14,43 +13,46 @@ use std::sync::Arc;
 
 use tokio_postgres::Client;
 
-pub(super) use probe::pays;
-pub(super) use read::{connect, read};
+pub(super) use probe::is_worthwhile;
+pub(super) use read::{connect_readers, read_table};
 
-use super::statements::{IS_IN, Scope, TID, UNMET};
-use super::{PreparedSync, write};
-use crate::copy::fill;
-use crate::format::Mode;
+use super::statements::{SCOPE_IN_SOURCE, Scope, TID, UNMATCHED};
+use super::{PreparedSync, attempts};
+use crate::copy::temp_table;
+use crate::format::EncodeMode;
 use crate::plan::AutoChoice;
-use crate::stage::known::{KnownRows, RowHasher};
-use crate::stage::pin;
+use crate::stage::known_rows::{KnownRows, RowHasher};
+use crate::stage::planner;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::measure::Measurement;
-use pgspate_target::{Ask, server_error};
+use pgspate_target::{TypedQuery, server_error};
 
-/// Smaller tables are compared before sessions to read them are there.
+/// Minimum blocks of a table that is read ahead. A smaller table is compared in less time than it
+/// takes to connect.
 const BLOCKS_MIN: u64 = 256;
-/// Rows that are kept in memory, each in 30 to 52 bytes, and for a moment in twice as many.
+/// Maximum number of rows to keep in memory. A row takes 30 to 52 bytes, and for a moment twice as
+/// much.
 const ROWS_MAX: usize = 25_000_000;
-/// One row in so many is looked up by its place rather than found in a scan of the table.
-const FEW: u64 = 20;
-/// So many rows are in a block of a table that was never analyzed, or more.
+/// If at most one row in this many is unmatched, rows are looked up by address instead of in a
+/// scan.
+const LOOKUP_SHARE: u64 = 20;
+/// Assumed rows per block of a table that was never analyzed.
 const ROWS_IN_BLOCK: i64 = 200;
 
 /// A table that was read ahead of the source.
 #[derive(Debug, Clone)]
 pub(super) struct TableReadAhead {
-    /// What it was read by, exported: as others see the table there, so does the session that
-    /// stages, in the one transaction that it leaves open.
+    /// The exported snapshot that the table was read in. The staging session uses it, too, in the
+    /// one transaction that it leaves open.
     pub(super) snapshot: String,
-    /// Its rows.
+    /// The table's rows.
     pub(super) known: Arc<KnownRows>,
 }
 
 const BEGIN: &str = "begin isolation level repeatable read, read only";
 
-/// Blocks, estimated rows and bytes of a table that has its rows all to itself.
+/// Columns: blocks, estimated rows and bytes of a plain heap table without inheritance.
 const EXTENT: &str = "\
 select pg_relation_size(c.oid) / current_setting('block_size')::int8, c.reltuples::int8,
        pg_relation_size(c.oid)
@@ -58,24 +60,25 @@ from pg_class c join pg_am a on a.oid = c.relam
 where c.oid = $1 and c.oid = to_regclass($2) and c.relkind = 'r' and not c.relhassubclass
   and a.amname = 'heap'";
 
-/// How much there is to read.
+/// The size of the table to read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableExtent {
     blocks: u64,
-    /// Whether or not it pays.
+    /// Whether to read ahead even if it may not pay.
     is_always: bool,
 }
 
-/// Whether the table is to be read ahead: where that can only leave out what needs no look, and
-/// where the source is large enough for the table.
-pub(super) async fn extent(sync: &PreparedSync) -> Result<Option<TableExtent>> {
+/// Returns the table's extent if the table is to be read ahead. This requires that only unchanged
+/// rows can be left out, and that the source is large compared to the table.
+pub(super) async fn choose_extent(sync: &PreparedSync) -> Result<Option<TableExtent>> {
     let (staging, columns) = (&sync.staging, &sync.columns);
     let fits = match &sync.options.scope {
-        // A scope is that of a row as long as the row is there.
+        // A row's scope cannot change while the row's key stays.
         Scope::By(_) => {
-            let statements = sync.build();
-            // By its bytes it is known, so that it must have one spelling.
-            statements.movers().is_none() && statements.scope_columns().iter().all(|it| it.is_exact)
+            let statements = sync.build_statements();
+            // Scopes are recognised by bytes, so equal values must have identical bytes.
+            statements.keys_in_other_scopes().is_none()
+                && statements.scope_columns().iter().all(|it| it.is_exact)
         }
         Scope::InsertOnly => false,
         Scope::Where(_) | Scope::All | Scope::NoDelete => true,
@@ -93,12 +96,12 @@ pub(super) async fn extent(sync: &PreparedSync) -> Result<Option<TableExtent>> {
     }
     let (failed, table) =
         (server_error("could not look up the size of the table".to_owned()), &staging.table);
-    let row = staging.control().client.ask_opt(EXTENT, &[&table.oid, &table.sql_name]).await;
+    let row = staging.control().client.fetch_opt(EXTENT, &[&table.oid, &table.sql_name]).await;
     let Some(row) = row.map_err(failed)? else { return Ok(None) };
     let [blocks, rows, bytes] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
     let rows = if rows > 0 { rows } else { blocks * ROWS_IN_BLOCK };
     let [blocks, rows, bytes] = [blocks, rows, bytes].map(i64::unsigned_abs);
-    // Of the whole table a compressed source may be a small part by its bytes.
+    // A compressed source may have few bytes compared to the table.
     let share = if sync.options.scope == Scope::All { 32 } else { 4 };
     let is_worth_it = blocks >= BLOCKS_MIN
         && rows <= ROWS_MAX as u64
@@ -108,56 +111,60 @@ pub(super) async fn extent(sync: &PreparedSync) -> Result<Option<TableExtent>> {
 }
 
 impl TableExtent {
-    /// Whether the first rows of the source are to say if it pays.
-    pub(super) fn is_doubtful(&self) -> bool {
+    /// Returns whether the source's first rows decide whether reading ahead pays.
+    pub(super) fn needs_probe(&self) -> bool {
         !self.is_always
     }
 }
 
-/// A session that nothing ends while it waits.
-pub(super) async fn open(sync: &PreparedSync) -> Result<Connection> {
+/// Opens a session without timeouts while idle.
+pub(super) async fn open_session(sync: &PreparedSync) -> Result<Connection> {
     let session = sync.staging.own.dsn.connect("pgspate sync").await?;
     let failed = server_error("could not begin to read the table".to_owned());
     session.client.batch_execute(&sync.options.limits.session_sql()).await.map_err(failed)?;
     Ok(session)
 }
 
-/// What the session that holds everything has to tell.
+/// The snapshot of the session that keeps it.
 pub(super) struct HeldSnapshot {
-    /// The snapshot, exported.
+    /// The id of the exported snapshot.
     pub(super) snapshot: String,
-    /// What was counted before.
+    /// Server counters from before the sync.
     pub(super) before: Option<Measurement>,
 }
 
-/// Has a session hold the lock that keeps other syncs of the same rows waiting, the snapshot, and
-/// the table: nobody empties it or moves its rows about meanwhile. All of it ends with the session.
-pub(super) async fn hold(sync: &PreparedSync, session: &Connection) -> Result<HeldSnapshot> {
+/// Takes the lock against other syncs of the same rows, locks the table against TRUNCATE and
+/// rewrites, and exports a snapshot. All of them end with the session.
+pub(super) async fn hold_snapshot(
+    sync: &PreparedSync,
+    session: &Connection,
+) -> Result<HeldSnapshot> {
     let failed = || server_error("could not begin to read the table".to_owned());
     let client = &session.client;
-    write::lock(session, sync).await?;
-    let before = write::measure_before(sync, session, sync.staging.stored_bytes()).await;
+    attempts::lock_scope(session, sync).await?;
+    let before = attempts::measure_before(sync, session, sync.staging.stored_bytes()).await;
     let table = &sync.staging.table;
     let lock = format!("lock table {} in access share mode", table.sql_name);
     client.batch_execute(BEGIN).await.map_err(failed())?;
     client.batch_execute(&lock).await.map_err(failed())?;
-    let is_still = client.ask_opt(EXTENT, &[&table.oid, &table.sql_name]).await.map_err(failed())?;
+    let is_still =
+        client.fetch_opt(EXTENT, &[&table.oid, &table.sql_name]).await.map_err(failed())?;
     if is_still.is_none() {
-        return Err(Error::new(ErrorKind::Plan, "the table has become another one"));
+        return Err(Error::new(ErrorKind::Plan, "the table was replaced"));
     }
-    let row = client.ask_one("select pg_export_snapshot()", &[]).await.map_err(failed())?;
+    let row = client.fetch_one("select pg_export_snapshot()", &[]).await.map_err(failed())?;
     Ok(HeldSnapshot { snapshot: row.get(0), before })
 }
 
-/// Ends what [`hold`] holds but for the lock against other syncs: the session that stages has the
-/// rest by then.
-pub(super) async fn hand_over(session: &Connection) -> Result<()> {
-    let failed = server_error("could not hand over the snapshot".to_owned());
+/// Releases the snapshot and the table, but not the lock against other syncs. The staging session
+/// has its own snapshot by then.
+pub(super) async fn release_snapshot(session: &Connection) -> Result<()> {
+    let failed = server_error("could not release the snapshot".to_owned());
     session.client.batch_execute("rollback").await.map_err(failed)
 }
 
-/// How rows of the table are told apart: by the columns that the source has.
-fn recognition(sync: &PreparedSync) -> RowHasher {
+/// Returns the hasher of the table's rows, over the columns that the source has.
+fn row_hasher(sync: &PreparedSync) -> RowHasher {
     let names: Vec<_> = sync.staging.plan.columns.iter().map(|column| &column.name).collect();
     let by: &[String] = match &sync.options.scope {
         Scope::By(columns) => columns,
@@ -167,38 +174,39 @@ fn recognition(sync: &PreparedSync) -> RowHasher {
     RowHasher::new(names.len(), scope)
 }
 
-/// Tells the staging session which rows of the table the source was not seen to have. Whether all
-/// of them are known to be of the source's scopes; the others are for [`admit`].
-pub(super) async fn tell(connection: &Connection, known: &KnownRows) -> Result<bool> {
-    let failed = || server_error("could not stage which rows are left".to_owned());
+/// Copies the addresses of unmatched rows into a temporary table of the staging session. Returns
+/// whether the source has rows of all of their scopes; [`mark_staged_scopes`] handles the others.
+pub(super) async fn stage_unmatched(connection: &Connection, known: &KnownRows) -> Result<bool> {
+    let failed = || server_error("could not stage the unmatched rows".to_owned());
     let client: &Client = &connection.client;
-    let create =
-        format!("create temporary table pgspate_unmet ({TID} tid, {IS_IN} boolean) on commit drop");
+    let create = format!(
+        "create temporary table pgspate_unmet ({TID} tid, {SCOPE_IN_SOURCE} boolean) on commit drop"
+    );
     client.batch_execute(&create).await.map_err(failed())?;
-    let copy = format!("copy {UNMET} from stdin (format binary)");
+    let copy = format!("copy {UNMATCHED} from stdin (format binary)");
     let statement = client.prepare(&copy).await.map_err(failed())?;
-    let (mut rows, mut count, mut is_all_in) = (Vec::new(), 0, true);
-    for (tid, is_in) in known.unmet() {
+    let (mut rows, mut count, mut all_scopes_in_source) = (Vec::new(), 0, true);
+    for (tid, scope_in_source) in known.unmatched() {
         rows.extend_from_slice(&[0, 2, 0, 0, 0, 6]);
         rows.extend_from_slice(&tid.block.to_be_bytes());
         rows.extend_from_slice(&tid.item.to_be_bytes());
-        rows.extend_from_slice(&[0, 0, 0, 1, u8::from(is_in)]);
+        rows.extend_from_slice(&[0, 0, 0, 1, u8::from(scope_in_source)]);
         count += 1;
-        is_all_in &= is_in;
+        all_scopes_in_source &= scope_in_source;
     }
-    fill::copy(connection, &statement, Mode::Binary, &rows, count).await?;
-    if count * FEW < known.len() as u64 {
-        // They are looked up in the table's order.
+    temp_table::copy_rows(connection, &statement, EncodeMode::Binary, &rows, count).await?;
+    if count * LOOKUP_SHARE < known.len() as u64 {
+        // The rows are looked up in the table's order.
         client.batch_execute("set local random_page_cost = 1.1").await.map_err(failed())?;
     }
-    client.batch_execute(&format!("analyze {UNMET}")).await.map_err(failed())?;
-    Ok(is_all_in)
+    client.batch_execute(&format!("analyze {UNMATCHED}")).await.map_err(failed())?;
+    Ok(all_scopes_in_source)
 }
 
-/// Marks those whose scope is told by the staged rows alone. These are analyzed by then.
-pub(super) async fn admit(client: &Client, sync: &PreparedSync) -> Result<()> {
+/// Marks unmatched rows whose scope has only staged rows. The stage must be analyzed.
+pub(super) async fn mark_staged_scopes(client: &Client, sync: &PreparedSync) -> Result<()> {
     let failed = || server_error("could not compare scopes".to_owned());
-    let Some(admit) = sync.build().admit() else { return Ok(()) };
-    pin::allow_nested_loop(client, &admit).await.map_err(failed())?;
+    let Some(admit) = sync.build_statements().mark_staged_scopes() else { return Ok(()) };
+    planner::allow_nested_loop(client, &admit).await.map_err(failed())?;
     client.batch_execute(&admit).await.map_err(failed())
 }

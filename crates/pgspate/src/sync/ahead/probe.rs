@@ -1,28 +1,28 @@
-//! Whether it pays to read the table ahead, by the first rows of the source.
+//! Decides from the first rows of the source whether reading the table ahead pays.
 
 use std::sync::atomic::AtomicUsize;
 
 use super::read::copy_out;
-use super::recognition;
-use crate::copy::fill;
+use super::row_hasher;
+use crate::copy::temp_table;
 use crate::encode::Encoded;
-use crate::format::Mode;
-use crate::stage::known::KnownRows;
-use crate::stage::{NAME, pin};
-use crate::sync::Sync;
+use crate::format::EncodeMode;
+use crate::stage::known_rows::KnownRows;
+use crate::stage::{STAGE_NAME, planner};
+use crate::sync::PreparedSync;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{quote_ident, server_error};
 
-/// Of a hundred rows, so many have to be in the table as they are. Where fewer are, what would be
-/// staged about them costs more than what need not be staged.
-const WORTHWHILE: u64 = 75;
-/// Fewer rows tell nothing.
+/// Minimum percentage of rows that the table must have unchanged. With fewer, staging the addresses
+/// of unmatched rows costs more than is saved.
+const UNCHANGED_PERCENT_MIN: u64 = 75;
+/// Minimum number of rows to judge by.
 const ROWS_MIN: u64 = 100;
 
-/// Whether enough of these rows are in the table. They are staged and found by the key's index, in
-/// a transaction that is rolled back.
-pub(in crate::sync) async fn pays(
+/// Returns whether the table has enough of these rows. They are staged and looked up by the key's
+/// index, in a transaction that is rolled back.
+pub(in crate::sync) async fn is_worthwhile(
     sync: &PreparedSync,
     session: &Connection,
     first: &Encoded,
@@ -31,36 +31,42 @@ pub(in crate::sync) async fn pays(
     if rows < ROWS_MIN || first.text_rows.len() as u64 > rows {
         return Ok(false);
     }
-    let failed = || server_error("could not look for the first rows".to_owned());
+    let failed = || server_error("could not look up the first rows".to_owned());
     session.client.batch_execute("begin").await.map_err(failed())?;
-    let found = find(sync, session, first).await;
+    let found = count_unchanged(sync, session, first).await;
     session.client.batch_execute("rollback").await.map_err(failed())?;
-    Ok(found?.is_some_and(|met| met * 100 >= rows * WORTHWHILE))
+    Ok(found?.is_some_and(|met| met * 100 >= rows * UNCHANGED_PERCENT_MIN))
 }
 
-/// How many of the rows the table has; `None` if no index finds them.
-async fn find(sync: &PreparedSync, session: &Connection, first: &Encoded) -> Result<Option<u64>> {
+/// Returns how many of the rows the table has; `None` if no index finds them.
+async fn count_unchanged(
+    sync: &PreparedSync,
+    session: &Connection,
+    first: &Encoded,
+) -> Result<Option<u64>> {
     let rows = first.binary_rows;
-    let failed = || server_error("could not look for the first rows".to_owned());
+    let failed = || server_error("could not look up the first rows".to_owned());
     let names: Vec<_> = sync.staging.plan.columns.iter().map(|it| quote_ident(&it.name)).collect();
     let columns = names.iter().map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
-    sync.staging.stage.make(&session.client).await?;
-    let copy = format!("copy {NAME} ({}) from stdin (format binary)", names.join(", "));
+    sync.staging.stage.create_in(&session.client).await?;
+    let copy = format!("copy {STAGE_NAME} ({}) from stdin (format binary)", names.join(", "));
     let statement = session.client.prepare(&copy).await.map_err(failed())?;
-    fill::copy(session, &statement, Mode::Binary, &first.binary, rows).await?;
-    let matches = sync.build().matches("t", "s");
-    let query =
-        format!("select t.ctid, {columns} from {NAME} s join {} t on {matches}", sync.table());
-    // By the index and nothing else.
+    temp_table::copy_rows(session, &statement, EncodeMode::Binary, &first.binary, rows).await?;
+    let matches = sync.build_statements().matches("t", "s");
+    let query = format!(
+        "select t.ctid, {columns} from {STAGE_NAME} s join {} t on {matches}",
+        sync.table()
+    );
+    // Forces a lookup by the index.
     let settings = "set local enable_hashjoin = off; set local enable_mergejoin = off";
     session.client.batch_execute(settings).await.map_err(failed())?;
-    if !pin::allow_nested_loop(&session.client, &query).await.map_err(failed())? {
+    if !planner::allow_nested_loop(&session.client, &query).await.map_err(failed())? {
         return Ok(None);
     }
-    let recognition = recognition(sync);
+    let row_hasher = row_hasher(sync);
     let copy = format!("copy ({query}) to stdout (format binary)");
-    let seen = copy_out(session, &copy, &recognition, &AtomicUsize::new(0)).await?;
-    let known = KnownRows::new(recognition, vec![seen]);
-    let met = known.count_met(&first.binary);
-    met.map(Some).ok_or_else(|| Error::new(ErrorKind::Bug, "an encoded row is not whole"))
+    let seen = copy_out(session, &copy, &row_hasher, &AtomicUsize::new(0)).await?;
+    let known = KnownRows::new(row_hasher, vec![seen]);
+    let met = known.count_matched(&first.binary);
+    met.map(Some).ok_or_else(|| Error::new(ErrorKind::Bug, "an encoded row is incomplete"))
 }

@@ -1,4 +1,4 @@
-//! Several sessions that read a table in one snapshot.
+//! Reads a table with several sessions in one snapshot.
 
 use std::mem;
 use std::pin::pin;
@@ -9,78 +9,82 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
-use super::{BEGIN, TableExtent, ROWS_MAX, open, recognition};
+use super::{BEGIN, ROWS_MAX, TableExtent, open_session, row_hasher};
 use crate::copy::{BINARY_HEADER, BINARY_TRAILER};
-use crate::stage::known::{KnownRows, RowHasher, RowsRead};
-use crate::sync::{Scope, PreparedSync};
+use crate::stage::known_rows::{KnownRows, RowHasher, RowsRead};
+use crate::sync::{PreparedSync, Scope};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::quote_ident;
 
-/// A session reads at least so many blocks.
+/// Minimum blocks per session.
 const BLOCKS_EACH: u64 = 1024;
 const READERS_MAX: u64 = 4;
-/// From here on a part of a table can be scanned by its blocks.
-const SCANS_RANGES: u32 = 140_000;
+/// First server version with TID range scans.
+const HAS_TID_RANGE_SCAN: u32 = 140_000;
 
-/// Blocks from the one to before the other.
+/// A range of blocks: the first, and the one after the last. `None` means no bound.
 type Range = (Option<u64>, Option<u64>);
 
-/// A session, and what it reads.
+/// A session, and the blocks that it reads.
 pub(in crate::sync) struct TableReader {
     pub(in crate::sync) connection: Arc<Connection>,
     range: Range,
 }
 
-/// Sessions to read the table with.
-pub(in crate::sync) async fn connect(sync: &PreparedSync, extent: TableExtent) -> Result<Vec<TableReader>> {
+/// Opens the sessions that read the table.
+pub(in crate::sync) async fn connect_readers(
+    sync: &PreparedSync,
+    extent: TableExtent,
+) -> Result<Vec<TableReader>> {
     let ranges = ranges(extent.blocks, sync.staging.control().server_version());
     let all = ranges.into_iter().map(async |range| {
-        let connection = Arc::new(open(sync).await?);
+        let connection = Arc::new(open_session(sync).await?);
         Ok(TableReader { connection, range })
     });
     try_join_all(all).await
 }
 
-/// Reads all rows of the table in this snapshot, or those of the scope's predicate.
-pub(in crate::sync) async fn read(
+/// Reads the table's rows in this snapshot: all of them, or those that fulfil the scope's
+/// predicate.
+pub(in crate::sync) async fn read_table(
     sync: &PreparedSync,
     readers: &[TableReader],
     snapshot: &str,
 ) -> Result<KnownRows> {
-    let recognition = recognition(sync);
+    let row_hasher = row_hasher(sync);
     let rows = Arc::new(AtomicUsize::new(0));
     let parts = readers.iter().map(async |TableReader { connection, range }| {
-        let copy = select(sync, *range);
+        let copy = copy_to_sql(sync, *range);
         let failed = |error| connection.explain("could not read the table", error);
         let client = &connection.client;
         let begin = format!("{BEGIN}; set transaction snapshot '{snapshot}'");
         client.batch_execute(&begin).await.map_err(failed)?;
         let (session, rows) = (Arc::clone(connection), Arc::clone(&rows));
-        let recognition = recognition.clone();
-        // A task each, as there is work to do for every row. It ends with whoever waits for it.
+        let row_hasher = row_hasher.clone();
+        // Each session has its own task, because every row takes CPU time. The task is aborted with
+        // its caller.
         let mut task = JoinSet::new();
-        task.spawn(async move { copy_out(&session, &copy, &recognition, &rows).await });
+        task.spawn(async move { copy_out(&session, &copy, &row_hasher, &rows).await });
         let seen = task.join_next().await.expect("a task was spawned");
         seen.map_err(|error| {
             Error::new(ErrorKind::Bug, "reading the table panicked").because(error)
         })?
     });
-    Ok(KnownRows::new(recognition.clone(), try_join_all(parts).await?))
+    Ok(KnownRows::new(row_hasher.clone(), try_join_all(parts).await?))
 }
 
-/// The rows that a statement copies out, as [`RowHasher::read`] takes them. `rows`: how many
-/// there are with those of others.
+/// Returns the rows that a COPY TO statement yields. `rows` counts the rows of all sessions.
 pub(super) async fn copy_out(
     connection: &Connection,
     copy: &str,
-    recognition: &RowHasher,
+    row_hasher: &RowHasher,
     rows: &AtomicUsize,
 ) -> Result<RowsRead> {
     let failed = |error| connection.explain("could not read the table", error);
     let messages = connection.client.copy_out(copy).await.map_err(failed)?;
     let mut messages = pin!(messages);
-    let broken = || Error::new(ErrorKind::Bug, "rows were read in pieces");
+    let broken = || Error::new(ErrorKind::Bug, "a CopyData message has an incomplete row");
     let mut seen = RowsRead::default();
     let (mut is_first, mut is_over) = (true, false);
     while let Some(message) = messages.next().await {
@@ -90,31 +94,35 @@ pub(super) async fn copy_out(
             bytes = bytes.strip_prefix(BINARY_HEADER).ok_or_else(broken)?;
         }
         let before = seen.len();
-        // A message of the protocol is whole rows.
+        // A CopyData message has complete rows only.
         while !bytes.is_empty() && !is_over {
             is_over = bytes == BINARY_TRAILER;
             if !is_over {
-                bytes = recognition.read(&mut seen, bytes).ok_or_else(broken)?;
+                bytes = row_hasher.read(&mut seen, bytes).ok_or_else(broken)?;
             }
         }
         let more = seen.len() - before;
         if rows.fetch_add(more, Relaxed) + more > ROWS_MAX {
-            return Err(Error::new(ErrorKind::Plan, "the table has more rows than can be kept"));
+            return Err(Error::new(
+                ErrorKind::Plan,
+                "the table has too many rows to keep in memory",
+            ));
         }
     }
     if is_over { Ok(seen) } else { Err(broken()) }
 }
 
-/// The blocks that each session reads: all of them together, as the table may have grown.
+/// Returns the range of blocks for each session. The last range is open, because the table may have
+/// grown.
 fn ranges(blocks: u64, server_version: u32) -> Vec<Range> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let most = (blocks / BLOCKS_EACH).min(READERS_MAX).min(cores).max(1);
-    let readers = if server_version < SCANS_RANGES { 1 } else { most };
+    let readers = if server_version < HAS_TID_RANGE_SCAN { 1 } else { most };
     let bound = |nth: u64| (nth > 0 && nth < readers).then(|| blocks * nth / readers);
     (0..readers).map(|nth| (bound(nth), bound(nth + 1))).collect()
 }
 
-fn select(sync: &PreparedSync, (from, to): Range) -> String {
+fn copy_to_sql(sync: &PreparedSync, (from, to): Range) -> String {
     let columns = sync.staging.plan.columns.iter();
     let columns: Vec<_> = columns.map(|it| format!("t.{}", quote_ident(&it.name))).collect();
     let mut conditions = Vec::new();

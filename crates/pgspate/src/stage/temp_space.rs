@@ -1,20 +1,20 @@
-//! Temporary space: what staging and comparing take, and what there is.
+//! Temporary space: how much staging and comparing need, and how much is available.
 //!
-//! A server that runs out of it in the middle takes others down with it, so what can be known
-//! before is looked at before. What cannot be seen from here is not guessed.
+//! A server that runs out of space in the middle disturbs all sessions, so pgspate checks before it
+//! starts. Space that cannot be seen from the client is not guessed.
 
 use std::path::Path;
 
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::{Ask, Table, server_error};
+use pgspate_target::{TargetTable, TypedQuery, server_error};
 
-/// Memory for the smaller side of a comparison, as the transactions set it.
+/// Memory for the smaller side of a hash join, as the transactions set it.
 const HASH_BYTES: u64 = 512 << 20;
 
-/// Columns: `temp_file_limit` in KiB, where temporary tables are put if that is one place, and the
+/// Columns: `temp_file_limit` in KiB; the folder of temporary tables, if it is a single one; the
 /// size of the table with its partitions.
-const LOOK: &str = "\
+const LIMITS: &str = "\
 select (select setting::int8 from pg_settings where name = 'temp_file_limit'),
        case cardinality(places.names)
        when 0 then coalesce(
@@ -31,24 +31,24 @@ from (select array(select trim(both ' \"' from name)
                    from unnest(string_to_array(current_setting('temp_tablespaces'), ',')) name
                    where trim(name) not in ('', '\"\"'))) places(names)";
 
-/// What there is, and the table that rows are compared with.
+/// Available temporary space, and the size of the table to compare with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TempSpace {
-    /// What one session may have in temporary files.
+    /// Bytes that one session may use in temporary files.
     files_max: Option<u64>,
-    /// Free bytes where temporary tables and files are, for a server on this machine.
+    /// Free bytes in the folder of temporary tables and files, for a server on this machine.
     free: Option<u64>,
     table_bytes: u64,
 }
 
 impl TempSpace {
-    /// Looks.
+    /// Reads the limits.
     ///
     /// # Errors
-    /// Those of the connection.
-    pub(crate) async fn look(connection: &Connection, table: &Table) -> Result<TempSpace> {
+    /// When the connection is lost.
+    pub(crate) async fn read(connection: &Connection, table: &TargetTable) -> Result<TempSpace> {
         let failed = server_error("could not look up the server's temporary space".to_owned());
-        let row = connection.client.ask_one(LOOK, &[&table.oid]).await.map_err(failed)?;
+        let row = connection.client.fetch_one(LIMITS, &[&table.oid]).await.map_err(failed)?;
         let limit: Option<i64> = row.get(0);
         let place: Option<String> = row.get(1);
         let place = place.filter(|_| connection.is_local());
@@ -60,42 +60,43 @@ impl TempSpace {
         })
     }
 
-    /// That so many bytes can be staged, and compared.
+    /// Checks that `staged` bytes can be staged and compared.
     ///
     /// # Errors
-    /// What it takes, what there is, and what to change.
+    /// When there is too little space; the hint says which setting to change.
     pub(crate) fn check(&self, staged: u64) -> Result<()> {
-        let files = self.comparing(staged);
+        let files = self.temp_file_bytes(staged);
         let megabytes = |bytes: u64| bytes.div_ceil(1 << 20);
         let all = megabytes(staged + files);
         if let Some(most) = self.files_max.filter(|most| files > *most) {
             let (files, most) = (megabytes(files), megabytes(most));
             let message = format!(
-                "comparing takes about {files} MiB of temporary files, and temp_file_limit is \
+                "comparing needs about {files} MiB of temporary files, but temp_file_limit is \
                  {most} MiB"
             );
             return Err(Error::new(ErrorKind::Plan, message).hint(format!(
-                "`alter role current_user set temp_file_limit = '{files}MB'` as a superuser, or \
-                 sync fewer rows at a time with `--scope`."
+                "Run `alter role current_user set temp_file_limit = '{files}MB'` as a superuser, \
+                 or sync fewer rows at a time with `--scope`."
             )));
         }
         if let Some(free) = self.free.filter(|free| staged + files > *free) {
             let message = format!(
-                "staging and comparing takes about {all} MiB of temporary space, and {} MiB are \
-                 free there",
+                "staging and comparing need about {all} MiB of temporary space, but {} MiB are \
+                 free",
                 megabytes(free)
             );
             return Err(Error::new(ErrorKind::Plan, message).hint(
-                "Set temp_tablespaces to a place with more room, or sync fewer rows at a time \
+                "Set temp_tablespaces to a tablespace with more room, or sync fewer rows at a time \
                  with `--scope`.",
             ));
         }
         Ok(())
     }
 
-    /// Temporary files for a comparison: both sides, when the smaller one is too big for memory.
-    fn comparing(&self, staged: u64) -> u64 {
-        // A row takes about as much again in a hash table.
+    /// Returns the bytes of temporary files for a comparison: both sides, if the smaller one does
+    /// not fit in memory.
+    fn temp_file_bytes(&self, staged: u64) -> u64 {
+        // A row takes about twice its size in a hash table.
         match staged.min(self.table_bytes) * 2 > HASH_BYTES {
             true => staged + self.table_bytes,
             false => 0,
@@ -103,8 +104,8 @@ impl TempSpace {
     }
 }
 
-/// Of the file system that a folder is on. The folder itself may be closed to us; what is above it
-/// is on the same one more often than not, and then has as much.
+/// Returns the free bytes of a folder's file system. If the folder is not accessible, the nearest
+/// accessible parent is used, which is mostly on the same file system.
 fn free_bytes(folder: &Path) -> Option<u64> {
     let found = folder.ancestors().find_map(|it| rustix::fs::statvfs(it).ok())?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))
@@ -117,7 +118,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn what_fits_into_memory_takes_no_files() {
+    fn a_side_that_fits_in_memory_needs_no_files() {
         let space = TempSpace { files_max: Some(0), free: None, table_bytes: 10 * GIB };
         space.check(GIB / 8).unwrap();
         let error = space.check(GIB).unwrap_err().to_string();
@@ -125,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_to_hold_the_rows_and_the_files() {
+    fn the_folder_must_have_room_for_rows_and_files() {
         let space = TempSpace { files_max: None, free: Some(3 * GIB), table_bytes: GIB };
         space.check(GIB).unwrap();
         let error = space.check(2 * GIB).unwrap_err().to_string();
-        assert!(error.contains("about 5120 MiB of temporary space, and 3072 MiB"), "{error}");
+        assert!(error.contains("about 5120 MiB of temporary space, but 3072 MiB"), "{error}");
         TempSpace { free: None, ..space }.check(100 * GIB).unwrap();
     }
 }

@@ -1,25 +1,25 @@
-//! Updates of rows that take each other's unique values.
+//! Updates rows that exchange unique values.
 //!
-//! A unique index is checked row by row, so that one update cannot exchange values. When the
-//! update is refused for that, rows whose values others are to get are deleted, the others updated,
-//! and the deleted rows inserted again with all that they had. Rows that other rows refer to are
-//! never deleted: no action of a foreign key is fired.
+//! A unique index is checked row by row, so a single UPDATE cannot exchange values. If the update
+//! is refused for that reason, the rows whose values other rows need are deleted, the other rows
+//! updated, and the deleted rows inserted again. Rows that a foreign key refers to are never
+//! deleted, so no foreign key's action is fired.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::Sync;
-use super::statements::{DIFF, PART, STAYS, SyncStatements, TID, list};
-use crate::stage::{pin, referrers};
+use super::PreparedSync;
+use super::statements::{DIFF, IN_SOURCE, PARTITION, SyncStatements, TID, list};
+use crate::stage::{planner, referrers};
 use crate::{Error, Result};
 use pgspate_target::measure::StatementCost;
-use pgspate_target::{Ask, Table, quote_ident, server_error};
+use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
 
-/// Rows that are deleted and inserted again, as they were.
-const MOVED: &str = "pg_temp.pgspate_moved";
+/// The temporary table of rows that are deleted and inserted again.
+const REINSERTED: &str = "pg_temp.pgspate_moved";
 
-/// Of each index that is checked row by row: the columns whose values are compared for equality,
-/// or NULL where it compares otherwise; and all columns that it depends on.
+/// For each index that is checked row by row: the columns whose values are compared for equality
+/// (NULL for another comparison), and all columns that it depends on.
 const INDEXES: &str = "\
 with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
                     union select $1::oid)
@@ -42,15 +42,15 @@ from pg_index i left join pg_constraint con on con.conindid = i.indexrelid
 where i.indrelid in (select oid from parts) and (i.indisunique or i.indisexclusion)
   and i.indimmediate and i.indisvalid";
 
-/// What decides which rows are to be deleted and inserted again.
+/// The constraints that decide which rows are deleted and inserted again.
 struct Constraints {
-    /// Of each index the columns that are compared for equality, if it does that, and all columns.
+    /// For each index: the columns compared for equality, if it does that, and all columns.
     indexes: Vec<(Option<Vec<String>>, Vec<String>)>,
-    /// Conditions under which another row refers to row `t`.
+    /// Conditions that another row refers to row `t`.
     referrers: Vec<String>,
 }
 
-/// Updates the rows that were found to differ.
+/// Updates the rows that differ.
 pub(super) async fn update(
     client: &Client,
     sync: &PreparedSync,
@@ -59,14 +59,14 @@ pub(super) async fn update(
     let failed = || server_error("could not update rows".to_owned());
     let update = statements.update();
     if statements.columns.found_by_key {
-        return pin::execute_plainly(client, &update).await.map_err(failed());
+        return planner::execute_unmeasured(client, &update).await.map_err(failed());
     }
     let constraints = Constraints::read(sync).await?;
     if constraints.conditions(statements).is_empty() {
-        return pin::execute(client, &update).await.map_err(failed());
+        return planner::execute(client, &update).await.map_err(failed());
     }
     client.batch_execute("savepoint pgspate_update").await.map_err(failed())?;
-    let refused = match pin::execute(client, &update).await {
+    let refused = match planner::execute(client, &update).await {
         Ok(cost) => {
             client.batch_execute("release savepoint pgspate_update").await.map_err(failed())?;
             return Ok(cost);
@@ -79,9 +79,9 @@ pub(super) async fn update(
     }
     let refused = failed()(refused);
     client.batch_execute("rollback to savepoint pgspate_update").await.map_err(failed())?;
-    match exchange(client, sync, statements, &constraints).await {
+    match swap_by_reinserting(client, sync, statements, &constraints).await {
         Ok(Some(cost)) => Ok(cost),
-        // The first refusal names the values that are to be there.
+        // The first refusal names the values of the source.
         Ok(None) => Err(constraints.explain(refused)),
         Err(error) if error.sqlstate().is_some_and(|code| conflicts.contains(&code)) => {
             Err(constraints.explain(refused))
@@ -90,8 +90,9 @@ pub(super) async fn update(
     }
 }
 
-/// Deletes, updates and inserts again. `None` if there is no row that could go.
-async fn exchange(
+/// Deletes rows, updates the others, and inserts the deleted rows again. Returns `None` if no row
+/// could be deleted.
+async fn swap_by_reinserting(
     client: &Client,
     sync: &PreparedSync,
     statements: &SyncStatements<'_>,
@@ -99,19 +100,20 @@ async fn exchange(
 ) -> Result<Option<StatementCost>> {
     let failed = || server_error("could not exchange unique values of rows".to_owned());
     let table = &sync.staging.table;
-    let find = statements.find_moved(table, constraints);
-    let drop = format!("drop table if exists {MOVED}");
+    let find = statements.select_reinserted(table, constraints);
+    let drop = format!("drop table if exists {REINSERTED}");
     client.batch_execute(&drop).await.map_err(failed())?;
-    pin::allow_nested_loop(client, &find).await.map_err(failed())?;
+    planner::allow_nested_loop(client, &find).await.map_err(failed())?;
     client.batch_execute(&find).await.map_err(failed())?;
-    let analyze = format!("analyze {MOVED} ({TID})");
+    let analyze = format!("analyze {REINSERTED} ({TID})");
     client.batch_execute(&analyze).await.map_err(failed())?;
-    let deleted = pin::execute(client, &statements.delete_moved()).await.map_err(failed())?;
+    let deleted =
+        planner::execute(client, &statements.delete_reinserted()).await.map_err(failed())?;
     if deleted.rows == 0 {
         return Ok(None);
     }
-    let mut cost = pin::execute(client, &statements.update_others()).await.map_err(failed())?;
-    let inserted = pin::execute(client, &statements.insert_moved(table)).await.map_err(failed())?;
+    let mut cost = planner::execute(client, &statements.update_others()).await.map_err(failed())?;
+    let inserted = planner::execute(client, &statements.reinsert(table)).await.map_err(failed())?;
     cost.add(inserted);
     cost.add(StatementCost { rows: 0, ..deleted });
     Ok(Some(cost))
@@ -121,7 +123,7 @@ impl Constraints {
     async fn read(sync: &PreparedSync) -> Result<Constraints> {
         let (client, table) = (&sync.staging.control().client, &sync.staging.table);
         let failed = server_error("could not look up the table's constraints".to_owned());
-        let indexes = async { client.ask_all(INDEXES, &[&table.oid]).await };
+        let indexes = async { client.fetch_all(INDEXES, &[&table.oid]).await };
         let (indexes, referrers) = tokio::join!(biased; indexes, referrers(client, table));
         Ok(Constraints {
             indexes: (indexes.map_err(failed)?.iter())
@@ -131,49 +133,54 @@ impl Constraints {
         })
     }
 
-    /// Of each index that the update may run into: which rows give up values of it.
+    /// Returns, for each index that may refuse the update, the condition that a row gives up its
+    /// values.
     fn conditions(&self, statements: &SyncStatements<'_>) -> Vec<String> {
         let indexes = self.indexes.iter();
-        indexes.filter_map(|(equal, all)| statements.gives_up(equal.as_deref(), all)).collect()
+        indexes
+            .filter_map(|(equal, all)| statements.gives_up_values(equal.as_deref(), all))
+            .collect()
     }
 
-    /// The refusal of an update, with what keeps rows from being deleted.
+    /// Adds a hint if a foreign key prevents rows from being deleted.
     fn explain(&self, refused: Error) -> Error {
         if self.referrers.is_empty() {
             return refused;
         }
         refused.hint_also(
-            "If rows exchange values: rows that a foreign key refers to are not deleted and \
-             inserted again, as that could fire the key's action. Make the unique constraint \
+            "If rows exchange values: pgspate does not delete and insert again rows that a foreign \
+             key refers to, because that could fire the key's action. Make the unique constraint \
              `deferrable`, or give these rows other values first.",
         )
     }
 }
 
 impl SyncStatements<'_> {
-    /// Keeps the rows to update whose values others may be to get, and which nothing refers to.
-    fn find_moved(&self, table: &Table, constraints: &Constraints) -> String {
+    /// Returns the statement that selects rows to update whose values other rows may need, and that
+    /// no row refers to.
+    fn select_reinserted(&self, table: &TargetTable, constraints: &Constraints) -> String {
         let unreferenced = constraints.referrers.iter().map(|refers| format!(" and not {refers}"));
-        // What is inserted goes to the table itself, also where a row is an heir's.
+        // Rows are inserted into the table itself, so rows of inheriting tables must not be
+        // deleted.
         let of_heirs = match table.kind {
             'p' => String::new(),
             _ => format!(" and t.tableoid operator(pg_catalog.=) {}::pg_catalog.oid", table.oid),
         };
         format!(
             "create temporary table pgspate_moved on commit drop as \
-             select t.*, t.ctid as {TID}, t.tableoid as {PART} from {} t join {DIFF} s on {} \
-             where s.{STAYS} and s.{TID} is not null{} and ({}){of_heirs}{}",
+             select t.*, t.ctid as {TID}, t.tableoid as {PARTITION} from {} t join {DIFF} s on {} \
+             where s.{IN_SOURCE} and s.{TID} is not null{} and ({}){of_heirs}{}",
             self.table,
-            self.at(),
-            self.of_turn(),
+            self.same_row_version(),
+            self.in_this_transaction(),
             constraints.conditions(self).join(" or "),
             unreferenced.collect::<String>()
         )
     }
 
-    /// Whether row `t` gives up values of an index that another row may be to get. Its columns are
-    /// those that the update sets.
-    fn gives_up(&self, equal: Option<&[String]>, all: &[String]) -> Option<String> {
+    /// Returns the condition that row `t` gives up values of an index that another row may need.
+    /// The index's columns are compared as far as the update sets them.
+    fn gives_up_values(&self, equal: Option<&[String]>, all: &[String]) -> Option<String> {
         let set = |names: &[String]| {
             let quoted: Vec<_> = names.iter().map(|name| quote_ident(name)).collect();
             let columns =
@@ -190,27 +197,27 @@ impl SyncStatements<'_> {
         let wanted: String =
             set(equal).iter().map(|it| format!(" and {}", it.matches("n", "t"))).collect();
         Some(format!(
-            "({changes} and exists (select from {DIFF} n where n.{STAYS} and n.{TID} is not null \
-             and (n.{TID} operator(pg_catalog.<>) s.{TID} \
-                  or n.{PART} operator(pg_catalog.<>) s.{PART}){wanted}))"
+            "({changes} and exists (select from {DIFF} n where n.{IN_SOURCE} \
+             and n.{TID} is not null and (n.{TID} operator(pg_catalog.<>) s.{TID} \
+                  or n.{PARTITION} operator(pg_catalog.<>) s.{PARTITION}){wanted}))"
         ))
     }
 
-    fn delete_moved(&self) -> String {
+    fn delete_reinserted(&self) -> String {
         format!(
-            "delete from {} t using {MOVED} m where {}",
+            "delete from {} t using {REINSERTED} m where {}",
             self.table,
             is_place("t.ctid", "t.tableoid")
         )
     }
 
-    /// Updates the rows that were not deleted.
+    /// Returns the statement that updates the rows that were not deleted.
     fn update_others(&self) -> String {
-        let place = is_place(&format!("s.{TID}"), &format!("s.{PART}"));
-        format!("{} and not exists (select from {MOVED} m where {place})", self.update())
+        let place = is_place(&format!("s.{TID}"), &format!("s.{PARTITION}"));
+        format!("{} and not exists (select from {REINSERTED} m where {place})", self.update())
     }
 
-    fn insert_moved(&self, table: &Table) -> String {
+    fn reinsert(&self, table: &TargetTable) -> String {
         let set: Vec<_> = self.columns.set().map(|column| column.name.as_str()).collect();
         let names = table.columns.iter().filter(|column| !column.is_generated);
         let names: Vec<_> = names.map(|column| quote_ident(&column.name)).collect();
@@ -219,17 +226,17 @@ impl SyncStatements<'_> {
             false => format!("m.{name}"),
         });
         format!(
-            "insert into {} ({}) overriding system value select {} from {MOVED} m join {DIFF} s \
-             on {} where s.{STAYS}",
+            "insert into {} ({}) overriding system value select {} \
+             from {REINSERTED} m join {DIFF} s on {} where s.{IN_SOURCE}",
             self.table,
             names.join(", "),
             values.collect::<Vec<_>>().join(", "),
-            is_place(&format!("s.{TID}"), &format!("s.{PART}"))
+            is_place(&format!("s.{TID}"), &format!("s.{PARTITION}"))
         )
     }
 }
 
-/// Whether a place is that of row `m`, which is deleted and inserted again.
+/// Returns the condition that an address is that of row `m`, which is deleted and inserted again.
 fn is_place(tid: &str, part: &str) -> String {
-    format!("{tid} operator(pg_catalog.=) m.{TID} and {part} operator(pg_catalog.=) m.{PART}")
+    format!("{tid} operator(pg_catalog.=) m.{TID} and {part} operator(pg_catalog.=) m.{PARTITION}")
 }

@@ -1,48 +1,49 @@
-//! Plans that are not left to chance.
+//! Controls the server's query plans for statements over the stage.
 //!
-//! Left alone, the planner takes a nested loop for some of these statements when statistics are
-//! old, missing or wrong: over four minutes where a hash join takes 0.2 s. So a nested loop is
-//! allowed only around an index, and no statement runs before its plan was looked at.
+//! With old, missing or wrong statistics, the planner may choose a nested loop: over four minutes
+//! where a hash join takes 0.2 s. So a nested loop is allowed only with an index on its inner side,
+//! and every statement's plan is checked before it runs.
 
 use serde_json::Value;
 use tokio_postgres::Client;
 
-use pgspate_target::Ask;
+use pgspate_target::TypedQuery;
 use pgspate_target::measure::{self, StatementCost};
 
-/// For the transaction alone.
+/// Planner settings for one transaction.
 pub(crate) const SETTINGS: &str = "\
 set local jit = off; set local enable_nestloop = off; set local work_mem = '256MB'; \
 set local hash_mem_multiplier = 2; set local enable_hashjoin = on; \
 set local enable_mergejoin = on; set local enable_seqscan = on";
 
-/// Runs a statement, with a nested loop if that is the better plan and one around an index.
+/// Runs a statement. Allows a nested loop if its inner side uses an index.
 pub(crate) async fn execute(
     client: &Client,
     sql: &str,
 ) -> Result<StatementCost, tokio_postgres::Error> {
     allow_nested_loop(client, sql).await?;
-    measure::execute(client, sql).await
+    measure::execute_measured(client, sql).await
 }
 
-/// The same where EXPLAIN does not tell what a statement takes: on a server of several.
-pub(crate) async fn execute_plainly(
+/// Runs a statement without measuring it. On a distributed server, EXPLAIN does not report the
+/// cost.
+pub(crate) async fn execute_unmeasured(
     client: &Client,
     sql: &str,
 ) -> Result<StatementCost, tokio_postgres::Error> {
-    let rows = client.tell(sql, &[]).await?;
+    let rows = client.run_statement(sql, &[]).await?;
     Ok(StatementCost { rows, ..StatementCost::default() })
 }
 
-/// Lets the planner choose a nested loop for the statements to come, if it would for this one and
-/// the inner side is reached by an index.
+/// Allows nested loops for the next statements, if the plan of this statement uses an index for the
+/// inner side of each. Returns whether they are allowed.
 pub(crate) async fn allow_nested_loop(
     client: &Client,
     sql: &str,
 ) -> Result<bool, tokio_postgres::Error> {
     client.batch_execute("set local enable_nestloop = on").await?;
     let answers = client.simple_query(&format!("explain (format json) {sql}")).await?;
-    let plan = measure::answer_json(&answers);
+    let plan = measure::explain_json(&answers);
     let is_good = nested_loops_are_indexed(&plan[0]["Plan"]);
     if !is_good {
         client.batch_execute("set local enable_nestloop = off").await?;
@@ -50,7 +51,7 @@ pub(crate) async fn allow_nested_loop(
     Ok(is_good)
 }
 
-/// Whether every nested loop has an index scan, and not a whole table, as its inner side.
+/// Returns whether the inner side of every nested loop is an index scan instead of a whole table.
 fn nested_loops_are_indexed(node: &Value) -> bool {
     let children = node["Plans"].as_array().map(Vec::as_slice).unwrap_or_default();
     if node["Node Type"] == "Nested Loop" {
@@ -62,8 +63,8 @@ fn nested_loops_are_indexed(node: &Value) -> bool {
     children.iter().all(nested_loops_are_indexed)
 }
 
-/// An index scan with a condition, perhaps beneath nodes that only pass rows on, or over the
-/// partitions of a table.
+/// Returns whether a node is an index scan with a condition, possibly below nodes that only pass
+/// rows on, or over partitions.
 fn is_indexed(node: &Value) -> bool {
     let children = node["Plans"].as_array().map(Vec::as_slice).unwrap_or_default();
     match node["Node Type"].as_str().unwrap_or_default() {

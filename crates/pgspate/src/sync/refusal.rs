@@ -1,63 +1,67 @@
-//! What a sync finds that cannot be meant, in words.
+//! Findings that make a sync refuse to write, because they are probably mistakes.
 //!
-//! The words are the same whoever runs the statements: a sync of pgspate's own, or another program
-//! by a [`Script`](super::Script).
+//! The messages are the same for pgspate's own sync and for another program that runs a
+//! [`Script`](super::Script).
 
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
 
-/// Something that cannot be meant.
+/// A finding that makes a sync refuse to write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SyncRefusal {
-    /// The source has no rows, and all rows of the scope would be deleted.
-    Empty,
-    /// Rows of the source are outside of the predicate, or have the key of a row that is.
-    Strays {
-        /// How many are outside.
+    /// The source has no rows, so all rows of the scope would be deleted.
+    EmptySource,
+    /// Rows of the source do not fulfil the predicate, or have the key of a table row that does
+    /// not.
+    OutsideScope {
+        /// Number of source rows that do not fulfil the predicate.
         outside: u64,
-        /// How many have such a key.
+        /// Number of source rows with the key of a table row outside the scope.
         taken: u64,
     },
-    /// So many rows of the source have the key of a row in a scope that the source does not have.
-    Movers(u64),
-    /// The source has keys more than once.
-    Duplicates {
-        /// How many.
+    /// This number of source rows have the key of a row in a scope that the source does not have.
+    KeysInOtherScopes(u64),
+    /// The source has duplicate keys.
+    DuplicateSourceKeys {
+        /// Number of keys.
         keys: u64,
-        /// Some of them, and how often they occur.
+        /// Some of the keys, and how often each occurs.
         examples: Vec<(String, u64)>,
     },
     /// The table has keys of the source more than once.
-    TableDuplicates {
-        /// How many.
+    DuplicateTableKeys {
+        /// Number of keys.
         keys: u64,
-        /// Some of them, and how often they occur.
+        /// Some of the keys, and how often each occurs.
         examples: Vec<(String, u64)>,
     },
-    /// More of the scope's rows would be deleted than may be.
-    Deletes {
-        /// How many would be.
+    /// More of the scope's rows would be deleted than allowed.
+    TooManyDeletes {
+        /// Number of rows that would be deleted.
         deleted: u64,
-        /// Of how many.
+        /// Number of rows in the scope.
         all: u64,
-        /// How many may be, in percent.
+        /// Allowed percentage.
         may: f64,
     },
 }
 
 impl SyncRefusal {
-    /// Refuses it, unless it is none. `least` stands before a number that may not be all:
-    /// "at least ".
+    /// Returns an error if the finding is one: its number is not zero, or exceeds the limit.
+    /// `least` is "at least " if the number may be incomplete.
     ///
     /// # Errors
-    /// ErrorKind `Plan`, if it is one.
+    /// Kind `Plan`, if it is one.
     pub fn refuse(&self, least: &str) -> Result<()> {
         let is_one = match self {
             SyncRefusal::EmptySource => true,
             SyncRefusal::OutsideScope { outside, taken } => outside + taken > 0,
             SyncRefusal::KeysInOtherScopes(taken) => *taken > 0,
-            SyncRefusal::DuplicateSourceKeys { keys, .. } | SyncRefusal::DuplicateTableKeys { keys, .. } => *keys > 0,
-            SyncRefusal::TooManyDeletes { deleted, all, may } => *deleted as f64 > *all as f64 * may / 100.0,
+            SyncRefusal::DuplicateSourceKeys { keys, .. }
+            | SyncRefusal::DuplicateTableKeys { keys, .. } => *keys > 0,
+            SyncRefusal::TooManyDeletes { deleted, all, may } => {
+                *deleted as f64 > *all as f64 * may / 100.0
+            }
         };
         if is_one { Err(self.error(least)) } else { Ok(()) }
     }
@@ -66,22 +70,22 @@ impl SyncRefusal {
         let (message, hint) = match self {
             SyncRefusal::EmptySource => (
                 "the source has no rows: all rows of the scope would be deleted".to_owned(),
-                "Say `--allow-empty` if that is what is meant.",
+                "Use `--allow-empty` if that is intended.",
             ),
             SyncRefusal::OutsideScope { outside, taken } => (
                 match outside {
                     0 => format!(
-                        "{} of the source: the key of a row out of the scope",
+                        "{} of the source with the key of a table row outside the scope",
                         counted(*taken, "row")
                     ),
-                    _ => format!("{} of the source out of the scope", counted(*outside, "row")),
+                    _ => format!("{} of the source outside the scope", counted(*outside, "row")),
                 },
-                "Widen `--scope`, or leave these rows out of the source.",
+                "Widen `--scope`, or remove these rows from the source.",
             ),
             SyncRefusal::KeysInOtherScopes(taken) => (
                 format!(
-                    "{least}{} of the source: the key of a row in a scope that the source does \
-                     not have",
+                    "{least}{} of the source with the key of a table row in a scope that the \
+                     source does not have",
                     counted(*taken, "row")
                 ),
                 "Add the columns of `--scope-by` to `--key`, or use `--scope all`.",
@@ -90,7 +94,8 @@ impl SyncRefusal {
                 let (keys, examples) = (counted(*keys, "key"), listed(examples));
                 (
                     format!("{least}{keys} of the source occur more than once: {examples}"),
-                    "Name more columns with `--key`, or keep the last of them with `--keep last`.",
+                    "Name more columns with `--key`, or keep the last of such rows with `--keep \
+                     last`.",
                 )
             }
             SyncRefusal::DuplicateTableKeys { keys, examples } => {
@@ -105,10 +110,10 @@ impl SyncRefusal {
                 let share = 100.0 * *deleted as f64 / *all as f64;
                 (
                     format!(
-                        "{deleted} of {all} rows of the scope ({share:.1} %) would be deleted, and \
-                         at most {may} % may be"
+                        "{deleted} of {all} rows of the scope ({share:.1}%) would be deleted; \
+                         --max-delete allows {may}%"
                     ),
-                    "See with `--check` which, and raise `--max-delete` if that is what is meant.",
+                    "`--check` shows examples. Raise `--max-delete` if the deletion is intended.",
                 )
             }
         };
@@ -116,7 +121,7 @@ impl SyncRefusal {
     }
 }
 
-/// Keys, and how often each occurs.
+/// Lists keys and how often each occurs.
 fn listed(examples: &[(String, u64)]) -> String {
     let all = examples.iter().map(|(key, times)| format!("({key}) {times} times"));
     all.collect::<Vec<_>>().join(", ")

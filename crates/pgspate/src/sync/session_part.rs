@@ -1,0 +1,270 @@
+//! One session's part of a sync: compares the rows that it has staged, and writes the differences
+//! in its own transactions.
+//!
+//! Nothing is written before all sessions have found their differences and `--max-delete` is
+//! checked.
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Row};
+
+use super::ahead::TableReadAhead;
+use super::refusal::SyncRefusal;
+use super::statements::{DIFF, Scope, SyncStatements};
+use super::{Examples, PreparedSync, SyncReport, ahead, swap_values};
+use crate::copy::{COMMIT_DURABLY, LaneSession};
+use crate::stage::planner;
+use crate::{Error, ErrorKind, Result, stage};
+use pgspate_target::ledger::check_no_dropped_keys;
+use pgspate_target::measure::{StatementCost, TransactionCounters};
+use pgspate_target::server_error;
+
+/// Begins a transaction that sees a single state of the table.
+pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
+
+/// Applies the planner settings, after beginning the transaction with the SQL of `begin`. An empty
+/// `begin` means that the transaction is open already.
+pub(super) async fn begin_transaction(
+    session: &LaneSession,
+    sync: &PreparedSync,
+    begin: &str,
+) -> Result<()> {
+    let LaneSession { connection, .. } = session;
+    let timeout = sync.options.limits.lock_timeout_millis();
+    let begin = format!("{begin}set local lock_timeout = {timeout}; {}", planner::SETTINGS);
+    let begun = connection.client.batch_execute(&begin).await;
+    begun.map_err(|error| connection.explain("could not begin the comparison", error))
+}
+
+/// Begins the transaction and finds the differences. Writes nothing yet.
+pub(super) async fn find_differences(
+    session: &LaneSession,
+    sync: &PreparedSync,
+) -> Result<SyncReport> {
+    let LaneSession { connection, rows_written } = session;
+    let client = &connection.client;
+    let statements = sync.build_statements();
+    let ahead = sync.staging.ahead();
+    // If the table was read ahead, the transaction is open: the rows were staged in it.
+    begin_transaction(session, sync, if ahead.is_some() { "" } else { BEGIN }).await?;
+    let (mut rows, mut all_scopes_in_source) = (*rows_written, true);
+    if let Some(TableReadAhead { known, .. }) = ahead {
+        all_scopes_in_source = ahead::stage_unmatched(connection, known).await?;
+        rows += known.matched();
+    }
+    let rows = check_source(client, sync, &statements, rows).await?;
+    if !all_scopes_in_source {
+        ahead::mark_staged_scopes(client, sync).await?;
+    }
+    let mut report = SyncReport { rows_in: rows, ..SyncReport::default() };
+    compare(client, &statements, &mut report).await?;
+    check_keys(client, sync, &statements, &report).await?;
+    check_table_keys(client, sync, &statements).await?;
+    if sync.options.is_check {
+        report.examples = examples(client, &statements).await?;
+    }
+    Ok(report)
+}
+
+/// Writes the differences that were found, and commits. Returns the report.
+pub(super) async fn write_differences(
+    session: &LaneSession,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+    found: SyncReport,
+) -> Result<SyncReport> {
+    let LaneSession { connection, .. } = session;
+    let client = &connection.client;
+    let oid = sync.staging.table.oid;
+    let mut report = found;
+    let own = TransactionCounters::read(client, oid).await?;
+    let cost = apply_changes(client, sync, statements, &report).await?;
+    report.set_cost(cost);
+    report.updated_hot = TransactionCounters::read(client, oid).await?.since(own).updated_hot;
+    // No load can drop keys while this transaction has written rows.
+    check_no_dropped_keys(&sync.staging.control().client, oid).await?;
+    // This commit waits for the disk, unlike those of staging.
+    let committed = client.batch_execute(COMMIT_DURABLY).await;
+    committed.map_err(|error| connection.explain("could not commit", error))?;
+    Ok(report)
+}
+
+/// Checks that the differences found in an earlier transaction still hold: rows to write are still
+/// in place, and keys to insert are still absent.
+pub(super) async fn recheck_differences(
+    client: &Client,
+    statements: &SyncStatements<'_>,
+    found: &SyncReport,
+) -> Result<()> {
+    let failed = || server_error("could not check the differences again".to_owned());
+    let sql = statements.recheck();
+    planner::allow_nested_loop(client, &sql).await.map_err(failed())?;
+    let row = client.query_one(&sql, &[]).await.map_err(failed())?;
+    if count_at(&row, 0) == found.deleted + found.updated && count_at(&row, 1) == 0 {
+        return Ok(());
+    }
+    let message = "another session has changed rows that are to be written";
+    Err(Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE))
+}
+
+/// Analyzes the stage, and refuses suspicious sources. Returns the number of source rows that
+/// count.
+async fn check_source(
+    client: &Client,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+    staged: u64,
+) -> Result<u64> {
+    let failed = || server_error("could not check the staged rows".to_owned());
+    let options = &sync.options;
+    let mut rows = staged;
+    if statements.keeps_last {
+        client.batch_execute(&statements.drop_duplicates()).await.map_err(failed())?;
+        rows = stage::count(client).await?;
+    }
+    stage::analyze(client, &statements.lookup_columns()).await?;
+    let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
+    if deletes_all && !options.may_empty && !options.is_check {
+        SyncRefusal::EmptySource.refuse("")?;
+    }
+    if let Some(sql) = statements.rows_outside_scope() {
+        planner::allow_nested_loop(client, &sql).await.map_err(failed())?;
+        let row = client.query_one(&sql, &[]).await.map_err(server_error(
+            "could not compare the source with the predicate of `--scope`".to_owned(),
+        ))?;
+        SyncRefusal::OutsideScope { outside: count_at(&row, 0), taken: count_at(&row, 1) }
+            .refuse("")?;
+    }
+    if let Some(sql) = statements.keys_in_other_scopes() {
+        planner::allow_nested_loop(client, &sql).await.map_err(failed())?;
+        let row = client.query_one(&sql, &[]).await.map_err(failed())?;
+        SyncRefusal::KeysInOtherScopes(count_at(&row, 0)).refuse(sync.at_least())?;
+    }
+    Ok(rows)
+}
+
+/// Refuses duplicate keys of the source. If the table's key is unique, duplicates can be excluded
+/// cheaply: as many source rows as scope rows have matched, and the other source rows are among the
+/// inserts.
+async fn check_keys(
+    client: &Client,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+    report: &SyncReport,
+) -> Result<()> {
+    let failed = || server_error("could not check the staged rows".to_owned());
+    if statements.keeps_last {
+        return Ok(());
+    }
+    let known = sync.known();
+    let is_late = sync.options.is_check || sync.split.is_some();
+    if known > 0 && report.inserted > 0 && is_late {
+        // In other cases the insert is refused, and nothing is written.
+        let taken = statements.count_taken_keys();
+        planner::allow_nested_loop(client, &taken).await.map_err(failed())?;
+        if count_at(&client.query_one(&taken, &[]).await.map_err(failed())?, 0) > 0 {
+            // The retry with the whole source finds the key.
+            return Err(Error::new(ErrorKind::Plan, "a key of the source occurs more than once"));
+        }
+    }
+    if let (true, Some(count)) = (statements.columns.key_is_unique, statements.count_scope()) {
+        let scope = count_at(&client.query_one(&count, &[]).await.map_err(failed())?, 0);
+        let is_paired = report.rows_in - known - report.inserted == scope - report.deleted;
+        let inserts = statements.duplicates_in_inserts();
+        if is_paired && client.query(&inserts, &[]).await.map_err(failed())?.is_empty() {
+            return Ok(());
+        }
+    }
+    let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
+    let (keys, examples) = parse_duplicates(&duplicates);
+    SyncRefusal::DuplicateSourceKeys { keys, examples }.refuse(sync.at_least())
+}
+
+/// Refuses keys of the source that the table has more than once: one source row would be written to
+/// several rows of the table.
+async fn check_table_keys(
+    client: &Client,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+) -> Result<()> {
+    let failed = || server_error("could not look for duplicate keys in the table".to_owned());
+    let Some(sql) = statements.duplicates_in_table() else { return Ok(()) };
+    planner::allow_nested_loop(client, &sql).await.map_err(failed())?;
+    let duplicates = client.query(&sql, &[]).await.map_err(failed())?;
+    let (keys, examples) = parse_duplicates(&duplicates);
+    SyncRefusal::DuplicateTableKeys { keys, examples }.refuse(sync.at_least())
+}
+
+/// Returns the number of duplicate keys, and some of them with their counts.
+fn parse_duplicates(rows: &[Row]) -> (u64, Vec<(String, u64)>) {
+    let examples = rows.iter().map(|row| (row.get(1), count_at(row, 2))).collect();
+    (rows.first().map_or(0, |row| count_at(row, 0)), examples)
+}
+
+/// Finds the differences, reading the source and the scope once.
+async fn compare(
+    client: &Client,
+    statements: &SyncStatements<'_>,
+    report: &mut SyncReport,
+) -> Result<()> {
+    let failed = || server_error("could not compare the source with the table".to_owned());
+    if statements.split.is_some() {
+        // The differences of an earlier attempt.
+        let drop = format!("drop table if exists {DIFF}");
+        client.batch_execute(&drop).await.map_err(failed())?;
+    }
+    let diff = statements.diff();
+    planner::allow_nested_loop(client, &diff).await.map_err(failed())?;
+    client.batch_execute(&diff).await.map_err(failed())?;
+    client.batch_execute(&statements.analyze_diff()).await.map_err(failed())?;
+    let row = client.query_one(&statements.count_differences(), &[]).await.map_err(failed())?;
+    (report.deleted, report.updated) = (count_at(&row, 0), count_at(&row, 1));
+    report.inserted = count_at(&row, 2);
+    Ok(())
+}
+
+/// Deletes, updates and inserts. In this order, unique values may move between rows.
+async fn apply_changes(
+    client: &Client,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+    report: &SyncReport,
+) -> Result<StatementCost> {
+    let mut all = StatementCost::default();
+    let what = |what: &str| server_error(format!("could not {what}"));
+    let execute = async |sql: String| match statements.columns.found_by_key {
+        true => planner::execute_unmeasured(client, &sql).await,
+        false => planner::execute(client, &sql).await,
+    };
+    let (deletes, updates) = sync.allowed_writes();
+    if deletes && report.deleted > 0 {
+        all.add(execute(statements.delete()).await.map_err(what("delete rows"))?);
+    }
+    if updates && report.updated > 0 {
+        all.add(swap_values::update(client, sync, statements).await?);
+    }
+    if report.inserted > 0 {
+        all.add(execute(statements.insert()).await.map_err(what("insert rows"))?);
+    }
+    let found = report.deleted + report.updated + report.inserted;
+    if all.rows != found {
+        let message = format!("{found} rows differ, but {} were written", all.rows);
+        return Err(Error::new(ErrorKind::Bug, message));
+    }
+    Ok(all)
+}
+
+/// Returns example keys of the differences.
+async fn examples(client: &Client, statements: &SyncStatements<'_>) -> Result<Examples> {
+    let mut all = [Vec::new(), Vec::new(), Vec::new()];
+    for (sql, keys) in statements.examples().iter().zip(&mut all) {
+        let failed = server_error("could not read examples of the differences".to_owned());
+        let rows = client.query(sql.as_str(), &[]).await.map_err(failed)?;
+        *keys = rows.iter().map(|row| row.get(0)).collect();
+    }
+    let [delete, update, insert] = all;
+    Ok(Examples { insert, update, delete })
+}
+
+pub(super) fn count_at(row: &Row, nth: usize) -> u64 {
+    row.get::<_, i64>(nth).unsigned_abs()
+}
