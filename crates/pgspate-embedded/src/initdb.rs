@@ -24,7 +24,7 @@ pub(crate) const SETTINGS_FILE: &str = "pgspate.conf";
 /// Creates a data folder `parent/data` that `account` owns. `parent` must be new, belong to
 /// pgspate's user, and be open to `account`. Nothing else remains in `parent`.
 pub(crate) fn make_data_folder(
-    found: &Installation,
+    installation: &Installation,
     parent: &Path,
     password: &str,
     is_durable: bool,
@@ -33,10 +33,10 @@ pub(crate) fn make_data_folder(
     let (data, secret) = (parent.join("data"), parent.join("verifier"));
     folder::write_private(&secret, format!("{}\n", verifier(password)).as_bytes(), account)?;
     let mut result = Ok(());
-    for locale in locales(found.major) {
+    for locale in locales(installation.major) {
         folder::remove_tree(&data)?;
         folder::make_private(&data, account)?;
-        let mut command = launch::command(found, "initdb", account);
+        let mut command = launch::command(installation, "initdb", account);
         command.arg("-D").arg(&data).arg("--pwfile").arg(&secret).args(*locale);
         command.args(["-U", "postgres", "-E", "UTF8"]);
         command.args(["--auth-local=scram-sha-256", "--auth-host=scram-sha-256"]);
@@ -85,12 +85,12 @@ fn verifier(password: &str) -> String {
 
 /// Sets the superuser's password in the data folder of a stopped server.
 pub(crate) fn set_password(
-    found: &Installation,
+    installation: &Installation,
     data: &Path,
     password: &str,
     account: Option<&ServerAccount>,
 ) -> Result<()> {
-    let mut command = launch::command(found, "postgres", account);
+    let mut command = launch::command(installation, "postgres", account);
     command.args(["--single", "-D"]).arg(data).arg("postgres");
     let sql = format!("alter role postgres password '{}'\n", verifier(password));
     let output = launch::run_with_input(command, "set the password of PostgreSQL", &sql)?;

@@ -21,11 +21,11 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns a command that runs a program as `account` (or as pgspate's user).
 pub(crate) fn command(
-    found: &Installation,
+    installation: &Installation,
     program: &str,
     account: Option<&ServerAccount>,
 ) -> Command {
-    let mut command = Command::new(found.program(program));
+    let mut command = Command::new(installation.program(program));
     // The current folder may be closed to the account. The root folder is open.
     command.current_dir("/").stdin(Stdio::null());
     for (name, _) in env::vars_os() {

@@ -77,10 +77,14 @@ pub struct EmbeddedServer {
 
 /// The files and folders of one major version.
 struct VersionPaths {
+    /// The data folder.
     data: PathBuf,
+    /// The folder of the socket and the log.
     run: PathBuf,
     log: PathBuf,
+    /// The password file.
     password: PathBuf,
+    /// The temporary folder in which a new data folder is created.
     staging: PathBuf,
 }
 
@@ -136,12 +140,12 @@ impl EmbeddedServer {
                 return self.status();
             }
         }
-        let found = locate_major(major, progress)?;
-        let paths = self.paths(found.major);
+        let installation = locate_major(major, progress)?;
+        let paths = self.paths(installation.major);
         if !paths.data.join("PG_VERSION").is_file() {
-            self.create_data_folder(&found, &paths, progress)?;
+            self.create_data_folder(&installation, &paths, progress)?;
         }
-        self.launch(&found, &paths, progress)?;
+        self.launch(&installation, &paths, progress)?;
         self.status()
     }
 
@@ -204,7 +208,7 @@ impl EmbeddedServer {
     /// # Errors
     /// When the server is not running, or the password file cannot be read.
     pub fn dsn(&self) -> Result<String> {
-        let (address, paths) = self.address()?;
+        let (address, paths) = self.address_and_paths()?;
         read_passfile(&paths)?;
         Ok(dsn::with_passfile(&address, &paths.password))
     }
@@ -215,7 +219,7 @@ impl EmbeddedServer {
     /// # Errors
     /// The same as for [`EmbeddedServer::dsn`].
     pub fn secret_dsn(&self) -> Result<String> {
-        let (address, paths) = self.address()?;
+        let (address, paths) = self.address_and_paths()?;
         let text = read_passfile(&paths)?;
         Ok(dsn::with_password(&address, dsn::password_in(&text)))
     }
@@ -240,7 +244,7 @@ impl EmbeddedServer {
     }
 
     /// Returns host, port, role and database of the running server, and its files and folders.
-    fn address(&self) -> Result<(String, VersionPaths)> {
+    fn address_and_paths(&self) -> Result<(String, VersionPaths)> {
         let (status, port) = self.running()?;
         let address = dsn::for_server(status.socket_folder.as_deref(), port, "postgres");
         Ok((address, self.paths(status.major.unwrap_or_default())))
@@ -296,6 +300,7 @@ impl EmbeddedServer {
         Ok(file)
     }
 
+    /// Returns the files and folders of a major version.
     fn paths(&self, major: u32) -> VersionPaths {
         let run = self.home.root.join(format!("run-{major}"));
         VersionPaths {
@@ -312,12 +317,12 @@ impl EmbeddedServer {
     fn current_major(&self) -> Result<Option<(u32, Option<PidFile>)>> {
         let mut majors = self.majors()?;
         majors.retain(|major| self.wanted_major.is_none_or(|wanted| wanted == *major));
-        let found: Vec<_> = majors
+        let majors_and_files: Vec<_> = majors
             .into_iter()
             .map(|major| (major, PidFile::of_running(&self.paths(major).data)))
             .collect();
-        let running = found.iter().position(|(_, file)| file.is_some());
-        Ok(found.into_iter().nth(running.unwrap_or(0)))
+        let running = majors_and_files.iter().position(|(_, file)| file.is_some());
+        Ok(majors_and_files.into_iter().nth(running.unwrap_or(0)))
     }
 
     /// Returns the major versions that have data, newest first.
@@ -340,7 +345,7 @@ impl EmbeddedServer {
     /// complete.
     fn create_data_folder(
         &self,
-        found: &Installation,
+        installation: &Installation,
         paths: &VersionPaths,
         progress: &Progress<'_>,
     ) -> Result<()> {
@@ -350,7 +355,7 @@ impl EmbeddedServer {
         folder::make_own(&paths.staging, account)?;
         let password = folder::random_password()?;
         write_passfile(paths, &password)?;
-        initdb::make_data_folder(found, &paths.staging, &password, true, account)?;
+        initdb::make_data_folder(installation, &paths.staging, &password, true, account)?;
         fs::rename(paths.staging.join("data"), &paths.data)
             .map_err(|e| error::could_not("create", &paths.data, e))?;
         folder::remove_tree(&paths.staging)
@@ -359,7 +364,7 @@ impl EmbeddedServer {
     /// Starts the server. Tries again if the port is taken, or if its memory is still in use.
     fn launch(
         &self,
-        found: &Installation,
+        installation: &Installation,
         paths: &VersionPaths,
         progress: &Progress<'_>,
     ) -> Result<()> {
@@ -370,7 +375,7 @@ impl EmbeddedServer {
         if fs::symlink_metadata(&paths.password).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
             // The password file was removed: the user gets a new password.
             let password = folder::random_password()?;
-            initdb::set_password(found, &paths.data, &password, account)?;
+            initdb::set_password(installation, &paths.data, &password, account)?;
             write_passfile(paths, &password)?;
         }
         require_password(paths, account, None)?;
@@ -380,7 +385,7 @@ impl EmbeddedServer {
         }
         let fits = paths.run.as_os_str().len() <= folder::SOCKET_FOLDER_BYTES_MAX;
         let sockets = fits.then_some(paths.run.as_path());
-        progress(&ServerStep::Starting { version: found.version.clone() });
+        progress(&ServerStep::Starting { version: installation.version.clone() });
         let (mut ports, mut waits) = (0, 0);
         loop {
             let earlier = initdb::port_in(&paths.data).filter(|port| folder::is_free(*port));
@@ -391,7 +396,7 @@ impl EmbeddedServer {
             folder::remove_sockets(&paths.run)?;
             disarm_stale(&paths.data, account)?;
             let from = folder::log_size(&paths.log);
-            let Err(error) = self.run_pg_ctl(found, paths, account, progress) else {
+            let Err(error) = self.run_pg_ctl(installation, paths, account, progress) else {
                 return Ok(());
             };
             let tail = folder::log_tail(&paths.log, from);
@@ -403,7 +408,7 @@ impl EmbeddedServer {
             } else if tail.trim().is_empty() {
                 return Err(error);
             } else {
-                let message = format!("could not start PostgreSQL {}", found.version);
+                let message = format!("could not start PostgreSQL {}", installation.version);
                 let hint = format!("See the log \"{}\".", paths.log.display());
                 let cause = error::new(launch::describe_log_tail(&tail));
                 return Err(error::new(message).because(cause).hint(hint));
@@ -415,15 +420,15 @@ impl EmbeddedServer {
     /// no child of pgspate, so pgspate need not wait for its end.
     fn run_pg_ctl(
         &self,
-        found: &Installation,
+        installation: &Installation,
         paths: &VersionPaths,
         account: Option<&ServerAccount>,
         progress: &Progress<'_>,
     ) -> Result<()> {
-        let mut command = launch::command(found, "pg_ctl", account);
+        let mut command = launch::command(installation, "pg_ctl", account);
         command.arg("-D").arg(&paths.data).arg("-l").arg(&paths.log);
         command.args(["-s", "-w", "-t", "30", "start"]);
-        let what = format!("start PostgreSQL {}", found.version);
+        let what = format!("start PostgreSQL {}", installation.version);
         let Err(error) = launch::run(command, &what) else { return Ok(()) };
         // `pg_ctl` waits for 30 s. The recovery from a crash may take longer.
         let Some(file) = PidFile::of_running(&paths.data) else { return Err(error) };

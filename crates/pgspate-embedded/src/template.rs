@@ -20,20 +20,20 @@ use crate::{folder, initdb, sys};
 /// Creates `parent/data`, a new data folder that `account` owns, and returns the password of its
 /// superuser. `parent` must be new and belong to pgspate's user. `base` is the folder of the cache.
 pub(crate) fn make_data_folder(
-    found: &Installation,
+    installation: &Installation,
     base: &Path,
     parent: &Path,
     account: Option<&ServerAccount>,
 ) -> Result<String> {
     let Some(cache) = open_cache(base, account)? else {
         let password = folder::random_password()?;
-        initdb::make_data_folder(found, parent, &password, false, account)?;
+        initdb::make_data_folder(installation, parent, &password, false, account)?;
         return Ok(password);
     };
     let lock_path = cache.join("lock");
     let lock = folder::lock_file(&lock_path)?;
     let lock_failed = |e| error::could_not("lock", &lock_path, e);
-    let template = cache.join(template_name(found, account));
+    let template = cache.join(template_name(installation, account));
     let mut is_last_try = false;
     loop {
         lock.lock_shared().map_err(lock_failed)?;
@@ -43,8 +43,11 @@ pub(crate) fn make_data_folder(
             return copied;
         }
         lock.lock().map_err(lock_failed)?;
-        let made =
-            if is_complete(&template) { Ok(()) } else { make_template(found, &template, account) };
+        let made = if is_complete(&template) {
+            Ok(())
+        } else {
+            make_template(installation, &template, account)
+        };
         lock.unlock().map_err(lock_failed)?;
         made?;
         is_last_try = true;
@@ -68,24 +71,24 @@ fn open_cache(base: &Path, account: Option<&ServerAccount>) -> Result<Option<Pat
 
 /// Returns the name of a template. The program folder is a part of it: data folders of two builds
 /// of a version may differ.
-fn template_name(found: &Installation, account: Option<&ServerAccount>) -> String {
+fn template_name(installation: &Installation, account: Option<&ServerAccount>) -> String {
     let mut hasher = DefaultHasher::new();
-    found.bin_dir.hash(&mut hasher);
+    installation.bin_dir.hash(&mut hasher);
     let uid = account.map_or_else(sys::effective_uid, |account| account.uid);
     // The `s` distinguishes templates of earlier pgspate versions, which trusted the socket.
-    format!("{}-{uid}-{:016x}s", found.version, hasher.finish())
+    format!("{}-{uid}-{:016x}s", installation.version, hasher.finish())
 }
 
 /// Creates a template: a data folder, its password, and the number of its files.
 fn make_template(
-    found: &Installation,
+    installation: &Installation,
     template: &Path,
     account: Option<&ServerAccount>,
 ) -> Result<()> {
     folder::remove_tree(template)?;
     folder::make_own(template, account)?;
     let password = folder::random_password()?;
-    initdb::make_data_folder(found, template, &password, false, account)?;
+    initdb::make_data_folder(installation, template, &password, false, account)?;
     folder::write_private(&template.join("password"), password.as_bytes(), None)?;
     let files = count_files(&template.join("data"));
     folder::write_private(&template.join("files"), files.to_string().as_bytes(), None)

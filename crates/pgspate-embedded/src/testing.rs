@@ -106,8 +106,8 @@ pub fn server(conf: &str) -> ThrowawayServer {
 /// # Panics
 /// When there is no installation of that version.
 pub fn builder() -> ThrowawayBuilder {
-    let found = installation(&silent).unwrap_or_else(|e| panic!("{}", e.chain()));
-    ThrowawayServer::builder().installation(found).trust_roles()
+    let installed = installation(&silent).unwrap_or_else(|e| panic!("{}", e.chain()));
+    ThrowawayServer::builder().installation(installed).trust_roles()
 }
 
 /// Returns the installation that tests use: of the version `PGSPATE_TEST_PG_VERSION`, if set, else

@@ -152,12 +152,12 @@ impl ThrowawayBuilder {
     /// When no installation was found, the temporary folder cannot be used, or the server does not
     /// start. In the last case the end of the log is the cause.
     pub fn start(self, progress: &Progress<'_>) -> Result<ThrowawayServer> {
-        let found = match &self.installation {
-            Some(found) => found.clone(),
+        let installation = match &self.installation {
+            Some(installation) => installation.clone(),
             None => locate(progress)?,
         };
         let account = ServerAccount::for_server()?;
-        found.require_executable(account.as_ref())?;
+        installation.require_executable(account.as_ref())?;
         let base = temporary_folder(account.as_ref())?;
         let private = fs::Permissions::from_mode(0o700);
         let mut temporary = tempfile::Builder::new();
@@ -165,7 +165,7 @@ impl ThrowawayBuilder {
         let folder = folder.map_err(|e| error::could_not("create a folder in", &base, e))?.keep();
         // From here on, dropping the value removes everything that was created.
         let mut server = ThrowawayServer {
-            found,
+            installation,
             account,
             folder,
             port: 0,
@@ -179,10 +179,10 @@ impl ThrowawayBuilder {
         server.watchdog = Some(start_watchdog(&server.folder)?);
         progress(&ServerStep::Creating { folder: server.folder.clone() });
         server.create_files(&self, &base)?;
-        progress(&ServerStep::Starting { version: server.found.version.clone() });
+        progress(&ServerStep::Starting { version: server.installation.version.clone() });
         if self.data_from.is_some() && self.hba.is_none() {
             let (data, account) = (server.data_folder(), server.account.as_ref());
-            initdb::set_password(&server.found, &data, &server.password, account)?;
+            initdb::set_password(&server.installation, &data, &server.password, account)?;
         }
         server.port = server.launch(None)?;
         Ok(server)
@@ -193,7 +193,7 @@ impl ThrowawayBuilder {
 /// `postgres`.
 #[derive(Debug)]
 pub struct ThrowawayServer {
-    found: Installation,
+    installation: Installation,
     account: Option<ServerAccount>,
     folder: PathBuf,
     port: u16,
@@ -242,10 +242,12 @@ impl ThrowawayServer {
         dsn::with_passfile(&self.address("postgres"), &self.passfile())
     }
 
+    /// Returns a connection string without a password.
     fn address(&self, database: &str) -> String {
         dsn::for_server(Some(&self.socket_folder()), self.port, database)
     }
 
+    /// Returns the path of the password file.
     fn passfile(&self) -> PathBuf {
         self.folder.join("password")
     }
@@ -287,7 +289,7 @@ impl ThrowawayServer {
 
     /// Returns the installation that the server runs.
     pub fn installation(&self) -> &Installation {
-        &self.found
+        &self.installation
     }
 
     /// Returns the process id of the running server, or `None` if the server was stopped or has
@@ -333,6 +335,7 @@ impl ThrowawayServer {
         self.launch(Some(self.port)).map(drop)
     }
 
+    /// Locks and returns the server process.
     fn postmaster(&self) -> MutexGuard<'_, Option<Child>> {
         self.postmaster.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -358,7 +361,7 @@ impl ThrowawayServer {
     fn create_files(&mut self, options: &ThrowawayBuilder, base: &Path) -> Result<()> {
         let (data, account) = (self.data_folder(), self.account.as_ref());
         self.password = match &options.data_from {
-            None => template::make_data_folder(&self.found, base, &self.folder, account)?,
+            None => template::make_data_folder(&self.installation, base, &self.folder, account)?,
             Some(from) => {
                 clone_for(from, &data, account)?;
                 folder::random_password()?
@@ -384,7 +387,8 @@ impl ThrowawayServer {
     /// Starts the server process, waits until it is ready, and returns its port.
     fn launch(&self, fixed_port: Option<u16>) -> Result<u16> {
         let (data, log) = (self.data_folder(), self.log());
-        let failed = || error::new(format!("could not start PostgreSQL {}", self.found.version));
+        let failed =
+            || error::new(format!("could not start PostgreSQL {}", self.installation.version));
         let (mut ports, mut waits) = (0, 0);
         loop {
             let port = fixed_port.map_or_else(folder::free_port, Ok)?;
@@ -417,7 +421,7 @@ impl ThrowawayServer {
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
         let file = file.map_err(|e| error::could_not("open", &log, e))?;
         let copy = file.try_clone().map_err(|e| error::could_not("open", &log, e))?;
-        let mut command = launch::command(&self.found, "postgres", self.account.as_ref());
+        let mut command = launch::command(&self.installation, "postgres", self.account.as_ref());
         command.arg("-D").arg(self.data_folder());
         // Options of the command line override the caller's settings and those of a copied folder.
         command.arg("-c").arg(format!("port={port}")).args(["-c", "listen_addresses=127.0.0.1"]);
@@ -425,7 +429,9 @@ impl ThrowawayServer {
         command.arg("-c").arg(format!("unix_socket_directories={sockets}"));
         // An own process group: Ctrl-C in the terminal stops pgspate, which then stops the server.
         command.stdout(file).stderr(copy).process_group(0);
-        command.spawn().map_err(|e| error::could_not("run", &self.found.program("postgres"), e))
+        command
+            .spawn()
+            .map_err(|e| error::could_not("run", &self.installation.program("postgres"), e))
     }
 
     /// Waits until the server is ready. Returns false if the server has ended, or was killed after

@@ -1,8 +1,9 @@
 //! Cuts delimited inputs into chunks of whole records.
 //!
-//! A chunk ends at the first record edge after `chunk_bytes` bytes. So the cuts depend on the bytes
-//! alone, and not on the sizes of the reads. Lanes wait for the cutter, so the cutter does little
-//! work: it finds out whether the edge is within quotes, and counts lines for error messages.
+//! A record edge is the position after a record's line end. A chunk ends at the first record edge
+//! after `chunk_bytes` bytes. So the cuts depend on the bytes alone, and not on the sizes of the
+//! reads. Lanes wait for the cutter, so the cutter does little work: it finds out whether the edge
+//! is within quotes, and counts lines for error messages.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ struct OpenInput {
     name: String,
     reader: Box<dyn Read + Send>,
     layout: Arc<RecordLayout>,
-    /// Bytes that were read and not yet handed out: everything after the last edge.
+    /// The bytes that were read and that are in no chunk yet.
     unread: Vec<u8>,
     is_at_end: bool,
     /// Byte offset and line number at which `unread` begins.
@@ -91,6 +92,7 @@ impl DelimitedCutter {
         Ok(cutter)
     }
 
+    /// Finds the line end, reads the header and sets the layout.
     fn start(&mut self) -> Result<()> {
         let DelimitedCutter { options, input, .. } = self;
         let eol = input.first_eol(&options.dialect)?;
@@ -178,8 +180,8 @@ impl CutOptions {
         }
     }
 
-    /// [`CutOptions::find_edge`] for dialects with comments. Quotes in comments do not count, so
-    /// each record is looked at in turn.
+    /// Returns the same as [`CutOptions::find_edge`], for dialects with comments. Quotes in
+    /// comments do not count, so the search goes from record to record.
     fn find_edge_by_records(
         &self,
         input: &mut OpenInput,
@@ -269,6 +271,7 @@ impl OpenInput {
         }
     }
 
+    /// Cuts a chunk off at `edge` of `unread`.
     fn cut(&mut self, edge: usize, seq: u64) -> Chunk {
         let mut rest = Vec::with_capacity(self.unread.len() - edge);
         rest.extend_from_slice(&self.unread[edge..]);
@@ -281,6 +284,7 @@ impl OpenInput {
         Chunk { seq, input: 0, byte, line, first_row: 0, digest: None, data }
     }
 
+    /// Drops the first `len` bytes of `unread`, and counts their lines.
     fn drop_front(&mut self, len: usize, eol: Eol) {
         self.line += count_lines(&self.unread[..len], eol);
         self.byte += len as u64;
@@ -290,7 +294,7 @@ impl OpenInput {
     /// Returns the error for a record that is too long. The record begins at `at` of `unread`.
     fn too_long(&self, at: usize) -> Error {
         let eol = if self.layout.fields > 0 { self.layout.eol } else { Eol::Lf };
-        let message = "record is longer than 1 GiB, the most that PostgreSQL takes";
+        let message = "record is longer than 1 GiB, the limit of PostgreSQL";
         let hint = "A closing quote may be missing. Check `--quote` and `--delimiter`.";
         let mut place = self.place();
         place.line = Some(self.line + count_lines(&self.unread[..at], eol));
@@ -298,6 +302,7 @@ impl OpenInput {
         Error::new(ErrorKind::Format, message).at(place).hint(hint)
     }
 
+    /// Returns the place at which `unread` begins.
     fn place(&self) -> InputPlace {
         let source = Some(self.name.clone());
         InputPlace { source, line: Some(self.line), ..InputPlace::default() }

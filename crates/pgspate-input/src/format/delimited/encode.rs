@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pgspate_base::numbers::counted;
 use tokio_postgres::error::SqlState;
 
-use super::field_index::{FieldIndex, LineFault, OFFSET, RECORD_END, ScanRules};
+use super::field_index::{FieldIndex, LineFault, OFFSET_MASK, RECORD_END, ScanRules};
 use super::lines::{count_lines, is_skipped, skip_line_end};
 use super::record_walk::{self, is_last_marker, line_and_byte_of_row, skip_faulty_record};
 use super::row::{self, DelimitedColumn, IndexedRecord, RecordRules};
@@ -23,7 +23,7 @@ pub struct DelimitedEncoder {
     columns: Vec<DelimitedColumn>,
     rules: RecordRules,
     /// Whether `\.` ends csv data: true before PostgreSQL 18. Since 18, it is data.
-    csv_end_marker: bool,
+    backslash_dot_ends_csv: bool,
     /// Whether every line must be classified: a line with the expected number of fields may still
     /// be a comment, a blank line or an end marker.
     must_classify: bool,
@@ -32,10 +32,12 @@ pub struct DelimitedEncoder {
     mode: EncodeMode,
     index: FieldIndex,
     /// The next entry of the index.
-    at: usize,
+    next_end: usize,
     /// Where the record of that entry starts.
     record_start: usize,
+    /// The number of the next row in the chunk.
     row: u64,
+    /// A buffer for decoded fields.
     scratch: Vec<u8>,
     /// The layout of the records that [`ChunkEncoder::records`] returns. `None`: as in their input.
     output_layout: Option<RecordLayout>,
@@ -64,17 +66,18 @@ impl DelimitedEncoder {
         server_version: u32,
     ) -> DelimitedEncoder {
         let layout = RecordLayout { eol: Eol::Lf, fields: 0, field_of: Vec::new() };
-        let has_forced = columns.iter().any(|column| column.force_null || column.force_not_null);
+        let has_forced_nulls =
+            columns.iter().any(|column| column.force_null || column.force_not_null);
         DelimitedEncoder {
-            csv_end_marker: dialect.format == CopyFormat::Csv && server_version < 180_000,
+            backslash_dot_ends_csv: dialect.format == CopyFormat::Csv && server_version < 180_000,
             must_classify: false,
             columns,
-            rules: RecordRules { dialect, has_forced, in_order: false },
+            rules: RecordRules { dialect, has_forced_nulls, fields_are_columns: false },
             chunk: None,
             layout: Arc::new(layout),
             mode: EncodeMode::Binary,
             index: FieldIndex::default(),
-            at: 0,
+            next_end: 0,
             record_start: 0,
             row: 0,
             scratch: Vec::new(),
@@ -95,7 +98,7 @@ impl DelimitedEncoder {
     #[inline]
     fn encode_record(&mut self, bytes: &[u8], out: &mut Encoded) -> Result<bool> {
         let fields = self.layout.fields;
-        let ends = &self.index.ends()[self.at..];
+        let ends = &self.index.ends()[self.next_end..];
         let has_expected_fields = match ends.get(..fields) {
             Some([before @ .., last]) => {
                 last & RECORD_END != 0
@@ -143,7 +146,7 @@ impl DelimitedEncoder {
         let record = IndexedRecord {
             window: &bytes[self.index.start..],
             start: self.record_start - self.index.start,
-            ends: &self.index.ends()[self.at..self.at + self.layout.fields.max(1)],
+            ends: &self.index.ends()[self.next_end..self.next_end + self.layout.fields.max(1)],
         };
         let (columns, rules, field_of) = (&self.columns, &self.rules, &self.layout.field_of);
         let starts_at = out.binary.len();
@@ -163,16 +166,16 @@ impl DelimitedEncoder {
     #[inline]
     fn skip_record(&mut self, bytes: &[u8]) {
         let (last, end) = self.last_field();
-        self.at += last + 1;
+        self.next_end += last + 1;
         self.record_start = skip_line_end(bytes, end, self.layout.eol);
     }
 
     /// Returns the number of the record's last field, and where that field ends.
     #[inline]
     fn last_field(&self) -> (usize, usize) {
-        let ends = &self.index.ends()[self.at..];
+        let ends = &self.index.ends()[self.next_end..];
         let last = ends.iter().position(|end| end & RECORD_END != 0).unwrap_or(ends.len() - 1);
-        (last, self.index.start + (ends[last] & OFFSET) as usize)
+        (last, self.index.start + (ends[last] & OFFSET_MASK) as usize)
     }
 
     /// Classifies the next line.
@@ -183,7 +186,7 @@ impl DelimitedEncoder {
             return LineShape::Skipped;
         }
         // Without a line end, at the end of the input, `\.` is data.
-        if self.csv_end_marker && record == b"\\." && end < bytes.len() {
+        if self.backslash_dot_ends_csv && record == b"\\." && end < bytes.len() {
             return LineShape::EndMarker;
         }
         // For a table without columns, an empty line has no fields.
@@ -210,11 +213,11 @@ impl DelimitedEncoder {
         out: &mut Encoded,
     ) -> Result<()> {
         let fields = self.layout.fields;
-        if self.mode == EncodeMode::Text && self.rules.in_order && fields > 0 {
+        if self.mode == EncodeMode::Text && self.rules.fields_are_columns && fields > 0 {
             let record = IndexedRecord {
                 window: &bytes[self.index.start..],
                 start: self.record_start - self.index.start,
-                ends: &self.index.ends()[self.at..self.at + found],
+                ends: &self.index.ends()[self.next_end..self.next_end + found],
             };
             let (columns, rules) = (&self.columns, &self.rules);
             if row::has_another_fault(record, columns, rules, &mut self.scratch) {
@@ -238,12 +241,12 @@ impl DelimitedEncoder {
 
     /// Returns whether the field after the trailing delimiter is empty.
     fn is_trailing_empty(&self) -> bool {
-        let ends = &self.index.ends()[self.at..self.at + self.layout.fields];
+        let ends = &self.index.ends()[self.next_end..self.next_end + self.layout.fields];
         let empty_at = match ends {
-            [.., before, _] => (before & OFFSET) + 1,
+            [.., before, _] => (before & OFFSET_MASK) + 1,
             _ => (self.record_start - self.index.start) as u32,
         };
-        ends.last().is_none_or(|last| last & OFFSET == empty_at)
+        ends.last().is_none_or(|last| last & OFFSET_MASK == empty_at)
     }
 
     /// Returns the error for a faulty line.
@@ -284,7 +287,7 @@ impl DelimitedEncoder {
     fn index_next_window(&mut self, bytes: &[u8]) -> Result<bool> {
         let eol = self.layout.eol;
         if let Some(fault) = self.index.fault {
-            self.record_start = self.index.next;
+            self.record_start = self.index.next_start;
             if is_last_marker(fault, &bytes[self.record_start..], eol) {
                 return Ok(false);
             }
@@ -293,13 +296,13 @@ impl DelimitedEncoder {
             skip_faulty_record(&mut self.index, &self.rules.dialect, eol, bytes);
             return Err(refused);
         }
-        if self.index.next >= bytes.len() {
+        if self.index.next_start >= bytes.len() {
             return Ok(false);
         }
         let rules = ScanRules::new(&self.rules.dialect, eol);
-        self.record_start = self.index.next;
-        self.index.scan(bytes, self.index.next, &rules);
-        self.at = 0;
+        self.record_start = self.index.next_start;
+        self.index.scan(bytes, self.index.next_start, &rules);
+        self.next_end = 0;
         Ok(true)
     }
 }
@@ -314,15 +317,16 @@ impl ChunkEncoder for DelimitedEncoder {
         self.must_classify = dialect.comment.is_some()
             || dialect.skip_blank_lines
             || fields == 0
-            || (self.csv_end_marker && (fields == 1 || b"\\.".contains(&dialect.delimiter)));
-        self.rules.in_order = self.columns.len() == fields
+            || (self.backslash_dot_ends_csv
+                && (fields == 1 || b"\\.".contains(&dialect.delimiter)));
+        self.rules.fields_are_columns = self.columns.len() == fields
             && layout.field_of.len() == fields
             && layout.field_of.iter().enumerate().all(|(nth, field)| nth == *field);
         self.layout = Arc::clone(layout);
         self.chunk = Some(chunk);
         self.mode = mode;
         self.index.reset();
-        self.at = 0;
+        self.next_end = 0;
         self.row = 0;
         self.lines_counted = (0, 0);
         Ok(())
@@ -332,10 +336,10 @@ impl ChunkEncoder for DelimitedEncoder {
         let Some(chunk) = self.chunk.clone() else { return Ok(false) };
         let ChunkData::Delimited(bytes, _) = &chunk.data else { return Ok(false) };
         loop {
-            if self.at >= self.index.ends().len() && !self.index_next_window(bytes)? {
+            if self.next_end >= self.index.ends().len() && !self.index_next_window(bytes)? {
                 return Ok(false);
             }
-            while self.at < self.index.ends().len() {
+            while self.next_end < self.index.ends().len() {
                 if !self.encode_record(bytes, out)? {
                     return Ok(false);
                 }

@@ -14,13 +14,13 @@ pub(super) const RECORD_END: u32 = 1 << 31;
 /// Flag: the field contains quotes or escapes.
 pub(super) const HAS_ESCAPES: u32 = 1 << 30;
 /// Mask: the offset of the field's end from the start of the window.
-pub(super) const OFFSET: u32 = HAS_ESCAPES - 1;
+pub(super) const OFFSET_MASK: u32 = HAS_ESCAPES - 1;
 
 /// About how many bytes are indexed ahead of the encoder. A window and its index fit into the
 /// first-level cache. Small in tests, so that they have many windows.
 const WINDOW_BYTES: usize = if cfg!(test) { 128 } else { 16 << 10 };
 /// The longest record. One block is subtracted, because the scan checks only after each block.
-const RECORD_BYTES_MAX: usize = if cfg!(test) { 1 << 17 } else { OFFSET as usize - 64 };
+const RECORD_BYTES_MAX: usize = if cfg!(test) { 1 << 17 } else { OFFSET_MASK as usize - 64 };
 /// The most fields of a record. The scan stops at a longer record; tables have at most 1,600
 /// columns.
 const FIELDS_MAX: usize = 16 << 10;
@@ -64,6 +64,7 @@ pub(super) struct ScanRules {
 }
 
 impl ScanRules {
+    /// Prepares the rules of a dialect.
     pub(super) fn new(dialect: &Dialect, eol: Eol) -> ScanRules {
         let is_text = dialect.format == CopyFormat::Text;
         let has_quotes = !is_text && dialect.quote.is_some();
@@ -96,7 +97,7 @@ pub(super) struct FieldIndex {
     /// The start of the window in the chunk.
     pub(super) start: usize,
     /// The start of the next window.
-    pub(super) next: usize,
+    pub(super) next_start: usize,
     /// The error in the record that follows the last indexed record.
     pub(super) fault: Option<LineFault>,
     /// Ends of fields: offsets from `start`, with the flags `RECORD_END` and `HAS_ESCAPES`. The
@@ -114,9 +115,9 @@ struct ScanState {
     /// Bytes before this offset are done: they are escaped, or belong to a line end.
     skip_to: usize,
     /// How many entries of the index belong to complete records.
-    complete: usize,
+    complete_entries: usize,
     /// Where the last complete record ends.
-    complete_to: usize,
+    complete_end: usize,
     fault: Option<LineFault>,
 }
 
@@ -141,7 +142,7 @@ impl FieldIndex {
         let body = &bytes[start..];
         let mut at = 0;
         while at < body.len() && state.fault.is_none() {
-            if at >= WINDOW_BYTES && state.complete > 0 {
+            if at >= WINDOW_BYTES && state.complete_entries > 0 {
                 break;
             }
             if at > RECORD_BYTES_MAX {
@@ -150,29 +151,29 @@ impl FieldIndex {
             }
             self.scan_block(body, at, rules, &mut state);
             at += 64;
-            if self.used - state.complete > FIELDS_MAX && state.fault.is_none() {
+            if self.used - state.complete_entries > FIELDS_MAX && state.fault.is_none() {
                 state.fault = Some(LineFault::TooManyFields);
             }
         }
         let at_end = at >= body.len() && state.fault.is_none();
-        if at_end && state.complete_to < body.len() {
-            self.finish_last(body.len(), &mut state);
+        if at_end && state.complete_end < body.len() {
+            self.end_last_record(body.len(), &mut state);
         }
-        self.used = state.complete;
-        self.next = start + state.complete_to;
+        self.used = state.complete_entries;
+        self.next_start = start + state.complete_end;
         self.fault = state.fault;
     }
 
     /// Ends a last record that has no line end.
-    fn finish_last(&mut self, len: usize, state: &mut ScanState) {
+    fn end_last_record(&mut self, len: usize, state: &mut ScanState) {
         if state.in_quote {
             state.fault = Some(LineFault::Unterminated);
             return;
         }
         self.make_room();
-        self.push(len as u32 | state.escapes_flag | RECORD_END);
-        state.complete = self.used;
-        state.complete_to = len;
+        self.push_field_end(len as u32 | state.escapes_flag | RECORD_END);
+        state.complete_entries = self.used;
+        state.complete_end = len;
     }
 
     /// Makes room for the field ends of one block and one more.
@@ -184,11 +185,12 @@ impl FieldIndex {
     }
 
     #[inline]
-    fn push(&mut self, end: u32) {
+    fn push_field_end(&mut self, end: u32) {
         self.slots[self.used] = end;
         self.used += 1;
     }
 
+    /// Indexes a block of 64 bytes, or the rest of the chunk.
     #[inline]
     fn scan_block(&mut self, body: &[u8], at: usize, rules: &ScanRules, state: &mut ScanState) {
         self.make_room();
@@ -203,7 +205,7 @@ impl FieldIndex {
         };
         let mut block = BlockMasks::of(bytes, rules);
         if len < 64 {
-            block.keep((1_u64 << len) - 1);
+            block.keep_only((1_u64 << len) - 1);
         }
         if rules.uses_masks {
             let is_first_done = state.skip_to > at;
@@ -214,7 +216,7 @@ impl FieldIndex {
                 return;
             }
         }
-        self.walk(body, at, len, block.specials(), rules, state);
+        self.walk_block(body, at, len, block.specials(), rules, state);
     }
 
     /// Adds the separators of a block that the masks have found.
@@ -265,13 +267,13 @@ impl FieldIndex {
             let last = 63 - record.leading_zeros();
             let after = (delimiter >> last).count_ones() as usize;
             let width = if eol == Eol::CrLf { 2 } else { 1 };
-            state.complete = self.used - after;
-            state.complete_to = at + last as usize + width;
+            state.complete_entries = self.used - after;
+            state.complete_end = at + last as usize + width;
         }
     }
 
-    /// Walks over the special bytes of a block, one by one.
-    fn walk(
+    /// Walks over the special bytes of a block, one by one. `specials` has a bit for each of them.
+    fn walk_block(
         &mut self,
         body: &[u8],
         at: usize,
@@ -291,14 +293,21 @@ impl FieldIndex {
             if pos < state.skip_to {
                 continue;
             }
-            self.step(body, pos, rules, state);
+            self.handle_special_byte(body, pos, rules, state);
             if state.fault.is_some() {
                 return;
             }
         }
     }
 
-    fn step(&mut self, body: &[u8], pos: usize, rules: &ScanRules, state: &mut ScanState) {
+    /// Handles one special byte in the byte-by-byte walk.
+    fn handle_special_byte(
+        &mut self,
+        body: &[u8],
+        pos: usize,
+        rules: &ScanRules,
+        state: &mut ScanState,
+    ) {
         let byte = body[pos];
         if state.in_quote {
             let next = body.get(pos + 1).copied();
@@ -310,22 +319,29 @@ impl FieldIndex {
             } else if byte == rules.quote {
                 state.in_quote = false;
             }
-        } else if rules.comment == Some(byte) && pos == state.complete_to {
+        } else if rules.comment == Some(byte) && pos == state.complete_end {
             state.skip_to = comment_end(body, pos, rules.eol).unwrap_or(body.len());
         } else if byte == rules.delimiter {
-            self.push(pos as u32 | state.escapes_flag);
+            self.push_field_end(pos as u32 | state.escapes_flag);
             state.escapes_flag = 0;
         } else if byte == b'\n' || byte == b'\r' {
-            self.line_end(body, pos, rules, state);
+            self.handle_line_end(body, pos, rules, state);
         } else if rules.has_quotes && byte == rules.quote {
             state.in_quote = true;
             state.escapes_flag = HAS_ESCAPES;
         } else if rules.is_text && byte == b'\\' {
-            backslash(body, pos, rules.eol, state);
+            handle_backslash(body, pos, rules.eol, state);
         }
     }
 
-    fn line_end(&mut self, body: &[u8], pos: usize, rules: &ScanRules, state: &mut ScanState) {
+    /// Handles a carriage return or newline outside quotes.
+    fn handle_line_end(
+        &mut self,
+        body: &[u8],
+        pos: usize,
+        rules: &ScanRules,
+        state: &mut ScanState,
+    ) {
         match (rules.eol, body[pos]) {
             (Eol::Lf, b'\n') | (Eol::Cr, b'\r') => self.end_record(pos, pos + 1, state),
             (Eol::CrLf, b'\r') if body.get(pos + 1) == Some(&b'\n') => {
@@ -337,19 +353,21 @@ impl FieldIndex {
         }
     }
 
+    /// Ends a record at `end`; the next record begins at `next`.
     fn end_record(&mut self, end: usize, next: usize, state: &mut ScanState) {
-        self.push(end as u32 | state.escapes_flag | RECORD_END);
+        self.push_field_end(end as u32 | state.escapes_flag | RECORD_END);
         state.escapes_flag = 0;
-        state.complete = self.used;
-        state.complete_to = next;
+        state.complete_entries = self.used;
+        state.complete_end = next;
     }
 }
 
-fn backslash(body: &[u8], pos: usize, eol: Eol, state: &mut ScanState) {
+/// Handles a backslash of COPY text: an escape, or an end marker.
+fn handle_backslash(body: &[u8], pos: usize, eol: Eol, state: &mut ScanState) {
     state.escapes_flag = HAS_ESCAPES;
     state.skip_to = pos + 2;
     let Some(after) = body[pos + 1..].strip_prefix(b".") else { return };
-    state.fault = Some(if pos != state.complete_to {
+    state.fault = Some(if pos != state.complete_end {
         LineFault::CorruptEndMarker
     } else if after.starts_with(eol.bytes()) {
         LineFault::EndMarker
@@ -376,9 +394,7 @@ impl LineFault {
             (LineFault::Newline, CopyFormat::Csv) => "unquoted newline found in data",
             (LineFault::Newline, CopyFormat::Text) => "literal newline found in data",
             (LineFault::Unterminated, _) => "unterminated CSV quoted field",
-            (LineFault::TooLong, _) => {
-                "record is longer than 1 GiB, the most that PostgreSQL takes"
-            }
+            (LineFault::TooLong, _) => "record is longer than 1 GiB, the limit of PostgreSQL",
             (LineFault::TooManyFields, _) => "extra data after last expected column",
             (LineFault::EndMarker, _) => "data follows the end-of-copy marker",
             (LineFault::CorruptEndMarker, _) => "end-of-copy marker is not alone on its line",

@@ -23,7 +23,7 @@ pub(super) enum FieldValue<'a> {
 /// Returns whether a field equals the NULL string. `has_escapes` says whether the field contains
 /// quotes or escapes.
 #[inline]
-pub(super) fn is_null(dialect: &Dialect, raw: &[u8], has_escapes: bool) -> bool {
+pub(super) fn is_null_string(dialect: &Dialect, raw: &[u8], has_escapes: bool) -> bool {
     raw.len() == dialect.null.len()
         && raw == dialect.null
         && (!has_escapes || dialect.format == CopyFormat::Text)

@@ -39,6 +39,7 @@ pub(super) struct BlockSeparators {
 }
 
 impl BlockMasks {
+    /// Finds the special bytes of a block.
     #[inline]
     pub(super) fn of(bytes: &[u8; 64], rules: &ScanRules) -> BlockMasks {
         let lanes = lanes_of(bytes);
@@ -55,7 +56,7 @@ impl BlockMasks {
 
     /// Clears the bits of all bytes that are not in `bits`.
     #[inline]
-    pub(super) fn keep(&mut self, bits: u64) {
+    pub(super) fn keep_only(&mut self, bits: u64) {
         self.delimiter &= bits;
         self.newline &= bits;
         self.carriage_return &= bits;
@@ -81,7 +82,7 @@ impl BlockMasks {
         in_quote: bool,
         rules: &ScanRules,
     ) -> Option<BlockSeparators> {
-        self.keep(!u64::from(is_first_done));
+        self.keep_only(!u64::from(is_first_done));
         let mut found = BlockSeparators {
             delimiter: self.delimiter,
             record: 0,
@@ -96,11 +97,11 @@ impl BlockMasks {
             if dots & escaped != 0 || (found.includes_next && next == Some(b'.')) {
                 return None;
             }
-            self.keep(!escaped);
+            self.keep_only(!escaped);
         } else if rules.has_quotes && (self.quote != 0 || in_quote) {
             let within = parity(self.quote) ^ if in_quote { u64::MAX } else { 0 };
             found.in_quote = within >> 63 != 0;
-            self.keep(!within);
+            self.keep_only(!within);
         }
         found.delimiter = self.delimiter;
         let (newline, carriage_return) = (self.newline, self.carriage_return);
@@ -124,12 +125,14 @@ impl BlockMasks {
     }
 }
 
+/// Loads a block into four vectors of 16 bytes.
 #[inline]
 fn lanes_of(bytes: &[u8; 64]) -> [u8x16; 4] {
     let lane = |at| u8x16::new(bytes[at..at + 16].try_into().expect("16 of 64 bytes"));
     [0, 16, 32, 48].map(lane)
 }
 
+/// Returns the mask of the bytes that equal `byte`.
 #[inline]
 fn equal(lanes: &[u8x16; 4], byte: u8) -> u64 {
     let byte = u8x16::splat(byte);

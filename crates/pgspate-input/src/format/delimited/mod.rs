@@ -192,8 +192,8 @@ pub fn count_fields(dialect: &Dialect, eol: Eol, bytes: &[u8]) -> usize {
     let rules = field_index::ScanRules::new(dialect, eol);
     let mut index = field_index::FieldIndex::default();
     let mut fields = 0;
-    while index.next < bytes.len() && index.fault.is_none() {
-        index.scan(bytes, index.next, &rules);
+    while index.next_start < bytes.len() && index.fault.is_none() {
+        index.scan(bytes, index.next_start, &rules);
         fields += index.ends().len();
     }
     fields

@@ -1,7 +1,7 @@
 //! Parses the first records of an input into values, for headers and samples.
 
-use super::field_index::{FieldIndex, HAS_ESCAPES, LineFault, OFFSET, RECORD_END, ScanRules};
-use super::fields::{FieldValue, decode_value, is_null, without_last_escape};
+use super::field_index::{FieldIndex, HAS_ESCAPES, LineFault, OFFSET_MASK, RECORD_END, ScanRules};
+use super::fields::{FieldValue, decode_value, is_null_string, without_last_escape};
 use super::lines::{is_skipped, skip_line_end};
 use super::{Dialect, Eol};
 
@@ -42,7 +42,7 @@ pub(super) fn parse(
             if records.len() >= limit {
                 return (records, None);
             }
-            let at = index.start + (end & OFFSET) as usize;
+            let at = index.start + (end & OFFSET_MASK) as usize;
             record.push(owned_value(dialect, &bytes[field_start..at], end & HAS_ESCAPES != 0));
             field_start = at + 1;
             if end & RECORD_END != 0 {
@@ -55,10 +55,10 @@ pub(super) fn parse(
                 record_start = field_start;
             }
         }
-        if index.fault.is_some() || index.next == start {
+        if index.fault.is_some() || index.next_start == start {
             break;
         }
-        start = index.next;
+        start = index.next_start;
     }
     (records, index.fault)
 }
@@ -66,7 +66,7 @@ pub(super) fn parse(
 /// Decodes a field into a value of its own.
 fn owned_value(dialect: &Dialect, raw: &[u8], has_escapes: bool) -> Option<Vec<u8>> {
     let raw = without_last_escape(dialect, raw);
-    if is_null(dialect, raw, has_escapes) {
+    if is_null_string(dialect, raw, has_escapes) {
         return None;
     }
     if !has_escapes {

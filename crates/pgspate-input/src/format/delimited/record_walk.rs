@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::field_index::{FieldIndex, LineFault, OFFSET, RECORD_END, ScanRules};
+use super::field_index::{FieldIndex, LineFault, OFFSET_MASK, RECORD_END, ScanRules};
 use super::fields::ends_in_escape;
 use super::lines::{count_lines, find_edge, is_skipped, skip_line_end};
 use super::{CopyFormat, Dialect, Eol, RecordLayout};
@@ -20,7 +20,7 @@ pub(super) struct DelimitedRecordWalk<'a> {
     rules: ScanRules,
     index: FieldIndex,
     /// The next entry of the index.
-    at: usize,
+    next_end: usize,
     record_start: usize,
 }
 
@@ -33,7 +33,7 @@ impl<'a> DelimitedRecordWalk<'a> {
             bytes,
             rules,
             index: FieldIndex::default(),
-            at: 0,
+            next_end: 0,
             record_start: 0,
         }
     }
@@ -44,31 +44,32 @@ impl Iterator for DelimitedRecordWalk<'_> {
 
     fn next(&mut self) -> Option<Range<usize>> {
         loop {
-            while let Some(end) = self.index.ends().get(self.at) {
-                self.at += 1;
+            while let Some(end) = self.index.ends().get(self.next_end) {
+                self.next_end += 1;
                 if end & RECORD_END == 0 {
                     continue;
                 }
-                let (start, end) = (self.record_start, self.index.start + (end & OFFSET) as usize);
+                let (start, end) =
+                    (self.record_start, self.index.start + (end & OFFSET_MASK) as usize);
                 self.record_start = skip_line_end(self.bytes, end, self.eol);
                 if !is_skipped(self.dialect, &self.bytes[start..end]) {
                     return Some(start..self.record_start);
                 }
             }
             if let Some(fault) = self.index.fault {
-                if is_last_marker(fault, &self.bytes[self.index.next..], self.eol) {
+                if is_last_marker(fault, &self.bytes[self.index.next_start..], self.eol) {
                     return None;
                 }
-                let start = self.index.next;
+                let start = self.index.next_start;
                 skip_faulty_record(&mut self.index, self.dialect, self.eol, self.bytes);
-                return Some(start..self.index.next);
+                return Some(start..self.index.next_start);
             }
-            if self.index.next >= self.bytes.len() {
+            if self.index.next_start >= self.bytes.len() {
                 return None;
             }
-            self.record_start = self.index.next;
+            self.record_start = self.index.next_start;
             self.index.scan(self.bytes, self.record_start, &self.rules);
-            self.at = 0;
+            self.next_end = 0;
         }
     }
 }
@@ -86,8 +87,8 @@ pub(super) fn skip_faulty_record(
     eol: Eol,
     bytes: &[u8],
 ) {
-    let edge = find_edge(dialect, eol, bytes, index.next, false);
-    index.next = edge.unwrap_or(bytes.len());
+    let edge = find_edge(dialect, eol, bytes, index.next_start, false);
+    index.next_start = edge.unwrap_or(bytes.len());
     index.fault = None;
 }
 
@@ -150,7 +151,7 @@ fn rewrite_for_layout(
     let mut start = 0;
     let mut fields = Vec::with_capacity(from.fields);
     for end in index.ends() {
-        let end = (end & OFFSET) as usize;
+        let end = (end & OFFSET_MASK) as usize;
         fields.push(Some(&record[start..end]));
         start = end + 1;
     }

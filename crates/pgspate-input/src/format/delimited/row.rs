@@ -3,8 +3,8 @@
 //! A row is binary only if every field is encoded exactly as the server would. Otherwise the whole
 //! row is text.
 
-use super::field_index::{HAS_ESCAPES, OFFSET};
-use super::fields::{self, FieldValue, is_null, strip_plain_quotes, without_last_escape};
+use super::field_index::{HAS_ESCAPES, OFFSET_MASK};
+use super::fields::{self, FieldValue, is_null_string, strip_plain_quotes, without_last_escape};
 use super::{CopyFormat, Dialect};
 use crate::encode::field::FieldEncoder;
 
@@ -25,15 +25,17 @@ pub struct DelimitedColumn {
 pub(super) struct RecordRules {
     pub(super) dialect: Dialect,
     /// Whether a column has `force_null` or `force_not_null`.
-    pub(super) has_forced: bool,
+    pub(super) has_forced_nulls: bool,
     /// Whether the fields are exactly the columns, in the same order.
-    pub(super) in_order: bool,
+    pub(super) fields_are_columns: bool,
 }
 
 /// A record and its part of the field index.
 #[derive(Clone, Copy)]
 pub(super) struct IndexedRecord<'a> {
+    /// The bytes of the chunk from the window's start on.
     pub(super) window: &'a [u8],
+    /// The start of the record in `window`.
     pub(super) start: usize,
     /// The field ends of the record.
     pub(super) ends: &'a [u32],
@@ -45,14 +47,14 @@ impl<'a> IndexedRecord<'a> {
     fn field(&self, nth: usize) -> (&'a [u8], bool) {
         let start = match nth {
             0 => self.start,
-            _ => (self.ends[nth - 1] & OFFSET) as usize + 1,
+            _ => (self.ends[nth - 1] & OFFSET_MASK) as usize + 1,
         };
         let end = self.ends[nth];
-        (&self.window[start..(end & OFFSET) as usize], end & HAS_ESCAPES != 0)
+        (&self.window[start..(end & OFFSET_MASK) as usize], end & HAS_ESCAPES != 0)
     }
 
-    /// Returns whether this csv record is also a line of COPY text, if
-    /// [`RecordRules::may_be_copy_text`]: without quotes, and without a backslash except in `\N`.
+    /// Returns whether this csv record is also a line of COPY text: it has no quotes, and no
+    /// backslash except in `\N`. The caller has checked [`RecordRules::may_be_copy_text`].
     fn is_copy_text(&self) -> bool {
         let bytes = self.bytes();
         self.ends.iter().fold(0, |all, end| all | end) & HAS_ESCAPES == 0
@@ -66,18 +68,19 @@ impl<'a> IndexedRecord<'a> {
     #[inline]
     fn take_field(&mut self, nth: usize) -> (&'a [u8], bool) {
         let end = self.ends[nth];
-        let raw = &self.window[self.start..(end & OFFSET) as usize];
-        self.start = (end & OFFSET) as usize + 1;
+        let raw = &self.window[self.start..(end & OFFSET_MASK) as usize];
+        self.start = (end & OFFSET_MASK) as usize + 1;
         (raw, end & HAS_ESCAPES != 0)
     }
 
+    /// Returns the record's bytes without its line end.
     fn bytes(&self) -> &'a [u8] {
-        &self.window[self.start..(self.ends[self.ends.len() - 1] & OFFSET) as usize]
+        &self.window[self.start..(self.ends[self.ends.len() - 1] & OFFSET_MASK) as usize]
     }
 }
 
-/// Appends the record as a binary row. Returns false if an encoder leaves a field to the server;
-/// the caller then discards the appended bytes.
+/// Appends the record as a binary row. `field_of` has the field number of each column. Returns
+/// false if an encoder leaves a field to the server; the caller then discards the appended bytes.
 #[inline]
 pub(super) fn append_binary(
     record: IndexedRecord<'_>,
@@ -90,8 +93,11 @@ pub(super) fn append_binary(
     out.extend_from_slice(&(columns.len() as i16).to_be_bytes());
     let mut rest = record;
     for (nth, column) in columns.iter().enumerate() {
-        let (raw, has_escapes) =
-            if rules.in_order { rest.take_field(nth) } else { record.field(field_of[nth]) };
+        let (raw, has_escapes) = if rules.fields_are_columns {
+            rest.take_field(nth)
+        } else {
+            record.field(field_of[nth])
+        };
         let Some(encoder) = &column.encoder else { return false };
         let is_encoded = match rules.undecoded_value(raw, has_escapes) {
             Some(None) => append_null(out),
@@ -115,7 +121,7 @@ fn append_null(out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Returns a field's value after COPY's rules for NULL.
+/// Decodes a field and applies COPY's rules for NULL, `force_null` and `force_not_null`.
 fn column_value<'a>(
     rules: &RecordRules,
     column: &DelimitedColumn,
@@ -125,7 +131,7 @@ fn column_value<'a>(
 ) -> FieldValue<'a> {
     let dialect = &rules.dialect;
     let raw = without_last_escape(dialect, raw);
-    if is_null(dialect, raw, has_escapes) {
+    if is_null_string(dialect, raw, has_escapes) {
         return if column.force_not_null { FieldValue::Bytes(raw) } else { FieldValue::Null };
     }
     let value = if has_escapes {
@@ -153,12 +159,12 @@ pub(super) fn append_text(
         return;
     }
     let bytes = record.bytes();
-    if rules.in_order && rules.is_copy_text() {
+    if rules.fields_are_columns && rules.is_copy_text() {
         out.extend_from_slice(without_last_escape(&rules.dialect, bytes));
         out.push(b'\n');
         return;
     }
-    if rules.in_order && rules.may_be_copy_text() && record.is_copy_text() {
+    if rules.fields_are_columns && rules.may_be_copy_text() && record.is_copy_text() {
         out.extend_from_slice(bytes);
         out.push(b'\n');
         return;
@@ -179,6 +185,7 @@ pub(super) fn append_text(
     out.push(b'\n');
 }
 
+/// Appends a field as COPY text.
 #[inline(never)]
 fn append_text_field(
     rules: &RecordRules,
@@ -190,15 +197,15 @@ fn append_text_field(
 ) {
     let dialect = &rules.dialect;
     let field = without_last_escape(dialect, raw);
-    let is_spelled_null = is_null(dialect, field, has_escapes);
+    let equals_null_string = is_null_string(dialect, field, has_escapes);
     // Such a field is decoded twice; only columns with `force_null` have them.
     let is_forced_null = column.force_null
         && has_escapes
-        && !is_spelled_null
+        && !equals_null_string
         && matches!(column_value(rules, column, raw, has_escapes, scratch), FieldValue::Null);
-    if is_forced_null || (is_spelled_null && !column.force_not_null) {
+    if is_forced_null || (equals_null_string && !column.force_not_null) {
         out.extend_from_slice(b"\\N");
-    } else if has_escapes && !is_spelled_null {
+    } else if has_escapes && !equals_null_string {
         fields::append_text(dialect, field, out);
     } else {
         fields::append_escaped(field, out);
@@ -211,7 +218,7 @@ impl RecordRules {
     fn may_be_copy_text(&self) -> bool {
         let dialect = &self.dialect;
         dialect.format == CopyFormat::Csv
-            && !self.has_forced
+            && !self.has_forced_nulls
             && dialect.delimiter == b'\t'
             && dialect.null == b"\\N"
     }
@@ -219,7 +226,10 @@ impl RecordRules {
     /// Returns whether the input is COPY text with default options.
     fn is_copy_text(&self) -> bool {
         let Dialect { format, delimiter, null, .. } = &self.dialect;
-        *format == CopyFormat::Text && *delimiter == b'\t' && null == b"\\N" && !self.has_forced
+        *format == CopyFormat::Text
+            && *delimiter == b'\t'
+            && null == b"\\N"
+            && !self.has_forced_nulls
     }
 
     /// Returns the value of a field that needs no decoding: `Some(None)` is NULL. Returns `None` if
@@ -227,10 +237,10 @@ impl RecordRules {
     #[inline]
     fn undecoded_value<'a>(&self, raw: &'a [u8], has_escapes: bool) -> Option<Option<&'a [u8]>> {
         let dialect = &self.dialect;
-        if self.has_forced {
+        if self.has_forced_nulls {
             None
         } else if !has_escapes {
-            Some((!is_null(dialect, raw, false)).then_some(raw))
+            Some((!is_null_string(dialect, raw, false)).then_some(raw))
         } else if dialect.format == CopyFormat::Csv {
             strip_plain_quotes(dialect, raw).map(Some)
         } else {

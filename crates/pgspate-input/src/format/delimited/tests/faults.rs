@@ -90,7 +90,7 @@ fn far_too_many_fields_are_an_error() {
 #[test]
 fn a_record_over_the_limit_is_an_error() {
     let long = [b"a\n\"b\n\"\n".to_vec(), b"c".repeat(200_000), b"\nd\n".to_vec()].concat();
-    let message = "record is longer than 1 GiB, the most that PostgreSQL takes".to_owned();
+    let message = "record is longer than 1 GiB, the limit of PostgreSQL".to_owned();
     assert_eq!(refused(&csv(1), &long), (2, message.clone(), 4));
     // The cutter stops reading a record that never ends.
     let endless = |start: &[u8]| {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::CopyFormat;
 use super::super::field_index::{
-    FieldIndex, HAS_ESCAPES, LineFault, OFFSET, RECORD_END, ScanRules,
+    FieldIndex, HAS_ESCAPES, LineFault, OFFSET_MASK, RECORD_END, ScanRules,
 };
 use super::super::lines::{detect_eol, ends_in_quote, last_offset_outside_escape};
 use super::*;
@@ -15,9 +15,9 @@ type IndexedWindow = (usize, Vec<u32>, Option<LineFault>);
 fn windows(bytes: &[u8], rules: &ScanRules) -> Vec<IndexedWindow> {
     let mut index = FieldIndex::default();
     let mut windows = Vec::new();
-    while index.next < bytes.len() && index.fault.is_none() {
-        index.scan(bytes, index.next, rules);
-        windows.push((index.next, index.ends().to_vec(), index.fault));
+    while index.next_start < bytes.len() && index.fault.is_none() {
+        index.scan(bytes, index.next_start, rules);
+        windows.push((index.next_start, index.ends().to_vec(), index.fault));
     }
     windows
 }
@@ -159,7 +159,7 @@ fn offsets_count_from_the_start_of_the_window() {
     assert!(found.len() > 2);
     let first = &found[1].1[..2];
     assert_eq!(first, [2, 4 | RECORD_END]);
-    assert!(found.iter().flat_map(|it| &it.1).all(|end| ((end & OFFSET) as usize) < 200));
+    assert!(found.iter().flat_map(|it| &it.1).all(|end| ((end & OFFSET_MASK) as usize) < 200));
 }
 
 #[test]
