@@ -1,16 +1,16 @@
-//! The indexes and foreign keys of a table: what each is, what it costs, the statements that make
-//! it again exactly as it is, and what forbids to drop it.
+//! The indexes and foreign keys of a table: kind, size, how to recreate each one exactly, and what
+//! prevents dropping it.
 //!
-//! Definitions are printed for the search path `pg_catalog`, as dumps have them, so that they mean
-//! the same in every session.
+//! The server prints definitions under the search path `pg_catalog`, as in dumps. So they mean the
+//! same in every session.
 
 use tokio_postgres::{Client, Row};
 
-use super::{Ask, Recipe, Table, server_error, untrusted_owner_sql};
+use super::{RestoreRecipe, TargetTable, TypedQuery, server_error, untrusted_owner_sql};
 use crate::{Error, ErrorKind, Result};
 
-/// What definitions are printed for and read under: names are qualified, and constants mean the
-/// same whatever the role, the database or the session is set to.
+/// Settings under which definitions are printed and run. Names are qualified. Constants mean the
+/// same, whatever settings the role, the database or the session has.
 pub const DEFINITION_SETTINGS: &str = "\
 set local search_path = pg_catalog, pg_temp; set local standard_conforming_strings = on; \
 set local quote_all_identifiers = off; set local transform_null_equals = off; \
@@ -18,25 +18,25 @@ set local array_nulls = on; set local xmloption = content; set local datestyle =
 set local intervalstyle = 'postgres'; set local extra_float_digits = 3; \
 set local bytea_output = 'hex'; set local lc_monetary = 'C'";
 
-/// What enforces or speeds something up.
+/// The kind of an index or constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexKind {
-    /// An index that refuses nothing.
+    /// An index that rejects no row.
     Plain,
-    /// A unique index that is no constraint's.
+    /// A unique index without a constraint.
     Unique,
     /// A primary key.
     PrimaryKey,
     /// A unique constraint.
     UniqueConstraint,
-    /// An exclusion constraint, or a key without overlaps.
+    /// An exclusion constraint, or a key `WITHOUT OVERLAPS`.
     Exclusion,
-    /// A foreign key: no index, but what costs most of all.
+    /// A foreign key. It is no index, but costs the most.
     ForeignKey,
 }
 
 impl IndexKind {
-    /// In words, as SQL has them.
+    /// Returns the kind in SQL's words.
     pub fn name(self) -> &'static str {
         match self {
             IndexKind::Plain => "index",
@@ -48,35 +48,36 @@ impl IndexKind {
         }
     }
 
-    /// Whether it refuses rows.
+    /// Returns whether this kind can reject rows.
     pub fn refuses(self) -> bool {
         self != IndexKind::Plain
     }
 }
 
-/// An index, or a foreign key, of the table.
+/// An index or a foreign key of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Index {
-    /// What it is.
+pub struct TableIndex {
+    /// Its kind.
     pub kind: IndexKind,
-    /// Its name, unquoted.
+    /// The name, unquoted.
     pub name: String,
     /// Bytes on disk; 0 for a foreign key.
     pub bytes: u64,
-    /// Whether it is over an expression: statistics of its own go when it is dropped.
+    /// Whether the index has an expression. Statistics of the expression are lost if the index is
+    /// dropped.
     pub has_expression: bool,
-    /// Why it cannot be dropped and made again, whatever is asked.
+    /// Why the index can never be dropped and recreated.
     pub obstacle: Option<String>,
-    /// The statement that drops it.
+    /// The statement that drops the index or key.
     pub drop: String,
-    /// What makes it again.
-    pub recipe: Recipe,
-    /// Whether the first step can run beside those of other indexes.
-    pub beside: bool,
+    /// How to recreate it.
+    pub recipe: RestoreRecipe,
+    /// Whether the first step of the recipe can run in parallel with other indexes.
+    pub parallel_build: bool,
 }
 
-/// Columns: 0 kind, 1 name, 2 bytes, 3 has an expression, 4 obstacle, 5 drop, 6 recipe, 7 whether
-/// the first step builds the index by itself.
+/// Lists indexes. Columns: 0 kind, 1 name, 2 bytes, 3 has an expression, 4 obstacle, 5 drop
+/// statement, 6 recipe, 7 whether the first step only builds the index.
 const INDEXES: &str = "\
 with tab as (
     select c.oid, c.relnamespace, c.relpersistence,
@@ -161,7 +162,8 @@ select case when is_exclusion then 'x' when con is not null then contype::text
        not is_exclusion
 from parts order by relname";
 
-/// The same columns. What refers to a partitioned table, or to none that checks it, stays.
+/// Lists foreign keys with the same columns as `INDEXES`. Keys that refer to a partitioned table,
+/// and keys that are not enforced, have an obstacle.
 const FOREIGN_KEYS: &str = "\
 with tab as (
     select c.oid, format('%I.%I', n.nspname, c.relname) as name
@@ -212,17 +214,17 @@ select 'f', conname::text, 0::bigint, false,
        false
 from keys order by conname";
 
-/// The indexes and foreign keys of a table; of one that is no ordinary table, none. Within a
-/// transaction, whose settings it changes.
+/// Reads the indexes and foreign keys of a table. Returns none unless it is an ordinary table. Must
+/// run in a transaction, and changes that transaction's settings.
 ///
 /// # Errors
-/// Those of the connection.
-pub(super) async fn read(client: &Client, table: &Table) -> Result<Vec<Index>> {
+/// If the connection fails.
+pub(super) async fn read(client: &Client, table: &TargetTable) -> Result<Vec<TableIndex>> {
     if table.kind != 'r' {
         return Ok(Vec::new());
     }
-    let failed = || server_error("could not look up the table's indexes".to_owned());
-    let ask = async |sql| client.ask_all(sql, &[&table.oid]).await;
+    let failed = || server_error("could not read the table's indexes".to_owned());
+    let ask = async |sql| client.fetch_all(sql, &[&table.oid]).await;
     let untrusted_owner = untrusted_owner_sql("confrelid", "conrelid");
     let foreign_keys = FOREIGN_KEYS.replace("{untrusted_owner}", &untrusted_owner);
     let (set, indexes, keys) = tokio::join!(
@@ -233,10 +235,10 @@ pub(super) async fn read(client: &Client, table: &Table) -> Result<Vec<Index>> {
     );
     set.map_err(failed())?;
     let (indexes, keys) = (indexes.map_err(failed())?, keys.map_err(failed())?);
-    indexes.iter().chain(&keys).map(index).collect()
+    indexes.iter().chain(&keys).map(read_index).collect()
 }
 
-fn index(row: &Row) -> Result<Index> {
+fn read_index(row: &Row) -> Result<TableIndex> {
     let kind = match row.get::<_, &str>(0) {
         "p" => IndexKind::PrimaryKey,
         "u" => IndexKind::UniqueConstraint,
@@ -246,9 +248,9 @@ fn index(row: &Row) -> Result<Index> {
         _ => IndexKind::Plain,
     };
     let recipe = serde_json::from_str(row.get(6)).map_err(|error| {
-        Error::new(ErrorKind::Bug, "an index that cannot be described").because(error)
+        Error::new(ErrorKind::Bug, "could not parse the description of an index").because(error)
     })?;
-    Ok(Index {
+    Ok(TableIndex {
         kind,
         name: row.get(1),
         bytes: row.get::<_, i64>(2).unsigned_abs(),
@@ -256,6 +258,6 @@ fn index(row: &Row) -> Result<Index> {
         obstacle: row.get(4),
         drop: row.get(5),
         recipe,
-        beside: row.get(7),
+        parallel_build: row.get(7),
     })
 }

@@ -1,65 +1,70 @@
-//! The server that is written to, and the facts of its tables.
+//! The PostgreSQL server that pgspate writes to, and the facts of its tables.
 //!
-//! - [`connect`]: connections as libpq makes them, and a guard that ends silent ones.
-//! - [`session`]: how one waits for a server.
-//! - [`Table`], [`Index`], [`Upkeep`], [`Recipe`]: what a table is, and how to make its parts
-//!   again.
-//! - [`measure`] and [`server`]: counters, sizes, settings, the kind of server.
-//! - [`ledger`]: what has been done to a database, kept in the database itself.
+//! - [`connect`]: opens connections as libpq does, and closes connections that stopped responding.
+//! - [`session`]: timeouts, cancelling, and retries.
+//! - [`TargetTable`], [`TableIndex`], [`MaintenanceFacts`], [`RestoreRecipe`]: what a table is, and
+//!   how to restore its indexes and options.
+//! - [`measure`] and [`server`]: counters, sizes, settings, the kind of PostgreSQL.
+//! - [`ledger`]: the record of jobs, kept in the database itself.
 //!
-//! Every session begins with its search path pinned, and reads only relations whose owners are
-//! trusted. What is unsure after a fault is asked of the ledger. Nothing here knows of inputs and
-//! formats, or writes a row of the user's.
+//! Every session pins its search path first. It reads only relations whose owners are trusted.
+//! After a fault the ledger decides what was written. This crate knows nothing about inputs and
+//! formats, and never writes a row of the user.
 
-mod ask;
 pub mod connect;
-mod dependents;
+mod dependencies;
 mod index;
 pub mod ledger;
-pub mod likeness;
+mod maintenance;
 pub mod measure;
 mod recipe;
 mod search_path;
 pub mod server;
 pub mod session;
-mod settings;
+mod session_settings;
 mod table;
+pub mod table_properties;
 mod trust;
-mod upkeep;
+mod typed_query;
 
-pub use ask::{Ask, Parameter};
-pub use dependents::{Bonds, Reference, distributed_by, fixed, has_heirs};
-pub use index::{DEFINITION_SETTINGS, Index, IndexKind};
+pub use dependencies::{
+    IncomingForeignKey, TableDependencies, distributing_extension, has_inheriting_tables,
+    replace_obstacles,
+};
+pub use index::{DEFINITION_SETTINGS, IndexKind, TableIndex};
+pub use maintenance::{MaintenanceFacts, Sequence, locking_sessions};
 pub use pgspate_base::{
     IDENT_BYTES_MAX, ServerRefusal, quote_ident, quote_literal, truncate_ident,
 };
-pub use pgspate_input::types::{PgType, Session, TypeKind};
-pub use recipe::{AUTOVACUUM, PresentNames, Recipe, present_names};
-pub use search_path::{begin_pinned, under_users_path, use_users_path};
-pub use settings::read_session;
-pub use table::{Column, LEDGER_SCHEMA, Table, Trigger, Unlogged, check_schema};
+pub use pgspate_input::types::{PgType, SessionSettings, TypeKind};
+pub use recipe::{AUTOVACUUM_CHANGE, CurrentNames, RestoreRecipe, read_current_names};
+pub use search_path::{begin_pinned_sql, under_users_path_sql, users_path_sql};
+pub use session_settings::read_session;
+pub use table::{
+    LEDGER_SCHEMA, TargetColumn, TargetTable, Trigger, UnloggedExtent, check_is_user_schema,
+};
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;
-pub use upkeep::{Sequence, Upkeep, users};
+pub use typed_query::{TypedParameter, TypedQuery};
 
 use tokio_postgres::error::SqlState;
 
 pub(crate) use pgspate_base::{Error, ErrorKind, InputPlace, Result};
 
-/// Whether the server ends the session with such an error, or the connection has failed.
+/// Returns whether the error ends the session, or reports a failed connection.
 pub fn ends_session(code: &SqlState) -> bool {
     code.code().starts_with("08") || code.code().starts_with("57P0")
 }
 
-/// Wraps what the server or the connection said, under a message of ours.
+/// Returns a function that wraps an error of the server or the connection under `message`.
 pub fn server_error(message: String) -> impl FnOnce(tokio_postgres::Error) -> Error {
     move |error| match error.as_db_error() {
-        Some(said) => {
+        Some(refusal) => {
             let kind =
-                if ends_session(said.code()) { ErrorKind::Connect } else { ErrorKind::Server };
+                if ends_session(refusal.code()) { ErrorKind::Connect } else { ErrorKind::Server };
             let wrapped = Error::new(kind, message);
-            let wrapped = wrapped.hint_if(said.hint());
-            wrapped.because(ServerRefusal::new(said))
+            let wrapped = wrapped.hint_if(refusal.hint());
+            wrapped.because(ServerRefusal::new(refusal))
         }
         None => Error::new(ErrorKind::Connect, message).because(error),
     }

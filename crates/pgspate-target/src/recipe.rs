@@ -1,70 +1,73 @@
-//! What makes a dropped index or constraint again, or sets a table's options as they were.
+//! How to recreate a dropped index or constraint, or to restore a table's options.
 //!
-//! A recipe has typed fields, and numbers for the table and its columns. Statements are made of
-//! it when they run, with the names that the catalog has then: what was renamed meanwhile gets
-//! its own index back, never its namesake. The texts in it are clauses as the server prints them;
-//! one that is more than a clause is refused.
+//! A recipe has typed fields, and stores the table by oid and its columns by number. Statements are
+//! built when they run, with the current names from the catalog. So a renamed table gets its index
+//! back, and a new table with the old name does not. Texts in a recipe must be single clauses as
+//! the server prints them. Any other text is refused.
 
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Client;
 
 use super::index::IndexKind;
-use super::{Ask, quote_ident, quote_literal, server_error};
+use super::{TypedQuery, quote_ident, quote_literal, server_error};
 use crate::{Error, ErrorKind, Result};
 
-/// What options of a table are called as a kind of change.
-pub const AUTOVACUUM: &str = "autovacuum";
+/// The kind of a to_ledger_steps change of autovacuum options.
+pub const AUTOVACUUM_CHANGE: &str = "autovacuum";
 
-/// A column's number and its name at the time.
+/// A column's number, and its name when the recipe was made.
 type NumberedColumn = (i16, String);
 
-/// What an index, a constraint or a table's options were.
+/// The former state of an index, a constraint or a table's options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Recipe {
-    /// Of an index, what follows the table's name; of an exclusion constraint, all of it; of a
-    /// foreign key, what follows the columns that it refers to.
+pub struct RestoreRecipe {
+    /// For an index, the text after the table's name. For an exclusion constraint, the whole
+    /// definition. For a foreign key, the text after the referenced columns.
     pub definition: String,
-    /// The tablespace, if it is not the default one.
+    /// The tablespace, unless it is the database's default.
     pub tablespace: Option<String>,
-    /// Targets of the index's own columns.
+    /// Statistics targets of the index's own columns.
     pub statistics: Vec<(i16, i32)>,
     /// The comment on the index.
     pub comment: Option<String>,
     /// The comment on the constraint.
     pub constraint_comment: Option<String>,
-    /// The table is clustered by it.
+    /// Whether the table is clustered on this index.
     pub clustered: bool,
-    /// It is the table's replica identity.
+    /// Whether the index is the table's replica identity.
     pub replica_identity: bool,
-    /// The constraint is deferrable.
+    /// Whether the constraint is deferrable.
     pub deferrable: bool,
-    /// The constraint is initially deferred.
+    /// Whether the constraint is initially deferred.
     pub deferred: bool,
-    /// Columns of the table that it depends on.
+    /// Columns of the table that the index or constraint depends on.
     pub columns: Vec<NumberedColumn>,
-    /// The table that a foreign key refers to; 0 for none.
-    pub far: u32,
+    /// The oid of the table that a foreign key refers to; 0 for none.
+    #[serde(rename = "far")]
+    pub referenced_table: u32,
     /// The columns that a foreign key refers to.
-    pub far_columns: Vec<NumberedColumn>,
-    /// Options of the table; none where an option was not set.
+    #[serde(rename = "far_columns")]
+    pub referenced_columns: Vec<NumberedColumn>,
+    /// Options of the table. The value is `None` if the option was not set.
     pub options: Vec<(String, Option<String>)>,
 }
 
-/// What tables and columns are called now.
+/// The current names of a table and its columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PresentNames {
-    /// As SQL writes them.
+pub struct CurrentNames {
+    /// The schema, quoted for SQL.
     schema: String,
-    /// The table's name, as SQL writes it.
+    /// Schema and table, quoted for SQL.
     pub table: String,
     columns: Vec<NumberedColumn>,
-    far: Option<String>,
-    far_columns: Vec<NumberedColumn>,
+    referenced_table: Option<String>,
+    referenced_columns: Vec<NumberedColumn>,
 }
 
-impl Recipe {
-    /// Whether an index's constraint, or what refers to the index, is a step of its own.
+impl RestoreRecipe {
+    /// Returns whether a second step is needed: for the constraint, or for what refers to the
+    /// index.
     fn has_second_step(&self, kind: &str) -> bool {
         match kind {
             "primary key" | "unique constraint" | "foreign key" => true,
@@ -73,8 +76,8 @@ impl Recipe {
         }
     }
 
-    /// The recipe for the ledger: itself, and the names of the steps that follow the first.
-    pub fn recorded(&self, kind: &str) -> Vec<String> {
+    /// Returns the steps for the ledger: this recipe as JSON, then the names of later steps.
+    pub fn to_ledger_steps(&self, kind: &str) -> Vec<String> {
         let mut steps = vec![serde_json::to_string(self).expect("its keys are strings")];
         if self.has_second_step(kind) {
             steps.push(if kind == "foreign key" { "validate" } else { "attach" }.to_owned());
@@ -82,46 +85,47 @@ impl Recipe {
         steps
     }
 
-    /// The recipe of the ledger; none for statements, which earlier versions recorded.
-    pub fn read(steps: &[String]) -> Option<Recipe> {
+    /// Parses the recipe from the ledger's steps. Returns `None` for plain SQL statements, which
+    /// earlier versions recorded.
+    pub fn from_ledger_steps(steps: &[String]) -> Option<RestoreRecipe> {
         serde_json::from_str(steps.first()?).ok()
     }
 
-    /// The statements of a step.
+    /// Returns the statements of one step.
     ///
     /// # Errors
-    /// When columns were renamed or dropped, or a text is no clause.
+    /// If columns were renamed or dropped, or a text is not a single clause.
     pub fn statements(
         &self,
         kind: &str,
         name: &str,
-        now: &PresentNames,
+        now: &CurrentNames,
         step: usize,
     ) -> Result<Vec<String>> {
-        check_clause(&self.definition)?;
+        check_is_clause(&self.definition)?;
         let (table, quoted) = (&now.table, quote_ident(name));
         match (kind, step) {
-            (AUTOVACUUM, _) => self.set_options(table),
+            (AUTOVACUUM_CHANGE, _) => self.set_options(table),
             ("foreign key", 0) => self.foreign_key(&quoted, now),
             ("foreign key", _) => {
                 Ok(vec![format!("alter table only {table} validate constraint {quoted}")])
             }
             ("exclusion constraint", _) => {
                 self.check_columns(now)?;
-                let mut all = self.tablespace_first();
+                let mut all = self.set_tablespace();
                 let definition = &self.definition;
                 all.push(format!("alter table only {table} add constraint {quoted} {definition}"));
-                all.extend(self.about(&quoted, now));
-                all.extend(self.marks(&quoted, table));
+                all.extend(self.index_attributes(&quoted, now));
+                all.extend(self.constraint_attributes(&quoted, table));
                 Ok(all)
             }
             (_, 0) => {
                 self.check_columns(now)?;
                 let unique = if kind == IndexKind::Plain.name() { "" } else { "UNIQUE " };
-                let mut all = self.tablespace_first();
+                let mut all = self.set_tablespace();
                 let definition = &self.definition;
                 all.push(format!("CREATE {unique}INDEX {quoted} ON {table} {definition}"));
-                all.extend(self.about(&quoted, now));
+                all.extend(self.index_attributes(&quoted, now));
                 Ok(all)
             }
             ("primary key" | "unique constraint", _) => {
@@ -132,20 +136,20 @@ impl Recipe {
                     "alter table only {table} add constraint {quoted} {kind} using index \
                      {quoted}{deferrable}{deferred}"
                 )];
-                all.extend(self.marks(&quoted, table));
+                all.extend(self.constraint_attributes(&quoted, table));
                 Ok(all)
             }
-            _ => Ok(self.marks(&quoted, table)),
+            _ => Ok(self.constraint_attributes(&quoted, table)),
         }
     }
 
-    fn tablespace_first(&self) -> Vec<String> {
+    fn set_tablespace(&self) -> Vec<String> {
         let space = quote_literal(self.tablespace.as_deref().unwrap_or_default());
         vec![format!("set local default_tablespace = {space}")]
     }
 
-    /// What is set on the index itself.
-    fn about(&self, name: &str, now: &PresentNames) -> Vec<String> {
+    /// Returns statements that set statistics targets and comment of the index.
+    fn index_attributes(&self, name: &str, now: &CurrentNames) -> Vec<String> {
         let index = format!("{}.{name}", now.schema);
         let targets = self.statistics.iter().map(|(column, target)| {
             format!("alter index {index} alter column {column} set statistics {target}")
@@ -156,8 +160,8 @@ impl Recipe {
         targets.chain(comment).collect()
     }
 
-    /// What refers to the index or the constraint.
-    fn marks(&self, name: &str, table: &str) -> Vec<String> {
+    /// Returns statements for the constraint's comment, clustering and replica identity.
+    fn constraint_attributes(&self, name: &str, table: &str) -> Vec<String> {
         let comment = self.constraint_comment.iter().map(|text| {
             format!("comment on constraint {name} on {table} is {}", quote_literal(text))
         });
@@ -168,22 +172,25 @@ impl Recipe {
         comment.chain(cluster).chain(identity).collect()
     }
 
-    fn foreign_key(&self, name: &str, now: &PresentNames) -> Result<Vec<String>> {
-        let far = now.far.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::Ledger, "the table that it referred to is not there any more")
+    fn foreign_key(&self, name: &str, now: &CurrentNames) -> Result<Vec<String>> {
+        let referenced = now.referenced_table.as_ref().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Ledger,
+                "the table that the foreign key refers to no longer exists",
+            )
         })?;
-        // Columns of `on delete set null (...)` are in the text.
+        // The text contains the column names of `on delete set null (...)`.
         if self.definition.contains('(') {
             self.check_columns(now)?;
         }
-        let own = names(&self.columns, &now.columns)?;
-        let other = names(&self.far_columns, &now.far_columns)?;
+        let own = current_column_list(&self.columns, &now.columns)?;
+        let other = current_column_list(&self.referenced_columns, &now.referenced_columns)?;
         let (table, rest) = (&now.table, &self.definition);
         let mut all = vec![format!(
             "alter table only {table} add constraint {name} foreign key ({own}) references \
-             {far} ({other}){rest} not valid"
+             {referenced} ({other}){rest} not valid"
         )];
-        all.extend(self.marks(name, table));
+        all.extend(self.constraint_attributes(name, table));
         Ok(all)
     }
 
@@ -191,7 +198,9 @@ impl Recipe {
         let known = ["autovacuum_enabled", "toast.autovacuum_enabled"];
         let statement = |(name, value): &(String, Option<String>)| {
             if !known.contains(&name.as_str()) {
-                let message = format!("the ledger says that pgspate has set \"{name}\"");
+                let message = format!(
+                    "the ledger records a change of option \"{name}\", which pgspate never sets"
+                );
                 return Err(Error::new(ErrorKind::Ledger, message));
             }
             Ok(match value {
@@ -204,46 +213,50 @@ impl Recipe {
         self.options.iter().map(statement).collect()
     }
 
-    /// Refuses to use a text in which columns have names that they have no more.
-    fn check_columns(&self, now: &PresentNames) -> Result<()> {
+    /// Refuses a recipe whose text names columns that were renamed or dropped.
+    fn check_columns(&self, now: &CurrentNames) -> Result<()> {
         for (number, name) in &self.columns {
             let present = now.columns.iter().find(|(other, _)| other == number);
             match present.map(|(_, present)| present) {
                 Some(present) if present == name => {}
                 Some(present) => {
-                    let message = format!("column \"{name}\" is called \"{present}\" now");
+                    let message = format!("column \"{name}\" was renamed to \"{present}\"");
                     return Err(Error::new(ErrorKind::Ledger, message));
                 }
-                None => return Err(dropped(name)),
+                None => return Err(dropped_column_error(name)),
             }
         }
         Ok(())
     }
 }
 
-fn dropped(name: &str) -> Error {
+fn dropped_column_error(name: &str) -> Error {
     Error::new(ErrorKind::Ledger, format!("column \"{name}\" was dropped"))
 }
 
-/// Columns as they are called now, in the order that they had, as SQL lists them.
-fn names(then: &[NumberedColumn], now: &[NumberedColumn]) -> Result<String> {
+/// Returns the current names of recorded columns, in their recorded order, as an SQL list.
+fn current_column_list(then: &[NumberedColumn], now: &[NumberedColumn]) -> Result<String> {
     let name = |(number, name): &NumberedColumn| {
-        let found = now.iter().find(|(other, _)| other == number).ok_or_else(|| dropped(name))?;
+        let found = now
+            .iter()
+            .find(|(other, _)| other == number)
+            .ok_or_else(|| dropped_column_error(name))?;
         Ok(quote_ident(&found.1).into_owned())
     };
     Ok(then.iter().map(name).collect::<Result<Vec<String>>>()?.join(", "))
 }
 
-/// Refuses a text that is more than one clause: that could end the statement and begin another, or
-/// add an action to it. With strings that conform to the standard the server prints neither `E''`
+/// Refuses a text that is not a single clause. Otherwise the text could end the statement and start
+/// another one, or add an action. With standard-conforming strings the server prints neither `E''`
 /// nor `$$`, and never a comment.
-fn check_clause(text: &str) -> Result<()> {
+fn check_is_clause(text: &str) -> Result<()> {
     match is_clause(text) {
         true => Ok(()),
-        false => {
-            Err(Error::new(ErrorKind::Ledger, "the ledger has no definition that pgspate wrote")
-                .hint("Somebody has changed it; make the index yourself."))
-        }
+        false => Err(Error::new(
+            ErrorKind::Ledger,
+            "the definition in the ledger was not written by pgspate",
+        )
+        .hint("Another program changed the ledger. Create the index or constraint by hand.")),
     }
 }
 
@@ -283,15 +296,15 @@ const COLUMNS: &str = "\
 select attnum::int4, attname::text from pg_catalog.pg_attribute
 where attrelid = $1 and attnum > 0 and not attisdropped";
 
-/// What a table and its columns are called now, and those of the one that it refers to; none if
-/// it is gone.
-pub async fn present_names(
+/// Reads the current names of a table, its columns, and the table that a foreign key refers to.
+/// Returns `None` if the table no longer exists.
+pub async fn read_current_names(
     client: &Client,
     table: u32,
-    recipe: &Recipe,
-) -> Result<Option<PresentNames>> {
-    let failed = || server_error("could not look up the table's names".to_owned());
-    let ask = async |sql, oid: u32| client.ask_all(sql, &[&oid]).await.map_err(failed());
+    recipe: &RestoreRecipe,
+) -> Result<Option<CurrentNames>> {
+    let failed = || server_error("could not read the table's names".to_owned());
+    let ask = async |sql, oid: u32| client.fetch_all(sql, &[&oid]).await.map_err(failed());
     let columns = async |oid| {
         let rows = ask(COLUMNS, oid).await?;
         let number = |number: i32| i16::try_from(number).unwrap_or_default();
@@ -301,10 +314,11 @@ pub async fn present_names(
     let Some(row) = found.first() else { return Ok(None) };
     let (schema, name) = (row.get(0), row.get(1));
     let mut names =
-        PresentNames { schema, table: name, columns: columns(table).await?, ..Default::default() };
-    if recipe.far != 0 {
-        names.far = ask(NAMES, recipe.far).await?.first().map(|row| row.get(1));
-        names.far_columns = columns(recipe.far).await?;
+        CurrentNames { schema, table: name, columns: columns(table).await?, ..Default::default() };
+    if recipe.referenced_table != 0 {
+        names.referenced_table =
+            ask(NAMES, recipe.referenced_table).await?.first().map(|row| row.get(1));
+        names.referenced_columns = columns(recipe.referenced_table).await?;
     }
     Ok(Some(names))
 }
@@ -314,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clause_is_one() {
+    fn only_single_clauses_are_accepted() {
         for text in [
             "",
             "USING btree (a, b DESC NULLS FIRST) INCLUDE (c) WITH (fillfactor='70')",
@@ -322,7 +336,7 @@ mod tests {
             r#"USING btree ("odd "";name", ((a - 1) / 2)) WHERE (x = B'101'::"bit")"#,
             " MATCH FULL ON DELETE SET NULL (a) DEFERRABLE INITIALLY DEFERRED",
         ] {
-            check_clause(text).unwrap();
+            check_is_clause(text).unwrap();
         }
         for text in [
             "USING btree (a); drop table t",
@@ -337,26 +351,29 @@ mod tests {
             "USING btree (a), (b",
             "USING btree (a))",
         ] {
-            check_clause(text).unwrap_err();
+            check_is_clause(text).unwrap_err();
         }
     }
 
     #[test]
-    fn names_are_those_of_now() {
-        let recipe = Recipe {
+    fn statements_use_current_names() {
+        let recipe = RestoreRecipe {
             definition: " ON DELETE CASCADE".to_owned(),
             columns: vec![(2, "b".to_owned()), (1, "a".to_owned())],
-            far: 7,
-            far_columns: vec![(1, "x".to_owned()), (2, "y".to_owned())],
-            ..Recipe::default()
+            referenced_table: 7,
+            referenced_columns: vec![(1, "x".to_owned()), (2, "y".to_owned())],
+            ..RestoreRecipe::default()
         };
-        assert_eq!(Recipe::read(&recipe.recorded("foreign key")), Some(recipe.clone()));
-        let now = PresentNames {
+        assert_eq!(
+            RestoreRecipe::from_ledger_steps(&recipe.to_ledger_steps("foreign key")),
+            Some(recipe.clone())
+        );
+        let now = CurrentNames {
             schema: "s".to_owned(),
             table: "s.t".to_owned(),
             columns: vec![(1, "A".to_owned()), (2, "b".to_owned())],
-            far: Some("s.far".to_owned()),
-            far_columns: vec![(1, "x".to_owned()), (2, "z".to_owned())],
+            referenced_table: Some("s.far".to_owned()),
+            referenced_columns: vec![(1, "x".to_owned()), (2, "z".to_owned())],
         };
         assert_eq!(
             recipe.statements("foreign key", "k", &now, 0).unwrap(),
@@ -364,6 +381,6 @@ mod tests {
               (x, z) ON DELETE CASCADE not valid"]
         );
         let refused = recipe.statements("index", "i", &now, 0).unwrap_err();
-        assert_eq!(refused.to_string(), "column \"a\" is called \"A\" now");
+        assert_eq!(refused.to_string(), "column \"a\" was renamed to \"A\"");
     }
 }

@@ -1,20 +1,21 @@
-//! Search paths of sessions: pgspate's own for its questions, the user's for rows.
+//! Search paths of sessions: a pinned path for pgspate's own queries, the user's path for rows.
 //!
-//! Whoever may create objects in a schema of the user's search path can offer a function or an
-//! operator that fits a question of ours better than the one in `pg_catalog`. So every session
-//! begins with a path that has `pg_catalog` alone. The user's path is kept in the session. Sessions
-//! that write rows put it back: triggers, defaults and conditions of the user are read under it.
+//! A role that may create objects in a schema of the user's search path can add a function or
+//! operator there. PostgreSQL could then choose it over the one in `pg_catalog`. So every session
+//! starts with the search path `pg_catalog`, and keeps the user's path in a setting. Sessions that
+//! write rows restore the user's path, since triggers, defaults and conditions of the user depend
+//! on it.
 
-/// The path that pgspate's own questions are read under.
-const OURS: &str = "pg_catalog, pg_temp";
+/// The search path for pgspate's own queries.
+const PINNED_PATH: &str = "pg_catalog, pg_temp";
 
-/// The setting of a session that keeps the user's path.
-const KEPT: &str = "pgspate.search_path";
+/// The session setting that keeps the user's search path.
+const USERS_PATH_SETTING: &str = "pgspate.search_path";
 
-/// Columns of a query that keep the user's path and set pgspate's own, if the session is served by
-/// the process `pid`. Through a pooler it is served by another one, and the setting might reach
-/// sessions of other programs.
-pub(crate) fn pin_columns(pid: i32) -> String {
+/// Returns result columns that keep the user's path and pin pgspate's path, if the backend process
+/// is `pid`. Behind a pooler the process differs, and the setting might reach sessions of other
+/// programs.
+pub(crate) fn pin_columns_sql(pid: i32) -> String {
     let set = |name, value: &str| {
         format!(
             "case when pg_catalog.pg_backend_pid() operator(pg_catalog.=) {pid} \
@@ -23,49 +24,51 @@ pub(crate) fn pin_columns(pid: i32) -> String {
     };
     format!(
         "{}, {}",
-        set(KEPT, "pg_catalog.current_setting('search_path')"),
-        set("search_path", &format!("'{OURS}'"))
+        set(USERS_PATH_SETTING, "pg_catalog.current_setting('search_path')"),
+        set("search_path", &format!("'{PINNED_PATH}'"))
     )
 }
 
-/// Sets pgspate's own path in a session for replication, which does not keep the user's.
-pub(crate) fn pin() -> String {
-    format!("set search_path = {OURS}")
+/// Returns the statement that pins the path of a replication session, which does not keep the
+/// user's path.
+pub(crate) fn pin_sql() -> String {
+    format!("set search_path = {PINNED_PATH}")
 }
 
-/// Begins a transaction under pgspate's own path, whatever the session's is.
-pub fn begin_pinned() -> String {
-    format!("begin isolation level read committed; set local search_path = {OURS}")
+/// Returns statements that begin a transaction with pgspate's path, whatever path the session has.
+pub fn begin_pinned_sql() -> String {
+    format!("begin isolation level read committed; set local search_path = {PINNED_PATH}")
 }
 
-/// A statement that gives the user's path to the session, or to the transaction if `is_local`.
-/// `pg_catalog` comes first, also where the user has it later. So an expression means what
-/// PostgreSQL has for exactly its types.
-pub fn use_users_path(is_local: bool) -> String {
+/// Returns the statement that restores the user's path for the session, or for the transaction if
+/// `is_local`. `pg_catalog` comes first, even if the user lists it later. So an expression uses
+/// PostgreSQL's own operators for exactly its types.
+pub fn users_path_sql(is_local: bool) -> String {
     format!(
         "select pg_catalog.set_config('search_path', \
          case when kept operator(pg_catalog.~) '\\mpg_catalog\\M' \
               then 'pg_catalog, ' operator(pg_catalog.||) kept else kept end, {is_local}) \
-         from pg_catalog.current_setting('{KEPT}') kept"
+         from pg_catalog.current_setting('{USERS_PATH_SETTING}') kept"
     )
 }
 
-/// The statements, to be sent in one message, under the user's path just as it is: what they make
-/// is made in the user's schema.
-pub fn under_users_path(statements: &str) -> String {
+/// Returns `statements`, to be sent in one message, wrapped so that they run with the user's exact
+/// path. Objects that they create are created in the user's schema.
+pub fn under_users_path_sql(statements: &str) -> String {
     format!(
         "select pg_catalog.set_config('search_path', \
-         pg_catalog.current_setting('{KEPT}'), true); {statements}; \
-         set local search_path = {OURS}"
+         pg_catalog.current_setting('{USERS_PATH_SETTING}'), true); {statements}; \
+         set local search_path = {PINNED_PATH}"
     )
 }
 
-/// A part of a query's `with`: a table `it` of one row, whose `oid` is that of the table that $1
-/// names under the user's path, or NULL. The query is parsed before it sets the path.
-pub(super) fn find_table() -> String {
+/// Returns a common table expression `it` for a `with` clause. Its `oid` is the oid of the table
+/// named by $1 under the user's path, or NULL. The server parses the query before the query changes
+/// the path.
+pub(super) fn table_lookup_cte() -> String {
     format!(
         "it as materialized ( \
-           select set_config('search_path', current_setting('{KEPT}'), true), \
-                  to_regclass($1)::oid as oid, set_config('search_path', '{OURS}', true))"
+           select set_config('search_path', current_setting('{USERS_PATH_SETTING}'), true), \
+                  to_regclass($1)::oid as oid, set_config('search_path', '{PINNED_PATH}', true))"
     )
 }

@@ -1,20 +1,22 @@
-//! Facts of a table: its columns and their types, and what makes writing to it slow or special.
+//! Facts of a table: its columns and their types, and everything that makes writing slow or
+//! special.
 //!
-//! Read once, before planning, with queries that PostgreSQL 13 and newer answer, in one round trip;
-//! nothing is changed. What is stored here is what the catalog said, not what to do about it.
+//! The facts are read once, before planning, in one round trip. The queries work on PostgreSQL 13
+//! and newer, and change nothing. This module stores what the catalog says, not what to do about
+//! it.
 
 use std::collections::HashMap;
 
 use tokio_postgres::{Client, Row};
 
-use super::search_path::find_table;
-use super::{Ask, server_error};
+use super::search_path::table_lookup_cte;
+use super::{TypedQuery, server_error};
 use crate::{Error, ErrorKind, Result};
 use pgspate_input::types::{PgType, TypeKind};
 
 /// A table as the catalog describes it.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct TargetTable {
     /// `pg_class.oid`.
     pub oid: u32,
     /// Schema, unquoted.
@@ -25,80 +27,81 @@ pub struct Table {
     pub sql_name: String,
     /// `pg_class.relkind`: `r` table, `p` partitioned, `v` view, `f` foreign.
     pub kind: char,
-    /// Columns that exist, in order.
-    pub columns: Vec<Column>,
+    /// Columns in order, without dropped ones.
+    pub columns: Vec<TargetColumn>,
     /// Enabled triggers that an INSERT fires.
     pub triggers: Vec<Trigger>,
     /// Names of foreign keys to other tables.
     pub foreign_keys: Vec<String>,
     /// Names of foreign keys to the table itself.
     pub self_references: Vec<String>,
-    /// Names of indexes, each with whether it enforces uniqueness or exclusion.
+    /// Names of indexes, each with whether the index enforces uniqueness or exclusion.
     pub indexes: Vec<(String, bool)>,
-    /// How many leaf partitions it has.
+    /// Number of leaf partitions.
     pub partitions: i64,
-    /// Whether row security applies to the current role.
+    /// Whether row-level security applies to the current role.
     pub row_security: bool,
-    /// How much of it a crash of the server empties.
-    pub unlogged: Unlogged,
+    /// How much of the table a server crash empties.
+    pub unlogged: UnloggedExtent,
 }
 
-/// How much of a table a crash of the server empties: its unlogged partitions, or itself.
+/// How much of a table a server crash empties: the unlogged partitions, or the table itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Unlogged {
-    /// Nothing.
+pub enum UnloggedExtent {
+    /// All of the table is logged.
     #[default]
-    No,
-    /// Some of its partitions.
-    Partly,
-    /// All of it.
-    Wholly,
+    Nothing,
+    /// Some partitions are unlogged.
+    SomePartitions,
+    /// The table or all its partitions are unlogged.
+    Everything,
 }
 
-/// Whether any of table `c`, and whether all of it is unlogged; NULL where it has no partitions.
+/// Whether any part, and whether every part, of table `c` is unlogged. NULL if the table has no
+/// partitions to store rows in.
 const UNLOGGED: &str = "\
 (select array[bool_or(p.relpersistence = 'u'), bool_and(p.relpersistence = 'u')]
  from pg_class p where p.relkind <> 'p' and (p.oid = c.oid or p.oid in
       (select relid from pg_partition_tree(c.oid) where isleaf)))";
 
-impl Unlogged {
-    fn of(found: &[Option<bool>]) -> Unlogged {
-        match found {
-            [Some(true), Some(true)] => Unlogged::Wholly,
-            [Some(true), _] => Unlogged::Partly,
-            _ => Unlogged::No,
+impl UnloggedExtent {
+    fn from_flags(flags: &[Option<bool>]) -> UnloggedExtent {
+        match flags {
+            [Some(true), Some(true)] => UnloggedExtent::Everything,
+            [Some(true), _] => UnloggedExtent::SomePartitions,
+            _ => UnloggedExtent::Nothing,
         }
     }
 
-    /// That of a table as it is now.
+    /// Reads the current extent for a table.
     ///
     /// # Errors
-    /// When the server cannot be asked.
-    pub async fn read(client: &Client, oid: u32) -> Result<Unlogged> {
+    /// If the query fails.
+    pub async fn read(client: &Client, oid: u32) -> Result<UnloggedExtent> {
         let sql = format!("select {UNLOGGED} from pg_class c where c.oid = $1");
-        let failed = server_error("could not look whether the table is unlogged".to_owned());
-        let row = client.ask_opt(&sql, &[&oid]).await.map_err(failed)?;
+        let failed = server_error("could not check whether the table is unlogged".to_owned());
+        let row = client.fetch_opt(&sql, &[&oid]).await.map_err(failed)?;
         let found: Option<Vec<Option<bool>>> = row.map(|row| row.get(0));
-        Ok(Unlogged::of(&found.unwrap_or_default()))
+        Ok(UnloggedExtent::from_flags(&found.unwrap_or_default()))
     }
 }
 
 /// A column as the catalog describes it.
 #[derive(Debug, Clone)]
-pub struct Column {
+pub struct TargetColumn {
     /// Name, unquoted.
     pub name: String,
-    /// Its type, with modifier.
+    /// The type, with its modifier.
     pub ty: PgType,
     /// `NOT NULL`.
     pub not_null: bool,
-    /// The default's expression, as SQL.
+    /// The default expression, as SQL.
     pub default: Option<String>,
     /// Whether the default calls a volatile function other than `nextval`.
     pub default_is_volatile: bool,
-    /// Generated from other columns: COPY cannot write it.
+    /// Whether the column is generated from other columns. COPY cannot write it.
     pub is_generated: bool,
-    /// An identity column.
+    /// Whether the column is an identity column.
     pub is_identity: bool,
 }
 
@@ -107,9 +110,9 @@ pub struct Column {
 pub struct Trigger {
     /// Name, unquoted.
     pub name: String,
-    /// For each row rather than each statement.
+    /// Whether the trigger fires for each row, not for each statement.
     pub for_each_row: bool,
-    /// BEFORE or INSTEAD OF.
+    /// Whether the trigger fires BEFORE or INSTEAD OF the insert.
     pub is_before: bool,
 }
 
@@ -134,7 +137,7 @@ from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum
 where a.attrelid = (select oid from it) and a.attnum > 0 and not a.attisdropped
 order by a.attnum";
 
-/// Every type that the table's columns are made of, down to the last element.
+/// Every type used by the table's columns, including element, base and range subtypes.
 const TYPES: &str = "\
 used(oid) as (
   select atttypid from pg_attribute
@@ -151,7 +154,7 @@ select t.oid, format_type(t.oid, null), t.typtype::text, t.typbasetype, t.typtyp
        t.typreceive <> 0
 from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid = t.oid";
 
-/// Also those for each row that only a partition has.
+/// Triggers, including row triggers that only a partition has.
 const TRIGGERS: &str = "\
 select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
 where (tgrelid = (select oid from it) or tgtype & 1 = 1 and tgparentid = 0
@@ -161,8 +164,8 @@ where (tgrelid = (select oid from it) or tgtype & 1 = 1 and tgparentid = 0
                            when 'replica' then 'R' else 'O' end)
 order by tgname";
 
-/// Also those that only a partition has. A key to any part of the same partitioned table is one
-/// to the table itself.
+/// Foreign keys, including keys that only a partition has. A key to any part of the same
+/// partitioned table counts as a key to the table itself.
 const FOREIGN_KEYS: &str = "\
 select conname::text, coalesce(pg_partition_root(confrelid), confrelid)
                       = coalesce(pg_partition_root(conrelid), conrelid)
@@ -175,7 +178,7 @@ where contype = 'f'
                     and p.conrelid = c.conrelid)
 order by conname";
 
-/// Also unique ones that only a partition has.
+/// Indexes, including unique indexes that only a partition has.
 const INDEXES: &str = "\
 select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion
 from pg_index i join pg_class c on c.oid = i.indexrelid
@@ -184,34 +187,35 @@ where i.indrelid = (select oid from it)
         and i.indrelid in (select relid from pg_partition_tree((select oid from it)))
 order by 1";
 
-impl Table {
-    /// Reads the facts of the table called `name` (as SQL would write it), or `None` if there is
-    /// none on the search path.
+impl TargetTable {
+    /// Reads the facts of the table `name`, which is written as in SQL. Returns `None` if the
+    /// user's search path has no such table.
     ///
     /// # Errors
-    /// What the server refuses: a malformed name, for example.
-    pub async fn read(client: &Client, name: &str) -> Result<Option<Table>> {
+    /// If the server refuses the query, for example because the name is malformed.
+    pub async fn read(client: &Client, name: &str) -> Result<Option<TargetTable>> {
         let failed = || server_error(format!("could not look up table {name}"));
-        let it = find_table();
+        let it = table_lookup_cte();
         let table_sql = format!("with {it} {TABLE}, {UNLOGGED} {FROM}");
         let types_sql = format!("with recursive {it}, {TYPES}");
         loop {
-            let ask_all = async |sql: &str| client.ask_all(sql, &[&name]).await;
-            let ask = async |sql: &str| ask_all(&format!("with {it} {sql}")).await;
-            let (table, types, columns, keys, triggers, indexes, again) = tokio::join!(
+            let fetch_all = async |sql: &str| client.fetch_all(sql, &[&name]).await;
+            let ask = async |sql: &str| fetch_all(&format!("with {it} {sql}")).await;
+            let (table, types, columns, keys, triggers, indexes, oid_after) = tokio::join!(
                 biased;
-                ask_all(&table_sql),
-                ask_all(&types_sql),
+                fetch_all(&table_sql),
+                fetch_all(&types_sql),
                 ask(COLUMNS),
                 ask(FOREIGN_KEYS),
                 ask(TRIGGERS),
                 ask(INDEXES),
                 ask("select oid from it")
             );
-            let (table, again) = (table.map_err(failed())?, again.map_err(failed())?);
+            let (table, oid_after) = (table.map_err(failed())?, oid_after.map_err(failed())?);
             let Some(row) = table.first() else { return Ok(None) };
-            if again.first().map(|row| row.get(0)) != Some(row.get::<_, Option<u32>>(0)) {
-                // Another table has got the name meanwhile, and some of this is about that one.
+            if oid_after.first().map(|row| row.get(0)) != Some(row.get::<_, Option<u32>>(0)) {
+                // Another table got the name between the queries, so the answers are about two
+                // tables.
                 continue;
             }
             let types = read_types(&types.map_err(failed())?);
@@ -221,7 +225,7 @@ impl Table {
                 keys.map(|key| key.get(0)).collect()
             };
             let indexes = indexes.map_err(failed())?;
-            return Ok(Some(Table {
+            return Ok(Some(TargetTable {
                 oid: row.get(0),
                 schema: row.get(1),
                 name: row.get(2),
@@ -236,63 +240,66 @@ impl Table {
                 indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),
                 partitions: row.get(5),
                 row_security: row.get(6),
-                unlogged: Unlogged::of(&row.get::<_, Vec<Option<bool>>>(7)),
+                unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(7)),
             }));
         }
     }
 
-    /// The oid of the table called `name`, if there is one on the user's search path. Takes no
+    /// Returns the oid of the table `name`, if the user's search path has such a table. Takes no
     /// lock.
     ///
     /// # Errors
-    /// What the server refuses.
+    /// If the server refuses the query.
     pub async fn find_oid(
         client: &Client,
         name: &str,
     ) -> Result<Option<u32>, tokio_postgres::Error> {
-        let sql = format!("with {} select oid from it", find_table());
-        Ok(client.ask_one(&sql, &[&name]).await?.get(0))
+        let sql = format!("with {} select oid from it", table_lookup_cte());
+        Ok(client.fetch_one(&sql, &[&name]).await?.get(0))
     }
 
-    /// Refuses a table that no user's rows belong into.
+    /// Refuses a table in a schema of the server or of pgspate.
     ///
     /// # Errors
-    /// As [`check_schema`].
-    pub fn check_schema(&self) -> Result<()> {
-        check_schema(&self.sql_name, &self.schema)
+    /// As [`check_is_user_schema`].
+    pub fn check_is_user_schema(&self) -> Result<()> {
+        check_is_user_schema(&self.sql_name, &self.schema)
     }
 
-    /// Whether two rows can contradict each other: a unique or an exclusion constraint.
+    /// Returns whether two rows can conflict: whether a unique index or exclusion constraint
+    /// exists.
     pub fn has_unique_index(&self) -> bool {
         self.indexes.iter().any(|(_, is_unique)| *is_unique)
     }
 }
 
-/// The ledger's schema.
+/// The schema of the ledger.
 pub const LEDGER_SCHEMA: &str = "pgspate";
 
-/// Refuses to write into a schema of the server's own, or of pgspate's. `named`: what leads there.
+/// Refuses writing into a schema of the server or of pgspate. `named` is the name that the user
+/// gave.
 ///
 /// # Errors
-/// Of [`ErrorKind::Usage`] then.
-pub fn check_schema(named: &str, schema: &str) -> Result<()> {
+/// Of [`ErrorKind::Usage`] for such a schema.
+pub fn check_is_user_schema(named: &str, schema: &str) -> Result<()> {
     let whose = if schema == LEDGER_SCHEMA || schema.starts_with("pgspate_job_") {
         "the ledger"
     } else if schema == "information_schema" || schema.starts_with("pg_") {
-        // Names that begin so are the server's own.
+        // PostgreSQL reserves schema names that begin with `pg_`.
         "the server's catalog"
     } else {
         return Ok(());
     };
-    let message = format!("{named} leads into {whose}, schema \"{schema}\"");
-    Err(Error::new(ErrorKind::Usage, message).hint("Name a table of another schema."))
+    let message =
+        format!("could not use {named} as a target: schema \"{schema}\" belongs to {whose}");
+    Err(Error::new(ErrorKind::Usage, message).hint("Name a table in another schema."))
 }
 
-fn read_column(row: &Row, types: &HashMap<u32, RawType>) -> Column {
+fn read_column(row: &Row, types: &HashMap<u32, TypeRow>) -> TargetColumn {
     let (oid, typmod) = (row.get(1), row.get(2));
-    let mut ty = resolve(oid, typmod, types);
+    let mut ty = resolve_type(oid, typmod, types);
     ty.name = row.get(8);
-    Column {
+    TargetColumn {
         name: row.get(0),
         ty,
         not_null: row.get(3),
@@ -308,7 +315,7 @@ fn read_trigger(row: &Row) -> Trigger {
 }
 
 /// A row of `pg_type`.
-struct RawType {
+struct TypeRow {
     name: String,
     typtype: String,
     base: u32,
@@ -319,8 +326,8 @@ struct RawType {
     has_receive: bool,
 }
 
-fn read_types(rows: &[Row]) -> HashMap<u32, RawType> {
-    let raw = |row: &Row| RawType {
+fn read_types(rows: &[Row]) -> HashMap<u32, TypeRow> {
+    let raw = |row: &Row| TypeRow {
         name: row.get(1),
         typtype: row.get(2),
         base: row.get(3),
@@ -333,19 +340,19 @@ fn read_types(rows: &[Row]) -> HashMap<u32, RawType> {
     rows.iter().map(|row| (row.get(0), raw(row))).collect()
 }
 
-fn resolve(oid: u32, typmod: i32, types: &HashMap<u32, RawType>) -> PgType {
+fn resolve_type(oid: u32, typmod: i32, types: &HashMap<u32, TypeRow>) -> PgType {
     let Some(raw) = types.get(&oid) else {
         return PgType { oid, name: oid.to_string(), typmod, kind: TypeKind::Other };
     };
     let kind = match raw.typtype.as_str() {
         _ if !raw.has_receive => TypeKind::Other,
         "b" if raw.element != 0 => {
-            TypeKind::Array(Box::new(resolve(raw.element, typmod, types)), raw.delimiter)
+            TypeKind::Array(Box::new(resolve_type(raw.element, typmod, types)), raw.delimiter)
         }
         "b" => TypeKind::Base,
         "e" => TypeKind::Enum,
-        "d" => TypeKind::Domain(Box::new(resolve(raw.base, raw.typmod, types))),
-        "r" => TypeKind::Range(Box::new(resolve(raw.subtype, -1, types))),
+        "d" => TypeKind::Domain(Box::new(resolve_type(raw.base, raw.typmod, types))),
+        "r" => TypeKind::Range(Box::new(resolve_type(raw.subtype, -1, types))),
         _ => TypeKind::Other,
     };
     PgType { oid, name: raw.name.clone(), typmod, kind }

@@ -1,20 +1,20 @@
-//! Which owners of tables are trusted, as SQL: asked of the catalog before a table is read.
+//! Which table owners are trusted, as SQL that pgspate runs before it reads a table.
 //!
-//! A statement that reads a table can run functions of its owner: those of a view, of a policy, of
-//! an index's condition. They run as the current role. So pgspate reads a table that it was not
-//! told to read only if its owner could do all that this role can.
+//! A statement that reads a table can run functions chosen by the table's owner: in a view, a row
+//! security policy, or an index condition. These functions run as the current role. So pgspate
+//! reads a table that the user did not name only if its owner could act as the current role anyway.
 
-/// Returns SQL for whether the role of the oid `owner` can do all that the current role can. The
-/// current role itself, a superuser and a member of the current role can. A group that the current
-/// role is in does not count: its other members could have the current role run something.
+/// Returns SQL that tests whether the role with oid `owner` can act as the current role. Trusted
+/// are the current role itself, superusers and members of the current role. A group that contains
+/// the current role is not trusted: its other members could make the current role run their code.
 pub(crate) fn is_trusted_sql(owner: &str) -> String {
     format!("pg_has_role({owner}, current_user, 'member')")
 }
 
-/// Returns SQL for the name of an owner who is not trusted; NULL if all are trusted. Looked at are
-/// the owners of the table `other`, of its partitions, and of tables that inherit from it. The
-/// owner of `target` counts as trusted, and roles that can act for that owner: pgspate writes to
-/// `target`, and so runs the triggers of its owner anyway. `other` and `target` are oids.
+/// Returns SQL for the name of an untrusted owner, or NULL if all owners are trusted. `other` and
+/// `target` are oids of tables. The SQL checks the owners of `other`, of its partitions, and of
+/// tables that inherit from it. The owner of `target` and roles that can act as that owner are
+/// trusted: pgspate writes to `target`, and so runs its triggers anyway.
 pub fn untrusted_owner_sql(other: &str, target: &str) -> String {
     format!(
         "(with recursive tree(oid) as (

@@ -167,8 +167,8 @@ fn a_second_process_fences_the_first_out() {
     assert_snapshot!(finish(first).refusal(), @"
     error: the stream was taken over by another pgspate
 
-    hint: One process applies a stream at a time: of files and topics the one that was
-          … started last, of a slot the one that reads it.
+    hint: Only one process applies a stream at a time. For files and topics, it is the
+          … process started last. For a slot, it is the process that reads the slot.
     ");
     assert_eq!(case.value("select string_agg(distinct v::text, '') from t"), "1");
 }
@@ -235,8 +235,8 @@ fn dead_letters() {
           … constraint "c_of_fkey" (SQLSTATE 23503): Key (of)=(777) is not present in table
           … "t".
     could not apply the insert of public.c: the event does not have all columns of the key
-    could not read a record as pgspate, which one was found to be: it has an "op" and a
-          … "table": invalid event at byte 1: expected an object
+    could not read a record as pgspate; the format was detected from a record: it has an
+          … "op" and a "table": invalid event at byte 1: expected an object
     "#);
     // Mended, a letter is an event again.
     let payload =
@@ -272,10 +272,11 @@ fn transactions_of_the_source_are_not_split() {
     let cut: String = events.lines().take(2500).map(|line| format!("{line}\n")).collect();
     case.put("cut.ndjson", cut.replace("\"id\":", "\"id\":9"));
     assert_snapshot!(apply(&case, "cut.ndjson --quiet").refusal(), @"
-    error: the input ends within a transaction of the source
+    error: the input ends within a source transaction
 
     hint: The events of that transaction are not applied. Run the same command again when
-          … the input has its end, or apply what there is of it with `--at-end apply`.
+          … the input is complete, or apply the incomplete transaction with `--at-end
+          … apply`.
     ");
     // What ended before is applied; its keys have a 9 before them.
     assert_eq!(case.value("select count(*) from t where v < 2 and id > 5000"), "1900");

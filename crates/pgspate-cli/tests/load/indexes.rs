@@ -220,10 +220,10 @@ fn killed_after_the_drop_it_is_restored() {
     let (mut child, runtime, holder) = waiting(&case, "--commit chunk");
     // Not while it is under way.
     assert_snapshot!(shown(&status(&case, "1 --restore").refusal()), @r#"
-    error: job 1 is under way in session [N] ("pgspate load" from a local socket, since
+    error: job 1 is running in session [N] ("pgspate load" from a local socket, since
           … [WHEN])
 
-    hint: It puts everything back itself when it is done.
+    hint: That session puts everything back when it is done.
     "#);
     assert_snapshot!(status(&case, "--restore").stderr, @"there is nothing to put back");
     child.kill().unwrap();
@@ -233,8 +233,8 @@ fn killed_after_the_drop_it_is_restored() {
     assert_snapshot!(shown(&status(&case, "1 --forget").refusal()), @r#"
     error: job 1 has not put back index "t_a"
 
-    hint: Put back what it has changed with `pgspate status --restore 1`, or give that up
-          … with `delete from pgspate.change where job = 1`.
+    hint: Put its changes back with `pgspate status --restore 1`, or discard them with
+          … `delete from pgspate.change where job = 1`.
     "#);
     assert_snapshot!(status(&case, "--restore").stderr, @r#"
     index "t_a" of job 1 is back

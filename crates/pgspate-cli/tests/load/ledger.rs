@@ -150,13 +150,13 @@ fn two_runs_at_the_same_time() {
     assert_eq!(second.status, Some(2));
     assert_snapshot!(redact(&second.stderr), @r#"
     error: could not load "t.csv" into public.t
-      caused by: this load is under way in session [N] ("pgspate load" from a local socket,
+      caused by: this load is running in session [N] ("pgspate load" from a local socket,
           … since [WHEN])
 
-    hint: Wait until it is done; running this again then does what is left.
+    hint: Wait until it is done. Then run the same command again to do the rest.
     "#);
     assert!(redact(&status(&case, "1").stdout).contains("running in session [N]"));
-    assert!(status(&case, "1 --forget").refusal().contains("job 1 is under way"));
+    assert!(status(&case, "1 --forget").refusal().contains("job 1 is running"));
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     finish(first).success();
     assert_complete(&case);
@@ -178,7 +178,7 @@ fn a_run_that_waits_for_another_one_to_end_does_not_load_again() {
     let second = finish(second);
     // As where the first was done before, unless that took longer than the second waits.
     let said = &second.stderr;
-    assert!(second.status == Some(0) || said.contains("under way"), "{said}");
+    assert!(second.status == Some(0) || said.contains("running"), "{said}");
     if second.status == Some(0) {
         assert!(said.contains("job 1 has loaded this, "), "{said}");
         let report: serde_json::Value = serde_json::from_str(&second.stdout).unwrap();
@@ -207,13 +207,13 @@ fn a_source_that_has_changed_is_refused() {
     case.put("t.csv", "id,note\n1,another\n");
     let said = case.load("t.csv --commit chunk --quiet").stderr;
     assert_snapshot!(redact(&said), @"
-    error: job 1 is unfinished, and what it loads has changed since (fingerprint [HASH]
-          … then, [HASH] now)
+    error: could not continue unfinished job 1: its sources or options have changed
+          … (fingerprint [HASH] then, [HASH] now)
           [DIR]/t.csv was 19488913 bytes, changed at [WHEN], content [HASH] and is 18
           … bytes, changed at [WHEN], content [HASH]
 
-    hint: Put things back as they were to go on with it, or begin anew with `--restart`;
-          … the 172332 rows that job 1 has written stay in the table.
+    hint: Undo these changes to continue the job, or load from the beginning with
+          … `--restart`. The 172332 rows that job 1 has written stay in the table.
     ");
     assert_eq!(count(&case, "t"), before);
     case.load("t.csv --commit chunk --quiet --restart").success();
@@ -256,7 +256,7 @@ fn a_job_that_is_forgotten() {
     assert_snapshot!(status(&case, "1").refusal(), @"
     error: the ledger of this database has no job 1
 
-    hint: `pgspate status` lists those that it has.
+    hint: `pgspate status` lists all jobs.
     ");
     case.load("t.csv --quiet").success();
     assert_eq!(count(&case, "t"), 2 * ROWS);
@@ -277,16 +277,16 @@ fn a_role_that_may_not_make_the_ledger() {
     case.db.run(&format!("drop owned by \"{name}\"; drop role \"{name}\""));
     assert_snapshot!(refused.refusal(), @r#"
     error: could not load "t.csv" into public.t
-      caused by: could not make the ledger, schema "pgspate"
+      caused by: could not create the ledger, schema "pgspate"
       caused by: permission denied for database [DATABASE] (SQLSTATE 42501)
 
-    hint: The ledger makes a load resumable and keeps it from being loaded twice. Have the
-          … database's owner run, for the role that loads,
+    hint: The ledger makes loads resumable and prevents loading twice. Have the database's
+          … owner run, for the role that loads,
         create schema if not exists pgspate authorization ROLE;
-    or, where the schema is another role's already,
+    or, if another role already owns the schema,
         grant usage on schema pgspate to ROLE;
         grant select, insert, update, delete on all tables in schema pgspate to ROLE;
-    or load with `--no-ledger`: in one piece, and again whenever it is asked for.
+    or load with `--no-ledger`: the load is not resumable, and running it again loads again.
     "#);
     assert_eq!((without.status, again.status), (Some(0), Some(0)));
     assert_eq!(count(&case, "t"), 2 * ROWS);
@@ -361,7 +361,7 @@ fn a_job_that_is_forgotten_meanwhile_is_not_gone_on_with() {
     let written = count(&case, "t");
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     let refusal = finish(child).refusal();
-    assert!(refusal.contains("job 1 is not in the ledger any more"), "{refusal}");
+    assert!(refusal.contains("job 1 is no longer in the ledger"), "{refusal}");
     assert_eq!(count(&case, "t"), written);
 }
 

@@ -134,8 +134,8 @@ fn a_server_that_is_not_there() {
     error: could not connect to server on socket "[DIR]/no socket here/.s.[PORT]"
       caused by: no server listens on the socket
 
-    hint: Name the server's host, or the folder of its socket, with host=, or start
-          … pgspate's own server with `pgspate server start`.
+    hint: Name the server's host, or its socket folder, with host=, or start pgspate's own
+          … server with `pgspate server start`.
     "#);
 }
 
@@ -148,8 +148,7 @@ fn a_database_that_is_not_there() {
     error: could not connect to server on socket "[DIR]/run/.s.[PORT]"
       caused by: database "nowhere" does not exist (SQLSTATE 3D000)
 
-    hint: Name another database in the connection's dbname, or make it with `create
-          … database "nowhere"`.
+    hint: Name another database with dbname=, or create it with `create database "nowhere"`.
     "#);
 }
 

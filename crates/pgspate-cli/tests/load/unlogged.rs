@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::{Child, Stdio};
 
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{ThrowawayServer, testing};
 use tempfile::TempDir;
 
 use crate::support::{Run, ask, command, finish, session, spawn, wait_until};
@@ -25,7 +25,7 @@ const WAITING: &str = "select count(*) > 0 from pg_stat_activity \
 
 /// A server to crash, and a file of several chunks.
 struct Scene {
-    server: Throwaway,
+    server: ThrowawayServer,
     folder: TempDir,
 }
 
@@ -205,7 +205,7 @@ fn a_table_that_is_unlogged_in_part_is_not_gone_on_with() {
     );
     scene.hold_third_chunk();
     let run = finish(scene.crash_while_waiting("t.csv --table t --commit chunk --quiet"));
-    let said = "what was unlogged is empty, and other rows of the job may still be there";
+    let said = "unlogged tables are empty, and other rows of the job may still exist";
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains(said), "{}", run.stderr);
     let run = scene.load("t.csv --table t --commit chunk --quiet");

@@ -186,11 +186,11 @@ fn an_export_is_read_whole_before_it_is_said_to_be_loaded() {
         // It has grown by a row, of which its first 64 KiB say nothing.
         web.put(rows("a", 3_001));
         let said = web.load(&case, "").refusal();
-        assert!(said.contains("holds rows that job 1 has loaded"), "{said}");
+        assert!(said.contains("contains rows that job 1 has already loaded"), "{said}");
         // Of the same length, with another row far behind.
         web.put(rows("a", 3_000).replace("2999,a", "2999,b"));
         let said = web.load(&case, "").refusal();
-        assert!(said.contains("holds rows that job 1 has loaded"), "{said}");
+        assert!(said.contains("contains rows that job 1 has already loaded"), "{said}");
         assert_eq!(count(&case), "3000 3000 a");
         // Other rows are loaded as such.
         web.put(rows("c", 10));
@@ -229,7 +229,7 @@ fn versions_are_not_mixed_when_a_load_goes_on() {
         // Other rows where chunks are written.
         web.put(rows("b", 16_000));
         let said = web.load(&case, "--commit chunk").refusal();
-        assert!(said.contains("what it loads has changed since"), "{said}");
+        assert!(said.contains("its sources or options have changed"), "{said}");
         assert_eq!(count(&case), before);
         // The same rows and more.
         web.put(rows("a", 16_001));

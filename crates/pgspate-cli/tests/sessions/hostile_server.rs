@@ -132,12 +132,12 @@ fn a_message_that_states_gigabytes() {
     for kind in *b"RESNDTKZ" {
         let what = format!("{:?} at login", char::from(kind));
         let huge = stating(kind, i32::MAX as u32, b"\0\0\0\0");
-        ends_with_an_error(&what, &huge, &[], "the server states a message of 2147483647 bytes");
+        ends_with_an_error(&what, &huge, &[], "the server announced a message of 2147483647 bytes");
     }
     for kind in *b"EDTCNd" {
         let what = format!("{:?} as an answer", char::from(kind));
         let huge = stating(kind, i32::MAX as u32, b"\0\0\0\0");
-        let words = "the server states a message of 2147483647 bytes";
+        let words = "the server announced a message of 2147483647 bytes";
         ends_with_an_error(&what, &welcome(), &huge, words);
     }
 }

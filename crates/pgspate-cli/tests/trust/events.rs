@@ -62,7 +62,7 @@ fn no_way_leads_into_the_ledger() {
     ] {
         let run = run_as(&case, dsn, command);
         assert_eq!(run.status, Some(2), "{command}: {}", run.stdout);
-        let is_refused = ["leads into the ledger", "leads into the server's catalog"]
+        let is_refused = ["belongs to the ledger", "belongs to the server's catalog"]
             .iter()
             .any(|said| run.stderr.contains(said));
         assert!(is_refused, "{command}: {}", run.stderr);

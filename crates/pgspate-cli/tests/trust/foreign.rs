@@ -45,7 +45,7 @@ fn is_refused(case: &Case, role: &Role<'_>, what: &str) {
             continue;
         }
         assert_eq!(run.status, Some(2), "{command}: {}", run.stdout);
-        let said = format!("{what}, owned by role \"{}\", is not to be trusted", role.name);
+        let said = format!("{what}, owned by role \"{}\", is not trusted", role.name);
         assert!(run.stderr.contains(&said), "{command}: {}", run.stderr);
     }
     assert_eq!(case.value("select count(*) from spy.seen"), "0");
@@ -176,7 +176,7 @@ fn a_ledger_of_a_group() {
     assert_eq!(group.run("load t.csv --table t").status, Some(0));
     let run = member.run("status");
     assert_eq!(run.status, Some(2), "{}", run.stdout);
-    assert!(run.stderr.contains("is not to be trusted"), "{}", run.stderr);
+    assert!(run.stderr.contains("is not trusted"), "{}", run.stderr);
     // An owner that can do all that the role can is trusted.
     case.db.run(&format!(
         "revoke \"{0}\" from \"{1}\"; grant \"{1}\" to \"{0}\"",

@@ -143,7 +143,8 @@ fn a_load_that_another_role_has_begun() {
         let run = role.run(&format!("load g.csv --table u{more}"));
         assert_eq!(run.status, Some(2), "{}", run.stdout);
         assert!(
-            run.stderr.contains("of role \"postgres\", which has not finished it"),
+            run.stderr.contains("this load is unfinished job")
+                && run.stderr.contains("of role \"postgres\""),
             "{}",
             run.stderr
         );

@@ -1,6 +1,6 @@
-//! Trying servers, addresses and kinds of encryption in libpq's order until one will do.
+//! Tries servers, addresses and kinds of encryption in libpq's order until a connection succeeds.
 //!
-//! Every attempt that fails leaves a [`Failure`]; an attempt is never left half open.
+//! Every failed attempt leaves a [`ConnectFailure`]. No attempt leaves an open connection behind.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -11,40 +11,41 @@ use tokio_postgres::config::{ChannelBinding, Config, SslMode, SslNegotiation};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::NoTls;
 
-use super::Question;
-use super::connection::{Connection, Standing};
+use super::SessionQuery;
+use super::connection::{Connection, SessionIdentity};
 use super::dsn::{Dsn, SessionAttrs};
-use super::failure::{self, Failure, Why};
+use super::failure::{self, ConnectFailure, FailureCause};
 use super::guard::StallGuard;
 use super::host::{Endpoint, Host};
 use super::pooler;
-use super::socket::{Address, Route};
-use super::tap::Traffic;
-use super::tls::Tls;
-use super::tls_settings::Mode;
+use super::socket::{SocketRoute, SocketTarget};
+use super::tls::TlsSetup;
+use super::tls_settings::TlsMode;
+use super::traffic::ConnectionTraffic;
 use crate::{Error, ErrorKind, Result};
 
-/// What one attempt does about encryption.
+/// How one attempt uses encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum EncryptionStep {
     Plain,
-    /// TLS where the server has it.
-    Offered,
-    Encrypted,
+    /// TLS if the server supports it.
+    TlsIfOffered,
+    TlsRequired,
 }
 
-/// What ended the search for a server.
-enum End {
-    Failed(Vec<Failure>),
-    /// A certificate file could not be used: no server is to blame.
-    Broken(crate::Error),
+/// Why the search for a server ended.
+enum SearchEnd {
+    AllFailed(Vec<ConnectFailure>),
+    /// An error that is no server's fault, such as an unreadable certificate file, or a server that
+    /// pgspate cannot use.
+    Unusable(crate::Error),
 }
 
-/// Connects to the first server that will do, and asks it.
-pub(super) async fn connect<Q: Question>(
+/// Connects to the first suitable server, and runs `query` in the session.
+pub(super) async fn connect<Q: SessionQuery>(
     dsn: &Dsn,
     application_name: &str,
-    asked: &Q,
+    query: &Q,
 ) -> Result<(Connection, Q::Answer)> {
     let wanted: &[SessionAttrs] = match dsn.session {
         SessionAttrs::PreferStandby => &[SessionAttrs::Standby, SessionAttrs::Any],
@@ -52,100 +53,100 @@ pub(super) async fn connect<Q: Question>(
     };
     let mut failures = Vec::new();
     for &wanted in wanted {
-        match search(dsn, application_name, wanted, asked).await {
+        match search_servers(dsn, application_name, wanted, query).await {
             Ok(connected) => return Ok(connected),
-            Err(End::Broken(error)) => return Err(error),
-            Err(End::Failed(found)) => failures = found,
+            Err(SearchEnd::Unusable(error)) => return Err(error),
+            Err(SearchEnd::AllFailed(found)) => failures = found,
         }
     }
     Err(failure::combine(failures))
 }
 
-async fn search<Q: Question>(
+async fn search_servers<Q: SessionQuery>(
     dsn: &Dsn,
     application_name: &str,
     wanted: SessionAttrs,
-    asked: &Q,
-) -> Result<(Connection, Q::Answer), End> {
+    query: &Q,
+) -> Result<(Connection, Q::Answer), SearchEnd> {
     let mut failures = Vec::new();
-    for host in in_order(dsn.hosts.clone(), dsn.shuffle) {
+    for host in shuffled_if(dsn.hosts.clone(), dsn.shuffle) {
         let addresses = match addresses(&host, dsn).await {
-            Ok(addresses) => in_order(addresses, dsn.shuffle),
+            Ok(addresses) => shuffled_if(addresses, dsn.shuffle),
             Err(failure) => {
-                failures.push(Failure { place: host.to_string(), ..failure });
+                failures.push(ConnectFailure { place: host.to_string(), ..failure });
                 continue;
             }
         };
         for address in addresses {
             let target = at_address(&host, &address);
-            let route = Route { address, timeouts: dsn.timeouts.clone() };
+            let route = SocketRoute { address, timeouts: dsn.timeouts.clone() };
             let tried = async {
                 let opening = attempt(dsn, &target, &route, application_name);
-                match within(dsn.silence_max(), dsn, opening).await? {
+                match with_time_limit(dsn.connect_limit(), dsn, opening).await? {
                     Ok(connection) => {
-                        suitable(connection, dsn, &target, wanted, asked).await.map(Ok)
+                        check_session_attrs(connection, dsn, &target, wanted, query).await.map(Ok)
                     }
                     Err(error) => Ok(Err(error)),
                 }
             };
-            let failure = match within(dsn.timeouts.connect, dsn, tried).await {
+            let failure = match with_time_limit(dsn.timeouts.connect, dsn, tried).await {
                 Ok(Ok((connection, _))) if connection.is_too_old() => {
-                    return Err(End::Broken(too_old(&connection)));
+                    return Err(SearchEnd::Unusable(too_old(&connection)));
                 }
                 Ok(Ok((connection, answer))) if !connection.is_pooled() => {
                     return Ok((connection, answer));
                 }
                 Ok(Ok((connection, _))) => {
                     let fit = refuse_pooler(dsn, &target, &route, &connection).await;
-                    fit.map_err(End::Broken)?;
-                    let asked = connection.pin_behind_pooler(asked).await;
-                    return asked.map(|answer| (connection, answer)).map_err(End::Broken);
+                    fit.map_err(SearchEnd::Unusable)?;
+                    let answer = connection.pin_behind_pooler(query).await;
+                    return answer.map(|answer| (connection, answer)).map_err(SearchEnd::Unusable);
                 }
-                Ok(Err(error)) => return Err(End::Broken(error)),
-                Err(failure) => Failure { place: target.to_string(), ..failure },
+                Ok(Err(error)) => return Err(SearchEnd::Unusable(error)),
+                Err(failure) => ConnectFailure { place: target.to_string(), ..failure },
             };
             let is_final = failure.is_final();
             failures.push(failure);
             if is_final {
-                return Err(End::Failed(failures));
+                return Err(SearchEnd::AllFailed(failures));
             }
         }
     }
-    Err(End::Failed(failures))
+    Err(SearchEnd::AllFailed(failures))
 }
 
-/// The refusal of a server whose answers nobody has tried.
+/// Returns the error for a server version that pgspate does not support.
 fn too_old(connection: &Connection) -> Error {
     let version = connection.parameter("server_version").unwrap_or_default();
     let message = format!("{} runs PostgreSQL {version}", connection.place());
     Error::new(ErrorKind::Server, message).hint("pgspate needs PostgreSQL 13 or newer.")
 }
 
-/// Refuses a pooler that gives every transaction another session. A pooler is tried out once for
-/// all connections.
+/// Refuses a pooler that gives each transaction another session. The pooler is tested once for all
+/// connections.
 async fn refuse_pooler(
     dsn: &Dsn,
     host: &Host,
-    route: &Route,
+    route: &SocketRoute,
     connection: &Connection,
 ) -> Result<()> {
-    if dsn.is_pooler_fit.get().is_some() {
+    if dsn.pooler_is_usable.get().is_some() {
         return Ok(());
     }
     let another = async || attempt(dsn, host, route, "pgspate").await.ok()?.ok();
     if pooler::shares_backends(connection, another).await {
-        return Err(pooler::refusal(connection.place()));
+        return Err(pooler::pooler_error(connection.place()));
     }
-    let _ = dsn.is_pooler_fit.set(());
+    let _ = dsn.pooler_is_usable.set(());
     Ok(())
 }
 
-/// What `work` gives, or a failure when it takes longer than `limit`.
-async fn within<T>(
+/// Runs `work`, and fails if it takes longer than `limit`.
+async fn with_time_limit<T>(
     limit: Option<Duration>,
     dsn: &Dsn,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
+    work: impl Future<Output = Result<T, ConnectFailure>>,
+) -> Result<T, ConnectFailure> {
     match limit {
         None => work.await,
         Some(limit) => match tokio::time::timeout(limit, work).await {
@@ -155,105 +156,117 @@ async fn within<T>(
     }
 }
 
-/// The addresses of a host.
-async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<Address>, Failure> {
+/// Returns the addresses of a host.
+async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<SocketTarget>, ConnectFailure> {
     let name = match (&host.endpoint, host.socket_path()) {
-        (_, Some(path)) => return Ok(vec![Address::Unix(path)]),
+        (_, Some(path)) => return Ok(vec![SocketTarget::Unix(path)]),
         (Endpoint::Tcp { addr: Some(addr), .. }, _) => {
-            return Ok(vec![Address::Tcp(SocketAddr::new(*addr, host.port))]);
+            return Ok(vec![SocketTarget::Tcp(SocketAddr::new(*addr, host.port))]);
         }
         _ => host.label(),
     };
     let hint = "Check the spelling of the host name, and that this machine can resolve it.";
     let lookup = async {
         tokio::net::lookup_host((name.as_str(), host.port)).await.map_err(|error| {
-            let reason =
-                format!("could not translate host name to address: {}", failure::os_words(&error));
-            Failure::new(Why::Absent, reason, hint)
+            let reason = format!(
+                "could not translate host name to address: {}",
+                failure::os_error_text(&error)
+            );
+            ConnectFailure::new(FailureCause::Unreachable, reason, hint)
         })
     };
     let mut found = Vec::new();
-    for address in within(dsn.silence_max(), dsn, lookup).await?.map(Address::Tcp) {
+    for address in with_time_limit(dsn.connect_limit(), dsn, lookup).await?.map(SocketTarget::Tcp) {
         if !found.contains(&address) {
             found.push(address);
         }
     }
     if found.is_empty() {
-        return Err(Failure::new(Why::Absent, "the host name has no address", hint));
+        return Err(ConnectFailure::new(
+            FailureCause::Unreachable,
+            "the host name has no address",
+            hint,
+        ));
     }
     Ok(found)
 }
 
-pub(super) fn at_address(host: &Host, address: &Address) -> Host {
+pub(super) fn at_address(host: &Host, address: &SocketTarget) -> Host {
     let mut host = host.clone();
-    if let (Endpoint::Tcp { addr, .. }, Address::Tcp(address)) = (&mut host.endpoint, address) {
+    if let (Endpoint::Tcp { addr, .. }, SocketTarget::Tcp(address)) = (&mut host.endpoint, address)
+    {
         *addr = Some(address.ip());
     }
     host
 }
 
-/// Tries one address with each kind of encryption that `sslmode` allows there. The outer result is
-/// the server's fault, the inner one that of the certificate files.
+/// Tries one address with each kind of encryption that `sslmode` allows. The outer error is the
+/// server's fault, the inner error the fault of certificate files.
 pub(super) async fn attempt(
     dsn: &Dsn,
     host: &Host,
-    route: &Route,
+    route: &SocketRoute,
     application_name: &str,
-) -> Result<Result<Connection>, Failure> {
-    let (first, second) = steps(dsn, host)?;
+) -> Result<Result<Connection>, ConnectFailure> {
+    let (first, second) = encryption_steps(dsn, host)?;
     let mut config = config(dsn, host, application_name);
-    let failure = match try_step(dsn, host, route, &mut config, first).await {
+    let failure = match try_encryption_step(dsn, host, route, &mut config, first).await {
         Ok(connected) => return Ok(connected),
         Err(failure) => failure,
     };
     let Some(second) = second.filter(|_| failure.may_depend_on_encryption()) else {
         return Err(failure);
     };
-    match try_step(dsn, host, route, &mut config, second).await {
+    match try_encryption_step(dsn, host, route, &mut config, second).await {
         Ok(connected) => Ok(connected),
-        Err(again) => Err(both(failure, again, second)),
+        Err(again) => Err(combine_attempts(failure, again, second)),
     }
 }
 
-/// The kinds of encryption to try: one, and where that fails perhaps another.
-fn steps(dsn: &Dsn, host: &Host) -> Result<(Step, Option<Step>), Failure> {
+/// Returns the kinds of encryption to try: the first, and the second if the first fails.
+fn encryption_steps(
+    dsn: &Dsn,
+    host: &Host,
+) -> Result<(EncryptionStep, Option<EncryptionStep>), ConnectFailure> {
     let is_socket = matches!(host.endpoint, Endpoint::Socket { .. });
-    let mode = if is_socket { Mode::Disable } else { dsn.tls.mode };
+    let mode = if is_socket { TlsMode::Disable } else { dsn.tls.mode };
     let nameless = matches!(host.endpoint, Endpoint::Tcp { name: None, .. });
-    if mode == Mode::VerifyFull && nameless {
+    if mode == TlsMode::VerifyFull && nameless {
         let reason = "sslmode=verify-full needs a host name, and only hostaddr is given";
         let hint = "Give the name that the server's certificate is for with host=.";
-        return Err(Failure::new(Why::Settings, reason, hint));
+        return Err(ConnectFailure::new(FailureCause::Settings, reason, hint));
     }
     let binding = dsn.channel_binding == ChannelBinding::Require;
     match mode {
-        Mode::Disable if binding => Err(failure::no_channel_binding()),
-        Mode::Disable => Ok((Step::Plain, None)),
-        Mode::Allow | Mode::Prefer if binding => Ok((Step::Encrypted, None)),
-        Mode::Allow => Ok((Step::Plain, Some(Step::Encrypted))),
-        Mode::Prefer => Ok((Step::Offered, Some(Step::Plain))),
-        Mode::Require | Mode::VerifyCa | Mode::VerifyFull => Ok((Step::Encrypted, None)),
+        TlsMode::Disable if binding => Err(failure::no_channel_binding()),
+        TlsMode::Disable => Ok((EncryptionStep::Plain, None)),
+        TlsMode::Allow | TlsMode::Prefer if binding => Ok((EncryptionStep::TlsRequired, None)),
+        TlsMode::Allow => Ok((EncryptionStep::Plain, Some(EncryptionStep::TlsRequired))),
+        TlsMode::Prefer => Ok((EncryptionStep::TlsIfOffered, Some(EncryptionStep::Plain))),
+        TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => {
+            Ok((EncryptionStep::TlsRequired, None))
+        }
     }
 }
 
-async fn try_step(
+async fn try_encryption_step(
     dsn: &Dsn,
     host: &Host,
-    route: &Route,
+    route: &SocketRoute,
     config: &mut Config,
-    step: Step,
-) -> Result<Result<Connection>, Failure> {
+    step: EncryptionStep,
+) -> Result<Result<Connection>, ConnectFailure> {
     config.ssl_mode(match step {
-        Step::Plain => SslMode::Disable,
-        Step::Offered => SslMode::Prefer,
-        Step::Encrypted => SslMode::Require,
+        EncryptionStep::Plain => SslMode::Disable,
+        EncryptionStep::TlsIfOffered => SslMode::Prefer,
+        EncryptionStep::TlsRequired => SslMode::Require,
     });
-    let tls = match (step != Step::Plain).then(|| tls(dsn)).transpose() {
+    let tls = match (step != EncryptionStep::Plain).then(|| tls_setup(dsn)).transpose() {
         Ok(tls) => tls,
         Err(error) => return Ok(Err(error)),
     };
-    let traffic = Traffic::default();
-    let socket = route.open().await.map_err(|error| failure::absent(&error, host, dsn))?;
+    let traffic = ConnectionTraffic::default();
+    let socket = route.open().await.map_err(|error| failure::socket_failure(&error, host, dsn))?;
     let socket = socket.tapped(&traffic);
     let way = (host, route, &traffic);
     let guard = || StallGuard::start(dsn, host, route, &traffic);
@@ -265,35 +278,40 @@ async fn try_step(
         let made = config.connect_raw(socket, NoTls).await;
         made.map(|(client, driver)| Connection::start(client, driver, None, way, guard()))
     };
-    made.map(Ok).map_err(|error| Failure::from_driver(&error, host, dsn))
+    made.map(Ok).map_err(|error| ConnectFailure::from_driver(&error, host, dsn))
 }
 
-fn tls(dsn: &Dsn) -> Result<Tls> {
-    // A list of revoked certificates is soon out of date, and is read for each connection.
-    if dsn.tls.lists.is_some() {
-        return Tls::new(&dsn.tls);
+fn tls_setup(dsn: &Dsn) -> Result<TlsSetup> {
+    // A list of revoked certificates changes often, so it is read for each connection.
+    if dsn.tls.revocation_lists.is_some() {
+        return TlsSetup::new(&dsn.tls);
     }
-    if let Some(tls) = dsn.connector.get() {
+    if let Some(tls) = dsn.shared_tls.get() {
         return Ok(tls.clone());
     }
-    let tls = Tls::new(&dsn.tls)?;
-    Ok(dsn.connector.get_or_init(|| tls).clone())
+    let tls = TlsSetup::new(&dsn.tls)?;
+    Ok(dsn.shared_tls.get_or_init(|| tls).clone())
 }
 
-/// One failure of two attempts at the same address.
-fn both(first: Failure, second: Failure, second_step: Step) -> Failure {
+/// Returns one failure for two attempts at the same address.
+fn combine_attempts(
+    first: ConnectFailure,
+    second: ConnectFailure,
+    second_step: EncryptionStep,
+) -> ConnectFailure {
     if first.reason == second.reason {
         return first;
     }
     let (one, other) = match second_step {
-        Step::Plain => ("with TLS", "without"),
-        _ => ("without TLS", "with"),
+        EncryptionStep::Plain => ("with TLS", "without TLS"),
+        _ => ("without TLS", "with TLS"),
     };
     let reason = format!("{one}: {}; {other}: {}", first.reason, second.reason);
-    // A refusal for want of encryption says less than what encryption ran into.
-    let keeps_first = second.why != Why::Refused || first.why == Why::Refused;
-    let told = if second_step == Step::Plain && keeps_first { first } else { second };
-    Failure { reason, ..told }
+    // A refusal because encryption is missing is less useful than the error of the encrypted
+    // attempt.
+    let keeps_first = second.cause != FailureCause::Refused || first.cause == FailureCause::Refused;
+    let shown = if second_step == EncryptionStep::Plain && keeps_first { first } else { second };
+    ConnectFailure { reason, ..shown }
 }
 
 fn config(dsn: &Dsn, host: &Host, application_name: &str) -> Config {
@@ -315,26 +333,26 @@ fn config(dsn: &Dsn, host: &Host, application_name: &str) -> Config {
     config
 }
 
-/// The connection, if its server is of the kind that `target_session_attrs` asks for, and the
-/// answer to what is `asked`.
-async fn suitable<Q: Question>(
+/// Returns the connection and the answer to `query`, if the session has the type that
+/// `target_session_attrs` asks for.
+async fn check_session_attrs<Q: SessionQuery>(
     mut connection: Connection,
     dsn: &Dsn,
     host: &Host,
     wanted: SessionAttrs,
-    asked: &Q,
-) -> Result<(Connection, Q::Answer), Failure> {
-    let (identified, answer) = connection.identify(asked).await;
-    let Standing { standby, read_only, .. } = match identified {
+    query: &Q,
+) -> Result<(Connection, Q::Answer), ConnectFailure> {
+    let (identified, answer) = connection.identify(query).await;
+    let SessionIdentity { standby, read_only, .. } = match identified {
         Ok(standing) => standing,
-        // Not every server that speaks the protocol knows these functions. After another error, as
-        // of a question that somebody has cancelled, the search path is not known to be pinned.
+        // Some compatible servers lack these functions. After any other error, such as a cancelled
+        // query, the search path may not be pinned.
         Err(error)
             if error.code().is_some_and(is_unknown_function) && wanted == SessionAttrs::Any =>
         {
             return Ok((connection, answer));
         }
-        Err(error) => return Err(Failure::from_driver(&error, host, dsn)),
+        Err(error) => return Err(ConnectFailure::from_driver(&error, host, dsn)),
     };
     let complaint = match wanted {
         SessionAttrs::ReadWrite if read_only => "session is read-only",
@@ -344,22 +362,22 @@ async fn suitable<Q: Question>(
         _ => return Ok((connection, answer)),
     };
     connection.close().await;
-    let hint = "The parameter target_session_attrs= says which of the servers will do.";
-    Err(Failure::new(Why::Unsuitable, complaint, hint))
+    let hint = "The parameter target_session_attrs= sets which type of session is accepted.";
+    Err(ConnectFailure::new(FailureCause::WrongSessionType, complaint, hint))
 }
 
-/// The server does not know a function, or how it is called.
+/// Returns whether the server does not know a function or its syntax.
 fn is_unknown_function(code: &SqlState) -> bool {
     ["0A", "3F", "42"].iter().any(|class| code.code().starts_with(class))
 }
 
-/// `items` as they are, or in an order of chance.
-fn in_order<T>(mut items: Vec<T>, shuffle: bool) -> Vec<T> {
+/// Returns `items` in their order, or in random order if `shuffle`.
+fn shuffled_if<T>(mut items: Vec<T>, shuffle: bool) -> Vec<T> {
     if shuffle {
         for last in (1..items.len()).rev() {
-            // Each hasher of the standard library is keyed anew: chance enough to spread load.
-            let chance = RandomState::new().hash_one(last) as usize;
-            items.swap(last, chance % (last + 1));
+            // Each `RandomState` has new random keys, which is random enough to spread load.
+            let random = RandomState::new().hash_one(last) as usize;
+            items.swap(last, random % (last + 1));
         }
     }
     items

@@ -1,28 +1,29 @@
-//! The few facts of an X.509 certificate that PostgreSQL's rules need beyond a chain's validity.
+//! Reads the few facts of an X.509 certificate that PostgreSQL's rules need in addition to a valid
+//! chain.
 //!
-//! The reader takes any bytes: what is not DER as expected gives none, never a panic.
+//! The reader accepts any bytes. Unexpected bytes give `None`, never a panic.
 
 use ring::digest;
 
-/// What a certificate says of itself.
+/// Facts that a certificate states.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct CertificateFacts<'a> {
     /// The subject's public key with its algorithm, as DER.
     pub(super) public_key: &'a [u8],
-    /// The subject's common name, the last where there are several.
+    /// The subject's common name; the last if there are several.
     pub(super) common_name: Option<String>,
-    /// Whether it lists DNS names beside the subject.
+    /// Whether the certificate lists DNS names as alternative names.
     pub(super) has_dns_names: bool,
-    /// Whether it lists IP addresses beside the subject.
+    /// Whether the certificate lists IP addresses as alternative names.
     pub(super) has_ip_addresses: bool,
-    /// First and last second in which it is valid, since 1970; none where unreadable.
+    /// First and last second of validity, since 1970; `None` if unreadable.
     pub(super) validity: Option<(u64, u64)>,
     signature_algorithm: Der<'a>,
 }
 
-impl<'a> Facts<'a> {
-    /// Reads a certificate in DER.
-    pub(super) fn read(der: &'a [u8]) -> Option<Facts<'a>> {
+impl<'a> CertificateFacts<'a> {
+    /// Reads a certificate in DER format.
+    pub(super) fn read(der: &'a [u8]) -> Option<CertificateFacts<'a>> {
         let mut certificate = Der(Der(der).take(SEQUENCE)?);
         let mut body = Der(certificate.take(SEQUENCE)?);
         let signature_algorithm = Der(certificate.take(SEQUENCE)?);
@@ -42,7 +43,7 @@ impl<'a> Facts<'a> {
                 (has_dns_names, has_ip_addresses) = alternative_names(Der(content));
             }
         }
-        Some(Facts {
+        Some(CertificateFacts {
             public_key,
             common_name,
             has_dns_names,
@@ -52,9 +53,9 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// The `tls-server-end-point` channel binding (RFC 5929) of certificate `der`: its hash by the
-    /// hash function of its signature, or by SHA-256 where that is MD5 or SHA-1. None where the
-    /// signature has no such function.
+    /// Returns the `tls-server-end-point` channel binding (RFC 5929) of the certificate `der`. It
+    /// is the certificate's hash by the hash function of its signature, or by SHA-256 instead of
+    /// MD5 and SHA-1. `None` if the signature has no known hash function.
     pub(super) fn end_point(&self, der: &[u8]) -> Option<Vec<u8>> {
         let mut algorithm = self.signature_algorithm;
         let hash = match algorithm.take(OID)? {
@@ -77,7 +78,7 @@ impl<'a> Facts<'a> {
         Some(digest::digest(hash, der).as_ref().to_vec())
     }
 
-    /// Whether the common name is `host`, or a wildcard for its first label.
+    /// Returns whether the common name is `host`, or a wildcard that matches it.
     pub(super) fn common_name_fits(&self, host: &str) -> bool {
         let Some(name) = &self.common_name else { return false };
         if name.eq_ignore_ascii_case(host) {
@@ -93,7 +94,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// When a list of revoked certificates was made, in seconds since 1970.
+/// Returns when a list of revoked certificates was issued, in seconds since 1970.
 pub(super) fn list_made_at(der: &[u8]) -> Option<u64> {
     let mut body = Der(Der(Der(der).take(SEQUENCE)?).take(SEQUENCE)?);
     body.take(INTEGER);
@@ -102,8 +103,8 @@ pub(super) fn list_made_at(der: &[u8]) -> Option<u64> {
     body.time()
 }
 
-/// The hash of an RSASSA-PSS signature's parameters. Left out, it is SHA-1, which counts as
-/// SHA-256.
+/// Returns the hash function in RSASSA-PSS parameters. The default is SHA-1, for which SHA-256 is
+/// used.
 fn pss_hash(mut algorithm: Der<'_>) -> Option<&'static digest::Algorithm> {
     let mut params = Der(algorithm.take(SEQUENCE)?);
     let Some(hash) = params.take(VERSION) else { return Some(&digest::SHA256) };
@@ -125,14 +126,14 @@ fn common_name(mut subject: Der<'_>) -> Option<String> {
         let is_common_name = attribute.take(OID)? == [0x55, 0x04, 0x03];
         let (_, value) = attribute.next()?;
         if is_common_name {
-            // A zero byte in a name is an old trick to end it early.
+            // Attackers used a zero byte to make a name look shorter.
             found = String::from_utf8(value.to_vec()).ok().filter(|name| !name.contains('\0'));
         }
     }
     found
 }
 
-/// Whether the extensions list DNS names, and whether they list IP addresses.
+/// Returns whether the extensions list DNS names, and whether they list IP addresses.
 fn alternative_names(mut extensions: Der<'_>) -> (bool, bool) {
     let (mut dns, mut ip) = (false, false);
     let Some(list) = extensions.take(SEQUENCE) else { return (false, false) };
@@ -166,12 +167,12 @@ const VERSION: u8 = 0xa0;
 /// `[3]`, constructed.
 const EXTENSIONS: u8 = 0xa3;
 
-/// Bytes in DER, read from the front.
+/// DER bytes, read from the front.
 #[derive(Debug, Clone, Copy)]
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// Tag and content of the next value.
+    /// Reads tag and content of the next value.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, mut rest) = rest.split_first()?;
@@ -190,7 +191,7 @@ impl<'a> Der<'a> {
         Some((tag, content))
     }
 
-    /// Content of the next value if it has this tag; otherwise nothing is read.
+    /// Reads the content of the next value if it has this tag. Otherwise reads nothing.
     fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let before = self.0;
         match self.next() {
@@ -202,7 +203,7 @@ impl<'a> Der<'a> {
         }
     }
 
-    /// A point in time, in seconds since 1970.
+    /// Reads a time, in seconds since 1970.
     fn time(&mut self) -> Option<u64> {
         let (tag, text) = self.next()?;
         let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
@@ -230,7 +231,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Counting years from March puts the leap day last.
+    // If years begin in March, the leap day is the last day.
     let (y, m) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = y * 365 + y / 4 - y / 100 + y / 400 + (m * 153 + 2) / 5 + day - 1;
     days.checked_sub(719_468)
@@ -251,9 +252,9 @@ mod tests {
     }
 
     #[test]
-    fn facts_of_a_certificate() {
+    fn facts_of_a_certificate_are_read() {
         let der = made(&["db.example", "127.0.0.1"], "*.old.example");
-        let facts = Facts::read(&der).unwrap();
+        let facts = CertificateFacts::read(&der).unwrap();
         assert!(facts.has_dns_names && facts.has_ip_addresses);
         assert_eq!(facts.validity, Some((1_709_164_800, 2_556_144_000)));
         assert!(facts.common_name_fits("DB.old.example"));
@@ -265,16 +266,16 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_give_none_or_something_but_no_panic() {
+    fn damaged_bytes_never_panic() {
         let der = made(&["db.example"], "x");
         for cut in 0..der.len() {
-            assert!(Facts::read(&der[..cut]).is_none());
+            assert!(CertificateFacts::read(&der[..cut]).is_none());
         }
         for at in 0..der.len() {
             for value in [0x00, 0x30, 0x7f, 0x80, 0x84, 0xff] {
                 let mut damaged = der.clone();
                 damaged[at] = value;
-                if let Some(facts) = Facts::read(&damaged) {
+                if let Some(facts) = CertificateFacts::read(&damaged) {
                     facts.end_point(&damaged);
                 }
             }

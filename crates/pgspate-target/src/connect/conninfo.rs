@@ -1,14 +1,14 @@
-//! The `key=value` form of a connection string.
+//! Parses the `key=value` form of a connection string.
 //!
-//! No piece of the text is repeated in a message unless it is certainly not from a password.
+//! A message repeats a piece of the text only if the piece cannot be from a password.
 
 use super::keyword;
-use super::settings::{Settings, unknown};
+use super::parameters::{ConnectionParameters, unknown_parameter};
 use crate::{Error, ErrorKind, Result};
 
-/// Reads `text` into `settings`. Values may stand in single quotes; a backslash takes the next
-/// character literally.
-pub(super) fn parse(text: &str, settings: &mut Settings) -> Result<()> {
+/// Parses `text` into `settings`. Values may be in single quotes. A backslash makes the next
+/// character literal.
+pub(super) fn parse(text: &str, settings: &mut ConnectionParameters) -> Result<()> {
     let mut rest = text.trim_start_matches(is_space);
     let mut after_password = false;
     while !rest.is_empty() {
@@ -19,7 +19,7 @@ pub(super) fn parse(text: &str, settings: &mut Settings) -> Result<()> {
             return Err(missing_equals(text, text.len() - rest.len()));
         };
         let Some(known) = keyword::find(name) else {
-            return Err(unknown(name, !after_password, "the connection string"));
+            return Err(unknown_parameter(name, !after_password, "the connection string"));
         };
         let (value, after) = parse_value(after.trim_start_matches(is_space))?;
         if value.contains('\0') {
@@ -32,7 +32,7 @@ pub(super) fn parse(text: &str, settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// The value that `text` begins with, and what follows it.
+/// Returns the value at the start of `text`, and the text after it.
 fn parse_value(text: &str) -> Result<(String, &str)> {
     let quoted = text.starts_with('\'');
     let text = text.strip_prefix('\'').unwrap_or(text);
@@ -69,7 +69,7 @@ fn is_space(c: char) -> bool {
     c.is_ascii_whitespace() || c == '\x0b'
 }
 
-/// `value` as it must be written after `key=`.
+/// Quotes `value` so that it can follow `key=`.
 #[cfg(test)]
 pub(super) fn quote(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
@@ -79,14 +79,14 @@ pub(super) fn quote(value: &str) -> String {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Settings {
-        let mut settings = Settings::default();
+    fn parsed(text: &str) -> ConnectionParameters {
+        let mut settings = ConnectionParameters::default();
         parse(text, &mut settings).unwrap();
         settings
     }
 
     fn refused(text: &str) -> Error {
-        parse(text, &mut Settings::default()).unwrap_err()
+        parse(text, &mut ConnectionParameters::default()).unwrap_err()
     }
 
     #[test]
@@ -101,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_several_counts() {
+    fn the_last_value_of_a_key_wins() {
         assert_eq!(parsed("host=a host=b").get("host"), Some("b"));
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_repeating_values() {
+    fn errors_do_not_repeat_values() {
         assert_eq!(
             refused("host=a pasword=x").to_string(),
             "unknown connection parameter \"pasword\""

@@ -1,7 +1,6 @@
-//! A connection's parameters, resolved and checked: which servers, who, which database, how.
+//! Connection parameters, resolved and checked: servers, user, database, encryption, timeouts.
 //!
-//! Once a `Dsn` exists every parameter has a valid value. Neither its `Display` nor its `Debug`
-//! shows a password.
+//! Every parameter of a `Dsn` has a valid value. Neither `Display` nor `Debug` shows a password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,38 +11,38 @@ use tokio_postgres::config::ChannelBinding;
 
 use super::environment::Environment;
 use super::host::{self, Host};
-use super::passfile::{self, Lookup};
-use super::settings::Settings;
-use super::tls::Tls;
+use super::parameters::ConnectionParameters;
+use super::passfile::{self, PasswordLookup};
+use super::tls::TlsSetup;
 use super::tls_settings::TlsSettings;
 use super::uri;
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::Secret;
 
-/// Where to connect and how: what libpq would make of the same words and surroundings.
+/// Where and how to connect: what libpq would do with the same connection string and environment.
 #[derive(Clone)]
 pub struct Dsn {
-    settings: Settings,
+    settings: ConnectionParameters,
     pub(super) hosts: Vec<Host>,
     pub(super) user: String,
     pub(super) dbname: String,
     pub(super) passwords: PasswordSource,
     pub(super) tls: TlsSettings,
-    /// TLS as the files say, read once and shared by all connections.
-    pub(super) connector: Arc<OnceLock<Tls>>,
-    /// Whether the pooler that was met, if one was, was seen to leave each session its backend.
-    pub(super) is_pooler_fit: Arc<OnceLock<()>>,
+    /// The TLS setup, read from files once and shared by all connections.
+    pub(super) shared_tls: Arc<OnceLock<TlsSetup>>,
+    /// Set once a pooler was seen to keep a backend for each session.
+    pub(super) pooler_is_usable: Arc<OnceLock<()>>,
     pub(super) channel_binding: ChannelBinding,
     pub(super) session: SessionAttrs,
     pub(super) shuffle: bool,
-    pub(super) timeouts: Timeouts,
-    /// `None` for sessions that nobody watches.
+    pub(super) timeouts: SocketTimeouts,
+    /// `None` for sessions that no guard watches.
     pub(super) stall_timeout: Option<Duration>,
     pub(super) options: Option<String>,
     warnings: Vec<String>,
 }
 
-/// Which of the servers will do (`target_session_attrs`).
+/// The accepted type of session (`target_session_attrs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionAttrs {
     Any,
@@ -54,9 +53,9 @@ pub(super) enum SessionAttrs {
     PreferStandby,
 }
 
-/// How long to wait for a server that says nothing. None: as the operating system does.
+/// How long to wait for a silent server. `None`: the operating system's default.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Timeouts {
+pub(super) struct SocketTimeouts {
     pub(super) connect: Option<Duration>,
     pub(super) tcp_user: Option<Duration>,
     pub(super) keepalives: bool,
@@ -65,8 +64,8 @@ pub(super) struct Timeouts {
     pub(super) keepalives_count: Option<u32>,
 }
 
-/// Where the parameters say nothing: a peer that is gone is noticed after a minute of silence, not
-/// after the two hours and eleven minutes of Linux. In seconds, seconds and probes.
+/// Defaults if the parameters set none: a lost peer is noticed after one minute of silence. Linux
+/// alone needs two hours and eleven minutes. In seconds, seconds and probes.
 const KEEPALIVES_IDLE: u32 = 30;
 const KEEPALIVES_INTERVAL: u32 = 10;
 const KEEPALIVES_COUNT: u32 = 3;
@@ -77,31 +76,33 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Where passwords came from, in words for hints.
 #[derive(Debug, Clone)]
 pub(super) enum PasswordSource {
-    /// Given, and by what: `environment variable PGPASSWORD`.
+    /// Given by this source: `environment variable PGPASSWORD`.
     Given(String),
-    /// Looked up in a file.
+    /// Found in this password file.
     File(PathBuf),
-    /// No password; completes "and the password file ...".
+    /// No password was found. The text completes "the password file ...".
     Missing(String),
 }
 
 impl Dsn {
-    /// The parameters that `arg` (a URL or `key=value` pairs), a service and the environment give
-    /// together. None when `arg` is none and no variable names a server (`PGHOST`, `PGHOSTADDR`,
-    /// `PGPORT`, `PGDATABASE`, `PGUSER`, `PGSERVICE`). Errors are of [`ErrorKind::Usage`].
+    /// Resolves parameters from `arg` (a URL or `key=value` pairs), a service file and the
+    /// environment. Returns `None` if `arg` is `None` and no variable names a server (`PGHOST`,
+    /// `PGHOSTADDR`, `PGPORT`, `PGDATABASE`, `PGUSER`, `PGSERVICE`).
+    ///
+    /// # Errors
+    /// Of [`ErrorKind::Usage`].
     pub fn resolve(arg: Option<&str>, env: &Environment) -> Result<Option<Dsn>> {
         if arg.is_none() && !env.names_a_server() {
             return Ok(None);
         }
-        let settings = Settings::gather(arg, env)?;
+        let settings = ConnectionParameters::gather(arg, env)?;
         let mut warnings = Vec::new();
         let user = match settings.get("user").or(env.user.as_deref()) {
             Some(user) => user.to_owned(),
             None => {
                 return Err(Error::new(
                     ErrorKind::Usage,
-                    "no user name is given, and the operating \
-                                                    system's user has none",
+                    "no user name was given, and the operating system user has no name",
                 )
                 .hint("Name the role with user= or PGUSER."));
             }
@@ -128,8 +129,8 @@ impl Dsn {
             timeouts: timeouts(&settings)?,
             stall_timeout: Some(STALL_TIMEOUT),
             options: options(&settings, env),
-            connector: Arc::default(),
-            is_pooler_fit: Arc::default(),
+            shared_tls: Arc::default(),
+            pooler_is_usable: Arc::default(),
             settings,
             hosts,
             user,
@@ -140,46 +141,46 @@ impl Dsn {
         }))
     }
 
-    /// The role to connect as.
+    /// Returns the role to connect as.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// The database to connect to.
+    /// Returns the database to connect to.
     pub fn dbname(&self) -> &str {
         &self.dbname
     }
 
-    /// The same servers, with another limit for connections over which nothing comes any more: 60
-    /// seconds unless said otherwise. A server that is at work may take longer.
+    /// Returns these parameters with another limit for silent connections; the default is 60
+    /// seconds. A working server may take longer.
     #[must_use]
     pub fn with_stall_timeout(&self, limit: Duration) -> Dsn {
         Dsn { stall_timeout: Some(limit), ..self.clone() }
     }
 
-    /// The same, for sessions whose silence nobody notices.
-    pub(super) fn unwatched(&self) -> Dsn {
+    /// Returns these parameters for sessions that no guard watches.
+    pub(super) fn without_stall_guard(&self) -> Dsn {
         Dsn { stall_timeout: None, ..self.clone() }
     }
 
-    /// How long opening a session may take.
-    pub(super) fn silence_max(&self) -> Option<Duration> {
+    /// Returns how long opening a session may take.
+    pub(super) fn connect_limit(&self) -> Option<Duration> {
         self.timeouts.connect.or(self.stall_timeout)
     }
 
-    /// `client_encoding` as it was asked for: what input files are encoded in unless told
-    /// otherwise. The session itself always speaks UTF-8. None where nothing or `auto` was asked.
+    /// Returns the requested `client_encoding`: the default encoding of input files. The session
+    /// itself always uses UTF-8. `None` if unset or `auto`.
     pub fn client_encoding(&self) -> Option<&str> {
         self.settings.get("client_encoding").filter(|encoding| *encoding != "auto")
     }
 
-    /// What the user should know although nothing failed, a sentence each: a password file that
-    /// was not used, a certificate file that is not there.
+    /// Returns warnings, one sentence each: about an unused password file, or a missing certificate
+    /// file.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// A shell command that opens the same database in psql, without the password.
+    /// Returns a shell command that opens the same database in psql, without the password.
     pub fn psql_command(&self) -> String {
         let mut params = Vec::new();
         for (name, value) in self.settings.public() {
@@ -195,15 +196,15 @@ impl Dsn {
         if url.chars().all(is_plain) { format!("psql {url}") } else { format!("psql '{url}'") }
     }
 
-    /// `application_name` for a caller that calls itself `fallback`.
+    /// Returns the `application_name`, or `fallback` if none was set.
     pub fn application_name<'a>(&'a self, fallback: &'a str) -> &'a str {
         let own = self.settings.get("application_name");
         own.or_else(|| self.settings.get("fallback_application_name")).unwrap_or(fallback)
     }
 
-    /// The same for sessions that are called so, whatever was asked for.
+    /// Returns these parameters with this `application_name`, whatever was set.
     #[must_use]
-    pub fn called(&self, name: &str) -> Dsn {
+    pub fn with_application_name(&self, name: &str) -> Dsn {
         let mut dsn = self.clone();
         dsn.settings.set("application_name", name.to_owned());
         dsn
@@ -226,7 +227,7 @@ fn url_host(host: &Host, all_ports: bool) -> String {
     label + &port.map(|port| format!(":{port}")).unwrap_or_default()
 }
 
-fn session_attrs(settings: &Settings) -> Result<SessionAttrs> {
+fn session_attrs(settings: &ConnectionParameters) -> Result<SessionAttrs> {
     let words = [
         ("any", SessionAttrs::Any),
         ("read-write", SessionAttrs::ReadWrite),
@@ -238,17 +239,17 @@ fn session_attrs(settings: &Settings) -> Result<SessionAttrs> {
     Ok(settings.choice("target_session_attrs", &words)?.unwrap_or(SessionAttrs::Any))
 }
 
-fn timeouts(settings: &Settings) -> Result<Timeouts> {
-    // Zero is the operating system's default, nothing at all is ours.
+fn timeouts(settings: &ConnectionParameters) -> Result<SocketTimeouts> {
+    // Zero selects the operating system's default. An unset parameter selects pgspate's default.
     let number_or = |name, default| match settings.get(name) {
         None => Ok(Some(default)),
         Some(_) => settings.number(name),
     };
     let seconds = |n: u32| Duration::from_secs(n.into());
-    Ok(Timeouts {
+    Ok(SocketTimeouts {
         connect: settings.number("connect_timeout")?.map(seconds),
-        // No default of ours: Linux also counts it while a living server takes nothing in, and a
-        // COPY may wait long for another session's lock.
+        // pgspate sets no default: Linux also counts the time in which a working server reads
+        // nothing. A COPY may wait long for another session's lock.
         tcp_user: settings.number("tcp_user_timeout")?.map(|n| Duration::from_millis(n.into())),
         keepalives: settings.switch("keepalives", true)?,
         keepalives_idle: number_or("keepalives_idle", KEEPALIVES_IDLE)?.map(seconds),
@@ -257,9 +258,9 @@ fn timeouts(settings: &Settings) -> Result<Timeouts> {
     })
 }
 
-/// The session's options: those asked for, then what libpq sends for variables like `PGTZ`, so
-/// that these win as they do there.
-fn options(settings: &Settings, env: &Environment) -> Option<String> {
+/// Returns the session's options: the requested ones, then those that libpq sends for variables
+/// like `PGTZ`. The later ones win, as in libpq.
+fn options(settings: &ConnectionParameters, env: &Environment) -> Option<String> {
     let mut options: Vec<String> = settings.get("options").map(str::to_owned).into_iter().collect();
     for (variable, parameter) in
         [("PGDATESTYLE", "datestyle"), ("PGTZ", "timezone"), ("PGGEQO", "geqo")]
@@ -280,9 +281,9 @@ fn options(settings: &Settings, env: &Environment) -> Option<String> {
     Some(options.join(" ")).filter(|options| !options.is_empty())
 }
 
-/// Gives each host its password and says where they came from.
+/// Sets each host's password, and returns where passwords came from.
 fn find_passwords(
-    settings: &Settings,
+    settings: &ConnectionParameters,
     env: &Environment,
     hosts: &mut [Host],
     dbname: &str,
@@ -298,24 +299,24 @@ fn find_passwords(
     }
     let path = settings.get("passfile").map(PathBuf::from);
     let Some(path) = path.or_else(|| env.home.as_ref().map(|home| home.join(".pgpass"))) else {
-        return PasswordSource::Missing("is unknown, as there is no home folder".to_owned());
+        return PasswordSource::Missing("is unknown, because there is no home folder".to_owned());
     };
     let shown = path.display().to_string();
-    let mut missing = format!("\"{shown}\" is not there");
+    let mut missing = format!("\"{shown}\" does not exist");
     let mut found = false;
     for host in hosts.iter_mut() {
         let label = host.passfile_label(env);
         match passfile::look_up(&path, &label, host.port, dbname, user) {
-            Lookup::Found(password) => {
+            PasswordLookup::Found(password) => {
                 host.password = Some(password);
                 found = true;
             }
-            Lookup::NoLine => {
+            PasswordLookup::NoLine => {
                 let port = host.port;
                 missing = format!("\"{shown}\" has no line for {label}:{port}:{dbname}:{user}");
             }
-            Lookup::NoFile => {}
-            Lookup::Ignored(why) => {
+            PasswordLookup::NoFile => {}
+            PasswordLookup::Ignored(why) => {
                 missing = format!("\"{shown}\" {why}");
                 warnings.push(format!("The password file \"{shown}\" was not used: it {why}."));
                 break;
@@ -325,7 +326,7 @@ fn find_passwords(
     if found { PasswordSource::File(path) } else { PasswordSource::Missing(missing) }
 }
 
-/// `postgres://user:***@host/db`: the stars stand for a password of any origin.
+/// Formats as `postgres://user:***@host/db`. The stars stand for a password of any origin.
 impl fmt::Display for Dsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let has_password = self.hosts.iter().any(|host| host.password.is_some());

@@ -1,6 +1,7 @@
-//! What the process's surroundings say about connections: a snapshot, so that parsing is pure.
+//! A snapshot of the process environment, as far as it concerns connections. It keeps parsing free
+//! of side effects.
 //!
-//! Only variables whose names begin with `PG` are kept, and their values are never printed.
+//! Only variables whose names begin with `PG` are kept. Their values are never printed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,25 +9,28 @@ use std::path::PathBuf;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The surroundings that libpq's defaults come from.
+/// The environment from which libpq takes its defaults.
 #[derive(Clone, Default)]
 pub struct Environment {
     /// The `PG*` variables by name.
     pub variables: BTreeMap<String, String>,
-    /// The user's home folder, for `.pgpass`, `.pg_service.conf` and `.postgresql/`.
+    /// The user's home folder, which has `.pgpass`, `.pg_service.conf` and `.postgresql/`.
     pub home: Option<PathBuf>,
-    /// The name of the operating system's user.
+    /// The name of the operating system user.
     pub user: Option<String>,
-    /// Folders where a server's socket is looked for when no host is named; the first that holds
-    /// a socket for the port wins, else the first one.
+    /// Folders to search for a server's socket if no host is named. The first folder with a socket
+    /// for the port is used, otherwise the first folder.
     pub socket_dirs: Vec<PathBuf>,
-    /// Folders where `pg_service.conf` is looked for after the user's own, unless `PGSYSCONFDIR`
+    /// Folders to search for `pg_service.conf` after the user's own file, unless `PGSYSCONFDIR`
     /// names one.
     pub sysconf_dirs: Vec<PathBuf>,
 }
 
 impl Environment {
-    /// The surroundings of this process. A `PG*` variable that is not UTF-8 is an error.
+    /// Captures the environment of this process.
+    ///
+    /// # Errors
+    /// If a `PG*` variable is not UTF-8.
     pub fn capture() -> Result<Environment> {
         let mut variables = BTreeMap::new();
         for (name, value) in std::env::vars_os() {
@@ -52,12 +56,12 @@ impl Environment {
         })
     }
 
-    /// A variable's value; none when it is unset or empty.
+    /// Returns a variable's value. `None` if it is unset or empty.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Whether a variable says which server, database or role is meant.
+    /// Returns whether a variable names a server, database or role.
     pub(super) fn names_a_server(&self) -> bool {
         ["PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"]
             .into_iter()

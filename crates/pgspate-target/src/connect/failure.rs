@@ -1,6 +1,6 @@
-//! Why a connection could not be made, in PostgreSQL's words, and what to do about it.
+//! Why a connection failed, in PostgreSQL's words, and how to fix it.
 //!
-//! A server's refusal keeps the server's own words and SQLSTATE. No failure holds a password.
+//! A server's refusal keeps the server's message and SQLSTATE. No failure contains a password.
 
 use std::error::Error as StdError;
 use std::io;
@@ -10,31 +10,31 @@ use tokio_postgres::error::{DbError, SqlState};
 use super::dsn::{Dsn, PasswordSource};
 use super::host::{Endpoint, Host};
 use super::tls::{BrokenHandshake, tls_cause};
-use super::tls_settings::Mode;
-use super::verify::Distrust;
+use super::tls_settings::TlsMode;
+use super::verify::TlsProblem;
 use crate::{Error, ErrorKind, quote_ident};
 
-/// What stood in the way.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
-    /// Nothing answers there, or the connection broke, or no answer came in time.
-    Absent,
-    /// The server is not of the kind that was asked for.
-    Unsuitable,
-    /// The server said no.
+pub(super) enum FailureCause {
+    /// No server answers, the connection broke, or the answer did not come in time.
+    Unreachable,
+    /// The session does not have the type that `target_session_attrs` asks for.
+    WrongSessionType,
+    /// The server refused the connection.
     Refused,
-    /// TLS: the server has none, or its certificate is not trusted.
+    /// The server has no TLS, or its certificate is not trusted.
     Tls,
-    /// What the connection's parameters demand cannot be had here.
+    /// A requirement of the connection parameters cannot be met.
     Settings,
 }
 
-/// One server that could not be used.
+/// A failed attempt to use one server.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct ConnectFailure {
     /// Which server.
     pub(super) place: String,
-    pub(super) why: Why,
+    pub(super) cause: FailureCause,
     pub(super) reason: String,
     pub(super) hint: String,
     pub(super) sqlstate: Option<SqlState>,
@@ -42,68 +42,91 @@ pub(super) struct Failure {
     pub(super) in_handshake: bool,
 }
 
-impl Failure {
-    pub(super) fn new(why: Why, reason: impl Into<String>, hint: impl Into<String>) -> Failure {
+impl ConnectFailure {
+    pub(super) fn new(
+        cause: FailureCause,
+        reason: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> ConnectFailure {
         let (reason, hint) = (reason.into(), hint.into());
-        Failure { place: String::new(), why, reason, hint, sqlstate: None, in_handshake: false }
+        ConnectFailure {
+            place: String::new(),
+            cause,
+            reason,
+            hint,
+            sqlstate: None,
+            in_handshake: false,
+        }
     }
 
-    /// Whether the remaining servers are left untried, as in libpq: a server that is there and
-    /// refuses is an answer. One that is starting up or shutting down is not.
+    /// Returns whether the remaining servers are not tried. As in libpq, the refusal of a running
+    /// server is final, unless the server is starting up or shutting down.
     pub(super) fn is_final(&self) -> bool {
-        match self.why {
-            Why::Absent | Why::Unsuitable => false,
-            Why::Tls | Why::Settings => true,
-            Why::Refused => self.sqlstate != Some(SqlState::CANNOT_CONNECT_NOW),
+        match self.cause {
+            FailureCause::Unreachable | FailureCause::WrongSessionType => false,
+            FailureCause::Tls | FailureCause::Settings => true,
+            FailureCause::Refused => self.sqlstate != Some(SqlState::CANNOT_CONNECT_NOW),
         }
     }
 
-    /// Whether the same server may take the connection with encryption where it was without, or
-    /// the other way round.
+    /// Returns whether the server may accept the connection with encryption instead of without, or
+    /// the reverse.
     pub(super) fn may_depend_on_encryption(&self) -> bool {
-        match (&self.sqlstate, self.why) {
+        match (&self.sqlstate, self.cause) {
             (Some(code), _) => code.code().starts_with("28"),
-            (None, why) => why == Why::Tls || self.in_handshake,
+            (None, cause) => cause == FailureCause::Tls || self.in_handshake,
         }
     }
 
-    /// What tokio-postgres reports, in our words.
-    pub(super) fn from_driver(error: &tokio_postgres::Error, host: &Host, dsn: &Dsn) -> Failure {
+    /// Converts an error of tokio-postgres.
+    pub(super) fn from_driver(
+        error: &tokio_postgres::Error,
+        host: &Host,
+        dsn: &Dsn,
+    ) -> ConnectFailure {
         if let Some(refusal) = error.as_db_error() {
-            return refused(refusal, dsn);
+            return server_refusal(refusal, dsn);
         }
         let source = error.source();
-        if let Some(distrust) = source.and_then(|source| source.downcast_ref::<Distrust>()) {
-            return distrust.clone().into();
+        if let Some(problem) = source.and_then(|source| source.downcast_ref::<TlsProblem>()) {
+            return problem.clone().into();
         }
         if let Some(broken) = source.and_then(|source| source.downcast_ref::<BrokenHandshake>()) {
-            return Failure { in_handshake: true, ..absent(&broken.0, host, dsn) };
+            return ConnectFailure { in_handshake: true, ..socket_failure(&broken.0, host, dsn) };
         }
         if let Some(io) = source.and_then(|source| source.downcast_ref::<io::Error>()) {
             return match tls_cause(io) {
-                Some(distrust) => distrust.into(),
-                None => absent(io, host, dsn),
+                Some(problem) => problem.into(),
+                None => socket_failure(io, host, dsn),
             };
         }
         if error.is_closed() {
-            return Failure::new(Why::Absent, CLOSED, NOT_OURS);
+            return ConnectFailure::new(
+                FailureCause::Unreachable,
+                CLOSED_REASON,
+                NOT_POSTGRESQL_HINT,
+            );
         }
         let detail = source.map(ToString::to_string).unwrap_or_default();
         match detail.as_str() {
-            "password missing" => Failure {
+            "password missing" => ConnectFailure {
                 sqlstate: Some(SqlState::INVALID_PASSWORD),
-                ..Failure::new(Why::Refused, "the server asks for a password", password_hint(dsn))
+                ..ConnectFailure::new(
+                    FailureCause::Refused,
+                    "the server asks for a password",
+                    password_hint(dsn),
+                )
             },
             "server does not support TLS" => no_tls(dsn.tls.mode),
             "server did not use channel binding" => no_channel_binding(),
             _ => {
                 let reason = if detail.is_empty() { error.to_string() } else { detail };
-                Failure::new(Why::Settings, reason, "")
+                ConnectFailure::new(FailureCause::Settings, reason, "")
             }
         }
     }
 
-    /// The error when one connection was tried.
+    /// Returns the error if only one connection was tried.
     fn into_error(self, message: impl Into<String>) -> Error {
         let kind = self.kind();
         let cause = Error::new(kind, self.reason).with_sqlstate(self.sqlstate);
@@ -112,25 +135,28 @@ impl Failure {
     }
 
     fn kind(&self) -> ErrorKind {
-        match self.why {
-            Why::Tls | Why::Settings => ErrorKind::Usage,
-            Why::Absent | Why::Unsuitable | Why::Refused => ErrorKind::Connect,
+        match self.cause {
+            FailureCause::Tls | FailureCause::Settings => ErrorKind::Usage,
+            FailureCause::Unreachable | FailureCause::WrongSessionType | FailureCause::Refused => {
+                ErrorKind::Connect
+            }
         }
     }
 }
 
-impl From<Distrust> for Failure {
-    fn from(distrust: Distrust) -> Failure {
-        Failure::new(Why::Tls, distrust.reason, distrust.hint)
+impl From<TlsProblem> for ConnectFailure {
+    fn from(problem: TlsProblem) -> ConnectFailure {
+        ConnectFailure::new(FailureCause::Tls, problem.reason, problem.hint)
     }
 }
 
-const CLOSED: &str = "the server closed the connection unexpectedly";
-const NOT_OURS: &str = "Check that what listens there is PostgreSQL; its log may say more.";
+const CLOSED_REASON: &str = "the server closed the connection unexpectedly";
+const NOT_POSTGRESQL_HINT: &str =
+    "Check that the program listening there is PostgreSQL. Its log may tell more.";
 
-/// One error for all servers that were tried: a cause each, in the order of the attempts. The last
-/// one decides its kind, since a final answer ends the search.
-pub(super) fn combine(mut failures: Vec<Failure>) -> Error {
+/// Combines the failures of all tried servers into one error, with one cause each in the order of
+/// the attempts. The last failure decides the kind, since a final refusal ends the search.
+pub(super) fn combine(mut failures: Vec<ConnectFailure>) -> Error {
     let Some(last) = failures.pop() else {
         return Error::new(ErrorKind::Bug, "no server was tried");
     };
@@ -158,46 +184,49 @@ pub(super) fn combine(mut failures: Vec<Failure>) -> Error {
     if hint.is_empty() { error } else { error.hint(hint) }
 }
 
-/// A `FATAL` of the server's with its SQLSTATE, as one line.
-pub(super) fn words(refusal: &DbError) -> String {
-    let mut words = format!("{} (SQLSTATE {})", refusal.message(), refusal.code().code());
+/// Returns a server's error with its SQLSTATE, as one line.
+pub(super) fn refusal_text(refusal: &DbError) -> String {
+    let mut text = format!("{} (SQLSTATE {})", refusal.message(), refusal.code().code());
     if let Some(detail) = refusal.detail() {
-        words = format!("{words}: {detail}");
+        text = format!("{text}: {detail}");
     }
-    words
+    text
 }
 
-fn refused(refusal: &DbError, dsn: &Dsn) -> Failure {
+fn server_refusal(refusal: &DbError, dsn: &Dsn) -> ConnectFailure {
     let code = refusal.code().clone();
     let hint = match code.code() {
         "28P01" => password_hint(dsn),
         "3D000" => format!(
-            "Name another database in the connection's dbname, or make it with `create database \
+            "Name another database with dbname=, or create it with `create database \
              \"{}\"`.",
             dsn.dbname.replace('"', "\"\"")
         ),
         "28000" if refusal.message().contains("pg_hba.conf") => {
-            "Add a line to the server's pg_hba.conf that lets this user, database and address in; \
-             its rules may ask for TLS (sslmode=require) or forbid it (sslmode=disable)."
+            "Add a line for this user, database and address to the server's pg_hba.conf. Its rules \
+             may require TLS (sslmode=require) or forbid it (sslmode=disable)."
                 .to_owned()
         }
         "28000" => format!(
-            "The role is \"{}\"; name another one with user= or PGUSER, or make it with `create \
+            "The role is \"{}\"; name another one with user= or PGUSER, or create it with `create \
              role`.",
             dsn.user
         ),
-        "53300" => full(refusal, dsn),
+        "53300" => too_many_connections_hint(refusal, dsn),
         "57P03" => "The server is starting up, shutting down or recovering; try again when it is \
                     ready."
             .to_owned(),
         _ => refusal.hint().map(str::to_owned).unwrap_or_default(),
     };
-    Failure { sqlstate: Some(code), ..Failure::new(Why::Refused, words(refusal), hint) }
+    ConnectFailure {
+        sqlstate: Some(code),
+        ..ConnectFailure::new(FailureCause::Refused, refusal_text(refusal), hint)
+    }
 }
 
-/// What to do where there are too many connections: whose limit it is tells the server's routine,
-/// as its message may be in any language.
-fn full(refusal: &DbError, dsn: &Dsn) -> String {
+/// Returns the hint for too many connections. The name of the server's C function tells whose limit
+/// was reached, since the message may be in any language.
+fn too_many_connections_hint(refusal: &DbError, dsn: &Dsn) -> String {
     let limit = match refusal.routine() {
         Some("InitializeSessionUserId") => ("role", &dsn.user),
         Some("CheckMyDatabase") => ("database", &dsn.dbname),
@@ -215,8 +244,8 @@ fn full(refusal: &DbError, dsn: &Dsn) -> String {
     )
 }
 
-/// What the operating system reports of a socket.
-pub(super) fn absent(error: &io::Error, host: &Host, dsn: &Dsn) -> Failure {
+/// Converts an operating system error of a socket.
+pub(super) fn socket_failure(error: &io::Error, host: &Host, dsn: &Dsn) -> ConnectFailure {
     let start = "start pgspate's own server with `pgspate server start`";
     let (reason, hint) = match (error.kind(), &host.endpoint) {
         (io::ErrorKind::ConnectionRefused, Endpoint::Tcp { .. }) => (
@@ -225,13 +254,13 @@ pub(super) fn absent(error: &io::Error, host: &Host, dsn: &Dsn) -> Failure {
         ),
         (io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound, Endpoint::Socket { .. }) => (
             "no server listens on the socket".to_owned(),
-            format!("Name the server's host, or the folder of its socket, with host=, or {start}."),
+            format!("Name the server's host, or its socket folder, with host=, or {start}."),
         ),
         (io::ErrorKind::TimedOut, _) => return timed_out(dsn),
         (io::ErrorKind::InvalidInput, Endpoint::Tcp { .. }) if error.raw_os_error().is_some() => (
-            os_words(error),
-            "The operating system does not take such an address, or such a value of \
-             keepalives_idle, keepalives_interval or keepalives_count."
+            os_error_text(error),
+            "The operating system rejects the address, or a value of keepalives_idle, \
+             keepalives_interval or keepalives_count."
                 .to_owned(),
         ),
         (
@@ -240,18 +269,18 @@ pub(super) fn absent(error: &io::Error, host: &Host, dsn: &Dsn) -> Failure {
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::BrokenPipe,
             _,
-        ) => (CLOSED.to_owned(), NOT_OURS.to_owned()),
+        ) => (CLOSED_REASON.to_owned(), NOT_POSTGRESQL_HINT.to_owned()),
         _ if error.raw_os_error().is_none() => (
             format!("the server does not speak PostgreSQL's protocol: {error}"),
-            NOT_OURS.to_owned(),
+            NOT_POSTGRESQL_HINT.to_owned(),
         ),
-        _ => (os_words(error), String::new()),
+        _ => (os_error_text(error), String::new()),
     };
-    Failure::new(Why::Absent, reason, hint)
+    ConnectFailure::new(FailureCause::Unreachable, reason, hint)
 }
 
-/// An I/O error in PostgreSQL's style, without the number at its end.
-pub(super) fn os_words(error: &io::Error) -> String {
+/// Formats an I/O error in PostgreSQL's style, without the error number.
+pub(super) fn os_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut chars = text.chars();
@@ -263,37 +292,43 @@ pub(super) fn os_words(error: &io::Error) -> String {
     }
 }
 
-/// No answer in time.
-pub(super) fn timed_out(dsn: &Dsn) -> Failure {
-    let reason = match dsn.silence_max() {
+/// Returns the failure for a server that did not answer in time.
+pub(super) fn timed_out(dsn: &Dsn) -> ConnectFailure {
+    let reason = match dsn.connect_limit() {
         Some(limit) => format!("no answer within {} s", limit.as_secs()),
         None => "no answer".to_owned(),
     };
-    Failure::new(
-        Why::Absent,
+    ConnectFailure::new(
+        FailureCause::Unreachable,
         reason,
-        "A firewall may be in the way, or host or port may be wrong; connect_timeout= sets how \
-         many seconds to wait.",
+        "Check host and port, and whether a firewall blocks the connection. connect_timeout= sets \
+         how many seconds to wait.",
     )
 }
 
-/// `channel_binding=require` where it cannot be had.
-pub(super) fn no_channel_binding() -> Failure {
-    Failure::new(
-        Why::Settings,
+/// Returns the failure if `channel_binding=require` cannot be met.
+pub(super) fn no_channel_binding() -> ConnectFailure {
+    ConnectFailure::new(
+        FailureCause::Settings,
         "channel binding is required, but the server did not use it",
         "Channel binding needs TLS (sslmode=require or stronger) and a role whose password is \
-         stored as scram-sha-256; channel_binding=prefer does without.",
+         stored as scram-sha-256; channel_binding=prefer makes it optional.",
     )
 }
 
-fn no_tls(mode: Mode) -> Failure {
+fn no_tls(mode: TlsMode) -> ConnectFailure {
     let weaker = match mode {
-        Mode::VerifyCa | Mode::VerifyFull => "no weaker sslmode would be safe on an open network",
-        _ => "sslmode=prefer takes an unencrypted connection where there is no TLS",
+        TlsMode::VerifyCa | TlsMode::VerifyFull => {
+            "a weaker sslmode is not safe on an open network"
+        }
+        _ => "sslmode=prefer connects without encryption if the server has no TLS",
     };
     let hint = format!("Switch on `ssl` in the server's configuration; {weaker}.");
-    Failure::new(Why::Tls, "server does not support TLS, but TLS was required", hint)
+    ConnectFailure::new(
+        FailureCause::Tls,
+        "server does not support TLS, but TLS was required",
+        hint,
+    )
 }
 
 fn password_hint(dsn: &Dsn) -> String {
@@ -302,9 +337,9 @@ fn password_hint(dsn: &Dsn) -> String {
         PasswordSource::File(path) => {
             format!("The password came from the password file \"{}\".", path.display())
         }
-        PasswordSource::Missing(why) => format!(
+        PasswordSource::Missing(cause) => format!(
             "No password was found: the connection string has none, PGPASSWORD is not set, and \
-             the password file {why}."
+             the password file {cause}."
         ),
     }
 }

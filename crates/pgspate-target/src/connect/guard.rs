@@ -1,11 +1,14 @@
-//! Ends connections over which nothing comes any more, and which nobody closes.
+//! Ends connections that are silent although the server owes an answer.
 //!
-//! A tap follows the headers of all messages, and so knows whether the server owes an answer.
-//! A question may take as long as it likes. While the client waits for the server and no byte
-//! moves, another session asks what the backend does. If the backend waits for the client, a
-//! message was lost: the backend is terminated to release its locks, and the connection ends. It
-//! also ends if the server cannot be reached. A backend that works, or waits for a lock, is left
-//! alone, as is one that nothing is known of: behind a pooler, or on one of several servers.
+//! A tap follows the headers of all messages, and so knows whether the server owes an answer. A
+//! query may take as long as it needs. While the client waits_since for the server and no byte moves, a
+//! second session asks what the backend does.
+//!
+//! - If the backend waits_since for the client, a message was lost. The backend is terminated to release
+//!   its locks, and the connection ends.
+//! - If the server cannot be reached, the connection ends.
+//! - If the backend works, or waits_since for a lock, the connection stays. The connection also stays if
+//!   nothing is known about the backend: behind a pooler, or on one of several servers.
 
 use std::time::Duration;
 
@@ -15,22 +18,22 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::attempt::attempt;
 use super::connection::Connection;
 use super::dsn::Dsn;
-use super::failure::Why;
+use super::failure::FailureCause;
 use super::host::Host;
-use super::socket::Route;
-use super::tap::{Silence, Traffic};
+use super::socket::SocketRoute;
+use super::traffic::{ConnectionTraffic, Silence};
 
-/// What sessions are called that look at another.
-const NAME: &str = "pgspate";
-/// Looks in a row at a server that does not answer, before a session with it is given up.
-const MISSES_MAX: u32 = 2;
-/// How long a look may take at least: a busy server is slow to take a connection.
-const LOOK_MIN: Duration = Duration::from_secs(2);
+/// The `application_name` of sessions that observe another session.
+const OBSERVER_NAME: &str = "pgspate";
+/// How many failed observations in a row end the connection.
+const UNREACHABLE_MAX: u32 = 2;
+/// The minimal timeout of an observation: a busy server accepts connections slowly.
+const OBSERVE_TIMEOUT_MIN: Duration = Duration::from_secs(2);
 
-/// Which server this is; whether a session waits for its client or is gone; since when, or how far
-/// its COPY is. A session whose state the server does not keep (`track_activities`) passes for
-/// working.
-const LOOK: &str = "\
+/// Columns: 0 the server's address, 1 whether the session waits_since for its client or no longer exists,
+/// 2 since when, or how far its COPY is. A session without a tracked state (`track_activities`)
+/// counts as working.
+const BACKEND_STATE_QUERY: &str = "\
 select coalesce(pg_catalog.host(pg_catalog.inet_server_addr()), ''),
        a.pid is null
        or coalesce(state operator(pg_catalog.<>) 'disabled'
@@ -40,20 +43,20 @@ select coalesce(pg_catalog.host(pg_catalog.inet_server_addr()), ''),
 from (select) one
 left join pg_catalog.pg_stat_activity a on a.pid operator(pg_catalog.=) $1";
 
-/// Before PostgreSQL 14 nothing tells how far a COPY is.
+/// The first version that reports the progress of a COPY.
 const PROGRESS_FROM: u32 = 140_000;
 const PROGRESS: &str = "\
 (select bytes_processed from pg_catalog.pg_stat_progress_copy c \
  where c.pid operator(pg_catalog.=) a.pid)";
 
-/// Which session a connection leads to.
+/// The backend that serves a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Backend {
-    /// That of the protocol's key data: nothing else has been asked yet.
-    OfKeyData,
-    /// A process of the server at this address, which is empty for a Unix socket.
+pub(super) enum BackendId {
+    /// The process id in the protocol's key data. The session was not queried yet.
+    FromKeyData,
+    /// A process, and the address of its server. The address is empty for a Unix socket.
     Process(i32, String),
-    /// Nobody can tell.
+    /// The backend cannot be determined.
     #[default]
     Unknown,
 }
@@ -62,49 +65,50 @@ pub(super) enum Backend {
 pub(super) struct StallGuard {
     dsn: Dsn,
     host: Host,
-    route: Route,
+    route: SocketRoute,
     limit: Duration,
-    traffic: Traffic,
-    backend: tokio::sync::watch::Receiver<Backend>,
+    traffic: ConnectionTraffic,
+    backend: tokio::sync::watch::Receiver<BackendId>,
 }
 
-/// A guard at work; it ends with its connection.
-pub(super) struct Guarded {
+/// A running guard. It ends with its connection.
+pub(super) struct GuardHandle {
     task: JoinHandle<()>,
-    backend: tokio::sync::watch::Sender<Backend>,
+    backend: tokio::sync::watch::Sender<BackendId>,
 }
 
-impl Guarded {
-    /// Tells which session it is.
-    pub(super) fn identify(&self, backend: Backend) {
+impl GuardHandle {
+    /// Tells the guard which backend serves the connection.
+    pub(super) fn identify(&self, backend: BackendId) {
         self.backend.send_replace(backend);
     }
 }
 
-impl Drop for Guarded {
+impl Drop for GuardHandle {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// What a look has shown.
-enum Look {
-    Works,
-    /// The backend waits for the client, or is gone. Equal texts: it has done so all the time. The
-    /// session that has looked can end it.
-    Waits(String, Box<Connection>),
-    /// The server is there, and that is all.
-    Unclear,
+/// The observed state of a backend.
+enum BackendState {
+    Working,
+    /// The backend waits_since for the client, or no longer exists. Two equal texts mean that it waited
+    /// all the time. The connection belongs to the session that observed it, and can terminate the
+    /// backend.
+    WaitingForClient(String, Box<Connection>),
+    /// The server answers, but the state is unknown.
+    Unknown,
     /// The server does not answer.
-    Missed,
+    Unreachable,
 }
 
-/// What is known of a silence.
-struct Suspicion {
+/// What is known about a silence.
+struct SilenceRecord {
     silence: Silence,
     next: Instant,
-    waits: Option<String>,
-    misses: u32,
+    waits_since: Option<String>,
+    failed_observations: u32,
 }
 
 impl StallGuard {
@@ -112,14 +116,14 @@ impl StallGuard {
     pub(super) fn start(
         dsn: &Dsn,
         host: &Host,
-        route: &Route,
-        traffic: &Traffic,
-    ) -> Option<Guarded> {
+        route: &SocketRoute,
+        traffic: &ConnectionTraffic,
+    ) -> Option<GuardHandle> {
         let limit = dsn.stall_timeout?;
-        let (backend, seen) = tokio::sync::watch::channel(Backend::OfKeyData);
+        let (backend, seen) = tokio::sync::watch::channel(BackendId::FromKeyData);
         let guard = StallGuard {
-            // Sessions that look at others are not looked at.
-            dsn: dsn.unwatched(),
+            // Observing sessions are not observed themselves.
+            dsn: dsn.without_stall_guard(),
             host: host.clone(),
             route: route.clone(),
             limit,
@@ -127,47 +131,57 @@ impl StallGuard {
             backend: seen,
         };
         let task = tokio::spawn(async move { guard.run().await });
-        Some(Guarded { task, backend })
+        Some(GuardHandle { task, backend })
     }
 
-    /// Ends the connection once it is silent and the backend does nothing. Looks come at half the
-    /// limit and at the limit; later ones a limit apart, as long as the backend works.
+    /// Ends the connection once it is silent and the backend does nothing. The first observations
+    /// come at half the limit and at the limit. Later ones come a limit apart, as long as the
+    /// backend works.
     async fn run(&self) {
         let step = self.limit / 2;
-        let mut suspicion: Option<Suspicion> = None;
-        while !self.traffic.is_over() {
+        let mut record: Option<SilenceRecord> = None;
+        while !self.traffic.is_closed() {
             let Some(silence) = self.traffic.silence() else {
-                suspicion = None;
+                record = None;
                 sleep(step).await;
                 continue;
             };
-            let known = suspicion.take().filter(|known| known.silence == silence);
-            let mut known = known.unwrap_or_else(|| Suspicion::of(silence, step));
+            let known = record.take().filter(|known| known.silence == silence);
+            let mut known = known.unwrap_or_else(|| SilenceRecord::of(silence, step));
             if Instant::now() < known.next {
                 sleep_until(known.next).await;
-                suspicion = Some(known);
+                record = Some(known);
                 continue;
             }
             let began = Instant::now();
             known.next = began + step;
-            match self.look().await {
-                Look::Works => known = Suspicion { next: began + self.limit, ..known.cleared() },
-                Look::Unclear => known = Suspicion { next: began + self.limit, misses: 0, ..known },
-                Look::Waits(since, beside) if known.waits.as_ref() == Some(&since) => {
-                    if self.traffic.hold(silence) {
-                        self.terminate(&beside).await;
+            match self.observe_backend().await {
+                BackendState::Working => {
+                    known = SilenceRecord { next: began + self.limit, ..known.reset() }
+                }
+                BackendState::Unknown => {
+                    known =
+                        SilenceRecord { next: began + self.limit, failed_observations: 0, ..known }
+                }
+                BackendState::WaitingForClient(since, observer)
+                    if known.waits_since.as_ref() == Some(&since) =>
+                {
+                    if self.traffic.stop_reading(silence) {
+                        self.terminate(&observer).await;
                         return self.give_up(silence);
                     }
                 }
-                Look::Waits(since, _) => (known.waits, known.misses) = (Some(since), 0),
-                Look::Missed if known.misses + 1 >= MISSES_MAX => {
-                    if self.traffic.hold(silence) {
+                BackendState::WaitingForClient(since, _) => {
+                    (known.waits_since, known.failed_observations) = (Some(since), 0)
+                }
+                BackendState::Unreachable if known.failed_observations + 1 >= UNREACHABLE_MAX => {
+                    if self.traffic.stop_reading(silence) {
                         return self.give_up(silence);
                     }
                 }
-                Look::Missed => known.misses += 1,
+                BackendState::Unreachable => known.failed_observations += 1,
             }
-            suspicion = Some(known);
+            record = Some(known);
         }
     }
 
@@ -176,67 +190,72 @@ impl StallGuard {
         self.traffic.give_up(format!("{} gave no answer for {seconds} s", self.host));
     }
 
-    /// Looks at the backend, in limited time.
-    async fn look(&self) -> Look {
-        let look = async {
-            let beside = match attempt(&self.dsn, &self.host, &self.route, NAME).await {
-                Ok(Ok(beside)) => beside,
-                // A server that says no is there.
-                Err(failure) if failure.why == Why::Absent => return Look::Missed,
-                Ok(Err(_)) | Err(_) => return Look::Unclear,
+    /// Observes the backend, with a timeout.
+    async fn observe_backend(&self) -> BackendState {
+        let observation = async {
+            let observer = match attempt(&self.dsn, &self.host, &self.route, OBSERVER_NAME).await {
+                Ok(Ok(observer)) => observer,
+                // A server that refuses the connection is reachable.
+                Err(failure) if failure.cause == FailureCause::Unreachable => {
+                    return BackendState::Unreachable;
+                }
+                Ok(Err(_)) | Err(_) => return BackendState::Unknown,
             };
-            self.ask(beside).await
+            self.ask(observer).await
         };
-        timeout(self.look_max(), look).await.unwrap_or(Look::Missed)
+        timeout(self.observe_timeout(), observation).await.unwrap_or(BackendState::Unreachable)
     }
 
-    fn look_max(&self) -> Duration {
-        LOOK_MIN.max(self.limit / 2)
+    fn observe_timeout(&self) -> Duration {
+        OBSERVE_TIMEOUT_MIN.max(self.limit / 2)
     }
 
-    /// The process id of the backend, and the server's address where it is known. 0 for none.
+    /// Returns the backend's process id, or 0, and the server's address if known.
     fn backend(&self) -> (i32, Option<String>) {
         match self.backend.borrow().clone() {
-            Backend::OfKeyData => (self.traffic.process_id(), None),
-            Backend::Process(pid, address) => (pid, Some(address)),
-            Backend::Unknown => (0, None),
+            BackendId::FromKeyData => (self.traffic.process_id(), None),
+            BackendId::Process(pid, address) => (pid, Some(address)),
+            BackendId::Unknown => (0, None),
         }
     }
 
-    /// Has the server end the backend, from a session `beside` it.
-    async fn terminate(&self, beside: &Connection) {
+    /// Terminates the backend, from the observing session.
+    async fn terminate(&self, observer: &Connection) {
         let end = format!("select pg_catalog.pg_terminate_backend({})", self.backend().0);
-        // If the role may not do that, the locks last as long as the session.
-        let _ = timeout(self.look_max(), beside.client.simple_query(&end)).await;
+        // If the role may not terminate it, its locks stay until the session ends.
+        let _ = timeout(self.observe_timeout(), observer.client.simple_query(&end)).await;
     }
 
-    async fn ask(&self, beside: Connection) -> Look {
+    async fn ask(&self, observer: Connection) -> BackendState {
         let (pid, address) = self.backend();
         if pid == 0 {
-            return Look::Unclear;
+            return BackendState::Unknown;
         }
-        let has_progress = beside.server_version() >= PROGRESS_FROM;
-        let sql = LOOK.replace("PROGRESS", if has_progress { PROGRESS } else { "null::text" });
+        let has_progress = observer.server_version() >= PROGRESS_FROM;
+        let sql = BACKEND_STATE_QUERY
+            .replace("PROGRESS", if has_progress { PROGRESS } else { "null::text" });
         let int4 = tokio_postgres::types::Type::INT4;
-        match beside.client.query_typed_one(&sql, &[(&pid, int4)]).await {
-            // Another server knows nothing of the session.
-            Ok(row) if address.is_some_and(|it| it != row.get::<_, &str>(0)) => Look::Unclear,
-            Ok(row) if row.get(1) => Look::Waits(row.get(2), Box::new(beside)),
-            Ok(_) => Look::Works,
-            Err(error) if error.code().is_some() => Look::Unclear,
-            Err(_) => Look::Missed,
+        match observer.client.query_typed_one(&sql, &[(&pid, int4)]).await {
+            // The observer reached another server, which does not know the session.
+            Ok(row) if address.is_some_and(|it| it != row.get::<_, &str>(0)) => {
+                BackendState::Unknown
+            }
+            Ok(row) if row.get(1) => BackendState::WaitingForClient(row.get(2), Box::new(observer)),
+            Ok(_) => BackendState::Working,
+            Err(error) if error.code().is_some() => BackendState::Unknown,
+            Err(_) => BackendState::Unreachable,
         }
     }
 }
 
-impl Suspicion {
-    fn of(silence: Silence, step: Duration) -> Suspicion {
+impl SilenceRecord {
+    fn of(silence: Silence, step: Duration) -> SilenceRecord {
         let next = Instant::from_std(silence.since) + step;
-        Suspicion { silence, next, waits: None, misses: 0 }
+        SilenceRecord { silence, next, waits_since: None, failed_observations: 0 }
     }
 
-    fn cleared(self) -> Suspicion {
-        Suspicion { waits: None, misses: 0, ..self }
+    fn reset(self) -> SilenceRecord {
+        SilenceRecord { waits_since: None, failed_observations: 0, ..self }
     }
 }
 

@@ -1,13 +1,14 @@
-//! Where servers are: hosts, addresses, ports and sockets, paired up as libpq pairs them.
+//! The places where servers may be: hosts, addresses, ports and sockets, combined as libpq combines
+//! them.
 //!
-//! A list holds at least one host, and every port is from 1 to 65535.
+//! A list has at least one host. Every port is from 1 to 65535.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
-use super::settings::Settings;
+use super::parameters::ConnectionParameters;
 use crate::Result;
 use pgspate_base::Secret;
 
@@ -18,21 +19,21 @@ const DEFAULT_PORT: u16 = 5432;
 pub(super) struct Host {
     pub(super) endpoint: Endpoint,
     pub(super) port: u16,
-    /// The password for this server, from wherever it came.
+    /// The password for this server, from any source.
     pub(super) password: Option<Secret>,
 }
 
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Endpoint {
-    /// A Unix socket in a folder. `default` tells that no host was named.
+    /// A Unix socket in a folder. `default` is true if no host was named.
     Socket { dir: PathBuf, default: bool },
-    /// TCP: a name to resolve and to check certificates by, an address to go to, or both.
+    /// TCP: a name to resolve and to check certificates against, an address to connect to, or both.
     Tcp { name: Option<String>, addr: Option<IpAddr> },
 }
 
 impl Host {
-    /// The file of a Unix socket.
+    /// Returns the path of a Unix socket.
     pub(super) fn socket_path(&self) -> Option<PathBuf> {
         match &self.endpoint {
             Endpoint::Socket { dir, .. } => Some(dir.join(format!(".s.PGSQL.{}", self.port))),
@@ -40,7 +41,7 @@ impl Host {
         }
     }
 
-    /// Whether it is a socket or an address of this machine's own.
+    /// Returns whether the host is a Unix socket or a loopback address.
     pub(super) fn is_local(&self) -> bool {
         match &self.endpoint {
             Endpoint::Socket { .. } => true,
@@ -48,7 +49,7 @@ impl Host {
         }
     }
 
-    /// The host as a password file and a URL name it.
+    /// Returns the host as a password file and a URL name it.
     pub(super) fn label(&self) -> String {
         match &self.endpoint {
             Endpoint::Socket { dir, .. } => dir.display().to_string(),
@@ -58,7 +59,7 @@ impl Host {
         }
     }
 
-    /// The host as the password file names it: `localhost` for the default socket.
+    /// Returns the host as the password file names it: `localhost` for the default socket.
     pub(super) fn passfile_label(&self, env: &Environment) -> String {
         match &self.endpoint {
             Endpoint::Socket { dir, default } if *default || env.socket_dirs.contains(dir) => {
@@ -83,8 +84,8 @@ impl fmt::Display for Host {
     }
 }
 
-/// The hosts that `settings` name, without passwords.
-pub(super) fn list(settings: &Settings, env: &Environment) -> Result<Vec<Host>> {
+/// Returns the hosts that the parameters name, without passwords.
+pub(super) fn list(settings: &ConnectionParameters, env: &Environment) -> Result<Vec<Host>> {
     let split = |name| settings.get(name).map(|text| text.split(',').map(str::trim).collect());
     let names: Option<Vec<&str>> = split("host");
     let addrs: Option<Vec<&str>> = split("hostaddr");
@@ -98,11 +99,11 @@ pub(super) fn list(settings: &Settings, env: &Environment) -> Result<Vec<Host>> 
             names.len(),
             addrs.len()
         );
-        return Err(settings.wrong("hostaddr", message));
+        return Err(settings.usage_error("hostaddr", message));
     }
     if ports.len() > 1 && ports.len() != count {
         let message = format!("could not match {} port numbers to {count} hosts", ports.len());
-        return Err(settings.wrong("port", message));
+        return Err(settings.usage_error("port", message));
     }
     let mut hosts = Vec::with_capacity(count);
     for i in 0..count {
@@ -125,7 +126,7 @@ fn endpoint(
     name: &str,
     addr: &str,
     port: u16,
-    settings: &Settings,
+    settings: &ConnectionParameters,
     env: &Environment,
 ) -> Result<Endpoint> {
     let addr = match addr {
@@ -137,8 +138,8 @@ fn endpoint(
         return Ok(Endpoint::Socket { dir: format!("\0{abstract_name}").into(), default: false });
     }
     if name.contains('@') {
-        // Most likely the rest of a password: it must not be repeated.
-        return Err(settings.wrong("host", "a host name cannot contain \"@\""));
+        // The text is probably part of a password, so the message must not repeat it.
+        return Err(settings.usage_error("host", "a host name cannot contain \"@\""));
     }
     if name.starts_with('/') && addr.is_none() {
         return Ok(Endpoint::Socket { dir: name.into(), default: false });

@@ -1,36 +1,36 @@
-//! The connection parameters that libpq knows, and what pgspate does with each.
+//! The connection parameters of libpq, and how pgspate treats each.
 //!
-//! A parameter that would make a connection safer and that cannot be honoured is refused, never
-//! passed over; one that only names a feature pgspate does not speak is ignored.
+//! A parameter that would make the connection safer, but is not supported, is refused and never
+//! ignored. A parameter that only selects an unsupported feature is ignored.
 
 /// One connection parameter.
 #[derive(Debug)]
 pub(super) struct Keyword {
-    /// As it is written in a conninfo.
+    /// The name, as in a connection string.
     pub(super) name: &'static str,
     /// The environment variable that sets it, if any.
     pub(super) variable: Option<&'static str>,
-    /// What becomes of it.
-    pub(super) usage: Usage,
+    /// How pgspate treats it.
+    pub(super) support: KeywordSupport,
 }
 
-/// What becomes of a parameter.
+/// How pgspate treats a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Usage {
-    /// It is acted upon.
+pub(super) enum KeywordSupport {
+    /// The parameter takes effect.
     Honoured,
-    /// It is accepted and has no effect here.
+    /// The parameter is accepted without effect.
     Ignored,
-    /// Any value but the empty one is an error, with this reason.
+    /// Any non-empty value is an error, for this reason.
     Refused(&'static str),
 }
 
-const fn keyword(name: &'static str, variable: &'static str, usage: Usage) -> Keyword {
+const fn keyword(name: &'static str, variable: &'static str, support: KeywordSupport) -> Keyword {
     let variable = if variable.is_empty() { None } else { Some(variable) };
-    Keyword { name, variable, usage }
+    Keyword { name, variable, support }
 }
 
-use Usage::{Honoured, Ignored, Refused};
+use KeywordSupport::{Honoured, Ignored, Refused};
 
 /// Every parameter of libpq 18.
 pub(super) const KEYWORDS: &[Keyword] = &[
@@ -91,25 +91,25 @@ pub(super) const KEYWORDS: &[Keyword] = &[
 const SECRETS: [&str; 5] =
     ["password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"];
 
-/// The parameter called `name`.
+/// Returns the parameter with this name.
 pub(super) fn find(name: &str) -> Option<&'static Keyword> {
     KEYWORDS.iter().find(|keyword| keyword.name == name)
 }
 
-/// Whether values of `name` are never printed.
+/// Returns whether values of this parameter are never printed.
 pub(super) fn is_secret(name: &str) -> bool {
     SECRETS.contains(&name)
 }
 
-/// Whether `text` could have been meant as a parameter's name. What could not is not repeated in
-/// messages: it may be a piece of a password.
-pub(super) fn looks_like_one(text: &str) -> bool {
+/// Returns whether `text` could be meant as a parameter name. Other text may be part of a password,
+/// and is not repeated in messages.
+pub(super) fn looks_like_keyword(text: &str) -> bool {
     (1..=40).contains(&text.len())
         && text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// The known parameter that `name` is most likely a slip of, if one is near enough.
+/// Returns the known parameter that `name` is most likely a typing error of.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let alias = match name.as_str() {
@@ -121,13 +121,13 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         _ => None,
     };
     alias.or_else(|| {
-        let near = KEYWORDS.iter().map(|known| (distance(&name, known.name), known.name));
+        let near = KEYWORDS.iter().map(|known| (edit_distance(&name, known.name), known.name));
         near.filter(|&(steps, known)| steps <= known.len().min(9) / 3).min().map(|(_, known)| known)
     })
 }
 
-/// How many letters must be put in, taken out, changed or swapped with the next to make `b` of `a`.
-fn distance(a: &str, b: &str) -> usize {
+/// Returns how many letters must be inserted, removed, changed or swapped to turn `a` into `b`.
+fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
     for i in 1..=a.len() {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_find_the_word_that_was_meant() {
+    fn typing_errors_find_the_intended_parameter() {
         assert_eq!(nearest("pasword"), Some("password"));
         assert_eq!(nearest("sslmdoe"), Some("sslmode"));
         assert_eq!(nearest("hots"), Some("host"));
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         for (i, a) in KEYWORDS.iter().enumerate() {
-            assert!(looks_like_one(a.name));
+            assert!(looks_like_keyword(a.name));
             for b in &KEYWORDS[i + 1..] {
                 assert_ne!(a.name, b.name);
                 assert!(a.variable.is_none() || a.variable != b.variable, "{:?}", a.variable);

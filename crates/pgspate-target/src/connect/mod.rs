@@ -1,8 +1,8 @@
 //! Connecting as libpq does: conninfo, environment, password and service files, TLS, several hosts.
 //!
-//! [`Dsn::resolve`] turns words and surroundings into checked parameters without touching the
-//! network; [`Dsn::connect`] tries the servers in order. A password is in a `Dsn` and on its way to
-//! the server, and nowhere else: not in `Debug`, not in an error, not in a command line.
+//! [`Dsn::resolve`] checks the parameters without using the network. [`Dsn::connect`] tries the
+//! servers in order. A password is stored in a `Dsn` and sent to the server. It never appears in
+//! `Debug` output, errors or command lines.
 
 mod attempt;
 mod certificate;
@@ -15,75 +15,77 @@ mod framing;
 mod guard;
 mod host;
 mod keyword;
+mod parameters;
 mod passfile;
 mod pooler;
+mod replication;
 mod revocation;
 mod service;
-mod settings;
 mod socket;
-mod tap;
 #[cfg(test)]
 mod tests;
 mod tls;
 mod tls_settings;
+mod traffic;
 mod uri;
 mod verify;
-mod walsender;
 
 pub use connection::{Canceller, Connection};
 pub use dsn::{Dsn, STALL_TIMEOUT};
 pub use environment::Environment;
 #[doc(hidden)]
-pub use framing::headers_of_server;
-pub use walsender::Walsender;
+pub use framing::parse_server_headers;
+pub use replication::ReplicationSession;
 
 use tokio_postgres::Client;
 
 use crate::Result;
 
-/// What a session is asked in the round trip in which it is asked who it is. Asked twice where
-/// there is a pooler: the search path is not pinned the first time, so that names have to be
-/// qualified, or the transaction begun by [`begin_pinned`](super::begin_pinned).
-pub trait Question: Sync {
-    /// What comes of it.
+/// A query that a new session sends together with the query for its identity. Behind a pooler the
+/// query runs twice. The first time the search path is not pinned yet. So the query must qualify
+/// names, or begin its transaction with [`begin_pinned_sql`](super::begin_pinned_sql).
+pub trait SessionQuery: Sync {
+    /// The result of the query.
     type Answer: Send;
 
-    /// Asks. Must not wait for locks: `connect_timeout` counts for it, too.
+    /// Runs the query. It must not wait for locks, since `connect_timeout` includes it.
     fn ask(&self, client: &Client) -> impl Future<Output = Self::Answer> + Send;
 }
 
-/// Asks nothing.
-struct Nothing;
+/// A query that asks nothing.
+struct NoQuery;
 
-impl Question for Nothing {
+impl SessionQuery for NoQuery {
     type Answer = ();
 
     async fn ask(&self, _: &Client) {}
 }
 
 impl Dsn {
-    /// Connects to the first of the servers that takes the connection and is of the kind that
-    /// `target_session_attrs` asks for. `application_name` is what the session is called unless
-    /// the parameters name it. Must run inside a tokio runtime with I/O and time.
-    ///
-    /// Errors are of [`ErrorKind::Connect`](crate::ErrorKind::Connect) where no server could be
-    /// reached or one refused (the server's words and SQLSTATE are the cause; several servers are a
-    /// cause each), and of [`ErrorKind::Usage`](crate::ErrorKind::Usage) where TLS or channel
-    /// binding cannot be had as the parameters demand it, or what answers is a pooler that gives
-    /// every transaction another session.
-    pub async fn connect(&self, application_name: &str) -> Result<Connection> {
-        Ok(attempt::connect(self, application_name, &Nothing).await?.0)
-    }
-
-    /// The same, and asks something more.
+    /// Connects to the first server that accepts the connection and has the session type of
+    /// `target_session_attrs`. `application_name` is used unless the parameters set one. Must run
+    /// inside a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// Those of connecting. What has become of the question is in its answer.
-    pub async fn connect_asking<Q: Question>(
+    /// Of [`ErrorKind::Connect`](crate::ErrorKind::Connect) if no server could be reached, or if
+    /// one refused. The server's message and SQLSTATE are the cause; several servers give one cause
+    /// each.
+    ///
+    /// Of [`ErrorKind::Usage`](crate::ErrorKind::Usage) if TLS or channel binding is not available
+    /// as required, or if a pooler gives each transaction another session.
+    pub async fn connect(&self, application_name: &str) -> Result<Connection> {
+        Ok(attempt::connect(self, application_name, &NoQuery).await?.0)
+    }
+
+    /// Connects like [`Dsn::connect`], and runs `query` in the new session.
+    ///
+    /// # Errors
+    /// As [`Dsn::connect`]. Errors of the query are in its answer.
+    pub async fn connect_and_query<Q: SessionQuery>(
         &self,
         application_name: &str,
-        asked: &Q,
+        query: &Q,
     ) -> Result<(Connection, Q::Answer)> {
-        attempt::connect(self, application_name, asked).await
+        attempt::connect(self, application_name, query).await
     }
 }

@@ -1,32 +1,38 @@
-//! The password file: `host:port:database:user:password`, a line each.
+//! Reads the password file. Each line is `host:port:database:user:password`.
 //!
-//! A file that others may read is not used, as in libpq. The password goes to the caller only.
+//! As in libpq, a file with group or world access is not used. Only the caller gets the password.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use pgspate_base::Secret;
 
-/// What a password file says.
-pub(super) enum Lookup {
-    /// The password of the first line that fits.
+/// The result of a search in a password file.
+pub(super) enum PasswordLookup {
+    /// The password of the first matching line.
     Found(Secret),
-    /// No line fits.
+    /// No line matches.
     NoLine,
-    /// There is no such file.
+    /// The file does not exist.
     NoFile,
-    /// The file must not be used or cannot be read; completes "the password file ... ".
+    /// The file must not be used or cannot be read. The text completes "the password file ...".
     Ignored(String),
 }
 
-/// Looks the password up for one server.
-pub(super) fn look_up(path: &Path, host: &str, port: u16, dbname: &str, user: &str) -> Lookup {
-    let Ok(facts) = std::fs::metadata(path) else { return Lookup::NoFile };
+/// Looks up the password for one server.
+pub(super) fn look_up(
+    path: &Path,
+    host: &str,
+    port: u16,
+    dbname: &str,
+    user: &str,
+) -> PasswordLookup {
+    let Ok(facts) = std::fs::metadata(path) else { return PasswordLookup::NoFile };
     if !facts.is_file() {
-        return Lookup::Ignored("is not a plain file".to_owned());
+        return PasswordLookup::Ignored("is not a plain file".to_owned());
     }
     if facts.mode() & 0o077 != 0 {
-        return Lookup::Ignored(
+        return PasswordLookup::Ignored(
             "has group or world access; its permissions should be u=rw (0600) or less".to_owned(),
         );
     }
@@ -35,13 +41,13 @@ pub(super) fn look_up(path: &Path, host: &str, port: u16, dbname: &str, user: &s
             let text = String::from_utf8_lossy(&bytes);
             let wanted = [host, &port.to_string(), dbname, user];
             let found = text.lines().find_map(|line| password_of(line, wanted));
-            found.map_or(Lookup::NoLine, Lookup::Found)
+            found.map_or(PasswordLookup::NoLine, PasswordLookup::Found)
         }
-        Err(error) => Lookup::Ignored(format!("could not be read: {}", error.kind())),
+        Err(error) => PasswordLookup::Ignored(format!("could not be read: {}", error.kind())),
     }
 }
 
-/// The password of a line, if the line fits.
+/// Returns the password of a line, if the line matches.
 fn password_of(line: &str, wanted: [&str; 4]) -> Option<Secret> {
     if line.starts_with('#') {
         return None;
@@ -58,8 +64,7 @@ fn password_of(line: &str, wanted: [&str; 4]) -> Option<Secret> {
     (!password.is_empty()).then(|| Secret::new(password))
 }
 
-/// A field without its escapes, whether it is a bare `*`, and what follows its colon, if one ends
-/// it.
+/// Returns a field without its escapes, whether it is a bare `*`, and the text after its colon.
 fn cut_field(text: &str) -> (String, bool, Option<&str>) {
     let mut field = String::new();
     let mut chars = text.char_indices();

@@ -1,8 +1,8 @@
-//! Connection poolers: noticed, and refused where they give every transaction another session.
+//! Detects connection poolers, and refuses those that give each transaction another session.
 //!
-//! Settings, locks and temporary tables of a session reach other programs there. A pooler shows in
-//! the protocol: it makes up the process id that belongs to the key for cancel requests. How it
-//! pools is tried out with transactions that change nothing.
+//! With such a pooler, a session's settings, locks and temporary tables would affect other
+//! programs. A pooler is detected by the protocol: it invents the process id that belongs to the
+//! cancel key. The pooling mode is tested with transactions that change nothing.
 
 use std::time::Duration;
 
@@ -12,18 +12,19 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::connection::Connection;
 use crate::{Error, ErrorKind};
 
-/// So many times another session is opened. Where the clients of a busy pooler come in between, one
-/// time need not tell.
+/// How often a second session is opened. If clients of a busy pooler interfere, one test may not be
+/// enough.
 const ROUNDS: usize = 4;
-/// How long a second session may take to get a backend. Where each session keeps its own, it waits
-/// while all are taken.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait until a second session gets a backend. With session pooling, it waits while all
+/// backends are taken.
+const BACKEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which backend serves a transaction.
-const BACKEND: &str = "select pg_catalog.pg_backend_pid(), pg_catalog.pg_postmaster_start_time()";
+/// Identifies the backend of a transaction.
+const BACKEND_QUERY: &str =
+    "select pg_catalog.pg_backend_pid(), pg_catalog.pg_postmaster_start_time()";
 
-/// Why a pooler in front of a server cannot be used.
-pub(super) fn refusal(place: &str) -> Error {
+/// Returns why the pooler cannot be used.
+pub(super) fn pooler_error(place: &str) -> Error {
     let message =
         format!("{place} is a connection pooler that gives each transaction another session");
     Error::new(ErrorKind::Usage, message).hint(
@@ -33,10 +34,10 @@ pub(super) fn refusal(place: &str) -> Error {
     )
 }
 
-/// Whether the pooler that `connection` leads to gives its transactions several backends. `another`
+/// Returns whether the pooler gives the transactions of `connection` different backends. `another`
 /// opens one more connection to the same address.
 ///
-/// The session is idle, so that a backend is its own only if it keeps one between transactions.
+/// The session is idle, so it has the same backend again only if it keeps one between transactions.
 pub(super) async fn shares_backends<F>(
     connection: &Connection,
     mut another: impl FnMut() -> F,
@@ -45,19 +46,25 @@ where
     F: Future<Output = Option<Connection>>,
 {
     for _ in 0..ROUNDS {
-        let first = timeout(PATIENCE, backend(&connection.client, BACKEND)).await;
+        let first = timeout(BACKEND_TIMEOUT, read_backend(&connection.client, BACKEND_QUERY)).await;
         let Ok(Some(first)) = first else { return false };
-        // Also what is refused, as by a pool that is too small, says nothing.
+        // A refused connection, for example by a small pool, proves nothing.
         let holding = async {
             let other = another().await?;
-            let backend = backend(&other.client, &format!("begin; {BACKEND}")).await?;
+            let backend = read_backend(&other.client, &format!("begin; {BACKEND_QUERY}")).await?;
             Some((other, backend))
         };
-        let Ok(Some((other, second))) = timeout(PATIENCE, holding).await else { return false };
-        let again = backend(&connection.client, BACKEND);
+        let Ok(Some((other, second))) = timeout(BACKEND_TIMEOUT, holding).await else {
+            return false;
+        };
+        let again = read_backend(&connection.client, BACKEND_QUERY);
         let is_shared = first == second
-            || timeout(PATIENCE, again).await.ok().flatten().is_some_and(|again| again != first);
-        let _ = timeout(PATIENCE, other.client.batch_execute("rollback")).await;
+            || timeout(BACKEND_TIMEOUT, again)
+                .await
+                .ok()
+                .flatten()
+                .is_some_and(|again| again != first);
+        let _ = timeout(BACKEND_TIMEOUT, other.client.batch_execute("rollback")).await;
         other.close().await;
         if is_shared {
             return true;
@@ -66,7 +73,7 @@ where
     false
 }
 
-async fn backend(client: &Client, sql: &str) -> Option<String> {
+async fn read_backend(client: &Client, sql: &str) -> Option<String> {
     let messages = client.simple_query(sql).await.ok()?;
     messages.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(format!("{} {}", row.get(0)?, row.get(1)?)),

@@ -1,9 +1,9 @@
-//! Lists of revoked certificates (CRLs), where libpq has them: `sslcrl`, `sslcrldir`, and the
-//! user's `root.crl`.
+//! Lists of revoked certificates (CRLs), in libpq's places: `sslcrl`, `sslcrldir`, and the user's
+//! `root.crl`.
 //!
-//! If a list that is given cannot be read, no connection is made. Where lists count, each
-//! certificate below the root must be covered by a list of its own authority that has not expired.
-//! A certificate without such a list is refused, like one that is revoked.
+//! If a given list cannot be read, no connection is made. If lists are used, each certificate below
+//! the root needs a list of its authority that has not expired. A certificate without such a list
+//! is refused, like a revoked one.
 
 use std::cmp::Reverse;
 use std::io;
@@ -19,57 +19,58 @@ use rustls::{CertificateError, Error as TlsError, OtherError, RootCertStore};
 
 use super::certificate::list_made_at;
 use super::environment::Environment;
-use super::settings::Settings;
-use super::tls::pem_words;
-use super::tls_settings::Roots;
-use super::verify::Distrust;
+use super::parameters::ConnectionParameters;
+use super::tls::pem_error_text;
+use super::tls_settings::TrustedRoots;
+use super::verify::TlsProblem;
 use crate::{Error, ErrorKind, Result};
 
-/// Where the lists are.
+/// The places of the lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Lists {
+pub(super) struct RevocationLists {
     file: Option<PathBuf>,
-    /// With files named by the hash of their issuer, as `openssl rehash` makes them.
+    /// A folder with files named by the hash of their issuer, as `openssl rehash` creates them.
     dir: Option<PathBuf>,
 }
 
-impl Lists {
-    /// The lists that the parameters name, or the user's own. `None` where there are none.
+impl RevocationLists {
+    /// Returns the lists that the parameters name, or the user's own list. `None` if there are
+    /// none.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Usage`] when lists are named and the server's certificate is not verified:
-    /// then nothing could come of them.
+    /// Of [`ErrorKind::Usage`] if lists are named but the server's certificate is not verified, so
+    /// that lists would have no effect.
     pub(super) fn of(
-        settings: &Settings,
+        settings: &ConnectionParameters,
         env: &Environment,
-        roots: &Roots,
-    ) -> Result<Option<Lists>> {
+        roots: &TrustedRoots,
+    ) -> Result<Option<RevocationLists>> {
         let named = |name| settings.get(name).map(PathBuf::from);
-        let lists = Lists { file: named("sslcrl"), dir: named("sslcrldir") };
-        if lists == Lists::default() {
-            // As in libpq, the system's authorities have no list by default.
-            let home = env.home.as_ref().filter(|_| matches!(roots, Roots::File(_)));
+        let lists = RevocationLists { file: named("sslcrl"), dir: named("sslcrldir") };
+        if lists == RevocationLists::default() {
+            // As in libpq, the operating system's authorities have no default list.
+            let home = env.home.as_ref().filter(|_| matches!(roots, TrustedRoots::File(_)));
             let own = home.map(|home| home.join(".postgresql").join("root.crl"));
-            let file = own.filter(|own| is_there(own));
-            return Ok(file.map(|file| Lists { file: Some(file), dir: None }));
+            let file = own.filter(|own| exists(own));
+            return Ok(file.map(|file| RevocationLists { file: Some(file), dir: None }));
         }
-        if *roots == Roots::Unchecked {
+        if *roots == TrustedRoots::Unchecked {
             let name = if lists.file.is_some() { "sslcrl" } else { "sslcrldir" };
             let message = format!(
                 "{name} cannot be used: without a root certificate the server's is not verified"
             );
-            return Err(settings.wrong(name, message).hint(
-                "Name the file of the authority's certificate with sslrootcert=, or leave the list \
-                 of revoked certificates out.",
+            return Err(settings.usage_error(name, message).hint(
+                "Name the file of the authority's certificate with sslrootcert=, or omit the list \
+                 of revoked certificates.",
             ));
         }
         Ok(Some(lists))
     }
 
-    /// What checks a server's chain by the lists and these roots.
+    /// Returns a verifier that checks chains against the lists and these roots.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Usage`] when a list cannot be read or understood, or there is none.
+    /// Of [`ErrorKind::Usage`] if a list cannot be read or parsed, or if none exists.
     pub(super) fn checker(
         &self,
         roots: &RootCertStore,
@@ -77,14 +78,14 @@ impl Lists {
     ) -> Result<Arc<WebPkiServerVerifier>> {
         let mut found = Vec::new();
         if let Some(file) = &self.file {
-            found.extend(read(file)?);
+            found.extend(read_lists(file)?);
         }
         if let Some(dir) = &self.dir {
             for file in hashed_files(dir)? {
-                found.extend(read(&file)?);
+                found.extend(read_lists(&file)?);
             }
         }
-        // The first one of an authority counts, which must be the newest.
+        // rustls uses the first list of an authority, so the newest must come first.
         found.sort_by_key(|(made, _)| Reverse(*made));
         let roots = Arc::new(roots.clone());
         WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
@@ -99,33 +100,33 @@ impl Lists {
     }
 }
 
-/// Whether something is there, also what cannot be read.
-fn is_there(path: &Path) -> bool {
+/// Returns whether the path exists, even if it cannot be read.
+fn exists(path: &Path) -> bool {
     let found = std::fs::symlink_metadata(path);
     !found.is_err_and(|error| {
         matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
     })
 }
 
-/// The lists in a file, each with the second in which it was made.
-fn read(path: &Path) -> Result<Vec<(u64, CertificateRevocationListDer<'static>)>> {
+/// Reads the lists in a file, each with its time of issue in seconds since 1970.
+fn read_lists(path: &Path) -> Result<Vec<(u64, CertificateRevocationListDer<'static>)>> {
     let shown = path.display().to_string();
     let lists: Vec<_> = CertificateRevocationListDer::pem_file_iter(path)
         .and_then(|lists| lists.collect::<Result<_, _>>())
         .map_err(|error| {
             let message = format!("could not read certificate revocation list \"{shown}\"");
-            Error::new(ErrorKind::Usage, message).because(pem_words(&error)).hint(
-                "Name a file that is there and can be read, or leave sslcrl= and sslcrldir= out.",
-            )
+            Error::new(ErrorKind::Usage, message)
+                .because(pem_error_text(&error))
+                .hint("Name a readable file, or omit sslcrl= and sslcrldir=.")
         })?;
     if lists.is_empty() {
-        return Err(unusable(&shown, "nothing of the kind is in it in PEM format".to_owned()));
+        return Err(unusable(&shown, "it has no revocation list in PEM format".to_owned()));
     }
     lists
         .into_iter()
         .map(|list| match list_made_at(&list) {
             Some(made) => Ok((made, list)),
-            None => Err(unusable(&shown, "it is not a list as X.509 has them".to_owned())),
+            None => Err(unusable(&shown, "it is not an X.509 revocation list".to_owned())),
         })
         .collect()
 }
@@ -133,10 +134,10 @@ fn read(path: &Path) -> Result<Vec<(u64, CertificateRevocationListDer<'static>)>
 fn unusable(shown: &str, why: String) -> Error {
     Error::new(ErrorKind::Usage, format!("could not use certificate revocation list \"{shown}\""))
         .because(why)
-        .hint("It must hold lists of version 2 in PEM format, as `openssl ca -gencrl` makes them.")
+        .hint("It must contain lists of version 2 in PEM format, as `openssl ca -gencrl` creates them.")
 }
 
-/// The files of a folder that OpenSSL would find by the hash of an issuer.
+/// Returns the files in a folder that OpenSSL would find by the hash of an issuer.
 fn hashed_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let shown = dir.display();
     let failed = |error: io::Error| {
@@ -159,17 +160,17 @@ fn hashed_files(dir: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     if files.is_empty() {
-        let message = format!("folder \"{shown}\" holds no certificate revocation list");
+        let message = format!("folder \"{shown}\" has no certificate revocation list");
         return Err(Error::new(ErrorKind::Usage, message).hint(format!(
-            "Files in it are found by names such as 1a2b3c4d.r0: `openssl rehash {shown}` makes \
-             them."
+            "Its files need names such as 1a2b3c4d.r0. `openssl rehash {shown}` creates such \
+             names."
         )));
     }
     files.sort();
     Ok(files)
 }
 
-/// Checks a chain by lists. The name is not checked.
+/// Checks a chain against the lists. The host name is not checked.
 pub(super) fn check(
     checker: &WebPkiServerVerifier,
     leaf: &CertificateDer<'_>,
@@ -178,7 +179,7 @@ pub(super) fn check(
     now: UnixTime,
 ) -> Result<(), TlsError> {
     match checker.verify_server_cert(leaf, intermediates, name, &[], now) {
-        // The name is looked at last, when everything else was found right.
+        // rustls checks the name last, so everything else is valid.
         Err(TlsError::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         )) => Ok(()),
@@ -186,12 +187,13 @@ pub(super) fn check(
     }
 }
 
-/// For a certificate that is trusted as it stands, of which no list of an authority says anything.
+/// Returns the error for a certificate that is trusted by itself, so that no authority's list
+/// covers it.
 pub(super) fn not_listed() -> TlsError {
-    let distrust = Distrust {
+    let problem = TlsProblem {
         reason: "no revocation list tells whether the server certificate is revoked".to_owned(),
-        hint: "It is trusted by itself and not by an authority. Leave sslcrl= and sslcrldir= out, \
-               or let an authority issue it.",
+        hint: "The certificate itself is trusted, not an authority. Omit sslcrl= and sslcrldir=, or \
+               let an authority issue the certificate.",
     };
-    CertificateError::Other(OtherError(Arc::new(distrust))).into()
+    CertificateError::Other(OtherError(Arc::new(problem))).into()
 }

@@ -1,16 +1,20 @@
-//! The connection service file: named groups of connection parameters.
+//! Reads the connection service file: named groups of connection parameters.
 //!
-//! The user's own file comes first, then the machine's. A value never becomes part of a message.
+//! The user's own file comes first, then the system's. Messages never contain a value.
 
 use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
 use super::keyword;
-use super::settings::{Origin, Settings, unknown};
+use super::parameters::{ConnectionParameters, ParameterOrigin, unknown_parameter};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// Adds the parameters of service `name` to `settings`, which keep what they have.
-pub(super) fn read(name: &str, settings: &mut Settings, env: &Environment) -> Result<()> {
+/// Adds the parameters of service `name` to `settings`. Existing values are kept.
+pub(super) fn read(
+    name: &str,
+    settings: &mut ConnectionParameters,
+    env: &Environment,
+) -> Result<()> {
     let mut searched = Vec::new();
     for path in candidates(settings, env) {
         let text = match std::fs::read(&path) {
@@ -24,15 +28,15 @@ pub(super) fn read(name: &str, settings: &mut Settings, env: &Environment) -> Re
     }
     let error = Error::new(ErrorKind::Usage, format!("definition of service \"{name}\" not found"));
     Err(error.hint(if searched.is_empty() {
-        "There is no service file. Set PGSERVICEFILE, or make ~/.pg_service.conf with a section \
-         of the service's name in brackets."
+        "There is no service file. Set PGSERVICEFILE, or create ~/.pg_service.conf with a section \
+         header `[NAME]` for the service."
             .to_owned()
     } else {
-        format!("It was looked for in {}.", searched.join(" and "))
+        format!("The service was searched in {}.", searched.join(" and "))
     }))
 }
 
-fn candidates(settings: &Settings, env: &Environment) -> Vec<PathBuf> {
+fn candidates(settings: &ConnectionParameters, env: &Environment) -> Vec<PathBuf> {
     let named = settings.get("servicefile").or_else(|| env.variable("PGSERVICEFILE"));
     let own = match named {
         Some(path) => Some(PathBuf::from(path)),
@@ -45,8 +49,13 @@ fn candidates(settings: &Settings, env: &Environment) -> Vec<PathBuf> {
     own.into_iter().chain(dirs.into_iter().map(|dir| dir.join("pg_service.conf"))).collect()
 }
 
-/// Whether `text` defines the service; if so its parameters are added.
-fn read_text(text: &str, name: &str, path: &Path, settings: &mut Settings) -> Result<bool> {
+/// Adds the parameters of the service if `text` defines it, and returns whether it does.
+fn read_text(
+    text: &str,
+    name: &str,
+    path: &Path,
+    settings: &mut ConnectionParameters,
+) -> Result<bool> {
     let mut found = false;
     for (line, number) in text.lines().zip(1..) {
         let line = line.trim();
@@ -70,9 +79,12 @@ fn read_text(text: &str, name: &str, path: &Path, settings: &mut Settings) -> Re
     Ok(found)
 }
 
-fn add(line: &str, name: &str, path: &Path, settings: &mut Settings) -> Result<()> {
+fn add(line: &str, name: &str, path: &Path, settings: &mut ConnectionParameters) -> Result<()> {
     if line.starts_with("ldap") {
-        return Err(Error::new(ErrorKind::Usage, "services cannot be looked up by LDAP"));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            "could not look up the service: LDAP is not supported",
+        ));
     }
     let Some((key, value)) = line.split_once('=') else {
         return Err(Error::new(
@@ -81,11 +93,15 @@ fn add(line: &str, name: &str, path: &Path, settings: &mut Settings) -> Result<(
         ));
     };
     let Some(known) = keyword::find(key) else {
-        return Err(unknown(key, true, &format!("service \"{name}\"")));
+        return Err(unknown_parameter(key, true, &format!("service \"{name}\"")));
     };
     if matches!(known.name, "service" | "servicefile") {
         return Err(Error::new(ErrorKind::Usage, "a service cannot name another service"));
     }
-    settings.add(known.name, value.to_owned(), Origin::Service(name.to_owned(), path.to_owned()));
+    settings.add(
+        known.name,
+        value.to_owned(),
+        ParameterOrigin::Service(name.to_owned(), path.to_owned()),
+    );
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Opening sockets to a server: one for a session, one more for each request to cancel.
+//! Opens sockets to a server: one for a session, and one for each cancel request.
 //!
-//! Both go to the same address with the same options. Those of TCP are set before connecting, so
-//! that they count for it too.
+//! Both connect to the same address with the same options. TCP options are set before connecting,
+//! so that they apply to the connection attempt too.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,47 +13,47 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use super::dsn::Timeouts;
-use super::tap::{Tap, Traffic};
+use super::dsn::SocketTimeouts;
+use super::traffic::{ConnectionTraffic, Tap};
 
-/// The send buffer asked for where the socket is a file; the kernel gives what it allows. Linux
-/// starts with 208 KiB, and loads are 4 % faster with 4 MiB. TCP is left alone: its buffers grow
-/// to what the connection can use, and a size that is set ends that.
+/// The requested send buffer of Unix sockets; the kernel may give less. Linux starts with 208 KiB,
+/// and loads are 4 % faster with 4 MiB. TCP buffers grow by themselves, and a fixed size would stop
+/// that.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 
-/// Where a socket leads.
+/// The address of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
-    /// A Unix socket; Linux's abstract ones begin with a zero byte.
+pub(super) enum SocketTarget {
+    /// A Unix socket. Paths of Linux's abstract sockets begin with a zero byte.
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
-/// An address and how to treat sockets that lead there.
+/// An address, and the timeouts of sockets that connect to it.
 #[derive(Debug, Clone)]
-pub(super) struct Route {
-    pub(super) address: Address,
-    pub(super) timeouts: Timeouts,
+pub(super) struct SocketRoute {
+    pub(super) address: SocketTarget,
+    pub(super) timeouts: SocketTimeouts,
 }
 
-impl Route {
-    /// A connected socket. It waits as long as the kernel does.
+impl SocketRoute {
+    /// Opens a connected socket. Waits as long as the kernel does.
     pub(super) async fn open(&self) -> io::Result<Socket> {
         Ok(match &self.address {
-            Address::Unix(path) => Socket::new(open_unix(path).await?),
-            Address::Tcp(address) => Socket::new(open_tcp(*address, &self.timeouts).await?),
+            SocketTarget::Unix(path) => Socket::new(open_unix(path).await?),
+            SocketTarget::Tcp(address) => Socket::new(open_tcp(*address, &self.timeouts).await?),
         })
     }
 }
 
 async fn open_unix(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(path).await?;
-    // A smaller buffer works as well, only slower.
+    // A smaller buffer works too, but is slower.
     let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER_BYTES);
     Ok(stream)
 }
 
-async fn open_tcp(address: SocketAddr, timeouts: &Timeouts) -> io::Result<TcpStream> {
+async fn open_tcp(address: SocketAddr, timeouts: &SocketTimeouts) -> io::Result<TcpStream> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -69,8 +69,8 @@ async fn open_tcp(address: SocketAddr, timeouts: &Timeouts) -> io::Result<TcpStr
     socket.connect(address).await
 }
 
-/// A number that is none stays as the operating system has it.
-fn keepalive(timeouts: &Timeouts) -> TcpKeepalive {
+/// Returns keepalive options. An unset number keeps the operating system's default.
+fn keepalive(timeouts: &SocketTimeouts) -> TcpKeepalive {
     let mut keepalive = TcpKeepalive::new();
     if let Some(idle) = timeouts.keepalives_idle {
         keepalive = keepalive.with_time(idle);
@@ -84,32 +84,32 @@ fn keepalive(timeouts: &Timeouts) -> TcpKeepalive {
     keepalive
 }
 
-/// A connected socket of either family.
+/// A connected TCP or Unix socket.
 pub(super) struct Socket {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn SocketStream>,
     /// Follows the messages, unless they are encrypted.
     tap: Option<Tap>,
-    /// Learns that bytes pass, where they are encrypted.
-    traffic: Option<Traffic>,
+    /// Notes moving bytes if they are encrypted.
+    traffic: Option<ConnectionTraffic>,
 }
 
-/// Bytes both ways.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
+/// A stream of bytes in both directions.
+trait SocketStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 
-impl Stream for TcpStream {}
-impl Stream for UnixStream {}
+impl SocketStream for TcpStream {}
+impl SocketStream for UnixStream {}
 
 impl Socket {
-    fn new(stream: impl Stream + 'static) -> Socket {
+    fn new(stream: impl SocketStream + 'static) -> Socket {
         Socket { stream: Box::new(stream), tap: None, traffic: None }
     }
 
-    /// The same, with its messages followed.
-    pub(super) fn tapped(self, traffic: &Traffic) -> Socket {
+    /// Returns this socket with a tap that follows its messages.
+    pub(super) fn tapped(self, traffic: &ConnectionTraffic) -> Socket {
         Socket { tap: Some(Tap::new(traffic.clone())), ..self }
     }
 
-    /// Gives up its tap, as what follows is encrypted.
+    /// Removes the tap, since the following bytes are encrypted.
     pub(super) fn take_tap(&mut self) -> Option<Tap> {
         let tap = self.tap.take();
         self.traffic = tap.as_ref().map(|tap| tap.traffic().clone());
@@ -169,7 +169,8 @@ impl AsyncWrite for Socket {
         written
     }
 
-    /// Without this each record of TLS, 16 KiB, would be a call to the kernel of its own.
+    /// Writes several buffers at once. Otherwise each TLS record of 16 KiB would need its own
+    /// system call.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -204,7 +205,7 @@ mod tests {
     use super::super::{Dsn, Environment};
     use super::*;
 
-    fn timeouts(text: &str) -> Timeouts {
+    fn timeouts(text: &str) -> SocketTimeouts {
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         Dsn::resolve(Some(text), &env).unwrap().unwrap().timeouts
     }
@@ -214,7 +215,7 @@ mod tests {
         open_tcp(listener.local_addr().unwrap(), &timeouts(text)).await.unwrap()
     }
 
-    /// Idle time, interval and count of a socket.
+    /// Returns idle time, interval and count of a socket.
     fn probes(socket: &SockRef<'_>) -> (Duration, Duration, u32) {
         let (idle, interval) = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
         (idle.unwrap(), interval.unwrap(), socket.tcp_keepalive_retries().unwrap())
@@ -242,7 +243,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn the_user_timeout_is_the_users() {
+    async fn tcp_user_timeout_is_only_set_on_request() {
         for (text, millis) in [
             ("host=a", 0),
             ("host=a tcp_user_timeout=1500", 1500),

@@ -1,4 +1,4 @@
-//! What a connection string, files and variables come to, without any server.
+//! Tests of connection strings, files and variables, without a server.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::dsn::SessionAttrs;
 use super::host::Endpoint;
-use super::tls_settings::{Mode, Roots};
+use super::tls_settings::{TlsMode, TrustedRoots};
 use super::*;
 use crate::{Error, ErrorKind};
 
@@ -40,7 +40,7 @@ fn write(path: &Path, text: &str, mode: u32) {
 }
 
 #[test]
-fn nothing_named_means_no_server() {
+fn no_server_without_parameters() {
     assert!(Dsn::resolve(None, &env(&[])).unwrap().is_none());
     let about_how = env(&[("PGSSLMODE", "nonsense"), ("PGPASSWORD", "x"), ("PGHOST", "")]);
     assert!(Dsn::resolve(None, &about_how).unwrap().is_none());
@@ -52,7 +52,7 @@ fn nothing_named_means_no_server() {
 }
 
 #[test]
-fn defaults() {
+fn defaults_are_those_of_libpq() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
     let surroundings =
@@ -61,7 +61,7 @@ fn defaults() {
     assert_eq!((dsn.user(), dsn.dbname()), ("osuser", "osuser"));
     let socket = dir.path().join(".s.PGSQL.5432");
     assert_eq!(dsn.hosts[0].socket_path(), Some(socket));
-    assert_eq!(dsn.tls.mode, Mode::Prefer);
+    assert_eq!(dsn.tls.mode, TlsMode::Prefer);
     assert_eq!(dsn.session, SessionAttrs::Any);
     assert_eq!(resolved("user=bob", &surroundings).dbname(), "bob");
     let nobody = Environment { user: None, ..surroundings };
@@ -70,7 +70,7 @@ fn defaults() {
 }
 
 #[test]
-fn the_string_wins_over_the_service_over_variables() {
+fn the_string_wins_over_the_service_and_the_service_over_variables() {
     let home = tempfile::tempdir().unwrap();
     let text = "# comment\n[other]\nhost=wrong\n\n[sales]\nhost=service-host\nuser=service-user\n\
                 dbname=service-db\npassword=from service \n[after]\nport=9\n";
@@ -96,7 +96,7 @@ fn the_string_wins_over_the_service_over_variables() {
 }
 
 #[test]
-fn a_service_may_stand_in_the_machines_file() {
+fn a_service_may_be_in_the_system_file() {
     let dir = tempfile::tempdir().unwrap();
     let shown = dir.path().display().to_string();
     fs::write(
@@ -204,7 +204,7 @@ fn timeouts_and_options() {
     assert_eq!(dsn.options.as_deref(), Some("-c a=b -c timezone=Etc/GMT\\ 1\\\\ -c geqo=off"));
     assert_eq!(dsn.client_encoding(), Some("latin1"));
     assert_eq!(resolved("client_encoding=auto", &env(&[])).client_encoding(), None);
-    // Of several silences only a missing or empty value is one that we fill.
+    // Only a missing or empty value selects pgspate's default. Zero selects the system's.
     let dsn = resolved("host=a keepalives_idle='' keepalives_count=0", &env(&[]));
     assert_eq!(dsn.timeouts.keepalives_idle, Some(Duration::from_secs(30)));
     assert_eq!(dsn.timeouts.keepalives_interval, Some(Duration::from_secs(10)));
@@ -216,7 +216,7 @@ fn timeouts_and_options() {
 fn tls_files_are_found_in_the_home_folder() {
     let home = tempfile::tempdir().unwrap();
     let surroundings = Environment { home: Some(home.path().to_owned()), ..env(&[]) };
-    assert_eq!(resolved("host=a", &surroundings).tls.roots, Roots::Unchecked);
+    assert_eq!(resolved("host=a", &surroundings).tls.roots, TrustedRoots::Unchecked);
     let missing = Dsn::resolve(Some("host=a sslmode=verify-ca"), &surroundings).unwrap_err();
     assert!(missing.to_string().ends_with(".postgresql/root.crt\" does not exist"), "{missing}");
     assert!(Dsn::resolve(Some("host=/tmp sslmode=verify-ca"), &surroundings).is_ok());
@@ -229,21 +229,21 @@ fn tls_files_are_found_in_the_home_folder() {
         fs::write(folder.join(name), "").unwrap();
     }
     let dsn = resolved("host=a", &surroundings);
-    assert_eq!(dsn.tls.roots, Roots::File(folder.join("root.crt")));
+    assert_eq!(dsn.tls.roots, TrustedRoots::File(folder.join("root.crt")));
     let client = (folder.join("postgresql.crt"), folder.join("postgresql.key"));
     assert_eq!(dsn.tls.client, Some(client));
-    assert!(dsn.tls.lists.is_some() && dsn.warnings().is_empty());
-    assert!(resolved("host=a sslmode=disable", &surroundings).tls.lists.is_none());
-    assert!(resolved("host=a sslrootcert=system", &surroundings).tls.lists.is_none());
+    assert!(dsn.tls.revocation_lists.is_some() && dsn.warnings().is_empty());
+    assert!(resolved("host=a sslmode=disable", &surroundings).tls.revocation_lists.is_none());
+    assert!(resolved("host=a sslrootcert=system", &surroundings).tls.revocation_lists.is_none());
     let dsn = resolved("host=a sslrootcert=system", &surroundings);
-    assert_eq!((dsn.tls.mode, dsn.tls.roots), (Mode::VerifyFull, Roots::System));
+    assert_eq!((dsn.tls.mode, dsn.tls.roots), (TlsMode::VerifyFull, TrustedRoots::System));
     let dsn = resolved("host=a", &env(&[("PGREQUIRESSL", "1")]));
-    assert_eq!(dsn.tls.mode, Mode::Require);
-    assert_eq!(resolved("postgres://a?ssl=true", &surroundings).tls.mode, Mode::Require);
+    assert_eq!(dsn.tls.mode, TlsMode::Require);
+    assert_eq!(resolved("postgres://a?ssl=true", &surroundings).tls.mode, TlsMode::Require);
 }
 
 #[test]
-fn the_password_file_is_asked_host_by_host() {
+fn the_password_file_is_searched_for_each_host() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("passes");
     let text = "# hosts\na:5432:db:bob:one\nlocalhost:*:*:bob:two\n10.0.0.1:*:*:*:three\n";
@@ -265,7 +265,7 @@ fn the_password_file_is_asked_host_by_host() {
 }
 
 #[test]
-fn what_is_shown_has_no_password_and_reads_back() {
+fn displayed_urls_have_no_password_and_parse_again() {
     let text = "postgres://bob:hunter2@a:5432,[::1]:7/my%20db?sslmode=disable&options=-c%20x%3D'y'";
     let dsn = resolved(text, &env(&[]));
     assert_eq!(dsn.to_string(), "postgres://bob:***@a,[::1]:7/my%20db");
@@ -281,7 +281,7 @@ fn what_is_shown_has_no_password_and_reads_back() {
     assert!(!format!("{:?}", env(&[("PGPASSWORD", "hunter2")])).contains("hunter2"));
 }
 
-/// Everything that resolving `text` can show.
+/// Returns all text that resolving `text` can show.
 fn shown(text: &str, env: &Environment) -> String {
     match Dsn::resolve(Some(text), env) {
         Ok(dsn) => {
@@ -294,7 +294,7 @@ fn shown(text: &str, env: &Environment) -> String {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(
+    fn no_text_causes_a_panic(
         prefix in prop::sample::select(vec!["", "postgres://", "host=", "password='", "service="]),
         text in "\\PC{0,60}|[a-z@:/?=&%'\\\\ \\[\\],0-9]{0,60}",
     ) {
@@ -323,8 +323,8 @@ proptest! {
         }
     }
 
-    /// A `?` may begin what reads as a well-formed query, and ` host=` as another parameter, so
-    /// those are left out.
+    /// Raw special characters in a password. `?` and ` host=` are left out, since they can begin a
+    /// valid query or parameter.
     #[test]
     fn a_password_with_raw_special_characters_is_never_shown(
         before in "[a-z@:/=&%'\\\\ \\[\\],#0-9]{0,8}",

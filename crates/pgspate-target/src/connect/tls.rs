@@ -1,6 +1,6 @@
-//! TLS for tokio-postgres by rustls: reading certificate files, the handshake, channel binding.
+//! TLS for tokio-postgres with rustls: certificate files, the handshake, channel binding.
 //!
-//! Files are read once per [`Tls`]. Errors name files, never their contents.
+//! Files are read once per [`TlsSetup`]. Errors name files, never their contents.
 
 use std::error::Error as StdError;
 use std::io;
@@ -17,36 +17,36 @@ use rustls::{ClientConfig, RootCertStore, version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, TlsConnect};
 
-use super::certificate::Facts;
-use super::failure::os_words;
+use super::certificate::CertificateFacts;
+use super::failure::os_error_text;
 use super::socket::Socket;
-use super::tap::Tap;
-use super::tls_settings::{Mode, Roots, TlsSettings};
-use super::verify::{Distrust, Trust, Verifier, explain};
+use super::tls_settings::{TlsMode, TlsSettings, TrustedRoots};
+use super::traffic::Tap;
+use super::verify::{CertificateVerifier, TlsProblem, TrustedCertificates, explain};
 use crate::{Error, ErrorKind, Result};
 
-/// Makes TLS sessions as the connection's parameters ask for.
+/// Creates TLS sessions as the connection parameters ask for.
 #[derive(Clone)]
-pub(super) struct Tls {
+pub(super) struct TlsSetup {
     config: Arc<ClientConfig>,
     checks_name: bool,
 }
 
-impl Tls {
+impl TlsSetup {
     /// Reads the certificate files.
-    pub(super) fn new(settings: &TlsSettings) -> Result<Tls> {
+    pub(super) fn new(settings: &TlsSettings) -> Result<TlsSetup> {
         let provider = Arc::new(default_provider());
         let mut trust = match &settings.roots {
-            Roots::Unchecked => None,
-            Roots::System => Some(system_roots()?),
-            Roots::File(path) => Some(file_roots(path)?),
+            TrustedRoots::Unchecked => None,
+            TrustedRoots::System => Some(system_roots()?),
+            TrustedRoots::File(path) => Some(file_roots(path)?),
         };
-        if let (Some(trust), Some(lists)) = (&mut trust, &settings.lists) {
+        if let (Some(trust), Some(lists)) = (&mut trust, &settings.revocation_lists) {
             trust.revocation = Some(lists.checker(&trust.store, &provider)?);
         }
-        let checks_name = settings.mode == Mode::VerifyFull;
+        let checks_name = settings.mode == TlsMode::VerifyFull;
         let algorithms = provider.signature_verification_algorithms;
-        let verifier = Verifier { trust, checks_name, algorithms };
+        let verifier = CertificateVerifier { trust, checks_name, algorithms };
         let versions: &[_] = match (settings.tls12, settings.tls13) {
             (true, true) => &[&version::TLS13, &version::TLS12],
             (true, false) => &[&version::TLS12],
@@ -73,30 +73,31 @@ impl Tls {
         if settings.direct {
             config.alpn_protocols = vec![b"postgresql".to_vec()];
         }
-        Ok(Tls { config: Arc::new(config), checks_name })
+        Ok(TlsSetup { config: Arc::new(config), checks_name })
     }
 
-    /// Handshakes with the server of this name, or of this address where it has no name.
-    pub(super) fn connector(&self, host: &str) -> Result<Connector, Distrust> {
+    /// Returns the handshake for the server with this host name, or with this address if it has no
+    /// name.
+    pub(super) fn connector(&self, host: &str) -> Result<ServerTls, TlsProblem> {
         let name = match ServerName::try_from(host) {
             Ok(name) => name.to_owned(),
             Err(_) if self.checks_name => {
-                return Err(Distrust {
-                    reason: format!("no certificate can be for host name \"{host}\""),
+                return Err(TlsProblem {
+                    reason: format!("host name \"{host}\" cannot be in a certificate"),
                     hint: "Connect by a name that the server's certificate lists.",
                 });
             }
-            // Nothing is checked against this, and an address is not sent to the server.
+            // The name is not checked, and addresses are not sent to the server.
             Err(_) => ServerName::from(std::net::IpAddr::from([0, 0, 0, 0])),
         };
-        Ok(Connector { config: self.config.clone(), name })
+        Ok(ServerTls { config: self.config.clone(), name })
     }
 }
 
-fn system_roots() -> Result<Trust> {
+fn system_roots() -> Result<TrustedCertificates> {
     let found = rustls_native_certs::load_native_certs();
     let mut store = RootCertStore::empty();
-    // The system's list may hold certificates that nobody can use; those are passed over.
+    // The system's list may contain unusable certificates. They are ignored.
     let (added, _) = store.add_parsable_certificates(found.certs);
     if added == 0 {
         let message = "could not find the operating system's root certificates";
@@ -105,10 +106,10 @@ fn system_roots() -> Result<Trust> {
              sslrootcert=.",
         ));
     }
-    Ok(Trust { store, exact: Vec::new(), revocation: None })
+    Ok(TrustedCertificates { store, exact: Vec::new(), revocation: None })
 }
 
-fn file_roots(path: &Path) -> Result<Trust> {
+fn file_roots(path: &Path) -> Result<TrustedCertificates> {
     let exact = read_certificates(path)?;
     let mut store = RootCertStore::empty();
     for certificate in &exact {
@@ -117,7 +118,7 @@ fn file_roots(path: &Path) -> Result<Trust> {
             Error::new(ErrorKind::Usage, message).because(error)
         })?;
     }
-    Ok(Trust { store, exact, revocation: None })
+    Ok(TrustedCertificates { store, exact, revocation: None })
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -126,10 +127,10 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .and_then(|certificates| certificates.collect::<Result<_, _>>())
         .map_err(|error| {
             let message = format!("could not read certificate file \"{shown}\"");
-            Error::new(ErrorKind::Usage, message).because(pem_words(&error))
+            Error::new(ErrorKind::Usage, message).because(pem_error_text(&error))
         })?;
     if certificates.is_empty() {
-        let message = format!("certificate file \"{shown}\" holds no certificate in PEM format");
+        let message = format!("certificate file \"{shown}\" has no certificate in PEM format");
         return Err(Error::new(ErrorKind::Usage, message));
     }
     Ok(certificates)
@@ -138,7 +139,8 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     let shown = path.display();
     let facts = std::fs::metadata(path).map_err(|error| {
-        let message = format!("certificate present, but not private key file \"{shown}\"");
+        let message =
+            format!("found the client certificate, but not its private key file \"{shown}\"");
         Error::new(ErrorKind::Usage, message)
             .because(error)
             .hint("Name the file of the client certificate's private key with sslkey=.")
@@ -154,31 +156,31 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| {
         let message = format!("could not read private key file \"{shown}\"");
         Error::new(ErrorKind::Usage, message)
-            .because(pem_words(&error))
+            .because(pem_error_text(&error))
             .hint("It must hold an unencrypted private key in PEM format.")
     })
 }
 
-/// Why a PEM file cannot be read, without any of its text.
-pub(super) fn pem_words(error: &pem::Error) -> Error {
+/// Returns why a PEM file cannot be read, without any of its text.
+pub(super) fn pem_error_text(error: &pem::Error) -> Error {
     Error::new(
         ErrorKind::Usage,
         match error {
-            pem::Error::Io(error) => os_words(error),
-            pem::Error::NoItemsFound => "nothing of the kind is in it in PEM format".to_owned(),
+            pem::Error::Io(error) => os_error_text(error),
+            pem::Error::NoItemsFound => "it has no such item in PEM format".to_owned(),
             _ => "it is not valid PEM".to_owned(),
         },
     )
 }
 
-/// TLS handshakes with one server.
+/// The TLS handshake with one server.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(super) struct ServerTls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-impl TlsConnect<Socket> for Connector {
+impl TlsConnect<Socket> for ServerTls {
     type Stream = TlsStream;
     type Error = Box<dyn StdError + Send + Sync>;
     type Future = Pin<Box<dyn Future<Output = Result<TlsStream, Self::Error>> + Send>>;
@@ -190,7 +192,7 @@ impl TlsConnect<Socket> for Connector {
             match connector.connect(self.name, socket).await {
                 Ok(stream) => Ok(TlsStream { stream, tap }),
                 Err(error) => Err(match tls_cause(&error) {
-                    Some(distrust) => distrust.into(),
+                    Some(problem) => problem.into(),
                     None => BrokenHandshake(error).into(),
                 }),
             }
@@ -198,7 +200,7 @@ impl TlsConnect<Socket> for Connector {
     }
 }
 
-/// The connection broke during the handshake.
+/// An I/O error during the TLS handshake.
 #[derive(Debug)]
 pub(super) struct BrokenHandshake(pub(super) io::Error);
 
@@ -210,8 +212,8 @@ impl std::fmt::Display for BrokenHandshake {
 
 impl StdError for BrokenHandshake {}
 
-/// What rustls has against the other side, if that is what an I/O error is about.
-pub(super) fn tls_cause(error: &io::Error) -> Option<Distrust> {
+/// Returns the TLS problem behind an I/O error, if there is one.
+pub(super) fn tls_cause(error: &io::Error) -> Option<TlsProblem> {
     error.get_ref()?.downcast_ref::<rustls::Error>().map(explain)
 }
 
@@ -235,11 +237,11 @@ impl TlsStream {
         self.tap.as_ref().is_some_and(Tap::is_given_up)
     }
 
-    /// The hash of the server's certificate that a login is bound to.
+    /// Returns the hash of the server's certificate, for channel binding.
     pub(super) fn end_point(&self) -> Option<Vec<u8>> {
         let certificates = self.stream.get_ref().1.peer_certificates();
         let leaf = certificates.and_then(|certificates| certificates.first())?;
-        Facts::read(leaf)?.end_point(leaf)
+        CertificateFacts::read(leaf)?.end_point(leaf)
     }
 }
 
@@ -292,7 +294,8 @@ impl AsyncWrite for TlsStream {
         self.stream.is_write_vectored()
     }
 
-    /// TLS takes more than the network does: what is left is only seen here.
+    /// Flushes, and notes blocked writes. TLS buffers more than the network accepts, so unsent
+    /// bytes show only here.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.is_given_up() {
             return Poll::Ready(Ok(()));

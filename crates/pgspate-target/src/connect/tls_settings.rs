@@ -1,19 +1,19 @@
-//! The TLS part of a connection's parameters, checked: mode, root certificates, client certificate.
+//! The TLS part of the connection parameters, checked: mode, root certificates, client certificate.
 //!
-//! Pure but for asking which files exist. A mode that verifies always has certificates to verify
-//! against.
+//! Except for checking which files exist, nothing here does I/O. A mode that verifies always has
+//! root certificates.
 
 use std::path::PathBuf;
 
 use super::environment::Environment;
 use super::host::{Endpoint, Host};
-use super::revocation::Lists;
-use super::settings::Settings;
+use super::parameters::ConnectionParameters;
+use super::revocation::RevocationLists;
 use crate::Result;
 
-/// `sslmode`, from the least to the most demanding.
+/// `sslmode`, from the weakest to the strictest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Mode {
+pub(super) enum TlsMode {
     Disable,
     Allow,
     Prefer,
@@ -22,38 +22,38 @@ pub(super) enum Mode {
     VerifyFull,
 }
 
-const MODES: [(&str, Mode); 6] = [
-    ("disable", Mode::Disable),
-    ("allow", Mode::Allow),
-    ("prefer", Mode::Prefer),
-    ("require", Mode::Require),
-    ("verify-ca", Mode::VerifyCa),
-    ("verify-full", Mode::VerifyFull),
+const TLS_MODES: [(&str, TlsMode); 6] = [
+    ("disable", TlsMode::Disable),
+    ("allow", TlsMode::Allow),
+    ("prefer", TlsMode::Prefer),
+    ("require", TlsMode::Require),
+    ("verify-ca", TlsMode::VerifyCa),
+    ("verify-full", TlsMode::VerifyFull),
 ];
 
-/// Which authorities are trusted.
+/// The trusted certificate authorities.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Roots {
-    /// Any: the server's certificate is not verified.
+pub(super) enum TrustedRoots {
+    /// All: the server's certificate is not verified.
     Unchecked,
-    /// Those of the operating system.
+    /// The authorities of the operating system.
     System,
-    /// Those in a file.
+    /// The authorities in a file.
     File(PathBuf),
 }
 
-/// How a connection is encrypted and with what it is verified.
+/// How connections are encrypted and verified.
 #[derive(Debug, Clone)]
 pub(super) struct TlsSettings {
-    pub(super) mode: Mode,
+    pub(super) mode: TlsMode,
     /// TLS from the first byte, without asking (`sslnegotiation=direct`).
     pub(super) direct: bool,
-    pub(super) roots: Roots,
-    /// What says which certificates are revoked.
-    pub(super) lists: Option<Lists>,
+    pub(super) roots: TrustedRoots,
+    /// Where to find lists of revoked certificates.
+    pub(super) revocation_lists: Option<RevocationLists>,
     /// The client's certificate and its private key.
     pub(super) client: Option<(PathBuf, PathBuf)>,
-    /// Whether the server's name is sent in clear, for proxies that route by it.
+    /// Whether the server's name is sent in clear text, for proxies that route by name.
     pub(super) sni: bool,
     pub(super) tls12: bool,
     pub(super) tls13: bool,
@@ -61,18 +61,18 @@ pub(super) struct TlsSettings {
 
 impl TlsSettings {
     pub(super) fn new(
-        settings: &Settings,
+        settings: &ConnectionParameters,
         env: &Environment,
         hosts: &[Host],
         warnings: &mut Vec<String>,
     ) -> Result<TlsSettings> {
         let system = settings.get("sslrootcert") == Some("system");
-        let asked = settings.choice("sslmode", &MODES)?;
-        let mode = asked.unwrap_or(if system { Mode::VerifyFull } else { Mode::Prefer });
-        if system && mode != Mode::VerifyFull {
+        let asked = settings.choice("sslmode", &TLS_MODES)?;
+        let mode = asked.unwrap_or(if system { TlsMode::VerifyFull } else { TlsMode::Prefer });
+        if system && mode != TlsMode::VerifyFull {
             let message = "a weaker sslmode than verify-full cannot be used with \
                            sslrootcert=system";
-            return Err(settings.wrong("sslmode", message).hint(
+            return Err(settings.usage_error("sslmode", message).hint(
                 "Anybody can get a certificate from some authority of the system's list, so the \
                  name must be checked too: use sslmode=verify-full.",
             ));
@@ -80,20 +80,22 @@ impl TlsSettings {
         let negotiation =
             settings.choice("sslnegotiation", &[("postgres", false), ("direct", true)])?;
         let direct = negotiation.unwrap_or(false);
-        if direct && mode < Mode::Require {
+        if direct && mode < TlsMode::Require {
             let message = "a weaker sslmode than require cannot be used with sslnegotiation=direct";
-            return Err(settings.wrong("sslmode", message));
+            return Err(settings.usage_error("sslmode", message));
         }
-        let uses_tls = mode != Mode::Disable
+        let uses_tls = mode != TlsMode::Disable
             && hosts.iter().any(|h| matches!(h.endpoint, Endpoint::Tcp { .. }));
         let (tls12, tls13) = versions(settings)?;
-        let roots = if uses_tls { roots(settings, env, mode, warnings)? } else { Roots::Unchecked };
-        let lists = if uses_tls { Lists::of(settings, env, &roots)? } else { None };
+        let roots =
+            if uses_tls { roots(settings, env, mode, warnings)? } else { TrustedRoots::Unchecked };
+        let revocation_lists =
+            if uses_tls { RevocationLists::of(settings, env, &roots)? } else { None };
         Ok(TlsSettings {
             mode,
             direct,
             roots,
-            lists,
+            revocation_lists,
             client: if uses_tls { client(settings, env, warnings)? } else { None },
             sni: settings.switch("sslsni", true)?,
             tls12,
@@ -103,19 +105,19 @@ impl TlsSettings {
 }
 
 fn roots(
-    settings: &Settings,
+    settings: &ConnectionParameters,
     env: &Environment,
-    mode: Mode,
+    mode: TlsMode,
     warnings: &mut Vec<String>,
-) -> Result<Roots> {
+) -> Result<TrustedRoots> {
     let given = settings.get("sslrootcert");
     if given == Some("system") {
-        return Ok(Roots::System);
+        return Ok(TrustedRoots::System);
     }
     let dir = env.home.as_ref().map(|home| home.join(".postgresql"));
     let path = given.map(PathBuf::from).or_else(|| Some(dir.as_ref()?.join("root.crt")));
     let Some(path) = path.filter(|path| path.exists()) else {
-        if mode >= Mode::VerifyCa {
+        if mode >= TlsMode::VerifyCa {
             let message = match (given, &dir) {
                 (Some(path), _) => format!("root certificate file \"{path}\" does not exist"),
                 (None, Some(dir)) => {
@@ -123,7 +125,7 @@ fn roots(
                 }
                 (None, None) => "there is no home folder to find a root certificate in".to_owned(),
             };
-            return Err(settings.wrong("sslrootcert", message).hint(
+            return Err(settings.usage_error("sslrootcert", message).hint(
                 "Name the file of the authority's certificate with sslrootcert=, or use \
                  sslrootcert=system, or an sslmode that does not verify the server.",
             ));
@@ -134,13 +136,13 @@ fn roots(
                  does not exist."
             ));
         }
-        return Ok(Roots::Unchecked);
+        return Ok(TrustedRoots::Unchecked);
     };
-    Ok(Roots::File(path))
+    Ok(TrustedRoots::File(path))
 }
 
 fn client(
-    settings: &Settings,
+    settings: &ConnectionParameters,
     env: &Environment,
     warnings: &mut Vec<String>,
 ) -> Result<Option<(PathBuf, PathBuf)>> {
@@ -150,7 +152,7 @@ fn client(
         Some(None) => {
             let message = "sslcertmode=require cannot be used: whether the server asked for a \
                            certificate is not checked";
-            return Err(settings.wrong("sslcertmode", message));
+            return Err(settings.usage_error("sslcertmode", message));
         }
         _ => {}
     }
@@ -172,7 +174,7 @@ fn client(
     Ok(file("sslkey", "postgresql.key").map(|key| (cert, key)))
 }
 
-fn versions(settings: &Settings) -> Result<(bool, bool)> {
+fn versions(settings: &ConnectionParameters) -> Result<(bool, bool)> {
     let version = |name: &str, default: u8| -> Result<u8> {
         let Some(text) = settings.get(name) else { return Ok(default) };
         match text.to_ascii_lowercase().as_str() {
@@ -187,12 +189,12 @@ fn versions(settings: &Settings) -> Result<(bool, bool)> {
     let max = version("ssl_max_protocol_version", 13)?;
     if min > max {
         return Err(
-            settings.wrong("ssl_max_protocol_version", "invalid TLS protocol version range")
+            settings.usage_error("ssl_max_protocol_version", "invalid TLS protocol version range")
         );
     }
     if max < 12 {
         let message = "TLS versions before 1.2 are not supported";
-        return Err(settings.wrong("ssl_max_protocol_version", message));
+        return Err(settings.usage_error("ssl_max_protocol_version", message));
     }
     Ok((min <= 12, max >= 13))
 }

@@ -1,21 +1,22 @@
-//! The URL form of a connection string: `postgres://user:password@host1:port1,host2/db?key=value`.
+//! Parses the URL form of a connection string:
+//! `postgres://user:password@host1:port1,host2/db?key=value`.
 //!
-//! It is cut where libpq cuts it. What a password with an unencoded special character would be
-//! mistaken for (a second `@`, a port that is no number) is refused and never repeated.
+//! The URL is split where libpq splits it. An unencoded special character in a password looks like
+//! a second `@` or a non-numeric port. Such URLs are refused, and their text is never repeated.
 
 use super::keyword;
-use super::settings::{Settings, unknown};
+use super::parameters::{ConnectionParameters, unknown_parameter};
 use crate::{Error, ErrorKind, Result};
 
 const SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
 
-/// Whether `text` is meant as a URL.
+/// Returns whether `text` is meant as a URL.
 pub(super) fn is_uri(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| text.starts_with(scheme))
 }
 
-/// Reads the URL `text` into `settings`.
-pub(super) fn parse(text: &str, settings: &mut Settings) -> Result<()> {
+/// Parses the URL `text` into `settings`.
+pub(super) fn parse(text: &str, settings: &mut ConnectionParameters) -> Result<()> {
     let Some(mut rest) = SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme)) else {
         return Err(malformed("the URL does not begin with postgres:// or postgresql://"));
     };
@@ -41,9 +42,12 @@ pub(super) fn parse(text: &str, settings: &mut Settings) -> Result<()> {
     parse_query(query, settings)
 }
 
-/// Cuts the list of hosts and ports off the front of `rest`; stores the ports, and returns the
-/// hosts, still encoded, and the database's name.
-fn parse_hosts<'a>(mut rest: &'a str, settings: &mut Settings) -> Result<(String, &'a str)> {
+/// Parses the list of hosts and ports at the start of `rest`, and stores the ports. Returns the
+/// hosts, still percent-encoded, and the database name.
+fn parse_hosts<'a>(
+    mut rest: &'a str,
+    settings: &mut ConnectionParameters,
+) -> Result<(String, &'a str)> {
     let (mut hosts, mut ports) = (Vec::new(), Vec::new());
     loop {
         let host;
@@ -52,7 +56,9 @@ fn parse_hosts<'a>(mut rest: &'a str, settings: &mut Settings) -> Result<(String
                 return Err(malformed("the URL has a \"[\" without its \"]\""));
             };
             if address.is_empty() || !(after.is_empty() || after.starts_with([':', '/', ','])) {
-                return Err(malformed("the URL has an IPv6 address that is not as [address]"));
+                return Err(malformed(
+                    "the URL has an IPv6 address that is not written as [address]",
+                ));
             }
             (host, rest) = (address, after);
         } else {
@@ -78,11 +84,11 @@ fn parse_hosts<'a>(mut rest: &'a str, settings: &mut Settings) -> Result<(String
     Ok((hosts.join(","), rest.strip_prefix('/').unwrap_or(rest)))
 }
 
-fn parse_query(query: &str, settings: &mut Settings) -> Result<()> {
+fn parse_query(query: &str, settings: &mut ConnectionParameters) -> Result<()> {
     let mut after_password = query.contains('@');
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=').filter(|(_, v)| !v.contains('=')) else {
-            return Err(malformed("the URL has a parameter that is not as key=value"));
+            return Err(malformed("the URL has a parameter that is not written as key=value"));
         };
         let name = decode(name)?;
         if name == "ssl" && value == "true" {
@@ -90,7 +96,7 @@ fn parse_query(query: &str, settings: &mut Settings) -> Result<()> {
             continue;
         }
         let Some(known) = keyword::find(&name) else {
-            return Err(unknown(&name, !after_password, "the URL"));
+            return Err(unknown_parameter(&name, !after_password, "the URL"));
         };
         settings.set(known.name, decode(value)?);
         after_password |= keyword::is_secret(known.name);
@@ -98,7 +104,7 @@ fn parse_query(query: &str, settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-fn store(settings: &mut Settings, name: &'static str, encoded: &str) -> Result<()> {
+fn store(settings: &mut ConnectionParameters, name: &'static str, encoded: &str) -> Result<()> {
     if !encoded.is_empty() {
         settings.set(name, decode(encoded)?);
     }
@@ -132,7 +138,7 @@ fn digit(c: u8) -> Option<u8> {
     char::from(c).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// `text` with everything percent-encoded that could end a part of a URL.
+/// Percent-encodes every character of `text` that could end a part of a URL.
 pub(super) fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -157,18 +163,18 @@ fn malformed(message: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Settings {
-        let mut settings = Settings::default();
+    fn parsed(text: &str) -> ConnectionParameters {
+        let mut settings = ConnectionParameters::default();
         parse(text, &mut settings).unwrap();
         settings
     }
 
     fn refused(text: &str) -> String {
-        parse(text, &mut Settings::default()).unwrap_err().to_string()
+        parse(text, &mut ConnectionParameters::default()).unwrap_err().to_string()
     }
 
     #[test]
-    fn every_part() {
+    fn every_part_is_parsed() {
         let settings = parsed(
             "postgresql://bob:s%40c%2Fr%65t@db1:5433,[::1],%2Frun%2Fpg:5434/my%20db\
              ?sslmode=verify-full&application_name=a%26b&ssl=true",

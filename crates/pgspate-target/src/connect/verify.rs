@@ -1,8 +1,8 @@
-//! Verifying a server's certificate by libpq's rules.
+//! Verifies a server's certificate by libpq's rules.
 //!
-//! In every mode the server must prove that it holds its certificate's key: channel binding would
-//! be worth nothing otherwise. The name falls back to the common name only where the certificate
-//! lists no names of the host's kind.
+//! In every mode the server must prove that it has its certificate's private key, since channel
+//! binding depends on it. The name is compared with the common name only if the certificate lists
+//! no alternative names of the host's kind.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,49 +21,49 @@ use rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use super::certificate::Facts;
+use super::certificate::CertificateFacts;
 use super::revocation;
 
-/// A server's certificate that is not what the connection asked for.
+/// A TLS problem: usually a certificate that does not meet the connection's requirements.
 #[derive(Debug, Clone)]
-pub(super) struct Distrust {
+pub(super) struct TlsProblem {
     pub(super) reason: String,
     pub(super) hint: &'static str,
 }
 
-impl fmt::Display for Distrust {
+impl fmt::Display for TlsProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
     }
 }
 
-impl std::error::Error for Distrust {}
+impl std::error::Error for TlsProblem {}
 
 /// Certificates that are trusted.
 #[derive(Debug)]
-pub(super) struct Trust {
-    /// As authorities.
+pub(super) struct TrustedCertificates {
+    /// The certificates as authorities.
     pub(super) store: RootCertStore,
-    /// As they stand in the file: a server's own certificate may be among them.
+    /// The certificates in the file. A server's own certificate may be among them.
     pub(super) exact: Vec<CertificateDer<'static>>,
-    /// Checks chains by lists of revoked certificates, where there are any.
+    /// Checks chains against lists of revoked certificates, if lists exist.
     pub(super) revocation: Option<Arc<WebPkiServerVerifier>>,
 }
 
-/// Checks what the mode asks for.
+/// Checks a certificate as the mode requires.
 #[derive(Debug)]
-pub(super) struct Verifier {
-    /// None: the certificate is not checked.
-    pub(super) trust: Option<Trust>,
-    /// Whether the name is checked too.
+pub(super) struct CertificateVerifier {
+    /// `None`: the certificate is not checked.
+    pub(super) trust: Option<TrustedCertificates>,
+    /// Whether the host name is checked too.
     pub(super) checks_name: bool,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Verifier {
+impl CertificateVerifier {
     fn check_chain(
         &self,
-        trust: &Trust,
+        trust: &TrustedCertificates,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
@@ -76,7 +76,7 @@ impl Verifier {
             };
         }
         if trust.exact.iter().any(|known| known == leaf) {
-            let validity = Facts::read(leaf).and_then(|facts| facts.validity);
+            let validity = CertificateFacts::read(leaf).and_then(|facts| facts.validity);
             return match validity {
                 Some((from, _)) if now.as_secs() < from => {
                     Err(CertificateError::NotValidYet.into())
@@ -103,7 +103,7 @@ fn check_name(leaf: &CertificateDer<'_>, name: &ServerName<'_>) -> Result<(), Er
         .and_then(|parsed| verify_server_name(&parsed, name))
         .is_ok();
     let host = name.to_str();
-    let facts = Facts::read(leaf);
+    let facts = CertificateFacts::read(leaf);
     let fits = by_list
         || facts.as_ref().is_some_and(|facts| {
             let lists_its_kind = match name {
@@ -119,15 +119,15 @@ fn check_name(leaf: &CertificateDer<'_>, name: &ServerName<'_>) -> Result<(), Er
         Some(owner) => format!(" for \"{owner}\""),
         None => String::new(),
     };
-    let distrust = Distrust {
+    let problem = TlsProblem {
         reason: format!("server certificate{owner} does not match host name \"{host}\""),
         hint: "Connect by a name that the certificate lists, or use sslmode=verify-ca, which does \
                not check the name.",
     };
-    Err(CertificateError::Other(OtherError(Arc::new(distrust))).into())
+    Err(CertificateError::Other(OtherError(Arc::new(problem))).into())
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -163,8 +163,9 @@ impl ServerCertVerifier for Verifier {
         if ParsedCertificate::try_from(leaf).is_ok() {
             return verify_tls13_signature(message, leaf, signed, &self.algorithms);
         }
-        // Version 1 certificates, which old recipes for self-signed ones make, are not parsed.
-        let facts = Facts::read(leaf).ok_or(CertificateError::BadEncoding)?;
+        // rustls cannot parse version 1 certificates, which old instructions for self-signed
+        // certificates create.
+        let facts = CertificateFacts::read(leaf).ok_or(CertificateError::BadEncoding)?;
         let key = SubjectPublicKeyInfoDer::from(facts.public_key);
         verify_tls13_signature_with_raw_key(message, &key, signed, &self.algorithms)
     }
@@ -174,14 +175,16 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// A TLS failure in PostgreSQL's words, with what to do about it.
-pub(super) fn explain(error: &Error) -> Distrust {
+/// Describes a TLS failure in PostgreSQL's words, with a hint.
+pub(super) fn explain(error: &Error) -> TlsProblem {
     let (reason, hint) = match error {
         Error::InvalidCertificate(certificate) => return explain_certificate(certificate),
         Error::InvalidCertRevocationList(why) => (
-            format!("server certificate cannot be verified: its revocation list is wrong: {why:?}"),
-            "The authority that issued the certificate must have signed the list, too. Fetch its \
-             newest list into the file that sslcrl= names.",
+            format!(
+                "server certificate cannot be verified: its revocation list is invalid: {why:?}"
+            ),
+            "The list must be signed by the authority that issued the certificate. Fetch the \
+             authority's newest list into the file that sslcrl= names.",
         ),
         Error::AlertReceived(alert) => (
             format!("the server ended the TLS handshake with alert {alert:?}"),
@@ -189,15 +192,15 @@ pub(super) fn explain(error: &Error) -> Distrust {
              another TLS version.",
         ),
         Error::PeerIncompatible(what) => (
-            format!("the server's TLS cannot be spoken here: {what:?}"),
-            "TLS 1.2 with ECDHE, or TLS 1.3, is needed.",
+            format!("no common TLS version or cipher with the server: {what:?}"),
+            "The server must support TLS 1.2 with ECDHE, or TLS 1.3.",
         ),
         other => (format!("TLS handshake failed: {other}"), ""),
     };
-    Distrust { reason, hint }
+    TlsProblem { reason, hint }
 }
 
-fn explain_certificate(error: &CertificateError) -> Distrust {
+fn explain_certificate(error: &CertificateError) -> TlsProblem {
     let (reason, hint) = match error {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => (
             "server certificate was not issued by a trusted authority".to_owned(),
@@ -214,10 +217,10 @@ fn explain_certificate(error: &CertificateError) -> Distrust {
         ),
         CertificateError::Revoked => (
             "server certificate has been revoked".to_owned(),
-            "The server needs a new certificate, or somebody else has taken its place.",
+            "The server needs a new certificate, or another server impersonates it.",
         ),
         CertificateError::UnknownRevocationStatus => (
-            "no revocation list is known of the authority that issued the server certificate"
+            "no revocation list was found for the authority that issued the server certificate"
                 .to_owned(),
             "Every authority between the server's certificate and the root needs a list in the \
              file that sslcrl= names, or in the folder that sslcrldir= names.",
@@ -233,20 +236,20 @@ fn explain_certificate(error: &CertificateError) -> Distrust {
             "server certificate could not be read".to_owned(),
             "The server's file ssl_cert_file must hold an X.509 certificate of version 3.",
         ),
-        CertificateError::Other(OtherError(inner)) => match inner.downcast_ref::<Distrust>() {
-            Some(Distrust { reason, hint }) => (reason.clone(), *hint),
+        CertificateError::Other(OtherError(inner)) => match inner.downcast_ref::<TlsProblem>() {
+            Some(TlsProblem { reason, hint }) => (reason.clone(), *hint),
             None if inner.to_string().contains("CaUsedAsEndEntity") => (
-                "server certificate is that of an authority".to_owned(),
+                "server certificate is the certificate of an authority".to_owned(),
                 "Put the server's own certificate into the file that sslrootcert= names.",
             ),
             None if inner.to_string().contains("UnsupportedCertVersion") => (
                 "server certificate is of X.509 version 1".to_owned(),
                 "Issue it again as version 3, or put the certificate itself into the file that \
-                 sslrootcert= names; both work with TLS 1.3 at least.",
+                 sslrootcert= names; both work with TLS 1.3.",
             ),
             None => (format!("server certificate is not valid: {inner}"), ""),
         },
         other => (format!("server certificate is not valid: {other}"), ""),
     };
-    Distrust { reason, hint }
+    TlsProblem { reason, hint }
 }

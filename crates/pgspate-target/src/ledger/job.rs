@@ -1,4 +1,4 @@
-//! Jobs and their chunks: opened, sealed chunk by chunk, finished.
+//! Jobs and their chunks in the ledger: opening a job, recording chunks, finishing the job.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -6,51 +6,58 @@ use std::fmt::Write as _;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
-use super::bound::{self, done_now};
-use super::finished::{find_finished, is_void};
-use super::identity::{Identity, Likeness};
-use super::new::{self, NewRow, begin_unknown};
-use super::{Change, change, keys, lock, policies, schema, shadow};
-use crate::{Ask, Error, ErrorKind, Parameter, Result, Unlogged, server_error};
+use super::finished_jobs::{find_finished, is_table_empty};
+use super::identity::{JobIdentity, SourceMatch};
+use super::new_job::{self, NewJobRow, begin_new_job};
+use super::unlogged::{self, surviving_chunks};
+use super::{RecordedChange, change, dropped_keys, lock, policies, schema, shadow};
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, UnloggedExtent, server_error};
 
-/// A job's number.
+/// A job's number in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobId(pub i64);
 
-/// What a chunk's row says.
+/// The ledger row of a chunk, or sums over several chunks.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Seal {
-    /// Ordinal of the chunk.
+pub struct ChunkRecord {
+    /// The chunk's number.
     pub chunk: u64,
-    /// Which input it is of.
+    /// The number of the input that the chunk is from.
     pub input: usize,
-    /// The byte at which it begins there; the row, for columnar files.
+    /// The byte where the chunk begins in its input; the row, for columnar files.
     pub position: u64,
-    /// The digest of its content, where it has one.
+    /// The digest of the chunk's content, if it has one.
     pub digest: Option<u128>,
     /// Rows read.
     pub rows_in: u64,
     /// Rows written.
     pub rows_written: u64,
-    /// Rows set aside.
+    /// Rows rejected.
     pub rows_rejected: u64,
 }
 
 impl JobId {
-    /// Writes the rows of chunks; to be run in the transaction that writes the chunks, which fails
-    /// if another job has dropped the table's keys. `is_bound`: refused where a crash has emptied
-    /// the table meanwhile.
-    pub fn seal_sql(self, seals: &[Seal], is_bound: bool) -> String {
-        let job = if is_bound { bound::job_sql(self) } else { self.0.to_string() };
+    /// Returns statements that record chunks. They must run in the transaction that writes the
+    /// chunks. The transaction fails if another job has dropped the table's keys. If `is_bound`, it
+    /// also fails if a crash has emptied the table.
+    pub fn insert_chunks_sql(self, seals: &[ChunkRecord], is_bound: bool) -> String {
+        let job = if is_bound { unlogged::job_sql(self) } else { self.0.to_string() };
         let mut sql = format!(
             "{}; insert into pgspate.ledger \
              (job, chunk, input, position, digest, rows_in, rows_written, rows_rejected) values",
-            keys::refuse_sql(self.0)
+            dropped_keys::refuse_without_keys_sql(self.0)
         );
         for (nth, seal) in seals.iter().enumerate() {
             let comma = if nth == 0 { "" } else { "," };
-            let Seal { chunk, input, position, digest, rows_in, rows_written, rows_rejected } =
-                seal;
+            let ChunkRecord {
+                chunk,
+                input,
+                position,
+                digest,
+                rows_in,
+                rows_written,
+                rows_rejected,
+            } = seal;
             let digest = digest.map_or("null".to_owned(), |digest| format!("'{digest:032x}'"));
             // Writing to a String cannot fail.
             let _ = write!(
@@ -63,104 +70,105 @@ impl JobId {
     }
 }
 
-/// Whether the server refused a chunk's row because the chunk is in the ledger already.
-pub fn is_taken(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_some_and(|said| {
-        *said.code() == SqlState::UNIQUE_VIOLATION
-            && said.schema() == Some("pgspate")
-            && matches!(said.table(), Some("ledger" | "reject"))
+/// Returns whether the server refused a chunk because the ledger already has it.
+pub fn is_chunk_recorded(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|refusal| {
+        *refusal.code() == SqlState::UNIQUE_VIOLATION
+            && refusal.schema() == Some("pgspate")
+            && matches!(refusal.table(), Some("ledger" | "reject"))
     })
 }
 
-/// The chunks that are written.
+/// The chunks of a job that are written.
 #[derive(Debug, Clone, Default)]
-pub struct Done {
-    seals: HashMap<u64, Seal>,
+pub struct WrittenChunks {
+    seals: HashMap<u64, ChunkRecord>,
 }
 
-impl Done {
-    /// What the ledger says of a chunk, if it is written.
-    pub fn get(&self, chunk: u64) -> Option<&Seal> {
+impl WrittenChunks {
+    /// Returns the record of a chunk, if the chunk is written.
+    pub fn get(&self, chunk: u64) -> Option<&ChunkRecord> {
         self.seals.get(&chunk)
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> u64 {
         self.seals.len() as u64
     }
 
-    /// Rows that they have written.
+    /// Returns the number of rows in these chunks.
     pub fn rows_written(&self) -> u64 {
         self.seals.values().map(|seal| seal.rows_written).sum()
     }
 
-    /// Rows read and set aside: all sums at once.
-    pub fn sums(&self) -> Seal {
-        let mut sums = Seal { rows_written: self.rows_written(), ..Seal::default() };
+    /// Returns the sums of rows read, written and rejected.
+    pub fn totals(&self) -> ChunkRecord {
+        let mut totals =
+            ChunkRecord { rows_written: self.rows_written(), ..ChunkRecord::default() };
         for seal in self.seals.values() {
-            sums.rows_in += seal.rows_in;
-            sums.rows_rejected += seal.rows_rejected;
+            totals.rows_in += seal.rows_in;
+            totals.rows_rejected += seal.rows_rejected;
         }
-        sums
+        totals
     }
 }
 
 /// A job as the ledger has it.
 #[derive(Debug, Clone)]
 pub struct JobRecord {
-    /// Its number.
+    /// The job's number.
     pub job: i64,
-    /// When it began, in the session's time zone.
+    /// When the job started, in the session's time zone.
     pub started: String,
-    /// When it was finished.
+    /// When the job was finished.
     pub finished: Option<String>,
-    /// Rows that it wrote, once it is finished.
+    /// Rows written, once the job is finished.
     pub rows_written: i64,
-    /// Rows that it set aside, once it is finished.
+    /// Rows rejected, once the job is finished.
     pub rows_rejected: i64,
     pub(super) fingerprint: String,
     pub(super) sources: String,
     pub(super) options: String,
     pub(super) table_oid: u32,
-    /// Whether it made its table.
+    /// Whether the job created its table.
     pub made_table: bool,
-    /// Its chunks, where only reading the sources tells that they still hold them.
-    pub in_doubt: Option<Done>,
+    /// The job's chunks, if only reading the sources can show that these still contain them.
+    pub unverified_chunks: Option<WrittenChunks>,
 }
 
-/// What the ledger knows of a job before it is opened.
+/// What the ledger knows about a job before it is opened.
 #[derive(Debug, Clone, Default)]
-pub enum Found {
-    /// Nothing, or nothing that counts any more.
+pub enum JobLookup {
+    /// Nothing, or nothing that still counts.
     #[default]
     Nothing,
-    /// It is unfinished, with so many chunks and rows in the table.
+    /// The job is unfinished. The numbers are its chunks and its rows in the table.
     Unfinished(JobRecord, u64, u64),
-    /// The same sources were loaded with the same options.
+    /// A job has loaded the same sources with the same options.
     Finished(JobRecord),
-    /// They may have been: only reading them tells whether they are the same.
-    Alike(JobRecord),
+    /// A job may have loaded the same sources. Only reading them can decide.
+    PossiblyFinished(JobRecord),
 }
 
-/// What comes of opening a job.
+/// The result of opening a job.
 #[derive(Debug, Clone)]
-pub enum Begun {
-    /// It can go on.
-    Opened(Opened),
-    /// Another run has done it, since this one looked.
+pub enum OpenOutcome {
+    /// The job can continue.
+    Opened(OpenJob),
+    /// Another run has finished the job meanwhile.
     Finished(JobRecord),
 }
 
-/// A job that is ready to go on.
+/// A job that is ready to continue.
 #[derive(Debug, Clone)]
-pub struct Opened {
-    /// Its number in the ledger.
+pub struct OpenJob {
+    /// The job's number.
     pub job: JobId,
     /// The chunks that earlier runs have written.
-    pub done: Done,
-    /// No load has changed anything on the table that is not put back.
+    pub done: WrittenChunks,
+    /// Whether no load has left a change to the table that is not put back.
     pub is_clean: bool,
-    /// A crash of the server takes its rows.
+    /// Whether a server crash would remove the job's rows.
     pub is_bound: bool,
 }
 
@@ -168,325 +176,333 @@ const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz
                        rows_written, fingerprint, sources::text, options::text, table_oid, \
                        made_table, rows_rejected";
 
-/// That the table of a job was not emptied since.
+/// A condition: the job's table was not emptied after the job.
 const COUNTS: &str = "\
 not exists (select from pgspate.emptied e where e.table_oid = job.table_oid and e.upto >= job.job \
               and e.but <> job.job)";
 
-/// Looks the job up; changes nothing.
+/// Looks the job up, and changes nothing.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] when an unfinished job's sources or options have changed, unless
+/// Of [`ErrorKind::Ledger`] if an unfinished job's sources or options have changed, unless
 /// `restart`.
-pub async fn find(client: &Client, identity: &Identity, restart: bool) -> Result<Found> {
-    match restart || !schema::exists(client).await? {
-        true => Ok(Found::Nothing),
-        false => find_in(client, identity).await,
+pub(super) async fn find_job(client: &Client, identity: &JobIdentity, restart: bool) -> Result<JobLookup> {
+    match restart || !schema::check_exists(client).await? {
+        true => Ok(JobLookup::Nothing),
+        false => find_job_in_ledger(client, identity).await,
     }
 }
 
-/// The same in a ledger that is there.
-async fn find_in(client: &Client, identity: &Identity) -> Result<Found> {
+/// Looks the job up in an existing ledger.
+async fn find_job_in_ledger(client: &Client, identity: &JobIdentity) -> Result<JobLookup> {
     let (key, fingerprint) = (identity.key(), identity.fingerprint());
     let sql = format!(
         "select {COLUMNS} from pgspate.job where key = $1 and {COUNTS} \
          order by finished is not null, fingerprint <> $2, job desc limit {JOBS_MAX}"
     );
-    let rows = client.ask_all(&sql, &[&key, &fingerprint]).await.map_err(failed())?;
+    let rows = client.fetch_all(&sql, &[&key, &fingerprint]).await.map_err(ledger_error())?;
     let mut records: Vec<JobRecord> = rows.iter().map(record).collect();
     if records.first().is_none_or(|first| first.finished.is_some()) {
         return find_finished(client, identity, records).await;
     }
     let mut record = records.swap_remove(0);
     let job = JobId(record.job);
-    let has_shadow = shadow::state(client, job).await?.is_some();
+    let has_shadow = shadow::read_state(client, job).await?.is_some();
     if identity.in_shadow || has_shadow {
-        // Nothing of it is in the table, so that it can as well begin anew.
+        // Nothing of the job is in the table, so it can start again.
         let is_same = record.fingerprint == fingerprint
             && record.table_oid == identity.table_oid
-            && identity.likeness(&record.sources, &record.options) == Likeness::Same;
+            && identity.compare_with(&record.sources, &record.options) == SourceMatch::Same;
         if !(identity.in_shadow && has_shadow && is_same) {
-            return Ok(Found::Nothing);
+            return Ok(JobLookup::Nothing);
         }
-        let done = done_now(client, job, identity).await?;
-        return Ok(Found::Unfinished(record, done.chunks(), done.rows_written()));
+        let done = surviving_chunks(client, job, identity).await?;
+        return Ok(JobLookup::Unfinished(record, done.chunks(), done.rows_written()));
     }
-    if identity.replaces() {
-        // It was one transaction, which came to nothing or to its end.
-        return Ok(Found::Nothing);
+    if identity.is_replace() {
+        // The old job was one transaction, which either failed or finished.
+        return Ok(JobLookup::Nothing);
     }
-    let done = read_done(client, job).await?;
+    let done = read_written_chunks(client, job).await?;
     let is_another = record.table_oid != identity.table_oid;
-    if done.rows_written() > 0 && (is_another || is_void(client, identity).await?) {
-        return Ok(Found::Nothing);
+    if done.rows_written() > 0 && (is_another || is_table_empty(client, identity).await?) {
+        return Ok(JobLookup::Nothing);
     }
     let done = match is_another || done.chunks() == 0 {
         true => done,
-        false => done_now(client, job, identity).await?,
+        false => surviving_chunks(client, job, identity).await?,
     };
     let is_same = record.fingerprint == fingerprint;
     if !is_same && done.chunks() == 0 {
-        return Ok(Found::Nothing);
+        return Ok(JobLookup::Nothing);
     }
     let (chunks, rows) = (done.chunks(), done.rows_written());
-    match identity.likeness(&record.sources, &record.options) {
+    match identity.compare_with(&record.sources, &record.options) {
         _ if chunks == 0 => {}
-        Likeness::Same if is_same => {}
-        Likeness::Another => return Err(identity.refuse_changed(&record, rows)),
-        Likeness::Same | Likeness::Unsure => record.in_doubt = Some(done),
+        SourceMatch::Same if is_same => {}
+        SourceMatch::Different => return Err(identity.changed_error(&record, rows)),
+        SourceMatch::Same | SourceMatch::Unsure => record.unverified_chunks = Some(done),
     }
-    Ok(Found::Unfinished(record, chunks, rows))
+    Ok(JobLookup::Unfinished(record, chunks, rows))
 }
 
-/// How many jobs about the same sources are looked at.
+/// How many jobs with the same sources are checked.
 const JOBS_MAX: u32 = 20;
 
 /// What the ledger knows before a load begins.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
-    /// There is one.
-    pub is_there: bool,
-    /// What it has of these sources.
-    pub found: Found,
-    /// What earlier loads have changed on the table and not put back.
-    pub left: Vec<Change>,
-    /// Jobs that were finished, and have loaded something else from the same names.
+pub struct LedgerState {
+    /// Whether a ledger exists.
+    pub exists: bool,
+    /// What the ledger knows about these sources.
+    pub found: JobLookup,
+    /// Changes to the table that earlier loads have not put back.
+    pub left: Vec<RecordedChange>,
+    /// Finished jobs that have loaded other content from sources with the same names.
     pub others: Vec<i64>,
-    /// An earlier run, which was not finished, has made the table.
+    /// Whether an earlier, unfinished run created the table.
     pub made_table: bool,
 }
 
-impl Known {
-    /// Asks the ledger, if it `is_there`: in one round trip where it knows nothing.
+impl LedgerState {
+    /// Queries the ledger if it `exists`. Takes one round trip if the ledger knows nothing.
     ///
     /// # Errors
-    /// As [`find`].
+    /// If an unfinished job's sources or options have changed, unless `restart`.
     pub async fn ask(
         client: &Client,
-        is_there: bool,
-        identity: &Identity,
+        exists: bool,
+        identity: &JobIdentity,
         restart: bool,
-    ) -> Result<Known> {
-        if !is_there {
-            return Ok(Known::default());
+    ) -> Result<LedgerState> {
+        if !exists {
+            return Ok(LedgerState::default());
         }
-        let find = async {
+        let find_job = async {
             match restart {
-                true => Ok(Found::Nothing),
-                false => find_in(client, identity).await,
+                true => Ok(JobLookup::Nothing),
+                false => find_job_in_ledger(client, identity).await,
             }
         };
         let has_made = async {
             let sql = "select exists (select from pgspate.job where key = $1 and table_oid = $2 \
                        and made_table and finished is null)";
-            let row = client.ask_one(sql, &[&identity.key(), &identity.table_oid]).await;
-            row.map(|row| row.get(0)).map_err(|error| schema::refused(failed()(error)))
+            let row = client.fetch_one(sql, &[&identity.key(), &identity.table_oid]).await;
+            row.map(|row| row.get(0))
+                .map_err(|error| schema::with_grant_hint(ledger_error()(error)))
         };
         let (version, found, is_left, has_made) = tokio::join!(
             biased;
             schema::check_version(client),
-            find,
-            change::is_left_on(client, identity.table_oid),
+            find_job,
+            change::has_outstanding_on(client, identity.table_oid),
             has_made
         );
         version?;
         let found = match found {
-            // The ledger was brought up to this version meanwhile.
+            // The ledger was upgraded to this version meanwhile.
             Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_COLUMN) => {
-                find_in(client, identity).await
+                find_job_in_ledger(client, identity).await
             }
             found => found,
         };
         let (found, is_left) = (found?, is_left?);
         let left = match is_left {
-            true => change::outstanding_on(client, identity.table_oid).await?,
+            true => change::outstanding_changes_on(client, identity.table_oid).await?,
             false => Vec::new(),
         };
-        Ok(Known { is_there, found, left, others: Vec::new(), made_table: has_made? })
+        Ok(LedgerState { exists, found, left, others: Vec::new(), made_table: has_made? })
     }
 }
 
-/// Makes the ledger if need be, takes the job's lock, and gives the job: the unfinished one with
-/// the chunks that it has, or a new one. `known` is what the ledger knew before.
+/// Creates the ledger if needed, takes the job's lock, and returns the job: the unfinished one with
+/// its chunks, or a new one. `known` is what the ledger knew before.
 ///
 /// # Errors
-/// As [`find`]; when another session works on the job; or when the role may not write the ledger.
-pub async fn open(
+/// As [`LedgerState::ask`]; also if another session works on the job, or the role may not write the
+/// ledger.
+pub async fn open_job(
     client: &Client,
-    identity: &Identity,
-    known: &Known,
+    identity: &JobIdentity,
+    known: &LedgerState,
     restart: bool,
     made_table: bool,
-) -> Result<Begun> {
-    if known.is_there
-        && matches!(known.found, Found::Nothing)
-        && let Some(opened) = begin_unknown(client, identity, made_table).await?
+) -> Result<OpenOutcome> {
+    if known.exists
+        && matches!(known.found, JobLookup::Nothing)
+        && let Some(opened) = begin_new_job(client, identity, made_table).await?
     {
-        return bind(client, identity, opened).await.map(Begun::Opened);
+        return bind(client, identity, opened).await.map(OpenOutcome::Opened);
     }
-    schema::ensure(client).await?;
-    lock::hold(client, identity.lock_key()).await?;
-    lock::outlast_lanes(client, identity.lock_key()).await?;
+    schema::ensure_ledger(client).await?;
+    lock::hold_job_lock(client, identity.lock_key()).await?;
+    lock::end_earlier_lanes(client, identity.lock_key()).await?;
     check_role(client, identity).await?;
-    match find(client, identity, restart).await? {
-        Found::Nothing => {}
-        // That it is something else was found by reading it.
-        Found::Alike(record) if known.others.contains(&record.job) => {}
-        Found::Unfinished(record, ..) => {
+    match find_job(client, identity, restart).await? {
+        JobLookup::Nothing => {}
+        // Reading the sources has shown that the content differs.
+        JobLookup::PossiblyFinished(record) if known.others.contains(&record.job) => {}
+        JobLookup::Unfinished(record, ..) => {
             let job = JobId(record.job);
-            // Forgets chunks whose rows a crash has taken.
-            let is_bound = bound::bind_job(client, job, identity).await?;
+            // Forgets chunks whose rows a crash has removed.
+            let is_bound = unlogged::bind_job(client, job, identity).await?;
             if is_bound {
-                bound::begin_over(client, job, identity).await?;
+                unlogged::restart_emptied_job(client, job, identity).await?;
             }
-            let done = read_done(client, job).await?;
-            return Ok(Begun::Opened(Opened { job, done, is_clean: false, is_bound }));
+            let done = read_written_chunks(client, job).await?;
+            return Ok(OpenOutcome::Opened(OpenJob { job, done, is_clean: false, is_bound }));
         }
-        Found::Finished(record) | Found::Alike(record) => {
-            return Ok(Begun::Finished(record));
+        JobLookup::Finished(record) | JobLookup::PossiblyFinished(record) => {
+            return Ok(OpenOutcome::Finished(record));
         }
     }
     drop_shadow(client, identity).await?;
-    prune(client).await?;
+    prune_old_jobs(client).await?;
     let job = match leaves_changes(client, identity).await? {
-        false => begin(client, identity, made_table).await?,
-        true => begin_in_place(client, identity, made_table).await?,
+        false => insert_job(client, identity, made_table).await?,
+        true => replace_unfinished_job(client, identity, made_table).await?,
     };
-    let opened = Opened { job, done: Done::default(), is_clean: false, is_bound: false };
-    bind(client, identity, opened).await.map(Begun::Opened)
+    let opened = OpenJob { job, done: WrittenChunks::default(), is_clean: false, is_bound: false };
+    bind(client, identity, opened).await.map(OpenOutcome::Opened)
 }
 
-/// Refuses to go on with, or to forget, an unfinished job of a role that this one is no member of.
-async fn check_role(client: &Client, identity: &Identity) -> Result<()> {
+/// Refuses an unfinished job of a role that the current role is not a member of.
+async fn check_role(client: &Client, identity: &JobIdentity) -> Result<()> {
     let sql = format!(
         "select job, role::text from pgspate.job \
          where key = $1 and finished is null and not {}",
         policies::IS_OURS
     );
-    let Some(row) = client.ask_opt(&sql, &[&identity.key()]).await.map_err(failed())? else {
+    let Some(row) = client.fetch_opt(&sql, &[&identity.key()]).await.map_err(ledger_error())?
+    else {
         return Ok(());
     };
     let (job, role): (i64, &str) = (row.get(0), row.get(1));
-    let message = format!("this load is job {job} of role \"{role}\", which has not finished it");
+    let message = format!("this load is unfinished job {job} of role \"{role}\"");
     Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-        "Run it as \"{role}\", or as a member of that role. Or have that role run `pgspate status \
+        "Run the load as \"{role}\" or a member of that role. Or have that role run `pgspate status \
          --forget {job}`."
     )))
 }
 
-/// Binds a new job whose rows a crash would take.
-async fn bind(client: &Client, identity: &Identity, opened: Opened) -> Result<Opened> {
-    let is_bound =
-        identity.unlogged != Unlogged::No && bound::bind_job(client, opened.job, identity).await?;
-    Ok(Opened { is_bound, ..opened })
+/// Binds a new job whose rows a crash would remove.
+async fn bind(client: &Client, identity: &JobIdentity, opened: OpenJob) -> Result<OpenJob> {
+    let is_bound = identity.unlogged != UnloggedExtent::Nothing
+        && unlogged::bind_job(client, opened.job, identity).await?;
+    Ok(OpenJob { is_bound, ..opened })
 }
 
 /// Drops the shadow table of an unfinished job that no longer counts.
-async fn drop_shadow(client: &Client, identity: &Identity) -> Result<()> {
+async fn drop_shadow(client: &Client, identity: &JobIdentity) -> Result<()> {
     let sql = "select job from pgspate.job where key = $1 and finished is null";
-    for row in client.ask_all(sql, &[&identity.key()]).await.map_err(failed())? {
-        shadow::drop(client, JobId(row.get(0))).await?;
+    for row in client.fetch_all(sql, &[&identity.key()]).await.map_err(ledger_error())? {
+        shadow::drop_shadow(client, JobId(row.get(0))).await?;
     }
     Ok(())
 }
 
-/// Whether an unfinished job, that no longer counts, has changed a table and not put it back.
-async fn leaves_changes(client: &Client, identity: &Identity) -> Result<bool> {
+/// Returns whether an unfinished job that no longer counts has not put back a change.
+async fn leaves_changes(client: &Client, identity: &JobIdentity) -> Result<bool> {
     let sql = "select exists (select from pgspate.job join pgspate.change using (job) \
                where key = $1 and finished is null and done < cardinality(steps))";
-    Ok(client.ask_one(sql, &[&identity.key()]).await.map_err(failed())?.get(0))
+    Ok(client.fetch_one(sql, &[&identity.key()]).await.map_err(ledger_error())?.get(0))
 }
 
-/// Begins a job in the place of one with changes: at no time nobody has them.
-async fn begin_in_place(client: &Client, identity: &Identity, made_table: bool) -> Result<JobId> {
-    client.batch_execute("begin").await.map_err(failed())?;
-    let begun = begin(client, identity, made_table).await;
+/// Starts a job in place of one with changes, in one transaction: at every time one of the jobs
+/// owns the changes.
+async fn replace_unfinished_job(
+    client: &Client,
+    identity: &JobIdentity,
+    made_table: bool,
+) -> Result<JobId> {
+    client.batch_execute("begin").await.map_err(ledger_error())?;
+    let begun = insert_job(client, identity, made_table).await;
     let end = if begun.is_ok() { "commit" } else { "rollback" };
-    let ended = client.batch_execute(end).await.map_err(failed());
+    let ended = client.batch_execute(end).await.map_err(ledger_error());
     let job = begun?;
     ended.map(|()| job)
 }
 
-/// Begins a job. An unfinished one that no longer counts is forgotten, but not how to put back
-/// what it has changed on its table.
-async fn begin(client: &Client, identity: &Identity, made_table: bool) -> Result<JobId> {
-    let refused = |error| schema::refused(failed()(error));
+/// Starts a job. Forgets an unfinished one that no longer counts, but assigns its changes to the
+/// new job.
+async fn insert_job(client: &Client, identity: &JobIdentity, made_table: bool) -> Result<JobId> {
+    let refused = |error| schema::with_grant_hint(ledger_error()(error));
     let sql = "with gone as (delete from pgspate.job where key = $1 and finished is null \
                              returning job), \
                     rejects as (delete from pgspate.reject using gone \
                                 where reject.job = gone.job), \
                     chunks as (delete from pgspate.ledger using gone where ledger.job = gone.job) \
                select job from gone";
-    let gone = client.ask_all(sql, &[&identity.key()]).await.map_err(refused)?;
+    let gone = client.fetch_all(sql, &[&identity.key()]).await.map_err(refused)?;
     let gone: Vec<i64> = gone.iter().map(|row| row.get(0)).collect();
-    let row = NewRow::of(identity, made_table);
-    let row = client.ask_one(&new::insert_sql(), &row.values()).await;
+    let row = NewJobRow::of(identity, made_table);
+    let row = client.fetch_one(&new_job::insert_job_sql(), &row.values()).await;
     let row = row.map_err(refused)?;
     let job: i64 = row.get(0);
     if !gone.is_empty() {
         let sql = "update pgspate.change set job = $1 where job = any($2)";
-        client.tell(sql, &[&job, &gone]).await.map_err(refused)?;
+        client.run_statement(sql, &[&job, &gone]).await.map_err(refused)?;
     }
     Ok(JobId(job))
 }
 
-/// Drops the chunks, rejects and changes of jobs that were finished long ago; the jobs stay, and
-/// so do changes that are not put back.
-pub(super) async fn prune(client: &Client) -> Result<()> {
+/// Deletes chunks, rejects and changes of jobs finished more than 7 days ago. The jobs stay, and so
+/// do changes that are not put back.
+pub(super) async fn prune_old_jobs(client: &Client) -> Result<()> {
     let sql = "with old as (select job from pgspate.job \
                             where finished < now() - interval '7 days'), \
                     chunks as (delete from pgspate.ledger using old where ledger.job = old.job), \
                     rejects as (delete from pgspate.reject using old where reject.job = old.job) \
                delete from pgspate.change using old \
                where change.job = old.job and change.done >= cardinality(change.steps)";
-    let pruned = client.tell(sql, &[]).await;
-    pruned.map(drop).map_err(|error| schema::refused(failed()(error)))
+    let pruned = client.run_statement(sql, &[]).await;
+    pruned.map(drop).map_err(|error| schema::with_grant_hint(ledger_error()(error)))
 }
 
-/// The chunks of a job that was opened which are written by now.
+/// Reads the chunks of an open job that are written by now.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] when another session has forgotten the job: nothing tells then which of
+/// Of [`ErrorKind::Ledger`] if another session has forgotten the job. Then it is unknown which of
 /// its rows are in the table.
-pub async fn reread_done(client: &Client, job: JobId) -> Result<Done> {
+pub async fn reread_written_chunks(client: &Client, job: JobId) -> Result<WrittenChunks> {
     let sql = "select exists (select from pgspate.job where job = $1)";
-    // Chunks first: they are not forgotten after the job.
-    let done = read_done(client, job).await?;
-    if client.ask_one(sql, &[&job.0]).await.map_err(failed())?.get(0) {
+    // Read the chunks first: they are never forgotten after the job.
+    let done = read_written_chunks(client, job).await?;
+    if client.fetch_one(sql, &[&job.0]).await.map_err(ledger_error())?.get(0) {
         return Ok(done);
     }
-    let message = format!("job {} is not in the ledger any more", job.0);
+    let message = format!("job {} is no longer in the ledger", job.0);
     Err(Error::new(ErrorKind::Ledger, message).hint(
-        "Another session has forgotten it while this load was away. Look which of its rows are in \
-         the table before you run the same command again: that begins anew.",
+        "Another session has forgotten the job while this load had lost its connection. Check which \
+         of its rows are in the table. Running the same command again loads from the beginning.",
     ))
 }
 
-/// The chunks of a job that are written.
-pub async fn read_done(client: &Client, job: JobId) -> Result<Done> {
+/// Reads the chunks of a job that are written.
+pub async fn read_written_chunks(client: &Client, job: JobId) -> Result<WrittenChunks> {
     let sql = "select chunk, input, position, rows_in, rows_written, rows_rejected, digest \
                from pgspate.ledger where job = $1";
-    let rows = client.ask_all(sql, &[&job.0]).await.map_err(failed())?;
+    let rows = client.fetch_all(sql, &[&job.0]).await.map_err(ledger_error())?;
     let seals = rows.iter().map(seal).map(|seal| (seal.chunk, seal));
-    Ok(Done { seals: seals.collect() })
+    Ok(WrittenChunks { seals: seals.collect() })
 }
 
-/// Says that every chunk is written, durably. Their rows stay for a while: a session that is cut
-/// off from us may still try to write one of them, and must find that it is there.
+/// Marks the job as finished, durably. Its chunk records stay for a while: a disconnected session
+/// may still try to write a chunk, and must find that it exists.
 ///
-/// Nothing is said where the ledger does not have the chunks that it should have, or a crash has
-/// taken the rows of a job that `is_bound`.
+/// Returns `None` and marks nothing if the ledger lacks chunks, or if a crash has removed the rows
+/// of a job that `is_bound`.
 ///
 /// # Errors
-/// When the ledger cannot be written.
-pub async fn finish(
+/// If the ledger cannot be written.
+pub async fn finish_job(
     client: &Client,
     job: JobId,
     chunks: u64,
-    identity: &Identity,
+    identity: &JobIdentity,
     is_bound: bool,
-) -> Result<Option<Seal>> {
-    let is_there = if is_bound { bound::job_sql(job) } else { "0".to_owned() };
+) -> Result<Option<ChunkRecord>> {
+    let is_bound_sql = if is_bound { unlogged::job_sql(job) } else { "0".to_owned() };
     let sql = format!(
         "with sums as ( \
                    select count(*) as chunks, coalesce(sum(rows_in), 0)::bigint as rows_in, \
@@ -497,33 +513,34 @@ pub async fn finish(
                       fingerprint = $3, sources = $4::jsonb, \
                       chunks = sums.chunks, rows_in = sums.rows_in, \
                       rows_written = sums.rows_written, rows_rejected = sums.rows_rejected \
-               from sums where job = $1 and sums.chunks = $2 and {is_there} is not null \
+               from sums where job = $1 and sums.chunks = $2 and {is_bound_sql} is not null \
                returning sums.rows_in, sums.rows_written, sums.rows_rejected"
     );
     let expected = chunks.cast_signed();
     let (fingerprint, sources) = (identity.fingerprint(), identity.sources_json());
-    let values: [&dyn Parameter; 4] = [&job.0, &expected, &fingerprint, &sources];
-    let row = client.ask_opt(&sql, &values).await.map_err(failed())?;
+    let values: [&dyn TypedParameter; 4] = [&job.0, &expected, &fingerprint, &sources];
+    let row = client.fetch_opt(&sql, &values).await.map_err(ledger_error())?;
     let Some(row) = row else { return Ok(None) };
     let number = |nth: usize| row.get::<_, i64>(nth).cast_unsigned();
     let (rows_in, rows_written, rows_rejected) = (number(0), number(1), number(2));
-    Ok(Some(Seal { rows_in, rows_written, rows_rejected, ..Seal::default() }))
+    Ok(Some(ChunkRecord { rows_in, rows_written, rows_rejected, ..ChunkRecord::default() }))
 }
 
-/// Whether the job is finished.
-pub async fn is_finished(client: &Client, job: JobId) -> Result<bool> {
+/// Returns whether the job is finished.
+pub async fn is_job_finished(client: &Client, job: JobId) -> Result<bool> {
     let sql = "select exists (select from pgspate.job where job = $1 and finished is not null)";
-    Ok(client.ask_one(sql, &[&job.0]).await.map_err(failed())?.get(0))
+    Ok(client.fetch_one(sql, &[&job.0]).await.map_err(ledger_error())?.get(0))
 }
 
-/// Notes that the job's rows are in a table of another oid now; to be run in the transaction that
-/// gives that table its name.
-pub async fn move_to(client: &Client, job: JobId, table_oid: u32) -> Result<()> {
+/// Records that the job's rows are now in the table with oid `table_oid`. Must run in the
+/// transaction that renames that table.
+pub async fn move_job_to(client: &Client, job: JobId, table_oid: u32) -> Result<()> {
     let sql = "update pgspate.job set table_oid = $2 where job = $1";
-    client.tell(sql, &[&job.0, &table_oid]).await.map(drop).map_err(failed())
+    client.run_statement(sql, &[&job.0, &table_oid]).await.map(drop).map_err(ledger_error())
 }
 
-pub(super) fn failed() -> impl FnOnce(tokio_postgres::Error) -> Error {
+/// Returns a function that wraps an error of a statement on the ledger.
+pub(super) fn ledger_error() -> impl FnOnce(tokio_postgres::Error) -> Error {
     server_error("could not use the ledger, schema \"pgspate\"".to_owned())
 }
 
@@ -539,13 +556,13 @@ fn record(row: &Row) -> JobRecord {
         table_oid: row.get(7),
         made_table: row.get(8),
         rows_rejected: row.get(9),
-        in_doubt: None,
+        unverified_chunks: None,
     }
 }
 
-fn seal(row: &Row) -> Seal {
+fn seal(row: &Row) -> ChunkRecord {
     let number = |nth: usize| row.get::<_, i64>(nth).cast_unsigned();
-    Seal {
+    ChunkRecord {
         chunk: number(0),
         input: usize::try_from(row.get::<_, i32>(1)).unwrap_or_default(),
         position: number(2),

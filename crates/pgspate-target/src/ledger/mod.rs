@@ -1,19 +1,18 @@
-//! The ledger: what has been done to this database, kept in the database itself.
+//! The ledger: the record of what pgspate did to this database, kept in the database itself.
 //!
-//! A chunk's row is written in the chunk's own transaction, so the ledger and the table never
-//! differ, whatever dies when. Its key is the job and the chunk: a chunk that somebody has written
-//! cannot be written again. Nothing else writes the schema `pgspate`.
+//! A chunk's ledger row is written in the chunk's own transaction. So ledger and table always
+//! agree, even after a crash. The row's key is the job and the chunk, so no chunk can be written
+//! twice. Only this module writes to the schema `pgspate`.
 
-mod bound;
 mod change;
-mod finished;
-mod forgotten;
+mod dropped_keys;
+mod finished_jobs;
+mod forget;
 mod identity;
 mod job;
-mod keys;
 mod lock;
-mod new;
-mod parts;
+mod new_job;
+mod partitions;
 mod policies;
 mod reject;
 mod schema;
@@ -21,26 +20,34 @@ pub mod shadow;
 mod status;
 mod stream;
 mod trust;
+mod unlogged;
 
-pub use bound::{begin_over, bind_stream, check_stream, is_emptied, lacks_chunks};
 pub use change::{
-    Change, NewChange, SETTING, adopt, claim, count_kind, forget_void, is_renamed, is_under_way,
-    outstanding, record,
+    NewChange, RecordedChange, SETTING_CHANGE, adopt_changes, claim_changes,
+    forget_changes_of_dropped_tables, is_job_running, is_table_renamed, mark_kind_restored,
+    outstanding_changes, record_changes,
 };
-pub use finished::emptied_sql;
-pub use forgotten::{clear, forget_unused};
-pub use identity::{Identity, SourcePrint, digest};
+pub use dropped_keys::{
+    DroppedKeys, check_no_dropped_keys, dropped_keys, is_refused_for_dropped_keys, other_writer,
+};
+pub use finished_jobs::record_emptied_sql;
+pub use forget::{forget_chunks_and_shadow, forget_unused_job};
+pub use identity::{JobIdentity, SourceFingerprint, digest_texts};
 pub use job::{
-    Begun, Done, Found, JobId, JobRecord, Known, Opened, Seal, find, finish, is_finished, is_taken,
-    move_to, open, read_done, reread_done,
+    ChunkRecord, JobId, JobLookup, JobRecord, LedgerState, OpenJob, OpenOutcome, WrittenChunks,
+    finish_job, is_chunk_recorded, is_job_finished, move_job_to, open_job, read_written_chunks,
+    reread_written_chunks,
 };
-pub use keys::{KeysDown, check_no_keys_down, is_refused, keys_down, writer};
-pub use lock::{hold, outlast_lost_lanes, share_sql};
-pub use parts::{PartMove, read_parts};
-pub use reject::{Reject, RejectRecord, insert as insert_rejects, rejects};
-pub use schema::{ensure, is_there, secret};
-pub use status::{JobStatus, forget, list};
+pub use lock::{end_lost_lanes, hold_job_lock, share_lanes_lock_sql};
+pub use partitions::{PartitionMove, read_partitions};
+pub use reject::{Reject, RejectRecord, insert_rejects, read_rejects};
+pub use schema::{ensure_ledger, ledger_exists, read_url_key};
+pub use status::{JobStatus, forget_job, list_jobs};
 pub use stream::{
-    DeadLetter, Mark, Stream, StreamStatus, TRANSACTION, forget_stream, hold_stream, open_stream,
-    read_mark, streams,
+    AppliedStream, DeadLetter, StreamPosition, StreamStatus, TRANSACTION_SETTING, forget_stream,
+    hold_stream, list_streams, open_stream, read_stream_position,
+};
+pub use unlogged::{
+    bind_stream, check_stream_not_emptied, is_emptied_by_crash, missing_chunks_error,
+    restart_emptied_job,
 };

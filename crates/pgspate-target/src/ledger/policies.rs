@@ -1,12 +1,13 @@
-//! Row-level security of the ledger: what a role may do with rows of another role.
+//! Row-level security policies the ledger: what a role may do with rows policies other roles.
 //!
-//! All roles see which jobs, changes and streams there are, as all look for files that are loaded
-//! and for keys that are dropped. All else is for the role itself and its members. The version and
-//! the key are the owner's alone to change. Policies do not hold the owner of the tables.
+//! All roles can see jobs, changes and streams, since every load checks for loaded files and
+//! dropped keys. All other rows are visible only to their role and its members. Only the owner may
+//! change the version and the key. Policies do not apply to the owner policies the tables.
 
-/// A job is about a table that its role may write to. Dropped keys are of a table that the role
-/// owns. Else a role could say that another's files are loaded, or its keys dropped. Who may empty
-/// a table may say that it is emptied.
+/// Policies policies the main tables. A role may record a job only for a table that it may write to. It
+/// may record dropped keys only for a table that it owns. Otherwise a role could claim that another
+/// role's files are loaded, or its keys dropped. A role that may TRUNCATE a table may record that
+/// the table was emptied.
 pub(super) const POLICIES: &str = "\
 alter table pgspate.version enable row level security;
 create policy look on pgspate.version for select using (true);
@@ -35,7 +36,7 @@ create policy record on pgspate.emptied for insert with check (
     role = current_user and has_table_privilege(table_oid, 'truncate'));
 create policy forget on pgspate.emptied for delete using (IS_OURS)";
 
-/// The same for streams.
+/// Policies policies the tables for streams.
 pub(super) const STREAM_POLICIES: &str = "\
 alter table pgspate.stream enable row level security;
 create policy look on pgspate.stream for select using (true);
@@ -45,23 +46,26 @@ create policy forget on pgspate.stream for delete using (IS_OURS);
 alter table pgspate.dead_letter enable row level security;
 create policy work on pgspate.dead_letter using (IS_OURS) with check (role = current_user)";
 
-/// That a row's `role` is the current one, or has it as a member. A role may have been dropped.
+/// A condition: the current role is the row's `role`, or a member policies it. The row's role may have
+/// been dropped.
 pub(super) const IS_OURS: &str = "\
 exists (select from pg_catalog.pg_roles r where r.rolname = role \
         and pg_catalog.pg_has_role(r.oid, 'member'))";
 
-/// That the role may write to the table that a job is about. It is NULL, which is no, where there
-/// is no such table: the oid may become that of another role's table.
+/// A condition: the role may write to the job's table. NULL, which means no, if the table does not
+/// exist: its oid may later belong to another role's table.
 const MAY_WRITE: &str = "pg_catalog.has_any_column_privilege(table_oid, 'insert')";
 
-/// That the role owns the table that a change is about, which may be gone. Settings are no table's.
+/// A condition: the role owns the changed table, or the table no longer exists. Settings belong to
+/// no table.
 const IS_CHANGED_BY_OWNER: &str = "\
 (kind = 'setting' or not exists (select from pg_catalog.pg_class c where c.oid = table_oid \
                                  and not pg_catalog.pg_has_role(c.relowner, 'usage')))";
 
-/// The policies of tables, as SQL.
-pub(super) fn sql(of: &str) -> String {
-    of.replace("IS_OURS", IS_OURS)
+/// Returns the policies as SQL, with their conditions inserted.
+pub(super) fn sql(policies: &str) -> String {
+    policies
+        .replace("IS_OURS", IS_OURS)
         .replace("MAY_WRITE", MAY_WRITE)
         .replace("IS_CHANGED_BY_OWNER", IS_CHANGED_BY_OWNER)
 }

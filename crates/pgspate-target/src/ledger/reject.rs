@@ -1,4 +1,4 @@
-//! Rows that were set aside: written in their chunk's transaction, read when the job ends.
+//! Rejected rows: written in their chunk's transaction, read when the job ends.
 
 use futures_util::{Stream, TryStreamExt};
 use serde::Serialize;
@@ -6,40 +6,40 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
-use super::job::{JobId, failed};
+use super::job::{JobId, ledger_error};
 use crate::{InputPlace, Result};
 
-/// A row that was refused.
+/// A rejected row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reject {
-    /// Ordinal within the chunk, from 0.
+    /// The row's number within the chunk, from 0.
     pub row: u64,
-    /// Where it stands in the input; the column where the server names one.
+    /// The row's place in the input, with the column if the server names one.
     pub place: InputPlace,
-    /// The SQLSTATE of the refusal.
+    /// The SQLSTATE of the error.
     pub sqlstate: SqlState,
-    /// The server's message, or ours for a record that is no row.
+    /// The server's message, or pgspate's if the record is not a row.
     pub message: String,
-    /// The record as it stands in the input, with its line end.
+    /// The record as in the input, with its line end.
     pub record: Vec<u8>,
 }
 
-/// A row that was set aside, as the ledger has it. The record is not part of its JSON.
+/// A rejected row as the ledger has it. Its JSON does not contain the record.
 #[derive(Debug, Clone, Serialize)]
 pub struct RejectRecord {
     /// The job.
     pub job: i64,
-    /// The chunk, and the row within it, both from 0.
+    /// The chunk, from 0.
     pub chunk: i64,
-    /// The row within the chunk.
+    /// The row within the chunk, from 0.
     pub row: i64,
     /// The input's name.
     pub source: Option<String>,
-    /// Line in the input, from 1, for formats with lines.
+    /// The line in the input, from 1, for formats with lines.
     pub line: Option<i64>,
-    /// Row in the input, from 1, for formats without lines.
+    /// The row in the input, from 1, for formats without lines.
     pub source_row: Option<i64>,
-    /// Offset into the decompressed input.
+    /// The offset in the decompressed input.
     pub byte: Option<i64>,
     /// The column that the server names.
     pub column: Option<String>,
@@ -47,7 +47,7 @@ pub struct RejectRecord {
     pub sqlstate: String,
     /// The server's message.
     pub message: String,
-    /// The record as it stands in the input, with its line end.
+    /// The record as in the input, with its line end.
     #[serde(skip)]
     pub record: Vec<u8>,
 }
@@ -62,9 +62,8 @@ const SELECT: &str = "\
 select job, chunk, row, source, line, source_row, byte, column_name, sqlstate, message, record
 from pgspate.reject where job = $1 order by chunk, row";
 
-/// Writes the rows of a chunk that were set aside; to be run in the transaction that writes the
-/// chunk.
-pub async fn insert(
+/// Writes a chunk's rejected rows. Must run in the chunk's transaction.
+pub async fn insert_rejects(
     client: &Client,
     job: JobId,
     chunk: u64,
@@ -78,7 +77,7 @@ pub async fn insert(
     let sources: Vec<_> = rejects.iter().map(|reject| reject.place.source.as_deref()).collect();
     let columns: Vec<_> = rejects.iter().map(|reject| reject.place.column.as_deref()).collect();
     let codes: Vec<_> = rejects.iter().map(|reject| reject.sqlstate.code()).collect();
-    // Text cannot hold a zero byte, which a message about one may quote.
+    // A text value cannot contain a zero byte, but a message may quote one.
     let messages: Vec<_> =
         rejects.iter().map(|reject| reject.message.replace('\0', "\\0")).collect();
     let records: Vec<_> = rejects.iter().map(|reject| reject.record.as_slice()).collect();
@@ -104,13 +103,13 @@ pub async fn insert(
     client.execute(INSERT, &values).await.map(drop)
 }
 
-/// All rows of a job that were set aside, in input order.
-pub async fn rejects(
+/// Reads all rejected rows of a job, in input order.
+pub async fn read_rejects(
     client: &Client,
     job: JobId,
 ) -> Result<impl Stream<Item = Result<RejectRecord>>> {
-    let rows = client.query_raw(SELECT, [job.0]).await.map_err(failed())?;
-    Ok(rows.map_ok(|row| record(&row)).map_err(|error| failed()(error)))
+    let rows = client.query_raw(SELECT, [job.0]).await.map_err(ledger_error())?;
+    Ok(rows.map_ok(|row| record(&row)).map_err(|error| ledger_error()(error)))
 }
 
 fn record(row: &Row) -> RejectRecord {

@@ -1,20 +1,20 @@
-//! The schema `pgspate`: made on first need, in the database that the rows go to.
+//! The schema `pgspate`, created on first use in the target database.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::bound;
 use super::policies::{self, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
-use crate::{Ask, Error, ErrorKind, Result, server_error};
+use super::unlogged;
+use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
 
-/// Version of the tables. A ledger of a later version is not touched, one of an earlier version is
-/// brought up to this one.
+/// The version of the tables. A ledger of a later version is refused. One of an earlier version is
+/// upgraded.
 const VERSION: i32 = 3;
 
-/// What version 3 has and earlier ones have not, but for the key and the policies.
-/// Version 2 brought the digest. Rows of earlier versions become the owner's.
+/// Upgrades to version 3, except the key and the policies. Version 2 added the digest. Rows of
+/// earlier versions get the owner as their role.
 const UPGRADE: &str = "\
 lock table pgspate.version in exclusive mode;
 alter table pgspate.ledger add column if not exists digest text;
@@ -31,25 +31,29 @@ create table if not exists pgspate.emptied (
     role name not null default current_user);
 create index if not exists emptied_table on pgspate.emptied (table_oid)";
 
-/// The same for streams, where there are any.
+/// Upgrades the tables for streams, if they exist.
 const UPGRADE_STREAMS: &str = "\
 alter table pgspate.stream add column if not exists role name not null default current_user;
 alter table pgspate.dead_letter add column if not exists role name not null default current_user";
 
-/// Makes the ledger's key, by the server: so it is in no statement that a log may keep.
+/// Creates the ledger's key on the server, so that no statement in a log contains it.
 const SECRET: &str = "pg_catalog.gen_random_uuid()::text || pg_catalog.gen_random_uuid()::text";
 
-/// What makes it. `job.key` says what a job is about, `job.fingerprint` also in which state its
-/// sources and options were; a key has at most one job that is not finished. `ledger.position` is
-/// the byte at which the chunk begins in its input, and `ledger.digest` is of its content; both
-/// must be the same when it is cut again. A job cannot be forgotten while a chunk of it is written,
-/// by whatever session: else its rows would stay and nothing would know of them. `reject` has the
-/// rows that were set aside. `change.steps` puts back what was changed on the table; the first
-/// `change.done` of them are done. As they are run by whoever puts things back, they are kept from
-/// being written under another role's name. `emptied` has tables that were emptied: jobs up to
-/// `upto` count no more, but for `but`. `version.secret` is the key by which URLs are hashed;
-/// whoever may read the rows that were set aside may read it.
-const MAKE: &str = "\
+/// Creates the ledger's tables.
+///
+/// - `job.key` identifies the subject of a job. `job.fingerprint` also covers the state of its
+///   sources and options. A key has at most one unfinished job.
+/// - `ledger.position` is the byte at which the chunk begins in its input. `ledger.digest` is of
+///   its content. Both must be the same when the chunk is cut again.
+/// - The foreign key of `ledger` keeps a job from being forgotten while any session writes a chunk
+///   of it. Otherwise its rows would stay without a record.
+/// - `reject` has the rejected rows.
+/// - `change.steps` puts a change to the table back. The first `change.done` steps are done.
+///   Another role may run the steps, so no role may write them under another role's name.
+/// - `emptied` lists emptied tables: jobs up to `upto` no longer count, except job `but`.
+/// - `version.secret` is the key for hashing URLs. A role that may read rejected rows may read the
+///   key.
+const CREATE_TABLES: &str = "\
 create table pgspate.job (
     job bigint generated always as identity primary key,
     key text not null,
@@ -114,9 +118,9 @@ create table pgspate.emptied (
 create index emptied_table on pgspate.emptied (table_oid);
 create table pgspate.version (version integer not null, secret text not null)";
 
-/// What it has of streams of changes. `stream.ordinal` counts the events that are applied;
-/// `stream.fence` is raised by each process that opens the stream.
-const MAKE_STREAMS: &str = "\
+/// Creates the tables for streams of changes. `stream.ordinal` counts the applied events. Each
+/// process that opens a stream raises `stream.fence`.
+const CREATE_STREAM_TABLES: &str = "\
 create table pgspate.stream (
     stream text not null,
     partition text not null,
@@ -142,33 +146,33 @@ create table pgspate.dead_letter (
     role name not null default current_user,
     written timestamptz not null default clock_timestamp())";
 
-/// Whether the database has a ledger.
+/// Returns whether the database has a ledger, and upgrades an old one.
 ///
 /// # Errors
-/// When the server cannot be asked, or the schema is of another version or not a ledger.
-pub(super) async fn exists(client: &Client) -> Result<bool> {
-    if !is_there(client).await? {
+/// If the query fails, if the version is unsupported, or if the schema is not a ledger.
+pub(super) async fn check_exists(client: &Client) -> Result<bool> {
+    if !ledger_exists(client).await? {
         return Ok(false);
     }
     check_version(client).await.map(|()| true)
 }
 
-/// The same, of whatever version.
+/// Returns whether the database has a ledger of any version.
 ///
 /// # Errors
-/// When the server cannot be asked; when the schema is not to be trusted, or not a ledger.
-pub async fn is_there(client: &Client) -> Result<bool> {
+/// If the query fails, or if the schema is not trusted or not a ledger.
+pub async fn ledger_exists(client: &Client) -> Result<bool> {
     LedgerSchema::read(client).await?.has("version")
 }
 
-/// Refuses a ledger of another version, where there is one that cannot be brought up to this one.
+/// Checks the ledger's version, and upgrades an earlier one.
 ///
 /// # Errors
-/// When it is, or cannot be read or changed.
+/// If the version is unsupported, or the ledger cannot be read or upgraded.
 pub(super) async fn check_version(client: &Client) -> Result<()> {
-    let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
-    let version = client.ask_opt("select version from pgspate.version", &[]).await;
-    let version = version.map_err(|error| refused(failed(error)))?;
+    let failed = server_error("could not check for the ledger, schema \"pgspate\"".to_owned());
+    let version = client.fetch_opt("select version from pgspate.version", &[]).await;
+    let version = version.map_err(|error| with_grant_hint(failed(error)))?;
     match version.map(|row| row.get::<_, i32>(0)) {
         Some(VERSION) => Ok(()),
         Some(found @ 1..VERSION) => upgrade(client, found).await,
@@ -176,18 +180,18 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
             let found = found.map_or("none".to_owned(), |version| version.to_string());
             let message = format!("the ledger's version is {found}, expected {VERSION}");
             Err(Error::new(ErrorKind::Ledger, message)
-                .hint("It was made by another version of pgspate; use that one."))
+                .hint("Another version of pgspate created the ledger. Use that version."))
         }
     }
 }
 
-/// Brings a ledger of an earlier version up to this one.
+/// Upgrades a ledger of an earlier version.
 async fn upgrade(client: &Client, from: i32) -> Result<()> {
     let found = LedgerSchema::read(client).await?;
     let mut parts = vec![format!("{UPGRADE}; {}", policies::sql(POLICIES))];
     let later = [
-        ("stream", MAKE_STREAMS, UPGRADE_STREAMS, STREAM_POLICIES),
-        ("bound", bound::MAKE, bound::UPGRADE, bound::POLICIES),
+        ("stream", CREATE_STREAM_TABLES, UPGRADE_STREAMS, STREAM_POLICIES),
+        ("bound", unlogged::CREATE_TABLES, unlogged::UPGRADE, unlogged::POLICIES),
     ];
     for (table, make, upgrade, rules) in later {
         let tables = if found.has(table)? { upgrade } else { make };
@@ -202,62 +206,64 @@ async fn upgrade(client: &Client, from: i32) -> Result<()> {
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     let _ = client.batch_execute("rollback").await;
-    let message = format!("could not bring the ledger from version {from} to {VERSION}");
+    let message = format!("could not upgrade the ledger from version {from} to {VERSION}");
     Err(server_error(message)(error)
-        .hint("It was made by an earlier pgspate. Have its owner run any `pgspate load` once."))
+        .hint("An earlier pgspate created the ledger. Have its owner run any `pgspate load` once."))
 }
 
-/// The key by which what sources' names leave out is hashed.
+/// Reads the key by which hidden parts of source URLs are hashed.
 ///
 /// # Errors
-/// When the ledger cannot be read.
-pub async fn secret(client: &Client) -> Result<Secret> {
+/// If the ledger cannot be read.
+pub async fn read_url_key(client: &Client) -> Result<Secret> {
     check_version(client).await?;
     let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
-    let row = client.ask_one("select secret from pgspate.version", &[]).await;
-    let row = row.map_err(|error| refused(failed(error)))?;
+    let row = client.fetch_one("select secret from pgspate.version", &[]).await;
+    let row = row.map_err(|error| with_grant_hint(failed(error)))?;
     Ok(Secret::new(row.get::<_, &str>(0)))
 }
 
-/// Makes it, if it is not there.
-pub async fn ensure(client: &Client) -> Result<()> {
-    if exists(client).await? {
+/// Creates the ledger, if it does not exist.
+pub async fn ensure_ledger(client: &Client) -> Result<()> {
+    if check_exists(client).await? {
         return Ok(());
     }
-    let failed = || server_error("could not make the ledger, schema \"pgspate\"".to_owned());
-    let has_schema = LedgerSchema::read(client).await?.is_there;
-    // Not "if not exists", for which a role must be one that may make schemas.
+    let failed = || server_error("could not create the ledger, schema \"pgspate\"".to_owned());
+    let has_schema = LedgerSchema::read(client).await?.exists;
+    // `create schema if not exists` needs the CREATE privilege even if the schema exists.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
-        "begin; {schema} {MAKE}; {MAKE_STREAMS}; {}; {}; \
+        "begin; {schema} {CREATE_TABLES}; {CREATE_STREAM_TABLES}; {}; {}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
-        bound::MAKE,
-        [POLICIES, STREAM_POLICIES, bound::POLICIES].map(policies::sql).join("; ")
+        unlogged::CREATE_TABLES,
+        [POLICIES, STREAM_POLICIES, unlogged::POLICIES].map(policies::sql).join("; ")
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
-    // The transaction has failed; that it ends is all that counts.
+    // The transaction has failed and only has to end.
     let _ = client.batch_execute("rollback").await;
-    let was_first =
+    let created_meanwhile =
         [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_SCHEMA];
-    if error.code().is_some_and(|code| was_first.contains(code)) && exists(client).await? {
-        // Another session made it at the same time.
+    if error.code().is_some_and(|code| created_meanwhile.contains(code))
+        && check_exists(client).await?
+    {
+        // Another session created the ledger at the same time.
         return Ok(());
     }
-    Err(refused(failed()(error)))
+    Err(with_grant_hint(failed()(error)))
 }
 
-/// For a role that may not use or make the ledger: the SQL that somebody else has to run.
-pub(super) fn refused(error: Error) -> Error {
+/// Adds the SQL that grants access, if the role lacks privileges for the ledger.
+pub(super) fn with_grant_hint(error: Error) -> Error {
     if error.sqlstate() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
         return error;
     }
     error.hint(
-        "The ledger makes a load resumable and keeps it from being loaded twice. Have the \
-         database's owner run, for the role that loads,\n\
+        "The ledger makes loads resumable and prevents loading twice. Have the database's owner \
+         run, for the role that loads,\n\
          \x20   create schema if not exists pgspate authorization ROLE;\n\
-         or, where the schema is another role's already,\n\
+         or, if another role already owns the schema,\n\
          \x20   grant usage on schema pgspate to ROLE;\n\
          \x20   grant select, insert, update, delete on all tables in schema pgspate to ROLE;\n\
-         or load with `--no-ledger`: in one piece, and again whenever it is asked for.",
+         or load with `--no-ledger`: the load is not resumable, and running it again loads again.",
     )
 }

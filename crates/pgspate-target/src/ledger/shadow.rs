@@ -1,29 +1,30 @@
-//! Shadow tables: each in a schema of its own, which is named after the job that fills it.
+//! Shadow tables. Each is in a schema of its own, named after its job.
 //!
-//! The job's row outlives its shadow and never the other way round, so that no shadow is left
-//! that `pgspate status` does not name.
+//! A job's ledger row exists at least as long as its shadow table. So `pgspate status` lists every
+//! shadow table.
 
 use tokio_postgres::Client;
 
 use super::JobId;
-use crate::{Ask, Result, is_trusted_sql, server_error};
+use crate::{Result, TypedQuery, is_trusted_sql, server_error};
 
-/// How the comment begins that tells such a schema from somebody else's.
+/// The start of the comment that identifies such a schema as pgspate's.
 const MARK: &str = "pgspate: ";
 
-/// The schema of a job's shadow table.
+/// Returns the name of the schema for a job's shadow table.
 pub fn schema_name(job: JobId) -> String {
     format!("pgspate_job_{}", job.0)
 }
 
-/// Makes the schema; `likeness` tells in which state the table was then.
-pub fn make_sql(job: JobId, table: &str, likeness: &str) -> String {
+/// Returns statements that create the schema. Its comment records `table_state`, a digest of the
+/// table's properties.
+pub fn create_schema_sql(job: JobId, table: &str, table_state: &str) -> String {
     let name = schema_name(job);
-    let comment = format!("{MARK}rows to come of {table}, state {likeness}").replace('\'', "''");
+    let comment = format!("{MARK}rows to come of {table}, state {table_state}").replace('\'', "''");
     format!("create schema {name}; comment on schema {name} is '{comment}'")
 }
 
-/// NULL of a schema that somebody else has made under the name.
+/// Returns the query for the schema's comment. It is NULL for a schema of an untrusted owner.
 fn comment_sql() -> String {
     format!(
         "select (select obj_description(oid, 'pg_namespace') from pg_namespace \
@@ -32,32 +33,32 @@ fn comment_sql() -> String {
     )
 }
 
-/// Whether the job has a shadow, and of a table in which state.
-pub async fn state(client: &Client, job: JobId) -> Result<Option<String>> {
-    let row = client.ask_one(&comment_sql(), &[&schema_name(job)]).await.map_err(failed())?;
+/// Reads the table state recorded for the job's shadow table. `None` if the job has none.
+pub async fn read_state(client: &Client, job: JobId) -> Result<Option<String>> {
+    let row = client.fetch_one(&comment_sql(), &[&schema_name(job)]).await.map_err(failed())?;
     let comment: Option<String> = row.get(0);
     Ok(comment.filter(|comment| comment.starts_with(MARK)).map(|comment| {
         comment.rsplit_once(" state ").map(|(_, state)| state.to_owned()).unwrap_or_default()
     }))
 }
 
-/// Drops the shadow, if the job has one. Whether it had.
-pub async fn drop(client: &Client, job: JobId) -> Result<bool> {
-    if state(client, job).await?.is_none() {
+/// Drops the job's shadow table, if it has one. Returns whether it had.
+pub async fn drop_shadow(client: &Client, job: JobId) -> Result<bool> {
+    if read_state(client, job).await?.is_none() {
         return Ok(false);
     }
-    // A lane whose connection was cut off may take a while to notice.
+    // A disconnected lane may hold its locks until the server notices.
     let name = schema_name(job);
     let sql = format!("begin; set local lock_timeout = '20s'; drop schema {name} cascade; commit");
     let failed = server_error(format!("could not drop the shadow table of job {}", job.0));
     let dropped = client.batch_execute(&sql).await.map_err(failed);
     if dropped.is_err() {
-        // The error that is told is the one before.
+        // The earlier error is reported.
         let _ = client.batch_execute("rollback").await;
     }
     dropped.map(|()| true)
 }
 
 fn failed() -> impl FnOnce(tokio_postgres::Error) -> crate::Error {
-    server_error("could not look for shadow tables".to_owned())
+    server_error("could not check for shadow tables".to_owned())
 }

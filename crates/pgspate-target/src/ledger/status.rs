@@ -1,44 +1,44 @@
-//! What the ledger knows, for people.
+//! The ledger's content in a form for people.
 
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::bound;
-use super::change::{self, Change};
+use super::change::{self, RecordedChange};
 use super::identity::lock_key;
+use super::unlogged;
 use super::{JobId, lock, schema, shadow};
-use crate::{Ask, Error, ErrorKind, Result, server_error};
+use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
 /// A job as `pgspate status` shows it.
 #[derive(Debug, Clone, Serialize)]
 pub struct JobStatus {
-    /// Its number.
+    /// The job's number.
     pub job: i64,
     /// The command: `load`.
     pub command: String,
-    /// The table, as SQL writes it.
+    /// The table, quoted for SQL.
     pub table: String,
-    /// Names of its sources, the first thousand.
+    /// The names of the first thousand sources.
     pub sources: Vec<String>,
-    /// When it began.
+    /// When the job started.
     pub started: String,
-    /// When it was finished, if it is.
+    /// When the job was finished, if it is.
     pub finished: Option<String>,
-    /// The session that works on it, in words.
+    /// The session that works on the job, in words.
     pub worker: Option<String>,
-    /// The schema of its shadow table, if its rows are in one so far.
+    /// The schema of the job's shadow table, if its rows are still there.
     pub shadow: Option<String>,
-    /// Chunks that are written.
+    /// Chunks written.
     pub chunks: i64,
-    /// Rows read, of these chunks.
+    /// Rows read, in these chunks.
     pub rows_in: i64,
     /// Rows written.
     pub rows_written: i64,
-    /// Rows set aside.
+    /// Rows rejected.
     pub rows_rejected: i64,
-    /// What it has changed on the table and not put back: `index "a"`.
+    /// Changes to the table that are not put back: `index "a"`.
     pub changes: Vec<String>,
-    /// The server has crashed since, and has emptied the table or what of it is unlogged.
+    /// Whether a later server crash has emptied the table or its unlogged partitions.
     pub emptied: bool,
 }
 
@@ -55,33 +55,33 @@ from pgspate.job j left join lateral (
 where $1::bigint is null or j.job = $1
 order by j.job";
 
-/// All jobs in the order in which they began, or one of them. Empty where there is no ledger.
+/// Reads all jobs in the order in which they started, or one job. Empty without a ledger.
 ///
 /// # Errors
-/// When the server cannot be asked, or knows no job of that number.
-pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
-    if !schema::exists(client).await? {
+/// If the query fails, or the job does not exist.
+pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
+    if !schema::check_exists(client).await? {
         return match job {
             None => Ok(Vec::new()),
-            Some(job) => Err(unknown(job)),
+            Some(job) => Err(unknown_job_error(job)),
         };
     }
     let failed = || server_error("could not read the ledger, schema \"pgspate\"".to_owned());
-    let rows = client.ask_all(LIST, &[&job]).await.map_err(failed())?;
+    let rows = client.fetch_all(LIST, &[&job]).await.map_err(failed())?;
     if let (true, Some(job)) = (rows.is_empty(), job) {
-        return Err(unknown(job));
+        return Err(unknown_job_error(job));
     }
-    let outstanding = change::outstanding(client, job).await?;
-    let (emptied, _) = bound::emptied(client).await?;
+    let outstanding = change::outstanding_changes(client, job).await?;
+    let (emptied, _) = unlogged::emptied_writers(client).await?;
     let mut jobs = Vec::with_capacity(rows.len());
     for row in rows {
         let finished: Option<String> = row.get(5);
         let worker = match finished {
-            None => lock::holder(client, lock_key(row.get(6))).await?,
+            None => lock::lock_holder(client, lock_key(row.get(6))).await?,
             Some(_) => None,
         };
         let job = JobId(row.get(0));
-        let shadow = shadow::state(client, job).await?.map(|_| shadow::schema_name(job));
+        let shadow = shadow::read_state(client, job).await?.map(|_| shadow::schema_name(job));
         let changes = outstanding.iter().filter(|it| it.job == job.0);
         jobs.push(JobStatus {
             job: job.0,
@@ -96,32 +96,32 @@ pub async fn list(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
             rows_in: row.get(8),
             rows_written: row.get(9),
             rows_rejected: row.get(10),
-            changes: changes.map(Change::name).collect(),
+            changes: changes.map(RecordedChange::name).collect(),
             emptied: emptied.contains(&job.0),
         });
     }
     Ok(jobs)
 }
 
-/// Forgets a job. Its rows stay in the table, and its sources can be loaded again; rows in a
-/// shadow table go with it.
+/// Forgets a job. Its rows stay in the table, and its sources can be loaded again. Rows in a shadow
+/// table are dropped.
 ///
 /// # Errors
-/// When there is no such job, or a session works on it.
-pub async fn forget(client: &Client, job: i64) -> Result<()> {
-    let found = list(client, Some(job)).await?;
+/// If the job does not exist, or a session works on it.
+pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
+    let found = list_jobs(client, Some(job)).await?;
     if let Some(worker) = found.first().and_then(|found| found.worker.as_deref()) {
-        let message = format!("job {job} is under way in {worker}");
-        return Err(Error::new(ErrorKind::Ledger, message).hint("Stop it first."));
+        let message = format!("job {job} is running in {worker}");
+        return Err(Error::new(ErrorKind::Ledger, message).hint("Stop that session first."));
     }
     if let Some(left) = found.first().and_then(|found| found.changes.first()) {
         let message = format!("job {job} has not put back {left}");
         return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-            "Put back what it has changed with `pgspate status --restore {job}`, or give that up \
-             with `delete from pgspate.change where job = {job}`."
+            "Put its changes back with `pgspate status --restore {job}`, or discard them with \
+             `delete from pgspate.change where job = {job}`."
         )));
     }
-    shadow::drop(client, JobId(job)).await?;
+    shadow::drop_shadow(client, JobId(job)).await?;
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \
          delete from pgspate.reject where job = {job}; \
@@ -133,7 +133,7 @@ pub async fn forget(client: &Client, job: i64) -> Result<()> {
     client.batch_execute(&sql).await.map_err(failed)
 }
 
-fn unknown(job: i64) -> Error {
+fn unknown_job_error(job: i64) -> Error {
     Error::new(ErrorKind::Ledger, format!("the ledger of this database has no job {job}"))
-        .hint("`pgspate status` lists those that it has.")
+        .hint("`pgspate status` lists all jobs.")
 }

@@ -1,7 +1,8 @@
-//! Streams of changes: how far each has been applied, and by whom.
+//! Streams of changes: the position up to which each is applied, and who may advance it.
 //!
-//! The position is written by the transaction that applies the events before it, and by nobody who
-//! has not the newest fence: whoever opens a stream raises that, and so ends all who had it before.
+//! The position is written by the transaction that applies the events before it. Only the process
+//! with the newest fence may write it. Opening a stream raises the fence, and so stops every
+//! earlier process.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -10,68 +11,68 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use super::job::failed;
-use super::{bound, identity, keys, lock, schema, trust};
-use crate::{Ask, Error, ErrorKind, Parameter, Result, quote_literal};
+use super::job::ledger_error;
+use super::{dropped_keys, identity, lock, schema, trust, unlogged};
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
 
-/// A place in a stream.
+/// A position in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mark {
-    /// Events before it.
+pub struct StreamPosition {
+    /// The number of events before the position.
     pub ordinal: u64,
-    /// The source's own word for it.
+    /// The position in the source's own format.
     pub source: String,
-    /// Tells the records before it from others.
+    /// A digest that identifies the records before the position.
     pub digest: String,
 }
 
 /// A stream that this process may advance.
 #[derive(Debug, Clone)]
-pub struct Stream {
+pub struct AppliedStream {
     name: String,
     partition: String,
     fence: i64,
-    /// The fence that a session which was lost may have raised it to.
-    claimed: Option<i64>,
-    /// Up to here its events are applied.
-    pub mark: Mark,
+    /// The fence that a lost session may have set.
+    claimed_fence: Option<i64>,
+    /// The position up to which events are applied.
+    pub mark: StreamPosition,
 }
 
-/// An event that was set aside.
+/// A rejected event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Its ordinal in the stream.
+    /// The event's number in the stream.
     pub position: u64,
-    /// Where it came from: a file, a slot, a topic.
+    /// The event's origin: a file, a slot, a topic.
     pub source: String,
-    /// The line or offset there.
+    /// The line or offset in the origin.
     pub line: u64,
-    /// The table that it names.
+    /// The table that the event names.
     pub table: Option<String>,
-    /// The SQLSTATE of the refusal, if the server refused it.
+    /// The SQLSTATE, if the server refused the event.
     pub sqlstate: Option<String>,
-    /// Why it was set aside.
+    /// Why the event was rejected.
     pub message: String,
-    /// The event, as `pgspate apply` reads it; or the record, where it is no event.
+    /// The event as `pgspate apply` reads it, or the record if it is not an event.
     pub payload: String,
 }
 
 /// A stream as `pgspate status` shows it.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamStatus {
-    /// Its name.
+    /// The stream's name.
     pub stream: String,
-    /// Which part of it; empty for a stream of one part.
+    /// The partition; empty for a stream without partitions.
     pub partition: String,
-    /// Events that are applied or set aside.
+    /// Number of events that are applied or rejected.
     pub events: i64,
-    /// Where that is, in the source's words.
+    /// The position in the source's own format.
     pub position: String,
-    /// Events that were set aside.
+    /// Number of rejected events.
     pub dead_letters: i64,
-    /// When it last advanced, in the session's time zone.
+    /// When the stream last advanced, in the session's time zone.
     pub updated: String,
-    /// The server has crashed since, and has emptied the unlogged tables that it wrote to.
+    /// Whether a later server crash has emptied unlogged tables that the stream wrote to.
     pub emptied: bool,
 }
 
@@ -86,15 +87,17 @@ set ordinal = $5, source = $6, digest = $7, dead_letters = dead_letters + $8,
     updated = clock_timestamp()
 where stream = $1 and partition = $2 and fence = $3 and ordinal = $4";
 
-/// What moves a stream on, unless keys of a table are down that the transaction has written.
+/// Returns the statement that advances a stream, unless keys are dropped of a table that the
+/// transaction has written.
 fn guarded_advance() -> String {
-    format!("{ADVANCE} and not {}", keys::is_down_sql(0))
+    format!("{ADVANCE} and not {}", dropped_keys::writes_without_keys_sql(0))
 }
 
-/// What a transaction is called that moves a stream on without looking first whether it began.
-pub const TRANSACTION: &str = "pgspate.at";
+/// The setting that marks a transaction which was sent as a whole. The advance checks by this
+/// setting that the transaction began.
+pub const TRANSACTION_SETTING: &str = "pgspate.at";
 
-const BURY: &str = "\
+const INSERT_DEAD_LETTERS: &str = "\
 insert into pgspate.dead_letter
        (stream, partition, position, source, line, table_name, sqlstate, message, payload)
 select $1, $2, * from unnest($3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::text[],
@@ -104,80 +107,86 @@ const LIST: &str = "\
 select stream, partition, ordinal, source, dead_letters, updated::timestamptz(0)::text
 from pgspate.stream order by stream, partition";
 
-/// Takes a stream over from whoever had it, and makes it if there is none of that name.
-pub async fn open_stream(client: &Client, name: &str, partition: &str) -> Result<Stream> {
-    schema::ensure(client).await?;
+/// Takes a stream over from any other process, and creates it if it does not exist.
+pub async fn open_stream(client: &Client, name: &str, partition: &str) -> Result<AppliedStream> {
+    schema::ensure_ledger(client).await?;
     check_role(client, name, partition).await?;
-    if let Some(stream) = take(client, name, partition, None, None).await? {
+    if let Some(stream) = raise_fence(client, name, partition, None, None).await? {
         return Ok(stream);
     }
-    bound::release_stream(client, name).await?;
+    unlogged::release_stream(client, name).await?;
     let sql = "insert into pgspate.stream (stream, partition) values ($1, $2)";
-    match client.tell(sql, &[&name, &partition]).await {
+    match client.run_statement(sql, &[&name, &partition]).await {
         Ok(_) => {}
-        // Another process made it at the same time.
+        // Another process created the stream at the same time.
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
             check_role(client, name, partition).await?;
         }
-        Err(error) => return Err(schema::refused(failed()(error))),
+        Err(error) => return Err(schema::with_grant_hint(ledger_error()(error))),
     }
-    take(client, name, partition, None, None).await?.ok_or_else(fenced)
+    raise_fence(client, name, partition, None, None).await?.ok_or_else(taken_over_error)
 }
 
-/// Refuses a stream of a role that is not to be trusted: that role says how far it is applied.
+/// Refuses a stream of an untrusted role: that role controls its position.
 async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> {
     let row = format!(
         "pgspate.stream where stream = {} and partition = {}",
         quote_literal(name),
         quote_literal(partition)
     );
-    let Some(role) = trust::doubtful_role(client, &row).await? else { return Ok(()) };
+    let Some(role) = trust::untrusted_role(client, &row).await? else { return Ok(()) };
     let message = format!("stream \"{name}\" is applied by role \"{role}\"");
     Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-        "Apply it as \"{role}\", or give this one a name of its own with `--stream NAME`."
+        "Apply the stream as \"{role}\", or name another stream with `--stream NAME`."
     )))
 }
 
-/// Lets no other session hold the stream as long as this one lives.
+/// Locks the stream for as long as this session lives.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] when another session does.
+/// Of [`ErrorKind::Ledger`] if another session has locked it.
 pub async fn hold_stream(client: &Client, name: &str, partition: &str) -> Result<()> {
-    let key = identity::digest(["stream", name, partition]);
-    lock::hold_for(client, identity::lock_key(&key), "this stream").await
+    let key = identity::digest_texts(["stream", name, partition]);
+    lock::hold_lock(client, identity::lock_key(&key), "this stream").await
 }
 
-/// Up to where a stream is applied; the beginning of one that is not known. Changes nothing.
-pub async fn read_mark(client: &Client, name: &str, partition: &str) -> Result<Mark> {
-    if !schema::exists(client).await? {
-        return Ok(Mark::default());
+/// Reads the position of a stream; the beginning if the ledger does not know it. Changes nothing.
+pub async fn read_stream_position(
+    client: &Client,
+    name: &str,
+    partition: &str,
+) -> Result<StreamPosition> {
+    if !schema::check_exists(client).await? {
+        return Ok(StreamPosition::default());
     }
     let sql = "select ordinal, source, digest from pgspate.stream \
                where stream = $1 and partition = $2";
-    let row = client.ask_opt(sql, &[&name, &partition]).await;
-    let row = row.map_err(|error| schema::refused(failed()(error)))?;
-    Ok(row.map_or_else(Mark::default, |row| Mark {
+    let row = client.fetch_opt(sql, &[&name, &partition]).await;
+    let row = row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?;
+    Ok(row.map_or_else(StreamPosition::default, |row| StreamPosition {
         ordinal: row.get::<_, i64>(0).unsigned_abs(),
         source: row.get(1),
         digest: row.get(2),
     }))
 }
 
-async fn take(
+/// Raises the fence of a stream and returns the stream. `None` if it does not exist, or if its
+/// fence is not the expected one.
+async fn raise_fence(
     client: &Client,
     name: &str,
     partition: &str,
     fence: Option<i64>,
     claims: Option<i64>,
-) -> Result<Option<Stream>> {
-    let row = client.ask_opt(OPEN, &[&name, &partition, &fence, &claims]).await;
-    let row = row.map_err(|error| schema::refused(failed()(error)))?;
-    Ok(row.map(|row| Stream {
+) -> Result<Option<AppliedStream>> {
+    let row = client.fetch_opt(OPEN, &[&name, &partition, &fence, &claims]).await;
+    let row = row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?;
+    Ok(row.map(|row| AppliedStream {
         name: name.to_owned(),
         partition: partition.to_owned(),
         fence: row.get(0),
-        claimed: None,
-        mark: Mark {
+        claimed_fence: None,
+        mark: StreamPosition {
             ordinal: row.get::<_, i64>(1).unsigned_abs(),
             source: row.get(2),
             digest: row.get(3),
@@ -185,126 +194,146 @@ async fn take(
     }))
 }
 
-impl Stream {
-    /// What the ledger calls it.
+impl AppliedStream {
+    /// Returns the stream's name in the ledger.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Lets nobody else hold it as long as the session lives.
+    /// Locks the stream for as long as the session lives.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when another session does.
+    /// Of [`ErrorKind::Ledger`] if another session has locked it.
     pub async fn hold(&self, client: &Client) -> Result<()> {
         hold_stream(client, &self.name, &self.partition).await
     }
 
-    /// In a new session: where the stream is now, which is where it was or, when a lost session
-    /// has committed what it had in hand, at `pending`. Waits for what that may still be
-    /// committing, and lets it do nothing after that.
+    /// Opens the stream again in a new session, and reads its position. That is the old position,
+    /// or `pending` if the lost session has committed its last batch. Waits for a commit that may
+    /// be in progress. After that the lost session can write nothing.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when the stream is another process's now, or anywhere else: then
-    /// this is not the state of the database in which it was left.
-    pub async fn reopen(&mut self, client: &Client, pending: Option<&Mark>) -> Result<()> {
-        // The answer may be lost, and must then not pass for another process's doing: nobody else
-        // raises it to this number.
-        let claims = *self.claimed.get_or_insert_with(|| {
+    /// Of [`ErrorKind::Ledger`] if another process has taken the stream over, or if the position is
+    /// any other. Then the database is not in the state in which this process left it.
+    pub async fn reopen(
+        &mut self,
+        client: &Client,
+        pending: Option<&StreamPosition>,
+    ) -> Result<()> {
+        // If the answer is lost, the raised fence must not be taken for another process's. No other
+        // process raises it to this number.
+        let claims = *self.claimed_fence.get_or_insert_with(|| {
             self.fence + 2 + i64::from(RandomState::new().hash_one(&self.name) as u32)
         });
         let (fence, claims) = (Some(self.fence), Some(claims));
-        let taken = take(client, &self.name, &self.partition, fence, claims).await?;
-        let taken = taken.ok_or_else(fenced)?;
+        let taken = raise_fence(client, &self.name, &self.partition, fence, claims).await?;
+        let taken = taken.ok_or_else(taken_over_error)?;
         if taken.mark != self.mark && Some(&taken.mark) != pending {
-            return Err(moved(&self.mark, &taken.mark));
+            return Err(position_changed_error(&self.mark, &taken.mark));
         }
         *self = taken;
         Ok(())
     }
 
-    /// Moves it on; the last statement of the transaction that applies the events. The caller notes
-    /// the new mark when that has committed.
+    /// Advances the stream. This is the last statement of the transaction that applies the events.
+    /// The caller stores the new position after the commit.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when the stream is another process's now.
-    pub async fn advance(&self, client: &Client, to: &Mark, letters: &[DeadLetter]) -> Result<()> {
+    /// Of [`ErrorKind::Ledger`] if another process has taken the stream over.
+    pub async fn advance(
+        &self,
+        client: &Client,
+        to: &StreamPosition,
+        letters: &[DeadLetter],
+    ) -> Result<()> {
         if !letters.is_empty() {
-            self.bury(client, letters).await?;
+            self.insert_dead_letters(client, letters).await?;
         }
         let numbers = [self.mark.ordinal, to.ordinal, letters.len() as u64].map(u64::cast_signed);
-        match client.tell(&guarded_advance(), &self.values(to, &numbers)).await.map_err(failed())? {
+        match client
+            .run_statement(&guarded_advance(), &self.values(to, &numbers))
+            .await
+            .map_err(ledger_error())?
+        {
             1 => Ok(()),
-            _ => Err(fenced()),
+            _ => Err(taken_over_error()),
         }
     }
 
-    /// Of a transaction that is sent as a whole: what is to be run at its beginning.
-    pub fn call_transaction(&self) -> String {
-        format!("set local {TRANSACTION} = '{}'", self.mark.ordinal)
+    /// Returns the first statement of a transaction that is sent as a whole.
+    pub fn mark_transaction_sql(&self) -> String {
+        format!("set local {TRANSACTION_SETTING} = '{}'", self.mark.ordinal)
     }
 
-    /// What moves the stream on in such a transaction, to be prepared for
-    /// [`Stream::advance_within`].
+    /// Returns the statement that advances the stream in such a transaction, to be prepared for
+    /// [`AppliedStream::advance_within`].
     pub fn advance_sql() -> String {
         format!(
             "with moved as ({} \
-             and current_setting('{TRANSACTION}', true) = ($4::bigint)::text returning 1) \
+             and current_setting('{TRANSACTION_SETTING}', true) = ($4::bigint)::text returning 1) \
              select 1 / count(*)::int4 from moved",
             guarded_advance()
         )
     }
 
-    /// Moves it on, or fails the transaction: the commit may be sent before the answer is known.
-    /// Fails also where there is no transaction, as its beginning was refused.
+    /// Advances the stream, or fails the transaction. So the commit may be sent before the answer
+    /// is known. Also fails outside a transaction, if its beginning was refused.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when the stream is another process's now.
+    /// Of [`ErrorKind::Ledger`] if another process has taken the stream over.
     pub async fn advance_within(
         &self,
         client: &Client,
         statement: &Statement,
-        to: &Mark,
+        to: &StreamPosition,
     ) -> Result<()> {
         let numbers = [self.mark.ordinal, to.ordinal, 0].map(u64::cast_signed);
         let values = self.values(to, &numbers).map(|it| it as &(dyn ToSql + Sync));
         match client.query_one(statement, &values).await {
             Ok(_) => Ok(()),
-            Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => Err(fenced()),
-            Err(error) => Err(failed()(error)),
+            Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => {
+                Err(taken_over_error())
+            }
+            Err(error) => Err(ledger_error()(error)),
         }
     }
 
-    /// Why the stream was not moved on: another process has it, or else a load has dropped keys of
-    /// a table that was written. To be asked when the transaction is over.
+    /// Returns why the stream was not advanced: another process has taken it over, or a load has
+    /// dropped keys of a written table. Must run after the transaction.
     pub async fn explain(&self, client: &Client, error: Error) -> Error {
         let sql = "select exists (select from pgspate.stream \
                    where stream = $1 and partition = $2 and fence = $3)";
-        let values: [&dyn Parameter; 3] = [&self.name, &self.partition, &self.fence];
-        let is_ours = client.ask_one(sql, &values).await.is_ok_and(|row| row.get(0));
-        match keys::keys_down(client, None, 0).await {
-            Ok(down) if is_ours && !down.is_empty() => down[0].refuse(),
+        let values: [&dyn TypedParameter; 3] = [&self.name, &self.partition, &self.fence];
+        let is_ours = client.fetch_one(sql, &values).await.is_ok_and(|row| row.get(0));
+        match dropped_keys::dropped_keys(client, None, 0).await {
+            Ok(down) if is_ours && !down.is_empty() => down[0].to_error(),
             _ => error,
         }
     }
 
-    /// The statement's parameters: `numbers` are the ordinals before and after, and dead letters.
-    fn values<'a>(&'a self, to: &'a Mark, numbers: &'a [i64; 3]) -> [&'a dyn Parameter; 8] {
+    /// Returns the statement's parameters. `numbers` are the ordinals before and after, and the
+    /// number of dead letters.
+    fn values<'a>(
+        &'a self,
+        to: &'a StreamPosition,
+        numbers: &'a [i64; 3],
+    ) -> [&'a dyn TypedParameter; 8] {
         let [from, ordinal, letters] = numbers;
         let (name, partition) = (&self.name, &self.partition);
         [name, partition, &self.fence, from, ordinal, &to.source, &to.digest, letters]
     }
 
-    async fn bury(&self, client: &Client, letters: &[DeadLetter]) -> Result<()> {
+    async fn insert_dead_letters(&self, client: &Client, letters: &[DeadLetter]) -> Result<()> {
         let numbers = |of: fn(&DeadLetter) -> u64| -> Vec<i64> {
             letters.iter().map(|letter| of(letter).cast_signed()).collect()
         };
-        // Text cannot hold a zero byte.
+        // A text value cannot contain a zero byte.
         let texts = |of: fn(&DeadLetter) -> &str| -> Vec<String> {
             letters.iter().map(|letter| of(letter).replace('\0', "\\0")).collect()
         };
         let tables: Vec<_> = letters.iter().map(|letter| letter.table.as_deref()).collect();
         let codes: Vec<_> = letters.iter().map(|letter| letter.sqlstate.as_deref()).collect();
-        let values: [&dyn Parameter; 9] = [
+        let values: [&dyn TypedParameter; 9] = [
             &self.name,
             &self.partition,
             &numbers(|letter| letter.position),
@@ -315,31 +344,31 @@ impl Stream {
             &texts(|letter| &letter.message),
             &texts(|letter| &letter.payload),
         ];
-        client.tell(BURY, &values).await.map(drop).map_err(failed())
+        client.run_statement(INSERT_DEAD_LETTERS, &values).await.map(drop).map_err(ledger_error())
     }
 }
 
-fn fenced() -> Error {
+fn taken_over_error() -> Error {
     Error::new(ErrorKind::Ledger, "the stream was taken over by another pgspate").hint(
-        "One process applies a stream at a time: of files and topics the one that was started \
-         last, of a slot the one that reads it.",
+        "Only one process applies a stream at a time. For files and topics, it is the process \
+         started last. For a slot, it is the process that reads the slot.",
     )
 }
 
-/// Forgets a stream of which no event was set aside: whose events nobody will give again.
+/// Forgets a stream without rejected events, whose source will never send its events again.
 ///
 /// # Errors
-/// When the server cannot be asked.
+/// If the query fails.
 pub async fn forget_stream(client: &Client, name: &str) -> Result<()> {
     let sql = "delete from pgspate.stream where stream = $1 and dead_letters = 0";
-    match client.tell(sql, &[&name]).await.map_err(failed())? {
+    match client.run_statement(sql, &[&name]).await.map_err(ledger_error())? {
         0 => Ok(()),
-        _ => bound::release_stream(client, name).await,
+        _ => unlogged::release_stream(client, name).await,
     }
 }
 
-fn moved(from: &Mark, to: &Mark) -> Error {
-    let place = |mark: &Mark| match mark.source.as_str() {
+fn position_changed_error(from: &StreamPosition, to: &StreamPosition) -> Error {
+    let place = |mark: &StreamPosition| match mark.source.as_str() {
         "" => "its beginning".to_owned(),
         source => format!("{source} ({} events)", mark.ordinal),
     };
@@ -349,22 +378,22 @@ fn moved(from: &Mark, to: &Mark) -> Error {
         place(to)
     );
     Error::new(ErrorKind::Ledger, message).hint(
-        "The target was put back to an older state, or has failed over to a server that was \
-         behind. Run the same command again: it begins where the ledger is, if the source still \
-         has what comes after that.",
+        "The target database was restored to an older state, or failed over to a server that was \
+         behind. Run the same command again. It continues at the ledger's position, if the \
+         source still has the events after it.",
     )
 }
 
-/// All streams that have been applied to this database. Empty where there is no ledger.
+/// Reads all streams that were applied to this database. Empty without a ledger.
 ///
 /// # Errors
-/// When the server cannot be asked.
-pub async fn streams(client: &Client) -> Result<Vec<StreamStatus>> {
-    if !schema::exists(client).await? {
+/// If the query fails.
+pub async fn list_streams(client: &Client) -> Result<Vec<StreamStatus>> {
+    if !schema::check_exists(client).await? {
         return Ok(Vec::new());
     }
-    let rows = client.ask_all(LIST, &[]).await.map_err(failed())?;
-    let (_, emptied) = bound::emptied(client).await?;
+    let rows = client.fetch_all(LIST, &[]).await.map_err(ledger_error())?;
+    let (_, emptied) = unlogged::emptied_writers(client).await?;
     let status = |row: &tokio_postgres::Row| StreamStatus {
         stream: row.get(0),
         partition: row.get(1),
@@ -385,7 +414,7 @@ mod tests {
     use crate::connect::{Dsn, Environment};
 
     #[test]
-    fn a_stream_moves_on_in_its_own_transaction_and_for_the_last_to_open_it() {
+    fn only_the_last_opener_advances_a_stream_within_its_transaction() {
         let db = testing::database();
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         let dsn = Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap();
@@ -394,27 +423,32 @@ mod tests {
             let connection = dsn.connect("test").await.unwrap();
             let client = &connection.client;
             let mut stream = open_stream(client, "s", "").await.unwrap();
-            let advance = client.prepare(&Stream::advance_sql()).await.unwrap();
-            let to = Mark { ordinal: 5, source: "five".to_owned(), digest: "d".to_owned() };
+            let advance = client.prepare(&AppliedStream::advance_sql()).await.unwrap();
+            let to =
+                StreamPosition { ordinal: 5, source: "five".to_owned(), digest: "d".to_owned() };
             // The beginning of the transaction was refused.
             let refused = stream.advance_within(client, &advance, &to).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Ledger);
-            assert_eq!(read_mark(client, "s", "").await.unwrap(), Mark::default());
-            let begin = format!("begin; {}", stream.call_transaction());
+            assert_eq!(
+                read_stream_position(client, "s", "").await.unwrap(),
+                StreamPosition::default()
+            );
+            let begin = format!("begin; {}", stream.mark_transaction_sql());
             client.batch_execute(&begin).await.unwrap();
             stream.advance_within(client, &advance, &to).await.unwrap();
             client.batch_execute("commit").await.unwrap();
-            assert_eq!(read_mark(client, "s", "").await.unwrap(), to);
+            assert_eq!(read_stream_position(client, "s", "").await.unwrap(), to);
             stream.mark = to.clone();
             open_stream(client, "s", "").await.unwrap();
-            let begin = format!("begin; {}", stream.call_transaction());
+            let begin = format!("begin; {}", stream.mark_transaction_sql());
             client.batch_execute(&begin).await.unwrap();
-            let further = Mark { ordinal: 6, ..to.clone() };
-            let fenced = stream.advance_within(client, &advance, &further).await.unwrap_err();
-            assert_eq!(fenced.kind(), ErrorKind::Ledger);
+            let further = StreamPosition { ordinal: 6, ..to.clone() };
+            let taken_over_error =
+                stream.advance_within(client, &advance, &further).await.unwrap_err();
+            assert_eq!(taken_over_error.kind(), ErrorKind::Ledger);
             // The commit that was sent after it commits nothing.
             client.batch_execute("commit").await.unwrap();
-            assert_eq!(read_mark(client, "s", "").await.unwrap(), to);
+            assert_eq!(read_stream_position(client, "s", "").await.unwrap(), to);
             connection.close().await;
         });
     }

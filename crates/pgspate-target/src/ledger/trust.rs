@@ -1,43 +1,44 @@
-//! Whether the ledger may be used: asked of the catalog alone, before anything of it is read.
+//! Whether the ledger may be used. Only the catalog is read before this is known.
 //!
-//! Whoever owns a table decides what runs when it is read or written: a view has a query, a table
-//! has defaults, policies and triggers. So the ledger is used only where its owners could do all
-//! that it might make the role do, and where it is made of what pgspate makes. Other roles may have
-//! been given the right to make triggers. A trigger counts only if such an owner has made its
-//! function. It must have no condition, as that could call any function, and no arguments, as
-//! functions make SQL of these. What a former owner has left is found by what it depends on: all
-//! that pgspate makes depends on nothing but the server's own functions and types.
+//! A table's owner decides which code runs when the table is read or written: views have queries;
+//! tables have defaults, policies and triggers. So the ledger is used only if its owners could act
+//! as the current role anyway, and if it consists only of objects that pgspate creates.
+//!
+//! Other roles may have the TRIGGER privilege. A trigger is accepted only if a trusted owner made
+//! its function. It must have no condition, which could call any function, and no arguments, from
+//! which functions build SQL. Objects left by a former owner are found by their dependencies:
+//! pgspate's objects depend only on the server's own functions and types.
 
 use tokio_postgres::Client;
 
 use super::policies;
-use crate::{Ask, Error, ErrorKind, Result, is_trusted_sql, server_error};
+use crate::{Error, ErrorKind, Result, TypedQuery, is_trusted_sql, server_error};
 
-/// SQL for whether the role that a row of the ledger names in `role` is trusted.
+/// Returns a condition: the role in a ledger row's column `role` is trusted.
 pub(super) fn is_role_trusted_sql() -> String {
     let is_trusted = is_trusted_sql("r.oid");
     format!("exists (select from pg_roles r where r.rolname = role and {is_trusted})")
 }
 
-/// The role of a row that is not to be trusted, or that row-level security keeps from this role.
+/// Returns the role of a row that is not trusted, or that row-level security hides from this role.
 /// `row` is a table and a condition: `pgspate.stream where stream = 'a'`.
 ///
 /// # Errors
-/// When the ledger cannot be read.
-pub(super) async fn doubtful_role(client: &Client, row: &str) -> Result<Option<String>> {
+/// If the ledger cannot be read.
+pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<String>> {
     let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
     let sql = format!(
         "select role::text from {row} and not ({} and {})",
         is_role_trusted_sql(),
         policies::IS_OURS
     );
-    let found = client.ask_opt(&sql, &[]).await.map_err(failed)?;
+    let found = client.fetch_opt(&sql, &[]).await.map_err(failed)?;
     Ok(found.map(|row| row.get(0)))
 }
 
-/// Columns: 0 whether there is the schema, 1 whether the role may use it, 2 names of tables, 3 what
-/// is not trusted, 4 its owner; both NULL where all is.
-const LOOK: &str = "\
+/// Columns: 0 whether the schema exists, 1 whether the role may use it, 2 names of its tables, 3
+/// the first untrusted object, 4 that object's owner. 3 and 4 are NULL if everything is trusted.
+const SCHEMA_QUERY: &str = "\
 with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
 relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
 object(class, id, owner) as (
@@ -69,69 +70,71 @@ part(nth, what, owner, is_ours) as (
   from object o join pg_depend d on d.classid = o.class and d.objid = o.id
   where d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
                          'pg_opclass'::regclass)),
-doubt as (
+untrusted as (
   select what, pg_get_userbyid(owner)::text as owner from part
   where not is_ours or not {is_trusted} order by nth, what limit 1)
 select exists (select from schema),
        coalesce((select has_schema_privilege(oid, 'usage') from schema), false),
        array(select relname::text from relation where relkind <> 'i'),
-       (select what from doubt), (select owner from doubt)";
+       (select what from untrusted), (select owner from untrusted)";
 
-/// The ledger's schema as the catalog has it.
+/// The ledger's schema, as the catalog describes it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LedgerSchema {
-    pub(super) is_there: bool,
+    pub(super) exists: bool,
     may_use: bool,
     relations: Vec<String>,
-    doubt: Option<(String, String)>,
+    untrusted: Option<(String, String)>,
 }
 
 impl LedgerSchema {
-    /// Looks at the schema; reads nothing of it.
+    /// Reads the catalog's facts about the schema, but nothing in the schema.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// If the connection fails.
     pub(crate) async fn read(client: &Client) -> Result<LedgerSchema> {
-        let failed = server_error("could not look for the ledger, schema \"pgspate\"".to_owned());
-        let sql = LOOK.replace("{is_trusted}", &is_trusted_sql("owner"));
-        let row = client.ask_one(&sql, &[]).await.map_err(failed)?;
-        let doubt: Option<String> = row.get(3);
+        let failed = server_error("could not check for the ledger, schema \"pgspate\"".to_owned());
+        let sql = SCHEMA_QUERY.replace("{is_trusted}", &is_trusted_sql("owner"));
+        let row = client.fetch_one(&sql, &[]).await.map_err(failed)?;
+        let untrusted: Option<String> = row.get(3);
         Ok(LedgerSchema {
-            is_there: row.get(0),
+            exists: row.get(0),
             may_use: row.get(1),
             relations: row.get(2),
-            doubt: doubt.map(|what| (what, row.get(4))),
+            untrusted: untrusted.map(|what| (what, row.get(4))),
         })
     }
 
-    /// Whether it has a table of that name, which may be used.
+    /// Returns whether the schema has a table of that name.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when it is not to be trusted, or is no ledger.
+    /// Of [`ErrorKind::Ledger`] if the schema is not trusted, or is not a ledger.
     pub(super) fn has(&self, table: &str) -> Result<bool> {
         self.check()?;
         Ok(self.relations.iter().any(|it| it == table))
     }
 
-    /// Whether it can be read, for those who do without it otherwise.
+    /// Returns whether the ledger can be read, for callers that can also work without it.
     pub(super) fn is_readable(&self) -> bool {
         self.may_use && matches!(self.has("version"), Ok(true))
     }
 
-    /// Refuses a schema that is not to be trusted, or is no ledger.
+    /// Refuses a schema that is not trusted, or is not a ledger.
     fn check(&self) -> Result<()> {
-        if let Some((what, owner)) = &self.doubt {
-            let message = format!("{what}, owned by role \"{owner}\", is not to be trusted");
+        if let Some((what, owner)) = &self.untrusted {
+            let message = format!(
+                "could not use the ledger: {what}, owned by role \"{owner}\", is not trusted"
+            );
             return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-                "What it makes the server run would be run as your role. Connect as \"{owner}\". \
-                 Or have a superuser drop what pgspate has not made, and own the ledger: \
+                "Its code would run as your role. Connect as \"{owner}\". Or have a superuser drop \
+                 objects that pgspate did not create, and change the ledger's owner: \
                  `alter schema pgspate owner to ROLE`, and `alter table pgspate.NAME owner to \
                  ROLE` for each table. Or load with `--no-ledger`."
             )));
         }
-        // An empty one was made for us by somebody who may make schemas.
+        // Another role may have created an empty schema for pgspate.
         let is_ledger = self.relations.iter().any(|it| it == "version");
-        match self.is_there && !is_ledger && !self.relations.is_empty() {
+        match self.exists && !is_ledger && !self.relations.is_empty() {
             true => {
                 Err(Error::new(ErrorKind::Ledger, "schema \"pgspate\" is not a ledger of pgspate")
                     .hint("Rename that schema, or load with `--no-ledger`."))

@@ -1,43 +1,44 @@
-//! Counters of the whole server and of one database, by what each version calls them.
+//! Counters of the whole server and of one database, under the names that each version has for
+//! them.
 //!
-//! Every column of a query is named after the field it fills; a field that a version's query does
-//! not have stays `None`. Times are `None` where the server does not take them, as its zeros say
-//! nothing then.
+//! Each result column is named after the struct field that it fills. A field stays `None` if the
+//! version's query has no such column. Times are `None` if the server does not track them, since
+//! its zeros mean nothing then.
 
 use serde::Serialize;
 use tokio_postgres::{Client, Row};
 
-use crate::Ask;
+use crate::TypedQuery;
 
-/// Makes a struct of counters that grow, each of which may be unknown.
+/// Defines a struct of growing counters, each of which may be unknown.
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)+ }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
         pub struct $name {
             $($(#[$field_doc])* pub $field: Option<u64>,)+
-            /// When they were set to zero, in microseconds since 1970; between two, the same.
+            /// When the counters were last reset, in microseconds since 1970. A difference keeps it.
             #[serde(skip)]
             pub(super) reset: Option<i64>,
         }
 
         impl $name {
-            /// What was counted since an earlier look; nothing is known if that was before a reset.
+            /// Returns the growth since `before`; all `None` if the counters were reset since.
             #[must_use]
             pub fn since(&self, before: &$name) -> $name {
                 if self.reset != before.reset {
                     return $name::default();
                 }
                 $name {
-                    $($field: $crate::measure::counters::grown(self.$field, before.$field),)+
+                    $($field: $crate::measure::counters::counter_growth(self.$field, before.$field),)+
                     reset: self.reset,
                 }
             }
 
-            /// From a row whose columns are named after the fields.
+            /// Reads the counters from a row whose columns are named after the fields.
             pub(super) fn read(row: &tokio_postgres::Row) -> $name {
                 $name {
-                    $($field: $crate::measure::counters::named(row, stringify!($field)),)+
+                    $($field: $crate::measure::counters::counter_by_name(row, stringify!($field)),)+
                     reset: row.try_get::<_, Option<i64>>("reset").ok().flatten(),
                 }
             }
@@ -47,94 +48,94 @@ macro_rules! counters {
 pub(super) use counters;
 
 counters! {
-    /// WAL of the whole server (from PostgreSQL 14 on).
-    Wal {
-        /// Records.
+    /// WAL of the whole server (PostgreSQL 14 and newer).
+    WalCounters {
+        /// WAL records.
         records,
-        /// Whole pages among them: the first change of a page after a checkpoint.
+        /// Full-page images: the first change of each page after a checkpoint.
         full_page_images,
         /// Bytes.
         bytes,
-        /// How often a session had to write because the buffers were full.
+        /// Writes by sessions because the WAL buffers were full.
         buffers_full,
         /// Writes to files.
         writes,
-        /// Waits for the disk.
+        /// Syncs of WAL files.
         syncs,
-        /// Milliseconds of writing, with `track_wal_io_timing`.
+        /// Milliseconds spent writing, with `track_wal_io_timing`.
         write_ms,
-        /// Milliseconds of waiting for the disk, with `track_wal_io_timing`.
+        /// Milliseconds spent syncing, with `track_wal_io_timing`.
         sync_ms,
     }
 }
 
 counters! {
-    /// Reading and writing of pages (from PostgreSQL 16 on).
-    Io {
+    /// Reads and writes of pages (PostgreSQL 16 and newer).
+    IoCounters {
         /// Read operations.
         reads,
-        /// Bytes that they read.
+        /// Bytes read.
         read_bytes,
         /// Write operations.
         writes,
-        /// Bytes that they wrote.
+        /// Bytes written.
         write_bytes,
-        /// Writes of pages that had to leave the whole cache, not only the ring of a COPY or a
-        /// VACUUM: checkpoints', the background writer's, and sessions' that needed room.
+        /// Page writes outside the ring buffers of COPY and VACUUM: by checkpoints, by the
+        /// background writer, and by sessions that needed space in the cache.
         writes_normal,
-        /// Operations that made files longer.
+        /// Operations that extended files.
         extends,
-        /// Bytes by which they did.
+        /// Bytes by which files were extended.
         extend_bytes,
-        /// Pages that were found in the cache.
+        /// Pages found in the cache.
         hits,
-        /// Pages that had to leave the cache for others.
+        /// Pages evicted from the cache to make space for others.
         evictions,
-        /// Waits for the disk.
+        /// Syncs of files.
         fsyncs,
-        /// Milliseconds of reading, with `track_io_timing`.
+        /// Milliseconds spent reading, with `track_io_timing`.
         read_ms,
-        /// Milliseconds of writing, with `track_io_timing`.
+        /// Milliseconds spent writing, with `track_io_timing`.
         write_ms,
-        /// Milliseconds of making files longer, with `track_io_timing`.
+        /// Milliseconds spent extending files, with `track_io_timing`.
         extend_ms,
     }
 }
 
 counters! {
-    /// Checkpoints, and who wrote pages to make room.
-    Checkpoints {
-        /// Those that came by the clock.
+    /// Checkpoints, and pages written outside of them.
+    CheckpointCounters {
+        /// Checkpoints started by `checkpoint_timeout`.
         timed,
-        /// Those that were asked for, as a rule by the amount of WAL.
+        /// Requested checkpoints, usually because of `max_wal_size`.
         requested,
-        /// Pages that they wrote.
+        /// Pages written by checkpoints.
         buffers_written,
-        /// Milliseconds of writing.
+        /// Milliseconds spent writing.
         write_ms,
-        /// Milliseconds of waiting for the disk.
+        /// Milliseconds spent syncing.
         sync_ms,
-        /// Pages that the background writer wrote.
+        /// Pages written by the background writer.
         buffers_cleaned,
-        /// How often it stopped, as it had written as much as it may at once.
+        /// How often the background writer stopped at `bgwriter_lru_maxpages`.
         cleaning_stopped,
-        /// Pages that sessions wrote themselves (up to PostgreSQL 16).
+        /// Pages written by sessions themselves (up to PostgreSQL 16).
         buffers_by_sessions,
-        /// Pages that were taken into the cache.
+        /// Pages allocated in the cache.
         buffers_allocated,
     }
 }
 
 counters! {
     /// The current database.
-    Database {
-        /// Transactions that were committed.
+    DatabaseCounters {
+        /// Committed transactions.
         commits,
         /// Transactions that were rolled back.
         rollbacks,
-        /// Pages that were read, from the disk or the system's cache.
+        /// Pages read, from disk or the operating system's cache.
         blocks_read,
-        /// Pages that were found in the server's cache.
+        /// Pages found in the server's cache.
         blocks_hit,
         /// Rows inserted.
         rows_inserted,
@@ -142,22 +143,22 @@ counters! {
         rows_updated,
         /// Rows deleted.
         rows_deleted,
-        /// Temporary files of sorts, hashes and the like.
+        /// Temporary files, for example of sorts and hashes.
         temp_files,
-        /// Bytes of these.
+        /// Bytes of temporary files.
         temp_bytes,
         /// Deadlocks.
         deadlocks,
-        /// Milliseconds of reading, with `track_io_timing`.
+        /// Milliseconds spent reading, with `track_io_timing`.
         read_ms,
-        /// Milliseconds of writing, with `track_io_timing`.
+        /// Milliseconds spent writing, with `track_io_timing`.
         write_ms,
         /// Bytes of the database.
         bytes,
     }
 }
 
-/// Version 18 has moved writes to `pg_stat_io`.
+/// WAL counters of versions 14 to 17. Version 18 counts WAL writes in `pg_stat_io`.
 const WAL_14: &str = "\
 select wal_records::int8 as records, wal_fpi::int8 as full_page_images, wal_bytes::int8 as bytes,
        wal_buffers_full::int8 as buffers_full, wal_write::int8 as writes, wal_sync::int8 as syncs,
@@ -179,7 +180,8 @@ from pg_stat_wal,
                   then sum(fsync_time)::int8 end as sync_ms
       from pg_stat_io where object = 'wal') io";
 
-/// Up to 17 every operation is of `op_bytes`; from 18 on bytes are counted.
+/// Returns the I/O query. Up to version 17 every operation has `op_bytes` bytes. From 18 on the
+/// server counts bytes.
 fn io_sql(version: u32) -> String {
     let bytes = |operations: &str, counted: &str| match version {
         ..180_000 => format!("sum({operations} * op_bytes)::int8"),
@@ -233,60 +235,61 @@ select xact_commit as commits, xact_rollback as rollbacks, blks_read as blocks_r
        (extract(epoch from stats_reset) * 1e6)::int8 as reset
 from pg_stat_database where datname = current_database()";
 
-/// WAL; `None` before version 14.
-pub(super) async fn wal(client: &Client, version: u32) -> Wal {
+/// Reads WAL counters; all `None` before version 14.
+pub(super) async fn wal(client: &Client, version: u32) -> WalCounters {
     let sql = match version {
-        ..140_000 => return Wal::default(),
+        ..140_000 => return WalCounters::default(),
         140_000..180_000 => WAL_14,
         180_000.. => WAL_18,
     };
-    first(client, sql, Wal::read).await
+    read_first_row(client, sql, WalCounters::read).await
 }
 
-/// Of tables by everybody, of tables by sessions, of temporary tables; `None` before version 16.
-pub(super) async fn io(client: &Client, version: u32) -> [Io; 3] {
-    let mut all = <[Io; 3]>::default();
+/// Reads I/O counters: of tables by all processes, of tables by sessions, of temporary tables. All
+/// `None` before version 16.
+pub(super) async fn io(client: &Client, version: u32) -> [IoCounters; 3] {
+    let mut all = <[IoCounters; 3]>::default();
     if version < 160_000 {
         return all;
     }
-    for row in client.ask_all(&io_sql(version), &[]).await.unwrap_or_default() {
+    for row in client.fetch_all(&io_sql(version), &[]).await.unwrap_or_default() {
         let (of_tables, by_sessions): (bool, Option<bool>) = (row.get(0), row.get(1));
         match (of_tables, by_sessions) {
-            (true, None) => all[0] = Io::read(&row),
-            (true, Some(true)) => all[1] = Io::read(&row),
-            (false, None) => all[2] = Io::read(&row),
+            (true, None) => all[0] = IoCounters::read(&row),
+            (true, Some(true)) => all[1] = IoCounters::read(&row),
+            (false, None) => all[2] = IoCounters::read(&row),
             _ => {}
         }
     }
     all
 }
 
-pub(super) async fn checkpoints(client: &Client, version: u32) -> Checkpoints {
+pub(super) async fn checkpoints(client: &Client, version: u32) -> CheckpointCounters {
     let sql = if version < 170_000 { CHECKPOINTS_13 } else { CHECKPOINTS_17 };
-    first(client, sql, Checkpoints::read).await
+    read_first_row(client, sql, CheckpointCounters::read).await
 }
 
-pub(super) async fn database(client: &Client) -> Database {
-    let mut database = first(client, DATABASE, Database::read).await;
-    let row = client.ask_one("select pg_database_size(current_database())", &[]).await;
-    database.bytes = row.ok().and_then(|row| super::number(&row, 0));
+pub(super) async fn database(client: &Client) -> DatabaseCounters {
+    let mut database = read_first_row(client, DATABASE, DatabaseCounters::read).await;
+    let row = client.fetch_one("select pg_database_size(current_database())", &[]).await;
+    database.bytes = row.ok().and_then(|row| super::read_counter(&row, 0));
     database
 }
 
-async fn first<T: Default>(client: &Client, sql: &str, read: impl Fn(&Row) -> T) -> T {
-    match client.ask_opt(sql, &[]).await {
+async fn read_first_row<T: Default>(client: &Client, sql: &str, read: impl Fn(&Row) -> T) -> T {
+    match client.fetch_opt(sql, &[]).await {
         Ok(Some(row)) => read(&row),
         _ => T::default(),
     }
 }
 
-/// How much a counter has grown; unknown if it is less than it was.
-pub(super) fn grown(after: Option<u64>, before: Option<u64>) -> Option<u64> {
+/// Returns how much a counter has grown; `None` if unknown or less than before.
+pub(super) fn counter_growth(after: Option<u64>, before: Option<u64>) -> Option<u64> {
     after?.checked_sub(before?)
 }
 
-/// A column by its name; `None` where there is none, or its value is null or negative.
-pub(super) fn named(row: &Row, name: &str) -> Option<u64> {
+/// Reads a column by its name. `None` if it is missing, NULL or negative.
+pub(super) fn counter_by_name(row: &Row, name: &str) -> Option<u64> {
     let value = row.try_get::<_, Option<i64>>(name).ok().flatten();
     value.and_then(|value| u64::try_from(value).ok())
 }
@@ -296,11 +299,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_reset_or_is_unknown_says_nothing() {
-        let wal = |bytes, reset| Wal { bytes, reset, records: Some(7), ..Wal::default() };
-        let grown = wal(Some(30), Some(1)).since(&wal(Some(10), Some(1)));
-        assert_eq!((grown.bytes, grown.records, grown.syncs), (Some(20), Some(0), None));
-        assert_eq!(wal(Some(30), Some(2)).since(&wal(Some(10), Some(1))), Wal::default());
+    fn reset_or_unknown_counters_have_no_growth() {
+        let wal =
+            |bytes, reset| WalCounters { bytes, reset, records: Some(7), ..WalCounters::default() };
+        let growth = wal(Some(30), Some(1)).since(&wal(Some(10), Some(1)));
+        assert_eq!((growth.bytes, growth.records, growth.syncs), (Some(20), Some(0), None));
+        assert_eq!(wal(Some(30), Some(2)).since(&wal(Some(10), Some(1))), WalCounters::default());
         assert_eq!(wal(Some(5), None).since(&wal(Some(10), None)).bytes, None);
         assert_eq!(wal(None, None).since(&wal(Some(10), None)).bytes, None);
     }

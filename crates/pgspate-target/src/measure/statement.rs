@@ -1,30 +1,29 @@
-//! What one statement took, as its executed plan says.
-//!
-//! Exact, and of this session alone: no other session's work is in it.
+//! The cost of one statement, from EXPLAIN ANALYZE. The numbers are exact, and include only this
+//! session's work.
 
 use serde::Serialize;
 use serde_json::Value;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-/// What statements took.
+/// The cost of one or more statements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct StatementCost {
-    /// Rows that reached the node that writes.
+    /// Rows that reached the plan node that writes.
     pub rows: u64,
-    /// WAL, without that of work that is done later.
+    /// Bytes of WAL, without WAL of later work such as index cleanup.
     pub wal_bytes: u64,
-    /// Pages that were found in the server's cache.
+    /// Pages found in the server's cache.
     pub blocks_hit: u64,
-    /// Pages that had to be read.
+    /// Pages that were read.
     pub blocks_read: u64,
-    /// Pages that were changed first.
+    /// Clean pages that the statement changed.
     pub blocks_dirtied: u64,
-    /// Pages that had to be written to make room.
+    /// Pages written to free cache space.
     pub blocks_written: u64,
 }
 
 impl StatementCost {
-    /// Adds what another statement took.
+    /// Adds the cost of another statement.
     pub fn add(&mut self, other: StatementCost) {
         self.rows += other.rows;
         self.wal_bytes += other.wal_bytes;
@@ -34,8 +33,8 @@ impl StatementCost {
         self.blocks_written += other.blocks_written;
     }
 
-    /// From the answer to `explain (analyze, buffers, wal, format json)`.
-    pub fn of(explained: &Value) -> StatementCost {
+    /// Parses the output of `explain (analyze, buffers, wal, format json)`.
+    pub fn from_explain(explained: &Value) -> StatementCost {
         let plan = &explained[0]["Plan"];
         let number = |name: &str| plan[name].as_f64().unwrap_or_default() as u64;
         let both = |name: &str| number(&format!("Shared {name} Blocks"));
@@ -56,15 +55,18 @@ impl StatementCost {
     }
 }
 
-/// Runs a statement that writes, and says what it took.
-pub async fn execute(client: &Client, sql: &str) -> Result<StatementCost, tokio_postgres::Error> {
+/// Runs a writing statement and returns its cost.
+pub async fn execute_measured(
+    client: &Client,
+    sql: &str,
+) -> Result<StatementCost, tokio_postgres::Error> {
     let explain = format!("explain (analyze, buffers, wal, timing off, format json) {sql}");
     let answers = client.simple_query(&explain).await?;
-    Ok(StatementCost::of(&answer_json(&answers)))
+    Ok(StatementCost::from_explain(&explain_json(&answers)))
 }
 
-/// What an EXPLAIN in JSON answers.
-pub fn answer_json(answers: &[SimpleQueryMessage]) -> Value {
+/// Returns the JSON of an EXPLAIN.
+pub fn explain_json(answers: &[SimpleQueryMessage]) -> Value {
     let text: String = answers
         .iter()
         .filter_map(|answer| match answer {
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_those_of_the_node_that_writes() {
+    fn cost_is_read_from_the_writing_node() {
         let explained = json!([{"Plan": {
             "Node Type": "ModifyTable", "Actual Rows": 0, "WAL Bytes": 1234,
             "Shared Hit Blocks": 10, "Shared Read Blocks": 2, "Shared Dirtied Blocks": 3,
@@ -98,6 +100,6 @@ mod tests {
             blocks_dirtied: 3,
             blocks_written: 1,
         };
-        assert_eq!(StatementCost::of(&explained), expected);
+        assert_eq!(StatementCost::from_explain(&explained), expected);
     }
 }

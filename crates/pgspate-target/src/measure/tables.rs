@@ -1,86 +1,86 @@
-//! Counters and sizes of tables, with their partitions, indexes and toast tables.
+//! Counters and sizes of tables, with their partitions, indexes and TOAST tables.
 //!
-//! Read by functions over oids rather than from views, so that one query is right for every
-//! version and leaves nothing out.
+//! They are read by functions over oids instead of views, so that one query works on every version
+//! and covers everything.
 
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use crate::Ask;
+use crate::TypedQuery;
 
 use super::counters::counters;
 
 counters! {
-    /// What was done to the tables.
+    /// Work on the tables.
     TableCounters {
         /// Rows inserted.
         rows_inserted,
         /// Rows updated.
         rows_updated,
-        /// Of these, those for which no index had to be written.
+        /// HOT updates: updates that wrote no index.
         rows_updated_hot,
-        /// Of these, those that went to another page (from PostgreSQL 16 on).
+        /// Updates whose new row version went to another page (PostgreSQL 16 and newer).
         rows_updated_newpage,
         /// Rows deleted.
         rows_deleted,
-        /// Pages of tables that were read.
+        /// Pages of tables read.
         table_blocks_read,
-        /// Pages of tables that were found in the server's cache.
+        /// Pages of tables found in the server's cache.
         table_blocks_hit,
-        /// Pages of indexes that were read.
+        /// Pages of indexes read.
         index_blocks_read,
-        /// Pages of indexes that were found in the server's cache.
+        /// Pages of indexes found in the server's cache.
         index_blocks_hit,
-        /// Pages of toast tables and their indexes that were read.
+        /// Pages of TOAST tables and their indexes read.
         toast_blocks_read,
-        /// Pages of toast tables and their indexes that were found in the server's cache.
+        /// Pages of TOAST tables and their indexes found in the server's cache.
         toast_blocks_hit,
-        /// Whole scans.
+        /// Sequential scans.
         scans,
-        /// Runs of VACUUM, by hand or by autovacuum.
+        /// Runs of VACUUM, manual or by autovacuum.
         vacuums,
     }
 }
 
 impl TableCounters {
-    /// Pages read of whatever belongs to the tables.
+    /// Returns all pages read: of tables, indexes and TOAST tables.
     pub fn blocks_read(&self) -> Option<u64> {
         Some(self.table_blocks_read? + self.index_blocks_read? + self.toast_blocks_read?)
     }
 
-    /// Pages of whatever belongs to the tables that were found in the server's cache.
+    /// Returns all pages found in the cache: of tables, indexes and TOAST tables.
     pub fn blocks_hit(&self) -> Option<u64> {
         Some(self.table_blocks_hit? + self.index_blocks_hit? + self.toast_blocks_hit?)
     }
 }
 
-/// How the tables were at one moment.
+/// The state of the tables at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct TableState {
-    /// Row versions that are seen, as the server estimates them.
+    /// Live rows, as the server estimates them.
     pub rows_live: Option<u64>,
-    /// Row versions that nobody sees any more, as the server estimates them.
+    /// Dead row versions, as the server estimates them.
     pub rows_dead: Option<u64>,
-    /// Bytes of the rows.
+    /// Size of the tables' main files, in bytes.
     pub table_bytes: Option<u64>,
-    /// Bytes of the indexes.
+    /// Size of the indexes, in bytes.
     pub index_bytes: Option<u64>,
-    /// Bytes of values that are too long for their row, with their index.
+    /// Size of the TOAST tables with their indexes, in bytes.
     pub toast_bytes: Option<u64>,
 }
 
-/// What was done to the tables between two measurements, and how they were.
+/// Work on the tables between two measurements, and their state at both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct TableDifference {
-    /// What was done, by everybody.
+    /// The work of all sessions.
     pub counted: TableCounters,
-    /// How they were.
+    /// The state before.
     pub before: TableState,
-    /// How they are.
+    /// The state after.
     pub after: TableState,
 }
 
-/// The parts are those of which rows are stored.
+/// The relations that store the tables' rows.
 const PARTS: &str = "\
 with parts(oid, toast) as (
     select c.oid, c.reltoastrelid from pg_class c
@@ -103,7 +103,7 @@ select sum(pg_stat_get_tuples_inserted(oid))::int8 as rows_inserted,
        sum(pg_stat_get_live_tuples(oid))::int8 as rows_live,
        sum(pg_stat_get_dead_tuples(oid))::int8 as rows_dead";
 
-const OF_INDEXES: &str = "\
+const INDEX_AND_TOAST_COUNTERS: &str = "\
 from parts,
      (select coalesce(sum(pg_stat_get_blocks_fetched(indexrelid)
                           - pg_stat_get_blocks_hit(indexrelid)), 0)::int8 as read,
@@ -123,7 +123,7 @@ select sum(pg_relation_size(oid))::int8 as table_bytes, sum(pg_indexes_size(oid)
        sum(case when toast = 0 then 0 else pg_total_relation_size(toast) end)::int8 as toast_bytes
 from parts";
 
-/// Counters and state of these tables together; `None` if the server refuses.
+/// Reads counters and state of the tables, added up. `None` if the server refuses both queries.
 pub(super) async fn take(
     client: &Client,
     tables: &[u32],
@@ -133,15 +133,15 @@ pub(super) async fn take(
         160_000.. => ", sum(pg_stat_get_tuples_newpage_updated(oid))::int8 as rows_updated_newpage",
         _ => "",
     };
-    let sql = format!("{PARTS} {COUNTED}{newpage} {OF_INDEXES}");
+    let sql = format!("{PARTS} {COUNTED}{newpage} {INDEX_AND_TOAST_COUNTERS}");
     let tables: Vec<u32> = tables.to_vec();
-    let counted = client.ask_one(&sql, &[&tables]).await.ok();
-    let sizes = client.ask_one(&format!("{PARTS} {SIZES}"), &[&tables]).await.ok();
+    let counted = client.fetch_one(&sql, &[&tables]).await.ok();
+    let sizes = client.fetch_one(&format!("{PARTS} {SIZES}"), &[&tables]).await.ok();
     if counted.is_none() && sizes.is_none() {
         return None;
     }
     let field = |row: &Option<tokio_postgres::Row>, name: &str| {
-        row.as_ref().and_then(|row| super::counters::named(row, name))
+        row.as_ref().and_then(|row| super::counters::counter_by_name(row, name))
     };
     let state = TableState {
         rows_live: field(&counted, "rows_live"),

@@ -1,13 +1,13 @@
-//! Which kind of PostgreSQL it is, and what that kind does not let one do.
+//! The kind of PostgreSQL that a server runs, and the limits of that kind.
 
 use serde::Serialize;
 use tokio_postgres::Client;
 
-/// Kinds of PostgreSQL.
+/// A kind of PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flavour {
-    /// As it is released.
+    /// PostgreSQL as released by its community.
     Plain,
     /// Amazon RDS.
     Rds,
@@ -17,14 +17,14 @@ pub enum Flavour {
     CloudSql,
     /// Azure Database.
     Azure,
-    /// With Citus.
+    /// PostgreSQL with the Citus extension.
     Citus,
-    /// With TimescaleDB.
+    /// PostgreSQL with the TimescaleDB extension.
     Timescale,
 }
 
-/// What tells them apart: functions, roles and settings of the provider, extensions.
-const MARKS: &str = "\
+/// Detects the kind by functions, roles and settings of the provider, and by extensions.
+const FLAVOUR_QUERY: &str = "\
 select exists (select from pg_proc where proname = 'aurora_version'),
        exists (select from pg_settings where name like 'rds.%')
            or exists (select from pg_roles where rolname = 'rds_superuser'),
@@ -36,9 +36,9 @@ select exists (select from pg_proc where proname = 'aurora_version'),
        exists (select from pg_extension where extname = 'timescaledb')";
 
 impl Flavour {
-    /// Asks the server. What it does not answer, it is not.
-    pub async fn of(client: &Client) -> Flavour {
-        let Ok(row) = client.query_one(MARKS, &[]).await else { return Flavour::Plain };
+    /// Detects the kind of the server. Returns [`Flavour::Plain`] if the query fails.
+    pub async fn detect(client: &Client) -> Flavour {
+        let Ok(row) = client.query_one(FLAVOUR_QUERY, &[]).await else { return Flavour::Plain };
         let marks = [
             (0, Flavour::Aurora),
             (1, Flavour::Rds),
@@ -51,7 +51,7 @@ impl Flavour {
         found.map_or(Flavour::Plain, |(_, flavour)| flavour)
     }
 
-    /// As its makers call it.
+    /// Returns the product's name.
     pub fn name(self) -> &'static str {
         match self {
             Flavour::Plain => "PostgreSQL",
@@ -64,12 +64,12 @@ impl Flavour {
         }
     }
 
-    /// Whether settings of the server are changed by SQL.
+    /// Returns whether `ALTER SYSTEM` can change the server's settings.
     pub fn has_alter_system(self) -> bool {
         matches!(self, Flavour::Plain | Flavour::Citus | Flavour::Timescale)
     }
 
-    /// Where settings of the server are changed.
+    /// Returns where the server's settings are changed.
     pub fn settings_place(self) -> &'static str {
         match self {
             Flavour::Rds => "in the DB parameter group",
@@ -80,14 +80,13 @@ impl Flavour {
         }
     }
 
-    /// What cannot be done there, and what is different.
+    /// Returns restrictions and differences that matter for writing.
     pub fn peculiarities(self) -> &'static [&'static str] {
         match self {
             Flavour::Plain => &[],
             Flavour::Rds => &[
-                "settings of the server change in the parameter group, not by ALTER SYSTEM",
-                "no superuser: no DISABLE TRIGGER ALL, no pageinspect, no COPY from files of the \
-                 server",
+                "server settings are changed in the DB parameter group, not with ALTER SYSTEM",
+                "no superuser: no DISABLE TRIGGER ALL, no pageinspect, no COPY from server files",
                 "wal_level and the disk under the WAL are not yours to choose; the volume's IOPS \
                  and throughput are (--storage)",
             ],

@@ -1,4 +1,4 @@
-//! What a server is set to.
+//! Settings of a server, as `pg_settings` shows them.
 
 use std::collections::HashMap;
 
@@ -6,28 +6,28 @@ use tokio_postgres::{Client, Row};
 
 use crate::{Result, server_error};
 
-/// Bytes of a GiB.
+/// Bytes in a GiB.
 pub const GIB: u64 = 1 << 30;
-/// Bytes of a MiB.
+/// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// A setting as it is.
+/// One setting and its current value.
 #[derive(Debug, Clone)]
-pub struct Setting {
-    /// Its value, in its unit.
+pub struct ServerSetting {
+    /// The value, in the setting's unit.
     pub value: String,
-    /// Its unit: `8kB`, `ms`.
+    /// The unit: `8kB`, `ms`.
     pub unit: Option<String>,
-    /// What set it: `default`, `configuration file`, `client`.
+    /// Where the value comes from: `default`, `configuration file`, `client`.
     pub source: String,
-    /// When a change of it counts: `sighup`, `postmaster`, `user`.
+    /// When a change takes effect: `sighup`, `postmaster`, `user`.
     pub context: String,
-    /// Its possible values, if they are words.
-    pub words: Vec<String>,
+    /// The allowed values, if the setting is an enum.
+    pub allowed_values: Vec<String>,
 }
 
-impl Setting {
-    /// In bytes, for a setting that is an amount of memory or disk.
+impl ServerSetting {
+    /// Returns the value in bytes, if the setting is an amount of memory or disk.
     pub fn bytes(&self) -> Option<u64> {
         let value: u64 = self.value.parse().ok()?;
         let unit = match self.unit.as_deref()? {
@@ -44,10 +44,10 @@ impl Setting {
 }
 
 /// Settings by name.
-pub type Settings = HashMap<String, Setting>;
+pub type ServerSettings = HashMap<String, ServerSetting>;
 
-/// `16GB`, as the server reads it.
-pub fn words(bytes: u64) -> String {
+/// Formats a size as the server reads it: `16GB`.
+pub fn format_size_setting(bytes: u64) -> String {
     match bytes {
         bytes if bytes >= GIB && bytes.is_multiple_of(GIB) => format!("{}GB", bytes / GIB),
         bytes if bytes >= MIB && bytes.is_multiple_of(MIB) => format!("{}MB", bytes / MIB),
@@ -55,29 +55,29 @@ pub fn words(bytes: u64) -> String {
     }
 }
 
-/// The best way to compress whole pages in the WAL that the server was built with.
-pub fn compression(settings: &Settings) -> &'static str {
-    let words = settings.get("wal_compression").map(|setting| setting.words.as_slice());
-    let words = words.unwrap_or_default();
+/// Returns the best `wal_compression` method that the server was built with.
+pub fn best_wal_compression(settings: &ServerSettings) -> &'static str {
+    let values = settings.get("wal_compression").map(|setting| setting.allowed_values.as_slice());
+    let values = values.unwrap_or_default();
     let methods = ["lz4", "zstd", "pglz"];
-    methods.into_iter().find(|method| words.iter().any(|word| word == method)).unwrap_or("on")
+    methods.into_iter().find(|method| values.iter().any(|value| value == method)).unwrap_or("on")
 }
 
-/// All settings, as they are for this session.
+/// Reads all settings, as they apply to this session.
 ///
 /// # Errors
-/// Those of the connection.
-pub async fn read(client: &Client) -> Result<Settings> {
+/// If the connection fails.
+pub async fn read_settings(client: &Client) -> Result<ServerSettings> {
     let sql = "select name, coalesce(setting, ''), unit, source, context, \
                coalesce(enumvals, '{}') from pg_settings";
-    let failed = server_error("could not look up the server's settings".to_owned());
+    let failed = server_error("could not read the server's settings".to_owned());
     let rows = client.query(sql, &[]).await.map_err(failed)?;
-    let setting = |row: &Row| Setting {
+    let setting = |row: &Row| ServerSetting {
         value: row.get(1),
         unit: row.get(2),
         source: row.get(3),
         context: row.get(4),
-        words: row.get(5),
+        allowed_values: row.get(5),
     };
     Ok(rows.iter().map(|row| (row.get(0), setting(row))).collect())
 }

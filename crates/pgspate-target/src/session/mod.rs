@@ -1,17 +1,19 @@
-//! How one waits for a server: until it answers, until it is back, or until the user stops the run.
+//! How pgspate waits for a server: until it answers, until it is back, or until the user stops the
+//! run.
 //!
-//! Three things end a wait, and each has one place. Silence: every connection has a guard beneath
-//! it (`target/connect/guard.rs`), so that no caller needs a time limit of its own. The user's
-//! wish: [`Stop`] cancels the statements that are waited for, and says "stopped" in one wording. A
-//! server that is away: [`Patience`] says when to try again and when to give up. How long all of
-//! this may take is in [`Limits`], and what the server must not end by itself in [`Timeouts`].
+//! Each reason to end a wait has one place:
+//! - Silence: a guard watches every connection (`connect/guard.rs`), so callers need no timeout of
+//!   their own.
+//! - The user: [`StopFlag`] cancels running statements, and makes the error "stopped by the user".
+//! - A lost server: [`RetryBackoff`] says when to try again and when to give up.
 //!
-//! This room knows statements and sessions. It must never know what is written by them.
+//! [`WaitLimits`] has the time limits. [`TimeoutScope`] switches off timeouts of the server. This
+//! module knows statements and sessions, but not what they write.
 
 mod limits;
 mod retry;
 mod stop;
 
-pub use limits::{Limits, Timeouts};
-pub use retry::Patience;
-pub use stop::{LOOK, Stop, heeding, stopped};
+pub use limits::{TimeoutScope, WaitLimits};
+pub use retry::RetryBackoff;
+pub use stop::{POLL_INTERVAL, StopFlag, cancel_when, stopped_error};

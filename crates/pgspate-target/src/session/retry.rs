@@ -1,37 +1,38 @@
-//! How long, and how often, what failed for want of a server is tried again.
+//! How long and how often pgspate retries after it has lost the server.
 
 use std::time::{Duration, Instant};
 
-use super::stop::pause_for;
+use super::stop::sleep_unless;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Patience with a server that is away: pauses that double, within a bounded time.
+/// Waits between retries. Pauses double, and the total time is limited.
 #[derive(Debug, Clone)]
-pub struct Patience {
+pub struct RetryBackoff {
     limit: Duration,
     since: Option<Instant>,
     pause: Duration,
 }
 
-impl Patience {
-    /// For at most `limit` without any success.
-    pub fn new(limit: Duration) -> Patience {
-        Patience { limit, since: None, pause: FIRST_PAUSE }
+impl RetryBackoff {
+    /// Retries for at most `limit` after the last success.
+    pub fn new(limit: Duration) -> RetryBackoff {
+        RetryBackoff { limit, since: None, pause: FIRST_PAUSE }
     }
 
-    /// Notes a success.
-    pub fn renew(&mut self) {
-        *self = Patience::new(self.limit);
+    /// Restarts the time limit after a success.
+    pub fn reset(&mut self) {
+        *self = RetryBackoff::new(self.limit);
     }
 
-    /// Waits before the next try, unless `is_over` meanwhile. False when it is time to give up.
-    pub fn wait(&mut self, is_over: impl Fn() -> bool) -> bool {
-        self.next_pause().is_some_and(|pause| pause_for(pause, is_over))
+    /// Waits before the next retry. Returns false if the time limit has passed, or if `should_stop`
+    /// became true.
+    pub fn wait(&mut self, should_stop: impl Fn() -> bool) -> bool {
+        self.next_pause().is_some_and(|pause| sleep_unless(pause, should_stop))
     }
 
-    /// How long to wait before the next try; `None` when it is time to give up.
+    /// Returns the pause before the next retry, or `None` if the time limit has passed.
     fn next_pause(&mut self) -> Option<Duration> {
         let since = *self.since.get_or_insert_with(Instant::now);
         let left = self.limit.checked_sub(since.elapsed())?;
@@ -50,11 +51,11 @@ mod tests {
 
     #[test]
     fn pauses_double_and_end() {
-        let mut patience = Patience::new(Duration::from_hours(1));
-        let pauses: Vec<_> = (0..8).map(|_| patience.next_pause().unwrap().as_millis()).collect();
+        let mut backoff = RetryBackoff::new(Duration::from_hours(1));
+        let pauses: Vec<_> = (0..8).map(|_| backoff.next_pause().unwrap().as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        patience.renew();
-        assert_eq!(patience.next_pause(), Some(FIRST_PAUSE));
-        assert_eq!(Patience::new(Duration::ZERO).next_pause(), None);
+        backoff.reset();
+        assert_eq!(backoff.next_pause(), Some(FIRST_PAUSE));
+        assert_eq!(RetryBackoff::new(Duration::ZERO).next_pause(), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Passwords, channel binding, client certificates, and what the server's refusals become.
 
-use pgspate::Kind;
+use pgspate::ErrorKind;
 use pgspate::target::connect::{Dsn, Environment};
 
 use crate::{ask, is_encrypted, password, plain_server, tls_server, told, write_private};
@@ -27,7 +27,7 @@ async fn a_wrong_password_is_refused_in_the_servers_words() {
         assert!(text.contains(&words), "{text}");
         assert!(text.contains("The password came from the connection string."), "{text}");
         assert_eq!(error.sqlstate().unwrap().code(), "28P01");
-        assert_eq!(error.kind(), Kind::Connect);
+        assert_eq!(error.kind(), ErrorKind::Connect);
         assert!(!error.is_retryable());
     }
 }
@@ -43,7 +43,7 @@ async fn a_missing_password_says_where_it_was_looked_for() {
 
     let error = resolve().connect("pgspate-test").await.unwrap_err();
     assert!(told(&error).contains("the server asks for a password"), "{}", told(&error));
-    assert!(told(&error).contains(".pgpass\" is not there"), "{}", told(&error));
+    assert!(told(&error).contains(".pgpass\" does not exist"), "{}", told(&error));
     assert!(!error.is_retryable());
 
     let pgpass = home.path().join(".pgpass");
@@ -87,7 +87,7 @@ async fn channel_binding_is_used_over_tls_and_demanded_when_required() {
     ] {
         let error = refused.unwrap_err();
         assert!(told(&error).contains("channel binding is required"), "{}", told(&error));
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }
 
@@ -121,7 +121,7 @@ async fn a_private_key_must_be_private_and_fit() {
     std::fs::set_permissions(fixture.file("open.key"), open).unwrap();
     for (key, words) in [
         ("open.key", "has group or world access"),
-        ("no-such.key", "but not private key file"),
+        ("no-such.key", "but not its private key file"),
         ("stranger.key", "could not use client certificate"),
         ("client.crt", "could not read private key file"),
     ] {
@@ -129,7 +129,7 @@ async fn a_private_key_must_be_private_and_fit() {
         let extra = format!("sslmode=require sslcert={cert} sslkey={key}");
         let error = fixture.connect(&extra).await.unwrap_err();
         assert!(told(&error).contains(words), "{}", told(&error));
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }
 
@@ -147,7 +147,7 @@ async fn refusals_keep_their_sqlstate_and_get_a_hint() {
         let text = told(&error);
         assert!(text.contains(words) && text.contains(hint), "{text}");
         assert_eq!(error.sqlstate().unwrap().code(), code);
-        assert_eq!(error.kind(), Kind::Connect);
+        assert_eq!(error.kind(), ErrorKind::Connect);
         assert_eq!(error.is_retryable(), code == "53300");
     }
 }

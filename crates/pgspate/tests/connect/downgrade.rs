@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use pgspate::Kind;
+use pgspate::ErrorKind;
 
 use crate::{PASSWORD, is_encrypted, password, resolve, tls_server, told};
 
@@ -93,7 +93,7 @@ async fn who_demands_tls_sends_nothing_without_it() {
             assert!(!said.contains("forged words"), "{mode} {answer:?}: {said}");
             if answer.starts_with(b"N") {
                 assert!(said.contains("does not support TLS"), "{mode} {answer:?}: {said}");
-                assert_eq!(error.kind(), Kind::Usage);
+                assert_eq!(error.kind(), ErrorKind::Usage);
             }
             let sent = sent.recv().unwrap();
             let words = String::from_utf8_lossy(&sent);
@@ -172,7 +172,7 @@ async fn what_cannot_be_kept_is_refused_before_anything_is_sent() {
         ("sslmode=require sslcrldir=/no/such", "sslcrldir cannot be used"),
     ] {
         let error = resolve(&format!("{text} {parameter}")).unwrap_err();
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
         assert!(told(&error).contains(words), "{parameter}: {}", told(&error));
     }
     assert!(sent.try_recv().is_err());

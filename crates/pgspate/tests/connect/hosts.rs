@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgspate::Kind;
+use pgspate::ErrorKind;
 
 use crate::{ask, password, plain_server, resolve, tls_server, told};
 
@@ -60,7 +60,7 @@ async fn when_all_hosts_fail_each_has_its_line() {
         ),
         "{text}"
     );
-    assert_eq!(error.kind(), Kind::Connect);
+    assert_eq!(error.kind(), ErrorKind::Connect);
     assert!(error.is_retryable());
 }
 
@@ -217,7 +217,7 @@ async fn something_else_than_a_server_is_told() {
         let closed = told(&error).contains("the server closed the connection unexpectedly");
         let strange = told(&error).contains("does not speak PostgreSQL's protocol");
         assert!(closed || strange, "{mode}: {}", told(&error));
-        assert!(told(&error).contains("Check that what listens there"), "{}", told(&error));
+        assert!(told(&error).contains("Check that the program listening there"), "{}", told(&error));
     }
     impostor.await.unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgspate::ledger::{outlast_lost_lanes, share_sql};
+use pgspate::ledger::{end_lost_lanes, share_lanes_lock_sql};
 use pgspate::target::connect::Connection;
 
 use crate::{ask, tls_server};
@@ -17,11 +17,11 @@ async fn lanes_that_write_are_ended_and_one_that_waits_for_its_first_row_is_not(
     let open = async || fixture.connect("").await.unwrap();
     let (waiting, writing): (Connection, Connection) = (open().await, open().await);
     for lane in [&waiting, &writing] {
-        lane.client.batch_execute(&share_sql(KEY)).await.unwrap();
+        lane.client.batch_execute(&share_lanes_lock_sql(KEY)).await.unwrap();
     }
     writing.client.batch_execute("begin; create table public.written (id int)").await.unwrap();
     let own = open().await;
-    let outlasted = tokio::time::timeout(HANG_LIMIT, outlast_lost_lanes(&own.client, KEY)).await;
+    let outlasted = tokio::time::timeout(HANG_LIMIT, end_lost_lanes(&own.client, KEY)).await;
     outlasted.expect("it ends").unwrap();
     assert_eq!(ask(&own, "select to_regclass('public.written') is null").await, "t");
     assert!(writing.client.simple_query("select 1").await.is_err());

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use pgspate::Kind;
+use pgspate::ErrorKind;
 use pgspate::target::connect::{Dsn, Environment};
 
 use crate::certificates::Authority;
@@ -12,7 +12,7 @@ use crate::{Fixture, is_encrypted, told, write_private};
 use Outcome::{Encrypted, Refused};
 
 const REVOKED: Outcome = Refused("server certificate has been revoked");
-const UNKNOWN: Outcome = Refused("no revocation list is known of the authority");
+const UNKNOWN: Outcome = Refused("no revocation list was found for the authority");
 const OUTDATED: Outcome = Refused("revocation list of the authority that issued it has expired");
 
 /// When a list was made and when the next one is due, by year.
@@ -51,7 +51,7 @@ async fn a_revoked_certificate_is_refused_by_every_way_to_a_list() {
         (vec![&elder, &bad], REVOKED),
         (vec![&bad, &elder], REVOKED),
         (vec![&past, &good], Encrypted),
-        (vec![&forged], Refused("its revocation list is wrong: BadSignature")),
+        (vec![&forged], Refused("its revocation list is invalid: BadSignature")),
     ]
     .into_iter()
     .enumerate()
@@ -138,7 +138,7 @@ async fn the_users_own_list_counts() {
             said.contains("root.crl\"") && said.contains("certificate revocation list"),
             "{said}"
         );
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
     }
     fs::remove_file(folder.join("root.crl")).unwrap();
     fs::create_dir(folder.join("root.crl")).unwrap();
@@ -166,7 +166,7 @@ async fn lists_that_cannot_be_used_are_named() {
         (format!("sslcrl={}", fixture.file("empty.crl")), "could not use certificate revocation"),
         (format!("sslcrl={}", fixture.file("garbage.crl")), "could not use certificate revocation"),
         (format!("sslcrldir={}", fixture.file("no-such")), "could not read folder"),
-        (format!("sslcrldir={}", folder.display()), "holds no certificate revocation list"),
+        (format!("sslcrldir={}", folder.display()), "has no certificate revocation list"),
     ] {
         check(&fixture, &format!("{root} {lists}"), &Refused(words)).await;
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgspate::Kind;
+use pgspate::ErrorKind;
 use pgspate::target::connect::{Connection, Dsn, Environment};
 
 use crate::{ask, password, plain_server, tls_server, told};
@@ -98,7 +98,7 @@ async fn cancel_stops_a_statement_however_it_was_sent() {
         transaction.rollback().await.unwrap();
         let error = connection.explain("could not sleep", slept.unwrap_err());
         assert_eq!(error.sqlstate().unwrap().code(), "57014");
-        assert_eq!(error.kind(), Kind::Server);
+        assert_eq!(error.kind(), ErrorKind::Server);
         assert_eq!(
             told(&error),
             "could not sleep\n  caused by: canceling statement due to user request (SQLSTATE 57014)"
@@ -141,7 +141,7 @@ async fn a_lost_connection_says_why() {
             let text = told(&error);
             let words = "terminating connection due to administrator command (SQLSTATE 57P01)";
             assert!(text.contains(words), "idle {idle}: {text}");
-            assert_eq!(error.kind(), Kind::Connect);
+            assert_eq!(error.kind(), ErrorKind::Connect);
             assert_eq!(error.sqlstate().unwrap().code(), "57P01");
             assert!(error.is_retryable());
         }

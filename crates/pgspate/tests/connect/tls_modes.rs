@@ -1,6 +1,6 @@
 //! Every `sslmode` against servers with and without TLS, with right and wrong certificates.
 
-use pgspate::Kind;
+use pgspate::ErrorKind;
 
 use crate::certificates::{Authority, self_signed};
 use crate::server::Server;
@@ -29,7 +29,7 @@ pub(crate) async fn check(fixture: &Fixture, extra: &str, expected: &Outcome) {
         (Ok(connection), Encrypted) => assert!(is_encrypted(&connection).await, "{context}"),
         (Err(error), Refused(words)) => {
             assert!(told(&error).contains(words), "{context}: {}", told(&error));
-            assert_eq!(error.kind(), Kind::Usage, "{context}");
+            assert_eq!(error.kind(), ErrorKind::Usage, "{context}");
             assert!(error.hint_text().is_some(), "{context}");
         }
         (Ok(_), _) => panic!("{context}: connected, expected {expected:?}"),
@@ -72,7 +72,7 @@ async fn allow_and_prefer_turn_to_what_the_server_lets_in() {
     let both = fixture.connect("user=nobody sslmode=prefer").await.unwrap_err();
     let text = told(&both);
     assert!(text.contains("with TLS: no pg_hba.conf entry"), "{text}");
-    assert!(text.contains("without: no pg_hba.conf entry"), "{text}");
+    assert!(text.contains("without TLS: no pg_hba.conf entry"), "{text}");
     assert_eq!(both.sqlstate().unwrap().code(), "28000");
 }
 
@@ -153,7 +153,7 @@ async fn certificate_files_that_cannot_be_used_are_named() {
     fixture.keep("empty.crt", "");
     fixture.keep("garbage.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     for (file, words) in [
-        ("empty.crt", "holds no certificate"),
+        ("empty.crt", "has no certificate"),
         ("garbage.crt", "could not use root certificate file"),
     ] {
         let path = fixture.file(file);
@@ -161,7 +161,7 @@ async fn certificate_files_that_cannot_be_used_are_named() {
         let error = error.unwrap_err();
         assert!(told(&error).contains(words), "{}", told(&error));
         assert!(told(&error).contains(file), "{}", told(&error));
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }
 

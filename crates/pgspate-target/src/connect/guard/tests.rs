@@ -1,4 +1,4 @@
-//! A guard before servers that say nothing.
+//! Tests of the guard with servers that stop answering.
 
 use std::future::pending;
 use std::pin::pin;
@@ -16,18 +16,18 @@ use tokio_postgres::config::Host;
 use super::super::{Connection, Dsn, Environment};
 
 const LIMIT: Duration = Duration::from_secs(1);
-/// Far more than a silence may last, as hangs are what is looked for.
+/// Far longer than a silence may last. A test that takes this long hangs.
 const HANG: Duration = Duration::from_secs(120);
 
-/// A way to a server that can lose what passes over its first connection.
+/// A proxy in front of a server. It can lose all bytes of its first connection.
 struct Relay {
     dsn: Dsn,
     is_silent: watch::Sender<bool>,
-    closed: Duration,
+    close_timeout: Duration,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+trait RelayStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> RelayStream for T {}
 
 impl Relay {
     async fn start(db: &TestDb) -> Relay {
@@ -50,19 +50,19 @@ impl Relay {
         });
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         let dsn = Dsn::resolve(Some(&text), &env).unwrap().unwrap();
-        Relay { dsn: dsn.with_stall_timeout(LIMIT), is_silent, closed: HANG }
+        Relay { dsn: dsn.with_stall_timeout(LIMIT), is_silent, close_timeout: HANG }
     }
 
-    /// The first connection: the one that can go silent.
+    /// Opens the first connection, which can become silent.
     async fn connect(&self) -> Connection {
         self.dsn.connect("guarded").await.unwrap()
     }
 
-    fn fall_silent(&self) {
+    fn become_silent(&self) {
         self.is_silent.send_replace(true);
     }
 
-    /// Whether the server has a session of this process, until it has none.
+    /// Waits until the server has no session with this process id.
     async fn wait_until_gone(&self, pid: i32) {
         let other = self.dsn.connect("other").await.unwrap();
         let sql = "select exists (select from pg_stat_activity where pid = $1)";
@@ -71,18 +71,20 @@ impl Relay {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(self.closed, gone).await.expect("the session lasts");
+        tokio::time::timeout(self.close_timeout, gone)
+            .await
+            .expect("the session should have ended");
     }
 }
 
-/// Passes bytes both ways, until they are lost.
+/// Passes bytes both ways, until silence is requested. Then all bytes are lost.
 async fn pass(
     mut client: TcpStream,
     config: tokio_postgres::Config,
     silence: Option<watch::Receiver<bool>>,
 ) {
     let port = config.get_ports().first().copied().unwrap_or(5432);
-    let mut server: Box<dyn Stream> = match &config.get_hosts()[0] {
+    let mut server: Box<dyn RelayStream> = match &config.get_hosts()[0] {
         Host::Tcp(name) => Box::new(TcpStream::connect((name.as_str(), port)).await.unwrap()),
         Host::Unix(folder) => {
             let path = folder.join(format!(".s.PGSQL.{port}"));
@@ -102,40 +104,40 @@ async fn pass(
     pending().await
 }
 
-fn words(error: &crate::Error) -> String {
+fn message_chain(error: &crate::Error) -> String {
     error.messages().join(": ")
 }
 
-fn run(test: impl AsyncFnOnce(TestDb)) {
+fn run_test(test: impl AsyncFnOnce(TestDb)) {
     let db = testing::database();
     let runtime = Runtime::new().unwrap();
-    runtime.block_on(async { tokio::time::timeout(HANG, test(db)).await }).expect("it hangs");
+    runtime.block_on(async { tokio::time::timeout(HANG, test(db)).await }).expect("the test hangs");
 }
 
 #[test]
-fn a_question_whose_answer_is_lost_fails_and_its_session_ends() {
-    run(async |db| {
+fn a_query_with_a_lost_answer_fails_and_its_session_ends() {
+    run_test(async |db| {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
         connection.client.batch_execute("begin; create table public.t ()").await.unwrap();
-        relay.fall_silent();
+        relay.become_silent();
         let error = connection.client.batch_execute("select 1").await.unwrap_err();
         assert_eq!(error.code().map(|code| code.code()), Some("08006"));
         let error = connection.explain("could not ask", error);
         assert!(error.is_retryable());
-        let chain = words(&error);
+        let chain = message_chain(&error);
         assert!(chain.contains("gave no answer for 1 s"), "{chain}");
         relay.wait_until_gone(connection.backend_pid()).await;
-        // What comes next learns it, too.
+        // The next statement gets the same error.
         let error = connection.client.batch_execute("select 1").await.unwrap_err();
-        let chain = words(&connection.explain("could not ask", error));
+        let chain = message_chain(&connection.explain("could not ask", error));
         assert!(chain.contains("gave no answer for 1 s"), "{chain}");
     });
 }
 
 #[test]
-fn an_answer_that_takes_long_is_waited_for() {
-    run(async |db| {
+fn a_slow_answer_is_waited_for() {
+    run_test(async |db| {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
         connection
@@ -158,8 +160,8 @@ fn an_answer_that_takes_long_is_waited_for() {
 }
 
 #[test]
-fn a_client_that_has_nothing_to_say_is_not_silent() {
-    run(async |db| {
+fn an_idle_client_is_not_silent() {
+    run_test(async |db| {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
         let client = &connection.client;
@@ -176,8 +178,8 @@ fn a_client_that_has_nothing_to_say_is_not_silent() {
 }
 
 #[test]
-fn a_client_that_is_slow_to_read_is_not_silent() {
-    run(async |db| {
+fn a_slowly_reading_client_is_not_silent() {
+    run_test(async |db| {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
         let sql = "copy (select repeat('x', 1000) from generate_series(1, 50000)) to stdout";
@@ -192,44 +194,44 @@ fn a_client_that_is_slow_to_read_is_not_silent() {
 }
 
 #[test]
-fn a_copy_whose_data_go_nowhere_ends() {
-    run(async |db| {
+fn a_copy_with_lost_data_ends() {
+    run_test(async |db| {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
         let client = &connection.client;
         client.batch_execute("create table public.t (x text)").await.unwrap();
         let sink = client.copy_in::<_, Bytes>("copy public.t from stdin").await.unwrap();
         let mut sink = pin!(sink);
-        relay.fall_silent();
+        relay.become_silent();
         let piece = Bytes::from(b"abcdefg\n".repeat(1 << 13));
         while sink.send(piece.clone()).await.is_ok() {}
         relay.wait_until_gone(connection.backend_pid()).await;
         let error = client.batch_execute("select 1").await.unwrap_err();
-        let chain = words(&connection.explain("could not ask", error));
+        let chain = message_chain(&connection.explain("could not ask", error));
         assert!(chain.contains("gave no answer for"), "{chain}");
     });
 }
 
 #[test]
-fn a_server_that_is_silent_from_the_start_is_given_up() {
-    run(async |db| {
+fn connecting_to_a_silent_server_times_out() {
+    run_test(async |db| {
         let relay = Relay::start(&db).await;
-        relay.fall_silent();
+        relay.become_silent();
         let error = relay.dsn.connect("guarded").await.unwrap_err();
-        let chain = words(&error);
+        let chain = message_chain(&error);
         assert!(chain.contains("no answer within 1 s"), "{chain}");
     });
 }
 
 #[test]
-fn a_session_of_another_server_is_not_ended() {
-    run(async |db| {
+fn a_session_of_another_server_is_not_terminated() {
+    run_test(async |db| {
         let relay = Relay::start(&db).await;
         let connection = relay.connect().await;
         let pid = connection.backend_pid();
         let guard = connection.guard.as_ref().unwrap();
-        guard.identify(super::Backend::Process(pid, "192.0.2.1".to_owned()));
-        relay.fall_silent();
+        guard.identify(super::BackendId::Process(pid, "192.0.2.1".to_owned()));
+        relay.become_silent();
         let question = connection.client.batch_execute("select 1");
         assert!(tokio::time::timeout(LIMIT * 5, question).await.is_err());
     });

@@ -1,25 +1,25 @@
-//! The row of a new job, and a job that is begun in one message.
+//! The row of a new job, and starting a job with one message.
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::identity::Identity;
-use super::job::{Done, JobId, Opened, failed, prune};
+use super::identity::JobIdentity;
+use super::job::{JobId, OpenJob, WrittenChunks, ledger_error, prune_old_jobs};
 use super::{change, lock, schema};
-use crate::{Error, ErrorKind, Parameter, Result};
+use crate::{Error, ErrorKind, Result, TypedParameter};
 
-/// A job's row, but for where it comes from.
-const INTO: &str = "\
+/// Inserts a job's row. The values follow.
+const INSERT_JOB: &str = "\
 insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, sources, \
                          options)";
 
-/// Makes the row of the values of [`NewRow`]; gives its job.
-pub(super) fn insert_sql() -> String {
-    format!("{INTO} select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb returning job")
+/// Returns the statement that inserts the values of [`NewJobRow`] and returns the job's number.
+pub(super) fn insert_job_sql() -> String {
+    format!("{INSERT_JOB} select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb returning job")
 }
 
-/// The values of a job's row.
-pub(super) struct NewRow {
+/// The values of a new job's row.
+pub(super) struct NewJobRow {
     key: String,
     fingerprint: String,
     command: &'static str,
@@ -30,9 +30,9 @@ pub(super) struct NewRow {
     options: String,
 }
 
-impl NewRow {
-    pub(super) fn of(identity: &Identity, made_table: bool) -> NewRow {
-        NewRow {
+impl NewJobRow {
+    pub(super) fn of(identity: &JobIdentity, made_table: bool) -> NewJobRow {
+        NewJobRow {
             key: identity.key(),
             fingerprint: identity.fingerprint(),
             command: identity.command,
@@ -44,7 +44,7 @@ impl NewRow {
         }
     }
 
-    pub(super) fn values(&self) -> [&dyn Parameter; 8] {
+    pub(super) fn values(&self) -> [&dyn TypedParameter; 8] {
         [
             &self.key,
             &self.fingerprint,
@@ -57,21 +57,22 @@ impl NewRow {
         ]
     }
 
-    /// Begins the job, if its lock is free and the ledger knows nothing of it, and holds the lock
-    /// for the session then. All of it is one message, and so one transaction: what a pooler
-    /// shares by transactions has no lock of a session that it does not begin a job in.
+    /// Returns statements that start the job, if its lock is free and the ledger does not know the
+    /// job. The session then holds the lock. All statements are one message, and so one
+    /// transaction. So behind a pooler that shares sessions by transaction, no lock is left in a
+    /// session without its job.
     fn begin_sql(&self, lock: i64) -> String {
-        let NewRow { command, table_oid, made_table, .. } = self;
+        let NewJobRow { command, table_oid, made_table, .. } = self;
         let [key, fingerprint, table, sources, options] =
             [&self.key, &self.fingerprint, &self.table, &self.sources, &self.options]
                 .map(|text| quoted(text));
         let is_held = lock::is_held(lock);
-        // What is looked up is looked up under the lock.
+        // The ledger is read under the lock.
         format!(
             "select pg_try_advisory_xact_lock({lock}); \
              with held as materialized ( \
                  select from pg_locks l where l.pid = pg_backend_pid() and {is_held}) \
-             {INTO} \
+             {INSERT_JOB} \
              select {key}, {fingerprint}, '{command}', {table_oid}, {table}, {made_table}, \
                     {sources}::jsonb, {options}::jsonb \
              from held where not exists (select from pgspate.job where key = {key} \
@@ -84,39 +85,40 @@ impl NewRow {
     }
 }
 
-/// Begins a job in a ledger that knows nothing of it, in one round trip. `None` where it knows
-/// something after all, or another session is at it. Nothing is begun or held then.
-pub(super) async fn begin_unknown(
+/// Starts a job that the ledger does not know, in one round trip. Returns `None` if the ledger
+/// knows the job after all, or if another session works on it. Then no job is started and no lock
+/// is held.
+pub(super) async fn begin_new_job(
     client: &Client,
-    identity: &Identity,
+    identity: &JobIdentity,
     made_table: bool,
-) -> Result<Option<Opened>> {
-    let sql = NewRow::of(identity, made_table).begin_sql(identity.lock_key());
+) -> Result<Option<OpenJob>> {
+    let sql = NewJobRow::of(identity, made_table).begin_sql(identity.lock_key());
     let (begun, pruned, is_left) = tokio::join!(
         biased;
         client.simple_query(&sql),
-        prune(client),
-        change::is_left_on(client, identity.table_oid)
+        prune_old_jobs(client),
+        change::has_outstanding_on(client, identity.table_oid)
     );
     let answers = match begun {
-        // Another session has begun it, and has not said so when this one looked.
+        // Another session started the job after this one had looked.
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => return Ok(None),
-        begun => begun.map_err(|error| schema::refused(failed()(error)))?,
+        begun => begun.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?,
     };
     pruned?;
     let is_clean = !is_left?;
-    // Whether the lock was free, the job, and that the lock is kept.
+    // The rows: whether the lock was free, the job's number, whether the lock is kept.
     let mut rows = answers.iter().filter_map(|answer| match answer {
         SimpleQueryMessage::Row(row) => Some(row.get(0)),
         _ => None,
     });
     let Some(job) = rows.nth(1) else { return Ok(None) };
     let job = job.and_then(|job| job.parse().ok());
-    let job = job.ok_or_else(|| Error::new(ErrorKind::Bug, "a job without a number"))?;
-    Ok(Some(Opened { job: JobId(job), done: Done::default(), is_clean, is_bound: false }))
+    let job = job.ok_or_else(|| Error::new(ErrorKind::Bug, "the new job has no number"))?;
+    Ok(Some(OpenJob { job: JobId(job), done: WrittenChunks::default(), is_clean, is_bound: false }))
 }
 
-/// As a literal, whatever the session takes a backslash for.
+/// Quotes a text as a literal that does not depend on the session's `standard_conforming_strings`.
 fn quoted(text: &str) -> String {
     format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
@@ -126,16 +128,16 @@ mod tests {
     use pgspate_embedded::testing;
 
     use super::*;
-    use crate::Unlogged;
+    use crate::UnloggedExtent;
     use crate::connect::{Dsn, Environment};
-    use crate::ledger::job::{Found, find};
+    use crate::ledger::job::{JobLookup, find_job};
 
     #[test]
-    fn a_job_that_is_not_begun_holds_no_lock() {
+    fn a_job_that_is_not_started_holds_no_lock() {
         let db = testing::database();
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         let dsn = Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap();
-        let identity = Identity {
+        let identity = JobIdentity {
             command: "load",
             table: r#"public."it's \\ t""#.to_owned(),
             table_oid: 7,
@@ -143,30 +145,30 @@ mod tests {
             sources: Vec::new(),
             options: serde_json::Map::from_iter([("quote".to_owned(), r#"'\""#.into())]),
             in_shadow: false,
-            unlogged: Unlogged::No,
+            unlogged: UnloggedExtent::Nothing,
         };
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
             let (one, other) = (dsn.connect("a").await.unwrap(), dsn.connect("b").await.unwrap());
             let key = identity.lock_key();
-            schema::ensure(&one.client).await.unwrap();
-            let opened = begin_unknown(&one.client, &identity, false).await.unwrap().unwrap();
-            // It is held as long as the session lives.
-            assert!(!lock::try_hold(&other.client, key).await.unwrap());
-            assert!(begin_unknown(&other.client, &identity, false).await.unwrap().is_none());
-            let found = find(&other.client, &identity, false).await.unwrap();
-            let Found::Unfinished(record, 0, 0) = found else { panic!("{found:?}") };
+            schema::ensure_ledger(&one.client).await.unwrap();
+            let opened = begin_new_job(&one.client, &identity, false).await.unwrap().unwrap();
+            // The lock is held as long as the session lives.
+            assert!(!lock::try_lock(&other.client, key).await.unwrap());
+            assert!(begin_new_job(&other.client, &identity, false).await.unwrap().is_none());
+            let found = find_job(&other.client, &identity, false).await.unwrap();
+            let JobLookup::Unfinished(record, 0, 0) = found else { panic!("{found:?}") };
             assert_eq!(record.job, opened.job.0);
             one.close().await;
-            while !lock::try_hold(&other.client, key).await.unwrap() {
+            while !lock::try_lock(&other.client, key).await.unwrap() {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
             let unlock = format!("select pg_advisory_unlock({key})");
             other.client.batch_execute(&unlock).await.unwrap();
-            // It is known by now.
-            assert!(begin_unknown(&other.client, &identity, false).await.unwrap().is_none());
+            // The ledger knows the job now.
+            assert!(begin_new_job(&other.client, &identity, false).await.unwrap().is_none());
             let third = dsn.connect("c").await.unwrap();
-            assert!(lock::try_hold(&third.client, key).await.unwrap());
+            assert!(lock::try_lock(&third.client, key).await.unwrap());
         });
     }
 }

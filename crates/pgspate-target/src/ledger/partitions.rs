@@ -1,26 +1,26 @@
-//! Parts of a stream, each with a place of its own: the partitions of topics.
+//! Partitions of a stream, such as the partitions of Kafka topics. Each has a position of its own.
 //!
-//! A part's row is written by the transaction that moves the stream itself on, after that. So
-//! whoever does not have the stream's newest fence writes none of them, and who takes the stream
-//! over waits for who does.
+//! A partition's row is written after the stream's own row, in the same transaction. So a process
+//! without the stream's newest fence writes no partition row. A process that takes the stream over
+//! waits for that transaction.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
-use super::Mark;
-use super::job::failed;
-use super::stream::Stream;
+use super::StreamPosition;
+use super::job::ledger_error;
+use super::stream::AppliedStream;
 use crate::{Error, ErrorKind, Result};
 
-/// What becomes of one part with a commit.
+/// The move of one partition's position by a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartMove {
-    /// The part's name: a partition of a topic.
+pub struct PartitionMove {
+    /// The partition's name.
     pub part: String,
-    /// Where it is; `None` for one that the ledger does not know.
-    pub from: Option<Mark>,
-    /// Where it is after the commit.
-    pub to: Mark,
+    /// The position before; `None` if the ledger does not know the partition.
+    pub from: Option<StreamPosition>,
+    /// The position after the commit.
+    pub to: StreamPosition,
 }
 
 const INSERT: &str = "\
@@ -36,17 +36,17 @@ from unnest($2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::
 where stream.stream = $1 and stream.partition = moved.part
       and stream.ordinal = moved.from_ordinal and stream.source = moved.from_source";
 
-/// The columns of some moves.
-struct Columns<'a> {
+/// The columns of several moves, for `unnest`.
+struct MoveColumns<'a> {
     parts: Vec<&'a str>,
     ordinals: Vec<i64>,
     sources: Vec<&'a str>,
     digests: Vec<&'a str>,
 }
 
-impl<'a> Columns<'a> {
-    fn of(moves: &[&'a PartMove]) -> Columns<'a> {
-        Columns {
+impl<'a> MoveColumns<'a> {
+    fn of(moves: &[&'a PartitionMove]) -> MoveColumns<'a> {
+        MoveColumns {
             parts: moves.iter().map(|it| it.part.as_str()).collect(),
             ordinals: moves.iter().map(|it| it.to.ordinal.cast_signed()).collect(),
             sources: moves.iter().map(|it| it.to.source.as_str()).collect(),
@@ -55,53 +55,58 @@ impl<'a> Columns<'a> {
     }
 }
 
-impl Stream {
-    /// Moves parts on, each exactly once; after [`Stream::advance`], in its transaction.
+impl AppliedStream {
+    /// Moves each partition exactly once. Must follow [`AppliedStream::advance`] in the same
+    /// transaction.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when one of them is not where it was.
-    pub async fn advance_parts(&self, client: &Client, moves: &[PartMove]) -> Result<()> {
-        let (known, new): (Vec<&PartMove>, Vec<_>) = moves.iter().partition(|it| it.from.is_some());
+    /// Of [`ErrorKind::Ledger`] if a partition is not at its expected position.
+    pub async fn advance_partitions(&self, client: &Client, moves: &[PartitionMove]) -> Result<()> {
+        let (known, new): (Vec<&PartitionMove>, Vec<_>) =
+            moves.iter().partition(|it| it.from.is_some());
         if !new.is_empty() {
-            let Columns { parts, ordinals, sources, digests } = Columns::of(&new);
+            let MoveColumns { parts, ordinals, sources, digests } = MoveColumns::of(&new);
             let values: [&(dyn ToSql + Sync); 5] =
                 [&self.name(), &parts, &ordinals, &sources, &digests];
-            client.execute(INSERT, &values).await.map_err(failed())?;
+            client.execute(INSERT, &values).await.map_err(ledger_error())?;
         }
         if known.is_empty() {
             return Ok(());
         }
-        let Columns { parts, ordinals, sources, digests } = Columns::of(&known);
+        let MoveColumns { parts, ordinals, sources, digests } = MoveColumns::of(&known);
         let from = || known.iter().filter_map(|it| it.from.as_ref());
         let from_ordinals: Vec<_> = from().map(|mark| mark.ordinal.cast_signed()).collect();
         let from_sources: Vec<_> = from().map(|mark| mark.source.as_str()).collect();
         let values: [&(dyn ToSql + Sync); 7] =
             [&self.name(), &parts, &ordinals, &sources, &digests, &from_ordinals, &from_sources];
-        let moved = client.execute(MOVE, &values).await.map_err(failed())?;
+        let moved = client.execute(MOVE, &values).await.map_err(ledger_error())?;
         if moved == known.len() as u64 {
             return Ok(());
         }
         let message = format!(
-            "{moved} of {} partitions are in the ledger where this run left them",
+            "found {moved} of {} partitions in the ledger at the positions where this run left them",
             known.len()
         );
         Err(Error::new(ErrorKind::Ledger, message).hint(
-            "Their rows in pgspate.stream were changed by something else. Run the same command \
-             again: it begins where the ledger is.",
+            "Another program changed their rows in pgspate.stream. Run the same command again: it \
+             starts at the positions in the ledger.",
         ))
     }
 }
 
-/// All parts of a stream that the ledger knows, and where they are.
-pub async fn read_parts(client: &Client, stream: &str) -> Result<Vec<(String, Mark)>> {
-    if !super::schema::exists(client).await? {
+/// Reads the positions of all partitions of a stream that the ledger knows.
+pub async fn read_partitions(
+    client: &Client,
+    stream: &str,
+) -> Result<Vec<(String, StreamPosition)>> {
+    if !super::schema::check_exists(client).await? {
         return Ok(Vec::new());
     }
     let sql = "select partition, ordinal, source, digest from pgspate.stream \
                where stream = $1 and partition <> ''";
     let rows = client.query(sql, &[&stream]).await;
-    let rows = rows.map_err(|error| super::schema::refused(failed()(error)))?;
-    let mark = |row: &tokio_postgres::Row| Mark {
+    let rows = rows.map_err(|error| super::schema::with_grant_hint(ledger_error()(error)))?;
+    let mark = |row: &tokio_postgres::Row| StreamPosition {
         ordinal: row.get::<_, i64>(1).unsigned_abs(),
         source: row.get(2),
         digest: row.get(3),

@@ -1,57 +1,60 @@
-//! Connection parameters as text, each with where it came from; sources in libpq's precedence.
+//! Connection parameters as text, each with its origin, in libpq's order of precedence.
 //!
-//! An earlier source wins. An empty value means the default and still hides later sources. No
-//! value of a secret parameter becomes part of a message.
+//! An earlier source wins. An empty value means the default, and still hides later sources.
+//! Messages never contain the value of a secret parameter.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use super::environment::Environment;
-use super::keyword::{self, KEYWORDS, Usage};
+use super::keyword::{self, KEYWORDS, KeywordSupport};
 use super::{conninfo, service, uri};
 use crate::{Error, ErrorKind, Result};
 
 /// Where a parameter's value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum ParameterOrigin {
     /// The connection string.
     Conninfo,
-    /// A service, with the file that defines it.
+    /// A service: its name, and the file that defines it.
     Service(String, PathBuf),
     /// An environment variable.
     Variable(&'static str),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ParameterOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Conninfo => f.write_str("the connection string"),
-            Origin::Service(name, path) => {
+            ParameterOrigin::Conninfo => f.write_str("the connection string"),
+            ParameterOrigin::Service(name, path) => {
                 write!(f, "service \"{name}\" in \"{}\"", path.display())
             }
-            Origin::Variable(name) => write!(f, "environment variable {name}"),
+            ParameterOrigin::Variable(name) => write!(f, "environment variable {name}"),
         }
     }
 }
 
-/// A parameter's value and where it came from.
+/// A parameter's value and its origin.
 #[derive(Clone)]
-struct Setting {
+struct ParameterValue {
     value: String,
-    origin: Origin,
+    origin: ParameterOrigin,
 }
 
 /// Parameters by name, as text.
 #[derive(Clone, Default)]
-pub(super) struct Settings {
-    values: BTreeMap<&'static str, Setting>,
+pub(super) struct ConnectionParameters {
+    values: BTreeMap<&'static str, ParameterValue>,
 }
 
-impl Settings {
-    /// The parameters that `conninfo`, a service and the environment give together.
-    pub(super) fn gather(conninfo: Option<&str>, env: &Environment) -> Result<Settings> {
-        let mut settings = Settings::default();
+impl ConnectionParameters {
+    /// Collects the parameters from `conninfo`, a service file and the environment.
+    pub(super) fn gather(
+        conninfo: Option<&str>,
+        env: &Environment,
+    ) -> Result<ConnectionParameters> {
+        let mut settings = ConnectionParameters::default();
         match conninfo {
             Some(text) if uri::is_uri(text) => uri::parse(text, &mut settings)?,
             Some(text) => conninfo::parse(text, &mut settings)?,
@@ -64,27 +67,32 @@ impl Settings {
         for known in KEYWORDS {
             let Some(variable) = known.variable else { continue };
             if let Some(value) = env.variable(variable) {
-                settings.add(known.name, value.to_owned(), Origin::Variable(variable));
+                settings.add(known.name, value.to_owned(), ParameterOrigin::Variable(variable));
             }
         }
         if env.variable("PGREQUIRESSL").is_some_and(|value| value.starts_with('1')) {
-            settings.add("sslmode", "require".to_owned(), Origin::Variable("PGREQUIRESSL"));
+            settings.add(
+                "sslmode",
+                "require".to_owned(),
+                ParameterOrigin::Variable("PGREQUIRESSL"),
+            );
         }
         settings.refuse_unsupported()?;
         Ok(settings)
     }
 
-    /// Sets a known parameter, replacing what it had: in a connection string the last one counts.
+    /// Sets a known parameter, and replaces an earlier value: in a connection string the last one
+    /// wins.
     pub(super) fn set(&mut self, name: &'static str, value: String) {
-        self.values.insert(name, Setting { value, origin: Origin::Conninfo });
+        self.values.insert(name, ParameterValue { value, origin: ParameterOrigin::Conninfo });
     }
 
-    /// Sets a known parameter unless an earlier source has.
-    pub(super) fn add(&mut self, name: &'static str, value: String, origin: Origin) {
-        self.values.entry(name).or_insert(Setting { value, origin });
+    /// Sets a known parameter, unless an earlier source has set it.
+    pub(super) fn add(&mut self, name: &'static str, value: String, origin: ParameterOrigin) {
+        self.values.entry(name).or_insert(ParameterValue { value, origin });
     }
 
-    /// A parameter's value; none where it is unset or empty.
+    /// Returns a parameter's value. `None` if it is unset or empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.values
             .get(name)
@@ -92,28 +100,28 @@ impl Settings {
             .filter(|value| !value.is_empty())
     }
 
-    /// Where a parameter's value came from.
-    pub(super) fn origin(&self, name: &str) -> Option<&Origin> {
+    /// Returns where a parameter's value came from.
+    pub(super) fn origin(&self, name: &str) -> Option<&ParameterOrigin> {
         self.values.get(name).map(|setting| &setting.origin)
     }
 
-    /// Names and values of all parameters that are set, secret ones left out.
+    /// Returns names and values of all set parameters, except secret ones.
     pub(super) fn public(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let all = self.values.iter().map(|(name, setting)| (*name, setting.value.as_str()));
         all.filter(|(name, value)| !keyword::is_secret(name) && !value.is_empty())
     }
 
-    /// The error for a value that a parameter cannot have. `allowed` completes "expected ...".
+    /// Returns the error for an invalid value. `allowed` completes "expected ...".
     pub(super) fn invalid(&self, name: &str, allowed: &str) -> Error {
         let shown = match self.get(name) {
             Some(value) if !keyword::is_secret(name) => format!(" \"{value}\""),
             _ => String::new(),
         };
-        self.wrong(name, format!("invalid {name} value{shown}, expected {allowed}"))
+        self.usage_error(name, format!("invalid {name} value{shown}, expected {allowed}"))
     }
 
-    /// A usage error about a parameter, with a hint that says where its value came from.
-    pub(super) fn wrong(&self, name: &str, message: impl Into<String>) -> Error {
+    /// Returns a usage error about a parameter, with a hint that names the value's origin.
+    pub(super) fn usage_error(&self, name: &str, message: impl Into<String>) -> Error {
         let error = Error::new(ErrorKind::Usage, message);
         match self.origin(name) {
             Some(origin) => error.hint(format!("The value of {name} comes from {origin}.")),
@@ -121,7 +129,7 @@ impl Settings {
         }
     }
 
-    /// A switch: `0` or `1`.
+    /// Returns a boolean parameter: `0` or `1`.
     pub(super) fn switch(&self, name: &str, default: bool) -> Result<bool> {
         match self.get(name).map(str::trim) {
             None => Ok(default),
@@ -131,7 +139,7 @@ impl Settings {
         }
     }
 
-    /// A whole number; none where it is unset, zero or negative, which all mean the default.
+    /// Returns a whole number. `None` if it is unset, zero or negative: all mean the default.
     pub(super) fn number(&self, name: &str) -> Result<Option<u32>> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.trim().parse::<i64>().ok().filter(|n| *n <= i64::from(i32::MAX));
@@ -139,7 +147,7 @@ impl Settings {
         Ok(u32::try_from(number).ok().filter(|number| *number > 0))
     }
 
-    /// One of several words.
+    /// Returns the value that belongs to one of several words.
     pub(super) fn choice<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<Option<T>> {
         let Some(text) = self.get(name) else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == text) {
@@ -153,26 +161,28 @@ impl Settings {
 
     fn refuse_unsupported(&self) -> Result<()> {
         for known in KEYWORDS {
-            if let (Usage::Refused(why), Some(_)) = (known.usage, self.get(known.name)) {
-                return Err(self.wrong(known.name, format!("{} cannot be used: {why}", known.name)));
+            if let (KeywordSupport::Refused(why), Some(_)) = (known.support, self.get(known.name)) {
+                return Err(
+                    self.usage_error(known.name, format!("{} cannot be used: {why}", known.name))
+                );
             }
         }
         if self.get("gssencmode") == Some("require") {
-            return Err(self.wrong("gssencmode", "GSSAPI encryption is not supported").hint(
+            return Err(self.usage_error("gssencmode", "GSSAPI encryption is not supported").hint(
                 "Leave gssencmode out, and use sslmode=verify-full for an encrypted connection.",
             ));
         }
         match self.get("min_protocol_version") {
             None | Some("3.0") => Ok(()),
-            Some(_) => Err(self.invalid("min_protocol_version", "3.0, the only one spoken here")),
+            Some(_) => Err(self.invalid("min_protocol_version", "3.0, the only supported version")),
         }
     }
 }
 
-/// The error for a parameter nobody knows. `name` is repeated only where `may_show` and it looks
-/// like a name, since what stands there may be a piece of a password with a space in it.
-pub(super) fn unknown(name: &str, may_show: bool, place: &str) -> Error {
-    if !may_show || !keyword::looks_like_one(name) {
+/// Returns the error for an unknown parameter. `name` is repeated only if `may_show` and it looks
+/// like a name. Otherwise it may be part of a password with a space in it.
+pub(super) fn unknown_parameter(name: &str, may_show: bool, place: &str) -> Error {
+    if !may_show || !keyword::looks_like_keyword(name) {
         return Error::new(ErrorKind::Usage, format!("unknown connection parameter in {place}"))
             .hint(
                 "Write a URL, postgres://user@host:port/dbname, with special characters \
@@ -182,12 +192,12 @@ pub(super) fn unknown(name: &str, may_show: bool, place: &str) -> Error {
     }
     let error = Error::new(ErrorKind::Usage, format!("unknown connection parameter \"{name}\""));
     error.hint(match keyword::nearest(name) {
-        Some(known) => format!("Did you mean \"{known}\"? It stands in {place}."),
-        None => format!("It stands in {place}; libpq has no such parameter."),
+        Some(known) => format!("Did you mean \"{known}\"? It is in {place}."),
+        None => format!("libpq has no such parameter. It is in {place}."),
     })
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for ConnectionParameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.values.iter().map(|(name, setting)| {
             (*name, if keyword::is_secret(name) { "***" } else { setting.value.as_str() })

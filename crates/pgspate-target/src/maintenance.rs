@@ -1,65 +1,64 @@
-//! What a table needs before and after a load: its indexes, its owner, who uses it, its size, and
-//! the sequences of its columns.
+//! Facts that decide what a load does to a table before and after: indexes, owner, sessions that
+//! use the table, size, and sequences.
 //!
-//! Read when the plan is made, and once more under the lock that indexes are dropped under.
-//! Nothing is changed.
+//! The facts are read for the plan, and again under the lock in which indexes are dropped. Nothing
+//! is changed.
 
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
-use super::index::{self, Index};
-use super::{Ask, Table, server_error};
+use super::index::{self, TableIndex};
+use super::{TargetTable, TypedQuery, server_error};
 use crate::Result;
 
-/// Facts of a table that a load takes care of.
+/// Facts of a table that a load looks after.
 #[derive(Debug, Clone, Default)]
-pub struct Upkeep {
-    /// Indexes and foreign keys, in the order in which they are made again.
-    pub indexes: Vec<Index>,
-    /// Whether this role may alter it.
+pub struct MaintenanceFacts {
+    /// Indexes and foreign keys, in the order in which they are recreated.
+    pub indexes: Vec<TableIndex>,
+    /// Whether the current role may alter the table.
     pub is_owner: bool,
-    /// Whether this role may make indexes in its schema.
-    pub may_create: bool,
-    /// Whether it is published for logical replication, which needs its keys.
+    /// Whether the current role may create indexes in the table's schema.
+    pub may_create_indexes: bool,
+    /// Whether a publication contains the table. Logical replication needs its keys.
     pub is_published: bool,
     /// Whether foreign keys of other tables refer to it.
     pub is_referenced: bool,
-    /// Whether deleting rows, or all of them, fires triggers.
+    /// Whether DELETE or TRUNCATE fires triggers.
     pub has_delete_triggers: bool,
-    /// Other sessions that have a lock on it now, in words.
-    pub users: Vec<String>,
-    /// Whether it has no rows, as far as that is known.
+    /// Other sessions that hold a lock on the table, in words.
+    pub locking_sessions: Vec<String>,
+    /// Whether the table is known to have no rows.
     pub is_empty: bool,
-    /// Bytes of its rows, without indexes.
+    /// Size without indexes, in bytes.
     pub table_bytes: u64,
-    /// Rows that the catalog believes it has, with those of partitions; none if it was never
-    /// counted.
+    /// Estimated rows including partitions, from the catalog. `None` if they were never counted.
     pub rows: Option<f64>,
-    /// Bytes of temporary files that a process may write for this role, if that is limited.
+    /// The limit of temporary files per process for this role, in bytes, if a limit exists.
     pub temp_bytes_max: Option<u64>,
-    /// Its options `autovacuum_enabled` and `toast.autovacuum_enabled`, as they are set.
+    /// The table's options `autovacuum_enabled` and `toast.autovacuum_enabled`, if set.
     pub autovacuum: [Option<String>; 2],
-    /// Whether it has a toast table.
+    /// Whether the table has a TOAST table.
     pub has_toast: bool,
-    /// Sequences of its columns.
+    /// Sequences that the table's columns own.
     pub sequences: Vec<Sequence>,
 }
 
-/// A sequence that a column owns: of an identity, or of a serial type.
+/// A sequence that a column owns: of an identity or serial column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequence {
-    /// The column, unquoted.
+    /// The column's name, unquoted.
     pub column: String,
-    /// The sequence, as SQL writes it.
+    /// The sequence, quoted for SQL.
     pub name: String,
     /// The step between two values.
     pub increment: i64,
-    /// The least and the greatest value.
+    /// The minimum and the maximum value.
     pub bounds: (i64, i64),
 }
 
-/// The sessions that have a lock on the table or its indexes are users of it; those with the
-/// strongest locks first. A role that may not see everything sees less of them.
-const USERS: &str = "\
+/// Sessions that hold a lock on the table or its indexes, strongest locks first. A role without the
+/// right to see all sessions sees fewer details.
+const LOCKING_SESSIONS: &str = "\
 select concat('session ', a.pid, ' (', concat_ws(
     ', ', '\"' || nullif(a.application_name, '') || '\"', 'role ' || a.usename, a.state), ')')
 from pg_stat_activity a join (
@@ -113,36 +112,46 @@ where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
   and a.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
 order by a.attnum";
 
-/// How long to wait at first for who has the table for itself: definitions of indexes take a lock.
-const LOOK_MILLIS: i32 = 1000;
+/// How long the first read waits for an exclusive lock: reading index definitions takes a lock.
+const LOCK_TIMEOUT_MILLIS: i32 = 1000;
 
-/// How long it may take to be let at a table's rows: those who only read or write let us at once.
-const LOOK_LOCK: &str = "50ms";
+/// How long the check for rows waits for its lock. Sessions that only read or write do not block
+/// it.
+const EMPTY_CHECK_LOCK_TIMEOUT: &str = "50ms";
 
 impl Sequence {
-    /// The aggregate that gives the value that it is to be past.
-    pub fn furthest(&self) -> &'static str {
+    /// Returns the aggregate for the last value in the sequence's direction.
+    pub fn last_value_aggregate(&self) -> &'static str {
         if self.increment > 0 { "max" } else { "min" }
     }
 }
 
-impl Upkeep {
-    /// Reads the facts of a table, in a transaction of its own.
+impl MaintenanceFacts {
+    /// Reads the facts in a transaction of its own.
     ///
     /// # Errors
-    /// Those of the connection.
-    pub async fn read(client: &Client, table: &Table) -> Result<Upkeep> {
-        Upkeep::read_with_patience(client, table, LOOK_MILLIS).await
+    /// If the connection fails.
+    pub async fn read(client: &Client, table: &TargetTable) -> Result<MaintenanceFacts> {
+        MaintenanceFacts::read_with_timeout(client, table, LOCK_TIMEOUT_MILLIS).await
     }
 
-    /// The same, waiting so many milliseconds for who has the table for itself; 0 for ever.
-    pub async fn read_with_patience(client: &Client, table: &Table, millis: i32) -> Result<Upkeep> {
-        let failed = || server_error(format!("could not look up table {}", table.sql_name));
+    /// Reads the facts, and waits up to `millis` milliseconds for exclusive locks of other
+    /// sessions; 0 waits without limit.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub async fn read_with_timeout(
+        client: &Client,
+        table: &TargetTable,
+        millis: i32,
+    ) -> Result<MaintenanceFacts> {
+        let failed =
+            || server_error(format!("could not look up table {}", table.sql_name));
         let begin = format!("begin read only; set local lock_timeout = {millis}");
         let (begun, read, ended) = tokio::join!(
             biased;
             client.batch_execute(&begin),
-            Upkeep::read_within(client, table),
+            MaintenanceFacts::read_in_transaction(client, table),
             client.batch_execute("rollback")
         );
         begun.map_err(failed())?;
@@ -151,30 +160,39 @@ impl Upkeep {
         Ok(upkeep)
     }
 
-    /// The same within the transaction that there is, whose search path it sets; in one round trip.
-    pub async fn read_within(client: &Client, table: &Table) -> Result<Upkeep> {
-        let failed = || server_error(format!("could not look up table {}", table.sql_name));
+    /// Reads the facts in one round trip, within the open transaction. Changes that transaction's
+    /// search path.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub async fn read_in_transaction(
+        client: &Client,
+        table: &TargetTable,
+    ) -> Result<MaintenanceFacts> {
+        let failed =
+            || server_error(format!("could not look up table {}", table.sql_name));
         let oid = table.oid;
-        let ask = async |sql| client.ask_all(sql, &[&oid]).await;
-        let (indexes, facts, is_empty, users, sequences) = tokio::join!(
+        let ask = async |sql| client.fetch_all(sql, &[&oid]).await;
+        let (indexes, facts, is_empty, locking_sessions, sequences) = tokio::join!(
             biased;
             index::read(client, table),
             ask(FACTS),
             is_empty(client, table),
-            ask(USERS),
+            ask(LOCKING_SESSIONS),
             ask(SEQUENCES)
         );
         let (indexes, facts) = (indexes?, facts.map_err(failed())?);
-        let (users, sequences) = (users.map_err(failed())?, sequences.map_err(failed())?);
-        let Some(facts) = facts.first() else { return Ok(Upkeep::default()) };
+        let (locking_sessions, sequences) =
+            (locking_sessions.map_err(failed())?, sequences.map_err(failed())?);
+        let Some(facts) = facts.first() else { return Ok(MaintenanceFacts::default()) };
         let table_bytes: Option<i64> = facts.get(4);
-        Ok(Upkeep {
+        Ok(MaintenanceFacts {
             indexes,
             is_owner: facts.get(0),
-            may_create: facts.get(1),
+            may_create_indexes: facts.get(1),
             is_published: facts.get(2),
             is_referenced: facts.get(3),
-            users: users.iter().map(|row| row.get(0)).collect(),
+            locking_sessions: locking_sessions.iter().map(|row| row.get(0)).collect(),
             is_empty: match table_bytes {
                 None => false,
                 Some(0) => table.kind == 'r',
@@ -191,24 +209,24 @@ impl Upkeep {
     }
 }
 
-/// Whether a table of this server has no rows. False, too, where that cannot be found out: at once
-/// where somebody has the table for himself.
-async fn is_empty(client: &Client, table: &Table) -> bool {
+/// Returns whether an ordinary table has no rows. Returns false if that cannot be found out, for
+/// example at once if another session holds an exclusive lock.
+async fn is_empty(client: &Client, table: &TargetTable) -> bool {
     if table.kind != 'r' {
         return false;
     }
     let sql = format!(
-        "savepoint looked; set local lock_timeout = '{LOOK_LOCK}'; \
+        "savepoint before_check; set local lock_timeout = '{EMPTY_CHECK_LOCK_TIMEOUT}'; \
          select not exists (select from only {}) as is_empty",
         table.sql_name
     );
-    // What is asked next tells of a connection that was lost.
-    let (looked, _) = tokio::join!(
+    // If the connection was lost, the next query reports the error.
+    let (checked, _) = tokio::join!(
         biased;
         client.simple_query(&sql),
-        client.batch_execute("rollback to savepoint looked")
+        client.batch_execute("rollback to savepoint before_check")
     );
-    looked.is_ok_and(|answers| {
+    checked.is_ok_and(|answers| {
         answers.iter().any(|answer| match answer {
             SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
             _ => false,
@@ -216,13 +234,13 @@ async fn is_empty(client: &Client, table: &Table) -> bool {
     })
 }
 
-/// The sessions that keep us from a lock on the table, in words; empty if they are gone by now.
+/// Reads which sessions hold locks on the table, in words. Empty if no session holds one any more.
 ///
 /// # Errors
-/// Those of the connection.
-pub async fn users(client: &Client, table: u32) -> Result<Vec<String>> {
-    let failed = server_error("could not look up who uses the table".to_owned());
-    let rows = client.ask_all(USERS, &[&table]).await.map_err(failed)?;
+/// If the connection fails.
+pub async fn locking_sessions(client: &Client, table: u32) -> Result<Vec<String>> {
+    let failed = server_error("could not list the sessions that use the table".to_owned());
+    let rows = client.fetch_all(LOCKING_SESSIONS, &[&table]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

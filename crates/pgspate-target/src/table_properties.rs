@@ -1,35 +1,36 @@
-//! Everything about a table but its rows and its identity: what two tables must agree in for one
-//! to take the other's place unnoticed.
+//! All properties of a table except its rows and its identity. pgspate compares them before one
+//! table replaces another unnoticed.
 //!
-//! Names in it are complete, so a table is like another only under the same name. What differs
-//! between servers' versions is read where it exists.
+//! Names in properties are qualified, so two tables have the same properties only under the same
+//! name. Properties that only some server versions have are read on those versions.
 
 use tokio_postgres::Client;
 
-use super::Ask;
+use super::TypedQuery;
 
-/// A property: what it is of, and what it is.
-pub type Property = (String, String);
+/// A property: the object that has it, and its value as text.
+pub type TableProperty = (String, String);
 
-/// A table's properties, in an order that depends on them alone; to be asked without a search path.
-pub async fn likeness(
+/// Reads a table's properties, in an order that depends only on the properties. Must run with an
+/// empty search path.
+pub async fn table_properties(
     client: &Client,
     oid: u32,
     server_version: u32,
-) -> Result<Vec<Property>, tokio_postgres::Error> {
+) -> Result<Vec<TableProperty>, tokio_postgres::Error> {
     let compression = if server_version >= 140_000 { "a.attcompression" } else { "''" };
     let columns = COLUMNS.replace(":compression", compression);
     let mut all = Vec::new();
     for sql in [TABLE, &columns, CONSTRAINTS, INDEXES, RULES, POLICIES, STATISTICS, SEQUENCES] {
-        let rows = client.ask_all(sql, &[&oid]).await?;
+        let rows = client.fetch_all(sql, &[&oid]).await?;
         all.extend(rows.iter().map(|row| (row.get(0), row.get(1))));
     }
     Ok(all)
 }
 
-/// What the two differ in, in words.
-pub fn differences(one: &[Property], other: &[Property]) -> Vec<String> {
-    let lacks = |all: &[Property], it: &Property| !all.contains(it);
+/// Returns the names of the objects whose properties differ.
+pub fn differing_properties(one: &[TableProperty], other: &[TableProperty]) -> Vec<String> {
+    let lacks = |all: &[TableProperty], it: &TableProperty| !all.contains(it);
     let mut names: Vec<String> =
         one.iter().filter(|it| lacks(other, it)).map(|it| it.0.clone()).collect();
     names.extend(other.iter().filter(|it| lacks(one, it)).map(|it| it.0.clone()));
@@ -51,7 +52,8 @@ left join pg_tablespace s on s.oid = c.reltablespace
 left join pg_class t on t.oid = c.reltoastrelid
 where c.oid = $1";
 
-/// Not the number of dimensions that an array was declared with, which counts for nothing.
+/// Columns and their properties. The declared number of array dimensions is left out, since
+/// PostgreSQL ignores it.
 const COLUMNS: &str = "\
 select 'column ' || quote_ident(a.attname), concat_ws('|',
   row_number() over (order by a.attnum), format_type(a.atttypid, a.atttypmod),

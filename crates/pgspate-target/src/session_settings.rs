@@ -1,10 +1,10 @@
-//! What a session is set to, as far as the meaning of text depends on it.
+//! Settings of a session that decide what text values mean.
 
 use tokio_postgres::Client;
 
-use super::{Ask, server_error};
+use super::{TypedQuery, server_error};
 use crate::Result;
-use pgspate_input::types::Session;
+use pgspate_input::types::SessionSettings;
 
 const SETTINGS: &str = "\
 select current_setting('server_version_num')::int4, current_setting('DateStyle'),
@@ -12,14 +12,14 @@ select current_setting('server_version_num')::int4, current_setting('DateStyle')
        current_setting('server_encoding'), current_setting('client_encoding'),
        current_setting('array_nulls')::bool";
 
-/// Reads the settings of `client`'s session.
+/// Reads the settings of the session behind `client`.
 ///
 /// # Errors
-/// Those of the connection.
-pub async fn read_session(client: &Client) -> Result<Session> {
+/// If the connection fails.
+pub async fn read_session(client: &Client) -> Result<SessionSettings> {
     let failed = server_error("could not read the session's settings".to_owned());
-    let row = client.ask_one(SETTINGS, &[]).await.map_err(failed)?;
-    Ok(Session {
+    let row = client.fetch_one(SETTINGS, &[]).await.map_err(failed)?;
+    Ok(SessionSettings {
         server_version: u32::try_from(row.get::<_, i32>(0)).unwrap_or(0),
         date_style: row.get(1),
         time_zone: row.get(2),

@@ -1,47 +1,47 @@
-//! What is bound to a table by its identity: what would be lost, or be left behind, if another
-//! table of the same name took its place.
+//! Objects that refer to a table by its identity. If another table of the same name replaced the
+//! table, they would be lost or left behind.
 //!
-//! Read before planning, and again under the lock of an exchange; nothing is changed. Each fact is
-//! in words, as it will be told to the user.
+//! The facts are read before planning, and again under the lock of an exchange. Nothing is changed.
+//! Each fact is worded for the user.
 
 use tokio_postgres::{Client, Row};
 
-use super::{Ask, Table, is_trusted_sql, server_error, untrusted_owner_sql};
+use super::{TargetTable, TypedQuery, is_trusted_sql, server_error, untrusted_owner_sql};
 use crate::Result;
 
-/// What is bound to a table.
+/// The objects and properties that are bound to a table.
 #[derive(Debug, Clone, Default)]
-pub struct Bonds {
-    /// It has no row, as far as this role may know.
+pub struct TableDependencies {
+    /// Whether the table has no row that this role may see.
     pub is_empty: bool,
-    /// Tables inherit from it, which are not its partitions.
-    pub has_children: bool,
-    /// The extension that manages its storage, Citus for example.
-    pub manager: Option<String>,
-    /// Its rows can be written frozen: it keeps them itself, in a heap.
+    /// Whether tables other than its partitions inherit from the table.
+    pub has_inheriting_tables: bool,
+    /// The extension that manages the table's storage, for example Citus.
+    pub storage_extension: Option<String>,
+    /// Whether rows can be written frozen: the table itself stores them, in a heap.
     pub is_heap: bool,
-    /// Foreign keys of other tables that refer to it.
-    pub references: Vec<Reference>,
-    /// Names of its triggers that a TRUNCATE fires.
+    /// Foreign keys of other tables that refer to the table.
+    pub references: Vec<IncomingForeignKey>,
+    /// Names of the triggers that TRUNCATE fires.
     pub truncate_triggers: Vec<String>,
-    /// Why no other table can take its place, in words; empty where one can.
-    pub fixed: Vec<String>,
+    /// Why no other table can replace this one, in words. Empty if a table can.
+    pub replace_obstacles: Vec<String>,
 }
 
-/// A foreign key of another table that refers to the table.
+/// A foreign key of another table that refers to this table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reference {
-    /// The other table, as SQL writes it.
+pub struct IncomingForeignKey {
+    /// The other table, quoted for SQL.
     pub table: String,
-    /// The constraint's name, as SQL writes it.
+    /// The constraint's name, quoted for SQL.
     pub name: String,
-    /// What follows the name in `ADD CONSTRAINT`.
+    /// The text after the name in `ADD CONSTRAINT`.
     pub definition: String,
-    /// Its comment.
+    /// The constraint's comment.
     pub comment: Option<String>,
     /// Whether existing rows were checked, and the constraint's triggers fire as usual.
-    pub is_whole: bool,
-    /// An owner of the other table, or of a part of it, who is not trusted.
+    pub is_enforced: bool,
+    /// An owner of the other table or its partitions who is not trusted.
     pub untrusted_owner: Option<String>,
 }
 
@@ -53,12 +53,13 @@ select exists (select from pg_inherits where inhparent = c.oid) and c.relkind in
                and not tgisinternal and tgtype & 32 <> 0 and tgenabled <> 'D' order by 1)
 from pg_class c left join pg_am am on am.oid = c.relam where c.oid = $1";
 
-const HEIRS: &str = "select exists (select from pg_inherits where inhparent = c.oid) \
+const HAS_INHERITING_TABLES: &str = "select exists (select from pg_inherits where inhparent = c.oid) \
                      and c.relkind = 'r' from pg_class c where c.oid = $1";
 
 const TIMESCALEDB: &str = "TimescaleDB";
 
-/// Whoever may create schemas can make one that is called like TimescaleDB's.
+/// Whether Citus and TimescaleDB are installed. The check covers trust, since any role that may
+/// create schemas can create one with TimescaleDB's name.
 const MANAGERS: &str = "\
 select to_regclass('pg_catalog.pg_dist_partition') is not null,
        exists (select from pg_extension e
@@ -75,8 +76,8 @@ const TIMESCALE: &str = "select exists (select from _timescaledb_catalog.hyperta
                          join pg_namespace n on n.oid = c.relnamespace \
                          and n.nspname = h.schema_name where c.oid = $1::oid)";
 
-/// Of a key between partitioned tables, the constraint that the others belong to. Keys from the
-/// same partitioned table are no reference from elsewhere.
+/// Foreign keys that refer to the table. For a key between partitioned tables, only its topmost
+/// constraint. Keys from the same partitioned table are left out.
 const REFERENCES: &str = "\
 with recursive upwards(oid, conparentid) as (
   select oid, conparentid from pg_constraint where contype = 'f' and confrelid in (
@@ -95,14 +96,14 @@ where c.conparentid = 0 and c.oid in (select oid from upwards)
       <> coalesce(pg_partition_root($1::oid), $1::oid)
 order by 1, 2";
 
-impl Bonds {
-    /// Reads what is bound to a table.
+impl TableDependencies {
+    /// Reads the dependencies of a table.
     ///
     /// # Errors
-    /// Those of the connection.
-    pub async fn read(client: &Client, table: &Table) -> Result<Bonds> {
-        let what = || server_error(format!("could not look up what depends on {}", table.sql_name));
-        // Without a search path every name in what the server writes is complete.
+    /// If the connection fails.
+    pub async fn read(client: &Client, table: &TargetTable) -> Result<TableDependencies> {
+        let what = || server_error(format!("could not sql up what depends on {}", table.sql_name));
+        // With an empty search path, the server prints only qualified names.
         client.batch_execute("begin; set local search_path = ''").await.map_err(what())?;
         let bonds = read(client, table).await;
         client.batch_execute("rollback").await.map_err(what())?;
@@ -110,91 +111,105 @@ impl Bonds {
     }
 }
 
-/// What keeps rows of the table on several servers, where a place in a page is not one row's.
+/// Returns the extension that stores the table's rows on several servers, if any. There, a `ctid`
+/// does not identify one row.
 ///
 /// # Errors
-/// Those of the connection.
-pub async fn distributed_by(client: &Client, table: &Table) -> Result<Option<&'static str>> {
-    let failed = server_error(format!("could not look up where {} is kept", table.sql_name));
-    let manager = manager(client, table.oid).await.map_err(failed)?;
-    Ok(manager.filter(|name| *name != TIMESCALEDB))
+/// If the connection fails.
+pub async fn distributing_extension(
+    client: &Client,
+    table: &TargetTable,
+) -> Result<Option<&'static str>> {
+    let failed = server_error(format!("could not sql up where {} is kept", table.sql_name));
+    let storage_extension = storage_extension(client, table.oid).await.map_err(failed)?;
+    Ok(storage_extension.filter(|name| *name != TIMESCALEDB))
 }
 
-/// Whether other tables inherit from a table, which are neither its partitions nor the parts in
-/// which an extension keeps it.
+/// Returns whether other tables inherit from the table. Partitions do not count, nor do tables in
+/// which an extension stores the rows.
 ///
 /// # Errors
-/// Those of the connection.
-pub async fn has_heirs(client: &Client, table: &Table) -> Result<bool> {
-    let failed =
-        || server_error(format!("could not look up what inherits from {}", table.sql_name));
-    let has_some = client.ask_one(HEIRS, &[&table.oid]).await.map_err(failed())?.get(0);
-    Ok(has_some && manager(client, table.oid).await.map_err(failed())?.is_none())
+/// If the connection fails.
+pub async fn has_inheriting_tables(client: &Client, table: &TargetTable) -> Result<bool> {
+    let failed = || server_error(format!("could not sql up what inherits from {}", table.sql_name));
+    let has_some =
+        client.fetch_one(HAS_INHERITING_TABLES, &[&table.oid]).await.map_err(failed())?.get(0);
+    Ok(has_some && storage_extension(client, table.oid).await.map_err(failed())?.is_none())
 }
 
-/// What keeps the table, if that is not the server itself.
-async fn manager(client: &Client, oid: u32) -> Result<Option<&'static str>, tokio_postgres::Error> {
+/// Returns the extension that stores the table's rows, if any.
+async fn storage_extension(
+    client: &Client,
+    oid: u32,
+) -> Result<Option<&'static str>, tokio_postgres::Error> {
     let managers = MANAGERS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
-    let facts = client.ask_one(&managers, &[]).await?;
+    let facts = client.fetch_one(&managers, &[]).await?;
     let [has_citus, has_timescale] = [0, 1].map(|nth| facts.get::<_, bool>(nth));
     for (has, name, sql) in [(has_timescale, TIMESCALEDB, TIMESCALE), (has_citus, "Citus", CITUS)] {
-        if has && client.ask_one(sql, &[&oid]).await?.get(0) {
+        if has && client.fetch_one(sql, &[&oid]).await?.get(0) {
             return Ok(Some(name));
         }
     }
     Ok(None)
 }
 
-async fn read(client: &Client, table: &Table) -> Result<Bonds, tokio_postgres::Error> {
+async fn read(
+    client: &Client,
+    table: &TargetTable,
+) -> Result<TableDependencies, tokio_postgres::Error> {
     let oid = table.oid;
-    let facts = client.ask_one(FACTS, &[&oid]).await?;
+    let facts = client.fetch_one(FACTS, &[&oid]).await?;
     let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
     let references = REFERENCES.replace("{untrusted_owner}", &untrusted_owner);
-    let references = client.ask_all(&references, &[&oid]).await?;
-    let mut bonds = Bonds {
-        // A role that may write and not read cannot know, and the transaction has to go on.
+    let references = client.fetch_all(&references, &[&oid]).await?;
+    let mut bonds = TableDependencies {
+        // A role without the SELECT privilege cannot know. A failed query would end the
+        // transaction.
         is_empty: false,
-        has_children: facts.get(0),
-        manager: manager(client, oid).await?.map(str::to_owned),
+        has_inheriting_tables: facts.get(0),
+        storage_extension: storage_extension(client, oid).await?.map(str::to_owned),
         is_heap: facts.get(1),
         references: references.iter().map(reference).collect(),
         truncate_triggers: facts.get(2),
-        fixed: fixed(client, oid).await?,
+        replace_obstacles: replace_obstacles(client, oid).await?,
     };
     let may_read =
         "select has_table_privilege($1::oid, 'SELECT') and not row_security_active($1::oid)";
-    if matches!(table.kind, 'r' | 'p') && client.ask_one(may_read, &[&oid]).await?.get(0) {
-        let look = format!("select not exists (select from {})", table.sql_name);
-        bonds.is_empty = client.ask_one(&look, &[]).await?.get(0);
+    if matches!(table.kind, 'r' | 'p') && client.fetch_one(may_read, &[&oid]).await?.get(0) {
+        let sql = format!("select not exists (select from {})", table.sql_name);
+        bonds.is_empty = client.fetch_one(&sql, &[]).await?.get(0);
     }
     Ok(bonds)
 }
 
-fn reference(row: &Row) -> Reference {
-    Reference {
+fn reference(row: &Row) -> IncomingForeignKey {
+    IncomingForeignKey {
         table: row.get(0),
         name: row.get(1),
         definition: row.get(2),
         comment: row.get(3),
-        is_whole: row.get(4),
+        is_enforced: row.get(4),
         untrusted_owner: row.get(5),
     }
 }
 
-/// Why no other table can take this one's place; to be asked without a search path.
-pub async fn fixed(client: &Client, oid: u32) -> Result<Vec<String>, tokio_postgres::Error> {
-    // What depends on partitions and their keys says no more than that they are some.
+/// Returns why no other table can replace this one. Must run with an empty search path.
+pub async fn replace_obstacles(
+    client: &Client,
+    oid: u32,
+) -> Result<Vec<String>, tokio_postgres::Error> {
+    // Dependencies of partitions only say that they are partitions.
     let ordinary = "select relkind = 'r' and not relispartition from pg_class where oid = $1";
-    let is_ordinary = client.ask_opt(ordinary, &[&oid]).await?.is_some_and(|row| row.get(0));
+    let is_ordinary = client.fetch_opt(ordinary, &[&oid]).await?.is_some_and(|row| row.get(0));
     let asked: &[&str] = if is_ordinary { &[PROPERTIES, DEPENDENTS] } else { &[PROPERTIES] };
     let mut all = Vec::new();
     for sql in asked {
-        all.extend(client.ask_all(sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)));
+        all.extend(client.fetch_all(sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)));
     }
     Ok(all)
 }
 
-/// Properties that a copy would not have, and rights that making one takes.
+/// Properties that a copy would not have, and privileges that creating a copy needs.
 const PROPERTIES: &str = "\
 with t as (select c.*, n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
            where c.oid = $1)
@@ -237,8 +252,8 @@ union all select 'this role may not create tables in schema ' || quote_ident(nsp
 union all select 'this role may not create schemas in the database'
   where not has_database_privilege(current_database(), 'CREATE')";
 
-/// Whatever depends on the table or its parts and is no part of it. Sequences of serial columns
-/// move on to the table that comes, and what depends on them with them.
+/// Objects outside the table that depend on the table or its parts. Sequences of serial columns
+/// move to the new table, together with their dependents.
 const DEPENDENTS: &str = "\
 with owned(oid, is_identity) as (
   select d.objid, d.deptype = 'i' from pg_depend d join pg_class s on s.oid = d.objid

@@ -1,0 +1,171 @@
+//! Keys that a load has dropped for its duration. Meanwhile nothing else in pgspate writes into the
+//! table, since nothing would reject a duplicate row.
+//!
+//! A load drops keys under a lock that waits for every writing transaction. It records them in the
+//! same transaction. A writer checks in its own transaction, after writing. Keys that the writer
+//! does not see as dropped cannot be dropped before its commit.
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::identity::lock_key;
+use super::trust::LedgerSchema;
+use super::{lock, schema};
+use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
+
+/// A condition: the change `c` has dropped an object that can reject rows.
+const IS_DROPPED: &str = "\
+c.done < pg_catalog.cardinality(c.steps)
+  and c.kind in ('unique index', 'primary key', 'unique constraint', 'exclusion constraint',
+                 'foreign key')";
+
+/// A condition: this transaction writes the table of the change `c`.
+const IS_WRITTEN: &str = "\
+exists (select from pg_catalog.pg_locks l
+        where l.pid = pg_catalog.pg_backend_pid() and l.locktype = 'relation' and l.granted
+          and l.relation = c.table_oid and l.mode = 'RowExclusiveLock'
+          and l.database = (select oid from pg_catalog.pg_database
+                            where datname = pg_catalog.current_database()))";
+
+/// Returns a condition: another job than `job` has dropped keys of a table that this transaction
+/// writes.
+pub(super) fn writes_without_keys_sql(job: i64) -> String {
+    format!(
+        "exists (select from pgspate.change c where {IS_DROPPED} and c.job <> {job} and {IS_WRITTEN})"
+    )
+}
+
+/// Returns a statement that fails the transaction in that case. [`is_refused_for_dropped_keys`]
+/// detects the failure.
+pub(super) fn refuse_without_keys_sql(job: i64) -> String {
+    format!(
+        "insert into pgspate.ledger (job, chunk, input, position, rows_in, rows_written, \
+                                     rows_rejected) \
+         select {job}, null, 0, 0, 0, 0, 0 where {}",
+        writes_without_keys_sql(job)
+    )
+}
+
+/// Returns whether a transaction failed because keys are dropped.
+pub fn is_refused_for_dropped_keys(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|refusal| {
+        *refusal.code() == SqlState::NOT_NULL_VIOLATION
+            && refusal.schema() == Some("pgspate")
+            && refusal.table() == Some("ledger")
+            && refusal.column() == Some("chunk")
+    })
+}
+
+/// A job that has dropped keys and not put them back.
+#[derive(Debug)]
+pub struct DroppedKeys {
+    job: i64,
+    table: String,
+    keys: String,
+    role: String,
+    /// The session that works on the job, in words.
+    worker: Option<String>,
+}
+
+impl DroppedKeys {
+    /// Returns whether a session works on the job, and so will put the keys back.
+    pub fn has_worker(&self) -> bool {
+        self.worker.is_some()
+    }
+
+    /// Describes the job and the session that works on it.
+    pub fn describe_job(&self) -> String {
+        match &self.worker {
+            Some(worker) => format!("job {} in {worker}", self.job),
+            None => format!("job {}, on which no session works", self.job),
+        }
+    }
+
+    /// Returns the error for refusing to write.
+    pub fn to_error(&self) -> Error {
+        let DroppedKeys { job, table, keys, role, .. } = self;
+        let message = format!(
+            "could not write into table {table}: {} has dropped {keys} and not put them back",
+            self.describe_job()
+        );
+        Error::new(ErrorKind::Ledger, message).hint(match self.has_worker() {
+            true => format!("Wait until the job is done. `pgspate status {job}` shows its state."),
+            false => format!(
+                "Put them back with `pgspate status --restore {job}`, as role \"{role}\" or a member \
+                 of that role."
+            ),
+        })
+    }
+}
+
+/// Reads which jobs, except job `except`, have dropped keys: of a table and its partitions, or of
+/// any table. A role that may not read the ledger sees none.
+///
+/// # Errors
+/// If the query fails.
+pub async fn dropped_keys(
+    client: &Client,
+    table: Option<u32>,
+    except: i64,
+) -> Result<Vec<DroppedKeys>> {
+    let failed = || server_error("could not check for dropped keys".to_owned());
+    if !LedgerSchema::read(client).await?.is_readable() {
+        return Ok(Vec::new());
+    }
+    let look = "select has_table_privilege('pgspate.change', 'select') \
+                and has_table_privilege('pgspate.job', 'select')";
+    if !client.fetch_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+        return Ok(Vec::new());
+    }
+    schema::check_version(client).await?;
+    let sql = format!(
+        "select c.job, c.table_oid::regclass::text, c.role::text, j.key, \
+                string_agg(pg_catalog.format('%s \"%s\"', c.kind, c.object), ', ' \
+                           order by c.ordinal) \
+         from pgspate.change c left join pgspate.job j on j.job = c.job \
+         where {IS_DROPPED} and c.job <> $2 and ($1::oid is null or c.table_oid = $1 \
+             or c.table_oid in (select relid from pg_partition_tree($1::oid::regclass))) \
+           and exists (select from pg_class t where t.oid = c.table_oid) \
+         group by 1, 2, 3, 4 order by 1"
+    );
+    let rows = client.fetch_all(&sql, &[&table, &except]).await.map_err(failed())?;
+    let mut all = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let worker = match row.get::<_, Option<&str>>(3) {
+            Some(key) => lock::lock_holder(client, lock_key(key)).await?,
+            None => None,
+        };
+        let (job, table, role, keys) = (row.get(0), row.get(1), row.get(2), row.get(4));
+        all.push(DroppedKeys { job, table, keys, role, worker });
+    }
+    Ok(all)
+}
+
+/// Refuses to write into a table if a job has dropped its keys.
+///
+/// # Errors
+/// If keys are dropped; the message names the job and its session. Also if the query fails.
+pub async fn check_no_dropped_keys(client: &Client, table: u32) -> Result<()> {
+    match dropped_keys(client, Some(table), 0).await?.first() {
+        Some(down) => Err(down.to_error()),
+        None => Ok(()),
+    }
+}
+
+/// Returns, in words, a job other than `except` that a session works on and that writes into the
+/// table.
+///
+/// # Errors
+/// If the query fails.
+pub async fn other_writer(client: &Client, table: u32, except: i64) -> Result<Option<String>> {
+    let failed = server_error("could not check for other loads".to_owned());
+    let sql = "select job, key from pgspate.job \
+               where table_oid = $1 and finished is null and job <> $2 order by job";
+    let rows = client.fetch_all(sql, &[&table, &except]).await.map_err(failed)?;
+    for row in &rows {
+        if let Some(worker) = lock::lock_holder(client, lock_key(row.get(1))).await? {
+            return Ok(Some(format!("job {} in {worker}", row.get::<_, i64>(0))));
+        }
+    }
+    Ok(None)
+}

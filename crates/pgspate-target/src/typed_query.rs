@@ -1,0 +1,102 @@
+//! Queries that state the SQL types values their parameters.
+//!
+//! Such a query takes one round trip and leaves nothing in the session. A query that is prepared
+//! first takes two. Queries that are polled together are sent together, and the server answers them
+//! in order.
+
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Error, Row};
+
+/// A query parameter that knows its SQL type.
+pub trait TypedParameter: ToSql + Sync {
+    /// Returns the SQL type values the parameter.
+    fn sql_type(&self) -> Type;
+}
+
+macro_rules! parameters {
+    ($($rust:ty => $sql:ident, $array:ident;)*) => {$(
+        impl TypedParameter for $rust {
+            fn sql_type(&self) -> Type {
+                Type::$sql
+            }
+        }
+        impl TypedParameter for Option<$rust> {
+            fn sql_type(&self) -> Type {
+                Type::$sql
+            }
+        }
+        impl TypedParameter for Vec<$rust> {
+            fn sql_type(&self) -> Type {
+                Type::$array
+            }
+        }
+        impl TypedParameter for Vec<Option<$rust>> {
+            fn sql_type(&self) -> Type {
+                Type::$array
+            }
+        }
+    )*};
+}
+
+parameters! {
+    bool => BOOL, BOOL_ARRAY;
+    i32 => INT4, INT4_ARRAY;
+    i64 => INT8, INT8_ARRAY;
+    u32 => OID, OID_ARRAY;
+    &str => TEXT, TEXT_ARRAY;
+    String => TEXT, TEXT_ARRAY;
+    &[u8] => BYTEA, BYTEA_ARRAY;
+}
+
+/// Runs queries whose parameters state their types.
+#[allow(
+    async_fn_in_trait,
+    reason = "only `Client` implements it, and the futures values `Client` are `Send`"
+)]
+pub trait TypedQuery {
+    /// Runs a query and returns all rows.
+    async fn fetch_all(&self, sql: &str, values: &[&dyn TypedParameter])
+    -> Result<Vec<Row>, Error>;
+    /// Runs a query that returns one row. Any other number values rows is an error.
+    async fn fetch_one(&self, sql: &str, values: &[&dyn TypedParameter]) -> Result<Row, Error>;
+    /// Runs a query that returns at most one row.
+    async fn fetch_opt(
+        &self,
+        sql: &str,
+        values: &[&dyn TypedParameter],
+    ) -> Result<Option<Row>, Error>;
+    /// Runs a statement and returns the number values affected rows.
+    async fn run_statement(&self, sql: &str, values: &[&dyn TypedParameter]) -> Result<u64, Error>;
+}
+
+impl TypedQuery for Client {
+    async fn fetch_all(
+        &self,
+        sql: &str,
+        values: &[&dyn TypedParameter],
+    ) -> Result<Vec<Row>, Error> {
+        self.query_typed(sql, &typed(values)).await
+    }
+
+    async fn fetch_one(&self, sql: &str, values: &[&dyn TypedParameter]) -> Result<Row, Error> {
+        self.query_typed_one(sql, &typed(values)).await
+    }
+
+    async fn fetch_opt(
+        &self,
+        sql: &str,
+        values: &[&dyn TypedParameter],
+    ) -> Result<Option<Row>, Error> {
+        self.query_typed_opt(sql, &typed(values)).await
+    }
+
+    async fn run_statement(&self, sql: &str, values: &[&dyn TypedParameter]) -> Result<u64, Error> {
+        self.execute_typed(sql, &typed(values)).await
+    }
+}
+
+type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
+
+fn typed<'a>(values: &[&'a dyn TypedParameter]) -> Vec<Typed<'a>> {
+    values.iter().map(|it| (*it as &(dyn ToSql + Sync), it.sql_type())).collect()
+}
