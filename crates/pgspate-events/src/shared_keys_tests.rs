@@ -148,11 +148,11 @@ fn keys_that_are_taken_are_noted_without_transactions() {
     apply(&mut vec![(1, 1), (2, 2)], &SharedKeyStep::Move(0, 2), &mut log);
     log.end_transaction();
     let folded = fold(&log, 0..1, &[&fold_key]).unwrap();
-    assert_eq!((folded.tables[0].takes.len(), folded.tables[0].has_clash), (1, false));
+    assert_eq!((folded.tables[0].taken_keys.len(), folded.tables[0].has_key_clash), (1, false));
     let inserts = vec![SharedKeyStep::Insert(1, 1), SharedKeyStep::Insert(2, 2)];
     let (mut log, _) = log_of(&Rows::new(), &[inserts]);
     apply(&mut vec![(1, 1), (2, 2)], &SharedKeyStep::Move(0, 2), &mut log);
     log.end_transaction();
     let folded = fold(&log, 0..3, &[&fold_key]).unwrap();
-    assert_eq!((folded.tables[0].takes.len(), folded.tables[0].has_clash), (0, true));
+    assert_eq!((folded.tables[0].taken_keys.len(), folded.tables[0].has_key_clash), (0, true));
 }

@@ -1,4 +1,4 @@
-//! How far what is applied is behind its source.
+//! Measures how far the target is behind the source of a stream.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -7,44 +7,45 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pgspate_events::Lsn;
 
-/// A point of a source that lag is counted from or to.
+/// A point in a source, as the lag counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourcePoint {
-    /// A place in the log of the slot's server.
+    /// A place in the write-ahead log of the slot's server.
     Log(Lsn),
-    /// The sum of all offsets of topics, which grows with each.
+    /// The sum of the offsets of all partitions.
     Messages(u64),
 }
 
-/// Measures how far what is applied is behind its source. Shared between whoever reads the source
-/// and whoever applies its events.
+/// Measures the lag of a stream. The thread that reads the source and the thread that applies its
+/// events share it.
 #[derive(Debug, Default)]
 pub struct LagMeter {
-    /// Where the source ends, and up to where it is applied.
+    /// The end of the source, in bytes of log or in messages.
     source_end: AtomicU64,
+    /// The point up to which events are applied.
     applied: AtomicU64,
-    /// Both are counted in messages.
+    /// Whether both are counted in messages.
     counts_messages: AtomicBool,
-    /// When the source was seen to end where, from what is not applied on.
-    ends: Mutex<Ends>,
-    /// When the last transaction that is applied was committed, in microseconds.
+    /// The ends of the source that were seen and are not applied yet, with times.
+    source_ends: Mutex<SourceEnds>,
+    /// The commit time of the last applied transaction, in microseconds since 1970.
     committed: AtomicU64,
     reconnects: AtomicU64,
     is_connected: AtomicBool,
 }
 
-/// So many ends of the log are kept; then every other one is forgotten.
+/// The most ends of the log that are kept. When there are more, every other end is dropped.
 const ENDS_MAX: usize = 1024;
 
-/// Ends of the source's log, and when they were seen.
+/// Ends of the source, and when they were seen.
 #[derive(Debug, Default)]
-struct Ends {
+struct SourceEnds {
     seen: VecDeque<(u64, Instant)>,
-    /// Where the log ended when the run began.
+    /// The end of the source when the run began.
     first: u64,
 }
 
-impl Ends {
+impl SourceEnds {
     fn note(&mut self, end: u64, now: Instant) {
         if self.first == 0 {
             self.first = end;
@@ -62,7 +63,8 @@ impl Ends {
         self.seen.push_back((end, now));
     }
 
-    /// For how long there has been what is not applied; and whether it may be older than the run.
+    /// Returns how long there have been events that are not applied, and whether they may be older
+    /// than the run.
     fn lag(&mut self, applied: u64, now: Instant) -> (Duration, bool) {
         while self.seen.front().is_some_and(|(end, _)| *end <= applied) {
             self.seen.pop_front();
@@ -73,21 +75,22 @@ impl Ends {
     }
 }
 
-/// How far a stream is behind its source.
+/// The lag of a stream behind its source.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Lag {
-    /// Bytes of the source's log that are not applied, those of other databases too; none of
-    /// topics.
+pub struct StreamLag {
+    /// For a slot: bytes of the source's log that are not applied, including the log of other
+    /// databases. Zero for topics.
     pub bytes: u64,
-    /// Of topics: messages that are not applied, with marks of transactions among them.
+    /// For topics: messages that are not applied, including the markers of transactions.
     pub messages: Option<u64>,
-    /// Seconds for which the source's log has gone on beyond what is applied; none when all that
-    /// there is is applied. Of what there was when the run began: since the run began, or the
-    /// last transaction that is applied was committed there, by its clock and ours.
+    /// Seconds since the source has had events that are not applied; zero if all events are
+    /// applied. For events that are older than the run, the time since the run began or since the
+    /// last applied transaction was committed, whichever is longer. The commit time is of the
+    /// source's clock, so both clocks matter.
     pub seconds: f64,
-    /// Connections to the source that were lost.
+    /// The number of connections to the source that were lost.
     pub reconnects: u64,
-    /// Whether there is one.
+    /// Whether there is a connection now.
     pub is_connected: bool,
 }
 
@@ -97,34 +100,34 @@ impl LagMeter {
         self.is_connected.store(true, Relaxed);
     }
 
-    /// Notes that there is no connection. Counts a reconnect if it `was_open`.
+    /// Notes that there is no connection. Counts a reconnect if there was one (`was_open`).
     pub(crate) fn note_loss(&self, was_open: bool) {
         self.is_connected.store(false, Relaxed);
         self.reconnects.fetch_add(u64::from(was_open), Relaxed);
     }
 
-    /// Notes when the last transaction that is applied was committed at its source.
+    /// Notes the time at which the last applied transaction was committed on the source.
     pub fn note_committed(&self, at: SystemTime) {
         if let Ok(at) = at.duration_since(UNIX_EPOCH) {
             self.committed.store(at.as_micros() as u64, Relaxed);
         }
     }
 
-    /// Notes where the source ends now.
+    /// Notes the current end of the source.
     pub(crate) fn note_end(&self, end: SourcePoint) {
         let end = self.number(end).max(1);
-        self.ends().note(end, Instant::now());
+        self.source_ends().note(end, Instant::now());
         self.source_end.fetch_max(end, Relaxed);
     }
 
-    /// Notes that all up to here is applied, or was left out.
+    /// Notes that all events up to `applied` are applied or were skipped.
     pub fn note_applied(&self, applied: SourcePoint) {
         let applied = self.number(applied);
         self.applied.fetch_max(applied, Relaxed);
         self.source_end.fetch_max(applied, Relaxed);
     }
 
-    /// Returns how many bytes the source's log has after `end`, as of the last look.
+    /// Returns how many bytes of log the source has after `end`, by its last known end.
     pub(crate) fn bytes_behind(&self, end: Lsn) -> u64 {
         self.source_end.load(Relaxed).saturating_sub(end.0)
     }
@@ -139,12 +142,12 @@ impl LagMeter {
         }
     }
 
-    fn ends(&self) -> MutexGuard<'_, Ends> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    fn source_ends(&self) -> MutexGuard<'_, SourceEnds> {
+        self.source_ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how far it is behind; `None` where that cannot be told.
-    pub fn lag(&self) -> Option<Lag> {
+    /// Returns the lag, or `None` while the source's end is unknown.
+    pub fn lag(&self) -> Option<StreamLag> {
         let (end, applied) = (self.source_end.load(Relaxed), self.applied.load(Relaxed));
         if end == 0 {
             return None;
@@ -153,11 +156,11 @@ impl LagMeter {
         let counts_messages = self.counts_messages.load(Relaxed);
         let committed = Duration::from_micros(self.committed.load(Relaxed));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (mut lag, is_old) = self.ends().lag(applied, Instant::now());
+        let (mut lag, is_old) = self.source_ends().lag(applied, Instant::now());
         if is_old && !committed.is_zero() {
             lag = lag.max(now.saturating_sub(committed));
         }
-        Some(Lag {
+        Some(StreamLag {
             bytes: if counts_messages { 0 } else { behind },
             messages: counts_messages.then_some(behind),
             seconds: if behind == 0 { 0.0 } else { lag.as_secs_f64() },
@@ -172,24 +175,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_lags_since_the_log_went_beyond_it() {
-        let (mut ends, began) = (Ends::default(), Instant::now());
+    fn a_stream_lags_since_the_source_went_beyond_it() {
+        let (mut source_ends, began) = (SourceEnds::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);
-        ends.note(100, at(0));
-        // Nothing is applied yet, and nobody knows how old it is.
-        assert_eq!(ends.lag(50, at(3)), (Duration::from_secs(3), true));
-        assert_eq!(ends.lag(100, at(4)), (Duration::ZERO, false));
-        // After an hour in which nothing was written.
-        ends.note(100, at(3600));
-        ends.note(200, at(3601));
-        ends.note(300, at(3602));
-        assert_eq!(ends.lag(100, at(3605)), (Duration::from_secs(4), false));
-        assert_eq!(ends.lag(250, at(3605)), (Duration::from_secs(3), false));
+        source_ends.note(100, at(0));
+        // Nothing is applied yet, and the age of the events is unknown.
+        assert_eq!(source_ends.lag(50, at(3)), (Duration::from_secs(3), true));
+        assert_eq!(source_ends.lag(100, at(4)), (Duration::ZERO, false));
+        // Nothing is written for an hour.
+        source_ends.note(100, at(3600));
+        source_ends.note(200, at(3601));
+        source_ends.note(300, at(3602));
+        assert_eq!(source_ends.lag(100, at(3605)), (Duration::from_secs(4), false));
+        assert_eq!(source_ends.lag(250, at(3605)), (Duration::from_secs(3), false));
         for nth in 0..5000 {
-            ends.note(400 + nth, at(4000 + nth));
-            assert_eq!(ends.lag(300, at(4000 + nth)).0.as_secs(), nth);
+            source_ends.note(400 + nth, at(4000 + nth));
+            assert_eq!(source_ends.lag(300, at(4000 + nth)).0.as_secs(), nth);
         }
-        assert!(ends.seen.len() <= ENDS_MAX);
-        assert_eq!(ends.lag(300, at(9000)), (Duration::from_secs(5000), false));
+        assert!(source_ends.seen.len() <= ENDS_MAX);
+        assert_eq!(source_ends.lag(300, at(9000)), (Duration::from_secs(5000), false));
     }
 }

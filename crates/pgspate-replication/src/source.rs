@@ -1,35 +1,35 @@
-//! What reads events on a thread of its own, and how far it has come.
+//! Sources of events, which read on their own thread, and positions in them.
 //!
-//! A source hands on pieces. A piece has events, or records that are yet to be decoded. Each has
-//! its position by the source's own measure: a line, a place in a server's log, an offset.
+//! A source sends pieces. A piece has events, or records that are not decoded yet. Each record has
+//! a place in the source's own measure: a line, an LSN, or an offset.
 
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use crate::{LagMeter, Result, SourceNames, SourcePoint};
 use pgspate_events::EventPlace;
-use pgspate_target::ledger::{Mark, PartMove};
-use pgspate_target::session::Stop;
+use pgspate_target::ledger::{PartitionMove, StreamPosition};
+use pgspate_target::session::StopFlag;
 
-/// Where a source sends its pieces, and whether more of them are wanted.
+/// The sending end of a source's pieces. It also tells whether more pieces are wanted.
 #[derive(Debug)]
-pub struct Pieces<T> {
+pub struct EventSender<T> {
     to: SyncSender<Result<T>>,
-    unwanted: Stop,
+    unwanted: StopFlag,
 }
 
-impl<T> Pieces<T> {
-    /// Sends to `to`, until `unwanted` is requested.
-    pub fn new(to: SyncSender<Result<T>>, unwanted: Stop) -> Pieces<T> {
-        Pieces { to, unwanted }
+impl<T> EventSender<T> {
+    /// Returns a sender to `to`. The source stops when `unwanted` is requested.
+    pub fn new(to: SyncSender<Result<T>>, unwanted: StopFlag) -> EventSender<T> {
+        EventSender { to, unwanted }
     }
 
-    /// Sends a piece, or why there is none. Waits for room.
+    /// Sends a piece, or the error that ended reading. Waits until the receiver has room.
     ///
     /// # Errors
-    /// [`Gone`].
-    pub fn send(&self, piece: Result<T>) -> Result<(), Gone> {
-        self.to.send(piece).map_err(|_| Gone)
+    /// [`ReceiverGone`] if the receiver was dropped.
+    pub fn send(&self, piece: Result<T>) -> Result<(), ReceiverGone> {
+        self.to.send(piece).map_err(|_| ReceiverGone)
     }
 
     /// Returns whether more pieces are wanted.
@@ -38,57 +38,59 @@ impl<T> Pieces<T> {
     }
 }
 
-/// Nobody takes pieces any more.
+/// The error for a piece whose receiver was dropped.
 #[derive(Debug)]
-pub struct Gone;
+pub struct ReceiverGone;
 
 /// A source of events.
 pub trait EventSource: Send + 'static {
-    /// How far its events have come.
+    /// The position in this source.
     type Position: SourcePosition;
-    /// What it hands on.
+    /// The pieces that it sends.
     type Piece: Send + 'static;
     /// Whether reading ends soon after no more pieces are wanted. If false, reading may wait for
-    /// input for ever, and its thread is not waited for.
-    const HEEDS_STOP: bool = true;
+    /// input for ever, so the caller does not wait for its thread.
+    const ENDS_ON_STOP: bool = true;
 
-    /// Reads until the end, or until no more pieces are wanted. Sends errors as well.
-    fn read(&mut self, pieces: &Pieces<Self::Piece>);
+    /// Reads until the end, or until no more pieces are wanted. Errors are sent, too.
+    fn read(&mut self, pieces: &EventSender<Self::Piece>);
 
-    /// Ends the source after the last commit, of which it is told.
+    /// Closes the source, after it has been told of the last commit.
     fn close(self);
 }
 
-/// How far the events of a source have come, record by record: what the ledger keeps of it.
+/// A position in a source, updated record by record. The ledger keeps it.
 pub trait SourcePosition: Send {
-    /// Where one of its events stands, or up to where all of them have come.
+    /// The place of an event in this source.
     type EventPlace: Copy + Into<EventPlace>;
 
-    /// Notes that all of a record has been taken.
-    fn arrive(&mut self, event_place: Self::EventPlace);
+    /// Notes that all events of the record at `event_place` have been taken.
+    fn note_record(&mut self, event_place: Self::EventPlace);
 
-    /// Notes that all that has arrived is of whole transactions.
-    fn settle(&mut self);
+    /// Notes that the last record ended a transaction.
+    fn note_transaction_end(&mut self);
 
-    /// Returns where the last whole transaction has ended, which is after so many events.
-    fn mark(&self, ordinal: u64, names: &SourceNames) -> Mark;
+    /// Returns the position after the last whole transaction, for the ledger. `ordinal` is the
+    /// number of events before the position.
+    fn mark(&self, ordinal: u64, names: &SourceNames) -> StreamPosition;
 
-    /// Returns what tells all records so far from those of another stream.
+    /// Returns a digest of all records so far, which differs from the digest of another stream.
     fn digest(&self) -> String {
         String::new()
     }
 
-    /// Returns what becomes of the stream's parts with a batch, which may have no events.
-    fn moves(&mut self, _has_events: bool) -> Vec<PartMove> {
+    /// Returns the changes of the partitions' positions, which the next batch commits. That batch
+    /// may have no events.
+    fn partition_moves(&mut self, _has_events: bool) -> Vec<PartitionMove> {
         Vec::new()
     }
 
-    /// Returns where the last whole transaction has ended, as [`LagMeter`] counts it.
+    /// Returns the end of the last whole transaction, as [`LagMeter`] counts it.
     fn point(&self) -> Option<SourcePoint> {
         None
     }
 
-    /// Returns how long a batch may wait for more events because the stream lags anyway.
+    /// Returns how long a batch may wait for more events, given that the stream lags anyway.
     fn delay(&self, _lag: &LagMeter) -> Duration {
         Duration::ZERO
     }

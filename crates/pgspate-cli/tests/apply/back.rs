@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Child;
 
-use pgspate_embedded::{Throwaway, silent, testing};
+use pgspate_embedded::{ThrowawayServer, silent, testing};
 
 use crate::rows;
 use crate::run::{ask, finish, spawn, wait_until};
@@ -61,7 +61,7 @@ fn a_source_that_goes_back_is_refused() {
     ask(&old.dsn(), TABLE);
     ask(&old.dsn(), "create publication p for table t");
     let case = Case::new(TABLE);
-    let apply = |source: &Throwaway, args: &str| {
+    let apply = |source: &ThrowawayServer, args: &str| {
         let address = format!("{}?slot=s&publication=p", source.tcp_dsn_for("postgres"));
         finish(spawn(crate::command(&case, &format!("--quiet {args}")).arg(address)))
     };
@@ -81,7 +81,7 @@ fn a_source_that_goes_back_is_refused() {
     assert_eq!(case.value("select max(id) from t"), "2000");
 }
 
-fn server(data: Option<&Path>) -> Throwaway {
+fn server(data: Option<&Path>) -> ThrowawayServer {
     let builder = testing::builder().conf(CONF);
     let builder = match data {
         Some(data) => builder.data_from(data),
@@ -169,8 +169,8 @@ fn a_copy_empties_only_what_it_has_filled() {
     case.db.run("insert into c values (9); alter table b drop constraint b_id_check");
     source.run("alter publication p add table c");
     for (args, says) in [
-        ("", "has not come to its end"),
-        ("--create-slot", "has not come to its end"),
+        ("", "the initial copy of the rows is not complete"),
+        ("--create-slot", "the initial copy of the rows is not complete"),
         ("--snapshot", "public.c is not empty"),
         ("--snapshot --map public.a=public.c", "public.c is not empty"),
     ] {

@@ -30,13 +30,13 @@ fn messages_that_are_gone_are_not_passed_over() {
     let first: u32 = first.unwrap_or_else(|| panic!("{refusal}")).parse().unwrap();
     assert!((4..22).contains(&first));
     assert_snapshot!(refusal.replace(&first.to_string(), "[LAST]"), @"
-    error: offsets 3 to [LAST] of a/0 are gone, and were not applied
+    error: offsets 3 to [LAST] of a/0 no longer exist, but were not applied
 
-    hint: The topic keeps its messages for a time or up to a size (`retention.ms`,
-          … `retention.bytes`), and these were older. Bring the tables to what they should
-          … be in another way, and begin another stream with `--stream NAME`; or go on
-          … without these messages: `update pgspate.stream set source = 'offset [LAST]', digest
-          … = '' where stream = 'topic a' and partition = 'a/0'`.
+    hint: The topic keeps messages for a limited time or size (`retention.ms`,
+          … `retention.bytes`), and these messages were older. Correct the tables in
+          … another way, and begin a new stream with `--stream NAME`. Or continue without
+          … these messages: `update pgspate.stream set source = 'offset [LAST]', digest = ''
+          … where stream = 'topic a' and partition = 'a/0'`.
     ");
     assert_eq!(rows(&case, "t"), "(0,0,) (1,0,) (2,0,)");
     let fences = |contents: Vec<(String, Vec<String>)>| -> Vec<_> {
@@ -66,8 +66,8 @@ fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
     assert_snapshot!(apply(&case, &shorter, "a", "").refusal(), @"
     error: a/0 ends before offset 4, but the stream is applied up to offset 4
 
-    hint: The topic was made anew, is one of another cluster, or has lost its last messages
-          … with a broker. To apply it from its beginning, give it a stream of its own with
+    hint: The topic was created again, belongs to another cluster, or has lost its last
+          … messages with a broker. To apply it from its beginning, begin a new stream with
           … `--stream NAME`, or run `delete from pgspate.stream where stream = 'topic a'
           … and starts_with(partition, 'a/')`.
     ");
@@ -77,8 +77,8 @@ fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
     assert_snapshot!(apply(&case, &shorter, "a", "").refusal(), @"
     error: offset 4 of a/0 is not what was applied before
 
-    hint: The topic was made anew, is one of another cluster, or has lost its last messages
-          … with a broker. To apply it from its beginning, give it a stream of its own with
+    hint: The topic was created again, belongs to another cluster, or has lost its last
+          … messages with a broker. To apply it from its beginning, begin a new stream with
           … `--stream NAME`, or run `delete from pgspate.stream where stream = 'topic a'
           … and starts_with(partition, 'a/')`.
     ");
@@ -97,7 +97,7 @@ fn what_cannot_be_read_says_so() {
     cluster.put("a", 0, "\0\0\0\0\x07avro");
     cluster.flush();
     assert_snapshot!(apply(&case, &cluster, "a", "").refusal(), @"
-    error: messages that need a registry of schemas are not read
+    error: messages that need a schema registry are not supported
       at: a/0, offset 0
 
     hint: Let the connector write JSON, its keys too: `value.converter` and `key.converter`
@@ -105,7 +105,7 @@ fn what_cannot_be_read_says_so() {
     ");
     let uncommitted = "a?isolation.level=read_uncommitted";
     assert_snapshot!(apply(&case, &cluster, uncommitted, "").refusal(), @r#"
-    error: property "isolation.level" is pgspate's to set
+    error: property "isolation.level" is set by pgspate itself
 
     hint: Leave it out of the URL, and out of the environment.
     "#);
@@ -113,9 +113,9 @@ fn what_cannot_be_read_says_so() {
     assert!(refused.contains("property \"fetch.wait.max.ms\" is not taken"), "{refused}");
     let twice = format!("--stream s {}", cluster.address("a"));
     assert_snapshot!(apply(&case, &cluster, "a", &twice).refusal(), @"
-    error: a list of topics is a stream of its own
+    error: a list of topics must be the only source
 
-    hint: Name it alone, and apply files under another `--stream`.
+    hint: Name it alone, and apply the other sources under another `--stream`.
     ");
     assert_eq!(case.value("select count(*) from t"), "0");
 }

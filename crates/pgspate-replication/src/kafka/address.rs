@@ -1,21 +1,21 @@
-//! `kafka://broker1:9092,broker2:9092/topic,topic?property=value`: topics, named as a source.
+//! Parses `kafka://broker1:9092,broker2:9092/topic,topic?property=value`, the URL of topics.
 //!
-//! Parameters are librdkafka's own properties. What pgspate decides itself is not taken; what is
-//! secret may come from the environment, and is never shown.
+//! The parameters are properties of librdkafka. Properties that pgspate sets itself are refused.
+//! Secrets may come from the environment, and are never shown.
 
 use std::collections::BTreeMap;
 
 use super::SCHEME;
 use crate::{Error, ErrorKind, Result, decode_url_part};
 
-/// How variables of the environment begin that are properties: `PGSPATE_KAFKA_SASL_PASSWORD` is
+/// The prefix of environment variables that set properties: `PGSPATE_KAFKA_SASL_PASSWORD` sets
 /// `sasl.password`.
 const VARIABLE: &str = "PGSPATE_KAFKA_";
-/// Longest name of a topic.
+/// The longest name of a topic.
 const NAME_MAX: usize = 249;
-/// Where partitions begin that the ledger does not know.
+/// The property that tells where to begin partitions that the ledger does not know.
 const RESET: &str = "auto.offset.reset";
-/// What is decided here, as exactness hangs on it.
+/// The properties that pgspate sets itself, because exactness depends on them.
 const OURS: [&str; 12] = [
     "bootstrap.servers",
     "metadata.broker.list",
@@ -31,34 +31,35 @@ const OURS: [&str; 12] = [
     "max.poll.interval.ms",
 ];
 
-/// Where messages come from.
+/// The address of topics: brokers, topics and properties.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Address {
-    /// Brokers to begin with, as librdkafka takes them.
+pub(crate) struct TopicAddress {
+    /// The brokers to connect to first, as librdkafka takes them.
     pub(crate) brokers: String,
-    /// In the order in which they are named.
+    /// The topics, in the order of the URL.
     pub(crate) topics: Vec<String>,
-    /// A partition that the ledger does not know begins with its newest message.
+    /// Whether a partition that the ledger does not know begins at its end.
     pub(crate) begins_late: bool,
-    /// For librdkafka. They may be secrets.
+    /// Properties for librdkafka. Some may be secrets.
     pub(crate) properties: BTreeMap<String, String>,
 }
 
-impl Address {
-    /// Reads a source's name, and what the environment adds to it; the name comes first.
+impl TopicAddress {
+    /// Parses a URL, and adds the properties of the environment. The URL's properties take
+    /// precedence.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Usage`] for what is no such name, and for properties that are not to be set.
+    /// [`ErrorKind::Usage`] for a malformed URL, and for properties that pgspate sets itself.
     pub(crate) fn parse(
         source: &str,
         environment: impl Iterator<Item = (String, String)>,
-    ) -> Result<Address> {
+    ) -> Result<TopicAddress> {
         let rest = source.strip_prefix(SCHEME).ok_or_else(malformed)?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         if place.contains('@') {
             return Err(Error::new(
                 ErrorKind::Usage,
-                "a URL of Kafka's has no user and no password",
+                "a kafka:// URL must not have a user or a password",
             )
             .hint(
                 "Write `?sasl.mechanisms=PLAIN&sasl.username=NAME`, and set \
@@ -95,16 +96,16 @@ impl Address {
         if let Some(name) = properties.keys().find(|name| OURS.contains(&name.as_str())) {
             return Err(Error::new(
                 ErrorKind::Usage,
-                format!("property \"{name}\" is pgspate's to set"),
+                format!("property \"{name}\" is set by pgspate itself"),
             )
             .hint("Leave it out of the URL, and out of the environment."));
         }
-        Ok(Address { brokers: brokers.to_owned(), topics, begins_late, properties })
+        Ok(TopicAddress { brokers: brokers.to_owned(), topics, begins_late, properties })
     }
 }
 
-/// Without what may be a secret.
-impl std::fmt::Debug for Address {
+/// Omits the properties, which may be secrets.
+impl std::fmt::Debug for TopicAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Address")
             .field("brokers", &self.brokers)
@@ -113,7 +114,7 @@ impl std::fmt::Debug for Address {
     }
 }
 
-/// Whether what a property holds is better not shown.
+/// Returns whether the value of a property may be a secret.
 pub(super) fn is_secret(property: &str) -> bool {
     ["password", "secret", "key", "pem", "token", "oauthbearer", "jaas", "pkcs12", "certificate"]
         .iter()
@@ -132,11 +133,10 @@ fn begins_late(value: Option<&str>) -> Result<bool> {
     match value {
         None | Some("earliest" | "smallest" | "beginning") => Ok(false),
         Some("latest" | "largest" | "end") => Ok(true),
-        Some(_) => Err(Error::new(
-            ErrorKind::Usage,
-            format!("property \"{RESET}\" is neither of its values"),
-        )
-        .hint(format!("Write `{RESET}=earliest` or `{RESET}=latest`."))),
+        Some(_) => {
+            Err(Error::new(ErrorKind::Usage, format!("property \"{RESET}\" has an unknown value"))
+                .hint(format!("Write `{RESET}=earliest` or `{RESET}=latest`.")))
+        }
     }
 }
 
@@ -158,8 +158,8 @@ fn malformed() -> Error {
 mod tests {
     use super::*;
 
-    fn parse(source: &str) -> Result<Address> {
-        Address::parse(source, std::iter::empty())
+    fn parse(source: &str) -> Result<TopicAddress> {
+        TopicAddress::parse(source, std::iter::empty())
     }
 
     #[test]
@@ -188,17 +188,17 @@ mod tests {
     fn secrets_come_from_the_environment() {
         let variables = [("PGSPATE_KAFKA_SASL_PASSWORD", "geheim"), ("PGPASSWORD", "x")];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let found = Address::parse("kafka://a/t", variables.clone().into_iter()).unwrap();
+        let found = TopicAddress::parse("kafka://a/t", variables.clone().into_iter()).unwrap();
         assert_eq!(found.properties["sasl.password"], "geheim");
         assert_eq!(found.properties.len(), 1);
         assert!(!format!("{found:?}").contains("geheim"));
         let named = "kafka://a/t?sasl.password=other";
-        let found = Address::parse(named, variables.into_iter()).unwrap();
+        let found = TopicAddress::parse(named, variables.into_iter()).unwrap();
         assert_eq!(found.properties["sasl.password"], "other");
     }
 
     #[test]
-    fn what_names_no_topics() {
+    fn malformed_urls_are_refused_without_their_secrets() {
         for source in [
             "kafka://a:9092",
             "kafka://a:9092/",

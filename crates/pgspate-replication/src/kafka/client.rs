@@ -1,7 +1,7 @@
-//! The client of Kafka's: what it is told, and what it tells of itself.
+//! The Kafka client: its configuration, its questions to brokers, and its statistics.
 //!
-//! librdkafka connects, and connects again, by itself. Its statistics say how far each partition
-//! has been fetched, where it ends, and whether any broker is there.
+//! librdkafka connects and reconnects by itself. Its statistics tell how far each partition has
+//! been fetched, where each partition ends, and whether any broker is connected.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -14,117 +14,119 @@ use rdkafka::metadata::Metadata;
 use rdkafka::{ClientContext, Statistics, error::KafkaError};
 use serde::Deserialize;
 
-use super::address::Address;
+use super::address::TopicAddress;
 use super::errors::{is_passing, is_refusal, of_client, of_request};
 use crate::{Error, ErrorKind, Result};
 
-/// How long an answer may take, at most.
+/// The longest time that an answer may take.
 const ANSWER: Duration = Duration::from_secs(15);
-/// How often one who waits for it looks what else there is.
+/// How often a waiting question checks for errors that librdkafka reports.
 const LOOK: Duration = Duration::from_millis(500);
-/// So many things are heard each time.
+/// The most errors and messages that are checked each time.
 const POLLS: usize = 100;
-/// How often it tells of itself: often where it decides when the run ends.
+/// The interval of statistics in milliseconds. `TELLS_OFTEN` is for runs that end where the
+/// statistics show the end of the partitions.
 const TELLS_OFTEN: &str = "200";
 const TELLS: &str = "1000";
 
-/// A client that reads.
-pub(crate) type Client = BaseConsumer<Context>;
+/// The client that reads topics.
+pub(crate) type Client = BaseConsumer<KafkaClientContext>;
 
-/// How long several answers may take: each no longer than the one time, and until one comes no
-/// longer than the other.
+/// The time that answers may take: `each` answer its own, and `all` of them until one comes.
 #[derive(Debug, Clone)]
-pub(crate) struct Answers {
+pub(crate) struct AnswerTimeout {
     each: Duration,
     all: Duration,
-    /// When it was asked first, or the last answer came.
+    /// When the first question was asked, or the last answer came.
     since: Cell<Instant>,
 }
 
-impl Answers {
-    /// That are waited for from now on, for so long until one comes.
-    pub(crate) fn within(all: Duration) -> Answers {
-        Answers { each: ANSWER.min(all), all, since: Cell::new(Instant::now()) }
+impl AnswerTimeout {
+    /// Returns a timeout that starts now. An answer must come within `all`.
+    pub(crate) fn within(all: Duration) -> AnswerTimeout {
+        AnswerTimeout { each: ANSWER.min(all), all, since: Cell::new(Instant::now()) }
     }
 
-    /// How long the next one may take.
+    /// Returns how long the next answer may take.
     fn next(&self) -> Duration {
         self.each.min(self.all.saturating_sub(self.since.get().elapsed()))
     }
 
-    /// One has come.
+    /// Notes that an answer came.
     fn came(&self) {
         self.since.set(Instant::now());
     }
 
-    /// The time that was not enough, in words.
+    /// Describes the timeout that has passed.
     fn words(&self) -> String {
         let limit = if self.since.get().elapsed() < self.all { self.each } else { self.all };
         format!("no answer within {} s", limit.as_secs())
     }
 }
 
-/// Hears what librdkafka says of itself.
+/// Receives errors and statistics from librdkafka.
 #[derive(Debug, Default)]
-pub(crate) struct Context {
-    /// Those that it was told of.
+pub(crate) struct KafkaClientContext {
+    /// The brokers of the URL.
     brokers: String,
-    heard: Mutex<Heard>,
+    heard: Mutex<ClientNews>,
 }
 
+/// The last error and the last statistics of librdkafka.
 #[derive(Debug, Default)]
-struct Heard {
-    /// The last complaint.
+struct ClientNews {
+    /// The text of the last error.
     said: Option<String>,
-    told: Option<Told>,
+    statistics: Option<ClientStatistics>,
 }
 
-/// How a client is.
+/// The state of the client, from its statistics.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
-    /// Some broker is there.
+pub(crate) struct ClientStatistics {
+    /// Whether any broker is connected.
     pub(crate) is_connected: bool,
-    /// By topic and partition.
+    /// The partitions, by topic and number.
     pub(crate) partitions: HashMap<(String, i32), PartitionOffsets>,
 }
 
-/// How far a partition is fetched, and where it ends.
+/// How far a partition has been fetched, and where it ends.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PartitionOffsets {
-    /// All before it is fetched.
+    /// The offset of the next message to fetch.
     pub(crate) next: i64,
-    /// Where it ends for those who read what is committed.
+    /// The end of the committed messages.
     pub(crate) end: i64,
 }
 
-impl Context {
-    fn new(brokers: &str) -> Context {
-        Context { brokers: brokers.to_owned(), heard: Mutex::default() }
+impl KafkaClientContext {
+    fn new(brokers: &str) -> KafkaClientContext {
+        KafkaClientContext { brokers: brokers.to_owned(), heard: Mutex::default() }
     }
 
-    /// What it told since it was asked last.
-    pub(crate) fn take_told(&self) -> Option<Told> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).told.take()
+    /// Takes the latest statistics, if any came since the last call.
+    pub(crate) fn take_statistics(&self) -> Option<ClientStatistics> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).statistics.take()
     }
 
-    /// What it complained of last.
+    /// Returns the text of the last error.
     pub(crate) fn said(&self) -> Option<String> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).said.clone()
     }
 }
 
-impl ClientContext for Context {
+impl ClientContext for KafkaClientContext {
     fn log(&self, level: RDKafkaLogLevel, _: &str, said: &str) {
         if (level as i32) <= RDKafkaLogLevel::Error as i32 {
             let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-            // The name of the client and of its thread say nothing to anybody.
+            // Remove the names of the client and its thread.
             let said = said.rsplit_once("]: ").map_or(said, |(_, said)| said);
             heard.said = Some(said.to_owned());
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // That a partition is at its end, or all brokers away, is told elsewhere, and better.
+        // The error's code is not needed: the end of a partition, and brokers that are away, are
+        // handled elsewhere.
         self.log(RDKafkaLogLevel::Error, "", reason);
         drop(error);
     }
@@ -132,47 +134,48 @@ impl ClientContext for Context {
     fn stats(&self, _: Statistics) {}
 
     fn stats_raw(&self, json: &[u8]) {
-        // What is not understood tells nothing.
-        let Ok(figures) = serde_json::from_slice::<Figures>(json) else { return };
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).told = Some(figures.told());
+        // Statistics that cannot be parsed are ignored.
+        let Ok(figures) = serde_json::from_slice::<LibrdkafkaStatistics>(json) else { return };
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).statistics =
+            Some(figures.statistics());
     }
 }
 
-impl ConsumerContext for Context {}
+impl ConsumerContext for KafkaClientContext {}
 
-/// What is read of the statistics.
+/// The fields that are read from librdkafka's statistics.
 #[derive(Deserialize)]
-struct Figures {
+struct LibrdkafkaStatistics {
     #[serde(default)]
-    brokers: HashMap<String, Broker>,
+    brokers: HashMap<String, BrokerStatistics>,
     #[serde(default)]
-    topics: HashMap<String, Topic>,
+    topics: HashMap<String, TopicStatistics>,
 }
 
 #[derive(Deserialize)]
-struct Broker {
+struct BrokerStatistics {
     state: String,
     source: String,
 }
 
 #[derive(Deserialize)]
-struct Topic {
+struct TopicStatistics {
     #[serde(default)]
-    partitions: HashMap<i32, Partition>,
+    partitions: HashMap<i32, PartitionStatistics>,
 }
 
 #[derive(Deserialize)]
-struct Partition {
+struct PartitionStatistics {
     unknown: bool,
     next_offset: i64,
     hi_offset: i64,
     ls_offset: i64,
 }
 
-impl Figures {
-    fn told(self) -> Told {
-        // A logical one is the group's, which is of no use here.
-        let is_up = |broker: &Broker| broker.state == "UP" && broker.source != "logical";
+impl LibrdkafkaStatistics {
+    fn statistics(self) -> ClientStatistics {
+        // A logical broker is the consumer group's coordinator, which is not used.
+        let is_up = |broker: &BrokerStatistics| broker.state == "UP" && broker.source != "logical";
         let is_connected = self.brokers.values().any(is_up);
         let mut partitions = HashMap::new();
         for (topic, found) in self.topics {
@@ -184,17 +187,17 @@ impl Figures {
                 }
             }
         }
-        Told { is_connected, partitions }
+        ClientStatistics { is_connected, partitions }
     }
 }
 
-/// Makes the client. It connects when it is asked for something.
+/// Creates the client, which connects at its first question.
 ///
 /// # Errors
-/// Of [`ErrorKind::Usage`] for properties that librdkafka does not take.
-pub(crate) fn client(address: &Address, follows: bool) -> Result<Client> {
+/// [`ErrorKind::Usage`] for properties that librdkafka refuses.
+pub(crate) fn client(address: &TopicAddress, follows: bool) -> Result<Client> {
     let mut config = ClientConfig::new();
-    // Of the group nothing is wanted but that librdkafka wants one named.
+    // librdkafka requires the name of a consumer group, although the group is never joined.
     let usual = [
         ("client.id", "pgspate"),
         ("group.id", "pgspate"),
@@ -222,22 +225,27 @@ pub(crate) fn client(address: &Address, follows: bool) -> Result<Client> {
         config.set(name, value);
     }
     config.set_log_level(RDKafkaLogLevel::Error);
-    let context = Context::new(&address.brokers);
+    let context = KafkaClientContext::new(&address.brokers);
     Client::from_config_and_context(&config, context).map_err(of_client)
 }
 
-/// The partitions of a topic, by their numbers.
+/// Asks for the partitions of a topic. Returns their numbers, sorted.
 ///
 /// # Errors
-/// Brokers that are not there, do not let us in or do not answer, and a topic that is not there.
-pub(crate) fn partitions(client: &Client, topic: &str, answers: &Answers) -> Result<Vec<i32>> {
+/// When the brokers do not answer or refuse the user, or the topic does not exist.
+pub(crate) fn partitions(
+    client: &Client,
+    topic: &str,
+    answer_timeout: &AnswerTimeout,
+) -> Result<Vec<i32>> {
     let what = format!("for the partitions of topic \"{topic}\"");
-    let found = ask(client, topic, answers.next());
-    let found = found.map_err(|error| unanswered(client, &what, error, answers))?;
-    answers.came();
+    let found = ask(client, topic, answer_timeout.next());
+    let found = found.map_err(|error| unanswered(client, &what, error, answer_timeout))?;
+    answer_timeout.came();
     let Some(found) = found.topics().iter().find(|found| found.name() == topic) else {
         let message = format!("could not ask {what}");
-        return Err(Error::new(ErrorKind::Source, message).because("the brokers do not say"));
+        return Err(Error::new(ErrorKind::Source, message)
+            .because("the brokers' answer does not have the topic"));
     };
     if let Some(error) = found.error() {
         let error = KafkaError::MetadataFetch(error.into());
@@ -248,7 +256,8 @@ pub(crate) fn partitions(client: &Client, topic: &str, answers: &Answers) -> Res
     Ok(numbers)
 }
 
-/// Asks about a topic, but no longer when it shows that nobody will answer. Nothing is read yet.
+/// Asks for the metadata of a topic. Stops early if the brokers refuse the user. No messages are
+/// read yet.
 fn ask(client: &Client, topic: &str, limit: Duration) -> Result<Metadata, KafkaError> {
     let begun = Instant::now();
     loop {
@@ -256,11 +265,12 @@ fn ask(client: &Client, topic: &str, limit: Duration) -> Result<Metadata, KafkaE
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
-        // What it complains of comes this way, after what it tells of itself.
+        // librdkafka returns errors by polling.
         for _ in 0..POLLS {
-            let told = client.poll(Duration::ZERO).and_then(Result::err);
-            let is_final = |told: &KafkaError| told.rdkafka_error_code().is_some_and(is_refusal);
-            if let Some(refusal) = told.filter(is_final) {
+            let failure = client.poll(Duration::ZERO).and_then(Result::err);
+            let is_final =
+                |failure: &KafkaError| failure.rdkafka_error_code().is_some_and(is_refusal);
+            if let Some(refusal) = failure.filter(is_final) {
                 return Err(refusal);
             }
         }
@@ -271,31 +281,36 @@ fn ask(client: &Client, topic: &str, limit: Duration) -> Result<Metadata, KafkaE
     }
 }
 
-/// Where a partition begins and ends now, for those who read what is committed.
+/// Asks for the first offset and the end of a partition's committed messages.
 ///
 /// # Errors
-/// Brokers that are not there, or do not answer.
+/// When the brokers do not answer.
 pub(crate) fn bounds(
     client: &Client,
     topic: &str,
     partition: i32,
-    answers: &Answers,
+    answer_timeout: &AnswerTimeout,
 ) -> Result<(i64, i64)> {
-    let found = client.fetch_watermarks(topic, partition, answers.next());
-    found.inspect(|_| answers.came()).map_err(|error| {
+    let found = client.fetch_watermarks(topic, partition, answer_timeout.next());
+    found.inspect(|_| answer_timeout.came()).map_err(|error| {
         let what = format!("where {topic}/{partition} begins and ends");
-        unanswered(client, &what, error, answers)
+        unanswered(client, &what, error, answer_timeout)
     })
 }
 
-/// The error of a question, with who was asked, and for how long where that was not enough.
-fn unanswered(client: &Client, what: &str, error: KafkaError, answers: &Answers) -> Error {
+/// Returns the error for a question without an answer, with the brokers and the timeout.
+fn unanswered(
+    client: &Client,
+    what: &str,
+    error: KafkaError,
+    answer_timeout: &AnswerTimeout,
+) -> Error {
     let context = client.context();
     let is_late = error.rdkafka_error_code().is_some_and(is_passing);
     let said = match (context.said(), is_late) {
         (said, false) => said,
-        (None, true) => Some(answers.words()),
-        (Some(said), true) => Some(format!("{said}; {}", answers.words())),
+        (None, true) => Some(answer_timeout.words()),
+        (Some(said), true) => Some(format!("{said}; {}", answer_timeout.words())),
     };
     of_request(&format!("ask {} {what}", context.brokers), error, said)
 }
@@ -305,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statistics_tell_how_far_partitions_are() {
+    fn statistics_have_the_offsets_of_partitions() {
         let json = br#"{"name":"x","brokers":{
             "a":{"state":"DOWN","source":"learned","rtt":{"min":1}},
             "g":{"state":"UP","source":"logical"}},
@@ -313,30 +328,31 @@ mod tests {
             "-1":{"unknown":false,"next_offset":0,"hi_offset":-1001,"ls_offset":-1001},
             "0":{"unknown":false,"next_offset":7,"hi_offset":9,"ls_offset":8,"more":[]},
             "1":{"unknown":false,"next_offset":0,"hi_offset":3,"ls_offset":-1001}}}}}"#;
-        let context = Context::default();
+        let context = KafkaClientContext::default();
         context.stats_raw(json);
-        let told = context.take_told().unwrap();
-        assert!(!told.is_connected);
-        assert_eq!(told.partitions.len(), 2);
-        let of = |partition| told.partitions[&("t".to_owned(), partition)];
+        let statistics = context.take_statistics().unwrap();
+        assert!(!statistics.is_connected);
+        assert_eq!(statistics.partitions.len(), 2);
+        let of = |partition| statistics.partitions[&("t".to_owned(), partition)];
         assert_eq!(of(0), PartitionOffsets { next: 7, end: 8 });
         assert_eq!(of(1), PartitionOffsets { next: 0, end: 3 });
-        assert_eq!(context.take_told(), None);
+        assert_eq!(context.take_statistics(), None);
         context.stats_raw(b"{");
-        assert_eq!(context.take_told(), None);
+        assert_eq!(context.take_statistics(), None);
     }
 
     #[test]
-    fn brokers_that_say_nothing_are_not_waited_for_for_long() {
-        // It takes connections, and nothing else.
+    fn silent_brokers_time_out() {
+        // The listener accepts connections and sends nothing.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let place = listener.local_addr().unwrap();
-        let address = Address::parse(&format!("kafka://{place}/t"), std::iter::empty()).unwrap();
+        let address =
+            TopicAddress::parse(&format!("kafka://{place}/t"), std::iter::empty()).unwrap();
         let client = client(&address, false).unwrap();
-        let answers = Answers::within(Duration::from_secs(1));
+        let answer_timeout = AnswerTimeout::within(Duration::from_secs(1));
         let questions = [
-            partitions(&client, "t", &answers).err().unwrap(),
-            bounds(&client, "t", 3, &answers).err().unwrap(),
+            partitions(&client, "t", &answer_timeout).err().unwrap(),
+            bounds(&client, "t", 3, &answer_timeout).err().unwrap(),
         ];
         for (error, what) in
             questions.iter().zip(["for the partitions of topic \"t\"", "where t/3 begins and ends"])
@@ -349,19 +365,21 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_gives_the_next_one_time() {
-        let answers = Answers::within(Duration::from_secs(10));
-        answers.since.set(answers.since.get().checked_sub(Duration::from_secs(10)).unwrap());
-        assert_eq!(answers.next(), Duration::ZERO);
-        answers.came();
-        assert!(answers.next() > Duration::ZERO);
+    fn each_answer_restarts_the_timeout() {
+        let answer_timeout = AnswerTimeout::within(Duration::from_secs(10));
+        answer_timeout
+            .since
+            .set(answer_timeout.since.get().checked_sub(Duration::from_secs(10)).unwrap());
+        assert_eq!(answer_timeout.next(), Duration::ZERO);
+        answer_timeout.came();
+        assert!(answer_timeout.next() > Duration::ZERO);
     }
 
     #[test]
     fn properties_are_refused_without_their_values() {
         let refusal = |properties: &str| {
             let source = format!("kafka://127.0.0.1:1/t?{properties}");
-            let address = Address::parse(&source, std::iter::empty()).unwrap();
+            let address = TopicAddress::parse(&source, std::iter::empty()).unwrap();
             client(&address, false).err().unwrap()
         };
         let error = refusal("no.such.property=1");

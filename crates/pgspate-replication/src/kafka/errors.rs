@@ -1,14 +1,14 @@
-//! What librdkafka says, as errors of pgspate's.
+//! Turns errors of librdkafka into errors of pgspate.
 //!
-//! What may be over in a while is of [`ErrorKind::Connect`]. Values of properties are not repeated
-//! where they may be secrets.
+//! Temporary errors are of [`ErrorKind::Connect`]. Messages do not repeat values of properties that
+//! may be secrets.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::address::is_secret;
 use crate::{Error, ErrorKind};
 
-/// What a property that is not taken, or a client that cannot be made, comes to.
+/// Returns the error for a refused property, or for a client that cannot be created.
 pub(super) fn of_client(error: KafkaError) -> Error {
     let (message, why) = match error {
         KafkaError::ClientConfig(_, _, name, _) if is_secret(&name) => {
@@ -30,8 +30,8 @@ pub(super) fn of_client(error: KafkaError) -> Error {
     match lacks_tls && cfg!(not(feature = "kafka-tls")) {
         true => error.hint(WITH_TLS),
         false => error.hint(
-            "The parameters of the URL, and variables PGSPATE_KAFKA_..., are properties of \
-             librdkafka's.",
+            "The parameters of the URL, and the variables PGSPATE_KAFKA_..., must be properties of \
+             librdkafka.",
         ),
     }
 }
@@ -39,11 +39,11 @@ pub(super) fn of_client(error: KafkaError) -> Error {
 const WITH_TLS: &str = "This pgspate was built without TLS for Kafka: build it with \
                         `cargo build --release -p pgspate-cli --features kafka-tls`.";
 
-/// A request that failed. `what` completes "could not".
+/// Returns the error for a failed request. `what` completes "could not ...".
 pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) -> Error {
     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
     let message = format!("could not {what}");
-    // "UnknownTopic (Broker: Unknown topic)"
+    // The text looks like "UnknownTopic (Broker: Unknown topic)".
     let words = code.to_string();
     let words = words.split_once('(').map_or(words.as_str(), |(_, words)| words);
     let words = words.trim_end_matches(')').to_owned();
@@ -56,22 +56,22 @@ pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) ->
     match code {
         _ if is_refusal(code) => error.hint(
             "Look at `security.protocol`, `ssl.ca.location`, `sasl.mechanisms` and `sasl.username` \
-             in the URL, and at PGSPATE_KAFKA_SASL_PASSWORD; the user must be known to the \
-             brokers, and may read and describe the topics.",
+             in the URL, and at PGSPATE_KAFKA_SASL_PASSWORD. The brokers must know the user and \
+             allow the user to read and describe the topics.",
         ),
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
-            error.hint("Topics are made by whoever writes to them; look how this one is spelled.")
+            error.hint("Check the spelling of the topic. pgspate does not create topics.")
         }
         Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown => error
             .hint(
-                "Look at the brokers' names and ports: those that they give of themselves \
-                 (`advertised.listeners`) must be within reach, too.",
+                "Check the brokers' names and ports. The addresses that the brokers advertise \
+                 (`advertised.listeners`) must be reachable, too.",
             ),
         _ => error,
     }
 }
 
-/// Whether it is what a client sees of brokers that go away and come back.
+/// Returns whether the error is temporary: it occurs when brokers go away and come back.
 pub(super) fn is_passing(code: Code) -> bool {
     matches!(
         code,
@@ -98,7 +98,7 @@ pub(super) fn is_passing(code: Code) -> bool {
     )
 }
 
-/// Whether the brokers do not let this user in.
+/// Returns whether the brokers refuse this user.
 pub(super) fn is_refusal(code: Code) -> bool {
     matches!(
         code,
@@ -111,7 +111,7 @@ pub(super) fn is_refusal(code: Code) -> bool {
     )
 }
 
-/// Whether it is about the group, which is never joined.
+/// Returns whether the error is about the consumer group, which is never joined.
 pub(super) fn is_of_group(code: Code) -> bool {
     matches!(code, Code::GroupAuthorizationFailed | Code::InvalidGroupId)
 }

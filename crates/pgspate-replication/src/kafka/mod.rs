@@ -1,35 +1,37 @@
-//! Topics of Kafka as the source of a run.
+//! Kafka topics as the source of a run.
 //!
-//! Where each partition is, is in the target's ledger and nowhere else: no group of consumers is
-//! joined and no offset committed to it. What the ledger has not seen and the topics do not have
-//! any more is lost, and the run is refused. Only this module knows whether the build can read
-//! topics: to all others there are none where it cannot.
+//! Only the target's ledger has the position of each partition. pgspate joins no consumer group and
+//! commits no offsets to Kafka. If a topic no longer has messages that were not applied, they are
+//! lost and the run is refused. Without the feature `kafka` the same types exist, but reading
+//! topics is an error.
 
-#[cfg(not(feature = "kafka"))]
-mod absent;
 #[cfg(feature = "kafka")]
 mod address;
-#[cfg(feature = "kafka")]
-mod begin;
 #[cfg(feature = "kafka")]
 mod client;
 #[cfg(feature = "kafka")]
 mod errors;
+#[cfg(not(feature = "kafka"))]
+mod no_topics;
 #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "without topics nothing comes"))]
 mod position;
 #[cfg(feature = "kafka")]
-mod pump;
+mod topic_reader;
 #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "without topics nothing comes"))]
-mod read;
+mod topic_source;
+#[cfg(feature = "kafka")]
+mod topics;
 
 #[cfg(not(feature = "kafka"))]
-pub use absent::Topics;
-#[cfg(feature = "kafka")]
-pub use begin::Topics;
+pub use no_topics::NoTopics as KafkaTopics;
 pub use position::{Offset, TopicPosition};
-pub use read::{Message, Partition, TopicPiece, TopicSource, another_topic_hint, begin_partitions};
+pub use topic_source::{
+    TopicMessage, TopicPartition, TopicPiece, TopicSource, another_topic_hint, begin_partitions,
+};
+#[cfg(feature = "kafka")]
+pub use topics::KafkaTopics;
 
-/// How such a source begins.
+/// The beginning of a source that names topics.
 const SCHEME: &str = "kafka://";
 
 /// Returns whether a source names topics.
@@ -42,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_are_known_by_how_they_begin() {
+    fn topics_are_recognized_by_their_scheme() {
         assert!(is_topics("kafka://127.0.0.1:9092/t") && !is_topics("kafka.ndjson"));
     }
 }

@@ -1,21 +1,21 @@
-//! Where each partition of a stream is, and what the ledger has of that.
+//! The positions of a stream's partitions, and their positions in the ledger.
 
 use std::time::{Duration, Instant};
 
-use super::read::{Partition, next_of, source_of};
-use crate::{Digest, Result, SourceNames, SourcePoint, SourcePosition, Trail};
+use super::topic_source::{TopicPartition, next_of, source_of};
+use crate::{DigestedPosition, Result, SourceNames, SourcePoint, SourcePosition, StreamDigest};
 use pgspate_events::EventPlace;
-use pgspate_target::ledger::{Mark, PartMove};
+use pgspate_target::ledger::{PartitionMove, StreamPosition};
 
-/// How often places are written where there are no events.
+/// How often positions are written while there are no events.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// An offset of one of the run's partitions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offset {
-    /// Which of the run's partitions.
+    /// The index of the partition in this run.
     pub part: u32,
-    /// Its place in the partition.
+    /// The offset in the partition.
     pub offset: i64,
 }
 
@@ -25,75 +25,77 @@ impl From<Offset> for EventPlace {
     }
 }
 
-/// Where partitions are.
+/// The positions of all partitions of a stream.
 #[derive(Debug)]
 pub struct TopicPosition {
-    parts: Vec<Part>,
-    /// The part of the message that is being taken, and where that will be.
-    arriving: Option<(usize, Place)>,
-    /// Parts whose place is further than that of the last whole transaction.
+    parts: Vec<TrackedPartition>,
+    /// The partition of the message that is being taken, and its position after that message.
+    arriving: Option<(usize, PartitionPlace)>,
+    /// Partitions whose position is after the last whole transaction.
     unsettled: Vec<usize>,
-    /// What is known is handed on with no event, too.
+    /// Whether the next batch shall have all positions even if it has no events.
     is_due: bool,
-    /// When places were last handed on.
+    /// When the last batch got positions.
     moved: Instant,
-    trail: Trail<Offset>,
+    trail: DigestedPosition<Offset>,
 }
 
-/// A partition.
+/// A partition and its positions.
 #[derive(Debug)]
-struct Part {
+struct TrackedPartition {
     name: String,
-    now: Place,
-    /// After the last whole transaction.
-    whole: Place,
-    /// As the ledger has it, once all that was handed on is committed.
-    handed: Option<Mark>,
+    /// The position after the last message.
+    now: PartitionPlace,
+    /// The position after the last whole transaction.
+    whole: PartitionPlace,
+    /// The position that the ledger has once all batches so far are committed.
+    handed: Option<StreamPosition>,
 }
 
-/// A place in a partition.
+/// A position in a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
-    /// Events before it.
+struct PartitionPlace {
+    /// The number of events before it.
     events: u64,
+    /// The offset of the next message.
     next: i64,
-    /// Of the message before it; empty where that is not known.
+    /// The digest of the last message; empty if unknown.
     digest: String,
 }
 
-impl Place {
-    fn mark(&self) -> Mark {
+impl PartitionPlace {
+    fn mark(&self) -> StreamPosition {
         let digest = self.digest.clone();
-        Mark { ordinal: self.events, source: source_of(self.next), digest }
+        StreamPosition { ordinal: self.events, source: source_of(self.next), digest }
     }
 }
 
 impl TopicPosition {
-    /// Begins with no partitions, of a stream which is at `from`.
-    pub fn new(from: &Mark) -> TopicPosition {
+    /// Returns the position of a stream that begins at `from`, without partitions.
+    pub fn new(from: &StreamPosition) -> TopicPosition {
         TopicPosition {
             parts: Vec::new(),
             arriving: None,
             unsettled: Vec::new(),
             is_due: false,
             moved: Instant::now(),
-            trail: Trail::after(Digest::parse(&from.digest)),
+            trail: DigestedPosition::after(StreamDigest::parse(&from.digest)),
         }
     }
 
-    /// Adds the next partition. Returns the digest of the last message that is applied already, if
-    /// that is read again.
+    /// Adds the next partition. Returns the digest of the last applied message if that message is
+    /// read again.
     ///
     /// # Errors
-    /// Of [`crate::ErrorKind::Ledger`] when the ledger's place is no offset.
-    pub fn add(&mut self, partition: Partition) -> Result<Option<String>> {
+    /// [`crate::ErrorKind::Ledger`] if the ledger's position is not an offset.
+    pub fn add(&mut self, partition: TopicPartition) -> Result<Option<String>> {
         let mark = partition.mark.clone().unwrap_or_default();
         let next = match &partition.mark {
             Some(mark) => next_of(&mark.source)?,
             None => partition.next,
         };
-        let place = Place { events: mark.ordinal, next, digest: mark.digest.clone() };
-        self.parts.push(Part {
+        let place = PartitionPlace { events: mark.ordinal, next, digest: mark.digest.clone() };
+        self.parts.push(TrackedPartition {
             name: partition.name(),
             whole: place.clone(),
             now: place,
@@ -102,32 +104,32 @@ impl TopicPosition {
         Ok(partition.reads_again.then_some(mark.digest))
     }
 
-    /// Returns whether a message, or what comes before it, was taken before.
+    /// Returns whether the message at `at` was taken before.
     pub fn is_before(&self, at: Offset) -> bool {
         self.parts.get(at.part as usize).is_some_and(|part| at.offset < part.now.next)
     }
 
-    /// Begins to take a message, which is so many events. `digest`: what tells it from another one
-    /// at its place.
+    /// Begins to take a message of a number of events. `digest` identifies the message.
     pub fn begin(&mut self, at: Offset, events: u64, digest: String) {
         let Some(part) = self.parts.get(at.part as usize) else { return };
-        let place = Place { events: part.now.events + events, next: at.offset + 1, digest };
+        let place =
+            PartitionPlace { events: part.now.events + events, next: at.offset + 1, digest };
         self.arriving = Some((at.part as usize, place));
         self.trail.digest.mix(at.offset.unsigned_abs() ^ (u64::from(at.part) << 48));
     }
 
-    /// Notes that a partition has nothing before `next` that is wanted. Returns its place, if that
-    /// is further now.
+    /// Notes that a partition has no more messages before `next`. Returns the last offset before
+    /// `next` if the position moved.
     pub fn pass(&mut self, part: u32, next: i64) -> Option<Offset> {
         let found = self.parts.get(part as usize).filter(|found| next > found.now.next)?;
-        let place = Place { events: found.now.events, next, digest: String::new() };
+        let place = PartitionPlace { events: found.now.events, next, digest: String::new() };
         self.arriving = Some((part as usize, place));
         self.trail.digest.mix(next.unsigned_abs() ^ (u64::from(part) << 48));
         Some(Offset { part, offset: next - 1 })
     }
 
-    /// Has the next batch say where all parts are, if that is due, or if the input has ended
-    /// (`winds_up`). Returns whether it will.
+    /// Requests that the next batch has the positions of all partitions, if that is due or the
+    /// input has ended (`winds_up`). Returns whether the batch will have them.
     pub fn hand_on(&mut self, winds_up: bool) -> bool {
         self.is_due |= winds_up || self.moved.elapsed() >= IDLE;
         self.is_due
@@ -137,27 +139,27 @@ impl TopicPosition {
 impl SourcePosition for TopicPosition {
     type EventPlace = Offset;
 
-    fn arrive(&mut self, event_place: Offset) {
+    fn note_record(&mut self, event_place: Offset) {
         if let Some((part, place)) = self.arriving.take() {
             self.parts[part].now = place;
             self.unsettled.push(part);
         }
-        self.trail.arrive(event_place);
+        self.trail.note_record(event_place);
     }
 
-    fn settle(&mut self) {
+    fn note_transaction_end(&mut self) {
         for part in self.unsettled.drain(..) {
             let part = &mut self.parts[part];
             part.whole.clone_from(&part.now);
         }
-        self.trail.settle();
+        self.trail.note_transaction_end();
     }
 
-    fn mark(&self, ordinal: u64, names: &SourceNames) -> Mark {
+    fn mark(&self, ordinal: u64, names: &SourceNames) -> StreamPosition {
         self.trail.mark(ordinal, names)
     }
 
-    fn moves(&mut self, has_events: bool) -> Vec<PartMove> {
+    fn partition_moves(&mut self, has_events: bool) -> Vec<PartitionMove> {
         let mut moves = Vec::new();
         if !has_events && !self.is_due {
             return moves;
@@ -166,11 +168,11 @@ impl SourcePosition for TopicPosition {
             let to = part.whole.mark();
             if part.handed.as_ref() != Some(&to) {
                 let from = part.handed.replace(to.clone());
-                moves.push(PartMove { part: part.name.clone(), from, to });
+                moves.push(PartitionMove { part: part.name.clone(), from, to });
             }
         }
         if !has_events && !moves.is_empty() {
-            // An attempt to write them is told from one that has written them by the mark alone.
+            // Without events, only a changed stream position shows whether the commit happened.
             self.trail.advance();
         }
         (self.is_due, self.moved) = (false, Instant::now());
@@ -188,52 +190,52 @@ mod tests {
     use super::*;
 
     fn position(count: i32) -> TopicPosition {
-        let mut position = TopicPosition::new(&Mark::default());
+        let mut position = TopicPosition::new(&StreamPosition::default());
         for number in 0..count {
-            let (topic, mark) = ("t".to_owned(), Some(Mark::default()));
-            let found = Partition { topic, number, mark, next: 0, reads_again: false, end: 9 };
+            let (topic, mark) = ("t".to_owned(), Some(StreamPosition::default()));
+            let found = TopicPartition { topic, number, mark, next: 0, reads_again: false, end: 9 };
             position.add(found).unwrap();
         }
         position
     }
 
     fn arrive(state: &mut TopicPosition, part: usize, next: i64) {
-        let place = Place { events: next.unsigned_abs(), next, digest: String::new() };
+        let place = PartitionPlace { events: next.unsigned_abs(), next, digest: String::new() };
         state.arriving = Some((part, place));
-        state.arrive(Offset::default());
+        state.note_record(Offset::default());
     }
 
     #[test]
-    fn places_move_with_whole_transactions() {
+    fn positions_move_with_whole_transactions() {
         let mut state = position(2);
         arrive(&mut state, 0, 3);
-        assert!(state.moves(true).is_empty());
+        assert!(state.partition_moves(true).is_empty());
         arrive(&mut state, 0, 4);
-        state.settle();
+        state.note_transaction_end();
         arrive(&mut state, 0, 5);
-        assert!(state.moves(false).is_empty());
-        let moves = state.moves(true);
+        assert!(state.partition_moves(false).is_empty());
+        let moves = state.partition_moves(true);
         assert_eq!(moves.len(), 1);
         assert_eq!((moves[0].part.as_str(), moves[0].to.source.as_str()), ("t/0", "offset 3"));
-        assert_eq!(moves[0].from, Some(Mark::default()));
+        assert_eq!(moves[0].from, Some(StreamPosition::default()));
         assert_eq!(state.point(), Some(SourcePoint::Messages(4)));
-        state.settle();
+        state.note_transaction_end();
         assert!(state.hand_on(true));
-        let moves = state.moves(false);
+        let moves = state.partition_moves(false);
         assert_eq!((moves[0].to.ordinal, moves[0].to.source.as_str()), (5, "offset 4"));
-        assert!(state.moves(true).is_empty());
+        assert!(state.partition_moves(true).is_empty());
     }
-    /// By its mark alone a commit is known to have happened.
+    /// Only a changed stream position shows that a commit without events happened.
     #[test]
     fn moves_without_events_change_the_mark() {
         let (mut state, names) = (position(0), SourceNames::new(vec!["t/0".to_owned()]));
         let mut marks = vec![state.mark(0, &names)];
         for number in 0..2 {
             let (topic, mark) = ("t".to_owned(), None);
-            let found = Partition { topic, number, mark, next: 0, reads_again: false, end: 0 };
+            let found = TopicPartition { topic, number, mark, next: 0, reads_again: false, end: 0 };
             state.add(found).unwrap();
             assert!(state.hand_on(true));
-            assert_eq!(state.moves(false).len(), 1);
+            assert_eq!(state.partition_moves(false).len(), 1);
             marks.push(state.mark(0, &names));
         }
         assert!(marks[0] != marks[1] && marks[1] != marks[2], "{marks:?}");

@@ -1,10 +1,10 @@
-//! `postgres://...?slot=...&publication=...`: a server's changes, named as a source.
+//! Parses `postgres://...?slot=...&publication=...`, the URL of a slot as a source.
 //!
-//! The rest of the URL is a connection string like any other.
+//! The rest of the URL is an ordinary connection string.
 
 use crate::{Error, ErrorKind, Result, decode_url_part};
 
-/// Where changes come from.
+/// The address of a slot: connection string, slot and publication.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SlotAddress {
     /// The connection string, without the two parameters. It may hold a password.
@@ -16,11 +16,11 @@ pub(crate) struct SlotAddress {
 }
 
 impl SlotAddress {
-    /// Reads a source's name. `None` when it is no URL of PostgreSQL's, or has neither of the two
-    /// parameters.
+    /// Parses the name of a source. `None` if it is not a URL of PostgreSQL, or has neither of the
+    /// two parameters.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when one of the two is missing, empty or there twice.
+    /// [`ErrorKind::Usage`] if one of the two parameters is missing, is empty or occurs twice.
     pub(crate) fn parse(source: &str) -> Result<Option<SlotAddress>> {
         let is_url = ["postgres://", "postgresql://"].iter().any(|it| source.starts_with(it));
         let Some((base, query)) = source.split_once('?').filter(|_| is_url) else {
@@ -62,7 +62,7 @@ impl SlotAddress {
     }
 }
 
-/// Without the password that the connection string may hold.
+/// Omits the connection string, which may have a password.
 impl std::fmt::Debug for SlotAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SlotAddress")
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_parameters_are_taken_out() {
+    fn the_two_parameters_are_removed_from_the_url() {
         let address = |text| SlotAddress::parse(text).unwrap();
         let found = address("postgres://bob:x@h:5433/d?sslmode=require&slot=s&publication=a%20+b");
         let found = found.unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_address_is_none() {
+    fn incomplete_addresses_are_refused() {
         for text in [
             "postgres://h/d?slot=s",
             "postgres://h/d?publication=p",

@@ -1,29 +1,33 @@
-//! pgoutput: what PostgreSQL's logical replication sends of a publication.
+//! Decodes pgoutput, the messages that PostgreSQL's logical replication sends for a publication.
 //!
-//! A record is one message. Values come as their types' output functions wrote them; what an update
-//! did not change may be left out and is absent. The last event of a transaction is held back until
-//! its commit is there, so that it can say that it is the last.
+//! A record is one message. Values have the spelling of their types' output functions. A value that
+//! an update did not change may be omitted and is absent. The last event of a transaction is held
+//! back until the commit message, so that it can be marked as the last event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::EPOCH_SECS;
-use super::read::Read;
+use super::message_bytes::MessageBytes;
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::decode::{Decode, TargetTypes};
-use pgspate_events::{ChangeEvent, Lsn, SourceTable, ChangeKind, EventOrigin, EventRow, EventValue};
+use pgspate_events::{
+    ChangeEvent, ChangeKind, EventOrigin, EventRow, EventValue, Lsn, SourceTable,
+};
 
-/// Decodes messages of pgoutput, of protocol versions 1 to 4 as long as streaming is off.
+/// Decodes messages of pgoutput, protocol versions 1 to 4, without streaming of open transactions.
 #[derive(Debug)]
 pub struct Pgoutput {
     relations: HashMap<u32, Relation>,
     transaction: Option<Box<str>>,
-    /// Where the transaction commits, as text.
+    /// The LSN of the open transaction's commit, as text.
     commit: Box<str>,
+    /// The last event, which is held back until the next event or the commit.
     held: Option<ChangeEvent>,
-    /// When the open transaction was committed.
-    begun: SystemTime,
+    /// The time at which the open transaction was committed.
+    committed: SystemTime,
+    /// The end and commit time of the last whole transaction, until [`Pgoutput::take_end`].
     ended: Option<(Lsn, SystemTime)>,
 }
 
@@ -32,7 +36,7 @@ pub struct Pgoutput {
 struct Relation {
     name: Arc<SourceTable>,
     columns: Arc<[Box<str>]>,
-    /// Which columns identify a row.
+    /// For each column, whether it is part of the key.
     of_key: Vec<bool>,
     key: Option<Arc<[Box<str>]>>,
 }
@@ -44,31 +48,36 @@ impl Default for Pgoutput {
 }
 
 impl Pgoutput {
-    /// A decoder at the beginning of a session; the server describes tables anew in each.
+    /// Returns a decoder at the beginning of a session. In each session the server describes the
+    /// tables again.
     pub fn new() -> Pgoutput {
         Pgoutput {
             relations: HashMap::new(),
             transaction: None,
             commit: Box::default(),
             held: None,
-            begun: UNIX_EPOCH,
+            committed: UNIX_EPOCH,
             ended: None,
         }
     }
 
-    /// Whether a transaction has begun and not ended.
+    /// Returns whether a transaction has begun and not ended.
     pub fn is_inside(&self) -> bool {
         self.transaction.is_some()
     }
 
-    /// Where the transaction ended whose last event has been given out since the last call, and
-    /// when it was committed by the server's clock. All before it may be confirmed once these
-    /// events are committed.
+    /// Returns the end and the commit time of the last transaction that has ended since the last
+    /// call. The time is of the server's clock. Once its events are committed on the target,
+    /// everything up to the end may be confirmed.
     pub fn take_end(&mut self) -> Option<(Lsn, SystemTime)> {
         self.ended.take()
     }
 
-    fn message(&mut self, message: &mut Read<'_>, events: &mut Vec<ChangeEvent>) -> Result<()> {
+    fn message(
+        &mut self,
+        message: &mut MessageBytes<'_>,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
         match message.byte()? {
             b'B' => {
                 let commit = Lsn(message.u64()?);
@@ -81,7 +90,7 @@ impl Pgoutput {
                 self.transaction = Some(xid.to_string().into());
                 self.commit = commit.to_string().into();
                 let since = Duration::from_secs(EPOCH_SECS) + Duration::from_micros(micros);
-                self.begun = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
+                self.committed = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
             }
             b'C' => {
                 message.byte()?;
@@ -92,7 +101,7 @@ impl Pgoutput {
                 if self.transaction.take().is_none() {
                     return Err(malformed("a transaction ends that has not begun"));
                 }
-                self.ended = Some((end, self.begun));
+                self.ended = Some((end, self.committed));
                 if let Some(mut last) = self.held.take() {
                     last.ends_transaction = true;
                     events.push(last);
@@ -104,7 +113,7 @@ impl Pgoutput {
                 events.extend(self.held.replace(event));
             }
             b'T' => self.truncate(message, events)?,
-            // A transaction's origin, types, messages of pg_logical_emit_message.
+            // The origin of a transaction, types, and messages of pg_logical_emit_message.
             b'O' | b'Y' | b'M' => {}
             b'S' | b'E' | b'c' | b'A' => {
                 return Err(malformed("a transaction is streamed before it has ended"));
@@ -114,9 +123,9 @@ impl Pgoutput {
         Ok(())
     }
 
-    fn relation(&mut self, message: &mut Read<'_>) -> Result<()> {
+    fn relation(&mut self, message: &mut MessageBytes<'_>) -> Result<()> {
         let oid = message.u32()?;
-        // An empty name is pg_catalog.
+        // pgoutput sends an empty name for pg_catalog.
         let schema = match message.text()? {
             "" => "pg_catalog",
             schema => schema,
@@ -138,14 +147,14 @@ impl Pgoutput {
             name: Arc::new(name),
             columns: columns.into(),
             of_key,
-            // With replica identity full all columns are said to be of the key.
+            // With replica identity full the server marks all columns as key columns.
             key: (identity != b'f' && !key.is_empty()).then(|| key.into()),
         };
         self.relations.insert(oid, relation);
         Ok(())
     }
 
-    fn row(&mut self, message: &mut Read<'_>) -> Result<ChangeEvent> {
+    fn row(&mut self, message: &mut MessageBytes<'_>) -> Result<ChangeEvent> {
         let kind = message.tag();
         let relation = self.found(message.u32()?)?;
         let (mut new, mut old) = (None, None);
@@ -162,7 +171,7 @@ impl Pgoutput {
         }
         message.end()?;
         if let (Some(new), Some(old)) = (&mut new, &old) {
-            inherit(new, old);
+            fill_from_old_row(new, old);
         }
         let op = match kind {
             b'I' => ChangeKind::Insert,
@@ -172,7 +181,11 @@ impl Pgoutput {
         Ok(self.event(relation, op, new, old))
     }
 
-    fn truncate(&mut self, message: &mut Read<'_>, events: &mut Vec<ChangeEvent>) -> Result<()> {
+    fn truncate(
+        &mut self,
+        message: &mut MessageBytes<'_>,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
         let count = message.u32()?;
         message.byte()?;
         let mut truncated = Vec::new();
@@ -195,14 +208,20 @@ impl Pgoutput {
         relation.ok_or_else(|| malformed("a change of a table that has not been described"))
     }
 
-    fn event(&self, relation: &Relation, op: ChangeKind, new: Option<EventRow>, old: Option<EventRow>) -> ChangeEvent {
+    fn event(
+        &self,
+        relation: &Relation,
+        op: ChangeKind,
+        new: Option<EventRow>,
+        old: Option<EventRow>,
+    ) -> ChangeEvent {
         ChangeEvent {
             table: relation.name.clone(),
             op,
             new,
             old,
             key: relation.key.clone(),
-            position: EventOrigin {
+            origin: EventOrigin {
                 source: self.commit.clone(),
                 transaction: self.transaction.clone(),
                 ordinal: 0,
@@ -213,7 +232,7 @@ impl Pgoutput {
 }
 
 impl Relation {
-    fn tuple(&self, message: &mut Read<'_>) -> Result<EventRow> {
+    fn tuple(&self, message: &mut MessageBytes<'_>) -> Result<EventRow> {
         if usize::from(message.u16()?) != self.columns.len() {
             return Err(malformed("a row has other columns than its table"));
         }
@@ -236,7 +255,7 @@ impl Relation {
         Ok(EventRow { columns: self.columns.clone(), values })
     }
 
-    /// The columns of the key; the others of such a row are not told.
+    /// Reduces an old row to the columns of the key. The server omits the other values.
     fn key_of(&self, row: EventRow) -> Result<EventRow> {
         let Some(key) = &self.key else {
             return Err(malformed("an old key of a table that has none"));
@@ -247,8 +266,8 @@ impl Relation {
     }
 }
 
-/// What the new row leaves out is as it was, where the old row is told whole.
-fn inherit(new: &mut EventRow, old: &EventRow) {
+/// Fills values that the new row omits from a whole old row.
+fn fill_from_old_row(new: &mut EventRow, old: &EventRow) {
     if Arc::ptr_eq(&new.columns, &old.columns) {
         for (new, old) in new.values.iter_mut().zip(&old.values) {
             if *new == EventValue::Absent {
@@ -259,9 +278,14 @@ fn inherit(new: &mut EventRow, old: &EventRow) {
 }
 
 impl Decode for Pgoutput {
-    fn decode(&mut self, record: &[u8], _: &dyn TargetTypes, events: &mut Vec<ChangeEvent>) -> Result<()> {
+    fn decode(
+        &mut self,
+        record: &[u8],
+        _: &dyn TargetTypes,
+        events: &mut Vec<ChangeEvent>,
+    ) -> Result<()> {
         let before = events.len();
-        let done = self.message(&mut Read::new(record), events);
+        let done = self.message(&mut MessageBytes::new(record), events);
         if done.is_err() {
             events.truncate(before);
         }

@@ -1,7 +1,7 @@
-//! The tables of a publication as they were where a slot begins.
+//! The snapshot of a publication's tables at the position where a slot begins.
 //!
-//! The slot's creation exports a snapshot, which another session takes over: what it reads and what
-//! the slot sends are all there is, and nothing is in both.
+//! Creating the slot exports a snapshot, and another session reads the tables in that snapshot. The
+//! snapshot and the slot's stream together have every change once.
 
 use std::future::pending;
 use std::pin::pin;
@@ -14,35 +14,35 @@ use tokio_postgres::error::SqlState;
 use super::stream::no_publication;
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::{Lsn, SourceTable};
-use pgspate_target::connect::{Connection, Dsn, Walsender};
+use pgspate_target::connect::{Connection, Dsn, ReplicationSession};
 use pgspate_target::quote_ident;
-use pgspate_target::session::{self, Timeouts};
+use pgspate_target::session::{self, TimeoutScope};
 
-/// Bytes of rows that are handed on at a time.
+/// The size at which a piece of rows is complete.
 const PIECE_BYTES: usize = 256 << 10;
-/// How long it may take to end a session that waits.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The stream has all rows, whatever policies a table has.
-const ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and where a \
-                        table has row-level security `alter role ... bypassrls`.";
+/// How long terminating a waiting session may take.
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The hint for missing rights. The stream has all rows, so row-level security must not hide any.
+const MUST_SEE_ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and \
+                                 if a table has row-level security, `alter role ... bypassrls`.";
 
 /// A table of a publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedTable {
-    /// Its name.
+    /// Its schema and name.
     pub name: SourceTable,
     /// The columns that are published, in the table's order.
     pub columns: Vec<String>,
-    /// The condition that published rows fulfil, as SQL.
+    /// The publication's row filter, as SQL.
     pub filter: Option<String>,
-    /// Its rows are those of its partitions.
+    /// Whether it is a partitioned table, whose rows are in its partitions.
     pub is_partitioned: bool,
 }
 
 impl PublishedTable {
-    /// The query that gives its published rows.
+    /// Returns the query for its published rows.
     pub fn query(&self) -> String {
-        // Tables that inherit from it are published by themselves.
+        // Tables that inherit from the table are published themselves.
         let only = if self.is_partitioned { "" } else { "only " };
         let query = format!("select {} from {only}{}", self.sql_columns(), self.sql_name());
         match &self.filter {
@@ -51,9 +51,9 @@ impl PublishedTable {
         }
     }
 
-    /// Returns what COPY reads its published rows from: the table itself where it can. A query is
-    /// planned first, and planning runs the functions in conditions of the table's indexes.
-    fn copied(&self) -> String {
+    /// Returns the source of COPY for its published rows: the table itself if possible, or a query.
+    /// A query is planned, and planning runs functions in predicates of the table's indexes.
+    fn copy_source_sql(&self) -> String {
         match self.is_partitioned || self.filter.is_some() || self.columns.is_empty() {
             true => format!("({})", self.query()),
             false => format!("{} ({})", self.sql_name(), self.sql_columns()),
@@ -74,37 +74,38 @@ impl PublishedTable {
     }
 }
 
-/// A slot that has just been made, and the state of the database there. As long as it lives the
-/// server keeps that state; dropping it ends the sessions and leaves the slot.
-pub struct Snapshot {
-    /// The session that exports the snapshot, which must not do anything else.
-    exporter: Walsender,
+/// A slot that has just been created, and the snapshot of the database at its beginning. The server
+/// keeps the snapshot as long as this value lives. Dropping it ends the sessions and keeps the
+/// slot.
+pub struct SlotSnapshot {
+    /// The session that exports the snapshot. It must not run any other command.
+    exporter: ReplicationSession,
     connection: Connection,
     name: String,
     lsn: Lsn,
     tables: Vec<PublishedTable>,
 }
 
-impl Snapshot {
-    /// Makes a slot for pgoutput and takes over the snapshot of where it begins, unless `stop`
-    /// comes first: the server waits for transactions that are open. Must run inside a tokio
-    /// runtime with I/O and time.
+impl SlotSnapshot {
+    /// Creates a slot for pgoutput and imports the snapshot at its beginning. Ends early if `stop`
+    /// completes: the server waits for open transactions. Must run inside a tokio runtime with I/O
+    /// and time.
     ///
     /// # Errors
-    /// [`ErrorKind::Connect`] or [`ErrorKind::Server`] with the server's words: the slot is there
-    /// already, `wal_level` is not logical, no right to replicate. After the slot was made it is
-    /// dropped again.
+    /// [`ErrorKind::Connect`] or [`ErrorKind::Server`] if the slot exists already, `wal_level` is
+    /// not logical, or the role may not replicate. If a later step fails, the slot is dropped
+    /// again.
     pub async fn create(
         dsn: &Dsn,
         slot: &str,
         publication: &str,
         stop: impl Future<Output = ()>,
-    ) -> Result<Snapshot> {
+    ) -> Result<SlotSnapshot> {
         let what = "prepare the session that exports a snapshot";
         let connection = dsn.connect("pgspate").await?;
-        let mut exporter = dsn.walsender(&connection, "pgspate").await?;
-        // Rows are read for as long as that takes, and the snapshot is kept while others are read.
-        let unlimited = Timeouts::OfSession.off_with_lock_timeout(0);
+        let mut exporter = dsn.open_replication_session(&connection, "pgspate").await?;
+        // Reading the rows may take long, and the snapshot is kept while other sessions read.
+        let unlimited = TimeoutScope::Session.disable_with_lock_timeout_sql(0);
         exporter.command(&unlimited, what).await?;
         let done = connection.client.batch_execute(&unlimited).await;
         done.map_err(|error| connection.explain(format!("could not {what}"), error))?;
@@ -113,8 +114,8 @@ impl Snapshot {
             quote_ident(slot)
         );
         let what = format!("make replication slot \"{slot}\"");
-        let made = command_unless(&mut exporter, &connection, &command, &what, stop).await?;
-        match Snapshot::take_over(exporter, connection, made, publication).await {
+        let made = run_unless_stopped(&mut exporter, &connection, &command, &what, stop).await?;
+        match SlotSnapshot::take_over(exporter, connection, made, publication).await {
             Ok(snapshot) => Ok(snapshot),
             Err(error) => {
                 // The first error is the one that matters.
@@ -125,14 +126,14 @@ impl Snapshot {
     }
 
     async fn take_over(
-        exporter: Walsender,
+        exporter: ReplicationSession,
         connection: Connection,
         made: Vec<Vec<Option<String>>>,
         publication: &str,
-    ) -> Result<Snapshot> {
+    ) -> Result<SlotSnapshot> {
         let mut values = made.into_iter().next().unwrap_or_default().into_iter().skip(1);
         let (Some(Some(lsn)), Some(Some(name))) = (values.next(), values.next()) else {
-            return Err(unplaced());
+            return Err(no_slot_start());
         };
         let lsn = lsn.parse()?;
         let begin = format!(
@@ -144,30 +145,31 @@ impl Snapshot {
         );
         let taken = connection.client.batch_execute(&begin).await;
         taken.map_err(|error| connection.explain("could not take over the snapshot", error))?;
-        let tables = published(&connection, publication).await?;
-        Ok(Snapshot { exporter, connection, name, lsn, tables })
+        let tables = list_published_tables(&connection, publication).await?;
+        Ok(SlotSnapshot { exporter, connection, name, lsn, tables })
     }
 
-    /// The snapshot's name: other sessions take it over with `set transaction snapshot`.
+    /// Returns the snapshot's name, with which other sessions import it (`set transaction
+    /// snapshot`).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the slot begins: start to read it from here.
+    /// Returns the position where the slot begins. Reading the stream starts here.
     pub fn lsn(&self) -> Lsn {
         self.lsn
     }
 
-    /// The tables that are published.
+    /// Returns the published tables.
     pub fn tables(&self) -> &[PublishedTable] {
         &self.tables
     }
 
-    /// Gives a table's rows as COPY text, in pieces of whole rows of about 256 KiB, unless `stop`
-    /// comes first.
+    /// Passes a table's rows to `take` as COPY text, in pieces of whole rows of about 256 KiB. Ends
+    /// early if `stop` completes.
     ///
     /// # Errors
-    /// The server's, and those of `take`, which end it.
+    /// When the server or `take` fails.
     pub async fn copy(
         &self,
         table: &PublishedTable,
@@ -177,9 +179,10 @@ impl Snapshot {
         tokio::select! {
             copied = self.copy_all(table, take) => copied,
             () = stop => {
-                // It may wait for a lock. If this does not get there, the session's end will do.
+                // COPY may wait for a lock. If the cancel request fails, the session's end stops
+                // COPY.
                 let _ = self.connection.cancel().await;
-                Err(stopped())
+                Err(stopped_by_user())
             }
         }
     }
@@ -193,14 +196,14 @@ impl Snapshot {
             let message = format!("could not read table \"{}\"", table.name.table);
             let refused = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
             let error = self.connection.explain(message, error);
-            if refused { error.hint(ALL_ROWS) } else { error }
+            if refused { error.hint(MUST_SEE_ALL_ROWS) } else { error }
         };
-        let sql = format!("copy {} to stdout", table.copied());
+        let sql = format!("copy {} to stdout", table.copy_source_sql());
         let rows = self.connection.client.copy_out(&sql).await.map_err(failed)?;
         let mut rows = pin!(rows);
         let mut piece = Vec::new();
         while let Some(row) = rows.next().await {
-            // A message of the protocol is a row.
+            // Each CopyData message has one row.
             piece.extend_from_slice(&row.map_err(failed)?);
             if piece.len() >= PIECE_BYTES {
                 take(&piece)?;
@@ -210,15 +213,15 @@ impl Snapshot {
         if piece.is_empty() { Ok(()) } else { take(&piece) }
     }
 
-    /// Lets the snapshot go: the slot's stream can be read now.
+    /// Releases the snapshot. After that the slot's stream can be read.
     pub async fn close(self) {
-        let Snapshot { exporter, connection, .. } = self;
+        let SlotSnapshot { exporter, connection, .. } = self;
         connection.close().await;
         exporter.close().await;
     }
 }
 
-impl std::fmt::Debug for Snapshot {
+impl std::fmt::Debug for SlotSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Snapshot")
             .field("name", &self.name)
@@ -228,8 +231,9 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-/// The tables of a publication, which has columns and filters of its own from PostgreSQL 15 on.
-pub(crate) async fn published(
+/// Lists the tables of a publication. From PostgreSQL 15 on, a publication may have column lists
+/// and row filters.
+pub(crate) async fn list_published_tables(
     connection: &Connection,
     publication: &str,
 ) -> Result<Vec<PublishedTable>> {
@@ -266,56 +270,57 @@ pub(crate) async fn published(
     Ok(rows.iter().map(table).collect())
 }
 
-/// Makes a slot without a snapshot, unless `stop` comes first. Returns where the slot begins.
+/// Creates a slot without a snapshot. Returns the position where the slot begins. Ends early if
+/// `stop` completes.
 ///
 /// # Errors
-/// As [`Snapshot::create`].
-pub async fn make_slot(dsn: &Dsn, slot: &str, stop: impl Future<Output = ()>) -> Result<Lsn> {
-    let (connection, mut session) = both(dsn).await?;
+/// The errors of [`SlotSnapshot::create`].
+pub async fn create_slot(dsn: &Dsn, slot: &str, stop: impl Future<Output = ()>) -> Result<Lsn> {
+    let (connection, mut session) = open_both_sessions(dsn).await?;
     let command =
         format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", quote_ident(slot));
     let what = format!("make replication slot \"{slot}\"");
-    let made = command_unless(&mut session, &connection, &command, &what, stop).await?;
+    let made = run_unless_stopped(&mut session, &connection, &command, &what, stop).await?;
     session.close().await;
     connection.close().await;
     match made.into_iter().next().and_then(|row| row.into_iter().nth(1)?) {
         Some(lsn) => lsn.parse(),
-        None => Err(unplaced()),
+        None => Err(no_slot_start()),
     }
 }
 
-fn unplaced() -> Error {
-    Error::new(ErrorKind::Server, "the server did not say where the slot begins")
+fn no_slot_start() -> Error {
+    Error::new(ErrorKind::Server, "the server did not return the position of the new slot")
 }
 
-/// Drops a slot, after the session that reads it has ended, unless `stop` comes first.
+/// Drops a slot, after the session that reads it has ended. Ends early if `stop` completes.
 ///
 /// # Errors
-/// The server's: there is no such slot, or somebody reads it.
+/// When the slot does not exist or a session reads it.
 pub async fn drop_slot(dsn: &Dsn, slot: &str, stop: impl Future<Output = ()>) -> Result<()> {
-    let (connection, mut session) = both(dsn).await?;
-    // Waits for a session that is about to end.
+    let (connection, mut session) = open_both_sessions(dsn).await?;
+    // WAIT: the session that reads the slot may be about to end.
     let command = format!("DROP_REPLICATION_SLOT {} WAIT", quote_ident(slot));
     let what = format!("drop replication slot \"{slot}\"");
-    command_unless(&mut session, &connection, &command, &what, stop).await?;
+    run_unless_stopped(&mut session, &connection, &command, &what, stop).await?;
     session.close().await;
     connection.close().await;
     Ok(())
 }
 
-/// A session for replication, and one beside it.
-async fn both(dsn: &Dsn) -> Result<(Connection, Walsender)> {
+/// Opens a replication session and an ordinary connection to the same server.
+async fn open_both_sessions(dsn: &Dsn) -> Result<(Connection, ReplicationSession)> {
     let connection = dsn.connect("pgspate").await?;
-    let session = dsn.walsender(&connection, "pgspate").await?;
+    let session = dsn.open_replication_session(&connection, "pgspate").await?;
     Ok((connection, session))
 }
 
-/// Runs a command that may wait for others for long. When `stop` comes first the session is ended
-/// from `beside` it: left alone the server would not notice that nobody waits any more, and do
-/// later what is not wanted then.
-async fn command_unless(
-    session: &mut Walsender,
-    beside: &Connection,
+/// Runs a command that may wait long for other sessions. If `stop` completes first, the session's
+/// backend is terminated over `connection`. Otherwise the server would not notice that the client
+/// has gone, and would still run the command later.
+async fn run_unless_stopped(
+    session: &mut ReplicationSession,
+    connection: &Connection,
     command: &str,
     what: &str,
     stop: impl Future<Output = ()>,
@@ -327,13 +332,13 @@ async fn command_unless(
         done = session.command(command, what) => done,
         () = stop => {
             let end = "select pg_catalog.pg_terminate_backend($1)";
-            let _ = timeout(PATIENCE, beside.client.query_one(end, &[&pid])).await;
-            Err(stopped())
+            let _ = timeout(TERMINATE_TIMEOUT, connection.client.query_one(end, &[&pid])).await;
+            Err(stopped_by_user())
         }
     }
 }
 
-/// The user does not want it any more.
-fn stopped() -> Error {
-    session::stopped().hint("Run the same command again to begin anew.")
+/// Returns the error for a command that the user stopped.
+fn stopped_by_user() -> Error {
+    session::stopped_error().hint("Run the same command again to start over.")
 }

@@ -1,8 +1,8 @@
-//! The stream of a slot: events as they are committed, and what has been confirmed of them.
+//! The stream of a slot: reads committed events, and confirms them to the server.
 //!
-//! A task reads and answers the server, also while nobody asks for events, so that the server does
-//! not take a busy caller for a dead one. What waits to be asked for is bounded; the server waits
-//! beyond that. Confirmed is only what [`Replication::confirm`] was told.
+//! A task reads from the server and answers it, also while the caller is busy, so that the server
+//! does not end the session. The pieces that wait for the caller are bounded; when there are more,
+//! the server waits. Only positions passed to [`SlotStream::confirm`] are confirmed.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,60 +14,62 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_postgres::error::SqlState;
 
 use super::EPOCH_SECS;
+use super::message_bytes::MessageBytes;
 use super::pgoutput::Pgoutput;
-use super::read::Read;
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::decode::{Decode, TargetTypes};
 use pgspate_events::{ChangeEvent, Lsn, SourceTable};
-use pgspate_target::connect::{Connection, Dsn, Walsender};
+use pgspate_target::connect::{Connection, Dsn, ReplicationSession};
 use pgspate_target::quote_ident;
 
-/// How often the server hears of us at least.
-const STATUS_MAX: Duration = Duration::from_secs(10);
-/// Either side ends the session when it has not heard of the other for `wal_sender_timeout`; so
-/// often in that time we are heard.
-const STATUSES: u32 = 4;
-/// How long a farewell may take, in which the server is waited for.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// Bytes of messages that are put together before they are handed over.
+/// The longest interval between two status messages to the server.
+const STATUS_INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// The number of status messages within `wal_sender_timeout`. Either side ends the session if it
+/// has received nothing for that time.
+const STATUSES_PER_TIMEOUT: u32 = 4;
+/// How long closing the session may take, while the server is waited for.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
+/// The size at which a piece of messages is complete.
 const PIECE_BYTES: usize = 1 << 20;
-/// The server sends each change by itself. When so many reads in a row have each come as soon as
-/// this after the last one, changes are left to gather for a moment before the next, unless a read
-/// was full of fewer large ones, when more is there, and until one brings few: waking up for each
-/// costs both sides more than the change. A Unix socket holds a few hundred of them and then the
-/// server waits, so there nothing is gained.
+/// Pacing of reads. The server sends each change by itself, and waking up for each change costs
+/// both sides more than the change. So after `QUICK_READS` reads in a row, each within
+/// `QUICK_READ_TIME` of the last read, the task waits for `GATHER_TIME` before each read. Waiting
+/// stops when a read brings at most `FEW_MESSAGES`. A read of `FULL_READ_BYTES` with fewer than
+/// `MANY_MESSAGES` is followed by the next read at once, because more data is waiting. A Unix
+/// socket holds only a few hundred changes before the server waits, so waiting gains nothing there.
 const QUICK_READS: u32 = 32;
-const QUICK: Duration = Duration::from_micros(300);
-const NAP: Duration = Duration::from_millis(1);
-const FEW: usize = 8;
-const MUCH_BYTES: usize = 32 << 10;
-const MANY: usize = 250;
-/// What to do when a publication was made after the changes that are to be read.
-const TOO_YOUNG: &str = "The publication is there now, but was not when these changes were made. \
-                         Drop the slot and make it anew, after the publication; what is committed \
-                         before that it cannot send.";
-/// Pieces that wait to be asked for.
-const PIECES: usize = 4;
+const QUICK_READ_TIME: Duration = Duration::from_micros(300);
+const GATHER_TIME: Duration = Duration::from_millis(1);
+const FEW_MESSAGES: usize = 8;
+const FULL_READ_BYTES: usize = 32 << 10;
+const MANY_MESSAGES: usize = 250;
+/// The hint for a publication that was created after the changes that the slot has to send.
+const PUBLICATION_TOO_NEW: &str = "The publication exists now, but did not exist when these \
+                                   changes were made. Drop the slot and create it again. The \
+                                   new slot cannot send changes that were committed before.";
+/// The most pieces that wait for the caller.
+const WAITING_PIECES_MAX: usize = 4;
 
-/// Events of a stream.
+/// A piece of a stream's events.
 #[derive(Debug, Default)]
-pub struct Received {
-    /// In the order of their commits. A transaction may be in several pieces; its last event says
-    /// that it is the last.
+pub struct ReceivedEvents {
+    /// The events, in the order of their commits. A transaction may span several pieces; its last
+    /// event is marked.
     pub events: Vec<ChangeEvent>,
-    /// What may be confirmed once all events up to here are committed on the target: where the
-    /// last whole transaction ends, or how far the log holds nothing more of the publication.
+    /// The position that may be confirmed once all events so far are committed on the target. It is
+    /// the end of the last whole transaction, or a later place up to which the log has no changes
+    /// of the publication.
     pub end: Option<Lsn>,
-    /// When the last whole transaction was committed, by the server's clock.
+    /// The commit time of the last whole transaction, by the server's clock.
     pub committed: Option<SystemTime>,
 }
 
-/// Tells a stream's server what is committed on the target, from wherever that is known.
+/// Confirms to a stream's server what is committed on the target. Any thread may hold it.
 #[derive(Debug, Clone)]
-pub(crate) struct Confirmer(watch::Sender<Orders>);
+pub(crate) struct Confirmer(watch::Sender<StreamOrders>);
 
 impl Confirmer {
-    /// As [`Replication::confirm`].
+    /// Confirms all events up to `end`, as [`SlotStream::confirm`] does.
     pub(crate) fn confirm(&self, end: Lsn) {
         self.0.send_if_modified(|orders| {
             let is_further = end > orders.confirmed;
@@ -77,43 +79,44 @@ impl Confirmer {
     }
 }
 
-/// A slot's stream. Dropping it closes the connection; [`Replication::close`] sends first what was
-/// confirmed.
+/// A slot's stream. Dropping it closes the connection at once. [`SlotStream::close`] sends the last
+/// confirmed position before that.
 #[derive(Debug)]
-pub struct Replication {
-    pieces: mpsc::Receiver<Result<Received>>,
+pub struct SlotStream {
+    pieces: mpsc::Receiver<Result<ReceivedEvents>>,
     confirmer: Confirmer,
     task: JoinHandle<()>,
 }
 
+/// The caller's orders to the task that reads the stream.
 #[derive(Debug, Clone, Copy)]
-struct Orders {
+struct StreamOrders {
     confirmed: Lsn,
     close: bool,
 }
 
-impl Replication {
-    /// Starts to read a slot's changes of a publication. Transactions that end at or before `from`
-    /// are left out: up to where the caller has received them, or zero for all that was not
-    /// confirmed. The server is told that the caller has committed all up to `confirmed`. Must run
-    /// inside a tokio runtime with I/O and time.
+impl SlotStream {
+    /// Starts to read a slot's changes of a publication. The server skips transactions that end at
+    /// or before `from`, the position up to which the caller has received them. With `from` zero
+    /// the server sends all transactions that are not confirmed. `confirmed` is confirmed to the
+    /// server at once. Must run inside a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`ErrorKind::Connect`] or [`ErrorKind::Server`] with the server's words: no such slot or
-    /// publication, no right to replicate, another session that reads the slot.
+    /// [`ErrorKind::Connect`] or [`ErrorKind::Server`] if the slot or the publication does not
+    /// exist, the role may not replicate, or another session reads the slot.
     pub async fn start(
         dsn: &Dsn,
         slot: &str,
         publication: &str,
         from: Lsn,
         confirmed: Lsn,
-    ) -> Result<Replication> {
-        let beside = dsn.connect("pgspate").await?;
-        check_publication(&beside, publication).await?;
-        let silence = silence_max(&beside).await?;
-        let mut wire = dsn.walsender(&beside, "pgspate").await?;
-        beside.close().await;
-        // As a subscriber has them: what every server reads alike.
+    ) -> Result<SlotStream> {
+        let connection = dsn.connect("pgspate").await?;
+        check_publication(&connection, publication).await?;
+        let wal_sender_timeout = read_wal_sender_timeout(&connection).await?;
+        let mut wire = dsn.open_replication_session(&connection, "pgspate").await?;
+        connection.close().await;
+        // The settings of a subscriber: every server reads such values in the same way.
         let settings = "set search_path = ''; \
                         set datestyle = 'ISO'; set intervalstyle = 'postgres'; \
                         set extra_float_digits = 3; set bytea_output = 'hex'";
@@ -125,53 +128,60 @@ impl Replication {
             quote_ident(slot)
         );
         wire.start(&start, &format!("read replication slot \"{slot}\"")).await?;
-        let (pieces, received) = mpsc::channel(PIECES);
-        let (orders, told) = watch::channel(Orders { confirmed, close: false });
-        let driver = Driver { wire, decoder: Pgoutput::new(), told, seen: from, silence };
+        let (pieces, received) = mpsc::channel(WAITING_PIECES_MAX);
+        let (confirmer, orders) = watch::channel(StreamOrders { confirmed, close: false });
+        let driver = StreamDriver {
+            wire,
+            decoder: Pgoutput::new(),
+            orders,
+            received_upto: from,
+            wal_sender_timeout,
+        };
         let task = tokio::spawn(driver.run(pieces));
-        Ok(Replication { pieces: received, confirmer: Confirmer(orders), task })
+        Ok(SlotStream { pieces: received, confirmer: Confirmer(confirmer), task })
     }
 
-    /// The next events, or the news that there were none up to some place. Waits until there are.
-    /// It may be given up and asked again; nothing is lost.
+    /// Waits for the next piece: events, or a position before which there are no more events.
+    /// Cancel safe: if the future is dropped, nothing is lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Connect`] when the connection is lost: start again from what is committed on
-    /// the target. After an error there is nothing more.
-    pub async fn next(&mut self) -> Result<Received> {
+    /// [`ErrorKind::Connect`] if the connection is lost: start again from the position that is
+    /// committed on the target. After an error the stream has ended.
+    pub async fn next(&mut self) -> Result<ReceivedEvents> {
         match self.pieces.recv().await {
             Some(piece) => piece,
             None => Err(Error::new(ErrorKind::Connect, "the stream of changes has ended")),
         }
     }
 
-    /// Tells the server that everything up to `end` is committed on the target and will never be
-    /// asked for again. It is sent at once, and again until the server has heard it.
+    /// Confirms to the server that all events up to `end` are committed on the target and will
+    /// never be read again. The position is sent at once and repeated with each status message.
     pub fn confirm(&self, end: Lsn) {
         self.confirmer.confirm(end);
     }
 
-    /// What confirms, for whoever knows what is committed.
+    /// Returns a handle that confirms positions.
     pub(crate) fn confirmer(&self) -> Confirmer {
         self.confirmer.clone()
     }
 
-    /// Sends what was confirmed and ends the session, so that the slot is free.
+    /// Sends the last confirmed position and ends the session, so that the slot is free.
     pub async fn close(mut self) {
         self.confirmer.0.send_modify(|orders| orders.close = true);
-        // What waits to be asked for is not wanted any more.
+        // Pieces that wait for the caller are not wanted any more.
         self.pieces.close();
-        let _ = timeout(PATIENCE, &mut self.task).await;
+        let _ = timeout(CLOSE_TIMEOUT, &mut self.task).await;
     }
 }
 
-/// A stream of a publication that is not there would only fail at its first change.
-pub(crate) async fn check_publication(beside: &Connection, publication: &str) -> Result<()> {
-    let known = beside
+/// Checks that the publication exists. Without this check, the stream would fail only at its first
+/// change.
+pub(crate) async fn check_publication(connection: &Connection, publication: &str) -> Result<()> {
+    let known = connection
         .client
         .query("select 1 from pg_catalog.pg_publication where pubname = $1", &[&publication])
         .await
-        .map_err(|error| beside.explain("could not look for the publication", error))?;
+        .map_err(|error| connection.explain("could not look for the publication", error))?;
     if !known.is_empty() {
         return Ok(());
     }
@@ -180,152 +190,156 @@ pub(crate) async fn check_publication(beside: &Connection, publication: &str) ->
 
 pub(super) fn no_publication(name: &str, message: String) -> Error {
     Error::new(ErrorKind::Server, message).hint(format!(
-        "Make it on the source: `create publication {} for all tables`, or for those that are to \
-         be read.",
+        "Create it on the source: `create publication {} for all tables`, or for the tables to \
+         read.",
         quote_ident(name)
     ))
 }
 
-/// How long the server waits for a sign of life, and we for one of its; none: for ever.
-async fn silence_max(beside: &Connection) -> Result<Option<Duration>> {
+/// Reads the server's `wal_sender_timeout`, which both sides keep. `None` if it is off.
+async fn read_wal_sender_timeout(connection: &Connection) -> Result<Option<Duration>> {
     let sql = "select setting::pg_catalog.int8 from pg_catalog.pg_settings \
                where name = 'wal_sender_timeout'";
-    let rows = beside.client.query(sql, &[]).await;
-    let rows = rows.map_err(|error| beside.explain("could not read wal_sender_timeout", error))?;
+    let rows = connection.client.query(sql, &[]).await;
+    let rows =
+        rows.map_err(|error| connection.explain("could not read wal_sender_timeout", error))?;
     let millis = rows.first().map_or(0, |row| row.get::<_, i64>(0));
     let millis = u64::try_from(millis).ok().filter(|millis| *millis > 0);
     Ok(millis.map(Duration::from_millis))
 }
 
-impl Drop for Replication {
+impl Drop for SlotStream {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// What reads and answers.
-struct Driver {
-    wire: Walsender,
+/// The task that reads the stream and answers the server.
+struct StreamDriver {
+    wire: ReplicationSession,
     decoder: Pgoutput,
-    told: watch::Receiver<Orders>,
-    /// How far the log was received.
-    seen: Lsn,
-    /// How long both sides wait for a sign of life.
-    silence: Option<Duration>,
+    orders: watch::Receiver<StreamOrders>,
+    /// The position up to which the log was received.
+    received_upto: Lsn,
+    /// The server's `wal_sender_timeout`.
+    wal_sender_timeout: Option<Duration>,
 }
 
-/// How long the server has been silent.
-struct Ear {
+/// Tracks how long the server has sent nothing.
+struct SilenceWatch {
     heard: Instant,
     has_asked: bool,
 }
 
-impl Ear {
-    fn new() -> Ear {
-        Ear { heard: Instant::now(), has_asked: false }
+impl SilenceWatch {
+    fn new() -> SilenceWatch {
+        SilenceWatch { heard: Instant::now(), has_asked: false }
     }
 }
 
-/// How densely changes come.
-struct Pulse {
+/// Tracks how densely changes come, to decide whether the next read waits.
+struct ReadPacing {
     last: Instant,
     quick: u32,
     has_more: bool,
 }
 
-impl Pulse {
-    fn new() -> Pulse {
-        Pulse { last: Instant::now(), quick: 0, has_more: false }
+impl ReadPacing {
+    fn new() -> ReadPacing {
+        ReadPacing { last: Instant::now(), quick: 0, has_more: false }
     }
 
     fn is_dense(&self) -> bool {
         self.quick >= QUICK_READS
     }
 
-    /// Whether the next changes are to gather first.
+    /// Returns whether the next read waits, so that changes gather.
     fn waits(&self) -> bool {
         self.is_dense() && !self.has_more
     }
 
-    /// Notes a read of so many messages and bytes.
+    /// Notes a read of a number of messages and bytes.
     fn note(&mut self, messages: usize, bytes: usize, now: Instant) {
         let is_quick = match self.is_dense() {
-            // What was left of a large read may be little.
-            true => messages > FEW || self.has_more,
-            false => now - self.last < QUICK,
+            // The rest of a large read may have few messages.
+            true => messages > FEW_MESSAGES || self.has_more,
+            false => now - self.last < QUICK_READ_TIME,
         };
         self.quick = if is_quick { (self.quick + 1).min(QUICK_READS) } else { 0 };
-        self.has_more = bytes >= MUCH_BYTES && messages < MANY;
+        self.has_more = bytes >= FULL_READ_BYTES && messages < MANY_MESSAGES;
         self.last = now;
     }
 }
 
-/// What is put together.
+/// A piece that is being collected.
 #[derive(Default)]
-struct Piece {
-    received: Received,
+struct EventPiece {
+    received: ReceivedEvents,
     bytes: usize,
 }
 
-impl Driver {
-    async fn run(mut self, pieces: mpsc::Sender<Result<Received>>) {
+impl StreamDriver {
+    async fn run(mut self, pieces: mpsc::Sender<Result<ReceivedEvents>>) {
         match self.drive(&pieces).await {
             Ok(()) => self.wire.close().await,
             Err(error) => {
-                // That it is there now was looked at before.
-                let is_young = error.sqlstate() == Some(&SqlState::UNDEFINED_OBJECT);
-                let error = if is_young { error.hint(TOO_YOUNG) } else { error };
+                // The publication exists: it was checked before the stream began.
+                let is_too_new = error.sqlstate() == Some(&SqlState::UNDEFINED_OBJECT);
+                let error = if is_too_new { error.hint(PUBLICATION_TOO_NEW) } else { error };
                 let _ = pieces.send(Err(error)).await;
             }
         }
     }
 
-    /// Works until it is told to close.
-    async fn drive(&mut self, pieces: &mpsc::Sender<Result<Received>>) -> Result<()> {
-        // It ends the session when it does not hear of us.
-        let status = self.silence.map_or(STATUS_MAX, |silence| silence / STATUSES);
-        let mut status = interval(status.min(STATUS_MAX));
-        let (mut ear, mut pulse) = (Ear::new(), Pulse::new());
+    /// Reads and answers until the caller closes the stream.
+    async fn drive(&mut self, pieces: &mpsc::Sender<Result<ReceivedEvents>>) -> Result<()> {
+        // The server ends the session if it receives no status messages.
+        let status = self
+            .wal_sender_timeout
+            .map_or(STATUS_INTERVAL_MAX, |timeout| timeout / STATUSES_PER_TIMEOUT);
+        let mut status = interval(status.min(STATUS_INTERVAL_MAX));
+        let (mut silence_watch, mut pacing) = (SilenceWatch::new(), ReadPacing::new());
         status.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut piece = Piece::default();
+        let mut piece = EventPiece::default();
         loop {
             self.wire.flush().await?;
             let has_some = !piece.received.events.is_empty() || piece.received.end.is_some();
-            // Of a large row that may be its transaction's last nothing is there yet.
+            // The decoder may hold back a large row, so a full piece without events keeps
+            // collecting.
             let has_room = piece.bytes < PIECE_BYTES || !has_some;
             tokio::select! {
                 permit = pieces.reserve(), if has_some => match permit {
                     Ok(permit) => permit.send(Ok(std::mem::take(&mut piece).received)),
-                    // Nobody asks any more: closed, or about to be aborted.
+                    // The caller has closed the stream, or is about to abort the task.
                     Err(_) => {
                         self.put_status(false);
                         return Ok(());
                     }
                 },
-                message = receive(&mut self.wire, &pulse), if has_room => match message? {
+                message = receive(&mut self.wire, &pacing), if has_room => match message? {
                     Some(message) => {
-                        ear = Ear::new();
+                        silence_watch = SilenceWatch::new();
                         let before = piece.bytes;
                         let messages = self.take_all(message, &mut piece)?;
-                        pulse.note(messages, piece.bytes - before, Instant::now());
+                        pacing.note(messages, piece.bytes - before, Instant::now());
                     }
                     None => {
                         let place = self.wire.place();
-                        let message = format!("{place} has ended the stream of changes");
+                        let message = format!("{place} ended the stream of changes");
                         return Err(Error::new(ErrorKind::Connect, message));
                     }
                 },
-                // Who does not listen cannot say that it is silent.
+                // Without room nothing is read, so the server's silence means nothing.
                 _ = status.tick() => match has_room {
-                    true => self.listen(&mut ear)?,
+                    true => self.check_silence(&mut silence_watch)?,
                     false => {
-                        ear = Ear::new();
+                        silence_watch = SilenceWatch::new();
                         self.put_status(false);
                     }
                 },
-                changed = self.told.changed() => {
+                changed = self.orders.changed() => {
                     self.put_status(false);
-                    if changed.is_err() || self.told.borrow().close {
+                    if changed.is_err() || self.orders.borrow().close {
                         return Ok(());
                     }
                 }
@@ -333,12 +347,12 @@ impl Driver {
         }
     }
 
-    /// Takes a message and those that have come with it; how many.
-    fn take_all(&mut self, message: Bytes, piece: &mut Piece) -> Result<usize> {
+    /// Takes a message and all messages that were received with it. Returns their number.
+    fn take_all(&mut self, message: Bytes, piece: &mut EventPiece) -> Result<usize> {
         self.take(message, piece)?;
         let mut taken = 1;
         while piece.bytes < PIECE_BYTES
-            && let Some(next) = self.wire.received()?
+            && let Some(next) = self.wire.take_received()?
         {
             self.take(next, piece)?;
             taken += 1;
@@ -346,19 +360,19 @@ impl Driver {
         Ok(taken)
     }
 
-    fn take(&mut self, message: Bytes, piece: &mut Piece) -> Result<()> {
-        let mut read = Read::new(&message);
+    fn take(&mut self, message: Bytes, piece: &mut EventPiece) -> Result<()> {
+        let mut read = MessageBytes::new(&message);
         match read.byte()? {
             b'w' => {
                 let start = Lsn(read.u64()?);
                 read.u64()?;
                 read.u64()?;
                 let record = read.rest();
-                self.seen = self.seen.max(start);
+                self.received_upto = self.received_upto.max(start);
                 piece.bytes += message.len();
-                self.decoder.decode(record, &NoTypes, &mut piece.received.events)?;
+                self.decoder.decode(record, &NoTargetTypes, &mut piece.received.events)?;
                 if let Some((end, committed)) = self.decoder.take_end() {
-                    self.seen = self.seen.max(end);
+                    self.received_upto = self.received_upto.max(end);
                     piece.received.end = Some(end);
                     piece.received.committed = Some(committed);
                 }
@@ -366,8 +380,8 @@ impl Driver {
             b'k' => {
                 let end = Lsn(read.u64()?);
                 read.u64()?;
-                self.seen = self.seen.max(end);
-                // Between transactions, all that was committed before this has been sent.
+                self.received_upto = self.received_upto.max(end);
+                // Between transactions, everything that was committed before `end` has been sent.
                 if !self.decoder.is_inside() && piece.received.end.is_none_or(|own| own < end) {
                     piece.received.end = Some(end);
                 }
@@ -380,49 +394,56 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends a status, which is to be answered when the server has long been silent.
-    fn listen(&mut self, ear: &mut Ear) -> Result<()> {
-        let silent = ear.heard.elapsed();
-        let asks = self.silence.is_some_and(|limit| silent >= limit / 2) && !ear.has_asked;
-        if ear.has_asked && self.silence.is_some_and(|limit| silent >= limit) {
+    /// Sends a status message. If the server has been silent for half its timeout, an answer is
+    /// requested.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Connect`] if the server has not answered within the timeout.
+    fn check_silence(&mut self, silence_watch: &mut SilenceWatch) -> Result<()> {
+        let silent = silence_watch.heard.elapsed();
+        let asks = self.wal_sender_timeout.is_some_and(|limit| silent >= limit / 2)
+            && !silence_watch.has_asked;
+        if silence_watch.has_asked && self.wal_sender_timeout.is_some_and(|limit| silent >= limit) {
             let (place, seconds) = (self.wire.place(), silent.as_secs());
-            let message = format!("{place} has sent nothing for {seconds} s");
+            let message = format!("{place} sent nothing for {seconds} s");
             return Err(Error::new(ErrorKind::Connect, message));
         }
-        ear.has_asked |= asks;
+        silence_watch.has_asked |= asks;
         self.put_status(asks);
         Ok(())
     }
 
-    /// Says what has been received, and what of it is committed. `asks` for an answer.
+    /// Queues a status message: the received and the confirmed position. `asks`: requests an
+    /// answer.
     fn put_status(&mut self, asks: bool) {
-        let confirmed = self.told.borrow_and_update().confirmed.0;
+        let confirmed = self.orders.borrow_and_update().confirmed.0;
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = since_1970.saturating_sub(Duration::from_secs(EPOCH_SECS));
         let mut status = [0; 34];
         status[0] = b'r';
-        let numbers = [self.seen.0.max(confirmed), confirmed, confirmed, now.as_micros() as u64];
+        let numbers =
+            [self.received_upto.0.max(confirmed), confirmed, confirmed, now.as_micros() as u64];
         for (at, number) in numbers.iter().enumerate() {
             status[1 + 8 * at..9 + 8 * at].copy_from_slice(&number.to_be_bytes());
         }
         status[33] = u8::from(asks);
-        self.wire.put(&status);
+        self.wire.queue_copy_data(&status);
     }
 }
 
-/// The next message. It may be given up and asked again.
-async fn receive(wire: &mut Walsender, pulse: &Pulse) -> Result<Option<Bytes>> {
-    if pulse.waits() && wire.is_tcp() {
-        sleep(NAP).await;
+/// Receives the next message. Cancel safe.
+async fn receive(wire: &mut ReplicationSession, pacing: &ReadPacing) -> Result<Option<Bytes>> {
+    if pacing.waits() && wire.is_tcp() {
+        sleep(GATHER_TIME).await;
     }
     wire.receive().await
 }
 
-/// Values of pgoutput are text as they come.
-struct NoTypes;
+/// No types: pgoutput's values are text that the target reads as it is.
+struct NoTargetTypes;
 
-impl TargetTypes for NoTypes {
-    fn of(&self, _: &SourceTable, _: &str) -> Option<Arc<str>> {
+impl TargetTypes for NoTargetTypes {
+    fn type_of(&self, _: &SourceTable, _: &str) -> Option<Arc<str>> {
         None
     }
 }
@@ -433,33 +454,33 @@ mod tests {
 
     #[test]
     fn changes_gather_while_they_come_densely() {
-        let (mut pulse, mut now) = (Pulse::new(), Instant::now());
-        let mut reads = |pulse: &mut Pulse, count: u32, messages: usize, after: Duration| {
+        let (mut pacing, mut now) = (ReadPacing::new(), Instant::now());
+        let mut reads = |pacing: &mut ReadPacing, count: u32, messages: usize, after: Duration| {
             for _ in 0..count {
                 now += after;
-                pulse.note(messages, 1000 * messages, now);
+                pacing.note(messages, 1000 * messages, now);
             }
         };
-        let quick = QUICK / 2;
-        reads(&mut pulse, 1, 1, QUICK * 10);
-        reads(&mut pulse, QUICK_READS - 1, 3, quick);
-        assert!(!pulse.waits());
-        // A lone transaction is not held up by those before it.
-        reads(&mut pulse, 1, 3, QUICK * 2);
-        reads(&mut pulse, QUICK_READS - 1, 3, quick);
-        assert!(!pulse.waits());
-        reads(&mut pulse, 1, 3, quick);
-        assert!(pulse.waits());
-        reads(&mut pulse, 100, FEW + 1, NAP * 2);
-        assert!(pulse.waits());
-        reads(&mut pulse, 1, MANY, NAP * 2);
-        assert!(pulse.waits());
-        // There is more than one read takes: it is read at once, to its end.
-        reads(&mut pulse, 1, MUCH_BYTES / 1000 + 1, NAP * 2);
-        assert!(!pulse.waits());
-        reads(&mut pulse, 1, 1, quick);
-        assert!(pulse.waits());
-        reads(&mut pulse, 1, FEW, NAP * 2);
-        assert!(!pulse.waits());
+        let quick = QUICK_READ_TIME / 2;
+        reads(&mut pacing, 1, 1, QUICK_READ_TIME * 10);
+        reads(&mut pacing, QUICK_READS - 1, 3, quick);
+        assert!(!pacing.waits());
+        // A single transaction after a pause is not delayed.
+        reads(&mut pacing, 1, 3, QUICK_READ_TIME * 2);
+        reads(&mut pacing, QUICK_READS - 1, 3, quick);
+        assert!(!pacing.waits());
+        reads(&mut pacing, 1, 3, quick);
+        assert!(pacing.waits());
+        reads(&mut pacing, 100, FEW_MESSAGES + 1, GATHER_TIME * 2);
+        assert!(pacing.waits());
+        reads(&mut pacing, 1, MANY_MESSAGES, GATHER_TIME * 2);
+        assert!(pacing.waits());
+        // A read was full: the rest is read at once.
+        reads(&mut pacing, 1, FULL_READ_BYTES / 1000 + 1, GATHER_TIME * 2);
+        assert!(!pacing.waits());
+        reads(&mut pacing, 1, 1, quick);
+        assert!(pacing.waits());
+        reads(&mut pacing, 1, FEW_MESSAGES, GATHER_TIME * 2);
+        assert!(!pacing.waits());
     }
 }

@@ -1,12 +1,12 @@
-//! A replication slot as the source of a run: what it is, where to begin, and where to end.
+//! A replication slot as the source of a run: inspects the slot, and decides where the run begins.
 //!
-//! Where the stream is, is in the target's ledger and nowhere else. A slot that was read further
-//! than that, by whomever, has lost events and is refused.
+//! Only the target's ledger has the stream's position. A slot whose confirmed position is further
+//! than the ledger's has lost events and is refused.
 
-mod begin;
-mod filling;
 mod position;
-mod pump;
+mod slot_source;
+mod start;
+mod tables_being_copied;
 mod timeline;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -15,54 +15,57 @@ use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
-pub use begin::Begin;
-pub use filling::Filling;
 pub use position::SlotPosition;
-pub use pump::SlotSource;
+pub use slot_source::SlotSource;
+pub use start::SlotStart;
+pub use tables_being_copied::TablesBeingCopied;
 use timeline::digest;
 
-use crate::postgres::{Confirmer, PublishedTable, SlotAddress, check_publication, published};
+use crate::postgres::{
+    Confirmer, PublishedTable, SlotAddress, check_publication, list_published_tables,
+};
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::Lsn;
 use pgspate_target::connect::{Connection, Dsn, Environment};
-use pgspate_target::ledger::Mark;
+use pgspate_target::ledger::StreamPosition;
 use timeline::Timeline;
 
-/// What sessions with the source are called.
-const NAME: &str = "pgspate apply";
+/// The `application_name` of sessions with the source.
+const APPLICATION_NAME: &str = "pgspate apply";
 
-/// A slot, or one that is to be, and what its server says.
+/// A slot, which may not exist yet, and the state of its server.
 #[derive(Debug, Clone)]
 pub struct Slot {
-    /// The server.
+    /// The connection string of the server.
     pub dsn: Dsn,
-    /// Its name there.
+    /// The name of the slot.
     pub name: String,
     /// The publication that is read.
     pub publication: String,
-    /// Tells this slot from others of the same name: server, database and slot.
+    /// The server's system identifier, the database and the slot's name: distinguishes slots of the
+    /// same name.
     pub identity: String,
     pub(crate) timeline: Timeline,
-    /// The timeline that is read; 0 of a standby, whose timeline may change at any time.
+    /// The timeline that is read; 0 for a standby, whose timeline may change at any time.
     pub(crate) read_from: Arc<AtomicU32>,
-    /// Where the server's log ended when it was asked.
+    /// The end of the server's log when the server was asked.
     pub log_end: Lsn,
-    /// Whether the server is a standby, whose log is yet to come.
+    /// Whether the server is a standby, which may not have received all log yet.
     pub(crate) is_standby: bool,
-    /// `None`: there is no such slot.
-    pub(crate) found: Option<Found>,
+    /// The slot on the server, or `None` if it does not exist.
+    pub(crate) found: Option<ExistingSlot>,
 }
 
-/// A slot that is there.
+/// The state of a slot that exists.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
-    /// All before it was confirmed, and is not sent again.
+pub(crate) struct ExistingSlot {
+    /// The confirmed position: the server does not send earlier transactions again.
     pub(crate) confirmed: Lsn,
-    /// The server's process for whoever reads it now.
+    /// The process id of the backend that reads the slot now.
     pub(crate) reader: Option<i32>,
 }
 
-const LOOK: &str = "\
+const SLOT_QUERY: &str = "\
 select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
             else pg_catalog.pg_current_wal_lsn() end::pg_catalog.text,
        pg_catalog.current_database()::pg_catalog.text, s.slot_name is not null, s.plugin::text,
@@ -71,33 +74,34 @@ select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_repl
 from (select) as one left join pg_catalog.pg_replication_slots s on s.slot_name = $1";
 
 impl Slot {
-    /// Asks the server that a source names. `None` when the source names no slot.
+    /// Connects to the server that a source names and inspects the slot. `None` if the source does
+    /// not name a slot.
     ///
     /// # Errors
-    /// A server that cannot be reached or has no such publication, a role that may not replicate,
-    /// a slot of another database or for another decoder.
-    pub async fn look(source: &str, stall_timeout: Duration) -> Result<Option<Slot>> {
+    /// When the server cannot be reached, the publication does not exist, the role may not
+    /// replicate, or the slot belongs to another database or uses another output plugin.
+    pub async fn inspect(source: &str, stall_timeout: Duration) -> Result<Option<Slot>> {
         let Some(address) = SlotAddress::parse(source)? else { return Ok(None) };
         let SlotAddress { dsn, slot: name, publication } = address;
         let Some(dsn) = Dsn::resolve(Some(&dsn), &Environment::capture()?)? else {
             return Err(Error::new(ErrorKind::Usage, "the URL names no server"));
         };
         let dsn = dsn.with_stall_timeout(stall_timeout);
-        Slot::ask(dsn, name, publication).await.map(Some)
+        Slot::inspect_server(dsn, name, publication).await.map(Some)
     }
 
-    /// Asks the server for the same slot as it is now.
+    /// Inspects the same slot again.
     ///
     /// # Errors
-    /// As [`Slot::look`].
-    pub async fn again(&self) -> Result<Slot> {
-        Slot::ask(self.dsn.clone(), self.name.clone(), self.publication.clone()).await
+    /// The errors of [`Slot::inspect`].
+    pub async fn inspect_again(&self) -> Result<Slot> {
+        Slot::inspect_server(self.dsn.clone(), self.name.clone(), self.publication.clone()).await
     }
 
-    async fn ask(dsn: Dsn, name: String, publication: String) -> Result<Slot> {
-        let beside = dsn.connect(NAME).await?;
-        check_publication(&beside, &publication).await?;
-        let mut wire = dsn.walsender(&beside, NAME).await?;
+    async fn inspect_server(dsn: Dsn, name: String, publication: String) -> Result<Slot> {
+        let connection = dsn.connect(APPLICATION_NAME).await?;
+        check_publication(&connection, &publication).await?;
+        let mut wire = dsn.open_replication_session(&connection, APPLICATION_NAME).await?;
         let rows = wire.command("IDENTIFY_SYSTEM", "ask the source which server it is").await?;
         let row = rows.into_iter().next().unwrap_or_default();
         let said = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
@@ -105,7 +109,7 @@ impl Slot {
         let mut history = None;
         if id > 1 {
             let what = "ask the source for the history of its timeline";
-            // One that has lost it may still be on the timeline that is known.
+            // A server without its history file may still be on the known timeline.
             let rows = match wire.command(&format!("TIMELINE_HISTORY {id}"), what).await {
                 Err(error) if error.is_retryable() => return Err(error),
                 answer => answer.unwrap_or_default(),
@@ -114,8 +118,8 @@ impl Slot {
         }
         wire.close().await;
         let timeline = Timeline::new(id, history.as_deref());
-        let row = beside.client.query_one(LOOK, &[&name]).await;
-        let row = row.map_err(|error| beside.explain("could not look for the slot", error))?;
+        let row = connection.client.query_one(SLOT_QUERY, &[&name]).await;
+        let row = row.map_err(|error| connection.explain("could not look for the slot", error))?;
         let log_end = row.get::<_, Option<&str>>(0).unwrap_or("0/0").parse()?;
         let database: String = row.get(1);
         let found = match row.get(2) {
@@ -125,12 +129,12 @@ impl Slot {
                 let is_two_phase = row.get::<_, Option<bool>>(8) == Some(true);
                 check(&name, &database, of(3), of(4), is_two_phase)?;
                 let confirmed = row.get::<_, Option<&str>>(5).unwrap_or("0/0").parse()?;
-                Some(Found { confirmed, reader: row.get(6) })
+                Some(ExistingSlot { confirmed, reader: row.get(6) })
             }
         };
         let is_standby: bool = row.get(7);
         let read_from = Arc::new(AtomicU32::new(if is_standby { 0 } else { id }));
-        beside.close().await;
+        connection.close().await;
         let identity = format!("{system}/{database}/{name}");
         Ok(Slot {
             dsn,
@@ -145,37 +149,37 @@ impl Slot {
         })
     }
 
-    /// Returns what people call it, which is also the stream's name by default.
+    /// Returns its name in messages, which is also the default name of the stream.
     pub fn title(&self) -> String {
         format!("slot {}", self.name)
     }
 
-    /// Returns whether the server has it.
+    /// Returns whether the slot exists.
     pub fn exists(&self) -> bool {
         self.found.is_some()
     }
 
-    /// Reads which tables its publication has now.
+    /// Lists the tables that its publication has now.
     ///
     /// # Errors
-    /// A server that cannot be reached, a publication that is not there.
+    /// When the server cannot be reached or the publication does not exist.
     pub async fn tables(&self) -> Result<Vec<PublishedTable>> {
-        let beside = self.connect().await?;
-        let tables = published(&beside, &self.publication).await;
-        beside.close().await;
+        let connection = self.connect().await?;
+        let tables = list_published_tables(&connection, &self.publication).await;
+        connection.close().await;
         tables
     }
 
     async fn connect(&self) -> Result<Connection> {
-        self.dsn.connect(NAME).await
+        self.dsn.connect(APPLICATION_NAME).await
     }
 
-    /// Returns the mark of a place in its stream.
-    pub fn mark(&self, ordinal: u64, at: Lsn) -> Mark {
-        Mark { ordinal, source: at.to_string(), digest: self.digest() }
+    /// Returns the ledger's form of a position in its stream.
+    pub fn mark(&self, ordinal: u64, at: Lsn) -> StreamPosition {
+        StreamPosition { ordinal, source: at.to_string(), digest: self.digest() }
     }
 
-    /// Returns the digest of marks of what is read now.
+    /// Returns the digest of positions on the timeline that is read now.
     pub fn digest(&self) -> String {
         digest(&self.identity, self.read_from.load(Relaxed))
     }
@@ -194,12 +198,13 @@ fn check(
     }
     let what = match plugin {
         _ if is_ours => "sends prepared transactions (two_phase)".to_owned(),
-        "" => "is a physical one".to_owned(),
-        "pgoutput" => format!("is of database \"{of_database}\""),
-        _ => format!("is for the decoder \"{plugin}\""),
+        "" => "is a physical slot".to_owned(),
+        "pgoutput" => format!("belongs to database \"{of_database}\""),
+        _ => format!("uses the output plugin \"{plugin}\""),
     };
-    Err(Error::new(ErrorKind::Usage, format!("replication slot \"{name}\" {what}"))
-        .hint("Name a slot of this database for pgoutput, or a new one with `--create-slot`."))
+    Err(Error::new(ErrorKind::Usage, format!("replication slot \"{name}\" {what}")).hint(
+        "Name a slot of this database that uses pgoutput, or a new one with `--create-slot`.",
+    ))
 }
 
 /// Returns whether the error says that another session reads the slot.
@@ -207,15 +212,15 @@ pub fn is_active(error: &Error) -> bool {
     error.sqlstate() == Some(&SqlState::OBJECT_IN_USE)
 }
 
-/// What is committed on the target, for whoever reads the slot.
+/// The position that is committed on the target, which is confirmed to the slot's server.
 #[derive(Debug, Default)]
-pub struct Confirmed {
+pub struct ConfirmedPosition {
     upto: AtomicU64,
     to: Mutex<Option<Confirmer>>,
 }
 
-impl Confirmed {
-    /// Notes that all up to here is committed.
+impl ConfirmedPosition {
+    /// Notes that all events up to `upto` are committed, and confirms them.
     pub fn note(&self, upto: Lsn) {
         self.upto.fetch_max(upto.0, Relaxed);
         if let Some(to) = &*self.to.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -227,9 +232,10 @@ impl Confirmed {
         Lsn(self.upto.load(Relaxed))
     }
 
-    /// Whom to tell from now on.
-    fn tell(&self, confirmer: Confirmer) {
-        // What is noted from now on is either seen here, or told to this one.
+    /// Sets the stream whose server gets the confirmations.
+    fn set_confirmer(&self, confirmer: Confirmer) {
+        // Under the lock no position is missed: `note` either comes before, or confirms to this
+        // stream.
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         confirmer.confirm(self.upto());
         *to = Some(confirmer);

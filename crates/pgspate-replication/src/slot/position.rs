@@ -1,4 +1,4 @@
-//! How far a slot's stream has come: where the last whole transaction ends in its server's log.
+//! The position in a slot's stream: the end of the last whole transaction in the server's log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -8,25 +8,28 @@ use super::Slot;
 use super::timeline::digest;
 use crate::{LagMeter, SourceNames, SourcePoint, SourcePosition};
 use pgspate_events::Lsn;
-use pgspate_target::ledger::Mark;
+use pgspate_target::ledger::StreamPosition;
 
-/// A source that is 200 MB ahead, some ten seconds of work, may be half a second more.
+/// A batch may wait one microsecond for each 400 bytes of lag. With 200 MB of lag, about ten
+/// seconds of work, a batch waits half a second.
 const BEHIND_BYTES_PER_MICRO: u64 = 400;
 const BEHIND_MAX: Duration = Duration::from_secs(1);
 
-/// Where transactions end.
+/// The position in a slot's stream.
 #[derive(Debug)]
 pub struct SlotPosition {
-    /// Tells the slot from others.
+    /// The identity of the slot: server, database and slot name.
     identity: String,
     /// The timeline that is read.
     read_from: Arc<AtomicU32>,
+    /// The end of the last record.
     last: Option<Lsn>,
+    /// The end of the last whole transaction.
     whole: Option<Lsn>,
 }
 
 impl SlotPosition {
-    /// Begins with no transaction of `slot`.
+    /// Returns the position before the first transaction of `slot`.
     pub fn new(slot: &Slot) -> SlotPosition {
         let (identity, read_from) = (slot.identity.clone(), Arc::clone(&slot.read_from));
         SlotPosition { identity, read_from, last: None, whole: None }
@@ -36,25 +39,29 @@ impl SlotPosition {
 impl SourcePosition for SlotPosition {
     type EventPlace = Lsn;
 
-    fn arrive(&mut self, end: Lsn) {
+    fn note_record(&mut self, end: Lsn) {
         self.last = Some(end);
     }
 
-    fn settle(&mut self) {
+    fn note_transaction_end(&mut self) {
         self.whole = self.last;
     }
 
-    fn mark(&self, ordinal: u64, _: &SourceNames) -> Mark {
+    fn mark(&self, ordinal: u64, _: &SourceNames) -> StreamPosition {
         let source = self.whole.unwrap_or_default().to_string();
-        Mark { ordinal, source, digest: digest(&self.identity, self.read_from.load(Relaxed)) }
+        StreamPosition {
+            ordinal,
+            source,
+            digest: digest(&self.identity, self.read_from.load(Relaxed)),
+        }
     }
 
     fn point(&self) -> Option<SourcePoint> {
         self.whole.map(SourcePoint::Log)
     }
 
-    /// A small part of the time that it takes to catch up with a source which is far ahead, so that
-    /// many events of a row are one.
+    /// Returns a small part of the time that catching up takes. Larger batches fold more events of
+    /// the same row into one.
     fn delay(&self, lag: &LagMeter) -> Duration {
         let Some(end) = self.last else { return Duration::ZERO };
         let bytes = lag.bytes_behind(end);

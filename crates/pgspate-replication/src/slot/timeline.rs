@@ -1,25 +1,25 @@
-//! Timelines of a source: whether what was applied is in the history of the server that is there.
+//! Timelines of a source: checks that the applied transactions are in the server's history.
 //!
-//! A standby that takes over begins a new timeline where its log ended. What the old primary had
-//! committed after that is in no history of the new one, whatever its log has reached since.
+//! A promoted standby begins a new timeline where its log ended. Transactions that the old primary
+//! committed after that point are not in the new server's history, even if the new log is longer.
 
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::Lsn;
 
-/// What stands between a slot's identity and the timeline in the digest of a mark.
+/// Separates the slot's identity and the timeline in the digest of a position.
 const SEPARATOR: &str = " timeline ";
 
-/// The timeline of a server, and those it came from.
+/// The timeline of a server and its history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Timeline {
-    /// 0 where it is not known.
+    /// The timeline's number; 0 if unknown.
     pub(crate) id: u32,
-    /// For each earlier timeline, where the next one began. `None` where the server did not say.
+    /// Each earlier timeline and its end. `None` if the server did not return its history.
     history: Option<Vec<(u32, Lsn)>>,
 }
 
 impl Timeline {
-    /// A timeline, and the file in which the server keeps its history.
+    /// Returns a timeline. `file` is the server's history file of the timeline.
     pub(crate) fn new(id: u32, file: Option<&str>) -> Timeline {
         let ancestor = |line: &str| {
             let mut words = line.split_whitespace();
@@ -33,16 +33,16 @@ impl Timeline {
         Timeline { id, history }
     }
 
-    /// Checks that the server has all up to `at` of the timeline `known`.
+    /// Checks that the server's history has timeline `known` up to `at`.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when the server has another history.
+    /// [`ErrorKind::Ledger`] if the server has another history.
     pub(crate) fn check(&self, known: u32, at: Lsn, slot: &str) -> Result<()> {
         if known == 0 || self.id == 0 || known == self.id {
             return Ok(());
         }
         let Some(history) = &self.history else {
-            let message = format!("the source does not know how its timeline {} began", self.id);
+            let message = format!("the source has no history of its timeline {}", self.id);
             return Err(Error::new(ErrorKind::Ledger, message).hint(again(slot)));
         };
         let end = history.iter().find(|(id, _)| *id == known).map(|(_, end)| *end);
@@ -51,7 +51,7 @@ impl Timeline {
             Some(end) => {
                 let message = format!(
                     "the source has failed over to a server that was behind: timeline {known} \
-                     ends at {end} there, but the stream is applied up to {at} of it"
+                     ends at {end} there, but the stream is applied up to {at}"
                 );
                 Err(Error::new(ErrorKind::Ledger, message).hint(again(slot)))
             }
@@ -74,7 +74,7 @@ fn again(slot: &str) -> String {
     )
 }
 
-/// The digest of a mark: the slot, and the timeline that was read.
+/// Returns the digest of a position: the slot's identity and the timeline that was read.
 pub(crate) fn digest(identity: &str, timeline: u32) -> String {
     match timeline {
         0 => identity.to_owned(),
@@ -82,7 +82,7 @@ pub(crate) fn digest(identity: &str, timeline: u32) -> String {
     }
 }
 
-/// The slot and the timeline of a digest; 0 where it has none.
+/// Splits a digest into the slot's identity and the timeline, which is 0 if the digest has none.
 pub(crate) fn parse(digest: &str) -> (&str, u32) {
     let parts = digest.rsplit_once(SEPARATOR);
     let parsed = parts.and_then(|(identity, id)| Some((identity, id.parse().ok()?)));
@@ -96,12 +96,12 @@ mod tests {
     const FILE: &str = "1\t0/500\tno recovery target specified\n\n2\t0/900\tbefore 2026\n";
 
     #[test]
-    fn what_another_history_lacks_is_refused() {
+    fn a_position_outside_the_history_is_refused() {
         let now = Timeline::new(3, Some(FILE));
         let is_there = |known, at| now.check(known, Lsn(at), "s").is_ok();
         assert!(is_there(1, 0x500) && is_there(2, 0x900) && is_there(3, 0xffff));
         assert!(!is_there(1, 0x501) && !is_there(2, 0x901) && !is_there(4, 1));
-        // What is not known is not checked.
+        // An unknown timeline is not checked.
         assert!(is_there(0, 0xffff));
         assert!(Timeline::default().check(1, Lsn(1), "s").is_ok());
         assert!(Timeline::new(3, None).check(1, Lsn(1), "s").is_err());

@@ -1,13 +1,13 @@
-//! The session for replication gets in wherever an ordinary one does.
+//! A replication session can log in wherever an ordinary session can.
 
 use std::fs;
 
 use pgspate_base::ErrorKind;
 use pgspate_events::Lsn;
-use pgspate_replication::postgres::Replication;
+use pgspate_replication::postgres::SlotStream;
 
 use crate::certificates::Authority;
-use crate::support::{Server, dsn, lines};
+use crate::support::{ReplicatingServer, dsn, lines};
 
 const HBA: &str = "
 local all postgres trust
@@ -19,10 +19,10 @@ host all scram samehost scram-sha-256
 
 const PASSWORD: &str = "hunter-Zp'q 9";
 
-fn server(authority: &Authority) -> Server {
+fn server(authority: &Authority) -> ReplicatingServer {
     let own = authority.issue(&["localhost"], "localhost");
     let files = [("own.crt", own.certificate), ("own.key", own.key)];
-    let server = Server::of(
+    let server = ReplicatingServer::of(
         "ssl = on\nssl_cert_file = 'own.crt'\nssl_key_file = 'own.key'",
         Some(HBA),
         &files,
@@ -40,7 +40,7 @@ fn server(authority: &Authority) -> Server {
 }
 
 #[tokio::test]
-async fn with_every_password_and_encryption() {
+async fn every_password_method_and_encryption_works() {
     let authority = Authority::new("some CA");
     let server = server(&authority);
     let folder = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ async fn with_every_password_and_encryption() {
         let port = server.port();
         let text =
             format!("host=localhost port={port} dbname=postgres user={role} {password} {how}");
-        let mut stream = Replication::start(&dsn(&text), &slot, "p", Lsn(0), Lsn(0)).await.unwrap();
+        let mut stream = SlotStream::start(&dsn(&text), &slot, "p", Lsn(0), Lsn(0)).await.unwrap();
         let expected = format!("Insert public.t {{id={nth}}} by [id] end");
         assert_eq!(lines(&mut stream, 1).await.0, [expected], "{role} {how}");
         let mine = "select s.ssl from pg_stat_ssl s \
@@ -81,7 +81,7 @@ async fn with_every_password_and_encryption() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_bound_is_refused() {
+async fn a_login_without_channel_binding_is_refused() {
     let authority = Authority::new("some CA");
     let server = server(&authority);
     let password = format!("password='{}'", PASSWORD.replace('\'', "\\'"));
@@ -90,7 +90,7 @@ async fn what_cannot_be_bound_is_refused() {
          channel_binding=require",
         server.port()
     );
-    let error = Replication::start(&dsn(&text), "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
+    let error = SlotStream::start(&dsn(&text), "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(!format!("{error:?}").contains("hunter"));
 }

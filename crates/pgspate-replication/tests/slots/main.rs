@@ -1,6 +1,6 @@
-//! PostgreSQL's logical replication as a source: messages by bytes, and a server that sends them.
+//! PostgreSQL's logical replication as a source: built messages, and streams of real servers.
 
-// Other tests need more of it.
+// Other tests use the rest of the module.
 #[allow(dead_code)]
 #[path = "../../../pgspate/tests/support/certificates.rs"]
 mod certificates;

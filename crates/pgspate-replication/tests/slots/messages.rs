@@ -1,11 +1,11 @@
-//! Messages of pgoutput, put together byte by byte.
+//! Messages of pgoutput, built byte by byte.
 
 use pgspate_events::Lsn;
 use pgspate_events::decode::Decode;
 use pgspate_replication::postgres::Pgoutput;
 use proptest::prelude::*;
 
-use crate::support::{NoTypes, line};
+use crate::support::{NoColumnTypes, line};
 
 fn text(text: &str) -> Vec<u8> {
     [text.as_bytes(), b"\0"].concat()
@@ -20,7 +20,7 @@ fn commit(end: u64) -> Vec<u8> {
     [&b"C\0"[..], &numbers].concat()
 }
 
-/// A table of columns `id`, which is its key, and `note`.
+/// Builds the description of a table with the columns `id`, its key, and `note`.
 fn relation(oid: u32, identity: u8, flags: [u8; 2]) -> Vec<u8> {
     let mut message = [&b"R"[..], &oid.to_be_bytes(), &text("shop"), &text("orders")].concat();
     message.extend([identity, 0, 2]);
@@ -32,7 +32,7 @@ fn relation(oid: u32, identity: u8, flags: [u8; 2]) -> Vec<u8> {
     message
 }
 
-/// `None` is NULL, and a question mark what is left out.
+/// Builds a row: `None` is NULL, and a question mark is an omitted value.
 fn tuple(values: &[Option<&str>]) -> Vec<u8> {
     let mut tuple = (values.len() as u16).to_be_bytes().to_vec();
     for value in values {
@@ -62,12 +62,12 @@ fn decode(messages: &[Vec<u8>]) -> Result<Vec<String>, String> {
     let mut decoder = Pgoutput::new();
     let mut events = Vec::new();
     for message in messages {
-        decoder.decode(message, &NoTypes, &mut events).map_err(|error| error.to_string())?;
+        decoder.decode(message, &NoColumnTypes, &mut events).map_err(|error| error.to_string())?;
     }
     Ok(events.iter().map(line).collect())
 }
 
-/// Messages of every kind, as a server sends them.
+/// Returns messages of every kind, as a server sends them.
 fn stream() -> Vec<Vec<u8>> {
     vec![
         begin(5),
@@ -99,7 +99,7 @@ fn every_kind_of_message() {
             "Update shop.orders {id=2 note=NULL} was {id=1} by [id] in 5",
             "Delete shop.orders was {id=2} by [id] in 5 end",
             "Truncate shop.orders by [id] in 6",
-            // With the old row whole, nothing is left out of the new one.
+            // With a whole old row, the new row has all values.
             "Update shop.orders {id=3 note=long} was {id=1 note=long} in 6",
             "Delete shop.orders was {id=3 note=long} in 6 end",
         ]
@@ -112,20 +112,20 @@ fn a_transaction_ends_where_its_commit_says() {
     let mut events = Vec::new();
     let mut ends = Vec::new();
     for message in stream() {
-        decoder.decode(&message, &NoTypes, &mut events).unwrap();
+        decoder.decode(&message, &NoColumnTypes, &mut events).unwrap();
         let is_last = events.last().is_some_and(|event| event.ends_transaction);
         assert_eq!(decoder.is_inside(), !is_last || message[0] != b'C' && message[0] != b'M');
         ends.extend(decoder.take_end().map(|(end, _)| end));
     }
     assert_eq!(ends, [Lsn(0x20), Lsn(0x30)]);
-    assert_eq!(&*events[0].position.source, "0/10");
-    // Without its commit, the last event is not given out.
+    assert_eq!(&*events[0].origin.source, "0/10");
+    // The last event is held back until the commit.
     let cut_off = &stream()[..5];
     assert_eq!(decode(cut_off).unwrap().len(), 0);
 }
 
 #[test]
-fn what_is_not_in_order_is_refused() {
+fn malformed_messages_are_refused() {
     let table = relation(7, b'd', [1, 0]);
     for (messages, error) in [
         (vec![vec![]], "a message is cut off"),
@@ -157,17 +157,17 @@ fn what_is_not_in_order_is_refused() {
 }
 
 #[test]
-fn a_message_cut_anywhere_is_refused() {
+fn a_truncated_message_is_refused() {
     for (nth, message) in stream().iter().enumerate() {
         for end in 0..message.len() {
             let mut decoder = Pgoutput::new();
             let mut events = Vec::new();
             for before in &stream()[..nth] {
-                decoder.decode(before, &NoTypes, &mut events).unwrap();
+                decoder.decode(before, &NoColumnTypes, &mut events).unwrap();
             }
             let before = events.len();
-            let done = decoder.decode(&message[..end], &NoTypes, &mut events);
-            // What the first of these holds is not read.
+            let done = decoder.decode(&message[..end], &NoColumnTypes, &mut events);
+            // The content of these messages is not read.
             let is_passed_over = matches!(message[0], b'O' | b'Y' | b'M') && end > 0;
             assert_eq!(done.is_ok(), is_passed_over, "{nth} {end}");
             assert_eq!(events.len(), before);
@@ -197,7 +197,7 @@ proptest! {
         let mut events = Vec::new();
         for message in &messages {
             let before = events.len();
-            if decoder.decode(message, &NoTypes, &mut events).is_err() {
+            if decoder.decode(message, &NoColumnTypes, &mut events).is_err() {
                 prop_assert_eq!(events.len(), before);
             }
         }

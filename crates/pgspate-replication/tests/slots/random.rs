@@ -1,23 +1,23 @@
-//! A history of chance through a slot gives the table that the server has.
+//! A random history, read through a slot, gives the same table as on the server.
 
 use std::future::pending;
 
 use pgspate_events::Lsn;
-use pgspate_replication::postgres::{Replication, Snapshot};
+use pgspate_replication::postgres::{SlotSnapshot, SlotStream};
 
-use crate::events::{Table, apply};
-use crate::support::{Server, dsn, events, server};
+use crate::events::{TableContents, apply};
+use crate::support::{ReplicatingServer, dsn, events, server};
 
-/// Numbers of chance, the same in every run.
-struct Chance(u64);
+/// Random numbers, the same in every run.
+struct ChanceHistory(u64);
 
-impl Chance {
+impl ChanceHistory {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         (self.0 >> 33) % limit
     }
 
-    /// A statement that may find its rows or not.
+    /// Returns a statement, which may find no rows.
     fn statement(&mut self) -> String {
         let (id, other) = (self.below(20), self.below(20));
         let value = match self.below(4) {
@@ -42,8 +42,8 @@ impl Chance {
         }
     }
 
-    /// Transactions of a few statements, some of which come to nothing.
-    fn history(&mut self, server: &Server) {
+    /// Runs transactions of a few statements. Some transactions are rolled back.
+    fn history(&mut self, server: &ReplicatingServer) {
         let mut sql = String::new();
         for _ in 0..60 {
             sql.push_str("begin;\n");
@@ -57,7 +57,7 @@ impl Chance {
     }
 }
 
-fn table(server: &Server) -> Table {
+fn table(server: &ReplicatingServer) -> TableContents {
     let rows = server.query("select id, n, big from t");
     let row = |row: Vec<Option<String>>| {
         let id = row[0].clone().unwrap();
@@ -67,7 +67,7 @@ fn table(server: &Server) -> Table {
 }
 
 #[tokio::test]
-async fn a_history_of_chance_gives_the_same_table() {
+async fn a_random_history_gives_the_same_table() {
     let server = server();
     for (seed, identity) in [(1, "default"), (2, "full")] {
         server.run(&format!(
@@ -78,19 +78,19 @@ async fn a_history_of_chance_gives_the_same_table() {
              drop publication if exists p;\n\
              create publication p for table t"
         ));
-        let mut chance = Chance(seed);
-        // Part of it is there before the slot is.
+        let mut chance = ChanceHistory(seed);
+        // Part of the history runs before the slot exists.
         chance.history(&server);
         let slot = format!("s{seed}");
         let dsn = dsn(&server.dsn());
-        let snapshot = Snapshot::create(&dsn, &slot, "p", pending()).await.unwrap();
+        let snapshot = SlotSnapshot::create(&dsn, &slot, "p", pending()).await.unwrap();
         chance.history(&server);
         let mut events = events(&snapshot, &snapshot.tables()[0]).await;
         let from = snapshot.lsn();
         snapshot.close().await;
         let wanted: Lsn =
             server.query("select pg_current_wal_lsn()")[0][0].as_deref().unwrap().parse().unwrap();
-        let mut stream = Replication::start(&dsn, &slot, "p", from, from).await.unwrap();
+        let mut stream = SlotStream::start(&dsn, &slot, "p", from, from).await.unwrap();
         loop {
             let received = stream.next().await.unwrap();
             events.extend(received.events);

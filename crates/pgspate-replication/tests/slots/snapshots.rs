@@ -1,13 +1,13 @@
-//! What was there before a slot's stream, from the snapshot that the slot begins with.
+//! The rows before a slot's stream, from the snapshot at the slot's beginning.
 
 use std::future::pending;
 
-use pgspate_replication::postgres::{Replication, Snapshot};
+use pgspate_replication::postgres::{SlotSnapshot, SlotStream};
 
 use crate::support::{dsn, events, line, lines, server};
 
 #[tokio::test]
-async fn snapshot_and_stream_are_all_there_is_and_nothing_twice() {
+async fn snapshot_and_stream_together_have_every_change_once() {
     let server = server();
     server.run(
         "create schema shop;
@@ -18,8 +18,8 @@ async fn snapshot_and_stream_are_all_there_is_and_nothing_twice() {
          create publication p for all tables;",
     );
     let dsn = dsn(&server.dsn());
-    let snapshot = Snapshot::create(&dsn, "s", "p", pending()).await.unwrap();
-    // After the slot began: not in the snapshot.
+    let snapshot = SlotSnapshot::create(&dsn, "s", "p", pending()).await.unwrap();
+    // Changes after the slot's beginning are not in the snapshot.
     server.run(
         "update shop.orders set note = 'new' where id = 1;\n delete from shop.orders where id = 2",
     );
@@ -38,7 +38,7 @@ async fn snapshot_and_stream_are_all_there_is_and_nothing_twice() {
             "Snapshot shop.orders {id=3 note=} end",
         ]
     );
-    // Other sessions can take the snapshot over, such as lanes.
+    // Other sessions, such as lanes, can import the snapshot.
     let rows = server.query(&format!(
         "begin isolation level repeatable read; set transaction snapshot '{}'; \
          select count(*) from shop.orders where note = 'new'",
@@ -47,7 +47,7 @@ async fn snapshot_and_stream_are_all_there_is_and_nothing_twice() {
     assert_eq!(rows, [[Some("0".to_owned())]]);
     let from = snapshot.lsn();
     snapshot.close().await;
-    let mut stream = Replication::start(&dsn, "s", "p", from, from).await.unwrap();
+    let mut stream = SlotStream::start(&dsn, "s", "p", from, from).await.unwrap();
     assert_eq!(
         lines(&mut stream, 2).await.0,
         [
@@ -59,7 +59,7 @@ async fn snapshot_and_stream_are_all_there_is_and_nothing_twice() {
 }
 
 #[tokio::test]
-async fn columns_and_filters_of_a_publication_hold_for_the_snapshot() {
+async fn the_snapshot_has_the_publications_columns_and_filters() {
     let server = server();
     if server.query("show server_version_num")[0][0].as_deref().unwrap() < "150000" {
         return;
@@ -69,7 +69,7 @@ async fn columns_and_filters_of_a_publication_hold_for_the_snapshot() {
          insert into t values (1, 'x', 1), (2, 'y', 2);
          create publication p for table t (id, n) where (n > 1);",
     );
-    let snapshot = Snapshot::create(&dsn(&server.dsn()), "s", "p", pending()).await.unwrap();
+    let snapshot = SlotSnapshot::create(&dsn(&server.dsn()), "s", "p", pending()).await.unwrap();
     let table = &snapshot.tables()[0];
     assert_eq!(table.query(), "select id, n from only public.t where (n > 1)");
     let mut found = Vec::new();
@@ -82,15 +82,15 @@ async fn columns_and_filters_of_a_publication_hold_for_the_snapshot() {
 }
 
 #[tokio::test]
-async fn a_slot_that_cannot_be_used_is_not_left_behind() {
+async fn a_new_slot_is_dropped_if_a_later_step_fails() {
     let server = server();
     let dsn = dsn(&server.dsn());
-    let error = Snapshot::create(&dsn, "s", "p", pending()).await.unwrap_err();
+    let error = SlotSnapshot::create(&dsn, "s", "p", pending()).await.unwrap_err();
     assert_eq!(error.to_string(), "publication \"p\" does not exist, or has no tables");
     assert!(server.query("select 1 from pg_replication_slots").is_empty());
     server.run("create table t (id int); create publication p for all tables");
-    let snapshot = Snapshot::create(&dsn, "s", "p", pending()).await.unwrap();
-    let error = Snapshot::create(&dsn, "s", "p", pending()).await.unwrap_err();
+    let snapshot = SlotSnapshot::create(&dsn, "s", "p", pending()).await.unwrap();
+    let error = SlotSnapshot::create(&dsn, "s", "p", pending()).await.unwrap_err();
     assert_eq!(error.to_string(), "could not make replication slot \"s\"");
     assert_eq!(error.sqlstate().unwrap().code(), "42710");
     snapshot.close().await;

@@ -1,16 +1,16 @@
-//! A slot's stream from a real server.
+//! A slot's stream, read from a real server.
 
 use std::future::pending;
 use std::time::Duration;
 
 use pgspate_base::ErrorKind;
 use pgspate_events::Lsn;
-use pgspate_replication::postgres::{Replication, drop_slot};
+use pgspate_replication::postgres::{SlotStream, drop_slot};
 
-use crate::support::{Server, dsn, lines, server, server_with};
+use crate::support::{ReplicatingServer, dsn, lines, server, server_with};
 
-/// What the server keeps as confirmed, once it is `wanted`.
-async fn confirmed(server: &Server, wanted: Lsn) {
+/// Waits until the server has confirmed the position `wanted`.
+async fn confirmed(server: &ReplicatingServer, wanted: Lsn) {
     let sql = "select confirmed_flush_lsn from pg_replication_slots";
     loop {
         let rows = server.query(sql);
@@ -24,7 +24,7 @@ async fn confirmed(server: &Server, wanted: Lsn) {
 }
 
 #[tokio::test]
-async fn changes_come_as_they_are_committed_and_again_until_they_are_confirmed() {
+async fn committed_changes_are_sent_again_until_they_are_confirmed() {
     let server = server();
     server.run(
         "create table \"o r\" (id int primary key, at timestamptz, f float8, b bytea, big text);
@@ -52,7 +52,7 @@ async fn changes_come_as_they_are_committed_and_again_until_they_are_confirmed()
     let dsn = dsn(&server.dsn());
     let big = "x".repeat(3000);
     let publication = "my 'pub'";
-    let mut stream = Replication::start(&dsn, "s", publication, Lsn(0), Lsn(0)).await.unwrap();
+    let mut stream = SlotStream::start(&dsn, "s", publication, Lsn(0), Lsn(0)).await.unwrap();
     let first = [
         format!(
             "Insert public.o r {{id=1 at=2024-03-01 10:00:00.5+00 f=0.1 b=\\x00ff big={big}}} \
@@ -75,23 +75,23 @@ async fn changes_come_as_they_are_committed_and_again_until_they_are_confirmed()
     let (found, end) = lines(&mut stream, 2).await;
     assert_eq!(found[..3], first);
     assert_eq!(found[3..], second);
-    // Nothing was confirmed: all of it comes again.
+    // Nothing was confirmed: all changes come again.
     stream.close().await;
-    let mut stream = Replication::start(&dsn, "s", publication, Lsn(0), Lsn(0)).await.unwrap();
+    let mut stream = SlotStream::start(&dsn, "s", publication, Lsn(0), Lsn(0)).await.unwrap();
     let (again, _) = lines(&mut stream, 2).await;
     assert!(again == found, "{} events, {} before", again.len(), found.len());
     stream.confirm(end);
     confirmed(&server, end).await;
     stream.close().await;
-    // What comes now is new.
+    // Only new changes come now.
     server.run("insert into log values (3, 'c')");
-    let mut stream = Replication::start(&dsn, "s", publication, Lsn(0), Lsn(0)).await.unwrap();
+    let mut stream = SlotStream::start(&dsn, "s", publication, Lsn(0), Lsn(0)).await.unwrap();
     let (found, last) = lines(&mut stream, 1).await;
     assert_eq!(found, ["Insert public.log {x=3 y=c} end"]);
     stream.close().await;
-    // The target knows better than the slot what it has.
+    // The caller's position counts, not the slot's.
     server.run("insert into log values (4, 'd')");
-    let mut stream = Replication::start(&dsn, "s", publication, last, last).await.unwrap();
+    let mut stream = SlotStream::start(&dsn, "s", publication, last, last).await.unwrap();
     assert_eq!(lines(&mut stream, 1).await.0, ["Insert public.log {x=4 y=d} end"]);
     stream.close().await;
     drop_slot(&dsn, "s", pending()).await.unwrap();
@@ -99,7 +99,7 @@ async fn changes_come_as_they_are_committed_and_again_until_they_are_confirmed()
 }
 
 #[tokio::test]
-async fn a_caller_that_is_busy_is_not_taken_for_dead() {
+async fn a_busy_caller_does_not_lose_the_session() {
     let server = server_with("wal_sender_timeout = '1s'");
     server.run(
         "create table t (id int primary key, filler text);
@@ -107,8 +107,8 @@ async fn a_caller_that_is_busy_is_not_taken_for_dead() {
          select pg_create_logical_replication_slot('s', 'pgoutput');",
     );
     let dsn = dsn(&server.dsn());
-    let mut stream = Replication::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap();
-    // More than may wait to be asked for.
+    let mut stream = SlotStream::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap();
+    // More events than may wait for the caller.
     server.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n");
     let mut events = Vec::new();
     let mut is_first = true;
@@ -136,7 +136,7 @@ async fn a_stream_without_changes_can_be_confirmed_too() {
          insert into u select generate_series(1, 1000);",
     );
     let dsn = dsn(&server.dsn());
-    let mut stream = Replication::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap();
+    let mut stream = SlotStream::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap();
     let wanted: Lsn =
         server.query("select pg_current_wal_lsn()")[0][0].as_deref().unwrap().parse().unwrap();
     loop {
@@ -152,25 +152,25 @@ async fn a_stream_without_changes_can_be_confirmed_too() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said_with_what_to_do() {
+async fn errors_say_what_is_missing_and_what_to_do() {
     let server = server();
     let dsn = dsn(&server.dsn());
-    let error = Replication::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
+    let error = SlotStream::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
     assert_eq!(error.to_string(), "publication \"p\" does not exist");
     assert!(error.hint_text().unwrap().contains("create publication p for all tables"));
     server.run("create table t (id int); create publication p for all tables");
-    let error = Replication::start(&dsn, "no_such", "p", Lsn(0), Lsn(0)).await.unwrap_err();
+    let error = SlotStream::start(&dsn, "no_such", "p", Lsn(0), Lsn(0)).await.unwrap_err();
     assert_eq!(error.to_string(), "could not read replication slot \"no_such\"");
     assert_eq!(error.sqlstate().unwrap().code(), "42704");
     server.run("select pg_create_logical_replication_slot('s', 'pgoutput')");
-    let stream = Replication::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap();
-    let error = Replication::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
+    let stream = SlotStream::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap();
+    let error = SlotStream::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
     assert_eq!(error.sqlstate().unwrap().code(), "55006");
     assert!(error.hint_text().unwrap().contains("Another session"));
     stream.close().await;
     server.run("create role plain login");
     let plain = dsn_of(&server.dsn(), "plain");
-    let error = Replication::start(&plain, "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
+    let error = SlotStream::start(&plain, "s", "p", Lsn(0), Lsn(0)).await.unwrap_err();
     assert!(error.to_string().ends_with("for replication"), "{error}");
     assert_eq!(error.sqlstate().unwrap().code(), "42501");
     assert!(error.hint_text().unwrap().contains("replication"));
@@ -185,7 +185,7 @@ async fn the_end_of_the_server_ends_the_stream() {
          select pg_create_logical_replication_slot('s', 'pgoutput')",
     );
     let mut stream =
-        Replication::start(&dsn(&server.dsn()), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
+        SlotStream::start(&dsn(&server.dsn()), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
     server.run(
         "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = 's'",
     );
@@ -198,13 +198,13 @@ async fn the_end_of_the_server_ends_the_stream() {
     assert!(stream.next().await.is_err(), "there is nothing more");
 }
 
-/// The same server and database for another role.
+/// Returns a connection string for the same server and database with another role.
 fn dsn_of(text: &str, role: &str) -> pgspate_target::connect::Dsn {
     let kept = text.split_whitespace().filter(|part| !part.starts_with("user="));
     dsn(&format!("{} user={role}", kept.collect::<Vec<_>>().join(" ")))
 }
 
-/// Until its commit is there it is not known to be the last, and nothing else is to be given out.
+/// The row is held back until the commit, and there are no other events to send meanwhile.
 #[tokio::test]
 async fn a_row_larger_than_a_piece_comes_alone() {
     let server = server();
@@ -216,7 +216,7 @@ async fn a_row_larger_than_a_piece_comes_alone() {
          insert into t values (2, null);",
     );
     let mut stream =
-        Replication::start(&dsn(&server.dsn()), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
+        SlotStream::start(&dsn(&server.dsn()), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
     let all = tokio::time::timeout(Duration::from_secs(60), lines(&mut stream, 2));
     let (found, _) = all.await.expect("the stream goes on");
     assert!(found[0].len() > 3_000_000, "{} bytes", found[0].len());

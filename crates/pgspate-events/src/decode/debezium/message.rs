@@ -1,7 +1,7 @@
 //! Splits a Debezium record into key, value, their schemas, headers and topic.
 //!
-//! Consoles and dumps write these parts in different ways: as `{"key": ..., "value": ...}`, as kcat's
-//! `-J` with key and value as strings, or as the value alone.
+//! Consoles and dumps write these parts in different ways: as `{"key": ..., "value": ...}`, as
+//! kcat's `-J` with key and value as strings, or as the value alone.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! A slot's stream to the thread that makes batches, over as many connections as it takes.
+//! Reads a slot's stream for the thread that makes batches, and reconnects after lost connections.
 //!
-//! After a lost connection the server sends again what comes after the last transaction that was
-//! received whole. What of the next one had been handed on already is passed over: it is sent in
-//! the same order each time.
+//! After a reconnect, the server sends everything after the last transaction that was received
+//! whole. The server sends a transaction in the same order each time. So events of a partly
+//! received transaction are counted and skipped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,53 +13,53 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use super::{Confirmed, Slot, SlotPosition, is_active};
-use crate::postgres::{Received, Replication};
-use crate::{Error, ErrorKind, EventSource, LagMeter, Pieces, Result, SourcePoint};
+use super::{ConfirmedPosition, Slot, SlotPosition, is_active};
+use crate::postgres::{ReceivedEvents, SlotStream};
+use crate::{Error, ErrorKind, EventSender, EventSource, LagMeter, Result, SourcePoint};
 use pgspate_events::Lsn;
-use pgspate_target::session::{LOOK, Limits, Patience};
+use pgspate_target::session::{POLL_INTERVAL, RetryBackoff, WaitLimits};
 
-/// How often the server is asked where its log ends, and how long it is left alone after a failure.
-const ASK: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_secs(5);
-/// A server that does not answer for so long is asked anew.
-const SILENCE: Duration = Duration::from_mins(1);
+/// How often the server is asked for the end of its log, and the pause after a failure.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// How long the answer may take before the task reconnects.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Reads a slot.
+/// The source that reads a slot.
 pub struct SlotSource {
     slot: Slot,
     /// The stream, while there is a connection.
-    stream: Option<Replication>,
+    stream: Option<SlotStream>,
     from: Lsn,
-    confirmed: Arc<Confirmed>,
-    limits: Limits,
+    confirmed: Arc<ConfirmedPosition>,
+    limits: WaitLimits,
     lag: Arc<LagMeter>,
     runtime: Handle,
-    /// Asks the source where its log ends.
-    look: JoinHandle<()>,
+    /// The task that asks the server for the end of its log.
+    lag_task: JoinHandle<()>,
 }
 
-/// How much of the stream has been handed on.
+/// Counts the events that have been sent to the receiver.
 #[derive(Debug, Default)]
-struct Delivered {
-    /// All transactions that end here or before.
+struct DeliveredEvents {
+    /// The end of the last transaction that was sent whole.
     whole: Lsn,
-    /// Events of the next one.
+    /// The number of events of the next transaction that were sent.
     begun: usize,
-    /// Events of it that this session has sent.
+    /// The number of events of the next transaction that came in this session.
     seen: usize,
-    /// Where it commits, as its events say it.
+    /// The commit LSN of the next transaction, from its events.
     commit: Box<str>,
 }
 
 impl EventSource for SlotSource {
-    type EventOrigin = SlotPosition;
-    type Piece = Received;
+    type Position = SlotPosition;
+    type Piece = ReceivedEvents;
 
-    /// Leaves the stream open, to be closed when all is confirmed.
-    fn read(&mut self, pieces: &Pieces<Received>) {
-        let mut delivered = Delivered { whole: self.from, ..Delivered::default() };
-        let mut patience = Patience::new(self.limits.retry_for);
+    /// Reads the slot. The stream stays open until the last commit is confirmed.
+    fn read(&mut self, pieces: &EventSender<ReceivedEvents>) {
+        let mut delivered = DeliveredEvents { whole: self.from, ..DeliveredEvents::default() };
+        let mut backoff = RetryBackoff::new(self.limits.retry_for);
         if let Some(stream) = &self.stream {
             self.note_stream(stream);
         }
@@ -68,14 +68,14 @@ impl EventSource for SlotSource {
                 None => match self.connect(delivered.whole) {
                     Ok(new) => {
                         delivered.seen = 0;
-                        patience = Patience::new(self.limits.retry_for);
+                        backoff = RetryBackoff::new(self.limits.retry_for);
                         self.stream = Some(new);
                         continue;
                     }
                     Err(error) => Err(error),
                 },
                 Some(open) => {
-                    let next = async { timeout(LOOK, open.next()).await };
+                    let next = async { timeout(POLL_INTERVAL, open.next()).await };
                     match self.runtime.block_on(next) {
                         Err(_) => continue,
                         Ok(received) => received,
@@ -84,7 +84,7 @@ impl EventSource for SlotSource {
             };
             match received {
                 Ok(received) => {
-                    patience.renew();
+                    backoff.reset();
                     let received = delivered.take_new(received);
                     let is_lost = received.is_err();
                     if pieces.send(received).is_err() || is_lost {
@@ -94,8 +94,8 @@ impl EventSource for SlotSource {
                 Err(error) => {
                     self.lag.note_loss(self.stream.take().is_some());
                     let may_pass = error.is_retryable() || is_active(&error);
-                    if !may_pass || !patience.wait(|| !pieces.are_wanted()) {
-                        // To stop, the source is not needed.
+                    if !may_pass || !backoff.wait(|| !pieces.are_wanted()) {
+                        // If no more pieces are wanted, a lost connection does not matter.
                         if pieces.are_wanted() || !may_pass {
                             let _ = pieces.send(Err(error));
                         }
@@ -115,25 +115,26 @@ impl EventSource for SlotSource {
 
 impl Drop for SlotSource {
     fn drop(&mut self) {
-        self.look.abort();
+        self.lag_task.abort();
     }
 }
 
 impl SlotSource {
-    /// Reads `slot` after `from`; by `begun`, where that has been done already.
+    /// Returns a source that reads `slot` after `from`. `begun` is the stream, if it is open
+    /// already.
     pub fn new(
         slot: Slot,
         from: Lsn,
-        begun: Option<Replication>,
-        confirmed: &Arc<Confirmed>,
-        limits: Limits,
+        begun: Option<SlotStream>,
+        confirmed: &Arc<ConfirmedPosition>,
+        limits: WaitLimits,
         lag: &Arc<LagMeter>,
         runtime: &Handle,
     ) -> SlotSource {
         confirmed.note(from);
         lag.note_applied(SourcePoint::Log(from));
         SlotSource {
-            look: spawn_look(slot.clone(), Arc::clone(lag), runtime),
+            lag_task: spawn_lag_task(slot.clone(), Arc::clone(lag), runtime),
             slot,
             stream: begun,
             from,
@@ -144,62 +145,68 @@ impl SlotSource {
         }
     }
 
-    fn connect(&self, from: Lsn) -> Result<Replication> {
+    fn connect(&self, from: Lsn) -> Result<SlotStream> {
         let start = self.slot.start(from, || self.confirmed.upto());
         let stream = self.runtime.block_on(start)?;
         self.note_stream(&stream);
         Ok(stream)
     }
 
-    fn note_stream(&self, stream: &Replication) {
-        self.confirmed.tell(stream.confirmer());
+    fn note_stream(&self, stream: &SlotStream) {
+        self.confirmed.set_confirmer(stream.confirmer());
         self.lag.note_connection();
     }
 }
 
 impl Slot {
-    /// Starts to read it after `from`, up to where all was received; `upto` says what is applied.
-    /// It may have been made anew, and the server have become another, since it was last read.
-    pub async fn start(&self, from: Lsn, upto: impl Fn() -> Lsn) -> Result<Replication> {
+    /// Starts to read the slot after `from`, the position up to which all was received. `upto`
+    /// returns the applied position. The slot is inspected first, because slot or server may have
+    /// been replaced.
+    ///
+    /// # Errors
+    /// When events after `from` are lost, another session reads the slot, or the server cannot be
+    /// reached.
+    pub async fn start(&self, from: Lsn, upto: impl Fn() -> Lsn) -> Result<SlotStream> {
         let Slot { dsn, name, publication, .. } = self;
-        let now = self.again().await?;
+        let now = self.inspect_again().await?;
         now.check_identity(&self.identity)?;
-        // What has been received is in the history of the server that is there now.
+        // The received transactions must be in the history of the current server.
         now.timeline.check(self.read_from.load(Relaxed), from, name)?;
         if let Some(reader) = now.found.as_ref().and_then(|found| found.reader) {
             return Err(is_read_by(name, reader));
         }
-        // After the look: what is applied by now is at least what was confirmed then.
+        // Ask for the applied position only now: it is at least the confirmed position found above.
         let upto = upto();
         now.check(from, upto)?;
         self.read_from.store(now.read_from.load(Relaxed), Relaxed);
-        Replication::start(dsn, name, publication, from, upto).await
+        SlotStream::start(dsn, name, publication, from, upto).await
     }
 }
 
-/// As the server says it, which would have it tried first.
+/// Returns the error of a slot that another session reads, in the server's words. It is found
+/// without trying to start the stream.
 fn is_read_by(name: &str, reader: i32) -> Error {
     let message =
         format!("replication slot \"{name}\" is active for PID {reader} (SQLSTATE 55006)");
     let cause = Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::OBJECT_IN_USE);
     Error::new(ErrorKind::Server, format!("could not read replication slot \"{name}\""))
-        .hint("Another session reads this slot; end it first.")
+        .hint("Another session reads this slot. End that session first.")
         .because(cause)
 }
 
-impl Delivered {
-    /// Returns what of a piece has not been handed on, and counts it.
+impl DeliveredEvents {
+    /// Removes the events that were sent before from a piece, and counts the rest.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] when what comes is not the transaction of which a part was handed
-    /// on.
-    fn take_new(&mut self, mut received: Received) -> Result<Received> {
-        // A new session begins to count at what is confirmed, which may be less.
+    /// [`ErrorKind::Ledger`] if a transaction was sent in part and another transaction comes now.
+    fn take_new(&mut self, mut received: ReceivedEvents) -> Result<ReceivedEvents> {
+        // A new session begins at the confirmed position, which may be before the last received
+        // one.
         received.end = received.end.filter(|end| *end > self.whole);
         let count = received.events.len();
         let is_owed = self.begun > self.seen;
         if is_owed {
-            let first = received.events.first().map(|event| &event.position.source);
+            let first = received.events.first().map(|event| &event.origin.source);
             let is_passed = || {
                 let commit = self.commit.parse::<Lsn>();
                 received.end.is_some_and(|end| commit.is_ok_and(|commit| end > commit))
@@ -221,7 +228,7 @@ impl Delivered {
             }
         }
         if let Some(last) = received.events.last() {
-            self.commit.clone_from(&last.position.source);
+            self.commit.clone_from(&last.origin.source);
         }
         received.events.drain(..known);
         self.whole = received.end.unwrap_or(self.whole);
@@ -231,30 +238,31 @@ impl Delivered {
 
 fn is_another(commit: &str) -> Error {
     let message = format!(
-        "the source does not send the transaction at {commit} again, of which a part had come"
+        "the source did not send the rest of the transaction at {commit}, after a reconnect"
     );
     Error::new(ErrorKind::Ledger, message).hint(
-        "The source was put back to an older state, or its slot was made anew. Run the same \
+        "The source was restored to an older state, or its slot was created again. Run the same \
          command again: it says what can still be read.",
     )
 }
 
-/// Asks the source where its log ends, for as long as the task lives.
-fn spawn_look(slot: Slot, lag: Arc<LagMeter>, runtime: &Handle) -> JoinHandle<()> {
+/// Starts the task that asks the server for the end of its log.
+fn spawn_lag_task(slot: Slot, lag: Arc<LagMeter>, runtime: &Handle) -> JoinHandle<()> {
     lag.note_end(SourcePoint::Log(slot.log_end));
     runtime.spawn(async move {
         loop {
-            // The stream itself complains when the source is away.
-            if let Ok(Ok(beside)) = timeout(SILENCE, slot.connect()).await {
-                let ask = async || beside.client.query_one(super::LOOK, &[&slot.name]).await;
-                while let Ok(Ok(row)) = timeout(SILENCE, ask()).await {
+            // The stream reports a lost connection, so errors are ignored here.
+            if let Ok(Ok(connection)) = timeout(ANSWER_TIMEOUT, slot.connect()).await {
+                let ask =
+                    async || connection.client.query_one(super::SLOT_QUERY, &[&slot.name]).await;
+                while let Ok(Ok(row)) = timeout(ANSWER_TIMEOUT, ask()).await {
                     let end = row.get::<_, Option<&str>>(0).and_then(|end| end.parse().ok());
                     let end: Lsn = end.unwrap_or_default();
                     lag.note_end(SourcePoint::Log(end));
-                    tokio::time::sleep(ASK).await;
+                    tokio::time::sleep(ASK_INTERVAL).await;
                 }
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
         }
     })
 }
@@ -262,7 +270,7 @@ fn spawn_look(slot: Slot, lag: Arc<LagMeter>, runtime: &Handle) -> JoinHandle<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pgspate_events::{ChangeEvent, SourceTable, ChangeKind, EventOrigin};
+    use pgspate_events::{ChangeEvent, ChangeKind, EventOrigin, SourceTable};
 
     fn event(nth: u64, ends: bool) -> ChangeEvent {
         ChangeEvent {
@@ -271,48 +279,48 @@ mod tests {
             new: None,
             old: None,
             key: None,
-            position: EventOrigin { ordinal: nth, source: commit(nth), ..EventOrigin::default() },
+            origin: EventOrigin { ordinal: nth, source: commit(nth), ..EventOrigin::default() },
             ends_transaction: ends,
         }
     }
 
     const ENDS: [u64; 3] = [2, 3, 7];
 
-    /// The last events of transactions commit there.
+    /// Returns the commit LSN of an event.
     fn commit(nth: u64) -> Box<str> {
         Lsn(ENDS.into_iter().find(|end| nth <= *end).unwrap_or(100)).to_string().into()
     }
 
-    /// A piece that ends a transaction if its last event does.
-    fn piece(events: &[ChangeEvent]) -> Received {
+    /// Returns a piece of these events.
+    fn piece(events: &[ChangeEvent]) -> ReceivedEvents {
         let whole = events.iter().rposition(|event| event.ends_transaction);
-        let end = whole.map(|at| Lsn(events[at].position.ordinal + 1));
-        Received { events: events.to_vec(), end, ..Received::default() }
+        let end = whole.map(|at| Lsn(events[at].origin.ordinal + 1));
+        ReceivedEvents { events: events.to_vec(), end, ..ReceivedEvents::default() }
     }
 
-    /// What comes instead of the rest of a transaction is no rest of it.
+    /// Events of another transaction do not complete a transaction that was sent in part.
     #[test]
     fn two_transactions_are_not_made_one() {
         let begun = || {
-            let mut delivered = Delivered::default();
+            let mut delivered = DeliveredEvents::default();
             delivered.take_new(piece(&[event(4, false), event(5, false)])).unwrap();
             delivered.seen = 0;
             delivered
         };
         assert!(begun().take_new(piece(&[event(8, false)])).is_err());
-        let silence = |end| Received { end: Some(Lsn(end)), ..Received::default() };
+        let silence = |end| ReceivedEvents { end: Some(Lsn(end)), ..ReceivedEvents::default() };
         assert!(begun().take_new(silence(8)).is_err());
         assert!(begun().take_new(silence(7)).is_ok());
         let rest = begun().take_new(piece(&[event(4, false), event(5, false), event(6, false)]));
         assert_eq!(rest.unwrap().events.len(), 1);
     }
 
-    /// A server that is connected to again says first how far it knows that we are, which is
-    /// before what has been received: that is not sent again, and not where the stream is.
+    /// After a reconnect the server first sends the confirmed position, which is before the last
+    /// received one. The stream's position must not go back.
     #[test]
     fn a_new_session_does_not_go_back() {
-        let silence = |end| Received { end: Some(Lsn(end)), ..Received::default() };
-        let mut delivered = Delivered::default();
+        let silence = |end| ReceivedEvents { end: Some(Lsn(end)), ..ReceivedEvents::default() };
+        let mut delivered = DeliveredEvents::default();
         delivered.take_new(piece(&[event(0, false), event(1, false), event(2, true)])).unwrap();
         assert_eq!(delivered.whole, Lsn(3));
         delivered.seen = 0;
@@ -322,22 +330,22 @@ mod tests {
         assert_eq!(delivered.whole, Lsn(5));
     }
 
-    /// Ends of transactions, cuts of pieces and lost connections at every place.
+    /// Connections are lost after every event, with pieces of every size.
     #[test]
-    fn what_was_handed_on_is_not_handed_on_again() {
+    fn no_event_is_sent_twice() {
         let all: Vec<_> = (0..10).map(|nth| event(nth, ENDS.contains(&nth))).collect();
         for lost in 0..=10 {
             for size in 1..=4 {
-                let (mut delivered, mut found) = (Delivered::default(), Vec::new());
+                let (mut delivered, mut found) = (DeliveredEvents::default(), Vec::new());
                 for (from, upto) in [(0, lost), (usize::MAX, 10)] {
-                    // The server goes on after the last whole transaction.
+                    // The server continues after the last whole transaction.
                     let from = if from == 0 { 0 } else { delivered.whole.0 as usize };
                     delivered.seen = 0;
                     for events in all[from..upto.max(from)].chunks(size) {
                         found.extend(delivered.take_new(piece(events)).unwrap().events);
                     }
                 }
-                let found: Vec<_> = found.iter().map(|event| event.position.ordinal).collect();
+                let found: Vec<_> = found.iter().map(|event| event.origin.ordinal).collect();
                 assert_eq!(found, (0..10).collect::<Vec<_>>(), "lost at {lost}, pieces of {size}");
             }
         }

@@ -1,17 +1,17 @@
-//! Where the events of a stream stand, in words: files and lines, a place in a server's log, or
-//! partitions and offsets.
+//! Names of a stream's files, slot or partitions, to describe places of events in messages.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::InputPlace;
 use pgspate_events::EventPlace;
 
-/// What people call the files, the slot or the partitions of a stream. Partitions may be added.
+/// The names of a stream's files, slot or partitions. Partitions may be added while the stream
+/// runs.
 #[derive(Debug, Clone, Default)]
 pub struct SourceNames(Arc<RwLock<Vec<String>>>);
 
 impl SourceNames {
-    /// Takes the names in the order by which a [`EventPlace`] counts them.
+    /// Stores the names in the order of the indexes in [`EventPlace`].
     pub fn new(names: Vec<String>) -> SourceNames {
         SourceNames(Arc::new(RwLock::new(names)))
     }
@@ -25,7 +25,7 @@ impl SourceNames {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(nth as usize).cloned()
     }
 
-    /// Returns where an event stands.
+    /// Returns the place of an event, for an error.
     pub fn place(&self, event_place: EventPlace) -> InputPlace {
         let (source, line) = match event_place {
             EventPlace::Line { input, line } => (self.get(input), Some(line)),
@@ -34,7 +34,7 @@ impl SourceNames {
         InputPlace { source, line, ..InputPlace::default() }
     }
 
-    /// Returns where an event stands in words.
+    /// Describes the place of an event in words.
     pub fn words(&self, event_place: EventPlace) -> String {
         let name = |nth| self.get(nth).unwrap_or_default();
         match event_place {

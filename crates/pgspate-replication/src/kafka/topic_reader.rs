@@ -1,7 +1,7 @@
-//! Messages of topics to the thread that makes batches.
+//! Reads messages of topics for the thread that makes batches.
 //!
-//! Partitions are assigned by hand, from where the ledger is. Each message is handed on once, in
-//! the order of its partition; librdkafka connects again by itself, and goes on where it was.
+//! Partitions are assigned by hand, from the ledger's positions. Each message is sent once, in the
+//! order of its partition. librdkafka reconnects by itself and continues where it was.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,51 +11,51 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Headers, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::begin::{Bounds, check};
-use super::client::{Answers, Told, bounds};
+use super::client::{AnswerTimeout, ClientStatistics, bounds};
 use super::errors::{is_of_group, is_passing, of_request};
-use super::read::{Message, Partition, TopicPiece, TopicSource};
-use crate::{Error, ErrorKind, Gone, Pieces, Result, SourcePoint};
+use super::topic_source::{TopicMessage, TopicPartition, TopicPiece, TopicSource};
+use super::topics::{TopicPartitionBounds, check};
+use crate::{Error, ErrorKind, EventSender, ReceiverGone, Result, SourcePoint};
 
-/// How long it waits for a message before it looks whether it is to stop.
+/// How long the reader waits for a message before it checks whether to stop.
 const LOOK: Duration = Duration::from_millis(20);
-/// Messages, and bytes of them, that are handed on together at most.
+/// The most messages of a piece, and the most bytes.
 const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 256 << 10;
-/// How the headers begin that are handed on.
+/// The prefix of the headers that are kept.
 const HEADER: &str = "__debezium.";
 
-/// Where the reading of a partition is.
-struct Place {
+/// A partition that is being read.
+struct ReadPartition {
     topic: String,
     number: i32,
-    /// The next message, as far as it is known.
+    /// The offset of the next message.
     next: i64,
-    /// Where it ends, by the last word of its brokers.
+    /// The end of the partition, by the latest statistics.
     end: i64,
-    /// Where to stop.
+    /// The offset at which to stop; `None` to read on for ever.
     until: Option<i64>,
 }
 
-impl Place {
+impl ReadPartition {
     fn is_done(&self) -> bool {
         self.until.is_some_and(|until| self.next >= until)
     }
 }
 
-/// Which of the places a partition is.
+/// Finds the index of a partition by topic and number.
 #[derive(Default)]
-struct Index {
+struct PartitionIndex {
     topics: HashMap<String, HashMap<i32, u32>>,
     count: usize,
 }
 
-impl Index {
-    fn add(&mut self, places: &[Place]) {
-        for (nth, place) in places.iter().enumerate().skip(self.count) {
+impl PartitionIndex {
+    fn add(&mut self, read_partitions: &[ReadPartition]) {
+        for (nth, place) in read_partitions.iter().enumerate().skip(self.count) {
             self.topics.entry(place.topic.clone()).or_default().insert(place.number, nth as u32);
         }
-        self.count = places.len();
+        self.count = read_partitions.len();
     }
 
     fn of(&self, topic: &str, number: i32) -> Option<u32> {
@@ -63,43 +63,44 @@ impl Index {
     }
 }
 
-/// What has come and is not handed on.
+/// Messages that have come and are not sent yet.
 #[derive(Default)]
-struct Taking {
-    messages: Vec<Message>,
+struct TakenMessages {
+    messages: Vec<TopicMessage>,
     bytes: usize,
 }
 
 impl TopicSource {
-    /// Reads until nobody wants more, or up to where the partitions ended.
-    pub(super) fn run(&mut self, pieces: &Pieces<TopicPiece>) {
-        let mut places = Vec::with_capacity(self.partitions.len());
+    /// Reads until no more pieces are wanted, or up to the ends that the partitions had at the
+    /// start.
+    pub(super) fn run(&mut self, pieces: &EventSender<TopicPiece>) {
+        let mut read_partitions = Vec::with_capacity(self.partitions.len());
         let mut list = TopicPartitionList::new();
         for partition in std::mem::take(&mut self.partitions) {
-            if self.begin(partition, &mut places, &mut list, pieces).is_err() {
+            if self.begin(partition, &mut read_partitions, &mut list, pieces).is_err() {
                 return;
             }
         }
         self.lag.note_connection();
-        self.see_end(&places);
+        self.see_end(&read_partitions);
         let read = match list.count() {
             0 if !self.follows => Ok(()),
             _ => self.topics.client.assign(&list).map_err(not_assigned),
         };
-        if let Err(error) = read.and_then(|()| self.read(&mut places, pieces)) {
+        if let Err(error) = read.and_then(|()| self.read(&mut read_partitions, pieces)) {
             let _ = pieces.send(Err(error));
         }
     }
 
-    /// Adds a partition to those that are read, if there is anything in it to be read.
+    /// Adds a partition, and assigns it if it has messages to read.
     fn begin(
         &self,
-        partition: Partition,
-        places: &mut Vec<Place>,
+        partition: TopicPartition,
+        read_partitions: &mut Vec<ReadPartition>,
         list: &mut TopicPartitionList,
-        pieces: &Pieces<TopicPiece>,
-    ) -> Result<(), Gone> {
-        let place = Place {
+        pieces: &EventSender<TopicPiece>,
+    ) -> Result<(), ReceiverGone> {
+        let place = ReadPartition {
             topic: partition.topic.clone(),
             number: partition.number,
             next: partition.from(),
@@ -107,38 +108,42 @@ impl TopicSource {
             until: (!self.follows).then_some(partition.end),
         };
         if !place.is_done() {
-            // The offset is one by its making.
+            // This cannot fail: the offset is valid.
             let _ =
                 list.add_partition_offset(&place.topic, place.number, Offset::Offset(place.next));
         }
-        places.push(place);
+        read_partitions.push(place);
         pieces.send(Ok(TopicPiece::Partition(partition)))
     }
 
-    fn read(&self, places: &mut Vec<Place>, pieces: &Pieces<TopicPiece>) -> Result<()> {
+    fn read(
+        &self,
+        read_partitions: &mut Vec<ReadPartition>,
+        pieces: &EventSender<TopicPiece>,
+    ) -> Result<()> {
         let client = &self.topics.client;
-        let mut index = Index::default();
-        let mut taking = Taking::default();
-        let mut told: Option<Told> = None;
+        let mut index = PartitionIndex::default();
+        let mut taking = TakenMessages::default();
+        let mut statistics: Option<ClientStatistics> = None;
         let mut lost: Option<Instant> = None;
-        while pieces.are_wanted() && !places.iter().all(Place::is_done) {
-            index.add(places);
+        while pieces.are_wanted() && !read_partitions.iter().all(ReadPartition::is_done) {
+            index.add(read_partitions);
             let wait = if taking.messages.is_empty() { LOOK } else { Duration::ZERO };
             let polled = client.poll(wait);
-            let now = client.context().take_told();
+            let now = client.context().take_statistics();
             match polled {
                 Some(Ok(message)) => {
-                    taking.add(&message, &index, places);
+                    taking.add(&message, &index, read_partitions);
                     if taking.is_full() && taking.hand_on(pieces).is_err() {
                         return Ok(());
                     }
                 }
-                Some(Err(error)) => self.heed(error, places)?,
+                Some(Err(error)) => self.heed(error, read_partitions)?,
                 None => {
-                    // All is taken that there was before it told how far it is, unless it has
-                    // told in between.
-                    let told = told.take().filter(|_| now.is_none());
-                    let passed = told.map(|told| pass(&told, places));
+                    // All messages before the previous statistics have been taken. If new
+                    // statistics came with this poll, that is not sure.
+                    let statistics = statistics.take().filter(|_| now.is_none());
+                    let passed = statistics.map(|statistics| pass(&statistics, read_partitions));
                     let passed = passed.map(|all| pieces.send(Ok(TopicPiece::Passed(all))));
                     if taking.hand_on(pieces).is_err() || passed.is_some_and(|it| it.is_err()) {
                         return Ok(());
@@ -147,27 +152,34 @@ impl TopicSource {
             }
             if let Some(now) = now {
                 lost = self.note_connection(&now, lost)?;
-                self.find_new(&now, places, pieces)?;
-                for place in places.iter_mut() {
+                self.find_new(&now, read_partitions, pieces)?;
+                for place in read_partitions.iter_mut() {
                     let reached = now.partitions.get(&(place.topic.clone(), place.number));
                     place.end = place.end.max(reached.map_or(0, |reached| reached.end));
                 }
-                self.see_end(places);
-                told = Some(now);
+                self.see_end(read_partitions);
+                statistics = Some(now);
             }
         }
         let _ = taking.hand_on(pieces);
         Ok(())
     }
 
-    fn see_end(&self, places: &[Place]) {
-        let sum = places.iter().map(|place| place.end.unsigned_abs()).sum();
+    fn see_end(&self, read_partitions: &[ReadPartition]) {
+        let sum = read_partitions.iter().map(|place| place.end.unsigned_abs()).sum();
         self.lag.note_end(SourcePoint::Messages(sum));
     }
 
-    /// Notes whether any broker is there, and since when none is.
-    fn note_connection(&self, told: &Told, lost: Option<Instant>) -> Result<Option<Instant>> {
-        if told.is_connected {
+    /// Notes whether any broker is connected. Returns since when none is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Connect`] if no broker was connected for the retry time.
+    fn note_connection(
+        &self,
+        statistics: &ClientStatistics,
+        lost: Option<Instant>,
+    ) -> Result<Option<Instant>> {
+        if statistics.is_connected {
             self.lag.note_connection();
             return Ok(None);
         }
@@ -177,40 +189,40 @@ impl TopicSource {
             return Ok(Some(since));
         }
         let seconds = self.limits.retry_for.as_secs();
-        let message = format!("no broker was within reach for {seconds} seconds");
+        let message = format!("no broker was reachable for {seconds} s");
         let error = Error::new(ErrorKind::Connect, message)
-            .hint("Run the same command again: it goes on where the ledger is.");
+            .hint("Run the same command again: it continues at the ledger's position.");
         Err(match self.topics.client.context().said() {
             Some(said) => error.because(said),
             None => error,
         })
     }
 
-    /// Reads the partitions that topics have got meanwhile, where the run goes on for ever.
+    /// Adds partitions that were created meanwhile, if the run follows the topics.
     fn find_new(
         &self,
-        told: &Told,
-        places: &mut Vec<Place>,
-        pieces: &Pieces<TopicPiece>,
+        statistics: &ClientStatistics,
+        read_partitions: &mut Vec<ReadPartition>,
+        pieces: &EventSender<TopicPiece>,
     ) -> Result<()> {
-        if !self.follows || told.partitions.len() <= places.len() {
+        if !self.follows || statistics.partitions.len() <= read_partitions.len() {
             return Ok(());
         }
-        let mut new: Vec<_> = told.partitions.keys().collect();
+        let mut new: Vec<_> = statistics.partitions.keys().collect();
         new.retain(|(topic, number)| {
-            !places.iter().any(|place| (&place.topic, place.number) == (topic, *number))
+            !read_partitions.iter().any(|place| (&place.topic, place.number) == (topic, *number))
         });
         new.sort_unstable();
         let mut list = TopicPartitionList::new();
-        let answers = Answers::within(self.limits.stall_timeout);
+        let answer_timeout = AnswerTimeout::within(self.limits.stall_timeout);
         for (topic, number) in new {
-            // One that cannot be asked for yet is told of again.
-            let bounds = bounds(&self.topics.client, topic, *number, &answers);
+            // A partition without an answer is tried again with the next statistics.
+            let bounds = bounds(&self.topics.client, topic, *number, &answer_timeout);
             let Ok((first, end)) = bounds else { continue };
             let (topic, number) = (topic.clone(), *number);
             let (mark, reads_again) = (None, false);
-            let found = Partition { topic, number, mark, next: first, reads_again, end };
-            if self.begin(found, places, &mut list, pieces).is_err() {
+            let found = TopicPartition { topic, number, mark, next: first, reads_again, end };
+            if self.begin(found, read_partitions, &mut list, pieces).is_err() {
                 return Ok(());
             }
         }
@@ -220,45 +232,45 @@ impl TopicSource {
         }
     }
 
-    /// What becomes of an error that librdkafka tells: it goes on after those that pass.
-    fn heed(&self, error: KafkaError, places: &[Place]) -> Result<()> {
+    /// Handles an error that librdkafka reports. Temporary errors are ignored: librdkafka retries.
+    fn heed(&self, error: KafkaError, read_partitions: &[ReadPartition]) -> Result<()> {
         let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
         match code {
             Code::PartitionEOF => Ok(()),
             _ if is_passing(code) || is_of_group(code) => Ok(()),
             Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation => {
-                Err(self.out_of_range(places))
+                Err(self.out_of_range(read_partitions))
             }
             _ => Err(of_request("read the topics", error, self.topics.client.context().said())),
         }
     }
 
-    /// A message that was asked for is not there: which one, and why.
-    fn out_of_range(&self, places: &[Place]) -> Error {
-        let answers = Answers::within(self.limits.stall_timeout);
-        for place in places {
-            let Place { topic, number, next, .. } = place;
-            let (first, end) = match bounds(&self.topics.client, topic, *number, &answers) {
+    /// Returns the error for a message that the brokers do not have: which message, and why.
+    fn out_of_range(&self, read_partitions: &[ReadPartition]) -> Error {
+        let answer_timeout = AnswerTimeout::within(self.limits.stall_timeout);
+        for place in read_partitions {
+            let ReadPartition { topic, number, next, .. } = place;
+            let (first, end) = match bounds(&self.topics.client, topic, *number, &answer_timeout) {
                 Ok(found) => found,
                 Err(error) => return error,
             };
-            let bounds = Bounds { topic: topic.clone(), number: *number, first, end };
+            let bounds = TopicPartitionBounds { topic: topic.clone(), number: *number, first, end };
             if let Err(error) = check(&bounds, &self.stream, *next) {
                 return error;
             }
         }
-        Error::new(ErrorKind::Source, "the brokers do not have a message that they had")
+        Error::new(ErrorKind::Source, "the brokers no longer have a message that they had before")
             .hint("Run the same command again: it says what can still be read.")
     }
 }
 
 /// Where partitions have nothing before what librdkafka will fetch next that has not been taken:
 /// there are marks of transactions, and messages of those that were rolled back.
-fn pass(told: &Told, places: &mut [Place]) -> Vec<(u32, i64)> {
+fn pass(statistics: &ClientStatistics, read_partitions: &mut [ReadPartition]) -> Vec<(u32, i64)> {
     let mut passed = Vec::new();
-    for (nth, place) in places.iter_mut().enumerate() {
-        let reached = told.partitions.get(&(place.topic.clone(), place.number));
-        // What is not wanted any more was not taken.
+    for (nth, place) in read_partitions.iter_mut().enumerate() {
+        let reached = statistics.partitions.get(&(place.topic.clone(), place.number));
+        // Messages after `until` were not taken.
         let next = reached.map(|it| place.until.map_or(it.next, |until| it.next.min(until)));
         if let Some(next) = next.filter(|next| *next > place.next) {
             place.next = next;
@@ -268,11 +280,16 @@ fn pass(told: &Told, places: &mut [Place]) -> Vec<(u32, i64)> {
     passed
 }
 
-impl Taking {
-    fn add(&mut self, message: &BorrowedMessage<'_>, index: &Index, places: &mut [Place]) {
+impl TakenMessages {
+    fn add(
+        &mut self,
+        message: &BorrowedMessage<'_>,
+        index: &PartitionIndex,
+        read_partitions: &mut [ReadPartition],
+    ) {
         let Some(part) = index.of(message.topic(), message.partition()) else { return };
-        let (place, offset) = (&mut places[part as usize], message.offset());
-        // What came before is not wanted again, nor is what came after the run had begun.
+        let (place, offset) = (&mut read_partitions[part as usize], message.offset());
+        // Skip messages that were taken before, and messages after the end of the run.
         if offset < place.next || place.is_done() {
             return;
         }
@@ -284,7 +301,7 @@ impl Taking {
         let bytes = |part: Option<&[u8]>| part.map(<[u8]>::to_vec);
         let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
         let headers = headers.filter(|header| header.key.starts_with(HEADER));
-        let taken = Message {
+        let taken = TopicMessage {
             part,
             offset,
             written: message.timestamp().to_millis(),
@@ -302,8 +319,8 @@ impl Taking {
         self.messages.len() >= MESSAGES_MAX || self.bytes >= BYTES_MAX
     }
 
-    fn hand_on(&mut self, pieces: &Pieces<TopicPiece>) -> Result<(), Gone> {
-        let Taking { messages, .. } = std::mem::take(self);
+    fn hand_on(&mut self, pieces: &EventSender<TopicPiece>) -> Result<(), ReceiverGone> {
+        let TakenMessages { messages, .. } = std::mem::take(self);
         match messages.is_empty() {
             true => Ok(()),
             false => pieces.send(Ok(TopicPiece::Messages(messages))),

@@ -1,22 +1,22 @@
-//! A message's bytes, front to back.
+//! Reads the bytes of a replication message in order.
 //!
-//! What is not there is an error, and so is what is left over.
+//! Missing bytes are an error, and so are bytes that are left over.
 
 use super::pgoutput::malformed;
 use crate::Result;
 
-/// What has not been read of a message.
-pub(super) struct Read<'a> {
+/// The bytes of a message, and the bytes that have not been read.
+pub(super) struct MessageBytes<'a> {
     all: &'a [u8],
     rest: &'a [u8],
 }
 
-impl<'a> Read<'a> {
-    pub(super) fn new(message: &'a [u8]) -> Read<'a> {
-        Read { all: message, rest: message }
+impl<'a> MessageBytes<'a> {
+    pub(super) fn new(message: &'a [u8]) -> MessageBytes<'a> {
+        MessageBytes { all: message, rest: message }
     }
 
-    /// The first byte of the message.
+    /// Returns the first byte of the message, which tells its kind.
     pub(super) fn tag(&self) -> u8 {
         self.all.first().copied().unwrap_or(0)
     }
@@ -49,7 +49,7 @@ impl<'a> Read<'a> {
         Ok(*bytes)
     }
 
-    /// A text up to its zero byte.
+    /// Reads a text up to its zero byte.
     pub(super) fn text(&mut self) -> Result<&'a str> {
         let end = memchr::memchr(0, self.rest).ok_or_else(cut_off)?;
         let bytes = self.bytes(end)?;
@@ -57,12 +57,12 @@ impl<'a> Read<'a> {
         std::str::from_utf8(bytes).map_err(|_| malformed("a name is not UTF-8"))
     }
 
-    /// All that is left.
+    /// Returns all remaining bytes.
     pub(super) fn rest(self) -> &'a [u8] {
         self.rest
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub(super) fn end(&self) -> Result<()> {
         if self.rest.is_empty() { Ok(()) } else { Err(malformed("a message is too long")) }
     }
