@@ -12,7 +12,7 @@ use super::{Dms, unnamed};
 use crate::decode::TargetTypes;
 use crate::{ChangeEvent, ChangeKind, EventRow, EventValue, Result, SourceTable};
 use pgspate_input::encode::arrow::AppendText;
-use pgspate_input::encode::arrow::text::{bytes, scalar_writer, with_nulls, write_hex};
+use pgspate_input::encode::arrow::text::{byte_values, scalar_writer, with_nulls, write_hex};
 
 /// Rows of a batch are decoded until their events take this much memory.
 const PART_BYTES: usize = 1 << 20;
@@ -104,7 +104,7 @@ fn write<'a>(column: &'a dyn Array, family: &TypeFamily) -> Option<AppendText<'a
             | DataType::FixedSizeBinary(_)
     );
     if is_binary && *family == TypeFamily::Bytea {
-        let bytes = bytes(column)?;
+        let bytes = byte_values(column)?;
         return Some(with_nulls(column, move |row, out| write_hex(bytes(row), out)));
     }
     scalar_writer(column)

@@ -71,7 +71,7 @@ pub(crate) struct ListLevels<'a> {
 }
 
 /// Splits a list column into its levels and its elements.
-pub(crate) fn unfold(array: &dyn Array) -> ListLevels<'_> {
+pub(crate) fn split_levels(array: &dyn Array) -> ListLevels<'_> {
     let mut lists = ListLevels { levels: Vec::new(), leaf: array };
     while let Some((child, rows)) = child_column(lists.leaf) {
         lists.levels.push((lists.leaf, rows));

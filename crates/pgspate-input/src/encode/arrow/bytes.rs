@@ -12,7 +12,7 @@ use arrow_schema::DataType;
 
 use super::column::{BoundCells, append_bytes, append_fixed};
 use super::date_time::append_interval;
-use super::text::{AppendText, bytes, with_nulls, write_hex, write_uuid};
+use super::text::{AppendText, byte_values, with_nulls, write_hex, write_uuid};
 use crate::encode::field::FieldEncoder;
 
 /// How the values of a column of strings or bytes are encoded.
@@ -61,7 +61,7 @@ pub(crate) fn bind<'a>(array: &'a dyn Array, to: &'a BytesTarget) -> Option<Boun
             _ => {}
         }
     }
-    let values = bytes(array)?;
+    let values = byte_values(array)?;
     Some(match to {
         BytesTarget::Copy => {
             BoundCells::Other(Box::new(move |row, out| append_checked_bytes(values(row), out)))
@@ -109,7 +109,7 @@ pub(crate) fn text_writer<'a>(
     to: &BytesTarget,
     hex: bool,
 ) -> Option<AppendText<'a>> {
-    let values = bytes(array)?;
+    let values = byte_values(array)?;
     Some(match to {
         BytesTarget::Uuid(_) => with_nulls(array, move |row, out| match values(row) {
             value if value.len() == 16 => write_uuid(value, out),

@@ -94,7 +94,7 @@ impl BoundColumn<'_> {
             BoundCells::Null => append_null(out),
             BoundCells::Other(append) => return append(row, out),
             BoundCells::Server(write) => {
-                // Only matters whether the value is NULL; the row's text is written elsewhere.
+                // Only NULL is encoded here. The text of other values is written elsewhere.
                 let start = out.len();
                 let some = write(row, out);
                 out.truncate(start);
@@ -108,6 +108,7 @@ impl BoundColumn<'_> {
     }
 }
 
+/// Appends NULL.
 #[inline]
 pub(crate) fn append_null(out: &mut Vec<u8>) {
     out.extend_from_slice(&(-1i32).to_be_bytes());
@@ -146,6 +147,7 @@ pub(crate) fn append_timestamp(micros: i64, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// Appends a decimal as a numeric.
 #[inline]
 pub(crate) fn append_decimal(value: i128, scale: DecimalScale, out: &mut Vec<u8>) {
     let magnitude = value.unsigned_abs();

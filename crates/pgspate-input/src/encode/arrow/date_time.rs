@@ -58,6 +58,7 @@ impl DateTimeType {
     }
 }
 
+/// Returns whether a time zone is UTC under one of its names.
 fn is_utc(zone: &str) -> bool {
     let zone = zone.strip_prefix("Etc/").unwrap_or(zone);
     ["utc", "gmt", "uct", "zulu", "universal"].iter().any(|name| zone.eq_ignore_ascii_case(name))
@@ -75,7 +76,7 @@ pub(crate) fn bind(array: &dyn Array, to: DateTimeType) -> Option<BoundCells<'_>
             return Some(BoundCells::Timestamp(values));
         }
         (D::Interval(unit), DateTimeType::Interval) => {
-            return Some(BoundCells::Other(intervals(array, *unit)));
+            return Some(BoundCells::Other(bind_intervals(array, *unit)));
         }
         _ => {}
     }
@@ -134,6 +135,7 @@ fn micros(value: i64, per_second: i64) -> Option<i64> {
     Some(secs * 1_000_000 + round_nanos(value.rem_euclid(per_second)))
 }
 
+/// Converts the magnitude of a duration into microseconds. Returns `None` on overflow.
 fn micros_of_magnitude(magnitude: u64, per_second: i64) -> Option<i64> {
     match i64::try_from(magnitude) {
         Ok(magnitude) => micros(magnitude, per_second),
@@ -142,7 +144,8 @@ fn micros_of_magnitude(magnitude: u64, per_second: i64) -> Option<i64> {
     }
 }
 
-fn intervals(array: &dyn Array, unit: IntervalUnit) -> AppendBinary<'_> {
+/// Binds a column of intervals.
+fn bind_intervals(array: &dyn Array, unit: IntervalUnit) -> AppendBinary<'_> {
     match unit {
         IntervalUnit::YearMonth => {
             let values = array.as_primitive::<IntervalYearMonthType>().values();

@@ -11,12 +11,15 @@ use arrow_array::cast::AsArray;
 use arrow_schema::DataType;
 
 use super::array;
-use super::text::{AppendText, bytes, date_time_writer, scalar_writer, write_hex};
-use super::{is_uuid, keys};
+use super::text::{AppendText, byte_values, date_time_writer, scalar_writer, write_hex};
+use super::{is_uuid, value_rows};
 
 /// Returns the JSON writer of a column. The writer writes NULL as `null` and returns false for
 /// NULL. Returns `None` for types without JSON (unions).
-pub(crate) fn json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<AppendText<'a>> {
+pub(crate) fn json_writer<'a>(
+    array: &'a dyn Array,
+    is_uuid_column: bool,
+) -> Option<AppendText<'a>> {
     use DataType as D;
     Some(match array.data_type() {
         D::Struct(fields) => {
@@ -41,8 +44,8 @@ pub(crate) fn json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<Append
             })
         }
         D::Dictionary(..) | D::RunEndEncoded(..) => {
-            let (keys, values) = keys(array)?;
-            let write = json_writer(values, uuid)?;
+            let (keys, values) = value_rows(array)?;
+            let write = json_writer(values, is_uuid_column)?;
             Box::new(move |row, out| match keys[row] {
                 -1 => {
                     out.extend_from_slice(b"null");
@@ -61,12 +64,12 @@ pub(crate) fn json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<Append
             let item = json_writer(child, is_uuid(field))?;
             json_value_writer(array, move |row, out| write_list(&item, rows(row), out))
         }
-        _ => scalar_json_writer(array, uuid)?,
+        _ => scalar_json_writer(array, is_uuid_column)?,
     })
 }
 
 /// Returns the JSON writer of a scalar column.
-fn scalar_json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<AppendText<'a>> {
+fn scalar_json_writer<'a>(array: &'a dyn Array, is_uuid_column: bool) -> Option<AppendText<'a>> {
     use DataType as D;
     Some(match array.data_type() {
         D::Boolean
@@ -99,13 +102,13 @@ fn scalar_json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<AppendText
         }
         D::Duration(_) | D::Interval(_) => quoted_json(scalar_writer(array)?),
         D::Utf8 | D::LargeUtf8 | D::Utf8View => {
-            let values = bytes(array)?;
+            let values = byte_values(array)?;
             json_value_writer(array, move |row, out| {
                 write_string(String::from_utf8_lossy(values(row)).as_bytes(), out);
             })
         }
-        D::FixedSizeBinary(16) if uuid => {
-            let values = bytes(array)?;
+        D::FixedSizeBinary(16) if is_uuid_column => {
+            let values = byte_values(array)?;
             json_value_writer(array, move |row, out| {
                 out.push(b'"');
                 super::text::write_uuid(values(row), out);
@@ -113,7 +116,7 @@ fn scalar_json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<AppendText
             })
         }
         D::Binary | D::LargeBinary | D::BinaryView | D::FixedSizeBinary(_) => {
-            let values = bytes(array)?;
+            let values = byte_values(array)?;
             json_value_writer(array, move |row, out| {
                 out.extend_from_slice(b"\"\\");
                 write_hex(values(row), out);
@@ -125,17 +128,18 @@ fn scalar_json_writer<'a>(array: &'a dyn Array, uuid: bool) -> Option<AppendText
 }
 
 /// Returns whether [`json_writer`] supports a type.
-pub(crate) fn has_json(data_type: &DataType) -> bool {
+pub(crate) fn supports_json(data_type: &DataType) -> bool {
     match data_type {
         DataType::Union(..) => false,
-        DataType::Struct(fields) => fields.iter().all(|field| has_json(field.data_type())),
-        DataType::Map(entries, _) => has_json(entries.data_type()),
-        DataType::Dictionary(_, values) => has_json(values),
-        DataType::RunEndEncoded(_, values) => has_json(values.data_type()),
-        other => array::child(other).is_none_or(|field| has_json(field.data_type())),
+        DataType::Struct(fields) => fields.iter().all(|field| supports_json(field.data_type())),
+        DataType::Map(entries, _) => supports_json(entries.data_type()),
+        DataType::Dictionary(_, values) => supports_json(values),
+        DataType::RunEndEncoded(_, values) => supports_json(values.data_type()),
+        other => array::child(other).is_none_or(|field| supports_json(field.data_type())),
     }
 }
 
+/// Appends a struct as a JSON object.
 fn write_struct(writers: &[(Vec<u8>, AppendText<'_>)], row: usize, out: &mut Vec<u8>) {
     out.push(b'{');
     for (ordinal, (name, write)) in writers.iter().enumerate() {
@@ -149,6 +153,7 @@ fn write_struct(writers: &[(Vec<u8>, AppendText<'_>)], row: usize, out: &mut Vec
     out.push(b'}');
 }
 
+/// Appends a list as a JSON array.
 fn write_list(item: &AppendText<'_>, rows: std::ops::Range<usize>, out: &mut Vec<u8>) {
     out.push(b'[');
     for (ordinal, row) in rows.enumerate() {
@@ -160,6 +165,7 @@ fn write_list(item: &AppendText<'_>, rows: std::ops::Range<usize>, out: &mut Vec
     out.push(b']');
 }
 
+/// Appends a map as a JSON object.
 fn write_map(
     key: &AppendText<'_>,
     value: &AppendText<'_>,

@@ -31,7 +31,7 @@ use arrow_array::types::ArrowDictionaryKeyType;
 use arrow_array::{Array, downcast_integer};
 use arrow_schema::{DataType, Field};
 
-use self::array::{ElementWriter, unfold};
+use self::array::{ElementWriter, split_levels};
 use self::bytes::{BytesTarget, write_parquet_interval};
 use self::column::BoundCells;
 use self::date_time::DateTimeType;
@@ -58,7 +58,7 @@ pub struct ColumnEncoder {
     is_json: bool,
 }
 
-/// The way from an Arrow value to the value in the table.
+/// How an Arrow value becomes the value in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueRoute {
     /// The Arrow value is encoded as the binary value.
@@ -139,7 +139,7 @@ impl ColumnEncoder {
         Ok(ColumnEncoder { data_type: data_type.clone(), conversion, route, is_json })
     }
 
-    /// Returns the way of the column's values.
+    /// Returns how the column's values get to the table: encoded, encoded from text, or as text.
     pub fn route(&self) -> &ValueRoute {
         &self.route
     }
@@ -188,11 +188,11 @@ impl ColumnEncoder {
                 }))
             }
             ColumnConversion::Dictionary(inner) => {
-                let (keys, values) = keys(array)?;
+                let (keys, values) = value_rows(array)?;
                 BoundCells::Dictionary(keys, Box::new(inner.bind(values)?))
             }
             ColumnConversion::List { item, oid, .. } => {
-                let lists = unfold(array);
+                let lists = split_levels(array);
                 let items = item.bind(lists.leaf)?;
                 let oid = *oid;
                 BoundCells::Other(Box::new(move |row, out| lists.append(row, &items, oid, out)))
@@ -247,7 +247,7 @@ impl ColumnEncoder {
                 bytes::text_writer(array, to, copied && is_bytes)
             }
             ColumnConversion::Dictionary(inner) => {
-                let (keys, values) = keys(array)?;
+                let (keys, values) = value_rows(array)?;
                 let write = inner.text_writer(values)?;
                 Some(Box::new(move |row, out| match keys[row] {
                     -1 => false,
@@ -255,7 +255,7 @@ impl ColumnEncoder {
                 }))
             }
             ColumnConversion::List { item, delimiter, .. } => {
-                let lists = unfold(array);
+                let lists = split_levels(array);
                 let spelling =
                     ElementWriter { write: item.text_writer(lists.leaf)?, delimiter: *delimiter };
                 Some(with_nulls(array, move |row, out| lists.write_literal(0, row, &spelling, out)))
@@ -277,6 +277,7 @@ fn is_json(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok() && parsed.is_ok_and(is_whole)
 }
 
+/// Converts the values of a dictionary or run-end encoded column.
 fn dictionary(inner: ColumnEncoder) -> (ColumnConversion, ValueRoute) {
     let route = inner.route.clone();
     (ColumnConversion::Dictionary(Box::new(inner)), route)
@@ -341,6 +342,7 @@ fn plan_via_text(
     }
 }
 
+/// Chooses the conversion of strings.
 fn plan_strings(
     ty: &PgType,
     oid: u32,
@@ -358,6 +360,7 @@ fn plan_strings(
     })
 }
 
+/// Chooses the conversion of bytes.
 fn plan_binary(
     field: &Field,
     ty: &PgType,
@@ -395,6 +398,7 @@ fn plan_binary(
     })
 }
 
+/// Chooses the conversion of lists.
 fn plan_list(
     field: &Field,
     ty: &PgType,
@@ -420,25 +424,27 @@ fn plan_list(
     }
 }
 
+/// Converts nested values to json or jsonb.
 fn plan_nested_json(
     data_type: &DataType,
     oid: u32,
     session: &SessionSettings,
 ) -> Result<(ColumnConversion, ValueRoute), String> {
     check_utf8(session)?;
-    if !json::has_json(data_type) {
+    if !json::supports_json(data_type) {
         return Err(format!("{data_type} cannot be converted to JSON"));
     }
     Ok((ColumnConversion::Json { jsonb: oid == JSONB }, ValueRoute::Direct))
 }
 
+/// Converts nested values to the text of their JSON.
 fn plan_nested_text(
     data_type: &DataType,
     ty: &PgType,
     session: &SessionSettings,
 ) -> Result<(ColumnConversion, ValueRoute), String> {
     check_utf8(session)?;
-    if !json::has_json(data_type) {
+    if !json::supports_json(data_type) {
         return Err(format!("{data_type} cannot be converted to JSON"));
     }
     Ok(plan_via_text(ty, session, true))
@@ -465,7 +471,7 @@ pub(crate) fn is_uuid(field: &Field) -> bool {
 
 /// Returns, for each row of a dictionary or run-end encoded column, the row of its value, or -1 for
 /// NULL; and the column of the values.
-pub(crate) fn keys(array: &dyn Array) -> Option<(Vec<i64>, &dyn Array)> {
+pub(crate) fn value_rows(array: &dyn Array) -> Option<(Vec<i64>, &dyn Array)> {
     fn dictionary<K: ArrowDictionaryKeyType<Native: Into<i128>>>(
         array: &dyn Array,
     ) -> (Vec<i64>, &dyn Array) {
@@ -485,16 +491,18 @@ pub(crate) fn keys(array: &dyn Array) -> Option<(Vec<i64>, &dyn Array)> {
             _ => None
         },
         DataType::RunEndEncoded(ends, _) => match ends.data_type() {
-            DataType::Int16 => Some(runs::<arrow_array::types::Int16Type>(array)),
-            DataType::Int32 => Some(runs::<arrow_array::types::Int32Type>(array)),
-            DataType::Int64 => Some(runs::<arrow_array::types::Int64Type>(array)),
+            DataType::Int16 => Some(run_end_value_rows::<arrow_array::types::Int16Type>(array)),
+            DataType::Int32 => Some(run_end_value_rows::<arrow_array::types::Int32Type>(array)),
+            DataType::Int64 => Some(run_end_value_rows::<arrow_array::types::Int64Type>(array)),
             _ => None,
         },
         _ => None,
     }
 }
 
-fn runs<R: arrow_array::types::RunEndIndexType>(array: &dyn Array) -> (Vec<i64>, &dyn Array) {
+fn run_end_value_rows<R: arrow_array::types::RunEndIndexType>(
+    array: &dyn Array,
+) -> (Vec<i64>, &dyn Array) {
     let runs = array.as_run::<R>();
     let keys = (0..array.len()).map(|row| runs.get_physical_index(row) as i64).collect();
     (keys, runs.values().as_ref())

@@ -16,7 +16,7 @@ use arrow_schema::DataType;
 use super::column::{AppendBinary, BoundCells, append_decimal, append_fixed};
 use super::numeric::{self, DecimalScale};
 use super::text::{
-    AppendText, limbs, scalar_writer, with_nulls, write_decimal, write_float4, write_float8,
+    AppendText, scalar_writer, split_limbs, with_nulls, write_decimal, write_float4, write_float8,
 };
 
 /// PostgreSQL's numeric types.
@@ -67,14 +67,14 @@ pub(crate) fn bind(array: &dyn Array, to: NumberType) -> Option<BoundCells<'_>> 
             let values = array.as_primitive::<Decimal128Type>().values();
             BoundCells::Decimal(values, DecimalScale::new((*scale).into())?)
         }
-        (D::Int8, _) => ints::<Int8Type>(array, to),
-        (D::Int16, _) => ints::<Int16Type>(array, to),
-        (D::Int32, _) => ints::<Int32Type>(array, to),
-        (D::Int64, _) => ints::<Int64Type>(array, to),
-        (D::UInt8, _) => ints::<UInt8Type>(array, to),
-        (D::UInt16, _) => ints::<UInt16Type>(array, to),
-        (D::UInt32, _) => ints::<UInt32Type>(array, to),
-        (D::UInt64, _) => ints::<UInt64Type>(array, to),
+        (D::Int8, _) => bind_ints::<Int8Type>(array, to),
+        (D::Int16, _) => bind_ints::<Int16Type>(array, to),
+        (D::Int32, _) => bind_ints::<Int32Type>(array, to),
+        (D::Int64, _) => bind_ints::<Int64Type>(array, to),
+        (D::UInt8, _) => bind_ints::<UInt8Type>(array, to),
+        (D::UInt16, _) => bind_ints::<UInt16Type>(array, to),
+        (D::UInt32, _) => bind_ints::<UInt32Type>(array, to),
+        (D::UInt64, _) => bind_ints::<UInt64Type>(array, to),
         (D::Float16, _) => {
             let values = array.as_primitive::<Float16Type>().values();
             BoundCells::Other(Box::new(move |row, out| {
@@ -89,10 +89,10 @@ pub(crate) fn bind(array: &dyn Array, to: NumberType) -> Option<BoundCells<'_>> 
             let values = array.as_primitive::<Float64Type>().values();
             BoundCells::Other(Box::new(move |row, out| append_float8(values[row], to, out)))
         }
-        (D::Decimal32(_, scale), _) => decimals::<Decimal32Type>(array, *scale, to)?,
-        (D::Decimal64(_, scale), _) => decimals::<Decimal64Type>(array, *scale, to)?,
-        (D::Decimal128(_, scale), _) => decimals::<Decimal128Type>(array, *scale, to)?,
-        (D::Decimal256(_, scale), _) => BoundCells::Other(decimals_256(array, *scale, to)?),
+        (D::Decimal32(_, scale), _) => bind_decimals::<Decimal32Type>(array, *scale, to)?,
+        (D::Decimal64(_, scale), _) => bind_decimals::<Decimal64Type>(array, *scale, to)?,
+        (D::Decimal128(_, scale), _) => bind_decimals::<Decimal128Type>(array, *scale, to)?,
+        (D::Decimal256(_, scale), _) => BoundCells::Other(bind_decimals_256(array, *scale, to)?),
         _ => return None,
     })
 }
@@ -105,11 +105,11 @@ pub(crate) fn text_writer(array: &dyn Array, to: NumberType) -> Option<AppendTex
         matches!(to, NumberType::Int2 | NumberType::Int4 | NumberType::Int8 | NumberType::Oid);
     match array.data_type() {
         D::Float16 | D::Float32 | D::Float64 if is_int || to == NumberType::Float4 => {
-            let values = float8s(array)?;
+            let values = f64_values(array)?;
             Some(with_nulls(array, move |row, out| write_float(values(row), is_int, out)))
         }
         D::Float16 | D::Float32 if to == NumberType::Float8 => {
-            let values = float8s(array)?;
+            let values = f64_values(array)?;
             Some(with_nulls(array, move |row, out| write_float8(values(row), out)))
         }
         D::Decimal32(_, scale)
@@ -154,7 +154,8 @@ fn is_whole(value: f64) -> bool {
     value.trunc() == value && value.abs() < 18_446_744_073_709_551_616.0
 }
 
-fn float8s<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> f64 + 'a>> {
+/// Returns access to the values of a float column as 64-bit floats.
+fn f64_values<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> f64 + 'a>> {
     Some(match array.data_type() {
         DataType::Float16 => {
             let values = array.as_primitive::<Float16Type>().values();
@@ -172,7 +173,8 @@ fn float8s<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> f64 + 'a>> {
     })
 }
 
-fn ints<T: ArrowPrimitiveType<Native: Into<i128>>>(
+/// Binds a column of integers.
+fn bind_ints<T: ArrowPrimitiveType<Native: Into<i128>>>(
     array: &dyn Array,
     to: NumberType,
 ) -> BoundCells<'_> {
@@ -198,6 +200,7 @@ fn append_int(value: i128, to: NumberType, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// Appends a value, if its conversion has succeeded.
 #[inline]
 fn append_if_ok<const N: usize, E>(bytes: Result<[u8; N], E>, out: &mut Vec<u8>) -> bool {
     let Ok(bytes) = bytes else { return false };
@@ -205,6 +208,7 @@ fn append_if_ok<const N: usize, E>(bytes: Result<[u8; N], E>, out: &mut Vec<u8>)
     true
 }
 
+/// Appends a 32-bit float. Returns false if the target type cannot hold the float.
 fn append_float4(value: f32, to: NumberType, out: &mut Vec<u8>) -> bool {
     match to {
         NumberType::Float4 => {
@@ -218,6 +222,7 @@ fn append_float4(value: f32, to: NumberType, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// Appends a 64-bit float. Returns false if the target type cannot hold the float.
 fn append_float8(value: f64, to: NumberType, out: &mut Vec<u8>) -> bool {
     match to {
         NumberType::Float8 => append_fixed(value.to_be_bytes(), out),
@@ -244,7 +249,8 @@ fn append_float8(value: f64, to: NumberType, out: &mut Vec<u8>) -> bool {
     true
 }
 
-fn decimals<T>(array: &dyn Array, scale: i8, to: NumberType) -> Option<BoundCells<'_>>
+/// Binds a column of decimals of up to 128 bits.
+fn bind_decimals<T>(array: &dyn Array, scale: i8, to: NumberType) -> Option<BoundCells<'_>>
 where
     T: ArrowPrimitiveType<Native: Into<i128>>,
 {
@@ -262,19 +268,20 @@ where
             NumberType::Float4 | NumberType::Float8 => {
                 append_parsed_decimal(&value.to_string(), scale, to, out)
             }
-            _ => whole(value, scale).is_some_and(|value| append_int(value, to, out)),
+            _ => divide_exactly(value, scale).is_some_and(|value| append_int(value, to, out)),
         }
     })))
 }
 
-fn decimals_256(array: &dyn Array, scale: i8, to: NumberType) -> Option<AppendBinary<'_>> {
+/// Binds a column of 256-bit decimals.
+fn bind_decimals_256(array: &dyn Array, scale: i8, to: NumberType) -> Option<AppendBinary<'_>> {
     let values = array.as_primitive::<Decimal256Type>().values();
     let shown = DecimalScale::new(scale.into())?;
     Some(Box::new(move |row, out| {
         let value: i256 = values[row];
         match to {
             NumberType::Numeric(_) => {
-                let (negative, limbs) = limbs(value);
+                let (negative, limbs) = split_limbs(value);
                 numeric::append_limbs(negative, limbs, shown, out);
                 true
             }
@@ -285,8 +292,8 @@ fn decimals_256(array: &dyn Array, scale: i8, to: NumberType) -> Option<AppendBi
                 // PostgreSQL's integers have at most 19 digits. A value over 128 bits is out of
                 // range, unless a division by the scale makes it small enough.
                 let value = match value.to_i128() {
-                    Some(value) => whole(value, scale),
-                    None => whole_256(value, scale),
+                    Some(value) => divide_exactly(value, scale),
+                    None => divide_exactly_256(value, scale),
                 };
                 value.is_some_and(|value| append_int(value, to, out))
             }
@@ -295,7 +302,7 @@ fn decimals_256(array: &dyn Array, scale: i8, to: NumberType) -> Option<AppendBi
 }
 
 /// Returns `value / 10^scale` if the result is a whole number that fits 128 bits.
-fn whole(value: i128, scale: i8) -> Option<i128> {
+fn divide_exactly(value: i128, scale: i8) -> Option<i128> {
     if value == 0 {
         return Some(0);
     }
@@ -306,7 +313,8 @@ fn whole(value: i128, scale: i8) -> Option<i128> {
     }
 }
 
-fn whole_256(value: i256, scale: i8) -> Option<i128> {
+/// Returns the same as [`divide_exactly`], for 256 bits.
+fn divide_exactly_256(value: i256, scale: i8) -> Option<i128> {
     let power = i256::from_i128(10).checked_pow(u32::try_from(scale).ok()?)?;
     let rest = value.checked_rem(power)?;
     if rest != i256::ZERO {

@@ -28,21 +28,21 @@ pub fn scalar_writer(array: &dyn Array) -> Option<AppendText<'_>> {
                 out.extend_from_slice(if values.value(row) { b"true" } else { b"false" });
             })
         }
-        D::Int8 => ints::<Int8Type>(array),
-        D::Int16 => ints::<Int16Type>(array),
-        D::Int32 => ints::<Int32Type>(array),
-        D::Int64 => ints::<Int64Type>(array),
-        D::UInt8 => ints::<UInt8Type>(array),
-        D::UInt16 => ints::<UInt16Type>(array),
-        D::UInt32 => ints::<UInt32Type>(array),
-        D::UInt64 => ints::<UInt64Type>(array),
-        D::Float16 => floats::<Float16Type>(array, |v, out| write_float4(v.to_f32(), out)),
-        D::Float32 => floats::<Float32Type>(array, write_float4),
-        D::Float64 => floats::<Float64Type>(array, write_float8),
-        D::Decimal32(_, scale) => decimals::<Decimal32Type>(array, *scale),
-        D::Decimal64(_, scale) => decimals::<Decimal64Type>(array, *scale),
-        D::Decimal128(_, scale) => decimals::<Decimal128Type>(array, *scale),
-        D::Decimal256(_, scale) => decimals::<Decimal256Type>(array, *scale),
+        D::Int8 => int_writer::<Int8Type>(array),
+        D::Int16 => int_writer::<Int16Type>(array),
+        D::Int32 => int_writer::<Int32Type>(array),
+        D::Int64 => int_writer::<Int64Type>(array),
+        D::UInt8 => int_writer::<UInt8Type>(array),
+        D::UInt16 => int_writer::<UInt16Type>(array),
+        D::UInt32 => int_writer::<UInt32Type>(array),
+        D::UInt64 => int_writer::<UInt64Type>(array),
+        D::Float16 => float_writer::<Float16Type>(array, |v, out| write_float4(v.to_f32(), out)),
+        D::Float32 => float_writer::<Float32Type>(array, write_float4),
+        D::Float64 => float_writer::<Float64Type>(array, write_float8),
+        D::Decimal32(_, scale) => decimal_writer::<Decimal32Type>(array, *scale),
+        D::Decimal64(_, scale) => decimal_writer::<Decimal64Type>(array, *scale),
+        D::Decimal128(_, scale) => decimal_writer::<Decimal128Type>(array, *scale),
+        D::Decimal256(_, scale) => decimal_writer::<Decimal256Type>(array, *scale),
         D::Date32 | D::Date64 | D::Time32(_) | D::Time64(_) | D::Timestamp(..) => {
             date_time_writer(array, ' ', "+00")?
         }
@@ -54,7 +54,7 @@ pub fn scalar_writer(array: &dyn Array) -> Option<AppendText<'_>> {
         | D::LargeBinary
         | D::BinaryView
         | D::FixedSizeBinary(_) => {
-            let bytes = bytes(array)?;
+            let bytes = byte_values(array)?;
             with_nulls(array, move |row, out| out.extend_from_slice(bytes(row)))
         }
         _ => return None,
@@ -77,7 +77,7 @@ pub fn with_nulls<'a>(
 }
 
 /// Returns access to the bytes of each row in a column of strings or bytes.
-pub fn bytes<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> &'a [u8] + 'a>> {
+pub fn byte_values<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> &'a [u8] + 'a>> {
     Some(match array.data_type() {
         DataType::Utf8 => {
             let values = array.as_string::<i32>();
@@ -111,14 +111,14 @@ pub fn bytes<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> &'a [u8] +
     })
 }
 
-fn ints<T: ArrowPrimitiveType<Native: Display>>(array: &dyn Array) -> AppendText<'_> {
+fn int_writer<T: ArrowPrimitiveType<Native: Display>>(array: &dyn Array) -> AppendText<'_> {
     let values = array.as_primitive::<T>().values();
     with_nulls(array, move |row, out| {
         let _ = write!(out, "{}", values[row]);
     })
 }
 
-fn floats<'a, T: ArrowPrimitiveType>(
+fn float_writer<'a, T: ArrowPrimitiveType>(
     array: &'a dyn Array,
     format_value: impl Fn(T::Native, &mut Vec<u8>) + 'a,
 ) -> AppendText<'a> {
@@ -126,7 +126,7 @@ fn floats<'a, T: ArrowPrimitiveType>(
     with_nulls(array, move |row, out| format_value(values[row], out))
 }
 
-fn decimals<T: ArrowPrimitiveType<Native: Display>>(
+fn decimal_writer<T: ArrowPrimitiveType<Native: Display>>(
     array: &dyn Array,
     scale: i8,
 ) -> AppendText<'_> {
@@ -310,7 +310,7 @@ pub(crate) fn per_second(unit: TimeUnit) -> i64 {
 
 /// Splits a 256-bit integer into its sign and the limbs of its magnitude, the least significant
 /// first.
-pub(crate) fn limbs(value: i256) -> (bool, [u64; 4]) {
+pub(crate) fn split_limbs(value: i256) -> (bool, [u64; 4]) {
     let (low, high) = value.wrapping_abs().to_parts();
     let high = high as u128;
     let limbs = [low as u64, (low >> 64) as u64, high as u64, (high >> 64) as u64];
