@@ -60,10 +60,10 @@ impl ArrowFile {
                 .hint("Name the format of the file with `--format`."));
         }
         let tail = ranges.read(len - 10, 10)?;
-        let tail: [u8; 10] = tail[..].try_into().map_err(|_| damaged(name))?;
-        let footer_len = read_footer_length(tail).map_err(|_| cut_short(name))? as u64;
+        let tail: [u8; 10] = tail[..].try_into().map_err(|_| damaged_error(name))?;
+        let footer_len = read_footer_length(tail).map_err(|_| truncated_error(name))? as u64;
         if footer_len > (len - 20).min(DESCRIPTION_BYTES_MAX) {
-            return Err(damaged(name)
+            return Err(damaged_error(name)
                 .because(format!("the footer states {footer_len} bytes, but the file has {len}")));
         }
         let footer = ranges.read(len - 10 - footer_len, footer_len as usize)?;
@@ -81,7 +81,7 @@ impl ArrowFile {
         Ok(ArrowFile { name, ranges, schema, decoder, blocks, recent })
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -104,7 +104,7 @@ impl ArrowFile {
             check_block(place, &data)?;
             self.decoder.read_record_batch(place, &data)
         })?;
-        batch.ok_or_else(|| damaged(&self.name).because("an empty message"))
+        batch.ok_or_else(|| damaged_error(&self.name).because("an empty message"))
     }
 
     /// Returns rows of a block. If another lane is decoding the block, the caller waits for the
@@ -120,7 +120,7 @@ impl ArrowFile {
             }
         };
         if part.row + part.rows > batch.num_rows() as u64 {
-            return Err(damaged(&self.name)
+            return Err(damaged_error(&self.name)
                 .because("a record batch has fewer rows than its description states"));
         }
         Ok(batch.slice(part.row as usize, part.rows as usize))
@@ -265,7 +265,7 @@ impl ArrowStreamCutter {
         Ok(ArrowStreamCutter { schema, cutter })
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
@@ -317,7 +317,7 @@ fn block_extent(
         }
     }
     let (start, body) = (block.offset(), block.bodyLength());
-    Err(damaged(name).because(format!(
+    Err(damaged_error(name).because(format!(
         "the footer states a batch at byte {start} with {} bytes and a body of {body} bytes, but \
          the file has {}",
         block.metaDataLength(),
@@ -329,7 +329,7 @@ fn read_block(name: &str, ranges: &dyn RangeReader, block: &Block) -> Result<Buf
     let (start, description, body) = block_extent(name, ranges, block)?;
     let len = description + body;
     check_memory(len as u64).map_err(|why| {
-        damaged(name).because(format!("the footer states a batch of {len} bytes, {why}"))
+        damaged_error(name).because(format!("the footer states a batch of {len} bytes, {why}"))
     })?;
     Ok(Buffer::from(ranges.read(start, len)?))
 }
@@ -350,15 +350,15 @@ fn run_decoder<T>(name: &str, run: impl FnOnce() -> Result<T, ArrowError>) -> Re
             let unsupported = "the Arrow data uses a feature that is not supported";
             Err(Error::new(ErrorKind::Format, unsupported).at(place(name)).because(error))
         }
-        Some(Err(error)) => Err(damaged(name).because(error)),
-        None => Err(damaged(name).because("the decoder failed on invalid data")),
+        Some(Err(error)) => Err(damaged_error(name).because(error)),
+        None => Err(damaged_error(name).because("the decoder failed on invalid data")),
     }
 }
 
 /// Converts an I/O error of a stream: an error of pgspate stays, and an early end is truncation.
 fn read_error(name: &str, error: std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::UnexpectedEof {
-        return cut_short(name).because(error);
+        return truncated_error(name).because(error);
     }
     let error = match error.downcast::<Error>() {
         Ok(own) => return own,
@@ -367,13 +367,13 @@ fn read_error(name: &str, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Source, "could not read the Arrow data").at(place(name)).because(error)
 }
 
-fn cut_short(name: &str) -> Error {
+fn truncated_error(name: &str) -> Error {
     Error::new(ErrorKind::Format, "the Arrow data is truncated")
         .at(place(name))
         .hint("The data ends early. Copy or write the file again.")
 }
 
-fn damaged(name: &str) -> Error {
+fn damaged_error(name: &str) -> Error {
     Error::new(ErrorKind::Format, "could not decode the Arrow data")
         .at(place(name))
         .hint("Write the file again, or check it with another program.")

@@ -1,6 +1,6 @@
 //! Encodes record batches of Parquet, Arrow and programs.
 //!
-//! BatchRows keep their order. A row is either entirely binary or entirely text: if one value has
+//! Rows keep their order. A row is either entirely binary or entirely text: if one value has
 //! no exact encoding, the whole row goes to the server as text.
 
 use std::sync::Arc;

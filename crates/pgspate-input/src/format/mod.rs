@@ -86,12 +86,11 @@ pub enum ChunkData {
     Rows(Arc<dyn BatchSource>),
 }
 
-/// Returns the record batches of one chunk, from the start, any number of times.
+/// The rows of one chunk as record batches, which can be read any number of times.
 pub trait BatchSource: Send + Sync + std::fmt::Debug {
     /// Returns an iterator over the chunk's batches.
     ///
     /// # Errors
-    ///
     /// When the batches cannot be read.
     fn open(&self) -> Result<Box<dyn Iterator<Item = Result<arrow_array::RecordBatch>> + Send>>;
     /// Returns the number of rows.
@@ -114,7 +113,6 @@ pub trait Cutter: Send {
     /// Returns the next chunk, or `None` after the last chunk.
     ///
     /// # Errors
-    ///
     /// When the input cannot be read or cut.
     fn next(&mut self) -> Result<Option<Chunk>>;
 }
@@ -165,7 +163,6 @@ pub trait ChunkEncoder: Send {
     /// Starts at the first record of `chunk`.
     ///
     /// # Errors
-    ///
     /// When the chunk cannot be read or is of another format.
     fn begin(&mut self, chunk: Arc<Chunk>, mode: EncodeMode) -> Result<()>;
 

@@ -141,7 +141,8 @@ pub struct ParquetCutter {
 }
 
 impl ParquetCutter {
-    /// A cutter of `file`, the read_metadata's input number `input`. Chunks are numbered from 0.
+    /// Returns a cutter of `file`, which is input number `input` of the load. Chunks are numbered
+    /// from 0.
     pub fn new(file: Arc<ParquetFile>, input: usize) -> ParquetCutter {
         ParquetCutter { file, input, group: 0, row: 0, first_row: 0, seq: 0 }
     }
@@ -283,7 +284,7 @@ where
                 return Some(Ok(batch));
             }
             Ok(None) if self.left == 0 => None,
-            Ok(None) => Some(Err(damaged(&self.file.name)
+            Ok(None) => Some(Err(damaged_error(&self.file.name)
                 .because(format!("the data ends {} rows before the row group does", self.left)))),
             Err(error) => Some(Err(error)),
         };
@@ -333,12 +334,12 @@ fn run_decoder<T>(
             let unsupported = "the Parquet file uses a feature that is not supported";
             Err(Error::new(ErrorKind::Format, unsupported).at(place(name)).because(error))
         }
-        Some(Err(error)) => Err(damaged(name).because(error)),
-        None => Err(damaged(name).because("the decoder failed on invalid data")),
+        Some(Err(error)) => Err(damaged_error(name).because(error)),
+        None => Err(damaged_error(name).because("the decoder failed on invalid data")),
     }
 }
 
-fn damaged(name: &str) -> Error {
+fn damaged_error(name: &str) -> Error {
     Error::new(ErrorKind::Format, "could not decode the Parquet file")
         .at(place(name))
         .hint("Write the file again, or check it with another program.")

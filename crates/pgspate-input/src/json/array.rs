@@ -19,7 +19,6 @@ pub struct ArrayLiteralStyle {
 /// Appends the literal of `array`, a valid JSON array, to `out`.
 ///
 /// # Errors
-///
 /// When a string has an escape that PostgreSQL's text cannot hold.
 pub fn append_array_literal(
     array: &[u8],

@@ -46,7 +46,6 @@ pub fn skip_space(data: &[u8], mut at: usize) -> usize {
 /// scratch memory.
 ///
 /// # Errors
-///
 /// When the bytes are not a JSON value.
 #[inline]
 pub fn value_end(

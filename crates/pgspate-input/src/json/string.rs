@@ -16,7 +16,6 @@ pub enum UnsupportedEscape {
 /// must have been checked.
 ///
 /// # Errors
-///
 /// When an escape is a character that PostgreSQL's text cannot hold.
 pub fn unescape(inside: &[u8], out: &mut Vec<u8>) -> Result<(), UnsupportedEscape> {
     let mut rest = inside;

@@ -36,6 +36,7 @@ pub(super) struct DecompressionThread {
     fetch_task: Option<AbortHandle>,
 }
 
+/// A message of the decompression thread.
 enum DecompressedBlock {
     Data(Vec<u8>, usize),
     End,

@@ -28,6 +28,7 @@ pub(super) struct FetchLimits {
     pub(super) in_flight: usize,
 }
 
+/// A message of the fetching task.
 enum FetchedPiece {
     /// A range that is being fetched.
     Pending(Receiver<Result<Bytes>>),

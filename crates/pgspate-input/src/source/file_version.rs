@@ -44,27 +44,28 @@ impl FileVersion {
         format!("{}:{}.{:09}", self.inode, self.changed.0, self.changed.1)
     }
 
-    /// Returns whether `now` is certainly the same version. False is uncertain: only the time of
-    /// the last status change differs, which renaming, `chown` and `chmod` also change.
+    /// Returns whether `now` is certainly the same version. False means that this is uncertain:
+    /// only the time of the last status change differs, which renaming, `chown` and `chmod` also
+    /// change.
     ///
     /// # Errors
     /// When `now` is certainly another version.
     fn is_same_version(&self, now: &FileVersion, name: &str) -> Result<bool> {
         let (was, is) = (self.size, now.size);
         if is < was {
-            return Err(written_to(name, format!("was cut to {is} of {was} bytes")));
+            return Err(change_error(name, format!("was cut to {is} of {was} bytes")));
         }
         if self.may_grow {
             return Ok(true);
         }
         if is > was {
-            return Err(written_to(name, format!("grew from {was} to {is} bytes")));
+            return Err(change_error(name, format!("grew from {was} to {is} bytes")));
         }
         if now.modified != self.modified {
-            return Err(written_to(name, "was written to".to_owned()));
+            return Err(change_error(name, "was written to".to_owned()));
         }
         if !now.is_linked {
-            return Err(written_to(name, "was deleted or replaced".to_owned()));
+            return Err(change_error(name, "was deleted or replaced".to_owned()));
         }
         Ok(*self == *now)
     }
@@ -75,7 +76,7 @@ impl FileVersion {
     /// When the file is missing or certainly has another version.
     pub(super) fn is_at(&self, path: &Path, name: &str) -> Result<bool> {
         let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => written_to(name, "was deleted or renamed".to_owned()),
+            io::ErrorKind::NotFound => change_error(name, "was deleted or renamed".to_owned()),
             _ => read_failure(name).because(error),
         })?;
         self.is_same_version(&FileVersion::of(&metadata, self.may_grow), name)
@@ -122,7 +123,7 @@ impl VersionedFile {
     fn check_strictly(&self) -> Result<()> {
         match self.check()? || self.version.may_grow {
             true => Ok(()),
-            false => Err(written_to(&self.name, "was changed or renamed".to_owned())),
+            false => Err(change_error(&self.name, "was changed or renamed".to_owned())),
         }
     }
 
@@ -146,7 +147,7 @@ impl VersionedFile {
     /// When the bytes cannot be read or may belong to another version.
     pub(super) fn read_exact_at(&self, bytes: &mut [u8], start: u64) -> Result<()> {
         let read = self.file.read_exact_at(bytes, start);
-        // That the file changed explains more than an early end.
+        // An error about a changed file is clearer than one about an early end.
         self.check_strictly()?;
         read.map_err(|error| {
             let name = &self.name;
@@ -167,7 +168,7 @@ fn read_failure(name: &str) -> Error {
     source_error(name, format!("could not read \"{name}\""))
 }
 
-fn written_to(name: &str, what: String) -> Error {
+fn change_error(name: &str, what: String) -> Error {
     source_error(name, format!("\"{name}\" {what} while it was being read"))
         .hint("Load the file when no process writes to it, or load a copy of it.")
 }

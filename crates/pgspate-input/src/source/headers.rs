@@ -36,7 +36,7 @@ impl RequestHeaders {
         }
         let mut headers = RequestHeaders::default();
         for (key, value) in &options.store {
-            let Some((server, name)) = split(key) else { continue };
+            let Some((server, name)) = split_key(key) else { continue };
             let origin = match server {
                 Some(server) => origin_of_server(server, &origins)?,
                 None => only_origin(name, &origins)?,
@@ -66,14 +66,14 @@ impl RequestHeaders {
 
 /// Returns whether an option's key sets a header.
 pub(super) fn is_header(key: &str) -> bool {
-    split(key).is_some()
+    split_key(key).is_some()
 }
 
 /// Returns the key for messages, without secrets. A user may write `header.x: VALUE=`, which puts
 /// the value into the key.
 pub(super) fn shown_key(key: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let name = split(key).map_or(key, |(_, name)| name);
+    let name = split_key(key).map_or(key, |(_, name)| name);
     match name.len() <= 64 && name.chars().all(is_name) {
         true if is_header(key) => format!("\"{HEADER_OPTION}{name}\""),
         true => format!("\"{name}\""),
@@ -82,7 +82,7 @@ pub(super) fn shown_key(key: &str) -> String {
 }
 
 /// Splits a key into the server, if the key names one, and the header's name.
-fn split(key: &str) -> Option<(Option<&str>, &str)> {
+fn split_key(key: &str) -> Option<(Option<&str>, &str)> {
     // Lower-casing ASCII does not move any byte.
     let lower = key.to_ascii_lowercase();
     if lower.starts_with(HEADER_OPTION) {
@@ -105,7 +105,10 @@ fn origin_of_server(server: &str, origins: &[Origin]) -> Result<Origin> {
     let message = match origin {
         Some(origin) if origins.contains(&origin) => return Ok(origin),
         Some(origin) => {
-            format!("a header is given for {}, but no source is on this server", words(&origin))
+            format!(
+                "a header is given for {}, but no source is on this server",
+                origin_text(&origin)
+            )
         }
         None => "a header is given for an invalid server".to_owned(),
     };
@@ -129,13 +132,13 @@ fn only_origin(name: &str, origins: &[Origin]) -> Result<Origin> {
             Err(Error::new(ErrorKind::Usage, message).hint(format!(
                 "Write the server before the header, such as `--source-option \
                  '{}/:header.NAME=VALUE'`. Only that server gets the header.",
-                words(first)
+                origin_text(first)
             )))
         }
     }
 }
 
-fn words(origin: &Origin) -> String {
+fn origin_text(origin: &Origin) -> String {
     origin.ascii_serialization()
 }
 

@@ -126,7 +126,6 @@ impl RetryBackoff {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    ///
     /// Returns the error of the last attempt if it is not retryable or the time is up.
     async fn wait_after(&mut self, failed: FailedAttempt) -> Result<()> {
         if !failed.is_retryable || self.start.elapsed() + self.pause >= self.limit {
@@ -313,7 +312,7 @@ impl HttpObject {
         Err(FailedAttempt { error: self.status_error(status), is_retryable })
     }
 
-    /// The response to one request, asked for is_retryable while that may help.
+    /// Returns the response to a request, with retries.
     async fn request_with_retries(&self, range: Option<Range<u64>>) -> Result<Response> {
         let mut backoff = RetryBackoff::new(self.retry);
         loop {
@@ -362,12 +361,12 @@ impl HttpObject {
     }
 
     fn body(&self, response: Response) -> HttpBody {
-        let silence = self.silence_message();
+        let silence_message = self.silence_message();
         HttpBody {
             response: Some(response),
             name: Arc::clone(&self.name),
             stall: self.stall,
-            silence,
+            silence_message,
             read: 0,
             size: None,
             is_framed: true,
@@ -375,13 +374,13 @@ impl HttpObject {
     }
 
     fn empty_body(&self) -> HttpBody {
-        let silence = self.silence_message();
+        let silence_message = self.silence_message();
         let name = Arc::clone(&self.name);
         HttpBody {
             response: None,
             name,
             stall: self.stall,
-            silence,
+            silence_message,
             read: 0,
             size: None,
             is_framed: true,
@@ -394,7 +393,7 @@ pub(super) struct HttpBody {
     response: Option<Response>,
     name: Arc<str>,
     stall: Duration,
-    silence: String,
+    silence_message: String,
     read: u64,
     /// The expected number of bytes, if it is known.
     size: Option<u64>,
@@ -417,7 +416,7 @@ impl HttpBody {
                 };
             }
             Ok(Err(error)) => root_cause(&error),
-            Err(_) => self.silence.clone(),
+            Err(_) => self.silence_message.clone(),
         };
         let message = format!(
             "lost the connection while reading \"{}\", after {} bytes",

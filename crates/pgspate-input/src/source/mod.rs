@@ -54,7 +54,8 @@ pub struct SourceOptions {
     pub retry: Duration,
     /// The size of one range request.
     pub range_bytes: u64,
-    /// x
+    /// The most ranges of one object that are fetched ahead at the same time. They take up to
+    /// this number times `range_bytes` of memory.
     pub ranges_in_flight: usize,
     /// Whether local files may grow while they are read. If so, they are read to their new end.
     pub may_grow: bool,
@@ -94,7 +95,7 @@ pub fn read_error(error: io::Error, name: &str) -> Error {
     }
 }
 
-/// Returns an error of kind [`Kind::Source`] whose place is the input `name`.
+/// Returns an error of kind [`ErrorKind::Source`] whose place is the input `name`.
 fn source_error(name: &str, message: impl Into<String>) -> Error {
     let place = InputPlace { source: Some(name.to_owned()), ..InputPlace::default() };
     Error::new(ErrorKind::Source, message).at(place)

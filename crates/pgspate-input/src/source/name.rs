@@ -36,8 +36,8 @@ impl<'a> SourceSpec<'a> {
 /// Returns a URL for display: without user, password, fragment, a store's signature, and the values
 /// of its query. Any value may be a secret of some server, so no value is shown.
 pub(super) fn shown_url(url: &Url) -> String {
-    let mut shown = bare(url);
-    let query = url.query().and_then(unsigned).map(|query| {
+    let mut shown = without_credentials(url);
+    let query = url.query().and_then(without_signature).map(|query| {
         let part = |part: &str| match part.split_once('=') {
             Some((_, "")) => part.to_owned(),
             Some((name, _)) => format!("{name}=..."),
@@ -54,17 +54,17 @@ pub(super) fn shown_url(url: &Url) -> String {
 /// a right to read are left out: the password, and a store's signature. They change from run to run
 /// while the object stays the same.
 pub(super) fn identifying_url(url: &Url) -> Option<Secret> {
-    let mut whole = bare(url);
+    let mut whole = without_credentials(url);
     // Fails only for a URL without a host, which has no user.
     let _ = whole.set_username(url.username());
-    let rest = url.query().and_then(unsigned);
+    let rest = url.query().and_then(without_signature);
     whole.set_query(rest.as_deref());
     let says_more = rest.is_some() || !url.username().is_empty();
     says_more.then(|| Secret::new(String::from(whole)))
 }
 
 /// Returns a URL without user, password and fragment.
-fn bare(url: &Url) -> Url {
+fn without_credentials(url: &Url) -> Url {
     let mut bare = url.clone();
     let _ = bare.set_username("");
     let _ = bare.set_password(None);
@@ -90,7 +90,7 @@ const SIGNATURES: [(&[&str], &[&str]); 6] = [
 ];
 
 /// Returns a query without a store's signature, or `None` if nothing remains.
-fn unsigned(query: &str) -> Option<String> {
+fn without_signature(query: &str) -> Option<String> {
     let name = |part: &str| part.split_once('=').map_or(part, |(name, _)| name).to_lowercase();
     let names: Vec<String> = query.split('&').map(name).collect();
     let signed = SIGNATURES

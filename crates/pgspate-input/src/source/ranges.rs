@@ -35,14 +35,15 @@ pub trait RangeReader: Send + Sync + std::fmt::Debug {
     }
 }
 
-fn check(name: &str, start: u64, len: usize, size: u64) -> Result<()> {
+/// Checks that an input of `size` bytes has the `len` bytes from `start` on.
+fn check_range(name: &str, start: u64, len: usize, size: u64) -> Result<()> {
     match start.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),
-        _ => Err(outside(name, start, len, size)),
+        _ => Err(out_of_range(name, start, len, size)),
     }
 }
 
-fn outside(name: &str, start: u64, len: usize, size: u64) -> Error {
+fn out_of_range(name: &str, start: u64, len: usize, size: u64) -> Error {
     source_error(
         name,
         format!("\"{name}\" has {size} bytes; {len} from byte {start} on were expected"),
@@ -63,7 +64,7 @@ impl RangeReader for FileRangeReader {
     }
 
     fn read(&self, start: u64, len: usize) -> Result<Bytes> {
-        check(&self.name, start, len, self.file.size())?;
+        check_range(&self.name, start, len, self.file.size())?;
         let mut bytes = vec![0; len];
         self.file.read_exact_at(&mut bytes, start)?;
         Ok(bytes.into())
@@ -84,7 +85,7 @@ impl RangeReader for RemoteRangeReader {
     }
 
     fn read(&self, start: u64, len: usize) -> Result<Bytes> {
-        check(self.remote.name(), start, len, self.size)?;
+        check_range(self.remote.name(), start, len, self.size)?;
         let remote = Arc::clone(&self.remote);
         run_and_wait(&self.runtime, async move { remote.range(start..start + len as u64).await })?
     }

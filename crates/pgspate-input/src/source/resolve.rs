@@ -82,6 +82,7 @@ fn check_options(specs: &[String], options: &SourceOptions) -> Result<()> {
     Ok(())
 }
 
+/// Resolves the specs of one command, which share clients.
 struct SourceResolver<'a> {
     options: &'a SourceOptions,
     headers: RequestHeaders,

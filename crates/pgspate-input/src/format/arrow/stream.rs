@@ -12,7 +12,7 @@ use arrow_ipc::{MessageHeader, root_as_message};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 use super::message::check_body;
-use super::{DESCRIPTION_BYTES_MAX, cut_short, damaged, read_error, run_decoder};
+use super::{DESCRIPTION_BYTES_MAX, damaged_error, read_error, run_decoder, truncated_error};
 use crate::{Error, Result};
 
 /// The most bytes that are allocated before they arrive. The buffer grows as bytes arrive.
@@ -44,7 +44,7 @@ impl ArrowStream {
             is_over: false,
         };
         let Some(message_parts) = stream.read_message()? else {
-            return Err(damaged(name).because("the stream has no schema"));
+            return Err(damaged_error(name).because("the stream has no schema"));
         };
         let schema = run_decoder(name, || {
             let schema = parse_message(&message_parts)?.header_as_schema();
@@ -107,7 +107,7 @@ impl ArrowStream {
         }
         // Old streams have no marker before the length.
         if len == [0xFF; 4] && !self.fill(&mut len)? {
-            return Err(cut_short(&self.name));
+            return Err(truncated_error(&self.name));
         }
         let len = i32::from_le_bytes(len);
         if len == 0 {
@@ -115,7 +115,7 @@ impl ArrowStream {
         }
         let len = u64::try_from(len).ok().filter(|len| *len <= DESCRIPTION_BYTES_MAX).ok_or_else(
             || {
-                damaged(&self.name)
+                damaged_error(&self.name)
                     .because(format!("a message states a description of {len} bytes"))
             },
         )?;
@@ -125,7 +125,7 @@ impl ArrowStream {
             Ok(message.map_err(|error| parse_error(&error.to_string()))?.bodyLength())
         })?;
         let len = usize::try_from(body).map_err(|_| {
-            damaged(&self.name).because(format!("a message states a body of {body} bytes"))
+            damaged_error(&self.name).because(format!("a message states a body of {body} bytes"))
         })?;
         let body = Buffer::from_vec(self.read_bytes(len)?);
         Ok(Some(IpcMessage { description, body }))
@@ -137,7 +137,7 @@ impl ArrowStream {
         let part = self.reader.by_ref().take(buf.len() as u64).read_to_end(&mut filled);
         match part.map_err(|error| read_error(&self.name, error))? {
             0 => Ok(false),
-            len if len < buf.len() => Err(cut_short(&self.name)),
+            len if len < buf.len() => Err(truncated_error(&self.name)),
             _ => {
                 buf.copy_from_slice(&filled);
                 Ok(true)
@@ -155,7 +155,7 @@ impl ArrowStream {
             if part.map_err(|error| read_error(&self.name, error))? < step {
                 let there = bytes.len();
                 let why = format!("a message states {len} bytes, but {there} follow");
-                return Err(cut_short(&self.name).because(why));
+                return Err(truncated_error(&self.name).because(why));
             }
         }
         Ok(bytes)
@@ -163,7 +163,7 @@ impl ArrowStream {
 
     fn memory_error(&self, len: usize) -> Error {
         let why = format!("a message states {len} bytes, but this much memory is not available");
-        damaged(&self.name).because(why)
+        damaged_error(&self.name).because(why)
     }
 }
 

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 
 use super::scan::{BracketScanner, CutRule};
-use super::{byte_order_mark_len, is_array_of_rows, newlines};
+use super::{byte_order_mark_len, count_newlines, is_array_of_rows};
 use crate::format::keyed::KeyedInput;
 use crate::format::{Chunk, ChunkData, Cutter};
 use crate::json::skip_space;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// How far behind the chunk size an edge is first looked for. Only then are the bytes of a second
-/// chunk read.
+/// How many bytes after the chunk size are searched for an edge first. If they have none, the bytes
+/// of a whole second chunk are read.
 const LOOKAHEAD_BYTES: usize = 64 << 10;
 
 /// The limits of chunks and records.
@@ -72,7 +72,7 @@ impl Cutter for JsonCutter {
                 seq,
                 input: self.input,
                 byte,
-                line: line + newlines(&data[..first_record_start(&data, byte)]),
+                line: line + count_newlines(&data[..first_record_start(&data, byte)]),
                 first_row: 0,
                 digest: None,
                 data: ChunkData::Bytes(data),
@@ -152,7 +152,7 @@ impl OpenJsonInput {
         data.truncate(end);
         let (byte, line) = (self.byte, self.line);
         self.byte += end as u64;
-        self.line += newlines(&data);
+        self.line += count_newlines(&data);
         Ok((data, byte, line))
     }
 
@@ -289,7 +289,7 @@ impl OpenJsonInput {
         let name = Some(self.name.clone()).filter(|name| !name.is_empty());
         InputPlace {
             source: name,
-            line: Some(self.line + newlines(&self.buf[..at])),
+            line: Some(self.line + count_newlines(&self.buf[..at])),
             byte: Some(self.byte + at as u64),
             ..InputPlace::default()
         }

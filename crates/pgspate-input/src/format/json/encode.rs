@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio_postgres::error::SqlState;
 
 use super::record::{INVALID_UTF8, RecordRanges, RecordWalk};
-use super::{cut, newlines};
+use super::{count_newlines, cut};
 use crate::encode::{Encoded, text};
 use crate::format::keyed::{KeyTarget, KeyedOptions};
 use crate::format::nearest::nearest;
@@ -82,14 +82,14 @@ const ABSENT: ValueSlot = ValueSlot { kind: JsonKind::Null, start: 0, end: 0 };
 /// Why a record cannot become a row.
 enum RecordFault {
     /// The record is not valid JSON.
-    JsonSyntaxError(JsonSyntaxError),
+    Syntax(JsonSyntaxError),
     /// The record is JSON that ends at `end`, but its content is not a row.
     NotARow { end: usize, error: Error },
 }
 
 impl From<JsonSyntaxError> for RecordFault {
     fn from(syntax: JsonSyntaxError) -> RecordFault {
-        RecordFault::JsonSyntaxError(syntax)
+        RecordFault::Syntax(syntax)
     }
 }
 
@@ -334,7 +334,7 @@ impl JsonEncoder {
     fn place_at(&self, chunk: &Chunk, at: usize) -> InputPlace {
         let ChunkData::Bytes(data) = &chunk.data else { return InputPlace::default() };
         let (from, lines) = Some(self.counted.get()).filter(|it| it.0 <= at).unwrap_or_default();
-        let lines = lines + newlines(&data[from..at]);
+        let lines = lines + count_newlines(&data[from..at]);
         self.counted.set((at, lines));
         self.place_of(chunk, data, at, lines)
     }
@@ -343,7 +343,7 @@ impl JsonEncoder {
     fn place_of(&self, chunk: &Chunk, data: &[u8], at: usize, lines: u64) -> InputPlace {
         // The chunk's line is the line of its first record. White space or a comma may precede the
         // record.
-        let before_first = newlines(&data[..cut::first_record_start(data, chunk.byte)]);
+        let before_first = count_newlines(&data[..cut::first_record_start(data, chunk.byte)]);
         InputPlace {
             source: self.options.inputs.get(chunk.input).cloned(),
             line: Some(chunk.line + lines.saturating_sub(before_first)),
@@ -416,7 +416,7 @@ impl ChunkEncoder for JsonEncoder {
                 Ok(Some(start)) => start,
                 Ok(None) => return Ok(false),
                 Err(found) => {
-                    self.records.skip_broken(data, found.at);
+                    self.records.skip_invalid(data, found.at);
                     return Err(self.syntax_error(&chunk, text, data, found));
                 }
             };
@@ -426,12 +426,12 @@ impl ChunkEncoder for JsonEncoder {
                     self.records.finish(end);
                     return Err(error);
                 }
-                Err(RecordFault::JsonSyntaxError(found)) => {
+                Err(RecordFault::Syntax(found)) => {
                     // Use the position that `RecordRanges` finds, which does not look at keys. Both
                     // walks then continue at the same byte.
                     let broken = value_end(text, start, &mut self.stack);
                     let broken_at = broken.map_or_else(|found| found.at, |(_, end)| end);
-                    self.records.skip_broken(data, broken_at);
+                    self.records.skip_invalid(data, broken_at);
                     return Err(self.syntax_error(&chunk, text, data, found));
                 }
             }
@@ -445,7 +445,7 @@ impl ChunkEncoder for JsonEncoder {
         let nth = usize::try_from(row).unwrap_or(usize::MAX);
         let start =
             RecordRanges::new(data, chunk.byte).nth(nth).map_or(data.len(), |record| record.start);
-        self.place_of(chunk, data, start, newlines(&data[..start]))
+        self.place_of(chunk, data, start, count_newlines(&data[..start]))
     }
 
     fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<InputRecord>> {
@@ -455,7 +455,7 @@ impl ChunkEncoder for JsonEncoder {
         let mut records = Vec::with_capacity(rows.len());
         for row in rows {
             let (_, record) = walk.find(|(nth, _)| nth == row).ok_or_else(|| no_such_row(*row))?;
-            lines += newlines(&data[counted_to..record.start]);
+            lines += count_newlines(&data[counted_to..record.start]);
             counted_to = record.start;
             let place = self.place_of(chunk, data, record.start, lines);
             let bytes = [data[record].trim_ascii_end(), b"\n"].concat();

@@ -48,6 +48,6 @@ pub(crate) fn is_array_of_rows(data: &[u8]) -> Option<bool> {
 }
 
 /// Returns the number of lines that end within `data`.
-pub(crate) fn newlines(data: &[u8]) -> u64 {
+pub(crate) fn count_newlines(data: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', data).count() as u64
 }

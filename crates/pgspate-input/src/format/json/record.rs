@@ -103,7 +103,7 @@ impl RecordWalk {
 
     /// Continues after a record that is invalid at `from`, at its end. If the end is uncertain, the
     /// walk is over.
-    pub(crate) fn skip_broken(&mut self, data: &[u8], from: usize) {
+    pub(crate) fn skip_invalid(&mut self, data: &[u8], from: usize) {
         let edge = match self.between {
             BetweenRecords::Space => line_edge(data, self.at, from.max(self.at + 1)),
             // The walk is still at the comma before the item, so the item begins after it.
@@ -145,8 +145,8 @@ fn line_edge(data: &[u8], start: usize, from: usize) -> Option<usize> {
 }
 
 /// Returns whether the line at `at` is one value that cannot be part of the invalid record
-/// `before`. That is certain if an opening bracket follows, because an item would be followed by a
-/// comma. At the end of the chunk, all brackets of `before` must be closed.
+/// `before`. That is certain if an opening bracket follows, because within the invalid record a
+/// comma would follow. At the end of the chunk, all brackets of `before` must be closed.
 fn is_record_line(data: &[u8], before: &[u8], at: usize) -> bool {
     let end = memchr::memchr(b'\n', &data[at..]).map_or(data.len(), |found| at + found);
     let line = data[at..end].trim_ascii_end();
@@ -228,7 +228,7 @@ impl Iterator for RecordRanges<'_> {
             Ok(None) => return None,
             Err(found) => (skip_space(data, records.at), found.at),
         };
-        records.skip_broken(data, broken_at);
+        records.skip_invalid(data, broken_at);
         Some(start..records.at.max(start))
     }
 }
@@ -262,12 +262,12 @@ mod tests {
                     }
                     Err(error) => {
                         seen.push(Err(error));
-                        records.skip_broken(bytes, error.at);
+                        records.skip_invalid(bytes, error.at);
                     }
                 },
                 Err(error) => {
                     seen.push(Err(error));
-                    records.skip_broken(bytes, error.at);
+                    records.skip_invalid(bytes, error.at);
                 }
             }
         }

@@ -42,7 +42,7 @@ impl BracketScanner {
         let (blocks, tail) = data.as_chunks::<64>();
         for (i, block) in blocks.iter().enumerate() {
             if self.take_block(block) {
-                return Some(self.broken_line(block).map_or(data.len(), |at| i * 64 + at));
+                return Some(self.line_end_in_string(block).map_or(data.len(), |at| i * 64 + at));
             }
         }
         for (i, &byte) in tail.iter().enumerate() {
@@ -110,7 +110,7 @@ impl BracketScanner {
     }
 
     /// Returns the index after the first line of `block` that ends inside a string.
-    fn broken_line(&mut self, block: &[u8; 64]) -> Option<usize> {
+    fn line_end_in_string(&mut self, block: &[u8; 64]) -> Option<usize> {
         for (i, &byte) in block.iter().enumerate() {
             if self.in_string && byte == b'\n' {
                 return Some(i + 1);

@@ -71,6 +71,7 @@ pub(super) struct MemberDecompressor<M> {
     state: MemberState,
 }
 
+/// Where the next input byte is.
 #[derive(Clone, Copy, PartialEq)]
 enum MemberState {
     InsideMember,

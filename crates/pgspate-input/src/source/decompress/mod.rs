@@ -220,7 +220,7 @@ impl<R: BufRead> DecompressedReader<R> {
         Ok(DecompressedReader { source, decoder, compression, name, progress, offset: 0 })
     }
 
-    fn corrupt(&self, fault: DecompressFault) -> Error {
+    fn corrupt_error(&self, fault: DecompressFault) -> Error {
         let offset = self.offset + fault.offset as u64;
         Error::new(
             ErrorKind::Source,
@@ -246,7 +246,7 @@ impl<R: BufRead> Read for DecompressedReader<R> {
             let end = input.is_empty();
             let step = match self.decoder.step(input, output) {
                 Ok(step) => step,
-                Err(fault) => return Err(io::Error::other(self.corrupt(fault))),
+                Err(fault) => return Err(io::Error::other(self.corrupt_error(fault))),
             };
             self.source.consume(step.read);
             self.offset += step.read as u64;
@@ -266,8 +266,10 @@ impl<R: BufRead> Read for DecompressedReader<R> {
             if calls_without_progress > 2 {
                 return Err(io::Error::other(match end {
                     true => ends_early_error(self.compression, &self.name, self.offset),
-                    false => self
-                        .corrupt(DecompressFault { offset: 0, why: "it makes no progress".into() }),
+                    false => self.corrupt_error(DecompressFault {
+                        offset: 0,
+                        why: "it makes no progress".into(),
+                    }),
                 }));
             }
         }

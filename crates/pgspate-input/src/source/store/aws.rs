@@ -1,6 +1,6 @@
 //! Opens S3, and other stores with its protocol.
 //!
-//! S3Settings come from the AWS profile, the environment and `--source-option`; later ones win. A
+//! Settings come from the AWS profile, the environment and `--source-option`; later ones win. A
 //! credential's parts all come from one of the three, so that a token is never combined with
 //! another account's key.
 
@@ -31,7 +31,6 @@ type S3Settings = HashMap<Key, String>;
 /// Returns a client for `bucket`.
 ///
 /// # Errors
-///
 /// When credentials are missing or settings are invalid.
 pub(super) fn open(
     root: &str,
@@ -132,8 +131,8 @@ fn check_endpoint(url: &str) -> Result<()> {
     }
 }
 
-/// Checks that credentials can be had. Without keys, the S3 client asks the metadata service of a
-/// cloud machine. On other machines this service does not exist, and retries would take a minute
+/// Checks that credentials are available. Without keys, the S3 client asks the metadata service of
+/// a cloud machine. On other machines this service does not exist, and retries would take a minute
 /// before an unclear error.
 fn check_credentials(
     root: &str,
