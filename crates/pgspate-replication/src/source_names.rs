@@ -29,13 +29,13 @@ impl SourceNames {
     pub fn place(&self, event_place: EventPlace) -> InputPlace {
         let (source, line) = match event_place {
             EventPlace::Line { input, line } => (self.get(input), Some(line)),
-            _ => (Some(self.words(event_place)), None),
+            _ => (Some(self.describe(event_place)), None),
         };
         InputPlace { source, line, ..InputPlace::default() }
     }
 
     /// Describes the place of an event in words.
-    pub fn words(&self, event_place: EventPlace) -> String {
+    pub fn describe(&self, event_place: EventPlace) -> String {
         let name = |nth| self.get(nth).unwrap_or_default();
         match event_place {
             EventPlace::Line { input, line } => format!("{}, line {line}", name(input)),

@@ -79,7 +79,7 @@ impl<S: Copy + Default + Send + Into<EventPlace>> SourcePosition for DigestedPos
         let (event_place, digest) = self.whole;
         StreamPosition {
             ordinal,
-            source: names.words(event_place.into()),
+            source: names.describe(event_place.into()),
             digest: digest.to_string(),
         }
     }

@@ -166,7 +166,7 @@ pub fn is_nothing(record: &[u8]) -> bool {
 
 /// The fields of an object, in order.
 pub(super) struct JsonFields<'a> {
-    walk: JsonCursor<'a>,
+    cursor: JsonCursor<'a>,
     /// The text of an object that the record is likely to contain. It is compared instead of
     /// parsed.
     known: Option<&'a str>,
@@ -174,11 +174,11 @@ pub(super) struct JsonFields<'a> {
 
 impl<'a> JsonFields<'a> {
     fn of(text: &'a str) -> JsonFields<'a> {
-        JsonFields { walk: JsonCursor::of(text), known: None }
+        JsonFields { cursor: JsonCursor::of(text), known: None }
     }
 
     /// Sets the text of a well-formed object that is likely to be one of the values.
-    pub(super) fn knowing(mut self, known: Option<&'a str>) -> JsonFields<'a> {
+    pub(super) fn with_known_object(mut self, known: Option<&'a str>) -> JsonFields<'a> {
         self.known = known;
         self
     }
@@ -196,49 +196,49 @@ impl<'a> JsonFields<'a> {
 
     /// Returns the next field's key. The caller must read or open the value next.
     pub(super) fn next_key(&mut self) -> Result<Option<JsonStr<'a>>> {
-        let walk = &mut self.walk;
-        if !walk.advance(b'}')? {
+        let cursor = &mut self.cursor;
+        if !cursor.advance(b'}')? {
             return Ok(None);
         }
-        let start = walk.at;
-        let (end, after, escaped) = key_end(walk.text.as_bytes(), start).map_err(syntax)?;
-        walk.at = after;
-        Ok(Some(JsonStr { inside: &walk.text[start + 1..end - 1], escaped }))
+        let start = cursor.at;
+        let (end, after, escaped) = key_end(cursor.text.as_bytes(), start).map_err(syntax)?;
+        cursor.at = after;
+        Ok(Some(JsonStr { inside: &cursor.text[start + 1..end - 1], escaped }))
     }
 
     /// Returns the value of the last key.
     pub(super) fn value(&mut self) -> Result<Json<'a>> {
-        let walk = &mut self.walk;
+        let cursor = &mut self.cursor;
         if let Some(known) = self.known
-            && walk.text.as_bytes()[walk.at..].starts_with(known.as_bytes())
+            && cursor.text.as_bytes()[cursor.at..].starts_with(known.as_bytes())
         {
-            let start = walk.at;
-            walk.at += known.len();
-            return Ok(Json::Object(&walk.text[start..walk.at]));
+            let start = cursor.at;
+            cursor.at += known.len();
+            return Ok(Json::Object(&cursor.text[start..cursor.at]));
         }
-        walk.value()
+        cursor.value()
     }
 
     /// Opens the next value if it is an object. The caller must read all its fields and then call
     /// [`JsonFields::close_object`].
     pub(super) fn open_object(&mut self) -> Option<JsonFields<'a>> {
-        Some(JsonFields { walk: self.walk.open(b'{')?, known: self.known })
+        Some(JsonFields { cursor: self.cursor.open(b'{')?, known: self.known })
     }
 
     /// Opens the next value if it is an array. The caller must read all its items and then call
     /// [`JsonFields::close_array`].
     pub(super) fn open_array(&mut self) -> Option<JsonItems<'a>> {
-        self.walk.open(b'[').map(JsonItems)
+        self.cursor.open(b'[').map(JsonItems)
     }
 
     /// Continues after an object that was opened here.
     pub(super) fn close_object(&mut self, inner: JsonFields<'a>) {
-        self.walk.at = inner.walk.at;
+        self.cursor.at = inner.cursor.at;
     }
 
     /// Continues after an array that was opened here.
     pub(super) fn close_array(&mut self, inner: JsonItems<'a>) {
-        self.walk.at = inner.0.at;
+        self.cursor.at = inner.0.at;
     }
 
     /// Reads all fields.
@@ -277,14 +277,14 @@ impl<'a> JsonItems<'a> {
             return Ok(None);
         }
         match self.0.open(b'{') {
-            Some(walk) => Ok(Some(JsonFields { walk, known: None })),
+            Some(cursor) => Ok(Some(JsonFields { cursor, known: None })),
             None => Err(malformed(format!("expected {what} to be an object"))),
         }
     }
 
     /// Continues after an item that was opened here.
     pub(super) fn close_object(&mut self, inner: JsonFields<'a>) {
-        self.0.at = inner.walk.at;
+        self.0.at = inner.cursor.at;
     }
 
     /// Returns whether a comma, and so another item, follows.
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_known_object_is_compared_and_not_parsed() {
         let text = b"{\"schema\":{\"x\":[1]},\"payload\":2}";
-        let fields = object(text).unwrap().knowing(Some("{\"x\":[1]}")).all().unwrap();
+        let fields = object(text).unwrap().with_known_object(Some("{\"x\":[1]}")).all().unwrap();
         assert_eq!(fields[0].1, Json::Object("{\"x\":[1]}"));
         assert_eq!(fields[1].1, Json::Number("2"));
     }

@@ -43,7 +43,7 @@ const INFINITY_MILLIS: i64 = 9_223_372_036_825_200_000;
 const MINUS_INFINITY_MILLIS: i64 = -9_223_372_036_832_400_000;
 
 /// Writes a timestamp, counted in units since 1970, followed by `zone`.
-pub(super) fn stamp(value: i64, unit: TimeUnit, zone: &str) -> String {
+pub(super) fn timestamp(value: i64, unit: TimeUnit, zone: &str) -> String {
     match (value, unit) {
         (i64::MAX, TimeUnit::Micro | TimeUnit::Nano) | (INFINITY_MILLIS, _) => {
             return "infinity".into();
@@ -147,13 +147,13 @@ mod tests {
 
     #[test]
     fn numbers_become_dates_and_times() {
-        assert_eq!(stamp(1_700_000_000_123, TimeUnit::Milli, ""), "2023-11-14 22:13:20.123");
-        assert_eq!(stamp(-1, TimeUnit::Micro, "+00"), "1969-12-31 23:59:59.999999+00");
+        assert_eq!(timestamp(1_700_000_000_123, TimeUnit::Milli, ""), "2023-11-14 22:13:20.123");
+        assert_eq!(timestamp(-1, TimeUnit::Micro, "+00"), "1969-12-31 23:59:59.999999+00");
         assert_eq!(
-            stamp(-62_135_596_800_000_001, TimeUnit::Micro, ""),
+            timestamp(-62_135_596_800_000_001, TimeUnit::Micro, ""),
             "0001-12-31 23:59:59.999999 BC"
         );
-        assert_eq!(stamp(1, TimeUnit::Nano, ""), "1970-01-01 00:00:00.000000001");
+        assert_eq!(timestamp(1, TimeUnit::Nano, ""), "1970-01-01 00:00:00.000000001");
         assert_eq!(date(19_675), "2023-11-14");
         assert_eq!(date(-719_529), "0002-12-31 BC");
         assert_eq!(time(86_399_999_999, TimeUnit::Micro).unwrap(), "23:59:59.999999");
@@ -170,10 +170,10 @@ mod tests {
             (9_223_372_036_825_200, TimeUnit::Milli),
             (i64::MAX, TimeUnit::Nano),
         ] {
-            assert_eq!(stamp(value, unit, ""), "infinity");
+            assert_eq!(timestamp(value, unit, ""), "infinity");
         }
-        assert_eq!(stamp(-9_223_372_036_832_400_000, TimeUnit::Micro, ""), "-infinity");
-        assert_eq!(stamp(-9_223_372_036_832_400, TimeUnit::Milli, ""), "-infinity");
+        assert_eq!(timestamp(-9_223_372_036_832_400_000, TimeUnit::Micro, ""), "-infinity");
+        assert_eq!(timestamp(-9_223_372_036_832_400, TimeUnit::Milli, ""), "-infinity");
         assert_eq!(iso("+292278994-08-16T23:00:00Z"), "infinity");
         assert_eq!(iso("-292275055-05-16T23:00:00Z"), "-infinity");
         assert_eq!(iso("+294247-01-10T04:00:25.2Z"), "infinity");

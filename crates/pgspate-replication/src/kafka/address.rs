@@ -10,13 +10,13 @@ use crate::{Error, ErrorKind, Result, decode_url_part};
 
 /// The prefix of environment variables that set properties: `PGSPATE_KAFKA_SASL_PASSWORD` sets
 /// `sasl.password`.
-const VARIABLE: &str = "PGSPATE_KAFKA_";
+const VARIABLE_PREFIX: &str = "PGSPATE_KAFKA_";
 /// The longest name of a topic.
 const NAME_MAX: usize = 249;
 /// The property that tells where to begin partitions that the ledger does not know.
 const RESET: &str = "auto.offset.reset";
 /// The properties that pgspate sets itself, because exactness depends on them.
-const OURS: [&str; 12] = [
+const RESERVED_PROPERTIES: [&str; 12] = [
     "bootstrap.servers",
     "metadata.broker.list",
     "enable.auto.commit",
@@ -39,7 +39,7 @@ pub(crate) struct TopicAddress {
     /// The topics, in the order of the URL.
     pub(crate) topics: Vec<String>,
     /// Whether a partition that the ledger does not know begins at its end.
-    pub(crate) begins_late: bool,
+    pub(crate) begins_at_end: bool,
     /// Properties for librdkafka. Some may be secrets.
     pub(crate) properties: BTreeMap<String, String>,
 }
@@ -92,15 +92,17 @@ impl TopicAddress {
             properties.insert(name.clone(), decode_url_part(value));
             named.push(name);
         }
-        let begins_late = begins_late(properties.remove(RESET).as_deref())?;
-        if let Some(name) = properties.keys().find(|name| OURS.contains(&name.as_str())) {
+        let begins_at_end = begins_at_end(properties.remove(RESET).as_deref())?;
+        if let Some(name) =
+            properties.keys().find(|name| RESERVED_PROPERTIES.contains(&name.as_str()))
+        {
             return Err(Error::new(
                 ErrorKind::Usage,
                 format!("property \"{name}\" is set by pgspate itself"),
             )
             .hint("Leave it out of the URL, and out of the environment."));
         }
-        Ok(TopicAddress { brokers: brokers.to_owned(), topics, begins_late, properties })
+        Ok(TopicAddress { brokers: brokers.to_owned(), topics, begins_at_end, properties })
     }
 }
 
@@ -123,13 +125,13 @@ pub(super) fn is_secret(property: &str) -> bool {
 
 fn from_environment(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let property = |(name, value): (String, String)| {
-        let name = name.strip_prefix(VARIABLE)?.to_ascii_lowercase().replace('_', ".");
+        let name = name.strip_prefix(VARIABLE_PREFIX)?.to_ascii_lowercase().replace('_', ".");
         Some((name, value))
     };
     variables.filter_map(property).collect()
 }
 
-fn begins_late(value: Option<&str>) -> Result<bool> {
+fn begins_at_end(value: Option<&str>) -> Result<bool> {
     match value {
         None | Some("earliest" | "smallest" | "beginning") => Ok(false),
         Some("latest" | "largest" | "end") => Ok(true),
@@ -171,7 +173,7 @@ mod tests {
         let found = found.unwrap();
         assert_eq!(found.brokers, "a:9092,[::1]:9093");
         assert_eq!(found.topics, ["shop.public.orders", "log-1"]);
-        assert!(found.begins_late);
+        assert!(found.begins_at_end);
         let properties: Vec<_> = found.properties.iter().collect();
         let (user, protocol) = ("sasl.username".to_owned(), "security.protocol".to_owned());
         assert_eq!(

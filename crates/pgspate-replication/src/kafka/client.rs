@@ -15,19 +15,19 @@ use rdkafka::{ClientContext, Statistics, error::KafkaError};
 use serde::Deserialize;
 
 use super::address::TopicAddress;
-use super::errors::{is_passing, is_refusal, of_client, of_request};
+use super::errors::{client_error, is_refusal, is_temporary, request_error};
 use crate::{Error, ErrorKind, Result};
 
 /// The longest time that an answer may take.
-const ANSWER: Duration = Duration::from_secs(15);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(15);
 /// How often a waiting question checks for errors that librdkafka reports.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The most errors and messages that are checked each time.
-const POLLS: usize = 100;
-/// The interval of statistics in milliseconds. `TELLS_OFTEN` is for runs that end where the
+const POLLS_MAX: usize = 100;
+/// The interval of statistics in milliseconds. `STATISTICS_MS_SHORT` is for runs that end where the
 /// statistics show the end of the partitions.
-const TELLS_OFTEN: &str = "200";
-const TELLS: &str = "1000";
+const STATISTICS_MS_SHORT: &str = "200";
+const STATISTICS_MS: &str = "1000";
 
 /// The client that reads topics.
 pub(crate) type Client = BaseConsumer<KafkaClientContext>;
@@ -44,7 +44,7 @@ pub(crate) struct AnswerTimeout {
 impl AnswerTimeout {
     /// Returns a timeout that starts now. An answer must come within `all`.
     pub(crate) fn within(all: Duration) -> AnswerTimeout {
-        AnswerTimeout { each: ANSWER.min(all), all, since: Cell::new(Instant::now()) }
+        AnswerTimeout { each: ANSWER_TIME_MAX.min(all), all, since: Cell::new(Instant::now()) }
     }
 
     /// Returns how long the next answer may take.
@@ -53,12 +53,12 @@ impl AnswerTimeout {
     }
 
     /// Notes that an answer came.
-    fn came(&self) {
+    fn note_answer(&self) {
         self.since.set(Instant::now());
     }
 
     /// Describes the timeout that has passed.
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let limit = if self.since.get().elapsed() < self.all { self.each } else { self.all };
         format!("no answer within {} s", limit.as_secs())
     }
@@ -69,14 +69,14 @@ impl AnswerTimeout {
 pub(crate) struct KafkaClientContext {
     /// The brokers of the URL.
     brokers: String,
-    heard: Mutex<ClientNews>,
+    news: Mutex<ClientNews>,
 }
 
 /// The last error and the last statistics of librdkafka.
 #[derive(Debug, Default)]
 struct ClientNews {
     /// The text of the last error.
-    said: Option<String>,
+    last_error: Option<String>,
     statistics: Option<ClientStatistics>,
 }
 
@@ -100,27 +100,27 @@ pub(crate) struct PartitionOffsets {
 
 impl KafkaClientContext {
     fn new(brokers: &str) -> KafkaClientContext {
-        KafkaClientContext { brokers: brokers.to_owned(), heard: Mutex::default() }
+        KafkaClientContext { brokers: brokers.to_owned(), news: Mutex::default() }
     }
 
     /// Takes the latest statistics, if any came since the last call.
     pub(crate) fn take_statistics(&self) -> Option<ClientStatistics> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).statistics.take()
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).statistics.take()
     }
 
     /// Returns the text of the last error.
-    pub(crate) fn said(&self) -> Option<String> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).said.clone()
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).last_error.clone()
     }
 }
 
 impl ClientContext for KafkaClientContext {
     fn log(&self, level: RDKafkaLogLevel, _: &str, said: &str) {
         if (level as i32) <= RDKafkaLogLevel::Error as i32 {
-            let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
             // Remove the names of the client and its thread.
             let said = said.rsplit_once("]: ").map_or(said, |(_, said)| said);
-            heard.said = Some(said.to_owned());
+            news.last_error = Some(said.to_owned());
         }
     }
 
@@ -136,7 +136,7 @@ impl ClientContext for KafkaClientContext {
     fn stats_raw(&self, json: &[u8]) {
         // Statistics that cannot be parsed are ignored.
         let Ok(figures) = serde_json::from_slice::<LibrdkafkaStatistics>(json) else { return };
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).statistics =
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).statistics =
             Some(figures.statistics());
     }
 }
@@ -219,14 +219,14 @@ pub(crate) fn client(address: &TopicAddress, follows: bool) -> Result<Client> {
         ("auto.offset.reset", "error"),
         ("isolation.level", "read_committed"),
         ("check.crcs", "true"),
-        ("statistics.interval.ms", if follows { TELLS } else { TELLS_OFTEN }),
+        ("statistics.interval.ms", if follows { STATISTICS_MS } else { STATISTICS_MS_SHORT }),
     ];
     for (name, value) in ours {
         config.set(name, value);
     }
     config.set_log_level(RDKafkaLogLevel::Error);
     let context = KafkaClientContext::new(&address.brokers);
-    Client::from_config_and_context(&config, context).map_err(of_client)
+    Client::from_config_and_context(&config, context).map_err(client_error)
 }
 
 /// Asks for the partitions of a topic. Returns their numbers, sorted.
@@ -240,8 +240,8 @@ pub(crate) fn partitions(
 ) -> Result<Vec<i32>> {
     let what = format!("for the partitions of topic \"{topic}\"");
     let found = ask(client, topic, answer_timeout.next());
-    let found = found.map_err(|error| unanswered(client, &what, error, answer_timeout))?;
-    answer_timeout.came();
+    let found = found.map_err(|error| no_answer_error(client, &what, error, answer_timeout))?;
+    answer_timeout.note_answer();
     let Some(found) = found.topics().iter().find(|found| found.name() == topic) else {
         let message = format!("could not ask {what}");
         return Err(Error::new(ErrorKind::Source, message)
@@ -249,7 +249,7 @@ pub(crate) fn partitions(
     };
     if let Some(error) = found.error() {
         let error = KafkaError::MetadataFetch(error.into());
-        return Err(of_request(&format!("ask {what}"), error, None));
+        return Err(request_error(&format!("ask {what}"), error, None));
     }
     let mut numbers: Vec<_> = found.partitions().iter().map(|it| it.id()).collect();
     numbers.sort_unstable();
@@ -261,12 +261,12 @@ pub(crate) fn partitions(
 fn ask(client: &Client, topic: &str, limit: Duration) -> Result<Metadata, KafkaError> {
     let begun = Instant::now();
     loop {
-        let error = match client.fetch_metadata(Some(topic), LOOK.min(limit)) {
+        let error = match client.fetch_metadata(Some(topic), CHECK_INTERVAL.min(limit)) {
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
         // librdkafka returns errors by polling.
-        for _ in 0..POLLS {
+        for _ in 0..POLLS_MAX {
             let failure = client.poll(Duration::ZERO).and_then(Result::err);
             let is_final =
                 |failure: &KafkaError| failure.rdkafka_error_code().is_some_and(is_refusal);
@@ -274,7 +274,7 @@ fn ask(client: &Client, topic: &str, limit: Duration) -> Result<Metadata, KafkaE
                 return Err(refusal);
             }
         }
-        let may_pass = error.rdkafka_error_code().is_some_and(is_passing);
+        let may_pass = error.rdkafka_error_code().is_some_and(is_temporary);
         if !may_pass || begun.elapsed() >= limit {
             return Err(error);
         }
@@ -292,27 +292,27 @@ pub(crate) fn bounds(
     answer_timeout: &AnswerTimeout,
 ) -> Result<(i64, i64)> {
     let found = client.fetch_watermarks(topic, partition, answer_timeout.next());
-    found.inspect(|_| answer_timeout.came()).map_err(|error| {
+    found.inspect(|_| answer_timeout.note_answer()).map_err(|error| {
         let what = format!("where {topic}/{partition} begins and ends");
-        unanswered(client, &what, error, answer_timeout)
+        no_answer_error(client, &what, error, answer_timeout)
     })
 }
 
 /// Returns the error for a question without an answer, with the brokers and the timeout.
-fn unanswered(
+fn no_answer_error(
     client: &Client,
     what: &str,
     error: KafkaError,
     answer_timeout: &AnswerTimeout,
 ) -> Error {
     let context = client.context();
-    let is_late = error.rdkafka_error_code().is_some_and(is_passing);
-    let said = match (context.said(), is_late) {
+    let is_late = error.rdkafka_error_code().is_some_and(is_temporary);
+    let said = match (context.last_error(), is_late) {
         (said, false) => said,
-        (None, true) => Some(answer_timeout.words()),
-        (Some(said), true) => Some(format!("{said}; {}", answer_timeout.words())),
+        (None, true) => Some(answer_timeout.describe()),
+        (Some(said), true) => Some(format!("{said}; {}", answer_timeout.describe())),
     };
-    of_request(&format!("ask {} {what}", context.brokers), error, said)
+    request_error(&format!("ask {} {what}", context.brokers), error, said)
 }
 
 #[cfg(test)]
@@ -371,7 +371,7 @@ mod tests {
             .since
             .set(answer_timeout.since.get().checked_sub(Duration::from_secs(10)).unwrap());
         assert_eq!(answer_timeout.next(), Duration::ZERO);
-        answer_timeout.came();
+        answer_timeout.note_answer();
         assert!(answer_timeout.next() > Duration::ZERO);
     }
 

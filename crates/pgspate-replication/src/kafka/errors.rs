@@ -9,7 +9,7 @@ use super::address::is_secret;
 use crate::{Error, ErrorKind};
 
 /// Returns the error for a refused property, or for a client that cannot be created.
-pub(super) fn of_client(error: KafkaError) -> Error {
+pub(super) fn client_error(error: KafkaError) -> Error {
     let (message, why) = match error {
         KafkaError::ClientConfig(_, _, name, _) if is_secret(&name) => {
             (format!("property \"{name}\" is not taken"), String::new())
@@ -40,7 +40,7 @@ const WITH_TLS: &str = "This pgspate was built without TLS for Kafka: build it w
                         `cargo build --release -p pgspate-cli --features kafka-tls`.";
 
 /// Returns the error for a failed request. `what` completes "could not ...".
-pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) -> Error {
+pub(super) fn request_error(what: &str, error: KafkaError, said: Option<String>) -> Error {
     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
     let message = format!("could not {what}");
     // The text looks like "UnknownTopic (Broker: Unknown topic)".
@@ -48,7 +48,7 @@ pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) ->
     let words = words.split_once('(').map_or(words.as_str(), |(_, words)| words);
     let words = words.trim_end_matches(')').to_owned();
     let because = said.map_or_else(|| words.clone(), |said| format!("{words}: {said}"));
-    let kind = match is_passing(code) {
+    let kind = match is_temporary(code) {
         true => ErrorKind::Connect,
         false => ErrorKind::Source,
     };
@@ -72,7 +72,7 @@ pub(super) fn of_request(what: &str, error: KafkaError, said: Option<String>) ->
 }
 
 /// Returns whether the error is temporary: it occurs when brokers go away and come back.
-pub(super) fn is_passing(code: Code) -> bool {
+pub(super) fn is_temporary(code: Code) -> bool {
     matches!(
         code,
         Code::BrokerTransportFailure
@@ -112,6 +112,6 @@ pub(super) fn is_refusal(code: Code) -> bool {
 }
 
 /// Returns whether the error is about the consumer group, which is never joined.
-pub(super) fn is_of_group(code: Code) -> bool {
+pub(super) fn is_group_error(code: Code) -> bool {
     matches!(code, Code::GroupAuthorizationFailed | Code::InvalidGroupId)
 }

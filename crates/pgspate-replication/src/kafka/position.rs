@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::topic_source::{TopicPartition, next_of, source_of};
+use super::topic_source::{TopicPartition, format_position, parse_position};
 use crate::{DigestedPosition, Result, SourceNames, SourcePoint, SourcePosition, StreamDigest};
 use pgspate_events::EventPlace;
 use pgspate_target::ledger::{PartitionMove, StreamPosition};
@@ -66,7 +66,7 @@ struct PartitionPlace {
 impl PartitionPlace {
     fn mark(&self) -> StreamPosition {
         let digest = self.digest.clone();
-        StreamPosition { ordinal: self.events, source: source_of(self.next), digest }
+        StreamPosition { ordinal: self.events, source: format_position(self.next), digest }
     }
 }
 
@@ -91,7 +91,7 @@ impl TopicPosition {
     pub fn add(&mut self, partition: TopicPartition) -> Result<Option<String>> {
         let mark = partition.mark.clone().unwrap_or_default();
         let next = match &partition.mark {
-            Some(mark) => next_of(&mark.source)?,
+            Some(mark) => parse_position(&mark.source)?,
             None => partition.next,
         };
         let place = PartitionPlace { events: mark.ordinal, next, digest: mark.digest.clone() };
@@ -105,12 +105,12 @@ impl TopicPosition {
     }
 
     /// Returns whether the message at `at` was taken before.
-    pub fn is_before(&self, at: Offset) -> bool {
+    pub fn was_taken(&self, at: Offset) -> bool {
         self.parts.get(at.part as usize).is_some_and(|part| at.offset < part.now.next)
     }
 
     /// Begins to take a message of a number of events. `digest` identifies the message.
-    pub fn begin(&mut self, at: Offset, events: u64, digest: String) {
+    pub fn begin_message(&mut self, at: Offset, events: u64, digest: String) {
         let Some(part) = self.parts.get(at.part as usize) else { return };
         let place =
             PartitionPlace { events: part.now.events + events, next: at.offset + 1, digest };
@@ -120,7 +120,7 @@ impl TopicPosition {
 
     /// Notes that a partition has no more messages before `next`. Returns the last offset before
     /// `next` if the position moved.
-    pub fn pass(&mut self, part: u32, next: i64) -> Option<Offset> {
+    pub fn note_passed(&mut self, part: u32, next: i64) -> Option<Offset> {
         let found = self.parts.get(part as usize).filter(|found| next > found.now.next)?;
         let place = PartitionPlace { events: found.now.events, next, digest: String::new() };
         self.arriving = Some((part as usize, place));
@@ -129,9 +129,9 @@ impl TopicPosition {
     }
 
     /// Requests that the next batch has the positions of all partitions, if that is due or the
-    /// input has ended (`winds_up`). Returns whether the batch will have them.
-    pub fn hand_on(&mut self, winds_up: bool) -> bool {
-        self.is_due |= winds_up || self.moved.elapsed() >= IDLE;
+    /// input has ended (`input_ended`). Returns whether the batch will have them.
+    pub fn request_positions(&mut self, input_ended: bool) -> bool {
+        self.is_due |= input_ended || self.moved.elapsed() >= IDLE;
         self.is_due
     }
 }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(moves[0].from, Some(StreamPosition::default()));
         assert_eq!(state.point(), Some(SourcePoint::Messages(4)));
         state.note_transaction_end();
-        assert!(state.hand_on(true));
+        assert!(state.request_positions(true));
         let moves = state.partition_moves(false);
         assert_eq!((moves[0].to.ordinal, moves[0].to.source.as_str()), (5, "offset 4"));
         assert!(state.partition_moves(true).is_empty());
@@ -234,7 +234,7 @@ mod tests {
             let (topic, mark) = ("t".to_owned(), None);
             let found = TopicPartition { topic, number, mark, next: 0, reads_again: false, end: 0 };
             state.add(found).unwrap();
-            assert!(state.hand_on(true));
+            assert!(state.request_positions(true));
             assert_eq!(state.partition_moves(false).len(), 1);
             marks.push(state.mark(0, &names));
         }

@@ -12,18 +12,18 @@ use rdkafka::message::{BorrowedMessage, Headers, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::client::{AnswerTimeout, ClientStatistics, bounds};
-use super::errors::{is_of_group, is_passing, of_request};
+use super::errors::{is_group_error, is_temporary, request_error};
 use super::topic_source::{TopicMessage, TopicPartition, TopicPiece, TopicSource};
 use super::topics::{TopicPartitionBounds, check};
 use crate::{Error, ErrorKind, EventSender, ReceiverGone, Result, SourcePoint};
 
 /// How long the reader waits for a message before it checks whether to stop.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_TIME: Duration = Duration::from_millis(20);
 /// The most messages of a piece, and the most bytes.
 const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 256 << 10;
 /// The prefix of the headers that are kept.
-const HEADER: &str = "__debezium.";
+const HEADER_PREFIX: &str = "__debezium.";
 
 /// A partition that is being read.
 struct ReadPartition {
@@ -82,7 +82,7 @@ impl TopicSource {
             }
         }
         self.lag.note_connection();
-        self.see_end(&read_partitions);
+        self.note_end_of_source(&read_partitions);
         let read = match list.count() {
             0 if !self.follows => Ok(()),
             _ => self.topics.client.assign(&list).map_err(not_assigned),
@@ -128,24 +128,25 @@ impl TopicSource {
         let mut lost: Option<Instant> = None;
         while pieces.are_wanted() && !read_partitions.iter().all(ReadPartition::is_done) {
             index.add(read_partitions);
-            let wait = if taking.messages.is_empty() { LOOK } else { Duration::ZERO };
+            let wait = if taking.messages.is_empty() { POLL_TIME } else { Duration::ZERO };
             let polled = client.poll(wait);
             let now = client.context().take_statistics();
             match polled {
                 Some(Ok(message)) => {
                     taking.add(&message, &index, read_partitions);
-                    if taking.is_full() && taking.hand_on(pieces).is_err() {
+                    if taking.is_full() && taking.send_messages(pieces).is_err() {
                         return Ok(());
                     }
                 }
-                Some(Err(error)) => self.heed(error, read_partitions)?,
+                Some(Err(error)) => self.handle_error(error, read_partitions)?,
                 None => {
                     // All messages before the previous statistics have been taken. If new
                     // statistics came with this poll, that is not sure.
                     let statistics = statistics.take().filter(|_| now.is_none());
                     let passed = statistics.map(|statistics| pass(&statistics, read_partitions));
                     let passed = passed.map(|all| pieces.send(Ok(TopicPiece::Passed(all))));
-                    if taking.hand_on(pieces).is_err() || passed.is_some_and(|it| it.is_err()) {
+                    if taking.send_messages(pieces).is_err() || passed.is_some_and(|it| it.is_err())
+                    {
                         return Ok(());
                     }
                 }
@@ -157,15 +158,15 @@ impl TopicSource {
                     let reached = now.partitions.get(&(place.topic.clone(), place.number));
                     place.end = place.end.max(reached.map_or(0, |reached| reached.end));
                 }
-                self.see_end(read_partitions);
+                self.note_end_of_source(read_partitions);
                 statistics = Some(now);
             }
         }
-        let _ = taking.hand_on(pieces);
+        let _ = taking.send_messages(pieces);
         Ok(())
     }
 
-    fn see_end(&self, read_partitions: &[ReadPartition]) {
+    fn note_end_of_source(&self, read_partitions: &[ReadPartition]) {
         let sum = read_partitions.iter().map(|place| place.end.unsigned_abs()).sum();
         self.lag.note_end(SourcePoint::Messages(sum));
     }
@@ -192,7 +193,7 @@ impl TopicSource {
         let message = format!("no broker was reachable for {seconds} s");
         let error = Error::new(ErrorKind::Connect, message)
             .hint("Run the same command again: it continues at the ledger's position.");
-        Err(match self.topics.client.context().said() {
+        Err(match self.topics.client.context().last_error() {
             Some(said) => error.because(said),
             None => error,
         })
@@ -233,15 +234,19 @@ impl TopicSource {
     }
 
     /// Handles an error that librdkafka reports. Temporary errors are ignored: librdkafka retries.
-    fn heed(&self, error: KafkaError, read_partitions: &[ReadPartition]) -> Result<()> {
+    fn handle_error(&self, error: KafkaError, read_partitions: &[ReadPartition]) -> Result<()> {
         let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
         match code {
             Code::PartitionEOF => Ok(()),
-            _ if is_passing(code) || is_of_group(code) => Ok(()),
+            _ if is_temporary(code) || is_group_error(code) => Ok(()),
             Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation => {
                 Err(self.out_of_range(read_partitions))
             }
-            _ => Err(of_request("read the topics", error, self.topics.client.context().said())),
+            _ => Err(request_error(
+                "read the topics",
+                error,
+                self.topics.client.context().last_error(),
+            )),
         }
     }
 
@@ -300,7 +305,7 @@ impl TakenMessages {
         place.next = offset + 1;
         let bytes = |part: Option<&[u8]>| part.map(<[u8]>::to_vec);
         let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
-        let headers = headers.filter(|header| header.key.starts_with(HEADER));
+        let headers = headers.filter(|header| header.key.starts_with(HEADER_PREFIX));
         let taken = TopicMessage {
             part,
             offset,
@@ -319,7 +324,7 @@ impl TakenMessages {
         self.messages.len() >= MESSAGES_MAX || self.bytes >= BYTES_MAX
     }
 
-    fn hand_on(&mut self, pieces: &EventSender<TopicPiece>) -> Result<(), ReceiverGone> {
+    fn send_messages(&mut self, pieces: &EventSender<TopicPiece>) -> Result<(), ReceiverGone> {
         let TakenMessages { messages, .. } = std::mem::take(self);
         match messages.is_empty() {
             true => Ok(()),
@@ -329,5 +334,5 @@ impl TakenMessages {
 }
 
 fn not_assigned(error: KafkaError) -> Error {
-    of_request("begin to read the topics", error, None)
+    request_error("begin to read the topics", error, None)
 }

@@ -56,7 +56,7 @@ pub struct TopicPartition {
 impl TopicPartition {
     /// Returns its name in messages, in the ledger and in dead letters.
     pub fn name(&self) -> String {
-        name(&self.topic, self.number)
+        partition_name(&self.topic, self.number)
     }
 
     /// Returns the offset of the first message to read.
@@ -65,13 +65,13 @@ impl TopicPartition {
     }
 }
 
-pub(super) fn name(topic: &str, number: i32) -> String {
+pub(super) fn partition_name(topic: &str, number: i32) -> String {
     format!("{topic}/{number}")
 }
 
 /// Returns the ledger's position of a partition whose next message is at `next`. It names the last
 /// applied message.
-pub(super) fn source_of(next: i64) -> String {
+pub(super) fn format_position(next: i64) -> String {
     match next {
         0 => String::new(),
         next => format!("offset {}", next - 1),
@@ -82,7 +82,7 @@ pub(super) fn source_of(next: i64) -> String {
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if the position is not an offset.
-pub(super) fn next_of(source: &str) -> Result<i64> {
+pub(super) fn parse_position(source: &str) -> Result<i64> {
     let last = match source {
         "" => Some(-1),
         source => source.strip_prefix("offset ").and_then(|last| last.parse::<i64>().ok()),
@@ -112,8 +112,11 @@ pub fn another_topic_hint(name: &str, stream: &str) -> String {
 pub fn begin_partitions(partitions: &mut [TopicPartition]) -> Vec<PartitionMove> {
     let mut moves = Vec::new();
     for partition in partitions.iter_mut().filter(|it| it.mark.is_none()) {
-        let to =
-            StreamPosition { ordinal: 0, source: source_of(partition.next), digest: String::new() };
+        let to = StreamPosition {
+            ordinal: 0,
+            source: format_position(partition.next),
+            digest: String::new(),
+        };
         moves.push(PartitionMove { part: partition.name(), from: None, to: to.clone() });
         partition.mark = Some(to);
     }
@@ -169,10 +172,10 @@ mod tests {
     #[test]
     fn positions_are_read_as_they_are_written() {
         for source in ["offset", "offset x", "0/12", "offset -2"] {
-            assert_eq!(next_of(source).unwrap_err().kind(), ErrorKind::Ledger, "{source}");
+            assert_eq!(parse_position(source).unwrap_err().kind(), ErrorKind::Ledger, "{source}");
         }
         for next in [0, 1, 42] {
-            assert_eq!(next_of(&source_of(next)).unwrap(), next);
+            assert_eq!(parse_position(&format_position(next)).unwrap(), next);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::address::TopicAddress;
 use super::client::{AnswerTimeout, Client, bounds, client, partitions};
-use super::topic_source::{TopicPartition, another_topic_hint, name, next_of};
+use super::topic_source::{TopicPartition, another_topic_hint, parse_position, partition_name};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::StreamPosition;
 
@@ -81,7 +81,7 @@ impl KafkaTopics {
     ) -> Result<Vec<TopicPartition>> {
         check_stream(stream, mark)?;
         let begin =
-            |bounds: &TopicPartitionBounds| begin(bounds, stream, rows, self.address.begins_late);
+            |bounds: &TopicPartitionBounds| begin(bounds, stream, rows, self.address.begins_at_end);
         self.partitions.iter().map(begin).collect()
     }
 }
@@ -90,20 +90,20 @@ fn begin(
     bounds: &TopicPartitionBounds,
     stream: &str,
     rows: &[(String, StreamPosition)],
-    begins_late: bool,
+    begins_at_end: bool,
 ) -> Result<TopicPartition> {
     let TopicPartitionBounds { topic, number, first, end } = bounds;
     let row = |name: &str| rows.iter().find(|(known, _)| known == name).map(|(_, mark)| mark);
-    let mark = row(&name(topic, *number)).cloned();
+    let mark = row(&partition_name(topic, *number)).cloned();
     let next = match &mark {
         Some(mark) => {
-            let next = next_of(&mark.source)?;
+            let next = parse_position(&mark.source)?;
             check(bounds, stream, next)?;
             next
         }
         // With `auto.offset.reset=latest`, a new partition of a known topic still begins at its
         // first message.
-        None if begins_late && !rows.iter().any(|(known, _)| is_of(known, topic)) => *end,
+        None if begins_at_end && !rows.iter().any(|(known, _)| is_of(known, topic)) => *end,
         None => *first,
     };
     let reads_again = next > *first && mark.as_ref().is_some_and(|mark| !mark.digest.is_empty());
@@ -133,7 +133,7 @@ fn is_of(part: &str, topic: &str) -> bool {
 /// earlier.
 pub(super) fn check(bounds: &TopicPartitionBounds, stream: &str, next: i64) -> Result<()> {
     let TopicPartitionBounds { topic, number, first, end } = bounds;
-    let name = name(topic, *number);
+    let name = partition_name(topic, *number);
     if next < *first {
         return Err(is_lost(&name, stream, next, *first));
     }

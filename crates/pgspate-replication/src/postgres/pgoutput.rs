@@ -156,7 +156,7 @@ impl Pgoutput {
 
     fn row(&mut self, message: &mut MessageBytes<'_>) -> Result<ChangeEvent> {
         let kind = message.tag();
-        let relation = self.found(message.u32()?)?;
+        let relation = self.relation_of(message.u32()?)?;
         let (mut new, mut old) = (None, None);
         let mut part = message.byte()?;
         if kind != b'I' && matches!(part, b'K' | b'O') {
@@ -190,7 +190,7 @@ impl Pgoutput {
         message.byte()?;
         let mut truncated = Vec::new();
         for _ in 0..count {
-            let relation = self.found(message.u32()?)?;
+            let relation = self.relation_of(message.u32()?)?;
             truncated.push(self.event(relation, ChangeKind::Truncate, None, None));
         }
         message.end()?;
@@ -200,7 +200,7 @@ impl Pgoutput {
         Ok(())
     }
 
-    fn found(&self, oid: u32) -> Result<&Relation> {
+    fn relation_of(&self, oid: u32) -> Result<&Relation> {
         if !self.is_inside() {
             return Err(malformed("a change outside a transaction"));
         }

@@ -17,7 +17,7 @@ use super::{ConfirmedPosition, Slot, SlotPosition, is_active};
 use crate::postgres::{ReceivedEvents, SlotStream};
 use crate::{Error, ErrorKind, EventSender, EventSource, LagMeter, Result, SourcePoint};
 use pgspate_events::Lsn;
-use pgspate_target::session::{POLL_INTERVAL, RetryBackoff, WaitLimits};
+use pgspate_target::session::{POLL_INTERVAL, ReconnectBackoff, WaitLimits};
 
 /// How often the server is asked for the end of its log, and the pause after a failure.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ impl EventSource for SlotSource {
     /// Reads the slot. The stream stays open until the last commit is confirmed.
     fn read(&mut self, pieces: &EventSender<ReceivedEvents>) {
         let mut delivered = DeliveredEvents { whole: self.from, ..DeliveredEvents::default() };
-        let mut backoff = RetryBackoff::new(self.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.limits.retry_for);
         if let Some(stream) = &self.stream {
             self.note_stream(stream);
         }
@@ -68,7 +68,7 @@ impl EventSource for SlotSource {
                 None => match self.connect(delivered.whole) {
                     Ok(new) => {
                         delivered.seen = 0;
-                        backoff = RetryBackoff::new(self.limits.retry_for);
+                        backoff = ReconnectBackoff::new(self.limits.retry_for);
                         self.stream = Some(new);
                         continue;
                     }
@@ -173,7 +173,7 @@ impl Slot {
         // The received transactions must be in the history of the current server.
         now.timeline.check(self.read_from.load(Relaxed), from, name)?;
         if let Some(reader) = now.found.as_ref().and_then(|found| found.reader) {
-            return Err(is_read_by(name, reader));
+            return Err(slot_in_use_error(name, reader));
         }
         // Ask for the applied position only now: it is at least the confirmed position found above.
         let upto = upto();
@@ -185,7 +185,7 @@ impl Slot {
 
 /// Returns the error of a slot that another session reads, in the server's words. It is found
 /// without trying to start the stream.
-fn is_read_by(name: &str, reader: i32) -> Error {
+fn slot_in_use_error(name: &str, reader: i32) -> Error {
     let message =
         format!("replication slot \"{name}\" is active for PID {reader} (SQLSTATE 55006)");
     let cause = Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::OBJECT_IN_USE);
@@ -212,7 +212,7 @@ impl DeliveredEvents {
                 received.end.is_some_and(|end| commit.is_ok_and(|commit| end > commit))
             };
             if first.map_or_else(is_passed, |commit| *commit != self.commit) {
-                return Err(is_another(&self.commit));
+                return Err(other_transaction_error(&self.commit));
             }
         }
         let whole = received.events.iter().rposition(|event| event.ends_transaction);
@@ -236,7 +236,7 @@ impl DeliveredEvents {
     }
 }
 
-fn is_another(commit: &str) -> Error {
+fn other_transaction_error(commit: &str) -> Error {
     let message = format!(
         "the source did not send the rest of the transaction at {commit}, after a reconnect"
     );

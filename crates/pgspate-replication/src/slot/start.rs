@@ -44,20 +44,20 @@ impl SlotStart {
             return if copies {
                 Ok(SlotStart::InitialCopy { again: true })
             } else {
-                Err(unfinished())
+                Err(copy_unfinished_error())
             };
         }
         let Some(found) = &slot.found else {
             return match (mark.source.is_empty(), creates || copies) {
                 (true, true) if copies => Ok(SlotStart::InitialCopy { again: false }),
                 (true, true) => Ok(SlotStart::CreateSlot),
-                (true, false) => Err(no_slot(name)),
-                (false, _) => Err(is_gone(name, &mark.source)),
+                (true, false) => Err(no_slot_error(name)),
+                (false, _) => Err(slot_gone_error(name, &mark.source)),
             };
         };
         if mark.source.is_empty() {
             if copies {
-                return Err(not_new(name));
+                return Err(slot_not_new_error(name));
             }
             return Ok(SlotStart::ContinueStream(found.confirmed));
         }
@@ -89,9 +89,11 @@ impl Slot {
     pub(crate) fn check(&self, received: Lsn, upto: Lsn) -> Result<()> {
         let name = &self.name;
         match &self.found {
-            None => Err(is_gone(name, &upto.to_string())),
-            Some(found) if found.confirmed > upto => Err(is_ahead(name, found.confirmed, upto)),
-            Some(_) if received > self.log_end => Err(self.is_behind(received)),
+            None => Err(slot_gone_error(name, &upto.to_string())),
+            Some(found) if found.confirmed > upto => {
+                Err(slot_ahead_error(name, found.confirmed, upto))
+            }
+            Some(_) if received > self.log_end => Err(self.source_behind_error(received)),
             Some(_) => Ok(()),
         }
     }
@@ -108,7 +110,7 @@ impl Slot {
             .hint("Begin a new stream with `--stream NAME`."))
     }
 
-    fn is_behind(&self, at: Lsn) -> Error {
+    fn source_behind_error(&self, at: Lsn) -> Error {
         let end = self.log_end;
         if self.is_standby {
             let message = format!(
@@ -129,14 +131,14 @@ impl Slot {
     }
 }
 
-fn no_slot(name: &str) -> Error {
+fn no_slot_error(name: &str) -> Error {
     Error::new(ErrorKind::Server, format!("replication slot \"{name}\" does not exist")).hint(
         "Create it with `--create-slot`, or with `--snapshot`, which also copies the existing \
          rows.",
     )
 }
 
-fn unfinished() -> Error {
+fn copy_unfinished_error() -> Error {
     let message = "the initial copy of the rows is not complete";
     Error::new(ErrorKind::Ledger, message).hint(
         "Run the command with `--snapshot` again. It empties the tables that were being filled, \
@@ -144,7 +146,7 @@ fn unfinished() -> Error {
     )
 }
 
-fn is_gone(name: &str, at: &str) -> Error {
+fn slot_gone_error(name: &str, at: &str) -> Error {
     let message = format!(
         "replication slot \"{name}\" does not exist any more: what was committed after {at} cannot \
          be read"
@@ -153,7 +155,7 @@ fn is_gone(name: &str, at: &str) -> Error {
         .hint("Empty the tables, and begin a new stream with `--stream NAME --snapshot`.")
 }
 
-fn not_new(name: &str) -> Error {
+fn slot_not_new_error(name: &str) -> Error {
     let message =
         format!("replication slot \"{name}\" exists, and the copy of rows needs a new slot");
     Error::new(ErrorKind::Usage, message).hint(format!(
@@ -163,7 +165,7 @@ fn not_new(name: &str) -> Error {
     ))
 }
 
-fn is_ahead(name: &str, confirmed: Lsn, at: Lsn) -> Error {
+fn slot_ahead_error(name: &str, confirmed: Lsn, at: Lsn) -> Error {
     let message = format!(
         "replication slot \"{name}\" was read up to {confirmed}, but the stream is applied up to \
          {at}: transactions in between cannot be read any more"

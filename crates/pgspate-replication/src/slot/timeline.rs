@@ -43,7 +43,7 @@ impl Timeline {
         }
         let Some(history) = &self.history else {
             let message = format!("the source has no history of its timeline {}", self.id);
-            return Err(Error::new(ErrorKind::Ledger, message).hint(again(slot)));
+            return Err(Error::new(ErrorKind::Ledger, message).hint(lost_transactions_hint(slot)));
         };
         let end = history.iter().find(|(id, _)| *id == known).map(|(_, end)| *end);
         match end {
@@ -53,7 +53,7 @@ impl Timeline {
                     "the source has failed over to a server that was behind: timeline {known} \
                      ends at {end} there, but the stream is applied up to {at}"
                 );
-                Err(Error::new(ErrorKind::Ledger, message).hint(again(slot)))
+                Err(Error::new(ErrorKind::Ledger, message).hint(lost_transactions_hint(slot)))
             }
             None => {
                 let message = format!(
@@ -61,13 +61,13 @@ impl Timeline {
                      the source's timeline {}",
                     self.id
                 );
-                Err(Error::new(ErrorKind::Ledger, message).hint(again(slot)))
+                Err(Error::new(ErrorKind::Ledger, message).hint(lost_transactions_hint(slot)))
             }
         }
     }
 }
 
-fn again(slot: &str) -> String {
+fn lost_transactions_hint(slot: &str) -> String {
     format!(
         "The target has transactions that the source has lost. Empty the tables, drop slot \
          \"{slot}\", and begin a new stream with `--stream NAME --snapshot`."

@@ -72,7 +72,7 @@ impl Debezium {
         let schema = message.schema_of(&mut self.schemas)?;
         let key_schema = message.key_schema_of(&mut self.schemas)?;
         let named = schema.as_deref().filter(|schema| schema.name.is_some());
-        let names = self.names(message, &source, named.or(key_schema.as_deref()))?;
+        let names = self.table_of(message, &source, named.or(key_schema.as_deref()))?;
         let op = match find(value, "__op") {
             Some(Json::String(op)) => Some(op.text()?),
             _ => None,
@@ -82,7 +82,7 @@ impl Debezium {
             Some(deleted) => deleted == Json::Bool(true),
             None => op.as_deref() == Some("d"),
         };
-        if is_deleted && message.leaves_for_another_key()? {
+        if is_deleted && message.moves_to_another_key()? {
             return Ok(None);
         }
         let key = self.key(message, &names, types)?;
@@ -113,14 +113,14 @@ impl Debezium {
         if let (ChangeKind::Insert | ChangeKind::Update | ChangeKind::Snapshot, Some(moved)) =
             (op, message.header("__debezium.oldkey")?)
         {
-            if message.is_scattered {
+            if message.is_unordered {
                 check_moved(new.as_ref())?;
             } else {
-                old = Some(self.moved(&names, &moved, types)?);
+                old = Some(self.read_old_key(&names, &moved, types)?);
                 op = ChangeKind::Update;
             }
         }
-        self.told(message, &names, source, op, (old, new), key)
+        self.finish_event(message, &names, source, op, (old, new), key)
     }
 }
 
@@ -139,7 +139,7 @@ fn source<'a>(value: &[(JsonStr<'a>, Json<'a>)]) -> Result<DebeziumSource<'a>> {
         database: word(["__db", "__source_db"])?,
         table: word(["__table", "__source_table"])?,
         transaction: word(["__txId", "__source_txId"])?.map(Into::into),
-        written: match word(["__lsn", "__source_lsn"])? {
+        log_place: match word(["__lsn", "__source_lsn"])? {
             Some(lsn) => Some(lsn.into()),
             None => word(["__scn", "__source_scn"])?.map(Into::into),
         },

@@ -30,7 +30,7 @@ pub(super) struct DebeziumMessage<'a> {
     /// The fields of a record whose `key` and `value` are both null: these may be columns of a row.
     pub(super) empty_pair: Option<MessageFields<'a>>,
     /// Whether messages of different keys may come in another order than they were written.
-    pub(super) is_scattered: bool,
+    pub(super) is_unordered: bool,
 }
 
 /// The texts of a key and a value that are JSON within strings.
@@ -49,7 +49,7 @@ impl<'a> DebeziumMessage<'a> {
         known: Option<&'a str>,
         inner: &'a mut NestedTexts,
     ) -> Result<DebeziumMessage<'a>> {
-        let mut fields = object(record)?.knowing(known);
+        let mut fields = object(record)?.with_known_object(known);
         let fields = match with_schema(&mut fields)? {
             Ok((schema, value)) => {
                 let value = Some(value);
@@ -93,7 +93,8 @@ impl<'a> DebeziumMessage<'a> {
             (message.key_schema, message.key) = key;
         }
         if let Some(fields) = within(value, value_text.as_deref())? {
-            (message.schema, message.value) = payload(fields.knowing(known).all()?, known)?;
+            (message.schema, message.value) =
+                payload(fields.with_known_object(known).all()?, known)?;
         }
         Ok(message)
     }
@@ -107,11 +108,11 @@ impl<'a> DebeziumMessage<'a> {
         let mut message = DebeziumMessage {
             own_headers: record.headers,
             topic: Some(Cow::Borrowed(record.topic)),
-            is_scattered: !record.is_ordered,
+            is_unordered: !record.is_ordered,
             ..DebeziumMessage::default()
         };
         if let Some(value) = record.value {
-            let mut fields = object(value)?.knowing(known);
+            let mut fields = object(value)?.with_known_object(known);
             (message.schema, message.value) = match with_schema(&mut fields)? {
                 Ok((schema, value)) => (schema, Some(value)),
                 Err(mut read) => {
@@ -168,8 +169,8 @@ impl<'a> DebeziumMessage<'a> {
     /// Returns whether the next message inserts the deleted row under another key. Always false for
     /// a stream without order: the insert may have come before, and other events of the old key may
     /// follow.
-    pub(super) fn leaves_for_another_key(&self) -> Result<bool> {
-        Ok(!self.is_scattered && self.header("__debezium.newkey")?.is_some())
+    pub(super) fn moves_to_another_key(&self) -> Result<bool> {
+        Ok(!self.is_unordered && self.header("__debezium.newkey")?.is_some())
     }
 
     /// Reads a value alone, with or without its schema.
@@ -255,7 +256,7 @@ fn payload<'a>(
         Json::Null => Ok((schema, None)),
         // A row may have columns of these names.
         _ => match payload.object() {
-            Some(fields) => Ok((schema, Some(fields.knowing(known).all()?))),
+            Some(fields) => Ok((schema, Some(fields.with_known_object(known).all()?))),
             None => Err(malformed("expected \"payload\" to be an object")),
         },
     }
@@ -307,7 +308,7 @@ pub(super) struct DebeziumSource<'a> {
     pub(super) table: Option<Cow<'a, str>>,
     pub(super) transaction: Option<Box<str>>,
     /// The place in the source's log. Each change of a row has its own place.
-    pub(super) written: Option<Box<str>>,
+    pub(super) log_place: Option<Box<str>>,
 }
 
 impl<'a> DebeziumSource<'a> {
@@ -322,7 +323,7 @@ impl<'a> DebeziumSource<'a> {
                     Json::String(name) if key.is("db") => found.database = Some(name.text()?),
                     _ if key.is("txId") => found.transaction = value.word()?.map(Into::into),
                     _ if key.is("lsn") || key.is("scn") => {
-                        found.written = value.word()?.map(Into::into);
+                        found.log_place = value.word()?.map(Into::into);
                     }
                     _ => {}
                 }

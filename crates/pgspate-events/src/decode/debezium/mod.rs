@@ -142,13 +142,13 @@ impl Debezium {
         };
         // In an ordered stream this delete has no event: the new row's event gives the old key, and
         // its omitted columns keep the old row's values.
-        let is_ordered = !message.is_scattered;
-        if op == ChangeKind::Delete && message.leaves_for_another_key()? {
+        let is_ordered = !message.is_unordered;
+        if op == ChangeKind::Delete && message.moves_to_another_key()? {
             return Ok(None);
         }
         let source = DebeziumSource::read(value)?;
         let schema = message.schema_of(&mut self.schemas)?;
-        let names = self.names(message, &source, schema.as_deref())?;
+        let names = self.table_of(message, &source, schema.as_deref())?;
         let row = |name| find(value, name).filter(|row| *row != Json::Null);
         let mut new = None;
         if let ChangeKind::Insert | ChangeKind::Update | ChangeKind::Snapshot = op {
@@ -163,7 +163,7 @@ impl Debezium {
         if moved.is_some() && !is_ordered {
             check_moved(new.as_ref())?;
         } else if let (ChangeKind::Insert, Some(moved)) = (op, &moved) {
-            old = Some(self.moved(&names, moved, types)?);
+            old = Some(self.read_old_key(&names, moved, types)?);
             op = ChangeKind::Update;
         } else if let (ChangeKind::Update | ChangeKind::Delete, None) = (op, &key) {
             if let Some(before) = row("before") {
@@ -178,11 +178,11 @@ impl Debezium {
                  run `alter table ... replica identity full` there.",
             ));
         }
-        self.told(message, &names, source, op, (old, new), key)
+        self.finish_event(message, &names, source, op, (old, new), key)
     }
 
     /// Returns the event of a change from the `old` row to the `new` row.
-    fn told(
+    fn finish_event(
         &mut self,
         message: &DebeziumMessage<'_>,
         names: &DebeziumTable<'_>,
@@ -195,7 +195,7 @@ impl Debezium {
         let origin = EventOrigin { transaction: source.transaction, ..EventOrigin::default() };
         let key = key.map(|key| key.columns);
         let event = ChangeEvent { key, origin, ..ChangeEvent::of(table, op, old, new) };
-        self.pair(event, source.written, message).map(Some)
+        self.join_moved_row(event, source.log_place, message).map(Some)
     }
 
     /// Returns the event of a key without a value: a delete, if the stream's rows are flattened.
@@ -204,21 +204,19 @@ impl Debezium {
         message: &DebeziumMessage<'_>,
         types: &dyn TargetTypes,
     ) -> Result<Option<ChangeEvent>> {
-        if self.is_flat == Some(false)
-            || message.key.is_none()
-            || message.leaves_for_another_key()?
-        {
+        if self.is_flat == Some(false) || message.key.is_none() || message.moves_to_another_key()? {
             return Ok(None);
         }
         let schema = message.key_schema_of(&mut self.schemas)?;
-        let Ok(names) = self.names(message, &DebeziumSource::default(), schema.as_deref()) else {
+        let Ok(names) = self.table_of(message, &DebeziumSource::default(), schema.as_deref())
+        else {
             return match self.is_flat {
                 Some(_) => Err(unnamed()),
                 None => Ok(None),
             };
         };
         let Some(key) = self.key(message, &names, types)? else { return Ok(None) };
-        self.told(
+        self.finish_event(
             message,
             &names,
             DebeziumSource::default(),
@@ -229,7 +227,7 @@ impl Debezium {
     }
 
     /// Reads the old key of a row from a header.
-    fn moved(
+    fn read_old_key(
         &mut self,
         names: &DebeziumTable<'_>,
         moved: &str,
@@ -258,7 +256,7 @@ impl Debezium {
     }
 
     /// Returns the table of a message: from its source, its schema, its topic, or the options.
-    fn names<'a>(
+    fn table_of<'a>(
         &self,
         message: &DebeziumMessage<'a>,
         source: &DebeziumSource<'a>,

@@ -20,24 +20,24 @@ pub(super) struct DeletedRow {
     /// The row's known columns.
     row: EventRow,
     /// The place of the change in the source's log.
-    written: Option<Box<str>>,
+    log_place: Option<Box<str>>,
 }
 
 impl Debezium {
     /// Turns an insert into an update if it is the second half of a changed key. Keeps a delete
     /// that may be the first half.
-    pub(super) fn pair(
+    pub(super) fn join_moved_row(
         &mut self,
         mut event: ChangeEvent,
-        written: Option<Box<str>>,
+        log_place: Option<Box<str>>,
         message: &DebeziumMessage<'_>,
     ) -> Result<ChangeEvent> {
         let deleted = self.deleted.take().filter(|deleted| deleted.table == event.table);
-        if message.is_scattered {
+        if message.is_unordered {
             return Ok(event);
         }
         let Some(new) = &event.new else {
-            self.keep(&event, written, message);
+            self.keep_delete(&event, log_place, message);
             return Ok(event);
         };
         let Some(deleted) = deleted else { return Ok(event) };
@@ -52,8 +52,8 @@ impl Debezium {
             ChangeKind::Insert | ChangeKind::Update
                 if event.old.is_none()
                     && has_absent(new)
-                    && written.is_some()
-                    && written == deleted.written =>
+                    && log_place.is_some()
+                    && log_place == deleted.log_place =>
             {
                 event.op = ChangeKind::Update;
                 event.old = Some(deleted.row);
@@ -64,10 +64,10 @@ impl Debezium {
         Ok(event)
     }
 
-    fn keep(
+    fn keep_delete(
         &mut self,
         event: &ChangeEvent,
-        written: Option<Box<str>>,
+        log_place: Option<Box<str>>,
         message: &DebeziumMessage<'_>,
     ) {
         // The headers would tell that this delete is half of a changed key.
@@ -75,7 +75,7 @@ impl Debezium {
         else {
             return;
         };
-        if !may_be_half(message, written.is_some()) {
+        if !may_be_half(message, log_place.is_some()) {
             return;
         }
         let cells = old.columns.iter().zip(&old.values);
@@ -84,7 +84,7 @@ impl Debezium {
             told.map(|(column, value)| (column.clone(), value.clone())).unzip();
         self.grouping = RecordGrouping::MayBeFirstHalf;
         let row = EventRow { columns: columns.into(), values };
-        self.deleted = Some(DeletedRow { table: event.table.clone(), row, written });
+        self.deleted = Some(DeletedRow { table: event.table.clone(), row, log_place });
     }
 }
 

@@ -81,8 +81,8 @@ fn value(json: Json<'_>, kind: &ValueKind, modes: &mut ConnectorModes) -> Result
         },
         (ValueKind::Days, Json::Number(days)) => text(moments::date(whole(days)?)),
         (ValueKind::Time(unit), Json::Number(count)) => time(whole(count)?, *unit)?,
-        (ValueKind::Stamp(unit, zoned), Json::Number(count)) => {
-            text(moments::stamp(whole(count)?, *unit, if *zoned { "+00" } else { "" }))
+        (ValueKind::Timestamp(unit, zoned), Json::Number(count)) => {
+            text(moments::timestamp(whole(count)?, *unit, if *zoned { "+00" } else { "" }))
         }
         (ValueKind::Duration(unit), Json::Number(count)) => {
             text(moments::duration(whole(count)?, *unit))
@@ -126,19 +126,19 @@ fn guess(json: Json<'_>, family: &TypeFamily, modes: &mut ConnectorModes) -> Res
             });
             time(count, unit.ok_or_else(unknown_unit)?)?
         }
-        (TypeFamily::Stamp(zoned), Json::Number(count)) => {
+        (TypeFamily::Timestamp(zoned), Json::Number(count)) => {
             let count = whole(count)?;
             // As microseconds, this range is from the end of April 1970 to the year 5138.
             // Milliseconds are below the range until 2286, and nanoseconds above it from 1973 on.
             let usual = 10_000_000_000_000..100_000_000_000_000_000;
             let is_sure = count == 0
                 || usual.contains(&count.unsigned_abs())
-                || moments::stamp(count, TimeUnit::Micro, "").ends_with("infinity");
+                || moments::timestamp(count, TimeUnit::Micro, "").ends_with("infinity");
             let unit = modes.unit.or(is_sure.then_some(TimeUnit::Micro));
             let zone = if *zoned { "+00" } else { "" };
-            text(moments::stamp(count, unit.ok_or_else(unknown_unit)?, zone))
+            text(moments::timestamp(count, unit.ok_or_else(unknown_unit)?, zone))
         }
-        (TypeFamily::Date | TypeFamily::Stamp(_), Json::String(written)) => {
+        (TypeFamily::Date | TypeFamily::Timestamp(_), Json::String(written)) => {
             text(moments::iso(&written.text()?))
         }
         // A time of the day for an interval column. Its zone `Z` means nothing here.

@@ -27,7 +27,7 @@ pub(super) enum ValueKind {
     /// A count since midnight.
     Time(TimeUnit),
     /// A count since 1970 in UTC; true for timestamptz, which needs the time zone.
-    Stamp(TimeUnit, bool),
+    Timestamp(TimeUnit, bool),
     Duration(TimeUnit),
     /// ISO 8601 as Java writes it.
     Iso,
@@ -74,7 +74,7 @@ impl ValueKind {
 
     fn of_field(field: &SchemaField, family: TypeFamily) -> ValueKind {
         let semantic = field.name.strip_prefix("io.debezium.").unwrap_or(&field.name);
-        let zoned = family == TypeFamily::Stamp(true);
+        let zoned = family == TypeFamily::Timestamp(true);
         match semantic.strip_prefix("org.apache.kafka.connect.").unwrap_or(semantic) {
             "data.Decimal" => match field.scale {
                 Some(scale) => ValueKind::Decimal(scale),
@@ -95,9 +95,9 @@ impl ValueKind {
             "time.Time" | "data.Time" => ValueKind::Time(TimeUnit::Milli),
             "time.MicroTime" => ValueKind::Time(TimeUnit::Micro),
             "time.NanoTime" => ValueKind::Time(TimeUnit::Nano),
-            "time.Timestamp" | "data.Timestamp" => ValueKind::Stamp(TimeUnit::Milli, zoned),
-            "time.MicroTimestamp" => ValueKind::Stamp(TimeUnit::Micro, zoned),
-            "time.NanoTimestamp" => ValueKind::Stamp(TimeUnit::Nano, zoned),
+            "time.Timestamp" | "data.Timestamp" => ValueKind::Timestamp(TimeUnit::Milli, zoned),
+            "time.MicroTimestamp" => ValueKind::Timestamp(TimeUnit::Micro, zoned),
+            "time.NanoTimestamp" => ValueKind::Timestamp(TimeUnit::Nano, zoned),
             "time.ZonedTimestamp" | "time.IsoTimestamp" | "time.IsoDate" => ValueKind::Iso,
             "time.IsoTime" | "time.ZonedTime" if family == TypeFamily::Interval => {
                 ValueKind::Guess(family)
