@@ -1,6 +1,6 @@
 //! The source of a slot dies, and a standby that has the slot takes over.
 
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{ThrowawayServer, testing};
 
 use crate::run::{Run, ask, finish, spawn, wait_until};
 use crate::source::CONF;
@@ -11,12 +11,12 @@ use crate::{command, rows};
 const HBA: &str =
     "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 trust\n";
 
-fn builder() -> pgspate_embedded::Builder {
+fn builder() -> pgspate_embedded::ThrowawayBuilder {
     testing::builder().hba(HBA)
 }
 
 /// A server with a table and its publication.
-fn primary() -> Throwaway {
+fn primary() -> ThrowawayServer {
     let primary = builder().conf(CONF).start(&|_| {}).unwrap();
     ask(&primary.dsn(), "create table t (id int primary key)");
     ask(&primary.dsn(), "create publication p for table t");
@@ -24,7 +24,7 @@ fn primary() -> Throwaway {
 }
 
 /// A standby that has what the primary has by now, its slots too, and `follows` it or not.
-fn standby_of(primary: &Throwaway, follows: bool) -> Throwaway {
+fn standby_of(primary: &ThrowawayServer, follows: bool) -> ThrowawayServer {
     // What is copied is that of a stopped server.
     primary.stop().unwrap();
     let (folder, port) = (primary.socket_folder(), primary.port());
@@ -41,23 +41,23 @@ fn standby_of(primary: &Throwaway, follows: bool) -> Throwaway {
     standby
 }
 
-fn apply_from(server: &Throwaway, case: &Case, args: &str) -> Run {
+fn apply_from(server: &ThrowawayServer, case: &Case, args: &str) -> Run {
     let port = server.port();
     let source = format!("postgres://postgres@127.0.0.1:{port}/postgres?slot=s&publication=p");
     finish(spawn(command(case, &format!("--quiet {args}")).arg(source)))
 }
 
 #[track_caller]
-fn applied_from(server: &Throwaway, case: &Case, args: &str) {
+fn applied_from(server: &ThrowawayServer, case: &Case, args: &str) {
     let run = apply_from(server, case, args);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
 
-fn insert(server: &Throwaway, from: u32, upto: u32) {
+fn insert(server: &ThrowawayServer, from: u32, upto: u32) {
     ask(&server.dsn(), &format!("insert into t select generate_series({from}, {upto})"));
 }
 
-fn promote(standby: &Throwaway) {
+fn promote(standby: &ThrowawayServer) {
     ask(&standby.dsn(), "select pg_promote()");
     wait_until("the standby has taken over", || {
         ask(&standby.dsn(), "select pg_is_in_recovery()") == "f"

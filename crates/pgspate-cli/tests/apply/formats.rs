@@ -127,8 +127,8 @@ fn a_target_with_another_key_than_the_source() {
     let event = r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":1,"email":"b@x","v":1}}"#;
     case.put("s.ndjson", event);
     insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
-    error: the source identifies rows by (id), and the event does not say what "email" of
-          … the target's key was before
+    error: the source identifies rows by (id), and the event lacks the old value of "email"
+          … in the target's key
       at: s.ndjson, line 1
 
     hint: Give public.t a primary key of the columns by which the source identifies rows,

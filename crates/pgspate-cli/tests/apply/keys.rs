@@ -214,7 +214,7 @@ BAD
 "#;
     case.put("u.ndjson", swap.replace("BAD", bad));
     let run = apply(&case, "u.ndjson --quiet --max-dead-letters 1");
-    assert!(run.refusal().contains("Keys change hands in this and the 2 events after it"));
+    assert!(run.refusal().contains("This event and the 2 events after it exchange keys"));
     assert_eq!(rows(&case, "t"), "(1,b) (2,a)");
     applied(&case, &swap.replace("BAD", good), "--stream good");
     assert_eq!(rows(&case, "t"), "(1,a) (2,b) (4,x)");

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pgspate_embedded::{Throwaway, silent, testing};
+use pgspate_embedded::{ThrowawayServer, silent, testing};
 
 use crate::history::Chance;
 use crate::run::{ask, wait_until};
@@ -118,7 +118,7 @@ const ACTIONS: [&str; 5] = [
 ];
 
 /// One history, through both. How many tables have rows in the end.
-fn trial(subscriber: &Throwaway, seed: u64) -> usize {
+fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
     let action = ACTIONS[seed as usize % ACTIONS.len()];
     let mut chance = Chance(seed);
     let source = Source::new(&tables(action));
@@ -184,7 +184,7 @@ fn a_subscription_leads_to_the_same_tables() {
 /// Histories of this seed and those that follow, one for each sort of foreign key, side by side:
 /// subscriptions begin slowly, and mostly wait. How many tables have rows in the end.
 #[track_caller]
-fn some_at_once(subscriber: &Throwaway, first: u64) -> usize {
+fn some_at_once(subscriber: &ThrowawayServer, first: u64) -> usize {
     let (filled, failed) = thread::scope(|scope| {
         let (mut trials, mut filled, mut failed) = (Vec::new(), 0, Vec::new());
         for seed in first..first + ACTIONS.len() as u64 {

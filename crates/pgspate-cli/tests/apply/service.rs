@@ -8,7 +8,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use pgspate_embedded::{Throwaway, silent, testing};
+use pgspate_embedded::{ThrowawayServer, silent, testing};
 use tempfile::TempDir;
 
 use crate::history::Chance;
@@ -110,7 +110,7 @@ fn count_up(dsn: &str, stop: &AtomicBool, done: &AtomicU64) {
     }
 }
 
-fn server(conf: &str) -> Throwaway {
+fn server(conf: &str) -> ThrowawayServer {
     let started = testing::builder().conf(conf).start(&silent);
     started.unwrap_or_else(|error| panic!("{}", error.chain()))
 }

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pgspate_embedded::{Throwaway, silent, testing};
+use pgspate_embedded::{ThrowawayServer, silent, testing};
 
 use crate::run::{ask, try_ask, wait_until};
 use crate::support::Case;
@@ -15,7 +15,7 @@ pub(crate) const CONF: &str = "wal_level = logical\nmax_wal_senders = 100\n\
                                wal_sender_timeout = 20s\ntimezone = 'UTC'\n";
 
 /// One server for all tests of the process, as slots need a setting that others do not have.
-static SERVER: OnceLock<Throwaway> = OnceLock::new();
+static SERVER: OnceLock<ThrowawayServer> = OnceLock::new();
 
 /// A database of it.
 pub(crate) struct Source {
@@ -108,7 +108,7 @@ impl Drop for Source {
     }
 }
 
-fn server() -> &'static Throwaway {
+fn server() -> &'static ThrowawayServer {
     SERVER.get_or_init(|| {
         let started = testing::builder().conf(CONF).start(&silent);
         started.unwrap_or_else(|error| panic!("{}", error.chain()))

@@ -197,7 +197,7 @@ fn unknown_columns() {
     error: column "extra" of relation "t" does not exist
       at: s.ndjson, line 1
 
-    hint: Add the column to the table, or say `--unknown-columns ignore` or
+    hint: Add the column to the table, or give `--unknown-columns ignore` or
           … `--unknown-columns add`.
     "#);
     assert_eq!(rows(&case, "t"), "");
@@ -229,7 +229,7 @@ fn tables_are_mapped_chosen_and_missed() {
     error: relation shop.t does not exist
       at: s.ndjson, line 1
 
-    hint: Make the table first, map the events to another one with `--map
+    hint: Create the table, map the events to another table with `--map
           … 'SCHEMA.TABLE=SCHEMA.TABLE'`, or leave them out with `--tables`.
     ");
     case.db.run("create view v as select 1 as id");

@@ -94,7 +94,7 @@ fn an_insert_that_leaves_values_out_is_refused() {
         let case = case();
         case.put("s.ndjson", &events);
         let refusal = apply(&case, &format!("s.ndjson --quiet {args}")).refusal();
-        let what = "the event does not tell column \"note\" of a new row of public.t";
+        let what = "the event has no value for column \"note\" of a new row of public.t";
         assert!(refusal.contains(what), "{events}: {refusal}");
         applied(&case, &events, &format!("{args} --max-dead-letters 1"));
         assert_eq!(case.value("select count(*) from t where note is null"), "0", "{events}");

@@ -6,13 +6,13 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::process::Command;
 
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{ThrowawayServer, testing};
 use tempfile::TempDir;
 
 use crate::run::{ask, command, finish, spawn, wait_until};
 
 struct Scene {
-    server: Throwaway,
+    server: ThrowawayServer,
     folder: TempDir,
 }
 

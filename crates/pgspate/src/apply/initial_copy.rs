@@ -1,7 +1,7 @@
 //! Copies the rows that the tables have when a slot begins, through the lanes of a load.
 //!
 //! The ledger first records that rows are being copied. When all rows are committed, the ledger
-//! records where the slot begins. An interrupted copy cannot go on, because its snapshot is gone.
+//! records where the slot begins. An interrupted copy cannot continue without its snapshot.
 //! The next run truncates the tables on the ledger's list and starts again with a new slot. These
 //! tables were empty before the first copy. No other table is ever truncated.
 
@@ -334,7 +334,7 @@ impl InitialCopy<'_> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let options = load::LoadOptions {
             reading: reading::ReadingOptions {
-                origin: InputOrigin::Stream(Input::given(&title, Box::new(source))),
+                origin: InputOrigin::Stream(Input::uncompressed(&title, Box::new(source))),
                 read: SniffOverrides {
                     format: Some(Format::Text),
                     delimiter: Some(b'\t'),
@@ -361,7 +361,7 @@ impl InitialCopy<'_> {
         };
         let load = load::prepare(
             options,
-            self.run.settings.dsn.called(&self.session_name()),
+            self.run.settings.dsn.with_application_name(&self.session_name()),
             self.run.runtime,
         )?;
         Ok(load.run(watch)?.rows_written)

@@ -1,8 +1,8 @@
 //! Reads change records from files: lines, and rows of Parquet files.
 //!
 //! Lines do not depend on how an input hands out its bytes, and the last line needs no newline. A
-//! thread of its own reads the inputs in order. Nobody waits for this thread, as a pipe may stay
-//! silent for ever.
+//! thread of its own reads the inputs in order. The run does not wait for this thread, as a
+//! pipe may stay silent for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +100,7 @@ fn is_parquet(input: &Input) -> Result<bool> {
     Ok(!input.is_stream() && input.peek(PARQUET_MAGIC.len())? == PARQUET_MAGIC)
 }
 
-/// Sends the rows of a Parquet file. Returns false when nobody receives them any more.
+/// Sends the rows of a Parquet file. Returns false when the receiver has ended.
 fn read_parquet_rows(nth: usize, input: &Input, pieces: &EventSender<InputPiece>) -> Result<bool> {
     let file = ParquetFile::open(input.name(), input.ranges()?)?;
     let mut cutter = ParquetCutter::new(Arc::new(file), nth);
@@ -121,7 +121,7 @@ fn read_parquet_rows(nth: usize, input: &Input, pieces: &EventSender<InputPiece>
     Ok(true)
 }
 
-/// Sends the bytes of an input. Returns false when nobody receives them any more.
+/// Sends the bytes of an input. Returns false when the receiver has ended.
 fn read_blocks(
     nth: u32,
     input: &Input,
@@ -135,7 +135,7 @@ fn read_blocks(
         let read = read.map_err(|error| source::read_error(error, input.name()))?;
         if read == 0 && grows {
             std::thread::sleep(GROWTH_CHECK_INTERVAL);
-            // The empty block that follows shows whether anybody still receives.
+            // Sending the empty block fails if the receiver has ended.
         }
         let ends = read == 0 && !grows;
         let block = InputBlock { input: nth, bytes, ends };

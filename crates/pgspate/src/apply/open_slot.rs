@@ -13,10 +13,10 @@ use crate::Result;
 use pgspate_replication::postgres::SlotStream;
 use pgspate_replication::slot::{Slot, SlotStart, is_active};
 use pgspate_target::ledger::StreamPosition;
-use pgspate_target::session::{RetryBackoff, stopped_error};
+use pgspate_target::session::{ReconnectBackoff, stopped_error};
 
-/// How long the source may take to notice that the previous reader of the slot is gone. A host that
-/// lost its power closes no connection, and `wal_sender_timeout` is one minute by default.
+/// How long the source may take to notice that the previous reader of the slot has ended. A host
+/// that lost its power closes no connection, and `wal_sender_timeout` is one minute by default.
 const SLOT_RELEASE_WAIT: Duration = Duration::from_secs(75);
 
 impl ApplyRun<'_> {
@@ -54,7 +54,8 @@ impl ApplyRun<'_> {
         begin: &mut SlotStart,
         mark: &mut StreamPosition,
     ) -> Result<Option<SlotStream>> {
-        let mut patience = RetryBackoff::new(SLOT_RELEASE_WAIT.min(self.options.limits.retry_for));
+        let mut backoff =
+            ReconnectBackoff::new(SLOT_RELEASE_WAIT.min(self.options.limits.retry_for));
         loop {
             let SlotStart::ContinueStream(from) = *begin else { return Ok(None) };
             let error = match self.runtime.block_on(slot.start(from, || from)) {
@@ -62,7 +63,7 @@ impl ApplyRun<'_> {
                 Err(error) => error,
             };
             let may_pass = error.is_retryable() || is_active(&error);
-            if may_pass && !patience.wait(|| self.watch.is_cancelled()) {
+            if may_pass && !backoff.wait(|| self.watch.is_cancelled()) {
                 return Err(match self.watch.is_cancelled() {
                     true => stopped_error(),
                     false => error,

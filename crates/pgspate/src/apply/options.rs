@@ -43,7 +43,7 @@ pub struct ApplyOptions {
     pub direct_rows: u64,
     /// How long an idle writer waits for more events of a batch.
     pub batch_delay: Duration,
-    /// Whether to go on at the end of the input: bytes appended to the last file are applied. If
+    /// Whether to continue at the end of the input: bytes appended to the last file are applied. If
     /// false, a slot and topics are read up to their end at the start of the run.
     pub follows: bool,
     /// Whether to create the slot if it is missing.

@@ -156,9 +156,9 @@ impl ApplyRun<'_> {
         let ApplyRun { options, settings, stream, watch, runtime, .. } = &self;
         let mut writer = self.open_writer(false)?;
         runtime.block_on(writer.check_unlogged_kept())?;
-        // Read the positions after taking the stream over, so that nobody else changes them.
+        // Read the positions after taking the stream over, so that no other process changes them.
         let rows = runtime.block_on(read_partition_marks(&settings.dsn, stream))?;
-        topics.query_value(options.limits.stall_timeout)?;
+        topics.refresh(options.limits.stall_timeout)?;
         let mut partitions = topics.begin(stream, writer.mark(), &rows)?;
         runtime.block_on(writer.begin_partitions(&kafka::begin_partitions(&mut partitions)))?;
         let applied = partitions.iter().map(|it| it.next.unsigned_abs()).sum();
@@ -206,7 +206,7 @@ impl ApplyRun<'_> {
         drop(batch_rx);
         watch.end_reading.request();
         let fed = feeding.join();
-        // Nobody knows when a silent pipe ends, so its reader is not waited for.
+        // A silent pipe may never end, so the run does not wait for its reader.
         if S::ENDS_ON_STOP
             && let Ok(source) = reading.join()
         {
@@ -253,7 +253,7 @@ impl ApplyRun<'_> {
 /// input.
 fn read_all<S: EventSource>(source: &mut S, pieces: &EventSender<S::Piece>) {
     if catch_unwind(AssertUnwindSafe(|| source.read(pieces))).is_err() {
-        // If the run has ended for another reason, nobody receives this.
+        // This fails if the run has ended for another reason.
         let _ =
             pieces.send(Err(Error::new(ErrorKind::Bug, "the thread that reads the source died")));
     }
@@ -298,9 +298,9 @@ mod tests {
     use super::*;
     use pgspate_target::session::StopFlag;
 
-    struct Dying;
+    struct PanickingSource;
 
-    impl EventSource for Dying {
+    impl EventSource for PanickingSource {
         type Position = LinePosition;
         type Piece = ();
 
@@ -312,9 +312,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_dies_says_so() {
+    fn a_panicking_reader_sends_an_error() {
         let (pieces, read) = sync_channel(1);
-        read_all(&mut Dying, &EventSender::new(pieces, StopFlag::default()));
+        read_all(&mut PanickingSource, &EventSender::new(pieces, StopFlag::default()));
         assert_eq!(read.recv().unwrap().unwrap_err().kind(), ErrorKind::Bug);
     }
 }

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_that_is_nearly_done_lets_the_next_one_be_made() {
+    fn the_next_batch_may_be_cut_when_the_writer_is_nearly_done() {
         let watch = ApplyWatch::default();
         let state = |watch: &ApplyWatch| (watch.writer_stays_busy(), watch.writer_has_batch());
         assert_eq!(state(&watch), (false, false));
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(state(&watch), (true, true));
         watch.near_end_of_batch();
         assert_eq!(state(&watch), (false, true));
-        // The next batch is handed over before the writer has finished the first.
+        // The writer gets the next batch before it has finished the first.
         watch.begin_batch();
         watch.near_end_of_batch();
         assert_eq!(state(&watch), (true, true));

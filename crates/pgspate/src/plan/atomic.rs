@@ -14,10 +14,10 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::{IncomingForeignKey, TableDependencies, TargetTable};
 
 /// Below this many stored bytes, one transaction ends before a shadow table could be created.
-const SMALL_BYTES: u64 = 1 << 20;
+const ONE_TRANSACTION_BYTES: u64 = 1 << 20;
 
 /// The most reasons to name. Further reasons are counted.
-const REASONS_MAX: usize = 3;
+const REASONS_NAMED_MAX: usize = 3;
 
 /// How `--replace` replaces the old rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(super) fn choose_atomic_plan(
         check_replaceable(table, bonds)?;
     }
     let obstacle = shadow_obstacle(request, bonds, has_ledger, input);
-    let is_small = input.stored_bytes.is_some_and(|bytes| bytes < SMALL_BYTES);
+    let is_small = input.stored_bytes.is_some_and(|bytes| bytes < ONE_TRANSACTION_BYTES);
     let (method, reason) = match (replace, obstacle) {
         (Some(ReplaceMode::Swap), Some(why)) => {
             let message = format!("no other table can take the place of {}: {why}", table.sql_name);
@@ -119,7 +119,7 @@ pub(super) fn choose_atomic_plan(
     }))
 }
 
-/// Checks that the table's rows can be replaced without side effects that nobody asked for.
+/// Checks that the table's rows can be replaced without unwanted side effects.
 fn check_replaceable(table: &TargetTable, bonds: &TableDependencies) -> Result<()> {
     let name = &table.sql_name;
     if table.kind == 'v' {
@@ -188,12 +188,12 @@ fn shadow_obstacle(
             "{why} ledger, and nothing else would know of a shadow table that a crash leaves"
         ));
     }
-    let (told, rest) =
-        bonds.replace_obstacles.split_at(bonds.replace_obstacles.len().min(REASONS_MAX));
+    let (named, rest) =
+        bonds.replace_obstacles.split_at(bonds.replace_obstacles.len().min(REASONS_NAMED_MAX));
     match rest.len() {
-        _ if told.is_empty() => None,
-        0 => Some(told.join("; ")),
-        more => Some(format!("{}; and {more} more", told.join("; "))),
+        _ if named.is_empty() => None,
+        0 => Some(named.join("; ")),
+        more => Some(format!("{}; and {more} more", named.join("; "))),
     }
 }
 
@@ -295,8 +295,8 @@ mod tests {
     }
 
     fn chosen(bonds: TableDependencies, replace: Option<ReplaceMode>) -> Result<AtomicPlan> {
-        let wish = request(replace, true, bonds);
-        choose_atomic_plan(&table('r'), &wish, &input(), true)
+        let request = request(replace, true, bonds);
+        choose_atomic_plan(&table('r'), &request, &input(), true)
             .map(|it| it.expect("it was asked for"))
     }
 
@@ -310,31 +310,34 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_not_asked_for() {
-        let wish = request(None, false, heap());
-        assert!(choose_atomic_plan(&table('r'), &wish, &input(), true).unwrap().is_none());
+    fn no_atomic_plan_unless_asked() {
+        let request = request(None, false, heap());
+        assert!(choose_atomic_plan(&table('r'), &request, &input(), true).unwrap().is_none());
     }
 
     #[test]
-    fn a_shadow_where_nothing_is_in_its_way() {
+    fn shadow_table_unless_something_prevents_it() {
         let at_once = chosen(heap(), Some(ReplaceMode::Auto)).unwrap();
         assert_eq!((at_once.method, at_once.freeze), (AtomicMethod::Swap, false));
         let written = table_for_copy(&table('r'), Some(&at_once)).into_owned();
         assert!(!written.has_unique_index() && written.foreign_keys.is_empty());
 
-        let bound = |what: &str| TableDependencies { fixed: vec![what.to_owned(); 5], ..heap() };
+        let bound = |what: &str| TableDependencies {
+            replace_obstacles: vec![what.to_owned(); 5],
+            ..heap()
+        };
         let at_once = chosen(bound("a view"), Some(ReplaceMode::Auto)).unwrap();
         assert_eq!((at_once.method, at_once.freeze), (AtomicMethod::OneTransaction, true));
         assert_eq!(at_once.reason, "a view; a view; a view; and 2 more");
         let error = chosen(bound("a view"), Some(ReplaceMode::Swap)).unwrap_err();
         assert!(error.to_string().contains("public.t: a view"), "{error}");
 
-        let wish = request(Some(ReplaceMode::Auto), false, heap());
+        let request = request(Some(ReplaceMode::Auto), false, heap());
         let without_ledger =
-            choose_atomic_plan(&table('r'), &wish, &input(), false).unwrap().unwrap();
+            choose_atomic_plan(&table('r'), &request, &input(), false).unwrap().unwrap();
         assert_eq!(without_ledger.method, AtomicMethod::OneTransaction);
         let small = InputFacts { stored_bytes: Some(9), ..InputFacts::default() };
-        let small = choose_atomic_plan(&table('r'), &wish, &small, true).unwrap().unwrap();
+        let small = choose_atomic_plan(&table('r'), &request, &small, true).unwrap().unwrap();
         assert_eq!(
             (small.method, small.reason.as_str()),
             (AtomicMethod::OneTransaction, "the input is small")
@@ -342,15 +345,18 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_frozen_where_the_table_keeps_them_itself() {
+    fn rows_are_frozen_only_in_heap_tables_without_extension() {
         let truncate = |bonds| chosen(bonds, Some(ReplaceMode::Truncate)).unwrap().freeze;
         assert!(truncate(heap()));
         assert!(!truncate(TableDependencies::default()));
-        assert!(!truncate(TableDependencies { manager: Some("Citus".to_owned()), ..heap() }));
+        assert!(!truncate(TableDependencies {
+            storage_extension: Some("Citus".to_owned()),
+            ..heap()
+        }));
     }
 
     #[test]
-    fn rows_are_added_in_one_transaction_unless_there_are_none() {
+    fn rows_are_added_in_one_transaction_unless_the_table_is_empty() {
         let added = chosen(heap(), None).unwrap();
         assert_eq!(
             (added.method, added.replaces, added.freeze),
@@ -361,19 +367,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_replaced() {
-        let wish = request(Some(ReplaceMode::Auto), false, heap());
-        assert!(choose_atomic_plan(&table('v'), &wish, &input(), true).is_err());
+    fn views_parents_and_unenforced_keys_are_refused() {
+        let request = request(Some(ReplaceMode::Auto), false, heap());
+        assert!(choose_atomic_plan(&table('v'), &request, &input(), true).is_err());
         assert!(
-            chosen(TableDependencies { has_children: true, ..heap() }, Some(ReplaceMode::Auto))
-                .is_err()
+            chosen(
+                TableDependencies { has_inheriting_tables: true, ..heap() },
+                Some(ReplaceMode::Auto)
+            )
+            .is_err()
         );
         let key = IncomingForeignKey {
             table: "public.o".to_owned(),
             name: "o_t".to_owned(),
             definition: String::new(),
             comment: None,
-            is_whole: false,
+            is_enforced: false,
             untrusted_owner: None,
         };
         let error =

@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// Below this many stored bytes a load takes seconds, so a failed load should leave nothing behind.
 /// Above, the rows written so far are worth keeping.
-const AT_END_BYTES: u64 = 1 << 30;
+const COMMIT_AT_END_BYTES_MAX: u64 = 1 << 30;
 
 /// Chooses when to commit: as the user asked, or by the size of the input.
 pub(super) fn choose_commit(
@@ -36,7 +36,7 @@ pub(super) fn choose_commit(
         Some(asked) => Ok(asked),
         None if !has_ledger || one_statement => Ok(Commit::AtEnd),
         // An input of unknown size may be large.
-        None if input.stored_bytes.is_none_or(|bytes| bytes >= AT_END_BYTES) => {
+        None if input.stored_bytes.is_none_or(|bytes| bytes >= COMMIT_AT_END_BYTES_MAX) => {
             Ok(Commit::EachChunk)
         }
         None => Ok(Commit::AtEnd),

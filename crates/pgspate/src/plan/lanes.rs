@@ -5,7 +5,7 @@ use crate::copy::Lanes;
 use pgspate_target::TargetTable;
 
 /// Below this many stored bytes a second connection costs more than it saves.
-const ONE_LANE_BYTES: u64 = 1 << 20;
+const ONE_LANE_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the lanes, the reason, and whether the table needs a single COPY statement.
 pub(super) fn choose_lanes(
@@ -42,7 +42,7 @@ pub(super) fn choose_lanes(
         let reason = "the input cannot be read again if two lanes wait for the same key";
         return (Lanes::Fixed(1), reason.to_owned(), false);
     }
-    if input.stored_bytes.is_some_and(|bytes| bytes < ONE_LANE_BYTES) {
+    if input.stored_bytes.is_some_and(|bytes| bytes < ONE_LANE_BYTES_MAX) {
         return (Lanes::Fixed(1), "the input is small".to_owned(), false);
     }
     if let Some(cores) = request.shared_cores {

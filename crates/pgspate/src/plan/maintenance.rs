@@ -25,18 +25,18 @@ pub enum AutoChoice {
 
 /// Below this many stored bytes, indexes are kept. With three indexes, 4 MB take 0.3 s either way.
 /// 10 MB take 1.1 s row by row, and 0.5 s with a rebuild.
-const REBUILD_BYTES: u64 = 8 << 20;
+const REBUILD_BYTES_MIN: u64 = 8 << 20;
 
 /// Indexes are rebuilt over all rows of the table. So the table's old rows may have at most as many
 /// bytes as the input. Measured with two lanes and 2.4 M rows of TPC-H lineitem, with two indexes
 /// in random order: 16 s row by row, 6 s with a rebuild. With twice as many old rows in the table:
 /// 20 s and 8.5 s. A primary key in the input's order takes 3.1 s and 2.8 s, so more old rows are
 /// not allowed.
-const REBUILD_SHARE: u64 = 1;
+const REBUILD_TABLE_SHARE_MAX: u64 = 1;
 
 /// From this many stored bytes on, a load takes longer than the minute between two rounds of
 /// autovacuum. Autovacuum would then scan the half-loaded table.
-const PAUSE_BYTES: u64 = 8 << 30;
+const PAUSE_BYTES_MIN: u64 = 8 << 30;
 
 /// The facts on which the maintenance of a table depends.
 pub(crate) struct MaintenanceInputs<'a> {
@@ -93,20 +93,20 @@ impl MaintenancePlan {
     pub(crate) fn make(
         facts: &MaintenanceInputs<'_>,
         written: &[PlannedColumn],
-        ask: &PlanRequest,
+        request: &PlanRequest,
     ) -> Result<MaintenancePlan> {
-        let (drops, indexes_reason) = match choose_rebuild(facts, &ask.options)? {
+        let (drops, indexes_reason) = match choose_rebuild(facts, &request.options)? {
             Ok(reason) => (true, reason),
             Err(reason) => (false, reason),
         };
-        let stays = |index: &TableIndex| match drops {
-            true => index.obstacle.clone().or_else(|| reason_to_keep(index, facts, ask)),
+        let kept_because = |index: &TableIndex| match drops {
+            true => index.obstacle.clone().or_else(|| reason_to_keep(index, facts, request)),
             false => Some(indexes_reason.clone()),
         };
         let choice = |it: &TableIndex| IndexChoice {
             kind: it.kind,
             name: it.name.clone(),
-            kept_because: reason_to_keep(it),
+            kept_because: kept_because(it),
         };
         let sequences = facts.upkeep.sequences.iter();
         let moved = sequences.filter(|it| written.iter().any(|column| column.name == it.column));
@@ -114,9 +114,9 @@ impl MaintenancePlan {
             indexes: facts.upkeep.indexes.iter().map(choice).collect(),
             rebuilds: drops,
             indexes_reason,
-            autovacuum_pause: pause_reason(facts, &ask.options)?,
-            analyze: ask.options.analyze,
-            vacuum: ask.options.vacuum,
+            autovacuum_pause: pause_reason(facts, &request.options)?,
+            analyze: request.options.analyze,
+            vacuum: request.options.vacuum,
             sequences: moved.map(|it| (it.column.clone(), it.name.clone())).collect(),
         })
     }
@@ -145,13 +145,13 @@ impl MaintenancePlan {
 /// Returns why indexes are dropped (`Ok`), or why none is dropped (`Err`).
 fn choose_rebuild(
     facts: &MaintenanceInputs<'_>,
-    ask: &PlanOptions,
+    request: &PlanOptions,
 ) -> Result<Result<String, String>> {
     if facts.upkeep.indexes.is_empty() {
         return Ok(Err("there is none".to_owned()));
     }
     let cannot = cannot_alter(facts);
-    match (ask.rebuild_indexes, cannot) {
+    match (request.rebuild_indexes, cannot) {
         (AutoChoice::Never, _) => Ok(Err("as asked".to_owned())),
         (AutoChoice::Always, Some(why)) => {
             let message = format!("indexes of {} cannot be dropped: {why}", facts.table.sql_name);
@@ -192,13 +192,13 @@ fn rebuild_pays(facts: &MaintenanceInputs<'_>) -> Result<String, String> {
     }
     let left = facts.input_bytes.map(|bytes| bytes.saturating_sub(facts.bytes_done));
     match left {
-        Some(bytes) if bytes < REBUILD_BYTES => Err("the input is small".to_owned()),
+        Some(bytes) if bytes < REBUILD_BYTES_MIN => Err("the input is small".to_owned()),
         Some(bytes) if !has_temp_space(facts, bytes) => {
             Err("temp_file_limit leaves too little room for building them again".to_owned())
         }
         _ if facts.upkeep.is_empty => Ok("the table is empty".to_owned()),
         None => Err("the table has rows, and the input's size is unknown".to_owned()),
-        Some(bytes) if upkeep.table_bytes.saturating_mul(REBUILD_SHARE) <= bytes => {
+        Some(bytes) if upkeep.table_bytes.saturating_mul(REBUILD_TABLE_SHARE_MAX) <= bytes => {
             Ok("the table is small beside the input".to_owned())
         }
         Some(_) => Err("the table has too many rows beside the input".to_owned()),
@@ -216,14 +216,14 @@ fn has_temp_space(facts: &MaintenanceInputs<'_>, input_bytes: u64) -> bool {
 fn reason_to_keep(
     index: &TableIndex,
     facts: &MaintenanceInputs<'_>,
-    ask: &PlanRequest,
+    request: &PlanRequest,
 ) -> Option<String> {
     let reason = |text: &str| Some(text.to_owned());
-    let is_auto = ask.options.rebuild_indexes == AutoChoice::Auto;
+    let is_auto = request.options.rebuild_indexes == AutoChoice::Auto;
     let is_key = !matches!(index.kind, IndexKind::Plain | IndexKind::ForeignKey);
     match index.kind {
         IndexKind::Plain => None,
-        _ if ask.rejects => reason("it decides which rows are rejected"),
+        _ if request.rejects => reason("it decides which rows are rejected"),
         _ if is_key && facts.upkeep.is_published => {
             reason("the table is published, and changes of its rows need a key")
         }
@@ -247,15 +247,15 @@ fn can_delete_again(facts: &MaintenanceInputs<'_>) -> bool {
 }
 
 /// Returns why autovacuum is switched off for the table, if it is.
-fn pause_reason(facts: &MaintenanceInputs<'_>, ask: &PlanOptions) -> Result<Option<String>> {
+fn pause_reason(facts: &MaintenanceInputs<'_>, request: &PlanOptions) -> Result<Option<String>> {
     let is_off = |set: &Option<String>| {
         let off = ["off", "false", "no", "0", "n", "f", "of", "fal", "fals", "fa"];
         set.as_deref().is_some_and(|it| off.contains(&it.to_ascii_lowercase().as_str()))
     };
-    if ask.pause_autovacuum == AutoChoice::Never || is_off(&facts.upkeep.autovacuum[0]) {
+    if request.pause_autovacuum == AutoChoice::Never || is_off(&facts.upkeep.autovacuum[0]) {
         return Ok(None);
     }
-    match (ask.pause_autovacuum, cannot_alter(facts)) {
+    match (request.pause_autovacuum, cannot_alter(facts)) {
         (AutoChoice::Always, Some(why)) => {
             let message = format!("autovacuum of {} stays: {why}", facts.table.sql_name);
             Err(Error::new(ErrorKind::Plan, message).hint("Leave `--pause-autovacuum always` out."))
@@ -264,7 +264,7 @@ fn pause_reason(facts: &MaintenanceInputs<'_>, ask: &PlanOptions) -> Result<Opti
         (_, Some(_)) => Ok(None),
         (_, None) => {
             let left = facts.input_bytes.unwrap_or(0).saturating_sub(facts.bytes_done);
-            let is_long = left >= PAUSE_BYTES;
+            let is_long = left >= PAUSE_BYTES_MIN;
             Ok(is_long.then(|| "it would scan the table while it is half loaded".to_owned()))
         }
     }
@@ -273,7 +273,7 @@ fn pause_reason(facts: &MaintenanceInputs<'_>, ask: &PlanOptions) -> Result<Opti
 /// Returns why to run ANALYZE after `written` rows (`Ok`), or why not (`Err`). The limit is that of
 /// autovacuum: a tenth of the rows is new.
 pub(crate) fn analyze(
-    ask: AutoChoice,
+    request: AutoChoice,
     table: &TargetTable,
     upkeep: &MaintenanceFacts,
     written: u64,
@@ -286,7 +286,7 @@ pub(crate) fn analyze(
         Some(AtomicPlan { replaces: true, .. }) => 0.0,
         _ => upkeep.rows.unwrap_or(0.0).max(0.0),
     };
-    match ask {
+    match request {
         AutoChoice::Never => Err("as asked"),
         AutoChoice::Always => Ok("as asked"),
         AutoChoice::Auto if is_swapped => {

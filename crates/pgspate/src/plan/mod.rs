@@ -18,7 +18,7 @@ use arrow_schema::Field;
 
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
-pub(crate) use explain::way;
+pub(crate) use explain::describe_route;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
 pub use rows::{RowPlan, RowRequest};
 
@@ -204,7 +204,7 @@ fn foreign_key_warning(key: &str) -> String {
 }
 
 /// From this many partitions on, COPY flushes its buffers half empty.
-const PARTITIONS_MANY: i64 = 32;
+const PARTITIONS_WARNED: i64 = 32;
 
 fn warnings(table: &TargetTable, columns: &[PlannedColumn]) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -225,7 +225,7 @@ fn warnings(table: &TargetTable, columns: &[PlannedColumn]) -> Vec<String> {
         ));
     }
     warnings.extend(table.foreign_keys.iter().map(|key| foreign_key_warning(key)));
-    if table.partitions > PARTITIONS_MANY {
+    if table.partitions > PARTITIONS_WARNED {
         let count = table.partitions;
         warnings
             .push(format!("{count} partitions: rows that are not sorted by the key load slower"));

@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 use tokio_postgres::error::SqlState;
 
 pub use options::{InputOrigin, ReadingOptions};
-pub use sample::BYTES as SAMPLE_BYTES;
+pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, schema};
 pub(crate) use survey::{Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name};
 pub use watch::LoadWatch;
@@ -110,7 +110,7 @@ impl SniffedInputs {
             names: if self.header_overridden { None } else { names },
             types,
             is_stream: self.is_stream(),
-            is_fleeting: !self.inputs.iter().all(Input::is_lasting),
+            is_fleeting: !self.inputs.iter().all(Input::is_persistent),
             is_delimited: matches!(self.shape, RecordShape::Delimited { .. }),
             is_csv: matches!(&self.shape, RecordShape::Delimited { dialect, .. }
                 if dialect.format == CopyFormat::Csv),

@@ -6,9 +6,9 @@ use crate::format::infer;
 use crate::source::Input;
 
 /// The decompressed bytes of a sample.
-pub const BYTES: usize = 1 << 20;
+pub const SAMPLE_BYTES: usize = 1 << 20;
 /// The most records of a sample to look at.
-pub(super) const ROWS: usize = 10_000;
+pub(super) const SAMPLE_ROWS_MAX: usize = 10_000;
 
 /// Infers the columns of a table for these rows: names and types.
 pub(super) fn infer_columns(
@@ -29,7 +29,7 @@ pub(super) fn infer_columns(
 pub(super) fn choose_sample(inputs: &[Input]) -> Result<Option<(&Input, Vec<u8>)>> {
     let mut one_line = None;
     for input in inputs {
-        let sample = input.peek(BYTES)?;
+        let sample = input.peek(SAMPLE_BYTES)?;
         let line = trim_line_end(&sample);
         match &one_line {
             _ if sample.is_empty() && inputs.len() > 1 => {}

@@ -69,7 +69,7 @@ fn sniff_sample(
     options: &ReadingOptions,
     decode: &dyn Fn(&[u8]) -> Result<String>,
 ) -> Result<SniffedInputs> {
-    let complete = sample.len() < sample::BYTES;
+    let complete = sample.len() < sample::SAMPLE_BYTES;
     if sample.is_empty() && options.read.format.is_none() {
         let hint = "Name the format with `--format` to load an empty input as no rows.";
         return Err(with_input_name(
@@ -90,7 +90,7 @@ fn sniff_sample(
             let eol = Eol::from(sniffed.line_end);
             let body = &lines[sniffed.mark_bytes.min(lines.len())..];
             // The header alone is enough if the table exists.
-            let limit = if wants_columns { sample::ROWS } else { 1 };
+            let limit = if wants_columns { sample::SAMPLE_ROWS_MAX } else { 1 };
             let mut rows = parse_records(&dialect, eol, body, complete, limit);
             let (mut names, mut header) = (None, None);
             if sniffed.header && !rows.is_empty() {

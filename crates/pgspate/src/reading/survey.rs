@@ -67,7 +67,7 @@ impl Survey {
         }
         let (session, table, free_connections, has_ledger) = answers;
         let (session, table) = (session?, table.map_err(invalid_name_error)?);
-        table.as_ref().map_or(Ok(()), TargetTable::check_schema)?;
+        table.as_ref().map_or(Ok(()), TargetTable::check_is_user_schema)?;
         let names =
             |it: &TargetTable| it.columns.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
         let known = table.as_ref().map(names);
@@ -120,7 +120,7 @@ impl SessionQuery for SurveyQuestion<'_> {
 
     /// Asks all questions in one transaction, which also ends the settings. The session is idle
     /// between two questions for a moment, so the idle timeout is off.
-    async fn ask(&self, client: &Client) -> Self::Answer {
+    async fn run(&self, client: &Client) -> Self::Answer {
         let begin = format!(
             "{}; set local idle_in_transaction_session_timeout = 0; set local lock_timeout = {}",
             begin_pinned_sql(),

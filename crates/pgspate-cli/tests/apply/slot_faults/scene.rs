@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::process::Child;
 
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{ThrowawayServer, testing};
 use tempfile::TempDir;
 
 use crate::proxy::Proxy;
@@ -79,8 +79,8 @@ pub(crate) enum End {
 /// Both servers, and where the command runs.
 pub(crate) struct Scene {
     folder: TempDir,
-    source: Throwaway,
-    target: Throwaway,
+    source: ThrowawayServer,
+    target: ThrowawayServer,
 }
 
 impl Scene {
@@ -96,7 +96,7 @@ impl Scene {
         scene
     }
 
-    pub(crate) fn server(&self, end: End) -> &Throwaway {
+    pub(crate) fn server(&self, end: End) -> &ThrowawayServer {
         match end {
             End::Source => &self.source,
             End::Target => &self.target,

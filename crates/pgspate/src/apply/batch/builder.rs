@@ -9,8 +9,8 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Instant, SystemTime};
 
 use super::EventBatch;
-use super::cuts::Boundary;
-use super::replay::Replay;
+use super::cuts::BatchBoundary;
+use super::replay::ReplayState;
 use crate::apply::options::ApplyOptions;
 use crate::apply::route::{LoggedPlace, Router};
 use crate::apply::watch::ApplyWatch;
@@ -66,7 +66,7 @@ pub(crate) struct BatchBuilder<P> {
     dead_letters: u64,
     /// The number of the batch's events when the delay was last checked.
     pub(super) events_at_check: u64,
-    /// Whether a part of the open transaction was handed over already.
+    /// Whether a part of the open transaction was sent to the writer already.
     pub(super) has_spilled: bool,
     /// How many more events an open transaction needs before the next try to cut it.
     pub(super) events_before_recut: u64,
@@ -151,12 +151,12 @@ impl<P: SourcePosition> BatchBuilder<P> {
                     0 => self.note_boundary(),
                     _ => self.note_position(event_place),
                 }
-                self.hand_over_if_due()?;
+                self.send_batch_if_due()?;
             }
             self.transaction_name.clone_from(transaction_name);
             self.push_event(event, bytes as u64 / events.len() as u64 + 1, event_place)?;
             if nth + 1 < events.len() && !self.is_between_transactions() {
-                self.hand_over_if_due()?;
+                self.send_batch_if_due()?;
             }
         }
         if !events.is_empty() {
@@ -225,7 +225,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
     pub(super) fn set_aside(
         &mut self,
         error: Error,
-        source: &DeadLetterSource<'_>,
+        rejected: &DeadLetterSource<'_>,
         event_place: P::EventPlace,
     ) -> Result<()> {
         self.dead_letters += 1;
@@ -236,7 +236,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
         }
         self.note_begin();
         let InputPlace { source, line, .. } = self.place(event_place);
-        let (table, payload) = match source {
+        let (table, payload) = match rejected {
             DeadLetterSource::Record(line) => (None, String::from_utf8_lossy(line).into_owned()),
             DeadLetterSource::Event(event) => self.context.router.describe_dead_letter(event),
         };

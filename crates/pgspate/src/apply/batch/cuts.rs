@@ -1,14 +1,13 @@
 //! Decides when and where a batch is cut.
 //!
-//! While the writer is busy, the next batch grows. When the writer is idle, the batch is handed
-//! over as soon as a source transaction has ended and the delay is over. A batch ends between
+//! While the writer is busy, the next batch grows. When the writer is idle, it gets
+//! the batch as soon as a source transaction has ended and the delay is over. A batch ends between
 //! source transactions. A transaction larger than the limits spans batches, which share one target
 //! transaction.
 
 use std::time::Duration;
 
-use super::encode_folded_rows::encode_folded_rows;
-use super::{BatchBuilder, EventBatch};
+use super::{BatchBuilder, EventBatch, encode_folded_rows};
 use crate::apply::options::{ApplyOptions, AtEnd};
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::ChangeKind;
@@ -52,8 +51,8 @@ impl<P: SourcePosition> BatchBuilder<P> {
         self.began_at.is_some_and(|began_at| began_at.elapsed() >= self.delay())
     }
 
-    /// Checks whether the batch is large enough, or has waited long enough, to be handed over.
-    pub(super) fn is_hand_over_due(&mut self) -> bool {
+    /// Checks whether the batch is large enough, or has waited long enough, to be sent.
+    pub(super) fn is_batch_due(&mut self) -> bool {
         let (rows, bytes) = (self.batch.events, self.batch.held_bytes);
         let ApplyOptions { batch_rows, batch_bytes, .. } = *self.context.options;
         if self.may_take_back_last {
@@ -75,18 +74,18 @@ impl<P: SourcePosition> BatchBuilder<P> {
         self.delay_is_over()
     }
 
-    /// Hands the batch over if it is large enough or has waited long enough.
+    /// Sends the batch if it is large enough or has waited long enough.
     ///
     /// # Errors
     /// As [`BatchBuilder::hand_over`].
-    pub(super) fn hand_over_if_due(&mut self) -> Result<()> {
-        if self.is_hand_over_due() { self.hand_over() } else { Ok(()) }
+    pub(super) fn send_batch_if_due(&mut self) -> Result<()> {
+        if self.is_batch_due() { self.send_batch() } else { Ok(()) }
     }
 
-    /// Hands the batch over if it has waited long enough, when no events arrive.
-    pub(super) fn hand_over_if_delay_over(&mut self) -> Result<()> {
+    /// Sends the batch if it has waited long enough, when no events arrive.
+    pub(super) fn send_batch_if_delay_over(&mut self) -> Result<()> {
         if self.is_between_transactions() && self.delay_is_over() {
-            self.hand_over()
+            self.send_batch()
         } else {
             Ok(())
         }
@@ -135,9 +134,9 @@ impl<P: SourcePosition> BatchBuilder<P> {
         ))
     }
 
-    /// Hands over the complete transactions before an error, and then the error. An error that only
-    /// says that nobody receives is dropped.
-    pub(super) fn hand_over_error(&mut self, error: Error) {
+    /// Sends the complete transactions before an error, and then the error. An error of kind
+    /// [`ErrorKind::Cancelled`] is dropped: the writer has ended.
+    pub(super) fn send_error(&mut self, error: Error) {
         if error.kind() == ErrorKind::Cancelled {
             return;
         }
@@ -149,16 +148,16 @@ impl<P: SourcePosition> BatchBuilder<P> {
         batch.rejected.truncate(boundary.rejected);
         self.close_transaction();
         self.has_spilled = false;
-        if self.hand_over().is_ok() {
+        if self.send_batch().is_ok() {
             let _ = self.context.batches.send(Err(error));
         }
     }
 
-    /// Hands the batch over to the writer.
+    /// Sends the batch to the writer.
     ///
     /// # Errors
-    /// [`ErrorKind::Cancelled`] when the writer is gone. The writer reports why.
-    pub(super) fn hand_over(&mut self) -> Result<()> {
+    /// [`ErrorKind::Cancelled`] when the writer has ended. The writer reports why.
+    pub(super) fn send_batch(&mut self) -> Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.ends_transaction = self.is_between_transactions();
         if batch.ends_transaction {

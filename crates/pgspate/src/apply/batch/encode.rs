@@ -69,7 +69,7 @@ pub(crate) struct EncodedTable {
     pub(crate) may_repeat_keys: bool,
     /// Updates of rows that are known to be absent.
     pub(crate) missing: u64,
-    /// Whether later events decide what becomes of a row. The batch must not be cut here.
+    /// Whether later events decide the outcome of a row. The batch must not be cut here.
     pub(crate) needs_later_events: bool,
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn run_feed<S: EventSource>(
     pieces: &Receiver<Result<S::Piece>>,
 ) {
     if let Err(error) = take_all(&mut feed, pieces) {
-        feed.builder().hand_over_error(error);
+        feed.builder().send_error(error);
     }
 }
 
@@ -54,7 +54,7 @@ fn take_all<S: EventSource>(
             Ok(piece) => feed.take_piece(piece?)?,
             Err(RecvTimeoutError::Timeout) => {
                 feed.idle()?;
-                feed.builder().hand_over_if_delay_over()?;
+                feed.builder().send_batch_if_delay_over()?;
             }
             Err(RecvTimeoutError::Disconnected) if watch.is_cancelled() => break,
             Err(RecvTimeoutError::Disconnected) => return feed.end(),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 pub(crate) use builder::{BatchBuilder, BuilderContext, with_dead_letter_hint};
-pub(crate) use encode_folded_rows::{ColumnPresence, EncodedTable, RowAction, encode_folded_rows};
+pub(crate) use encode::{ColumnPresence, EncodedTable, RowAction, encode_folded_rows};
 pub(crate) use feed::{SourceFeed, run_feed};
 pub(crate) use lines::LineFeed;
 pub(crate) use slot::SlotFeed;

@@ -28,8 +28,8 @@ pub(crate) struct SlotFeed {
     is_done: bool,
     /// The commit position of the open transaction, as text and as a number.
     commit: (Box<str>, Lsn),
-    /// When the position was last handed to the writer.
-    handed_over_at: Instant,
+    /// When the position was last sent to the writer.
+    sent_at: Instant,
 }
 
 impl SourceFeed<SlotSource> for SlotFeed {
@@ -55,7 +55,7 @@ impl SourceFeed<SlotSource> for SlotFeed {
         for event in &events[whole..] {
             self.take_event(event)?;
         }
-        self.builder.hand_over_if_due()
+        self.builder.send_batch_if_due()
     }
 
     /// The server reports the end only once, so the feed remembers it.
@@ -73,10 +73,10 @@ impl SlotFeed {
     ) -> SlotFeed {
         let is_done = until.is_some_and(|until| from >= until);
         let commit = (Box::default(), Lsn(0));
-        SlotFeed { builder, from, until, is_done, commit, handed_over_at: Instant::now() }
+        SlotFeed { builder, from, until, is_done, commit, sent_at: Instant::now() }
     }
 
-    /// Notes that everything up to `end` has been received. Hands the batch over if it is due.
+    /// Notes that everything up to `end` has been received. Sends the batch if it is due.
     fn reach_position(&mut self, end: Lsn) -> Result<()> {
         let builder = &mut self.builder;
         let is_last = self.until.is_some_and(|until| end >= until);
@@ -85,16 +85,15 @@ impl SlotFeed {
             if !builder.context.watch.writer_has_batch() {
                 builder.context.watch.lag.note_applied(SourcePoint::Log(end));
             }
-            if end <= self.from || !(is_last || self.handed_over_at.elapsed() >= IDLE_MARK_INTERVAL)
-            {
+            if end <= self.from || !(is_last || self.sent_at.elapsed() >= IDLE_MARK_INTERVAL) {
                 return Ok(());
             }
             builder.batch.reached = Some(SourcePoint::Log(end));
-        } else if !is_last && !builder.is_hand_over_due() {
+        } else if !is_last && !builder.is_batch_due() {
             return Ok(());
         }
-        self.handed_over_at = Instant::now();
-        builder.hand_over()
+        self.sent_at = Instant::now();
+        builder.send_batch()
     }
 
     fn take_event(&mut self, event: &ChangeEvent) -> Result<()> {

@@ -59,7 +59,7 @@ impl SourceFeed<TopicSource> for TopicFeed {
             TopicPiece::Messages(messages) => {
                 for message in &messages {
                     self.take_message(message)?;
-                    self.builder.hand_over_if_due()?;
+                    self.builder.send_batch_if_due()?;
                 }
                 Ok(())
             }
@@ -69,8 +69,8 @@ impl SourceFeed<TopicSource> for TopicFeed {
 
     fn end(&mut self) -> Result<()> {
         self.builder.end_input()?;
-        self.builder.position.hand_on(true);
-        self.builder.hand_over()
+        self.builder.position.request_positions(true);
+        self.builder.send_batch()
     }
 }
 
@@ -86,7 +86,7 @@ impl TopicFeed {
         let Some(partition) = self.partitions.get_mut(message.part as usize) else {
             return Err(Error::new(ErrorKind::Bug, "a message of a partition that is not read"));
         };
-        let is_replayed = self.builder.position.is_before(event_place);
+        let is_replayed = self.builder.position.was_taken(event_place);
         if let Some(expected) = partition.expected_digest.take()
             && is_replayed
             && expected != digest
@@ -123,7 +123,7 @@ impl TopicFeed {
             decoded => decoded,
         };
         let count = if decoded.is_err() { 1 } else { found.len() as u64 };
-        builder.position.begin(event_place, count, digest);
+        builder.position.begin_message(event_place, count, digest);
         if let Some(written) = message.written.filter(|written| *written > 0) {
             let since = Duration::from_millis(written.unsigned_abs());
             builder.committed_at = UNIX_EPOCH.checked_add(since);
@@ -176,7 +176,7 @@ impl TopicFeed {
     fn skip_to(&mut self, passed: &[(u32, i64)]) -> Result<()> {
         let builder = &mut self.builder;
         for (partition, next) in passed {
-            if let Some(event_place) = builder.position.pass(*partition, *next) {
+            if let Some(event_place) = builder.position.note_passed(*partition, *next) {
                 builder.note_position(event_place);
             }
         }
@@ -186,8 +186,8 @@ impl TopicFeed {
         {
             builder.context.watch.lag.note_applied(reached);
         }
-        match builder.is_between_transactions() && builder.position.hand_on(false) {
-            true => builder.hand_over(),
+        match builder.is_between_transactions() && builder.position.request_positions(false) {
+            true => builder.send_batch(),
             false => Ok(()),
         }
     }
@@ -236,7 +236,7 @@ mod tests {
 
     fn message(offset: i64, value: Option<&str>) -> TopicMessage {
         TopicMessage {
-            partition: 0,
+            part: 0,
             offset,
             written: Some(17),
             key: Some(b"{}".to_vec()),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_told_apart() {
+    fn digests_tell_messages_apart() {
         let one = message_digest(&message(1, Some("{}")));
         assert_eq!(one, message_digest(&message(2, Some("{}"))));
         let mut later = message(1, Some("{}"));

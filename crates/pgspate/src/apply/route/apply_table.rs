@@ -162,7 +162,7 @@ impl ApplyTable {
         name: &str,
     ) -> Result<Option<ApplyTable>> {
         let Some(table) = TargetTable::read(client, name).await? else { return Ok(None) };
-        table.check_schema()?;
+        table.check_is_user_schema()?;
         if !matches!(table.kind, 'r' | 'p') {
             let message = format!("{} is not a table", table.sql_name);
             return Err(Error::new(ErrorKind::Plan, message).hint(
@@ -172,7 +172,7 @@ impl ApplyTable {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let types = client.fetch_all(COLUMN_TYPES_SQL, &[&table.oid, &table.sql_name]).await;
         let types = types.map_err(failed())?;
-        let lenient = keys::nondeterministic_columns(client, &table).await?;
+        let nondeterministic = keys::nondeterministic_columns(client, &table).await?;
         let operators = keys::equality_operators(client, &table).await?;
         let defaults = read_defaults(client, &table).await?;
         let column = |column: &TargetColumn| {
@@ -193,7 +193,7 @@ impl ApplyTable {
                     .get(&column.name)
                     .map_or(EQUALS, String::as_str)
                     .to_owned(),
-                is_exact: keys::is_exact(column) && !lenient.contains(&column.name),
+                is_exact: keys::is_exact(column) && !nondeterministic.contains(&column.name),
                 is_identity_always: row.is_some_and(|row| row.get(2)),
             }
         };
@@ -211,8 +211,8 @@ impl ApplyTable {
         let at = |name: &String| columns.iter().position(|column| column.name == *name);
         let key_form = |name: &String| {
             let found = table.columns.iter().find(|column| column.name == *name)?;
-            let is_lenient = lenient.contains(name);
-            Some((at(name)?, KeyForm::of(&found.ty, session, is_lenient)))
+            let is_nondeterministic = nondeterministic.contains(name);
+            Some((at(name)?, KeyForm::of(&found.ty, session, is_nondeterministic)))
         };
         let unique = client.fetch_all(UNIQUE_INDEXES_SQL, &[&table.oid]).await.map_err(failed())?;
         let fold_key = FoldKey {
@@ -228,20 +228,20 @@ impl ApplyTable {
             && distributing_extension(client, &table).await?.is_none();
         let record_types = table.columns.iter().map(|column| (column.ty.oid, !column.is_generated));
         let record_types = is_plain.then(|| record_types.collect());
-        let bonds = client.fetch_one(REFERENCES_SQL, &[&table.oid]).await.map_err(failed())?;
+        let references = client.fetch_one(REFERENCES_SQL, &[&table.oid]).await.map_err(failed())?;
         let has_inheriting_tables = has_inheriting_tables(client, &table).await?;
         let referrers = referrers(client, &table).await?;
-        let followers = referrers.iter().filter(|it| it.cascades);
+        let cascading = referrers.iter().filter(|it| it.cascades);
         Ok(Some(ApplyTable {
-            cascading_referrers: followers.map(|it| it.condition.clone()).collect(),
+            cascading_referrers: cascading.map(|it| it.condition.clone()).collect(),
             referrers: referrers.into_iter().map(|it| it.condition).collect(),
             unique_indexes: positions.collect(),
             columns,
             generated,
             fold_key,
             encoders,
-            parent_oids: bonds.get(0),
-            is_referenced: bonds.get(1),
+            parent_oids: references.get(0),
+            is_referenced: references.get(1),
             record_types,
             has_inheriting_tables,
             table,
@@ -252,7 +252,7 @@ impl ApplyTable {
     /// Returns the table for SQL without its inheriting tables, which have events of their own.
     /// Partitions are included, and all shards of a distributed table.
     pub(crate) fn sql_without_children(&self) -> String {
-        match self.has_heirs {
+        match self.has_inheriting_tables {
             true => format!("only {}", self.table.sql_name),
             false => self.table.sql_name.clone(),
         }

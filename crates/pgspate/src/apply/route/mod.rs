@@ -25,9 +25,9 @@ use pgspate_events::fold;
 use pgspate_events::log::{EventLog, LoggedEvent, LoggedRow};
 use pgspate_events::{ChangeEvent, ChangeKind, EventPlace, EventRow, SourceTable};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::session::{RetryBackoff, StopFlag, WaitLimits, cancel_when, stopped_error};
+use pgspate_target::session::{ReconnectBackoff, StopFlag, WaitLimits, cancel_when, stopped_error};
 use pgspate_target::{SessionSettings, read_session};
-use row_layouts::Target;
+use row_layouts::RoutedTable;
 
 /// The `application_name` of the session.
 const SESSION_NAME: &str = "pgspate apply";
@@ -63,8 +63,8 @@ struct RouterState {
     connection: Connection,
     runtime: Handle,
     session: SessionSettings,
-    names: TableMap,
-    unknown: UnknownColumns,
+    table_map: TableMap,
+    unknown_columns: UnknownColumns,
     targets: Vec<RoutedTable>,
     /// Positions in `targets`; `None` for tables that are left out.
     target_by_name: HashMap<SourceTable, Option<usize>>,
@@ -95,8 +95,8 @@ pub(crate) struct LoggedPlace {
 impl Router {
     pub(crate) async fn new(
         dsn: Dsn,
-        names: TableMap,
-        unknown: UnknownColumns,
+        table_map: TableMap,
+        unknown_columns: UnknownColumns,
         limits: WaitLimits,
         runtime: Handle,
     ) -> Result<Router> {
@@ -107,8 +107,8 @@ impl Router {
             connection,
             runtime,
             session,
-            names,
-            unknown,
+            table_map,
+            unknown_columns,
             targets: Vec::new(),
             target_by_name: HashMap::new(),
             last: None,
@@ -167,10 +167,10 @@ impl Router {
         if rows.into_iter().flatten().any(|row| state.targets[table].has_new_column(row)) {
             state.reread_table(table)?;
         }
-        let (unknown, omits_unchanged) = (state.unknown, state.omits_unchanged);
+        let (unknown_columns, omits_unchanged) = (state.unknown_columns, state.omits_unchanged);
         let target = &mut state.targets[table];
         for row in rows.into_iter().flatten() {
-            target.add_layout(row, unknown, &mut state.column_additions)?;
+            target.add_layout(row, unknown_columns, &mut state.column_additions)?;
         }
         if let (ChangeKind::Insert | ChangeKind::Snapshot, Some(row)) = (event.op, &event.new) {
             target.check_all_given(row)?;
@@ -303,7 +303,7 @@ impl RouterState {
     fn ignores(&self, table: &SourceTable, column: &str) -> bool {
         let lacks = |at: usize| !self.targets[at].facts.has_column(column);
         match self.target_by_name.get(table) {
-            Some(at) => self.unknown == UnknownColumns::Ignore && at.is_none_or(lacks),
+            Some(at) => self.unknown_columns == UnknownColumns::Ignore && at.is_none_or(lacks),
             None => false,
         }
     }
@@ -324,14 +324,14 @@ impl RouterState {
 
     /// Reads a table. Opens a new session if the session was lost.
     fn read_table(&mut self, sql: &str) -> Result<Option<ApplyTable>> {
-        let mut patience = RetryBackoff::new(self.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.limits.retry_for);
         let (runtime, end_reading) = (self.runtime.clone(), self.end_reading.clone());
         let is_over = || end_reading.as_ref().is_some_and(StopFlag::is_requested);
         loop {
             match runtime.block_on(self.read_table_once(sql, is_over)) {
                 Err(_) if is_over() => return Err(stopped_error()),
                 Err(error) if error.is_retryable() => {
-                    if end_reading.is_none() || !patience.wait(is_over) {
+                    if end_reading.is_none() || !backoff.wait(is_over) {
                         return Err(error);
                     }
                     self.is_connection_lost = true;
@@ -380,8 +380,8 @@ impl RouterState {
 
     fn look_up_target(&mut self, name: &SourceTable) -> Result<Option<usize>> {
         let mut at = None;
-        if self.names.includes(name) {
-            let sql = self.names.target_sql_name(name);
+        if self.table_map.includes(name) {
+            let sql = self.table_map.target_sql_name(name);
             let facts = self.read_table(&sql)?.ok_or_else(|| {
                 let message = format!("relation {sql} does not exist");
                 Error::new(ErrorKind::Plan, message).hint(

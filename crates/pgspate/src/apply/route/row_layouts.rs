@@ -17,7 +17,7 @@ const LAYOUTS_SCANNED_MAX: usize = 8;
 pub(super) struct RowLayout {
     names: Arc<[Box<str>]>,
     pub(super) columns: Vec<Option<u16>>,
-    /// The number of columns that the target has.
+    /// The number of these columns that the target has.
     count: usize,
 }
 
@@ -139,7 +139,7 @@ impl RoutedTable {
     /// which the source identifies rows; their old values are known. `old` gives others. Without an
     /// old value the row would keep its old key.
     pub(super) fn check_old_key(&self, names: &[Box<str>], old: Option<&EventRow>) -> Result<()> {
-        let is_told = |name: &str| {
+        let is_given = |name: &str| {
             let says = |row: &EventRow| {
                 let mut cells = row.columns.iter().zip(&row.values);
                 cells.any(|(column, value)| **column == *name && *value != EventValue::Absent)
@@ -148,11 +148,11 @@ impl RoutedTable {
         };
         let mut key =
             self.facts.fold_key.columns.iter().map(|(at, _)| &self.facts.columns[*at].name);
-        match key.find(|name| !is_told(name)) {
+        match key.find(|name| !is_given(name)) {
             Some(name) if !names.is_empty() => {
                 let message = format!(
-                    "the source identifies rows by ({}), and the event does not say what \
-                     \"{name}\" of the target's key was before",
+                    "the source identifies rows by ({}), and the event lacks the old \
+                     value of \"{name}\" in the target's key",
                     names.join(", ")
                 );
                 Err(Error::new(ErrorKind::Format, message).hint(format!(
@@ -168,9 +168,8 @@ impl RoutedTable {
     /// Checks whether a row has all columns that the stream has named for the table. With
     /// `omits_unchanged`, checks for all columns of the table.
     pub(super) fn is_complete(&mut self, row: &EventRow, omits_unchanged: bool) -> Result<bool> {
-        let named_columns =
-            self.named_columns.iter().filter(|named_columns| **named_columns).count();
-        let all = if omits_unchanged { self.facts.columns.len() } else { named_columns };
+        let named = self.named_columns.iter().filter(|is_named| **is_named).count();
+        let all = if omits_unchanged { self.facts.columns.len() } else { named };
         let count = self.layout(row)?.count;
         Ok(count == all && !row.values.contains(&EventValue::Absent))
     }
@@ -183,15 +182,15 @@ impl RoutedTable {
         }
         let columns = &self.layout(row)?.columns;
         let mut cells = columns.iter().zip(row.columns.iter()).zip(&row.values);
-        let untold =
+        let absent =
             cells.find(|((column, _), value)| column.is_some() && **value == EventValue::Absent);
-        let Some(((_, name), _)) = untold else { return Ok(()) };
+        let Some(((_, name), _)) = absent else { return Ok(()) };
         let table = &self.facts.table.sql_name;
         let message =
             format!("the event has no value for column \"{name}\" of a new row of {table}");
         Err(Error::new(ErrorKind::Format, message).hint(
-            "The source leaves out large values that a change of the key left as they were. Keep \
-             the messages in their order and with their headers (`__debezium.oldkey`), or run \
+            "The source leaves out large values that a change of the key did not change. Keep the \
+             order of messages and their headers (`__debezium.oldkey`), or run \
              `alter table ... replica identity full` on the source.",
         ))
     }

@@ -41,25 +41,25 @@ fn topological_order(above: &[Vec<usize>]) -> (Vec<usize>, Option<usize>) {
             VisitState::Done(_) => return None,
             VisitState::Unvisited => seen[at] = VisitState::InProgress,
         }
-        let mut circle = None;
+        let mut cycle = None;
         for parent in &above[at] {
-            circle = visit(*parent, above, seen, next).or(circle);
+            cycle = visit(*parent, above, seen, next).or(cycle);
         }
         seen[at] = VisitState::Done(*next);
         *next += 1;
-        circle
+        cycle
     }
     let mut seen = vec![VisitState::Unvisited; above.len()];
     let mut next = 0;
-    let mut circle = None;
+    let mut cycle = None;
     for at in 0..above.len() {
-        circle = visit(at, above, &mut seen, &mut next).or(circle);
+        cycle = visit(at, above, &mut seen, &mut next).or(cycle);
     }
     let place = |seen: &VisitState| match seen {
         VisitState::Done(place) => *place,
         VisitState::Unvisited | VisitState::InProgress => 0,
     };
-    (seen.iter().map(place).collect(), circle)
+    (seen.iter().map(place).collect(), cycle)
 }
 
 #[cfg(test)]
@@ -68,14 +68,14 @@ mod tests {
 
     #[test]
     fn parents_come_first() {
-        let (places, circle) = topological_order(&[vec![1, 2], vec![2], vec![], vec![0]]);
-        assert_eq!((places, circle), (vec![2, 1, 0, 3], None));
+        let (places, cycle) = topological_order(&[vec![1, 2], vec![2], vec![], vec![0]]);
+        assert_eq!((places, cycle), (vec![2, 1, 0, 3], None));
     }
 
     #[test]
-    fn circles_are_found_and_have_an_order() {
-        let (mut places, circle) = topological_order(&[vec![1], vec![2], vec![1], vec![]]);
-        assert_eq!(circle, Some(1));
+    fn cycles_are_found_and_ordered() {
+        let (mut places, cycle) = topological_order(&[vec![1], vec![2], vec![1], vec![]]);
+        assert_eq!(cycle, Some(1));
         places.sort_unstable();
         assert_eq!(places, [0, 1, 2, 3]);
     }

@@ -181,7 +181,7 @@ async fn run_step(
     rows: Option<&RowParameters>,
 ) -> Result<u64> {
     let Some(rows) = rows else { return Err(Error::new(ErrorKind::Bug, "a step has no rows")) };
-    let values: [&(dyn ToSql + Sync); 3] = [&rows.rows, &rows.what, &rows.presence];
+    let values: [&(dyn ToSql + Sync); 3] = [&rows.rows, &rows.actions, &rows.presence];
     let client: &Client = &connection.client;
     let answer = match step.action {
         StepAction::AskMissing => client.query_one(statement, &values).await.map(|row| {
@@ -197,7 +197,7 @@ async fn run_step(
 /// The rows of a table as parameters of a statement.
 struct RowParameters {
     rows: ParameterArray,
-    task: ParameterArray,
+    actions: ParameterArray,
     presence: ParameterArray,
 }
 
@@ -248,7 +248,7 @@ impl RowParameters {
         let count = copy_data.binary_rows;
         let mut rows = RowParameters {
             rows: ParameterArray::new(element.ok_or_else(bug)?, count),
-            task: ParameterArray::new(Type::INT2.oid(), count),
+            actions: ParameterArray::new(Type::INT2.oid(), count),
             presence: ParameterArray::new(Type::BYTEA.oid(), count),
         };
         let mut rest = &copy_data.binary[..];
@@ -277,7 +277,7 @@ impl RowParameters {
         }
         let len = (out.len() - start - 4) as i32;
         out[start..start + 4].copy_from_slice(&len.to_be_bytes());
-        self.task.0.put_slice(take_field(&mut rest)?);
+        self.actions.0.put_slice(take_field(&mut rest)?);
         self.presence.0.put_slice(take_field(&mut rest)?);
         for _ in &facts.fold_key.columns {
             take_field(&mut rest)?;

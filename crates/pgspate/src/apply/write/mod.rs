@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_replication::SourceNames;
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, AppliedStream, DeadLetter};
-use pgspate_target::session::{RetryBackoff, WaitLimits};
+use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{ServerRefusal, UnloggedExtent};
 
 /// The writer's connection and limits.
@@ -110,7 +110,7 @@ impl BatchWriter {
     /// When the server refuses an event, with the event's place; when the server stays away; when
     /// another process took the stream over. Nothing of an uncommitted batch stays.
     pub(crate) fn apply(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
-        let mut patience = RetryBackoff::new(self.settings.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
         let mut lost = None;
         loop {
@@ -133,7 +133,7 @@ impl BatchWriter {
             let Err(error) = tried else { return Ok(()) };
             runtime.block_on(self.roll_back_after(&error));
             let error = runtime.block_on(self.explain_stream_error(error));
-            if !error.is_retryable() || !patience.wait(|| watch.is_cancelled()) {
+            if !error.is_retryable() || !backoff.wait(|| watch.is_cancelled()) {
                 self.uncommitted = UncommittedWork::default();
                 return Err(error);
             }
@@ -159,7 +159,7 @@ impl BatchWriter {
             if let Some(pid) = self.lost_pid {
                 session.connection.terminate_lost_backend(pid).await;
             }
-            self.stream.reopen(&session.connection.client, pending).await?;
+            self.stream.reopen(&session.connection.client, uncommitted).await?;
             ledger::check_stream_not_emptied(&session.connection.client, self.stream.name())
                 .await?;
             self.session = Some(session);
@@ -202,7 +202,7 @@ impl BatchWriter {
         }
         let dead_letters_left =
             self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
-        let mut sifting = refusals::BatchSift {
+        let mut search = refusals::RefusalSearch {
             batch,
             inputs: &self.settings.inputs,
             dead_letters_left: dead_letters_left
@@ -212,8 +212,8 @@ impl BatchWriter {
             tries: 0,
         };
         let is_open = self.uncommitted.spilled_batches > 0;
-        let counts = sifting.write_batch(session, is_open).await?;
-        self.uncommitted.dead_letters.append(&mut sifting.dead_letters);
+        let counts = search.write_batch(session, is_open).await?;
+        self.uncommitted.dead_letters.append(&mut search.dead_letters);
         self.uncommitted.counts.add(&counts);
         if !batch.ends_transaction {
             session.clear_stages().await?;

@@ -18,7 +18,6 @@ use crate::apply::batch::{EncodedTable, EventBatch, encode_folded_rows, with_dea
 use crate::apply::watch::ApplyWatch;
 use crate::apply::write::ApplyCounts;
 use crate::{Error, ErrorKind, InputPlace, Result};
-use pgspate_events::ChangeKind;
 use pgspate_events::decode::own_format;
 use pgspate_events::fold;
 use pgspate_replication::SourceNames;
@@ -72,7 +71,7 @@ impl RefusalSearch<'_> {
                 session.ensure_stage(&self.batch.tables[encoded.table]).await?;
             }
         }
-        let EventBatch { tables, encoded, complete_changes, .. } = self.batch;
+        let EventBatch { tables, encoded_tables, complete_changes, .. } = self.batch;
         let mut reinserts = false;
         loop {
             session.begin().await?;
@@ -81,7 +80,9 @@ impl RefusalSearch<'_> {
                 session.set_savepoint().await?;
             }
             let error =
-                match round::write_tables(session, tables, encoded, reinserts, self.watch).await {
+                match round::write_tables(session, tables, encoded_tables, reinserts, self.watch)
+                    .await
+                {
                     Ok(counts) if is_open => {
                         session.release_savepoint().await?;
                         return Ok(counts);
@@ -98,7 +99,7 @@ impl RefusalSearch<'_> {
                 true => session.roll_back_to_savepoint().await?,
                 false => session.roll_back().await?,
             }
-            let may_reinsert = encoded.iter().any(|it| tables[it.table].may_reinsert());
+            let may_reinsert = encoded_tables.iter().any(|it| tables[it.table].may_reinsert());
             if reinserts || !may_reinsert || error.sqlstate() != Some(&SqlState::UNIQUE_VIOLATION) {
                 session.begin().await?;
                 self.add_columns(session).await?;
@@ -238,7 +239,7 @@ impl RefusalSearch<'_> {
         session: &mut WriterSession,
         encoded_tables: &[EncodedTable],
     ) -> Result<bool> {
-        let [encoded] = encoded else { return Ok(false) };
+        let [encoded] = encoded_tables else { return Ok(false) };
         let has_key = self.batch.tables[encoded.table].has_key();
         if has_key && !encoded.has_moved_away || (encoded.deletes, encoded.upserts) != (1, 1) {
             return Ok(false);
@@ -264,7 +265,7 @@ impl RefusalSearch<'_> {
         let place = self.inputs.place(change.event_place);
         let kind = error.kind();
         let own = error.hint_text().map_or_else(String::new, |hint| format!("{hint} "));
-        Error::new(kind, format!("could not apply the {} of {table}", name_of(change.op)))
+        Error::new(kind, format!("could not apply the {} of {table}", change.op.name()))
             .at(place)
             .hint(format!(
                 "{own}Nothing of its batch is applied. With `--max-dead-letters N` up to N such \
@@ -287,7 +288,7 @@ impl RefusalSearch<'_> {
             table: Some(facts.table.sql_name.clone()),
             sqlstate: error.sqlstate().map(|code| code.code().to_owned()),
             message: error.messages().join(": "),
-            payload: own_format::write_batch(&self.batch.log, change, table, columns),
+            payload: own_format::write_logged_event(&self.batch.log, change, table, columns),
         }
     }
 }
@@ -309,10 +310,6 @@ fn nearest_cut(cuts: &[usize], start: usize, end: usize) -> Option<usize> {
     let within = |cut: &usize| start < *cut && *cut < end;
     let near = [before, after].into_iter().flatten().filter(within);
     near.min_by_key(|cut| cut.abs_diff(middle))
-}
-
-fn name_of(op: ChangeKind) -> &'static str {
-    op.name()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio_postgres::error::SqlState;
 
 use super::session::WriterSession;
-use crate::apply::batch::Prepared;
+use crate::apply::batch::EncodedTable;
 use crate::apply::route::{ApplyTable, parents_first};
 use crate::apply::watch::ApplyWatch;
 use crate::apply::write::ApplyCounts;
@@ -19,7 +19,7 @@ use crate::copy::temp_table;
 use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
 
-/// Up to this many rows, the planner is told to use indexes.
+/// Up to this many rows, settings make the planner use indexes.
 const INDEX_LOOKUP_ROWS_MAX: u64 = 1000;
 
 /// A table of a round, with its rows and statements.
@@ -302,7 +302,8 @@ pub(super) async fn write_tables(
     let searches = |round_table: &RoundTable<'_>| {
         !round_table.facts.has_key() && round_table.encoded.deletes > 0
     };
-    let is_small = round_tables.iter().map(RoundTable::rows).sum::<u64>() <= INDEX_LOOKUP_ROWS_MAX;
+    let is_small =
+        round_tables.iter().map(RoundTable::row_count).sum::<u64>() <= INDEX_LOOKUP_ROWS_MAX;
     session.set_planning(is_small && !round_tables.iter().any(searches)).await?;
     let mut counts = ApplyCounts::default();
     truncate_tables(session, &round_tables, &mut counts).await?;

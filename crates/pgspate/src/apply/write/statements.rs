@@ -113,7 +113,7 @@ impl<'a> ApplyStatements<'a> {
     pub(crate) fn new(
         facts: &'a ApplyTable,
         encoded: &EncodedTable,
-        rows_sql: RowSource,
+        source: RowSource,
         reinserts: bool,
     ) -> ApplyStatements<'a> {
         // Moved rows, rows with defaults and compared rows are completed, so they give all columns.
@@ -236,7 +236,7 @@ impl<'a> ApplyStatements<'a> {
     }
 
     /// Returns SQL that asks whether a key is staged twice. With parameters, a duplicate raises an
-    /// error, as nobody reads the reply before the next statement.
+    /// error, as the next statement is sent before the reply is read.
     pub(crate) fn duplicate_keys(&self) -> String {
         let key: Vec<_> =
             key_columns(self.facts).map(|column| format!("s.{}", column.sql)).collect();

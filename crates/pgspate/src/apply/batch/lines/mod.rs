@@ -7,10 +7,10 @@ mod record_format;
 use super::{BatchBuilder, SourceFeed};
 use crate::Result;
 use crate::apply::line_source::{InputLine, InputPiece, LinePosition, LineSource, LineSplitter};
-use pending_delete::Pairing;
+use pending_delete::PendingDelete;
 use pgspate_events::ChangeEvent;
 use pgspate_events::decode::Dms;
-use record_format::Reading;
+use record_format::RecordFormat;
 
 /// Decodes records of files.
 pub(crate) struct LineFeed {
@@ -76,7 +76,7 @@ impl SourceFeed<LineSource> for LineFeed {
             if !line.trim_ascii().is_empty() && self.knows_format(line, event_place)? {
                 self.decode_line(line, event_place)?;
             }
-            self.builder.hand_over_if_due()?;
+            self.builder.send_batch_if_due()?;
         }
         self.lines = lines;
         Ok(())
@@ -94,6 +94,6 @@ impl SourceFeed<LineSource> for LineFeed {
         self.format.check_no_undecoded()?;
         self.keep_pending_delete();
         self.builder.end_input()?;
-        self.builder.hand_over()
+        self.builder.send_batch()
     }
 }

@@ -6,7 +6,7 @@
 use arrow_array::RecordBatch;
 
 use super::LineFeed;
-use crate::apply::line_source::Line;
+use crate::apply::line_source::InputLine;
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::decode::{Dms, EventFormat, own_format};
 
@@ -45,7 +45,7 @@ impl LineFeed {
             builder.position.digest.add(record.as_bytes());
             let taken = builder.take_events(std::slice::from_ref(event), record.len(), event_place);
             taken.map_err(|error| builder.with_place(error, event_place))?;
-            builder.hand_over_if_due()?;
+            builder.send_batch_if_due()?;
         }
         Ok(rows)
     }

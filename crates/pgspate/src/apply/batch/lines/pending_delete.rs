@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::LineFeed;
 use crate::apply::batch::builder::{DeadLetterSource, SourceTransaction};
-use crate::apply::line_source::Line;
+use crate::apply::line_source::InputLine;
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::ChangeEvent;
 use pgspate_events::decode::RecordGrouping;

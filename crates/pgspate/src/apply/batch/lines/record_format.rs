@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use super::LineFeed;
-use crate::apply::batch::Wiring;
-use crate::apply::line_source::Line;
+use crate::apply::batch::BuilderContext;
+use crate::apply::line_source::InputLine;
 use crate::{Error, Result};
 use pgspate_events::decode::{self, Decode, EventFormat};
 

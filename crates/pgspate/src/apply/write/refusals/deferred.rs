@@ -7,10 +7,8 @@
 
 use std::ops::Range;
 
-use super::{
-    EventRefusal, RefusalSearch, check_deferred, is_row_refusal, nearest_cut, round, verb,
-};
-use crate::apply::batch::prepare;
+use super::{EventRefusal, RefusalSearch, check_deferred, is_row_refusal, nearest_cut, round};
+use crate::apply::batch::encode_folded_rows;
 use crate::apply::write::ApplyCounts;
 use crate::apply::write::session::WriterSession;
 use crate::{Error, Result};
@@ -44,11 +42,11 @@ impl RefusalSearch<'_> {
         if left_out.len() > 1 {
             // Try the last events first: earlier events may lack exactly these.
             for nth in (0..left_out.len()).rev() {
-                let left_out = left_out.remove(nth);
+                let event = left_out.remove(nth);
                 if self.passes_without(session, &left_out, dead_letters_left).await?.is_some() {
                     continue;
                 }
-                left_out.insert(nth, left_out);
+                left_out.insert(nth, event);
                 if (self.batch.rejected.len() + left_out.len() - nth) as u64 > dead_letters_left {
                     return Err(self.refused_event_error(left_out[nth].0, refused));
                 }
@@ -204,21 +202,21 @@ impl RefusalSearch<'_> {
         let may_go = |at: &usize| may_cut(*at) && may_cut(at + 1) && !without.contains(at);
         let candidates: Vec<usize> = range.clone().filter(may_go).collect();
         for at in &candidates {
-            let left_out = merge_places(without, &[*at]);
-            if let Some(written) = self.try_without(session, &range, &left_out).await? {
+            let places = merge_places(without, &[*at]);
+            if let Some(written) = self.try_without(session, &range, &places).await? {
                 self.dead_letters_left -= 1;
                 left_out.push((*at, self.dead_letter(*at, &refused)));
                 return Ok(written);
             }
         }
-        let left_out = self.minimize_left_out(session, &range, without, candidates).await?;
-        let written = self.try_without(session, &range, &merge_places(without, &left_out)).await?;
-        let Some(written) = written.filter(|_| left_out.len() as u64 <= self.dead_letters_left)
+        let places = self.minimize_left_out(session, &range, without, candidates).await?;
+        let written = self.try_without(session, &range, &merge_places(without, &places)).await?;
+        let Some(written) = written.filter(|_| places.len() as u64 <= self.dead_letters_left)
         else {
             return Err(self.unknown_event_error(range, refused));
         };
-        self.dead_letters_left -= left_out.len() as u64;
-        for at in left_out {
+        self.dead_letters_left -= places.len() as u64;
+        for at in places {
             left_out.push((at, self.dead_letter(at, &refused)));
         }
         Ok(written)
@@ -282,7 +280,7 @@ impl RefusalSearch<'_> {
         let message = format!(
             "could not apply the {} events that begin with the {} of {table}",
             range.len(),
-            verb(change.op)
+            change.op.name()
         );
         Error::new(error.kind(), message)
             .at(self.inputs.place(change.event_place))

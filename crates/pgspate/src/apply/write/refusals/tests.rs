@@ -9,8 +9,8 @@ use super::*;
 use crate::apply::ChangeEvent;
 use crate::apply::route::{LoggedPlace, Router, TableMap, UnknownColumns};
 use crate::apply::write::WriterSettings;
-use pgspate_events::Lsn;
 use pgspate_events::log::EventLog;
+use pgspate_events::{ChangeKind, Lsn};
 use pgspate_replication::postgres::SlotStream;
 use pgspate_target::connect::{Dsn, Environment};
 use pgspate_target::session::WaitLimits;
@@ -174,13 +174,18 @@ fn batches_may_end_at_every_event() {
         let (events, states) = connection.block_on(history(&server.dsn_for(&database), action));
         let db = testing::database();
         db.run(&TABLES.replace("ACTION", action));
-        every_cut(&mut TestTarget::new(&db.dsn()), &events, &states, action);
+        write_with_every_cut(&mut TestTarget::new(&db.dsn()), &events, &states, action);
     }
 }
 
 /// Writes each transaction, and each pair of neighbours, in batches of every size and in two
 /// batches cut at every place.
-fn every_cut(target: &mut TestTarget, events: &[ChangeEvent], states: &[String], action: &str) {
+fn write_with_every_cut(
+    target: &mut TestTarget,
+    events: &[ChangeEvent],
+    states: &[String],
+    action: &str,
+) {
     let ends = events.iter().enumerate().filter(|(_, event)| event.ends_transaction);
     let ends: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
     let mut start = 0;
