@@ -71,7 +71,7 @@ pub fn columns_of_rows(names: &[String], rows: &[Vec<Option<Vec<u8>>>]) -> Vec<N
         .enumerate()
         .map(|(i, name)| {
             let values = rows.iter().filter_map(|row| row.get(i)?.as_deref());
-            let class = values.map(classify).fold(ValueClass::None, ValueClass::join);
+            let class = values.map(classify).fold(InferredClass::None, InferredClass::join);
             NewColumn { name: name.clone(), ty: class.column_type() }
         })
         .collect()
@@ -82,7 +82,7 @@ pub fn columns_of_rows(names: &[String], rows: &[Vec<Option<Vec<u8>>>]) -> Vec<N
 /// sample or at the first invalid record, which the load will report.
 pub fn columns_of_json(sample: &[u8]) -> Vec<NewColumn> {
     let mut names: Vec<String> = Vec::new();
-    let mut classes: Vec<ValueClass> = Vec::new();
+    let mut classes: Vec<InferredClass> = Vec::new();
     let mut index: HashMap<String, usize> = HashMap::new();
     let mut records = RecordWalk::new(sample, 0);
     let mut stack = Vec::new();
@@ -96,18 +96,18 @@ pub fn columns_of_json(sample: &[u8]) -> Vec<NewColumn> {
         for (name, class) in members(&text[start..end]) {
             let at = *index.entry(name).or_insert_with_key(|name| {
                 names.push(name.clone());
-                classes.push(ValueClass::None);
+                classes.push(InferredClass::None);
                 names.len() - 1
             });
             classes[at] = classes[at].join_json(class);
         }
     }
-    let types = classes.into_iter().map(ValueClass::column_type);
+    let types = classes.into_iter().map(InferredClass::column_type);
     column_names(names).into_iter().zip(types).map(|(name, ty)| NewColumn { name, ty }).collect()
 }
 
 /// Returns the keys and the classes of the members of a valid object or array.
-fn members(raw: &[u8]) -> Vec<(String, ValueClass)> {
+fn members(raw: &[u8]) -> Vec<(String, InferredClass)> {
     let mut members = Vec::new();
     let mut stack = Vec::new();
     let mut at = skip_space(raw, 1);
@@ -136,17 +136,17 @@ fn members(raw: &[u8]) -> Vec<(String, ValueClass)> {
 pub fn widen(current: ColumnType, value: &[u8]) -> ColumnType {
     // The column's values are unknown, so the widest class of its type is assumed.
     let held = match current {
-        ColumnType::Boolean => ValueClass::Boolean,
-        ColumnType::Bigint => ValueClass::LongInteger,
-        ColumnType::Numeric => ValueClass::Exact,
-        ColumnType::Double => ValueClass::Double,
-        ColumnType::Date => ValueClass::Date,
-        ColumnType::Time => ValueClass::Time,
-        ColumnType::Timestamp => ValueClass::Timestamp,
-        ColumnType::Timestamptz => ValueClass::Timestamptz,
-        ColumnType::Uuid => ValueClass::Uuid,
-        ColumnType::Jsonb => ValueClass::Jsonb,
-        ColumnType::Text => ValueClass::Text,
+        ColumnType::Boolean => InferredClass::Boolean,
+        ColumnType::Bigint => InferredClass::LongInteger,
+        ColumnType::Numeric => InferredClass::Exact,
+        ColumnType::Double => InferredClass::Double,
+        ColumnType::Date => InferredClass::Date,
+        ColumnType::Time => InferredClass::Time,
+        ColumnType::Timestamp => InferredClass::Timestamp,
+        ColumnType::Timestamptz => InferredClass::Timestamptz,
+        ColumnType::Uuid => InferredClass::Uuid,
+        ColumnType::Jsonb => InferredClass::Jsonb,
+        ColumnType::Text => InferredClass::Text,
     };
     held.join(classify(value)).column_type()
 }
@@ -216,7 +216,7 @@ pub fn table_name(file: &str) -> String {
 /// The class of a value. Classes are finer than types, because the number of digits decides which
 /// type can store two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ValueClass {
+pub(crate) enum InferredClass {
     /// No value yet.
     None,
     Boolean,
@@ -238,10 +238,10 @@ pub(crate) enum ValueClass {
     Text,
 }
 
-impl ValueClass {
+impl InferredClass {
     /// Returns a class whose type can store values of both classes.
-    fn join(self, other: ValueClass) -> ValueClass {
-        use ValueClass::*;
+    fn join(self, other: InferredClass) -> InferredClass {
+        use InferredClass::*;
         match (self, other) {
             (None, one) | (one, None) => one,
             (a, b) if a == b => a,
@@ -255,42 +255,42 @@ impl ValueClass {
     }
 
     /// Returns the joined class for JSON, where an object or array makes the column `jsonb`.
-    fn join_json(self, other: ValueClass) -> ValueClass {
+    fn join_json(self, other: InferredClass) -> InferredClass {
         match (self, other) {
-            (ValueClass::None, one) | (one, ValueClass::None) => one,
-            (ValueClass::Jsonb, _) | (_, ValueClass::Jsonb) => ValueClass::Jsonb,
+            (InferredClass::None, one) | (one, InferredClass::None) => one,
+            (InferredClass::Jsonb, _) | (_, InferredClass::Jsonb) => InferredClass::Jsonb,
             (a, b) => a.join(b),
         }
     }
 
     fn is_number(self) -> bool {
-        use ValueClass::*;
+        use InferredClass::*;
         matches!(self, Integer | LongInteger | Decimal | Exact | Double)
     }
 
     fn column_type(self) -> ColumnType {
         match self {
-            ValueClass::Boolean => ColumnType::Boolean,
-            ValueClass::Integer | ValueClass::LongInteger => ColumnType::Bigint,
-            ValueClass::Decimal | ValueClass::Exact => ColumnType::Numeric,
-            ValueClass::Double => ColumnType::Double,
-            ValueClass::Date => ColumnType::Date,
-            ValueClass::Time => ColumnType::Time,
-            ValueClass::Timestamp => ColumnType::Timestamp,
-            ValueClass::Timestamptz => ColumnType::Timestamptz,
-            ValueClass::Uuid => ColumnType::Uuid,
-            ValueClass::Jsonb => ColumnType::Jsonb,
-            ValueClass::Text | ValueClass::None => ColumnType::Text,
+            InferredClass::Boolean => ColumnType::Boolean,
+            InferredClass::Integer | InferredClass::LongInteger => ColumnType::Bigint,
+            InferredClass::Decimal | InferredClass::Exact => ColumnType::Numeric,
+            InferredClass::Double => ColumnType::Double,
+            InferredClass::Date => ColumnType::Date,
+            InferredClass::Time => ColumnType::Time,
+            InferredClass::Timestamp => ColumnType::Timestamp,
+            InferredClass::Timestamptz => ColumnType::Timestamptz,
+            InferredClass::Uuid => ColumnType::Uuid,
+            InferredClass::Jsonb => ColumnType::Jsonb,
+            InferredClass::Text | InferredClass::None => ColumnType::Text,
         }
     }
 }
 
 /// Returns the class of a delimited field.
-pub(crate) fn classify(field: &[u8]) -> ValueClass {
+pub(crate) fn classify(field: &[u8]) -> InferredClass {
     let text = field.trim_ascii();
     match text.first() {
-        None => ValueClass::Text,
-        Some(b'{' | b'[') if is_jsonb(text) => ValueClass::Jsonb,
+        None => InferredClass::Text,
+        Some(b'{' | b'[') if is_jsonb(text) => InferredClass::Jsonb,
         Some(b'-' | b'.' | b'0'..=b'9' | b'N' | b'I') => number_class(text)
             .or_else(|| date_or_time(text))
             .unwrap_or_else(|| boolean_or_uuid(text)),
@@ -298,32 +298,32 @@ pub(crate) fn classify(field: &[u8]) -> ValueClass {
     }
 }
 
-fn classify_json(kind: JsonKind, raw: &[u8]) -> ValueClass {
+fn classify_json(kind: JsonKind, raw: &[u8]) -> InferredClass {
     match kind {
-        JsonKind::Null => ValueClass::None,
-        JsonKind::Bool => ValueClass::Boolean,
-        JsonKind::Number => number_class(raw).unwrap_or(ValueClass::Text),
-        JsonKind::Object | JsonKind::Array => ValueClass::Jsonb,
+        JsonKind::Null => InferredClass::None,
+        JsonKind::Bool => InferredClass::Boolean,
+        JsonKind::Number => number_class(raw).unwrap_or(InferredClass::Text),
+        JsonKind::Object | JsonKind::Array => InferredClass::Jsonb,
         // A number or boolean in quotes is deliberately a string.
         JsonKind::String(_) => match classify(&raw[1..raw.len() - 1]) {
-            class @ (ValueClass::Date
-            | ValueClass::Time
-            | ValueClass::Timestamp
-            | ValueClass::Timestamptz) => class,
-            ValueClass::Uuid => ValueClass::Uuid,
-            _ => ValueClass::Text,
+            class @ (InferredClass::Date
+            | InferredClass::Time
+            | InferredClass::Timestamp
+            | InferredClass::Timestamptz) => class,
+            InferredClass::Uuid => InferredClass::Uuid,
+            _ => InferredClass::Text,
         },
     }
 }
 
-fn boolean_or_uuid(text: &[u8]) -> ValueClass {
+fn boolean_or_uuid(text: &[u8]) -> InferredClass {
     let is = |word: &str| text.eq_ignore_ascii_case(word.as_bytes());
     if is("true") || is("false") || is("t") || is("f") {
-        ValueClass::Boolean
+        InferredClass::Boolean
     } else if is_uuid(text) {
-        ValueClass::Uuid
+        InferredClass::Uuid
     } else {
-        ValueClass::Text
+        InferredClass::Text
     }
 }
 
@@ -349,9 +349,9 @@ fn is_jsonb(text: &[u8]) -> bool {
 /// The most digits before the decimal point of `numeric`.
 const NUMERIC_DIGITS_MAX: usize = 131_072;
 
-fn number_class(text: &[u8]) -> Option<ValueClass> {
+fn number_class(text: &[u8]) -> Option<InferredClass> {
     if matches!(text, b"NaN" | b"Infinity" | b"-Infinity") {
-        return Some(ValueClass::Double);
+        return Some(InferredClass::Double);
     }
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let at = digits.iter().position(|b| matches!(b, b'e' | b'E'));
@@ -378,12 +378,12 @@ fn number_class(text: &[u8]) -> Option<ValueClass> {
         return exponent_number_class(text, exponent, significant);
     }
     Some(match (fraction, significant) {
-        (None, 0..=15) => ValueClass::Integer,
-        (None, _) if is_bigint(text) => ValueClass::LongInteger,
-        (None, _) => ValueClass::Exact,
-        (Some(_), 0..=15) => ValueClass::Decimal,
-        (Some(_), 16 | 17) => ValueClass::Double,
-        (Some(_), _) => ValueClass::Exact,
+        (None, 0..=15) => InferredClass::Integer,
+        (None, _) if is_bigint(text) => InferredClass::LongInteger,
+        (None, _) => InferredClass::Exact,
+        (Some(_), 0..=15) => InferredClass::Decimal,
+        (Some(_), 16 | 17) => InferredClass::Double,
+        (Some(_), _) => InferredClass::Exact,
     })
 }
 
@@ -391,34 +391,38 @@ fn is_bigint(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok())
 }
 
-fn exponent_number_class(text: &[u8], exponent: &[u8], significant: usize) -> Option<ValueClass> {
+fn exponent_number_class(
+    text: &[u8],
+    exponent: &[u8],
+    significant: usize,
+) -> Option<InferredClass> {
     let digits = exponent.strip_prefix(b"-").or(exponent.strip_prefix(b"+")).unwrap_or(exponent);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let double: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     if significant <= 17 && double.is_finite() && (double.is_normal() || significant == 0) {
-        return Some(ValueClass::Double);
+        return Some(InferredClass::Double);
     }
     let exponent: i32 = std::str::from_utf8(exponent).ok()?.parse().ok()?;
     // These limits are well within the digits that `numeric` can store on both sides of the point.
-    (exponent.abs() < 10_000 && significant < 1_000).then_some(ValueClass::Exact)
+    (exponent.abs() < 10_000 && significant < 1_000).then_some(InferredClass::Exact)
 }
 
 /// Returns the class of a date, a time, or both.
-fn date_or_time(text: &[u8]) -> Option<ValueClass> {
+fn date_or_time(text: &[u8]) -> Option<InferredClass> {
     if let Some(rest) = date_end(text) {
         return match rest {
-            [] => Some(ValueClass::Date),
+            [] => Some(InferredClass::Date),
             [b' ' | b'T' | b't', rest @ ..] => match time_end(rest)? {
-                [] => Some(ValueClass::Timestamp),
-                zone if is_zone(zone) => Some(ValueClass::Timestamptz),
+                [] => Some(InferredClass::Timestamp),
+                zone if is_zone(zone) => Some(InferredClass::Timestamptz),
                 _ => None,
             },
             _ => None,
         };
     }
-    time_end(text)?.is_empty().then_some(ValueClass::Time)
+    time_end(text)?.is_empty().then_some(InferredClass::Time)
 }
 
 /// Returns the text after a valid `YYYY-MM-DD`.

@@ -22,6 +22,7 @@ use parquet::arrow::arrow_reader::{
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Type as Physical;
 use parquet::errors::ParquetError;
+use pgspate_base::numbers::counted;
 
 use self::metadata::read_metadata;
 use self::pages::CheckedGroup;
@@ -285,7 +286,7 @@ where
             }
             Ok(None) if self.left == 0 => None,
             Ok(None) => Some(Err(damaged_error(&self.file.name)
-                .because(format!("the data ends {} rows before the row group does", self.left)))),
+                .because(format!("the row group lacks {}", counted(self.left, "row"))))),
             Err(error) => Some(Err(error)),
         };
         self.reader = None;

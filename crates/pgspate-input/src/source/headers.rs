@@ -127,8 +127,10 @@ fn only_origin(name: &str, origins: &[Origin]) -> Result<Origin> {
         }
         [first, ..] => {
             let key = shown_key(&format!("{HEADER_OPTION}{name}"));
-            let message =
-                format!("{key} does not name its server, and the sources are on {}", origins.len());
+            let message = format!(
+                "{key} does not name its server, and the sources are on {} servers",
+                origins.len()
+            );
             Err(Error::new(ErrorKind::Usage, message).hint(format!(
                 "Write the server before the header, such as `--source-option \
                  '{}/:header.NAME=VALUE'`. Only that server gets the header.",

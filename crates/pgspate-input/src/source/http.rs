@@ -423,7 +423,7 @@ impl HttpBody {
             self.name, self.read
         );
         Err(source_error(&self.name, message)
-            .hint("Try is_retryable, or download the file first and load it from disk.")
+            .hint("Run the command again, or download the file first and load it from disk.")
             .because(why))
     }
 }

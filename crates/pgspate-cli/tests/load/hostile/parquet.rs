@@ -245,7 +245,7 @@ fn rows_and_places() {
         change(&mut file);
         file.write()
     };
-    let rows = &["the data ends", "rows before the row group does"];
+    let rows = &["the row group lacks", " rows"];
     refused(&case, "rows.parquet", file(|file| file.rows = i64::MAX), rows);
     let words = &["states -3 rows"];
     refused(&case, "no_rows.parquet", file(|file| file.rows = -3), words);

@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use pgspate_base::numbers::counted;
 use tokio_postgres::error::SqlState;
 
 use super::record::{INVALID_UTF8, RecordRanges, RecordWalk};
@@ -224,7 +225,8 @@ impl JsonEncoder {
         if count == columns {
             return Ok(at);
         }
-        let message = format!("the array has {count} values, but {columns} columns are loaded");
+        let (values, number) = (counted(count as u64, "value"), counted(columns as u64, "column"));
+        let message = format!("the array has {values}, but the load has {number}");
         let error = self.error(chunk, start, &message).hint(
             "The values of an array are the columns in order. Name the columns of the arrays with \
              `--columns`.",

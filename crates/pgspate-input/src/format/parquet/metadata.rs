@@ -87,16 +87,16 @@ fn check_groups(metadata: &ParquetMetaData, len: u64) -> Result<(), ParquetError
         rows = sum;
         for column in group.columns() {
             let name = column.column_path().string();
-            let whence = format!("column \"{name}\" of row group {nth}");
+            let column_name = format!("column \"{name}\" of row group {nth}");
             if !is_within(column, len) {
                 let (start, size) = (first_page(column), column.compressed_size());
                 return invalid(format!(
-                    "{whence} states {size} bytes from byte {start} on, but the file has {len}"
+                    "{column_name} states {size} bytes from byte {start} on, but the file has {len}"
                 ));
             }
             if column.num_values() < 0 || column.uncompressed_size() < 0 {
                 let (values, size) = (column.num_values(), column.uncompressed_size());
-                return invalid(format!("{whence} states {values} values of {size} bytes"));
+                return invalid(format!("{column_name} states {values} values of {size} bytes"));
             }
         }
     }

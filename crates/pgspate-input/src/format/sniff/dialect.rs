@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Format, LineEnd, SniffOverrides, SniffedFormat, split_name};
-use crate::format::infer::{ValueClass, classify};
+use crate::format::infer::{InferredClass, classify};
 
 /// The most records and bytes of the sample that are examined.
 const RECORDS_MAX: usize = 1000;
@@ -361,7 +361,7 @@ fn judge_header(
     let is_null = |field: &SampleField| !field.quoted && field.text == sniffed.null.as_bytes();
     // `t`, `no` and `on` may be booleans or names of columns.
     let is_word = |field: &SampleField| {
-        matches!(classify(&field.text), ValueClass::Text | ValueClass::Boolean)
+        matches!(classify(&field.text), InferredClass::Text | InferredClass::Boolean)
     };
     if first.iter().any(|field| !field.text.is_empty() && !is_word(field)) {
         return (false, "the first line contains values");
@@ -376,7 +376,7 @@ fn judge_header(
         return (false, "there is only one line");
     }
     // More than half suffices, because columns may also have words for unknown values.
-    let are_mostly = |column: usize, is: fn(ValueClass) -> bool| {
+    let are_mostly = |column: usize, is: fn(InferredClass) -> bool| {
         let values = rest.iter().filter_map(|r| r.get(column)).filter(|f| !is_null(f));
         let (mut found, mut total) = (0, 0);
         for field in values {
@@ -385,14 +385,14 @@ fn judge_header(
         }
         found * 2 > total
     };
-    let is_bool = |column: usize| classify(&first[column].text) == ValueClass::Boolean;
+    let is_bool = |column: usize| classify(&first[column].text) == InferredClass::Boolean;
     if (0..first.len())
-        .any(|nth| !is_bool(nth) && are_mostly(nth, |class| class != ValueClass::Text))
+        .any(|nth| !is_bool(nth) && are_mostly(nth, |class| class != InferredClass::Text))
     {
         return (true, "the first line has names, the other lines have values");
     }
     if (0..first.len())
-        .any(|nth| is_bool(nth) && are_mostly(nth, |class| class == ValueClass::Boolean))
+        .any(|nth| is_bool(nth) && are_mostly(nth, |class| class == InferredClass::Boolean))
     {
         return (false, "the first line contains values");
     }

@@ -35,7 +35,7 @@ impl CompressedMember for flate2::Decompress {
     fn decode(&mut self, input: &[u8], output: &mut [u8]) -> Result<bool, String> {
         let status = self.decompress(input, output, FlushDecompress::None);
         let status = status.map(|status| status == flate2::Status::StreamEnd);
-        status.map_err(|error| error.message().unwrap_or("it is not valid").to_owned())
+        status.map_err(|error| error.message().unwrap_or("the data is not valid").to_owned())
     }
 
     fn totals(&self) -> (u64, u64) {
@@ -56,7 +56,7 @@ impl CompressedMember for bzip2::Decompress {
         status.map_err(|error| match error {
             bzip2::Error::Data => "a block or its checksum is not valid".to_owned(),
             bzip2::Error::DataMagic => "a stream does not begin with BZh".to_owned(),
-            bzip2::Error::Sequence | bzip2::Error::Param => "it is not valid".to_owned(),
+            bzip2::Error::Sequence | bzip2::Error::Param => "the data is not valid".to_owned(),
         })
     }
 
@@ -112,7 +112,7 @@ impl<M: CompressedMember> Decompressor for MemberDecompressor<M> {
         match (self.state, input.first()) {
             (MemberState::InsideMember, _) => self.decode_member(input, output),
             (MemberState::Broken, _) => {
-                Err(DecompressFault { offset: 0, why: "it is not valid".to_owned() })
+                Err(DecompressFault { offset: 0, why: "the data is not valid".to_owned() })
             }
             (_, None) => Ok(DecompressStep { read: 0, written: 0 }),
             (MemberState::BetweenMembers, Some(first)) if *first == M::FIRST => {

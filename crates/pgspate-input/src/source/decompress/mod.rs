@@ -268,7 +268,7 @@ impl<R: BufRead> Read for DecompressedReader<R> {
                     true => ends_early_error(self.compression, &self.name, self.offset),
                     false => self.corrupt_error(DecompressFault {
                         offset: 0,
-                        why: "it makes no progress".into(),
+                        why: "the decompressor makes no progress".into(),
                     }),
                 }));
             }

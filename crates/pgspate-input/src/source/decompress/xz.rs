@@ -40,7 +40,7 @@ impl Decompressor for XzDecompressor {
             Err(error) => {
                 let why = match error {
                     LzmaError::MemLimit => format!(
-                        "its dictionary needs more than {} MiB of memory",
+                        "the dictionary needs more than {} MiB of memory",
                         MEMORY_BYTES_MAX >> 20
                     ),
                     LzmaError::Format => "other bytes follow the end of the data".to_owned(),
