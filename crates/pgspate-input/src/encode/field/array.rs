@@ -51,7 +51,8 @@ impl ArrayEncoder {
         })
     }
 
-    pub(super) fn append(&self, field: &[u8], out: &mut Vec<u8>) -> bool {
+    /// Encodes an array literal.
+    pub(super) fn encode(&self, field: &[u8], out: &mut Vec<u8>) -> bool {
         if field == b"{}" {
             out.extend_from_slice(&12u32.to_be_bytes());
             out.extend_from_slice(&[0; 8]);
@@ -68,7 +69,7 @@ impl ArrayEncoder {
         let start = out.len();
         out.resize(start + 16 + 8 * dimensions, 0);
         let mut reader = ArrayReader { array: self, text: &field[dimensions..], has_null: false };
-        let Some(sizes) = reader.read(dimensions, out) else {
+        let Some(sizes) = reader.parse(dimensions, out) else {
             return false;
         };
         let Ok(len) = i32::try_from(out.len() - start - 4) else {
@@ -103,7 +104,7 @@ struct ArrayReader<'a> {
 
 impl<'a> ArrayReader<'a> {
     /// Parses the text after the opening braces. Returns the size of each dimension.
-    fn read(&mut self, dimensions: usize, out: &mut Vec<u8>) -> Option<[u32; DIMENSIONS_MAX]> {
+    fn parse(&mut self, dimensions: usize, out: &mut Vec<u8>) -> Option<[u32; DIMENSIONS_MAX]> {
         let mut sizes = [0; DIMENSIONS_MAX];
         let mut counts = [0; DIMENSIONS_MAX];
         let mut depth = dimensions;
@@ -122,10 +123,10 @@ impl<'a> ArrayReader<'a> {
             if depth != dimensions || elements == ELEMENTS_MAX {
                 return None;
             }
-            self.element(out)?;
+            self.read_element(out)?;
             elements += 1;
             counts[depth - 1] += 1;
-            while self.closes_list()? {
+            while self.reads_closing_brace()? {
                 depth -= 1;
                 if sizes[depth] == 0 {
                     sizes[depth] = counts[depth];
@@ -143,7 +144,7 @@ impl<'a> ArrayReader<'a> {
 
     /// Reads the byte after an element or a subarray. Returns true for a closing brace, false for a
     /// delimiter.
-    fn closes_list(&mut self) -> Option<bool> {
+    fn reads_closing_brace(&mut self) -> Option<bool> {
         self.skip_space();
         let (first, rest) = self.text.split_first()?;
         self.text = rest;
@@ -155,9 +156,9 @@ impl<'a> ArrayReader<'a> {
     }
 
     /// Reads and encodes one element.
-    fn element(&mut self, out: &mut Vec<u8>) -> Option<()> {
+    fn read_element(&mut self, out: &mut Vec<u8>) -> Option<()> {
         if self.text.first() == Some(&b'"') {
-            let value = self.quoted()?;
+            let value = self.read_quoted()?;
             return self.array.element.encode(&value, out).then_some(());
         }
         let delimiter = self.array.delimiter;
@@ -176,7 +177,7 @@ impl<'a> ArrayReader<'a> {
     }
 
     /// Reads a quoted element. The element is copied only if it contains an escape.
-    fn quoted(&mut self) -> Option<Cow<'a, [u8]>> {
+    fn read_quoted(&mut self) -> Option<Cow<'a, [u8]>> {
         let inner = &self.text[1..];
         let end = memchr::memchr2(b'"', b'\\', inner)?;
         if inner[end] == b'"' {

@@ -1,6 +1,7 @@
 //! The types bit and varbit, written with zeros and ones.
 
-pub(super) fn append(field: &[u8], out: &mut Vec<u8>) -> bool {
+/// Encodes a bit string: its length in bits, then its bytes.
+pub(super) fn encode(field: &[u8], out: &mut Vec<u8>) -> bool {
     let Ok(bits) = i32::try_from(field.len()) else {
         return false;
     };

@@ -9,8 +9,9 @@ use crate::types::SessionSettings;
 /// The longest name in bytes. The server's input function truncates longer names.
 const NAME_LEN_MAX: usize = 63;
 
+/// Encodes a value whose bytes are the field's bytes.
 #[inline]
-pub(super) fn append(field: &[u8], out: &mut Vec<u8>) -> bool {
+pub(super) fn encode_text(field: &[u8], out: &mut Vec<u8>) -> bool {
     let Ok(len) = i32::try_from(field.len()) else {
         return false;
     };
@@ -29,14 +30,15 @@ pub(super) fn name_non_ascii_len_max(session: &SessionSettings) -> usize {
     }
 }
 
-pub(super) fn name(field: &[u8], non_ascii_len_max: usize, out: &mut Vec<u8>) -> bool {
+/// Encodes a name that the server does not truncate.
+pub(super) fn encode_name(field: &[u8], non_ascii_len_max: usize, out: &mut Vec<u8>) -> bool {
     let len_max = if field.is_ascii() { NAME_LEN_MAX } else { non_ascii_len_max };
-    field.len() <= len_max && append(field, out)
+    field.len() <= len_max && encode_text(field, out)
 }
 
 /// Encodes a "char": one ASCII character, or an empty field as a zero byte. Longer fields are
 /// escapes or would be truncated; they are left to the server.
-pub(super) fn char(field: &[u8], out: &mut Vec<u8>) -> bool {
+pub(super) fn encode_char(field: &[u8], out: &mut Vec<u8>) -> bool {
     match field {
         [] => append_fixed([0], out),
         [byte @ 1..=127] => append_fixed([*byte], out),
@@ -44,7 +46,8 @@ pub(super) fn char(field: &[u8], out: &mut Vec<u8>) -> bool {
     }
 }
 
-pub(super) fn jsonb(field: &[u8], out: &mut Vec<u8>) -> bool {
+/// Encodes a jsonb: a version number, then the text.
+pub(super) fn encode_jsonb(field: &[u8], out: &mut Vec<u8>) -> bool {
     let Ok(len) = i32::try_from(field.len() + 1) else {
         return false;
     };
@@ -55,10 +58,10 @@ pub(super) fn jsonb(field: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 /// Encodes a bytea: the hexadecimal format without spaces, and the escape format without escapes.
-pub(super) fn bytea(field: &[u8], out: &mut Vec<u8>) -> bool {
+pub(super) fn encode_bytea(field: &[u8], out: &mut Vec<u8>) -> bool {
     let Some(hex) = field.strip_prefix(b"\\x") else {
         let is_plain = field.iter().all(|b| matches!(b, 1..=127) && *b != b'\\');
-        return is_plain && append(field, out);
+        return is_plain && encode_text(field, out);
     };
     let (pairs, odd) = hex.as_chunks::<2>();
     let Ok(len) = i32::try_from(pairs.len()) else {

@@ -1,6 +1,6 @@
 //! Converts dates of the proleptic Gregorian calendar into days since 2000-01-01.
 
-use super::digits::{are_values, first8, pairs, values};
+use super::digits::{are_digit_values, first8, pairs, values};
 
 /// Added to a year so that all years are positive. A multiple of 400.
 const YEARS_BEFORE: i32 = 4800;
@@ -10,7 +10,7 @@ const EPOCH: i32 = 2_483_590;
 /// Returns the day number of a date, or `None` if the date does not exist. Years are astronomical:
 /// 0 is 1 BC. Callers pass years from -4712 to 294275; the server's types hold every day of them.
 #[inline(always)]
-pub(super) fn days(year: i32, month: u32, day: u32) -> Option<i32> {
+pub(super) fn day_number(year: i32, month: u32, day: u32) -> Option<i32> {
     if month.wrapping_sub(1) > 11 || day.wrapping_sub(1) > 27 && !is_late_day(year, month, day) {
         return None;
     }
@@ -36,7 +36,7 @@ fn is_late_day(year: i32, month: u32, day: u32) -> bool {
 
 /// Parses the `YYYY-MM-DD` at the start of a text of ten or more bytes. Returns the day number.
 #[inline(always)]
-pub(super) fn iso(text: &[u8]) -> Option<i32> {
+pub(super) fn parse_iso(text: &[u8]) -> Option<i32> {
     let word = first8(text);
     let [d1, d2] = text.get(8..10)?.first_chunk::<2>()?;
     const DASHES: u64 = 0xff00_00ff_0000_0000;
@@ -46,7 +46,7 @@ pub(super) fn iso(text: &[u8]) -> Option<i32> {
         | (u64::from(*d1) << 48)
         | (u64::from(*d2) << 56);
     let digits = values(digits);
-    if word & DASHES != DASHED || !are_values(digits) {
+    if word & DASHES != DASHED || !are_digit_values(digits) {
         return None;
     }
     let pairs = pairs(digits);
@@ -55,7 +55,7 @@ pub(super) fn iso(text: &[u8]) -> Option<i32> {
     if year == 0 {
         return None;
     }
-    days(year as i32, lane(2), lane(3))
+    day_number(year as i32, lane(2), lane(3))
 }
 
 #[cfg(test)]
@@ -64,30 +64,30 @@ mod tests {
 
     #[test]
     fn consecutive_dates_have_consecutive_numbers() {
-        let mut expected = days(-4712, 1, 1).unwrap();
+        let mut expected = day_number(-4712, 1, 1).unwrap();
         for year in -4712..=6000 {
             for month in 1..=12 {
                 for day in 1..=31 {
-                    if let Some(number) = days(year, month, day) {
+                    if let Some(number) = day_number(year, month, day) {
                         assert_eq!(number, expected, "{year}-{month}-{day}");
                         expected += 1;
                     }
                 }
             }
         }
-        assert_eq!(days(2000, 1, 1), Some(0));
-        assert_eq!(days(-4712, 1, 1), Some(-2_451_507));
+        assert_eq!(day_number(2000, 1, 1), Some(0));
+        assert_eq!(day_number(-4712, 1, 1), Some(-2_451_507));
     }
 
     #[test]
     fn reads_iso_dates() {
-        assert_eq!(iso(b"2000-03-01"), Some(60));
-        assert_eq!(iso(b"0001-01-01"), Some(-730_119));
+        assert_eq!(parse_iso(b"2000-03-01"), Some(60));
+        assert_eq!(parse_iso(b"0001-01-01"), Some(-730_119));
         for text in ["2000-02-30", "1900-02-29", "2000-13-01", "2000-00-01", "2000-01-00"] {
-            assert_eq!(iso(text.as_bytes()), None, "{text}");
+            assert_eq!(parse_iso(text.as_bytes()), None, "{text}");
         }
         for text in ["0000-01-01", "2000/01/01", "2000-1-01 ", "20000-01-0", "2000-01-0x"] {
-            assert_eq!(iso(text.as_bytes()), None, "{text}");
+            assert_eq!(parse_iso(text.as_bytes()), None, "{text}");
         }
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn values(word: u64) -> u64 {
 
 /// Returns whether each byte is a digit value, 0 to 9.
 #[inline(always)]
-pub(super) fn are_values(word: u64) -> bool {
+pub(super) fn are_digit_values(word: u64) -> bool {
     (word.wrapping_add(0x7676_7676_7676_7676) | word) & 0x8080_8080_8080_8080 == 0
 }
 
@@ -100,7 +100,7 @@ mod tests {
         for n in 1..=8 {
             let expected: u64 = std::str::from_utf8(&text[..n]).unwrap().parse().unwrap();
             let values = right_aligned(load8(&text[..n]), n);
-            assert!(are_values(values));
+            assert!(are_digit_values(values));
             assert_eq!(number(values), expected);
             let padded = expected * 10u64.pow(8 - n as u32);
             let word = load8(&text[..n]) << (64 - 8 * n);
@@ -115,7 +115,7 @@ mod tests {
                 let mut text = *b"12345678";
                 text[at] = byte;
                 let word = values(u64::from_le_bytes(text));
-                assert_eq!(are_values(word), byte.is_ascii_digit(), "byte {byte} at {at}");
+                assert_eq!(are_digit_values(word), byte.is_ascii_digit(), "byte {byte} at {at}");
             }
         }
     }

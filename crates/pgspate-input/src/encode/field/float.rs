@@ -4,34 +4,36 @@
 //! Hexadecimal floats and `-nan` are left to the server too.
 
 use super::digits::number;
-use super::numeric::split;
+use super::numeric::split_at_point;
 use super::{append_fixed, trim};
 
+/// Encodes a float8.
 #[inline]
-pub(super) fn float8(field: &[u8], out: &mut Vec<u8>) -> bool {
-    match short_number(field) {
+pub(super) fn encode_float8(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match parse_short_number(field) {
         Some(value) => append_fixed(value.to_be_bytes(), out),
-        None => float8_long(field, out),
+        None => encode_long_float8(field, out),
     }
 }
 
 /// Parses a number with at most eight digits on each side of the point. As an integer multiple of
 /// 10^-8 the number fits a double exactly, and so does 10^8. So one division rounds correctly.
 #[inline(always)]
-fn short_number(field: &[u8]) -> Option<f64> {
+fn parse_short_number(field: &[u8]) -> Option<f64> {
     const UNITS: u64 = 100_000_000;
     let (digits, negative) = match field {
         [b'-', rest @ ..] => (rest, true),
         _ => (field, false),
     };
-    let parts = split(digits)?;
+    let parts = split_at_point(digits)?;
     let units = number(parts.whole) * UNITS + number(parts.fraction);
     let value = units as f64 / UNITS as f64;
     (units < 1 << 53).then_some(if negative { -value } else { value })
 }
 
+/// Encodes a float8 with more digits, an exponent, infinity or NaN.
 #[inline(never)]
-fn float8_long(field: &[u8], out: &mut Vec<u8>) -> bool {
+fn encode_long_float8(field: &[u8], out: &mut Vec<u8>) -> bool {
     let text = trim(field);
     let value = match FloatText::of(text) {
         FloatText::Number { is_zero } => match fast_float2::parse::<f64, _>(text) {
@@ -46,7 +48,8 @@ fn float8_long(field: &[u8], out: &mut Vec<u8>) -> bool {
     append_fixed(value.to_be_bytes(), out)
 }
 
-pub(super) fn float4(field: &[u8], out: &mut Vec<u8>) -> bool {
+/// Encodes a float4.
+pub(super) fn encode_float4(field: &[u8], out: &mut Vec<u8>) -> bool {
     let text = trim(field);
     let value = match FloatText::of(text) {
         FloatText::Number { is_zero } => match fast_float2::parse::<f32, _>(text) {

@@ -3,28 +3,31 @@
 //! Accepted are decimal digits with an optional sign and space around them. Numbers out of range,
 //! hexadecimal numbers, underscores and all other texts are left to the server.
 
-use super::digits::{are_values, first8, last8, load8, number, right_aligned, values};
+use super::digits::{are_digit_values, first8, last8, load8, number, right_aligned, values};
 use super::{append_fixed, append_i32, trim};
 
+/// Encodes an int2.
 #[inline]
-pub(super) fn int2(field: &[u8], out: &mut Vec<u8>) -> bool {
-    match integer(field).map(i16::try_from) {
+pub(super) fn encode_int2(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match parse_i64(field).map(i16::try_from) {
         Some(Ok(value)) => append_fixed(value.to_be_bytes(), out),
         _ => false,
     }
 }
 
+/// Encodes an int4.
 #[inline]
-pub(super) fn int4(field: &[u8], out: &mut Vec<u8>) -> bool {
-    match integer(field).map(i32::try_from) {
+pub(super) fn encode_int4(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match parse_i64(field).map(i32::try_from) {
         Some(Ok(value)) => append_i32(value, out),
         _ => false,
     }
 }
 
+/// Encodes an int8.
 #[inline]
-pub(super) fn int8(field: &[u8], out: &mut Vec<u8>) -> bool {
-    match integer(field) {
+pub(super) fn encode_int8(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match parse_i64(field) {
         Some(value) => append_fixed(value.to_be_bytes(), out),
         None => false,
     }
@@ -32,12 +35,12 @@ pub(super) fn int8(field: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// Encodes an oid. Signs and leading zeros mean different things in different server versions, so
 /// these are left to the server.
-pub(super) fn oid(field: &[u8], out: &mut Vec<u8>) -> bool {
+pub(super) fn encode_oid(field: &[u8], out: &mut Vec<u8>) -> bool {
     let text = trim(field);
     if text.first() == Some(&b'0') && text.len() > 1 {
         return false;
     }
-    match unsigned(text).map(u32::try_from) {
+    match parse_unsigned(text).map(u32::try_from) {
         Some(Ok(value)) => append_i32(value as i32, out),
         _ => false,
     }
@@ -45,52 +48,55 @@ pub(super) fn oid(field: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// Parses a field as a 64-bit integer.
 #[inline(always)]
-fn integer(field: &[u8]) -> Option<i64> {
-    if let Some(value) = unsigned(field) {
+fn parse_i64(field: &[u8]) -> Option<i64> {
+    if let Some(value) = parse_unsigned(field) {
         return i64::try_from(value).ok();
     }
     match field {
-        [b'-', rest @ ..] => negative(rest),
-        _ => with_sign_and_space(field),
+        [b'-', rest @ ..] => parse_negative(rest),
+        _ => parse_with_sign_and_space(field),
     }
 }
 
 /// Parses the digits that follow a minus sign.
 #[inline]
-fn negative(digits: &[u8]) -> Option<i64> {
-    0i64.checked_sub_unsigned(unsigned(digits)?)
+fn parse_negative(digits: &[u8]) -> Option<i64> {
+    0i64.checked_sub_unsigned(parse_unsigned(digits)?)
 }
 
+/// Parses an integer with a sign or with space around it.
 #[cold]
 #[inline(never)]
-fn with_sign_and_space(field: &[u8]) -> Option<i64> {
+fn parse_with_sign_and_space(field: &[u8]) -> Option<i64> {
     match trim(field) {
-        [b'-', rest @ ..] => negative(rest),
-        [b'+', rest @ ..] => i64::try_from(unsigned(rest)?).ok(),
-        rest => i64::try_from(unsigned(rest)?).ok(),
+        [b'-', rest @ ..] => parse_negative(rest),
+        [b'+', rest @ ..] => i64::try_from(parse_unsigned(rest)?).ok(),
+        rest => i64::try_from(parse_unsigned(rest)?).ok(),
     }
 }
 
 /// Parses one or more digits and nothing else. Returns `None` for a number over 64 bits.
 #[inline(always)]
-pub(super) fn unsigned(digits: &[u8]) -> Option<u64> {
+pub(super) fn parse_unsigned(digits: &[u8]) -> Option<u64> {
     match digits.len() {
         0 => None,
         n @ 1..=8 => {
             let low = right_aligned(load8(digits), n);
-            are_values(low).then(|| number(low))
+            are_digit_values(low).then(|| number(low))
         }
         n @ 9..=16 => {
             let high = right_aligned(first8(digits), n - 8);
             let low = values(last8(digits));
-            (are_values(high) & are_values(low)).then(|| number(high) * 100_000_000 + number(low))
+            (are_digit_values(high) & are_digit_values(low))
+                .then(|| number(high) * 100_000_000 + number(low))
         }
-        _ => unsigned_long(digits),
+        _ => parse_long_unsigned(digits),
     }
 }
 
+/// Parses more than 16 digits.
 #[inline(never)]
-fn unsigned_long(digits: &[u8]) -> Option<u64> {
+fn parse_long_unsigned(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0u64, |value, &byte| {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
@@ -105,7 +111,7 @@ mod tests {
     use super::*;
 
     fn value(text: &str) -> Option<i64> {
-        integer(text.as_bytes())
+        parse_i64(text.as_bytes())
     }
 
     #[test]
@@ -132,10 +138,10 @@ mod tests {
     #[test]
     fn oids_with_a_sign_or_leading_zeros_are_rejected() {
         let mut out = Vec::new();
-        assert!(oid(b"4294967295", &mut out));
+        assert!(encode_oid(b"4294967295", &mut out));
         assert_eq!(out, [0, 0, 0, 4, 255, 255, 255, 255]);
         for text in ["-1", "+1", "007", "4294967296"] {
-            assert!(!oid(text.as_bytes(), &mut out), "{text}");
+            assert!(!encode_oid(text.as_bytes(), &mut out), "{text}");
         }
     }
 }

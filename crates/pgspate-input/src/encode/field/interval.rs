@@ -64,8 +64,9 @@ impl IntervalField {
     }
 }
 
-pub(super) fn append(field: &[u8], style: IntervalRules, out: &mut Vec<u8>) -> bool {
-    let Some(interval) = Interval::read(field, style) else {
+/// Encodes an interval.
+pub(super) fn encode(field: &[u8], rules: IntervalRules, out: &mut Vec<u8>) -> bool {
+    let Some(interval) = Interval::parse(field, rules) else {
         return false;
     };
     let mut value = [0u8; 20];
@@ -78,15 +79,16 @@ pub(super) fn append(field: &[u8], style: IntervalRules, out: &mut Vec<u8>) -> b
 }
 
 impl Interval {
-    fn read(field: &[u8], style: IntervalRules) -> Option<Interval> {
-        if style.first_sign_applies_to_all && field.first() == Some(&b'-') {
+    /// Parses an interval. Returns `None` if the text is left to the server.
+    fn parse(field: &[u8], rules: IntervalRules) -> Option<Interval> {
+        if rules.first_sign_applies_to_all && field.first() == Some(&b'-') {
             return None;
         }
         let mut interval = Interval::default();
         let mut words = field.split(|b| *b == b' ');
         while let Some(word) = words.next() {
             if word.contains(&b':') {
-                interval.micros += interval_time(word, style)?;
+                interval.micros += parse_time(word, rules)?;
                 interval.mark_unit(IntervalField::Hour)?;
                 interval.mark_unit(IntervalField::Minute)?;
                 interval.mark_unit(IntervalField::Second)?;
@@ -94,7 +96,7 @@ impl Interval {
             }
             let unit = IntervalField::of(words.next()?)?;
             interval.mark_unit(unit)?;
-            interval.add(signed(word)?, unit);
+            interval.add(parse_signed(word)?, unit);
         }
         Some(interval)
     }
@@ -107,6 +109,7 @@ impl Interval {
         is_new.then_some(())
     }
 
+    /// Adds a number of units.
     fn add(&mut self, number: i32, unit: IntervalField) {
         match unit {
             IntervalField::Year => self.months += number * 12,
@@ -121,7 +124,7 @@ impl Interval {
 }
 
 /// Parses an optional sign and digits.
-fn signed(text: &[u8]) -> Option<i32> {
+fn parse_signed(text: &[u8]) -> Option<i32> {
     let (digits, negative) = match text {
         [b'-', rest @ ..] => (rest, true),
         [b'+', rest @ ..] => (rest, false),
@@ -130,13 +133,13 @@ fn signed(text: &[u8]) -> Option<i32> {
     if digits.len() > DIGITS_MAX {
         return None;
     }
-    let number = super::int::unsigned(digits)? as i32;
+    let number = super::int::parse_unsigned(digits)? as i32;
     Some(if negative { -number } else { number })
 }
 
 /// Parses `H:MM:SS` with an optional sign and fraction, and `H:MM` if the column has no modifier.
 /// Returns microseconds.
-fn interval_time(text: &[u8], style: IntervalRules) -> Option<i64> {
+fn parse_time(text: &[u8], rules: IntervalRules) -> Option<i64> {
     let (unsigned, negative) = match text {
         [b'-', rest @ ..] => (rest, true),
         [b'+', rest @ ..] => (rest, false),
@@ -146,15 +149,15 @@ fn interval_time(text: &[u8], style: IntervalRules) -> Option<i64> {
     if colon > DIGITS_MAX {
         return None;
     }
-    let hours = super::int::unsigned(&unsigned[..colon])? as i64;
-    let (minutes, rest) = time_of_day::short_number(&unsigned[colon + 1..])?;
+    let hours = super::int::parse_unsigned(&unsigned[..colon])? as i64;
+    let (minutes, rest) = time_of_day::parse_short_number(&unsigned[colon + 1..])?;
     let (seconds, rest) = match rest {
-        [b':', rest @ ..] => time_of_day::short_number(rest)?,
-        [] if !style.has_typmod => (0, rest),
+        [b':', rest @ ..] => time_of_day::parse_short_number(rest)?,
+        [] if !rules.has_typmod => (0, rest),
         _ => return None,
     };
     let (micros, rest) = match rest {
-        [b'.', rest @ ..] => time_of_day::fraction(rest)?,
+        [b'.', rest @ ..] => time_of_day::parse_fraction(rest)?,
         _ => (0, rest),
     };
     if !rest.is_empty() || minutes > 59 || seconds > 59 {

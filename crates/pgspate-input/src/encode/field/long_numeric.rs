@@ -21,8 +21,9 @@ const NAN: u16 = 0xc000;
 const INFINITY: u16 = 0xd000;
 const NEGATIVE_INFINITY: u16 = 0xf000;
 
+/// Encodes any numeric. `has_infinity` says whether the server supports infinities.
 #[inline(never)]
-pub(super) fn append(field: &[u8], has_infinity: bool, out: &mut Vec<u8>) -> bool {
+pub(super) fn encode(field: &[u8], has_infinity: bool, out: &mut Vec<u8>) -> bool {
     let text = trim(field);
     let (unsigned, sign) = match text {
         [b'-', rest @ ..] => (rest, NEGATIVE),
@@ -76,9 +77,10 @@ struct DecimalText<'a> {
 }
 
 impl<'a> DecimalText<'a> {
+    /// Splits a number into its parts. Returns `None` if the text is no number.
     fn of(text: &'a [u8]) -> Option<DecimalText<'a>> {
         let (mantissa, exponent) = match text.iter().position(|b| b | 0x20 == b'e') {
-            Some(at) => (&text[..at], exponent(&text[at + 1..])?),
+            Some(at) => (&text[..at], parse_exponent(&text[at + 1..])?),
             None => (text, 0),
         };
         let (whole, fraction) = match memchr::memchr(b'.', mantissa) {
@@ -92,6 +94,7 @@ impl<'a> DecimalText<'a> {
         is_number.then_some(DecimalText { whole, fraction, exponent })
     }
 
+    /// Appends the number as a numeric. Returns false if the number is too long.
     fn append(&self, sign: u16, out: &mut Vec<u8>) -> bool {
         let digits = (self.whole.len() + self.fraction.len()) as i64;
         // The number of digits before the point. If negative, so many zeros follow the point.
@@ -152,12 +155,12 @@ impl<'a> DecimalText<'a> {
 }
 
 /// Parses the exponent after an `e`: an optional sign and digits.
-fn exponent(text: &[u8]) -> Option<i64> {
+fn parse_exponent(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
         [b'-', rest @ ..] => (rest, true),
         [b'+', rest @ ..] => (rest, false),
         _ => (text, false),
     };
-    let value = i64::try_from(super::int::unsigned(digits)?).ok()?;
+    let value = i64::try_from(super::int::parse_unsigned(digits)?).ok()?;
     (value <= EXPONENT_MAX).then_some(if negative { -value } else { value })
 }

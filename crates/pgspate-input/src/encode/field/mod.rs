@@ -94,15 +94,15 @@ impl FieldEncoder {
     #[inline]
     pub fn encode(&self, field: &[u8], out: &mut Vec<u8>) -> bool {
         match &self.family {
-            EncoderFamily::Bytes => bytes::append(field, out),
-            EncoderFamily::Int2 => int::int2(field, out),
-            EncoderFamily::Int4 => int::int4(field, out),
-            EncoderFamily::Int8 => int::int8(field, out),
-            EncoderFamily::Float8 => float::float8(field, out),
-            EncoderFamily::Numeric(infinity) => numeric::append(field, *infinity, out),
-            EncoderFamily::Date(zones) => timestamp::date(field, *zones, out),
-            EncoderFamily::Timestamp(zones) => timestamp::timestamp(field, *zones, out),
-            EncoderFamily::Timestamptz(zones) => timestamp::timestamptz(field, *zones, out),
+            EncoderFamily::Bytes => bytes::encode_text(field, out),
+            EncoderFamily::Int2 => int::encode_int2(field, out),
+            EncoderFamily::Int4 => int::encode_int4(field, out),
+            EncoderFamily::Int8 => int::encode_int8(field, out),
+            EncoderFamily::Float8 => float::encode_float8(field, out),
+            EncoderFamily::Numeric(infinity) => numeric::encode(field, *infinity, out),
+            EncoderFamily::Date(zones) => timestamp::encode_date(field, *zones, out),
+            EncoderFamily::Timestamp(zones) => timestamp::encode_timestamp(field, *zones, out),
+            EncoderFamily::Timestamptz(zones) => timestamp::encode_timestamptz(field, *zones, out),
             EncoderFamily::Plain(append) => append(field, out),
             _ => self.encode_rare_type(field, out),
         }
@@ -111,13 +111,13 @@ impl FieldEncoder {
     #[inline(never)]
     fn encode_rare_type(&self, field: &[u8], out: &mut Vec<u8>) -> bool {
         match &self.family {
-            EncoderFamily::Timetz(zones) => timestamp::timetz(field, *zones, out),
-            EncoderFamily::Interval(style) => interval::append(field, *style, out),
+            EncoderFamily::Timetz(zones) => timestamp::encode_timetz(field, *zones, out),
+            EncoderFamily::Interval(style) => interval::encode(field, *style, out),
             EncoderFamily::Name { non_ascii_len_max } => {
-                bytes::name(field, *non_ascii_len_max, out)
+                bytes::encode_name(field, *non_ascii_len_max, out)
             }
-            EncoderFamily::Array(array) => array.append(field, out),
-            EncoderFamily::Range(range) => range.append(field, out),
+            EncoderFamily::Array(array) => array.encode(field, out),
+            EncoderFamily::Range(range) => range.encode(field, out),
             // These are handled in `encode`. They are listed so that the compiler reports a new
             // family.
             EncoderFamily::Bytes
@@ -147,9 +147,9 @@ fn base_family(
     use EncoderFamily::Plain;
     let zones = ZoneRules::of(session);
     Ok(match ty.oid {
-        16 => (Plain(boolean::append), "bool"),
-        17 => (Plain(bytes::bytea), "bytea"),
-        18 => (Plain(bytes::char), "char"),
+        16 => (Plain(boolean::encode), "bool"),
+        17 => (Plain(bytes::encode_bytea), "bytea"),
+        18 => (Plain(bytes::encode_char), "char"),
         19 => (
             EncoderFamily::Name { non_ascii_len_max: bytes::name_non_ascii_len_max(session) },
             "bytes",
@@ -158,20 +158,20 @@ fn base_family(
         21 => (EncoderFamily::Int2, "int2"),
         23 => (EncoderFamily::Int4, "int4"),
         25 | 1042 | 1043 | 114 => (EncoderFamily::Bytes, "bytes"),
-        26 => (Plain(int::oid), "oid"),
-        650 => (Plain(network::inet::<true>), "cidr"),
-        700 => (Plain(float::float4), "float4"),
+        26 => (Plain(int::encode_oid), "oid"),
+        650 => (Plain(network::encode_inet::<true>), "cidr"),
+        700 => (Plain(float::encode_float4), "float4"),
         701 => (EncoderFamily::Float8, "float8"),
-        774 => (Plain(network::macaddr::<8>), "macaddr"),
+        774 => (Plain(network::encode_macaddr::<8>), "macaddr"),
         790 => return Err("type money depends on lc_monetary".to_string()),
-        829 => (Plain(network::macaddr::<6>), "macaddr"),
-        869 => (Plain(network::inet::<false>), "inet"),
-        1560 | 1562 => (Plain(bits::append), "bit"),
+        829 => (Plain(network::encode_macaddr::<6>), "macaddr"),
+        869 => (Plain(network::encode_inet::<false>), "inet"),
+        1560 | 1562 => (Plain(bits::encode), "bit"),
         1700 => (EncoderFamily::Numeric(session.server_version >= 140_000), "numeric"),
-        2950 => (Plain(uuid::append), "uuid"),
-        3802 => (Plain(bytes::jsonb), "jsonb"),
+        2950 => (Plain(uuid::encode), "uuid"),
+        3802 => (Plain(bytes::encode_jsonb), "jsonb"),
         1082 => (EncoderFamily::Date(zones), "date"),
-        1083 => (Plain(time_of_day::time), "time"),
+        1083 => (Plain(time_of_day::encode_time), "time"),
         1114 => (EncoderFamily::Timestamp(zones), "timestamp"),
         1184 => (EncoderFamily::Timestamptz(zones), "timestamptz"),
         1186 => {

@@ -11,7 +11,8 @@ use super::bytes::HEX;
 /// The server's number for the IPv4 family. The number for IPv6 is one more.
 const FAMILY_IPV4: u8 = 2;
 
-pub(super) fn inet<const IS_CIDR: bool>(field: &[u8], out: &mut Vec<u8>) -> bool {
+/// Encodes an inet or a cidr.
+pub(super) fn encode_inet<const IS_CIDR: bool>(field: &[u8], out: &mut Vec<u8>) -> bool {
     let (address, mask) = match memchr::memchr(b'/', field) {
         Some(at) => (&field[..at], Some(&field[at + 1..])),
         None => (field, None),
@@ -20,7 +21,7 @@ pub(super) fn inet<const IS_CIDR: bool>(field: &[u8], out: &mut Vec<u8>) -> bool
         return false;
     };
     if let Ok(v4) = address.parse::<Ipv4Addr>() {
-        let Some(mask) = mask_bits(mask, 32) else {
+        let Some(mask) = parse_mask(mask, 32) else {
             return false;
         };
         let host = u64::from(u32::from(v4)) & (u64::from(u32::MAX) >> mask);
@@ -33,7 +34,7 @@ pub(super) fn inet<const IS_CIDR: bool>(field: &[u8], out: &mut Vec<u8>) -> bool
         return true;
     }
     if let Ok(v6) = address.parse::<Ipv6Addr>() {
-        let Some(mask) = mask_bits(mask, 128) else {
+        let Some(mask) = parse_mask(mask, 128) else {
             return false;
         };
         let host = u128::MAX.checked_shr(u32::from(mask)).unwrap_or(0) & u128::from(v6);
@@ -50,7 +51,7 @@ pub(super) fn inet<const IS_CIDR: bool>(field: &[u8], out: &mut Vec<u8>) -> bool
 
 /// Parses the number after the slash: no leading zeros, at most `max`. Without a slash, returns
 /// `max`.
-fn mask_bits(text: Option<&[u8]>, max: u8) -> Option<u8> {
+fn parse_mask(text: Option<&[u8]>, max: u8) -> Option<u8> {
     let Some(text) = text else {
         return Some(max);
     };
@@ -67,7 +68,7 @@ fn mask_bits(text: Option<&[u8]>, max: u8) -> Option<u8> {
 }
 
 /// Encodes `N` bytes of two hexadecimal digits each, all separated by `:` or all by `-`.
-pub(super) fn macaddr<const N: usize>(field: &[u8], out: &mut Vec<u8>) -> bool {
+pub(super) fn encode_macaddr<const N: usize>(field: &[u8], out: &mut Vec<u8>) -> bool {
     if field.len() != 3 * N - 1 || !matches!(field[2], b':' | b'-') {
         return false;
     }

@@ -4,21 +4,24 @@
 //! to the base of 10,000 hold them in one 64-bit word, and are encoded here without a loop. All
 //! other numerics are encoded in `long_numeric`.
 
-use super::digits::{are_values, find, first8, groups, last8, left_aligned, load8, right_aligned};
+use super::digits::{
+    are_digit_values, find, first8, groups, last8, left_aligned, load8, right_aligned,
+};
 use super::long_numeric;
 
 /// The sign word of a negative numeric.
 pub(super) const NEGATIVE: u16 = 0x4000;
 
+/// Encodes a numeric. `has_infinity` says whether the server supports infinities.
 #[inline]
-pub(super) fn append(field: &[u8], has_infinity: bool, out: &mut Vec<u8>) -> bool {
+pub(super) fn encode(field: &[u8], has_infinity: bool, out: &mut Vec<u8>) -> bool {
     let (digits, sign) = match field {
         [b'-', rest @ ..] => (rest, NEGATIVE),
         _ => (field, 0),
     };
-    match split(digits) {
+    match split_at_point(digits) {
         Some(parts) => append_short(parts, sign, out),
-        None => long_numeric::append(field, has_infinity, out),
+        None => long_numeric::encode(field, has_infinity, out),
     }
 }
 
@@ -35,7 +38,7 @@ pub(super) struct DecimalParts {
 
 /// Splits a number at its point, if it has one. The first byte must be a digit.
 #[inline(always)]
-pub(super) fn split(digits: &[u8]) -> Option<DecimalParts> {
+pub(super) fn split_at_point(digits: &[u8]) -> Option<DecimalParts> {
     let n = digits.len();
     // `head` has the first bytes at its low end, `tail` the last ones at its high end.
     let (head, tail) = match n {
@@ -59,9 +62,14 @@ pub(super) fn split(digits: &[u8]) -> Option<DecimalParts> {
         return None;
     }
     let whole = right_aligned(head, before);
-    (are_values(whole) & are_values(fraction)).then_some(DecimalParts { whole, fraction, scale })
+    (are_digit_values(whole) & are_digit_values(fraction)).then_some(DecimalParts {
+        whole,
+        fraction,
+        scale,
+    })
 }
 
+/// Appends a numeric with at most eight digits on each side of the point.
 #[inline(always)]
 fn append_short(parts: DecimalParts, sign: u16, out: &mut Vec<u8>) -> bool {
     let (whole, fraction) = (groups(parts.whole), groups(parts.fraction));

@@ -23,7 +23,8 @@ impl RangeEncoder {
         Ok(RangeEncoder { bound: FieldEncoder::new(subtype, session)? })
     }
 
-    pub(super) fn append(&self, field: &[u8], out: &mut Vec<u8>) -> bool {
+    /// Encodes a range.
+    pub(super) fn encode(&self, field: &[u8], out: &mut Vec<u8>) -> bool {
         if field.eq_ignore_ascii_case(b"empty") {
             out.extend_from_slice(&[0, 0, 0, 1, EMPTY]);
             return true;
@@ -31,6 +32,7 @@ impl RangeEncoder {
         self.append_bounds(field, out).is_some()
     }
 
+    /// Encodes a range with two bounds.
     fn append_bounds(&self, field: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let [open @ (b'[' | b'('), inner @ .., close @ (b']' | b')')] = field else {
             return None;

@@ -4,7 +4,7 @@
 //! fractions with more than 20 digits, are left to the server.
 
 use super::append_fixed;
-use super::digits::{are_values, first8, last8, left_aligned, load8, number, pairs};
+use super::digits::{are_digit_values, first8, last8, left_aligned, load8, number, pairs};
 
 /// Microseconds per second, minute, hour and day.
 const SECOND: i64 = 1_000_000;
@@ -15,8 +15,9 @@ pub(super) const DAY: i64 = 24 * HOUR;
 /// The most digits of a fraction.
 const FRACTION_LEN_MAX: usize = 20;
 
-pub(super) fn time(field: &[u8], out: &mut Vec<u8>) -> bool {
-    match read(field) {
+/// Encodes a time.
+pub(super) fn encode_time(field: &[u8], out: &mut Vec<u8>) -> bool {
+    match parse(field) {
         Some((micros, [])) => append_fixed(micros.to_be_bytes(), out),
         _ => false,
     }
@@ -25,13 +26,13 @@ pub(super) fn time(field: &[u8], out: &mut Vec<u8>) -> bool {
 /// Parses a text of exactly eight bytes, `HH:MM:SS`, below 24 hours. Returns microseconds since
 /// midnight.
 #[inline(always)]
-pub(super) fn iso(text: &[u8]) -> Option<i64> {
+pub(super) fn parse_iso(text: &[u8]) -> Option<i64> {
     let word = first8(text);
     const COLONS: u64 = 0x0000_ff00_00ff_0000;
     const COLON: u64 = 0x0000_3a00_003a_0000;
     // The mask replaces the colons by zeros; the colons are checked below.
     let values = (word ^ 0x3030_3030_3030_3030) & !COLONS;
-    if word & COLONS != COLON || !are_values(values) {
+    if word & COLONS != COLON || !are_digit_values(values) {
         return None;
     }
     let pairs = pairs(values);
@@ -46,24 +47,24 @@ pub(super) fn iso(text: &[u8]) -> Option<i64> {
 /// Parses the fraction at the end of a text of eight or more bytes: a point, then `len` (1 to 6)
 /// digits. Returns microseconds.
 #[inline(always)]
-pub(super) fn fraction_at_end(text: &[u8], len: usize) -> Option<i64> {
+pub(super) fn parse_fraction_at_end(text: &[u8], len: usize) -> Option<i64> {
     let values = left_aligned(last8(text), len);
-    (are_values(values) && text[text.len() - len - 1] == b'.')
+    (are_digit_values(values) && text[text.len() - len - 1] == b'.')
         .then(|| (number(values) / 100) as i64)
 }
 
 /// Parses a time of day up to 24:00:00. Returns microseconds and the rest of the text.
-pub(super) fn read(text: &[u8]) -> Option<(i64, &[u8])> {
-    let (hours, rest) = short_number(text)?;
-    let (minutes, rest) = short_number(rest.strip_prefix(b":")?)?;
+pub(super) fn parse(text: &[u8]) -> Option<(i64, &[u8])> {
+    let (hours, rest) = parse_short_number(text)?;
+    let (minutes, rest) = parse_short_number(rest.strip_prefix(b":")?)?;
     let (seconds, rest) = match rest {
-        [b':', rest @ ..] => short_number(rest)?,
+        [b':', rest @ ..] => parse_short_number(rest)?,
         // The server reads `MM:SS` if a point follows.
         [b'.', ..] => return None,
         _ => (0, rest),
     };
     let (micros, rest) = match rest {
-        [b'.', rest @ ..] => fraction(rest)?,
+        [b'.', rest @ ..] => parse_fraction(rest)?,
         _ => (0, rest),
     };
     if minutes > 59 || seconds > 59 {
@@ -74,7 +75,7 @@ pub(super) fn read(text: &[u8]) -> Option<(i64, &[u8])> {
 }
 
 /// Parses a number of one or two digits. Returns the number and the rest of the text.
-pub(super) fn short_number(text: &[u8]) -> Option<(i64, &[u8])> {
+pub(super) fn parse_short_number(text: &[u8]) -> Option<(i64, &[u8])> {
     let digit = |b: &u8| i64::from(b - b'0');
     match text {
         [a @ b'0'..=b'9', b @ b'0'..=b'9', rest @ ..] => {
@@ -87,7 +88,7 @@ pub(super) fn short_number(text: &[u8]) -> Option<(i64, &[u8])> {
 }
 
 /// Parses the digits of a fraction. Returns microseconds and the rest of the text.
-pub(super) fn fraction(text: &[u8]) -> Option<(i64, &[u8])> {
+pub(super) fn parse_fraction(text: &[u8]) -> Option<(i64, &[u8])> {
     let len = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(len);
     match len {

@@ -5,7 +5,7 @@
 //! server's files and are left to the server. A timestamptz or timetz without a zone is accepted
 //! only if the session's time zone is UTC.
 
-use super::time_of_day::{self, DAY, HOUR, MINUTE, short_number};
+use super::time_of_day::{self, DAY, HOUR, MINUTE, parse_short_number};
 use super::{append_fixed, append_i32, calendar_date};
 use crate::types::SessionSettings;
 
@@ -19,6 +19,7 @@ pub(super) struct ZoneRules {
 }
 
 impl ZoneRules {
+    /// Returns the rules for a session.
     pub(super) fn of(session: &SessionSettings) -> ZoneRules {
         let zone = session.time_zone.as_str();
         ZoneRules {
@@ -29,67 +30,70 @@ impl ZoneRules {
     }
 }
 
+/// Encodes a date.
 #[inline]
-pub(super) fn date(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
-    let days = if field.len() == 10 { calendar_date::iso(field) } else { None };
+pub(super) fn encode_date(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    let days = if field.len() == 10 { calendar_date::parse_iso(field) } else { None };
     match days {
         Some(days) => append_i32(days, out),
-        None => date_rare_format(field, zones, out),
+        None => encode_rare_date(field, zones, out),
     }
 }
 
+/// Encodes a timestamp.
 #[inline]
-pub(super) fn timestamp(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
-    match iso(field) {
+pub(super) fn encode_timestamp(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    match parse_iso(field) {
         Some(micros) => append_fixed(micros.to_be_bytes(), out),
-        None => timestamp_rare_format(field, zones, out),
+        None => encode_rare_timestamp(field, zones, out),
     }
 }
 
+/// Encodes a timestamptz.
 #[inline]
-pub(super) fn timestamptz(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+pub(super) fn encode_timestamptz(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
     let utc = match field {
         // At least 19 bytes, so that `+00` follows a time: after a date it would not be a zone.
         [time @ .., b'+', b'0', b'0'] if time.len() >= 19 => Some(time),
         [time @ .., b'Z'] if zones.utc_names_are_safe => Some(time),
         _ => zones.bare_is_utc.then_some(field),
     };
-    match utc.and_then(iso) {
+    match utc.and_then(parse_iso) {
         Some(micros) => append_fixed(micros.to_be_bytes(), out),
-        None => timestamptz_rare_format(field, zones, out),
+        None => encode_rare_timestamptz(field, zones, out),
     }
 }
 
 /// Parses `YYYY-MM-DD HH:MM:SS` with a fraction of up to six digits. Returns microseconds since
 /// 2000-01-01.
 #[inline(always)]
-fn iso(field: &[u8]) -> Option<i64> {
+fn parse_iso(field: &[u8]) -> Option<i64> {
     let fraction = match field.len() {
         19 => 0,
-        n @ 21..=26 => time_of_day::fraction_at_end(field, n - 20)?,
+        n @ 21..=26 => time_of_day::parse_fraction_at_end(field, n - 20)?,
         _ => return None,
     };
-    Some(iso_seconds(field)? + fraction)
+    Some(parse_iso_seconds(field)? + fraction)
 }
 
 /// Parses the `YYYY-MM-DD HH:MM:SS` at the start of a text. Returns microseconds since 2000-01-01.
 #[inline(always)]
-fn iso_seconds(text: &[u8]) -> Option<i64> {
+fn parse_iso_seconds(text: &[u8]) -> Option<i64> {
     if text.len() < 19 || !matches!(text[10], b' ' | b'T') {
         return None;
     }
-    Some(i64::from(calendar_date::iso(text)?) * DAY + time_of_day::iso(&text[11..19])?)
+    Some(i64::from(calendar_date::parse_iso(text)?) * DAY + time_of_day::parse_iso(&text[11..19])?)
 }
 
 /// Parses `YYYY-MM-DD HH:MM:SS` with an optional fraction, then a zone. Returns microseconds since
 /// 2000-01-01 UTC.
-fn iso_with_zone(field: &[u8], zones: ZoneRules) -> Option<i64> {
-    let seconds = iso_seconds(field)?;
+fn parse_iso_with_zone(field: &[u8], zones: ZoneRules) -> Option<i64> {
+    let seconds = parse_iso_seconds(field)?;
     let (fraction, rest) = match &field[19..] {
-        [b'.', rest @ ..] => time_of_day::fraction(rest)?,
+        [b'.', rest @ ..] => time_of_day::parse_fraction(rest)?,
         rest => (0, rest),
     };
-    read_zone(rest, zones)?.map(|zone| seconds + fraction - zone)
+    parse_zone(rest, zones)?.map(|zone| seconds + fraction - zone)
 }
 
 /// A parsed date, with time and zone if they are present.
@@ -103,7 +107,7 @@ struct ParsedTimestamp {
 
 impl ParsedTimestamp {
     /// Parses a date whose year has 4 to 6 digits. Time, zone and `BC` are optional.
-    fn read(field: &[u8], zones: ZoneRules) -> Option<ParsedTimestamp> {
+    fn parse(field: &[u8], zones: ZoneRules) -> Option<ParsedTimestamp> {
         let (field, is_bc) = match field {
             [rest @ .., b' ', b'B' | b'b', b'C' | b'c'] => (rest, true),
             _ => (field, false),
@@ -113,20 +117,20 @@ impl ParsedTimestamp {
             return None;
         }
         let (year, rest) = field.split_at(year_len);
-        let year = super::int::unsigned(year)? as i32;
-        let (month, rest) = short_number(rest.strip_prefix(b"-")?)?;
-        let (day, rest) = short_number(rest.strip_prefix(b"-")?)?;
+        let year = super::int::parse_unsigned(year)? as i32;
+        let (month, rest) = parse_short_number(rest.strip_prefix(b"-")?)?;
+        let (day, rest) = parse_short_number(rest.strip_prefix(b"-")?)?;
         let year = match (year, is_bc) {
             (1..=294_275, false) => year,
             (1..=4713, true) => 1 - year,
             _ => return None,
         };
-        let days = calendar_date::days(year, month as u32, day as u32)?;
+        let days = calendar_date::day_number(year, month as u32, day as u32)?;
         let (time, zone) = match rest {
             [] => (None, None),
             [b' ' | b'T', rest @ ..] => {
-                let (time, rest) = time_of_day::read(rest)?;
-                (Some(time), read_zone(rest, zones)?)
+                let (time, rest) = time_of_day::parse(rest)?;
+                (Some(time), parse_zone(rest, zones)?)
             }
             _ => return None,
         };
@@ -141,7 +145,7 @@ impl ParsedTimestamp {
 
 /// Parses a zone. Returns microseconds east of UTC, `Some(None)` for an empty text, and `None` for
 /// a text that is left to the server.
-fn read_zone(text: &[u8], zones: ZoneRules) -> Option<Option<i64>> {
+fn parse_zone(text: &[u8], zones: ZoneRules) -> Option<Option<i64>> {
     let (sign, rest) = match text.strip_prefix(b" ").unwrap_or(text) {
         [] => return text.is_empty().then_some(None),
         [b'Z' | b'z'] | b"UTC" if zones.utc_names_are_safe => return Some(Some(0)),
@@ -154,17 +158,17 @@ fn read_zone(text: &[u8], zones: ZoneRules) -> Option<Option<i64>> {
         return None;
     }
     let (hours, minutes, seconds) = match rest {
-        [_] | [_, _] => (short_number(rest)?.0, 0, 0),
+        [_] | [_, _] => (parse_short_number(rest)?.0, 0, 0),
         [b':', ..] | [.., b':'] => return None,
         [h, m1, m2] if !rest.contains(&b':') => (digit(h), digit(m1) * 10 + digit(m2), 0),
         [h1, h2, m1, m2] if !rest.contains(&b':') => {
             (digit(h1) * 10 + digit(h2), digit(m1) * 10 + digit(m2), 0)
         }
         _ => {
-            let (hours, rest) = short_number(rest)?;
-            let (minutes, rest) = short_number(rest.strip_prefix(b":")?)?;
+            let (hours, rest) = parse_short_number(rest)?;
+            let (minutes, rest) = parse_short_number(rest.strip_prefix(b":")?)?;
             let (seconds, rest) = match rest {
-                [b':', rest @ ..] => short_number(rest)?,
+                [b':', rest @ ..] => parse_short_number(rest)?,
                 _ => (0, rest),
             };
             if !rest.is_empty() {
@@ -180,19 +184,20 @@ fn read_zone(text: &[u8], zones: ZoneRules) -> Option<Option<i64>> {
 }
 
 /// Returns 1 for `infinity` and -1 for `-infinity`.
-fn infinity(field: &[u8]) -> Option<i32> {
+fn parse_infinity(field: &[u8]) -> Option<i32> {
     match field {
         [b'-', rest @ ..] => rest.eq_ignore_ascii_case(b"infinity").then_some(-1),
         _ => field.eq_ignore_ascii_case(b"infinity").then_some(1),
     }
 }
 
+/// Encodes a date in another format than `YYYY-MM-DD`.
 #[inline(never)]
-fn date_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
-    let days = match infinity(field) {
+fn encode_rare_date(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    let days = match parse_infinity(field) {
         Some(1) => i32::MAX,
         Some(_) => i32::MIN,
-        None => match (compact_date(field), ParsedTimestamp::read(field, zones)) {
+        None => match (parse_compact_date(field), ParsedTimestamp::parse(field, zones)) {
             (Some(days), _) => days,
             // As in the server, time and zone are ignored. 24:00 would be the next day.
             (None, Some(stamp)) if stamp.time.unwrap_or(0) < DAY => stamp.days,
@@ -203,21 +208,22 @@ fn date_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
 }
 
 /// Parses a date of the form `YYYYMMDD`.
-fn compact_date(field: &[u8]) -> Option<i32> {
+fn parse_compact_date(field: &[u8]) -> Option<i32> {
     if field.len() != 8 {
         return None;
     }
-    let number = super::int::unsigned(field)? as u32;
+    let number = super::int::parse_unsigned(field)? as u32;
     let year = number / 10_000;
     if year == 0 {
         return None;
     }
-    calendar_date::days(year as i32, number / 100 % 100, number % 100)
+    calendar_date::day_number(year as i32, number / 100 % 100, number % 100)
 }
 
+/// Encodes a timestamp in another format than `YYYY-MM-DD HH:MM:SS`.
 #[inline(never)]
-fn timestamp_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
-    let micros = match (infinity(field), ParsedTimestamp::read(field, zones)) {
+fn encode_rare_timestamp(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    let micros = match (parse_infinity(field), ParsedTimestamp::parse(field, zones)) {
         (Some(1), _) => i64::MAX,
         (Some(_), _) => i64::MIN,
         // As in the server, the zone is ignored.
@@ -227,12 +233,13 @@ fn timestamp_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> b
     append_fixed(micros.to_be_bytes(), out)
 }
 
+/// Encodes a timestamptz with another zone than `+00` or `Z`, or in another format.
 #[inline(never)]
-fn timestamptz_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
-    if let Some(micros) = iso_with_zone(field, zones) {
+fn encode_rare_timestamptz(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    if let Some(micros) = parse_iso_with_zone(field, zones) {
         return append_fixed(micros.to_be_bytes(), out);
     }
-    let micros = match (infinity(field), ParsedTimestamp::read(field, zones)) {
+    let micros = match (parse_infinity(field), ParsedTimestamp::parse(field, zones)) {
         (Some(1), _) => i64::MAX,
         (Some(_), _) => i64::MIN,
         (None, Some(stamp)) => match stamp.zone {
@@ -246,11 +253,11 @@ fn timestamptz_rare_format(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) ->
 }
 
 /// Encodes a timetz: a time of day, then the zone in seconds west of UTC.
-pub(super) fn timetz(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
-    let Some((time, rest)) = time_of_day::read(field) else {
+pub(super) fn encode_timetz(field: &[u8], zones: ZoneRules, out: &mut Vec<u8>) -> bool {
+    let Some((time, rest)) = time_of_day::parse(field) else {
         return false;
     };
-    let zone = match read_zone(rest, zones) {
+    let zone = match parse_zone(rest, zones) {
         Some(Some(zone)) => zone,
         Some(None) if zones.bare_is_utc => 0,
         _ => return false,

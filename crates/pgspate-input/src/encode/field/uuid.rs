@@ -3,7 +3,8 @@
 use super::append_fixed;
 use super::bytes::HEX;
 
-pub(super) fn append(field: &[u8], out: &mut Vec<u8>) -> bool {
+/// Encodes a UUID.
+pub(super) fn encode(field: &[u8], out: &mut Vec<u8>) -> bool {
     let text = match field {
         [b'{', inner @ .., b'}'] => inner,
         _ => field,
