@@ -31,7 +31,7 @@ pub struct TableDependencies {
 /// A foreign key of another table that refers to this table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IncomingForeignKey {
-    /// The other table, quoted for SQL.
+    /// The table that has the foreign key, quoted for SQL.
     pub table: String,
     /// The constraint's name, quoted for SQL.
     pub name: String,
@@ -53,7 +53,8 @@ select exists (select from pg_inherits where inhparent = c.oid) and c.relkind in
                and not tgisinternal and tgtype & 32 <> 0 and tgenabled <> 'D' order by 1)
 from pg_class c left join pg_am am on am.oid = c.relam where c.oid = $1";
 
-const HAS_INHERITING_TABLES: &str = "select exists (select from pg_inherits where inhparent = c.oid) \
+const HAS_INHERITING_TABLES: &str = "\
+select exists (select from pg_inherits where inhparent = c.oid) \
                      and c.relkind = 'r' from pg_class c where c.oid = $1";
 
 const TIMESCALEDB: &str = "TimescaleDB";
@@ -102,7 +103,7 @@ impl TableDependencies {
     /// # Errors
     /// If the connection fails.
     pub async fn read(client: &Client, table: &TargetTable) -> Result<TableDependencies> {
-        let what = || server_error(format!("could not sql up what depends on {}", table.sql_name));
+        let what = || server_error(format!("could not look up what depends on {}", table.sql_name));
         // With an empty search path, the server prints only qualified names.
         client.batch_execute("begin; set local search_path = ''").await.map_err(what())?;
         let bonds = read(client, table).await;
@@ -120,7 +121,7 @@ pub async fn distributing_extension(
     client: &Client,
     table: &TargetTable,
 ) -> Result<Option<&'static str>> {
-    let failed = server_error(format!("could not sql up where {} is kept", table.sql_name));
+    let failed = server_error(format!("could not look up where {} is kept", table.sql_name));
     let storage_extension = storage_extension(client, table.oid).await.map_err(failed)?;
     Ok(storage_extension.filter(|name| *name != TIMESCALEDB))
 }
@@ -131,7 +132,8 @@ pub async fn distributing_extension(
 /// # Errors
 /// If the connection fails.
 pub async fn has_inheriting_tables(client: &Client, table: &TargetTable) -> Result<bool> {
-    let failed = || server_error(format!("could not sql up what inherits from {}", table.sql_name));
+    let failed =
+        || server_error(format!("could not look up what inherits from {}", table.sql_name));
     let has_some =
         client.fetch_one(HAS_INHERITING_TABLES, &[&table.oid]).await.map_err(failed())?.get(0);
     Ok(has_some && storage_extension(client, table.oid).await.map_err(failed())?.is_none())
@@ -219,10 +221,10 @@ union all select 'it is temporary' from t where relpersistence = 't'
 union all select 'it is a partition' from t where relispartition
 union all select 'it inherits from another table' from t
   where not relispartition and exists (select from pg_inherits where inhrelid = t.oid)
-union all select 'its type is declared elsewhere' from t where reloftype <> 0
+union all select 'it is a typed table' from t where reloftype <> 0
 union all select 'its access method is ' || amname from t join pg_am on pg_am.oid = relam
   where relkind = 'r' and amname <> 'heap'
-union all select 'trigger ' || quote_ident(tgname) || ' runs when rows are added, or for TRUNCATE'
+union all select 'trigger ' || quote_ident(tgname) || ' fires on INSERT or TRUNCATE'
   from pg_trigger where tgrelid = $1 and not tgisinternal and tgtype & 36 <> 0
 union all select 'it has constraint trigger ' || quote_ident(tgname) from pg_trigger
   where tgrelid = $1 and not tgisinternal and tgconstraint <> 0 and tgtype & 36 = 0
@@ -231,17 +233,18 @@ union all select 'its foreign key ' || quote_ident(conname) || ' refers to itsel
   from pg_constraint where conrelid = $1 and contype = 'f' and confrelid = $1
 union all select 'its index ' || quote_ident(relname) || ' is not valid' from pg_index
   join pg_class i on i.oid = indexrelid where indrelid = $1 and not (indisvalid and indisready)
-union all select 'publication ' || quote_ident(pubname) || ' has it' from pg_publication_tables p, t
+union all select 'publication ' || quote_ident(pubname) || ' contains it'
+  from pg_publication_tables p, t
   where p.schemaname = t.nspname and p.tablename = t.relname
 union all select 'a subscription fills it' where exists (
   select from pg_subscription_rel where srrelid = $1)
-union all select 'replication slot ' || quote_ident(slot_name) || ' would not see the exchange'
+union all select 'replication slot ' || quote_ident(slot_name) || ' would not replicate the change'
   from pg_replication_slots where slot_type = 'logical' and database = current_database()
 union all select 'it has a security label' where exists (
   select from pg_seclabel where classoid = 'pg_class'::regclass and objoid = $1)
-union all select 'privileges are set on its type' from pg_type where typrelid = $1
+union all select 'its row type has privileges of its own' from pg_type where typrelid = $1
   and typacl is not null
-union all select 'another role than its owner has granted privileges on it' from t where exists (
+union all select 'a role other than its owner has granted privileges on it' from t where exists (
   select from aclexplode(relacl) where grantor <> relowner) or exists (
   select from pg_attribute, aclexplode(attacl) where attrelid = $1 and grantor <> relowner)
 union all select 'this role does not own it' from t where not pg_has_role(relowner, 'USAGE')
@@ -287,7 +290,7 @@ where d.classid <> 'pg_publication_rel'::regclass
   and not exists (select from owned o where o.oid = d.refobjid and not o.is_identity
                     and d.refclassid = 'pg_class'::regclass)
 union all
-select pg_describe_object(d.refclassid, d.refobjid, 0) || ' has it, or a part of it'
+select pg_describe_object(d.refclassid, d.refobjid, 0) || ' contains it or a part of it'
 from pg_depend d join part p on (d.classid, d.objid) = (p.classid, p.objid)
 where d.deptype in ('e', 'x')
 order by 1";

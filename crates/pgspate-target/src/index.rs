@@ -126,17 +126,17 @@ select case when is_exclusion then 'x' when con is not null then contype::text
             when coninhcount > 0 then 'it is inherited'
             when is_exclusion and con is null
                  or not is_exclusion and left(def, length(prefix)) <> prefix
-              then 'it is of a kind that pgspate does not know'
+              then 'pgspate does not know this kind'
             when reltablespace <> 0 and not has_tablespace_privilege(reltablespace, 'create')
-              then 'this role may not create anything in its tablespace'
+              then 'this role may not create objects in its tablespace'
             else (
               select case
                 when d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass,
                                       'pg_opclass'::regclass)
-                  then format('it calls %s, which need not work under another search path',
+                  then format('it calls %s, which may need a certain search path',
                               f.oid::regprocedure)
                 when d.refclassid = 'pg_extension'::regclass
-                  then 'an extension has to do with it'
+                  then 'it belongs to an extension, or depends on one'
                 else pg_describe_object(d.classid, d.objid, d.objsubid) || ' depends on it' end
               from pg_depend d
               left join pg_operator o on d.refclassid = 'pg_operator'::regclass
@@ -204,9 +204,9 @@ select 'f', conname::text, 0::bigint, false,
                           {untrusted_owner}, confrelid::regclass)
             when exists (select from pg_trigger t
                          where t.tgconstraint = keys.oid and t.tgenabled <> 'O')
-              then 'its triggers are switched off or on for replicas'
+              then 'its triggers are disabled, or fire on replicas'
             when left(def, length(prefix)) <> prefix
-              then 'it is of a kind that pgspate does not know' end,
+              then 'pgspate does not know this kind' end,
        format('alter table only %s drop constraint %I', tab, conname),
        json_build_object('definition', substr(def, length(prefix) + 1),
            'constraint_comment', obj_description(keys.oid, 'pg_constraint'),

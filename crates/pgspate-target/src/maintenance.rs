@@ -145,8 +145,7 @@ impl MaintenanceFacts {
         table: &TargetTable,
         millis: i32,
     ) -> Result<MaintenanceFacts> {
-        let failed =
-            || server_error(format!("could not look up table {}", table.sql_name));
+        let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let begin = format!("begin read only; set local lock_timeout = {millis}");
         let (begun, read, ended) = tokio::join!(
             biased;
@@ -169,8 +168,7 @@ impl MaintenanceFacts {
         client: &Client,
         table: &TargetTable,
     ) -> Result<MaintenanceFacts> {
-        let failed =
-            || server_error(format!("could not look up table {}", table.sql_name));
+        let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let oid = table.oid;
         let ask = async |sql| client.fetch_all(sql, &[&oid]).await;
         let (indexes, facts, is_empty, locking_sessions, sequences) = tokio::join!(

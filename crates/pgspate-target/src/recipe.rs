@@ -18,7 +18,7 @@ pub const AUTOVACUUM_CHANGE: &str = "autovacuum";
 /// A column's number, and its name when the recipe was made.
 type NumberedColumn = (i16, String);
 
-/// The former state of an index, a constraint or a table's options.
+/// How an index, a constraint or a table's options were defined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RestoreRecipe {

@@ -1,4 +1,4 @@
-//! Queries that state the SQL types values their parameters.
+//! Queries that state the SQL types of their parameters.
 //!
 //! Such a query takes one round trip and leaves nothing in the session. A query that is prepared
 //! first takes two. Queries that are polled together are sent together, and the server answers them
@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Error, Row};
 
 /// A query parameter that knows its SQL type.
 pub trait TypedParameter: ToSql + Sync {
-    /// Returns the SQL type values the parameter.
+    /// Returns the SQL type of the parameter.
     fn sql_type(&self) -> Type;
 }
 
@@ -51,13 +51,13 @@ parameters! {
 /// Runs queries whose parameters state their types.
 #[allow(
     async_fn_in_trait,
-    reason = "only `Client` implements it, and the futures values `Client` are `Send`"
+    reason = "only `Client` implements it, and the futures of `Client` are `Send`"
 )]
 pub trait TypedQuery {
     /// Runs a query and returns all rows.
     async fn fetch_all(&self, sql: &str, values: &[&dyn TypedParameter])
     -> Result<Vec<Row>, Error>;
-    /// Runs a query that returns one row. Any other number values rows is an error.
+    /// Runs a query that returns one row. Any other number of rows is an error.
     async fn fetch_one(&self, sql: &str, values: &[&dyn TypedParameter]) -> Result<Row, Error>;
     /// Runs a query that returns at most one row.
     async fn fetch_opt(
@@ -65,7 +65,7 @@ pub trait TypedQuery {
         sql: &str,
         values: &[&dyn TypedParameter],
     ) -> Result<Option<Row>, Error>;
-    /// Runs a statement and returns the number values affected rows.
+    /// Runs a statement and returns the number of affected rows.
     async fn run_statement(&self, sql: &str, values: &[&dyn TypedParameter]) -> Result<u64, Error>;
 }
 

@@ -324,7 +324,7 @@ fn what_depends_on_the_table_keeps_it_in_its_place() {
     };
     assert_snapshot!([why("t"), why("w")].join("\n"), @"
     replace  one transaction, truncate and COPY FREEZE: view public.v depends on it
-    replace  one transaction, truncate and COPY FREEZE: publication p has it
+    replace  one transaction, truncate and COPY FREEZE: publication p contains it
     ");
     assert_snapshot!(case.refusal("t.csv --table t --replace=swap"), @"
     error: no other table can take the place of public.t: view public.v depends on it

@@ -123,7 +123,7 @@ impl Connection {
             search_path::pin_columns_sql(announced)
         );
         let (rows, answer) =
-            tokio::join!(biased; self.client.simple_query(&who), query.ask(&self.client));
+            tokio::join!(biased; self.client.simple_query(&who), query.run(&self.client));
         let identified = rows.map(|messages| {
             for message in messages {
                 if let SimpleQueryMessage::Row(row) = message {
@@ -155,7 +155,7 @@ impl Connection {
         let pin = format!("select {}", search_path::pin_columns_sql(self.identity.backend_pid));
         let pinned = self.client.batch_execute(&pin).await;
         pinned.map_err(|error| self.explain("could not set up the session", error))?;
-        Ok(query.ask(&self.client).await)
+        Ok(query.run(&self.client).await)
     }
 
     /// Returns the backend's process id, as in `pg_stat_activity.pid`; 0 if the server does not

@@ -1,13 +1,13 @@
 //! Ends connections that are silent although the server owes an answer.
 //!
 //! A tap follows the headers of all messages, and so knows whether the server owes an answer. A
-//! query may take as long as it needs. While the client waits_since for the server and no byte moves, a
+//! query may take as long as it needs. While the client waits for the server and no byte moves, a
 //! second session asks what the backend does.
 //!
-//! - If the backend waits_since for the client, a message was lost. The backend is terminated to release
+//! - If the backend waits for the client, a message was lost. The backend is terminated to release
 //!   its locks, and the connection ends.
 //! - If the server cannot be reached, the connection ends.
-//! - If the backend works, or waits_since for a lock, the connection stays. The connection also stays if
+//! - If the backend works, or waits for a lock, the connection stays. The connection also stays if
 //!   nothing is known about the backend: behind a pooler, or on one of several servers.
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ const UNREACHABLE_MAX: u32 = 2;
 /// The minimal timeout of an observation: a busy server accepts connections slowly.
 const OBSERVE_TIMEOUT_MIN: Duration = Duration::from_secs(2);
 
-/// Columns: 0 the server's address, 1 whether the session waits_since for its client or no longer exists,
+/// Columns: 0 the server's address, 1 whether the session waits for its client or no longer exists,
 /// 2 since when, or how far its COPY is. A session without a tracked state (`track_activities`)
 /// counts as working.
 const BACKEND_STATE_QUERY: &str = "\
@@ -93,7 +93,7 @@ impl Drop for GuardHandle {
 /// The observed state of a backend.
 enum BackendState {
     Working,
-    /// The backend waits_since for the client, or no longer exists. Two equal texts mean that it waited
+    /// The backend waits for the client, or no longer exists. Two equal texts mean that it waited
     /// all the time. The connection belongs to the session that observed it, and can terminate the
     /// backend.
     WaitingForClient(String, Box<Connection>),
@@ -201,7 +201,7 @@ impl StallGuard {
                 }
                 Ok(Err(_)) | Err(_) => return BackendState::Unknown,
             };
-            self.ask(observer).await
+            self.query_backend(observer).await
         };
         timeout(self.observe_timeout(), observation).await.unwrap_or(BackendState::Unreachable)
     }
@@ -226,7 +226,7 @@ impl StallGuard {
         let _ = timeout(self.observe_timeout(), observer.client.simple_query(&end)).await;
     }
 
-    async fn ask(&self, observer: Connection) -> BackendState {
+    async fn query_backend(&self, observer: Connection) -> BackendState {
         let (pid, address) = self.backend();
         if pid == 0 {
             return BackendState::Unknown;

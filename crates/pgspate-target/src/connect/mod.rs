@@ -49,7 +49,7 @@ pub trait SessionQuery: Sync {
     type Answer: Send;
 
     /// Runs the query. It must not wait for locks, since `connect_timeout` includes it.
-    fn ask(&self, client: &Client) -> impl Future<Output = Self::Answer> + Send;
+    fn run(&self, client: &Client) -> impl Future<Output = Self::Answer> + Send;
 }
 
 /// A query that asks nothing.
@@ -58,7 +58,7 @@ struct NoQuery;
 impl SessionQuery for NoQuery {
     type Answer = ();
 
-    async fn ask(&self, _: &Client) {}
+    async fn run(&self, _: &Client) {}
 }
 
 impl Dsn {

@@ -134,7 +134,9 @@ fn read_lists(path: &Path) -> Result<Vec<(u64, CertificateRevocationListDer<'sta
 fn unusable(shown: &str, why: String) -> Error {
     Error::new(ErrorKind::Usage, format!("could not use certificate revocation list \"{shown}\""))
         .because(why)
-        .hint("It must contain lists of version 2 in PEM format, as `openssl ca -gencrl` creates them.")
+        .hint(
+            "It must have lists of version 2 in PEM format, as `openssl ca -gencrl` creates them.",
+        )
 }
 
 /// Returns the files in a folder that OpenSSL would find by the hash of an issuer.
@@ -192,8 +194,8 @@ pub(super) fn check(
 pub(super) fn not_listed() -> TlsError {
     let problem = TlsProblem {
         reason: "no revocation list tells whether the server certificate is revoked".to_owned(),
-        hint: "The certificate itself is trusted, not an authority. Omit sslcrl= and sslcrldir=, or \
-               let an authority issue the certificate.",
+        hint: "The certificate itself is trusted, not an authority. Omit sslcrl= and sslcrldir=, \
+               or let an authority issue the certificate.",
     };
     CertificateError::Other(OtherError(Arc::new(problem))).into()
 }

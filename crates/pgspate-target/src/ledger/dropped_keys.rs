@@ -31,7 +31,8 @@ exists (select from pg_catalog.pg_locks l
 /// writes.
 pub(super) fn writes_without_keys_sql(job: i64) -> String {
     format!(
-        "exists (select from pgspate.change c where {IS_DROPPED} and c.job <> {job} and {IS_WRITTEN})"
+        "exists (select from pgspate.change c \
+         where {IS_DROPPED} and c.job <> {job} and {IS_WRITTEN})"
     )
 }
 
@@ -91,8 +92,8 @@ impl DroppedKeys {
         Error::new(ErrorKind::Ledger, message).hint(match self.has_worker() {
             true => format!("Wait until the job is done. `pgspate status {job}` shows its state."),
             false => format!(
-                "Put them back with `pgspate status --restore {job}`, as role \"{role}\" or a member \
-                 of that role."
+                "Put them back with `pgspate status --restore {job}`, as role \"{role}\" or a \
+                 member of that role."
             ),
         })
     }

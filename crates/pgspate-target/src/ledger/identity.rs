@@ -437,8 +437,8 @@ impl JobIdentity {
         }
         let s = if rows == 1 { "" } else { "s" };
         Error::new(ErrorKind::Ledger, message).hint(format!(
-            "Undo these changes to continue the job, or load from the beginning with `--restart`. The \
-             {rows} row{s} that job {job} has written stay in the table."
+            "Undo these changes to continue the job, or load from the beginning with `--restart`. \
+             The {rows} row{s} that job {job} has written stay in the table."
         ))
     }
 }

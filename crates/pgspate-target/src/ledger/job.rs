@@ -186,7 +186,11 @@ not exists (select from pgspate.emptied e where e.table_oid = job.table_oid and 
 /// # Errors
 /// Of [`ErrorKind::Ledger`] if an unfinished job's sources or options have changed, unless
 /// `restart`.
-pub(super) async fn find_job(client: &Client, identity: &JobIdentity, restart: bool) -> Result<JobLookup> {
+pub(super) async fn find_job(
+    client: &Client,
+    identity: &JobIdentity,
+    restart: bool,
+) -> Result<JobLookup> {
     match restart || !schema::check_exists(client).await? {
         true => Ok(JobLookup::Nothing),
         false => find_job_in_ledger(client, identity).await,
@@ -269,7 +273,7 @@ impl LedgerState {
     ///
     /// # Errors
     /// If an unfinished job's sources or options have changed, unless `restart`.
-    pub async fn ask(
+    pub async fn read(
         client: &Client,
         exists: bool,
         identity: &JobIdentity,
@@ -319,8 +323,8 @@ impl LedgerState {
 /// its chunks, or a new one. `known` is what the ledger knew before.
 ///
 /// # Errors
-/// As [`LedgerState::ask`]; also if another session works on the job, or the role may not write the
-/// ledger.
+/// As [`LedgerState::read`]; also if another session works on the job, or the role may not write
+/// the ledger.
 pub async fn open_job(
     client: &Client,
     identity: &JobIdentity,
@@ -380,8 +384,8 @@ async fn check_role(client: &Client, identity: &JobIdentity) -> Result<()> {
     let (job, role): (i64, &str) = (row.get(0), row.get(1));
     let message = format!("this load is unfinished job {job} of role \"{role}\"");
     Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-        "Run the load as \"{role}\" or a member of that role. Or have that role run `pgspate status \
-         --forget {job}`."
+        "Run the load as \"{role}\" or a member of that role. Or have that role run \
+         `pgspate status --forget {job}`."
     )))
 }
 
@@ -473,8 +477,8 @@ pub async fn reread_written_chunks(client: &Client, job: JobId) -> Result<Writte
     }
     let message = format!("job {} is no longer in the ledger", job.0);
     Err(Error::new(ErrorKind::Ledger, message).hint(
-        "Another session has forgotten the job while this load had lost its connection. Check which \
-         of its rows are in the table. Running the same command again loads from the beginning.",
+        "Another session has forgotten the job while this load had lost its connection. Check \
+         which of its rows are in the table. The same command loads from the beginning.",
     ))
 }
 

@@ -1,6 +1,6 @@
 //! Only one run of a job at a time: an advisory lock that lasts as long as the run's session.
 //!
-//! The lock keeps two runs from doing the same work. It is not task prevents writing a chunk twice:
+//! The lock keeps two runs from doing the same work. It is not what prevents writing a chunk twice:
 //! the ledger's key does that.
 
 use std::time::Duration;
@@ -124,7 +124,9 @@ async fn end_lanes(
                 ErrorKind::Ledger,
                 format!("an earlier run is still writing in {who}"),
             )
-            .hint("Wait until it is done, or terminate that session. Then run the same command again."));
+            .hint(
+                "Wait until it is done, or terminate the session. Then run the same command again.",
+            ));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -84,7 +84,7 @@ impl AppliedStream {
             return Ok(());
         }
         let message = format!(
-            "found {moved} of {} partitions in the ledger at the positions where this run left them",
+            "found {moved} of {} partitions at the positions where this run left them",
             known.len()
         );
         Err(Error::new(ErrorKind::Ledger, message).hint(

@@ -1,10 +1,10 @@
-//! Row-level security policies the ledger: what a role may do with rows policies other roles.
+//! Row-level security of the ledger: what a role may do with rows of other roles.
 //!
 //! All roles can see jobs, changes and streams, since every load checks for loaded files and
 //! dropped keys. All other rows are visible only to their role and its members. Only the owner may
-//! change the version and the key. Policies do not apply to the owner policies the tables.
+//! change the version and the key. Policies do not apply to the owner of the tables.
 
-/// Policies policies the main tables. A role may record a job only for a table that it may write to. It
+/// Policies of the main tables. A role may record a job only for a table that it may write to. It
 /// may record dropped keys only for a table that it owns. Otherwise a role could claim that another
 /// role's files are loaded, or its keys dropped. A role that may TRUNCATE a table may record that
 /// the table was emptied.
@@ -36,7 +36,7 @@ create policy record on pgspate.emptied for insert with check (
     role = current_user and has_table_privilege(table_oid, 'truncate'));
 create policy forget on pgspate.emptied for delete using (IS_OURS)";
 
-/// Policies policies the tables for streams.
+/// Policies of the tables for streams.
 pub(super) const STREAM_POLICIES: &str = "\
 alter table pgspate.stream enable row level security;
 create policy look on pgspate.stream for select using (true);
@@ -46,7 +46,7 @@ create policy forget on pgspate.stream for delete using (IS_OURS);
 alter table pgspate.dead_letter enable row level security;
 create policy work on pgspate.dead_letter using (IS_OURS) with check (role = current_user)";
 
-/// A condition: the current role is the row's `role`, or a member policies it. The row's role may have
+/// A condition: the current role is the row's `role`, or a member of it. The row's role may have
 /// been dropped.
 pub(super) const IS_OURS: &str = "\
 exists (select from pg_catalog.pg_roles r where r.rolname = role \

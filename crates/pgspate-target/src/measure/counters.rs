@@ -17,7 +17,7 @@ macro_rules! counters {
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
         pub struct $name {
             $($(#[$field_doc])* pub $field: Option<u64>,)+
-            /// When the counters were last reset, in microseconds since 1970. A difference keeps it.
+            /// When the counters were last reset, in microseconds since 1970.
             #[serde(skip)]
             pub(super) reset: Option<i64>,
         }
@@ -30,7 +30,10 @@ macro_rules! counters {
                     return $name::default();
                 }
                 $name {
-                    $($field: $crate::measure::counters::counter_growth(self.$field, before.$field),)+
+                    $($field: $crate::measure::counters::counter_growth(
+                        self.$field,
+                        before.$field,
+                    ),)+
                     reset: self.reset,
                 }
             }

@@ -87,32 +87,32 @@ impl Flavour {
             Flavour::Rds => &[
                 "server settings are changed in the DB parameter group, not with ALTER SYSTEM",
                 "no superuser: no DISABLE TRIGGER ALL, no pageinspect, no COPY from server files",
-                "wal_level and the disk under the WAL are not yours to choose; the volume's IOPS \
-                 and throughput are (--storage)",
+                "wal_level and the WAL disk cannot be chosen; the volume's IOPS and throughput can \
+                 (--storage)",
             ],
             Flavour::Aurora => &[
-                "only WAL is written to storage, billed in units of 4 KiB; pages never are, so \
-                 checkpoints and full-page images are no cost",
-                "commits wait for four of six copies (IO:XactSync): make them fewer and larger",
+                "only WAL is written to storage, billed in units of 4 KiB; pages are never \
+                 written, so checkpoints and full-page images cost nothing",
+                "commits wait for four of six copies (IO:XactSync): use fewer, larger transactions",
                 "unlogged tables and fewer indexes save I/Os; synchronous_commit = off in a \
-                 session hides the wait",
-                "settings of the server change in the cluster's parameter group",
+                 session avoids the wait",
+                "server settings are changed in the cluster's parameter group",
             ],
             Flavour::CloudSql => &[
-                "settings of the server are flags of the instance, not ALTER SYSTEM",
-                "no superuser: cloudsqlsuperuser may less; no COPY from files of the server",
+                "server settings are flags of the instance, not changed with ALTER SYSTEM",
+                "no superuser: cloudsqlsuperuser has fewer privileges; no COPY from server files",
             ],
             Flavour::Azure => &[
-                "settings of the server are parameters of the instance, not ALTER SYSTEM",
-                "no superuser; extensions have to be allowed in azure.extensions first",
+                "server settings are parameters of the instance, not changed with ALTER SYSTEM",
+                "no superuser; extensions must first be allowed in azure.extensions",
             ],
             Flavour::Citus => &[
-                "COPY into a distributed table is routed by the coordinator; sizes and counters \
-                 here are those of this node",
-                "unique constraints and keys have to contain the distribution column",
+                "COPY into a distributed table is routed by the coordinator; the sizes \
+                 and counters shown are for this node only",
+                "unique constraints and keys must contain the distribution column",
             ],
             Flavour::Timescale => &[
-                "a hypertable's rows are in its chunks: sizes and counters are theirs",
+                "a hypertable stores its rows in chunks: sizes and counters are shown for chunks",
                 "rows cannot be written cheaply into compressed chunks: load before compressing",
             ],
         }

@@ -5,7 +5,7 @@
 //! - Silence: a guard watches every connection (`connect/guard.rs`), so callers need no timeout of
 //!   their own.
 //! - The user: [`StopFlag`] cancels running statements, and makes the error "stopped by the user".
-//! - A lost server: [`RetryBackoff`] says when to try again and when to give up.
+//! - A lost server: [`ReconnectBackoff`] says when to try again and when to give up.
 //!
 //! [`WaitLimits`] has the time limits. [`TimeoutScope`] switches off timeouts of the server. This
 //! module knows statements and sessions, but not what they write.
@@ -15,5 +15,5 @@ mod retry;
 mod stop;
 
 pub use limits::{TimeoutScope, WaitLimits};
-pub use retry::RetryBackoff;
+pub use retry::ReconnectBackoff;
 pub use stop::{POLL_INTERVAL, StopFlag, cancel_when, stopped_error};

@@ -9,21 +9,21 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Waits between retries. Pauses double, and the total time is limited.
 #[derive(Debug, Clone)]
-pub struct RetryBackoff {
+pub struct ReconnectBackoff {
     limit: Duration,
     since: Option<Instant>,
     pause: Duration,
 }
 
-impl RetryBackoff {
+impl ReconnectBackoff {
     /// Retries for at most `limit` after the last success.
-    pub fn new(limit: Duration) -> RetryBackoff {
-        RetryBackoff { limit, since: None, pause: FIRST_PAUSE }
+    pub fn new(limit: Duration) -> ReconnectBackoff {
+        ReconnectBackoff { limit, since: None, pause: FIRST_PAUSE }
     }
 
     /// Restarts the time limit after a success.
     pub fn reset(&mut self) {
-        *self = RetryBackoff::new(self.limit);
+        *self = ReconnectBackoff::new(self.limit);
     }
 
     /// Waits before the next retry. Returns false if the time limit has passed, or if `should_stop`
@@ -51,11 +51,11 @@ mod tests {
 
     #[test]
     fn pauses_double_and_end() {
-        let mut backoff = RetryBackoff::new(Duration::from_hours(1));
+        let mut backoff = ReconnectBackoff::new(Duration::from_hours(1));
         let pauses: Vec<_> = (0..8).map(|_| backoff.next_pause().unwrap().as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         backoff.reset();
         assert_eq!(backoff.next_pause(), Some(FIRST_PAUSE));
-        assert_eq!(RetryBackoff::new(Duration::ZERO).next_pause(), None);
+        assert_eq!(ReconnectBackoff::new(Duration::ZERO).next_pause(), None);
     }
 }
