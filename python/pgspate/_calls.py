@@ -315,7 +315,7 @@ def apply(
         tables: Apply the events of these tables only, by their names in the stream.
         unknown_columns: What to do with columns that the table does not have: fail, ignore them,
             or add them to the table.
-        at_end: What to do when the input ends within a transaction of the source: hold its events
+        at_end: What to do when the input ends within a source transaction: hold its events
             back, or apply them.
         max_dead_letters: Write up to this many bad events to ``pgspate.dead_letter``.
         retry_for: Seconds to retry while the server cannot be reached, or after a deadlock.

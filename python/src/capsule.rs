@@ -1,8 +1,8 @@
-//! Arrow data out of the capsules in which Python packages hand it over.
+//! Imports Arrow data from PyCapsules.
 //!
-//! The only unsafe code of the package: what lies behind a capsule's pointer is known by the
-//! capsule's name alone, as the Arrow PyCapsule interface lays down. The data is moved out, so that
-//! it is released once, by whoever drops it here.
+//! This is the only unsafe code of the package. By the Arrow PyCapsule interface, the name of a
+//! capsule alone says what its pointer points to. The data is moved out of the capsule, so that it
+//! is released once.
 
 use arrow_array::ffi::{FFI_ArrowArray, from_ffi};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
@@ -12,17 +12,18 @@ use pgspate::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-/// The reader of what `__arrow_c_stream__` gave.
+/// Returns a reader of the capsule from `__arrow_c_stream__`.
 pub(crate) fn stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<Result<RecordBatchStreamReader>> {
     let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?;
-    // SAFETY: a capsule of this name holds an initialized stream, which is left behind as released.
+    // SAFETY: a capsule of this name holds an initialized stream, which the import marks as
+    // released.
     let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.cast().as_ptr()) };
     Ok(RecordBatchStreamReader::try_new(stream).map_err(|error| {
         Error::new(ErrorKind::Format, "could not read the columns of the Arrow data").because(error)
     }))
 }
 
-/// The record batch in what `__arrow_c_array__` gave.
+/// Returns the record batch of the capsules from `__arrow_c_array__`.
 pub(crate) fn batch(
     schema: &Bound<'_, PyCapsule>,
     array: &Bound<'_, PyCapsule>,
@@ -30,7 +31,7 @@ pub(crate) fn batch(
     let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
     let array = array.pointer_checked(Some(c"arrow_array"))?.cast();
     // SAFETY: capsules of these names hold an initialized schema, which outlives this function, and
-    // an array of that schema, which is left behind as released.
+    // an array of that schema, which the import marks as released.
     let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
     Ok(data
         .map_err(|error| {

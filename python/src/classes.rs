@@ -1,7 +1,7 @@
-//! Which of the classes that have a counterpart in PostgreSQL a value's class is.
+//! Classifies Python's values by their class.
 //!
-//! Looked up once for each class, and then found by its address; the class is kept, so that no
-//! other one comes to live there.
+//! Each class is looked up once and then found by its address. The cache holds a reference to the
+//! class, so that no other class gets its address.
 
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -9,9 +9,9 @@ use pyo3::types::{
     PyString, PyTuple, PyType,
 };
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum ValueClass {
     Null,
     Bool,
     Int,
@@ -19,10 +19,10 @@ pub(crate) enum Class {
     Decimal,
     Str,
     Bytes,
-    /// One of the standard library itself.
+    /// `datetime.datetime` itself.
     Datetime,
-    /// A class below it, which may have more than that one: nanoseconds, say.
-    Moment,
+    /// A subclass of `datetime`, which may hold more, such as nanoseconds.
+    DatetimeSubclass,
     Date,
     Time,
     Timedelta,
@@ -30,11 +30,11 @@ pub(crate) enum Class {
     Address,
     Dict,
     List,
-    /// An enum's member that goes by its name.
+    /// A member of an enum that is stored by its name.
     EnumName,
-    /// One that is a string or a number as well, and goes by that.
+    /// A member of an enum that is also a string or a number, and is stored as that.
     EnumValue,
-    /// psycopg's wrappers of JSON.
+    /// `Json` or `Jsonb` of psycopg.
     Json,
     Numpy,
     NumpyArray,
@@ -43,13 +43,13 @@ pub(crate) enum Class {
     Unknown,
 }
 
-/// The classes met so far.
-pub(crate) struct Classes {
-    known: Vec<(usize, Class)>,
-    /// Those that are known, to keep them where they are.
+/// A cache of the classes of values.
+pub(crate) struct ClassCache {
+    known: Vec<(usize, ValueClass)>,
+    /// References to the classes of `known`.
     kept: Vec<Py<PyType>>,
-    /// Classes of the standard library that are not built in, those that others derive from last.
-    standard: Vec<(Py<PyAny>, Class)>,
+    /// ClassCache of the standard library that are not built in. Base classes come last.
+    standard: Vec<(Py<PyAny>, ValueClass)>,
     enums: Py<PyAny>,
     dumps: Py<PyAny>,
     utc: Py<PyAny>,
@@ -57,24 +57,24 @@ pub(crate) struct Classes {
     epoch_utc: Py<PyAny>,
 }
 
-/// Modules and classes, in the order in which they are asked.
-const STANDARD: [(&str, &str, Class); 12] = [
-    ("decimal", "Decimal", Class::Decimal),
-    ("datetime", "datetime", Class::Datetime),
-    ("datetime", "date", Class::Date),
-    ("datetime", "time", Class::Time),
-    ("datetime", "timedelta", Class::Timedelta),
-    ("uuid", "UUID", Class::Uuid),
-    ("ipaddress", "IPv4Address", Class::Address),
-    ("ipaddress", "IPv6Address", Class::Address),
-    ("ipaddress", "IPv4Interface", Class::Address),
-    ("ipaddress", "IPv6Interface", Class::Address),
-    ("ipaddress", "IPv4Network", Class::Address),
-    ("ipaddress", "IPv6Network", Class::Address),
+/// Modules and classes, in the order of the checks. A subclass comes before its base class.
+const STANDARD: [(&str, &str, ValueClass); 12] = [
+    ("decimal", "Decimal", ValueClass::Decimal),
+    ("datetime", "datetime", ValueClass::Datetime),
+    ("datetime", "date", ValueClass::Date),
+    ("datetime", "time", ValueClass::Time),
+    ("datetime", "timedelta", ValueClass::Timedelta),
+    ("uuid", "UUID", ValueClass::Uuid),
+    ("ipaddress", "IPv4Address", ValueClass::Address),
+    ("ipaddress", "IPv6Address", ValueClass::Address),
+    ("ipaddress", "IPv4Interface", ValueClass::Address),
+    ("ipaddress", "IPv6Interface", ValueClass::Address),
+    ("ipaddress", "IPv4Network", ValueClass::Address),
+    ("ipaddress", "IPv6Network", ValueClass::Address),
 ];
 
-impl Classes {
-    pub(crate) fn new(py: Python<'_>) -> PyResult<Classes> {
+impl ClassCache {
+    pub(crate) fn new(py: Python<'_>) -> PyResult<ClassCache> {
         let mut standard = Vec::with_capacity(STANDARD.len());
         for (module, name, class) in STANDARD {
             standard.push((py.import(module)?.getattr(name)?.unbind(), class));
@@ -83,7 +83,7 @@ impl Classes {
         let utc = datetime.getattr("timezone")?.getattr("utc")?;
         let datetime = datetime.getattr("datetime")?;
         let epoch_utc = datetime.call1((1970, 1, 1, 0, 0, 0, 0, &utc))?.unbind();
-        Ok(Classes {
+        Ok(ClassCache {
             known: Vec::new(),
             kept: Vec::new(),
             standard,
@@ -95,105 +95,105 @@ impl Classes {
         })
     }
 
-    /// What `value` is.
-    pub(crate) fn of(&mut self, value: &Bound<'_, PyAny>) -> PyResult<Class> {
+    /// Returns the kind of `value`.
+    pub(crate) fn class_of(&mut self, value: &Bound<'_, PyAny>) -> PyResult<ValueClass> {
         let address = value.get_type_ptr() as usize;
         if let Some((_, class)) = self.known.iter().find(|(known, _)| *known == address) {
             return Ok(*class);
         }
-        let class = self.look(value)?;
+        let class = self.classify(value)?;
         self.kept.push(value.get_type().unbind());
         self.known.push((address, class));
         Ok(class)
     }
 
-    /// `json.dumps(value)`
+    /// Returns `json.dumps(value)`.
     pub(crate) fn dumps<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
         Ok(self.dumps.bind(value.py()).call1((value,))?.cast_into()?)
     }
 
-    /// `datetime.timezone.utc`
+    /// Returns `datetime.timezone.utc`.
     pub(crate) fn utc<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.utc.bind(py)
     }
 
-    /// The first moment of 1970, without a zone.
+    /// Returns 1970-01-01 00:00:00 without a time zone.
     pub(crate) fn epoch<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.epoch.bind(py)
     }
 
-    /// The first moment of 1970 in UTC.
+    /// Returns 1970-01-01 00:00:00 in UTC.
     pub(crate) fn epoch_utc<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.epoch_utc.bind(py)
     }
 
-    /// A value of numpy's as one of Python's. `None` where Python has no class for it: numpy gives
-    /// such a value back as it is.
-    pub(crate) fn plain<'py>(
-        class: Class,
+    /// Converts a value of numpy to Python's class. Returns `None` if Python has no such class:
+    /// numpy then returns the value itself.
+    pub(crate) fn from_numpy<'py>(
+        class: ValueClass,
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let method = if class == Class::NumpyArray { "tolist" } else { "item" };
+        let method = if class == ValueClass::NumpyArray { "tolist" } else { "item" };
         let plain = value.call_method0(method)?;
         Ok((plain.get_type_ptr() != value.get_type_ptr()).then_some(plain))
     }
 
-    fn look(&self, value: &Bound<'_, PyAny>) -> PyResult<Class> {
+    fn classify(&self, value: &Bound<'_, PyAny>) -> PyResult<ValueClass> {
         let py = value.py();
         let ty = value.get_type();
         let name = ty.name()?.to_string();
         if value.is_none() || matches!(name.as_str(), "NaTType" | "NAType") {
-            return Ok(Class::Null);
+            return Ok(ValueClass::Null);
         }
         if value.is_instance(self.enums.bind(py))? {
-            let is_more = value.is_instance_of::<PyString>()
+            let has_value = value.is_instance_of::<PyString>()
                 || value.is_instance_of::<PyInt>()
                 || value.is_instance_of::<PyFloat>();
-            return Ok(if is_more { Class::EnumValue } else { Class::EnumName });
+            return Ok(if has_value { ValueClass::EnumValue } else { ValueClass::EnumName });
         }
         let module = ty.module()?.to_string();
         if module.starts_with("psycopg") && matches!(name.as_str(), "Json" | "Jsonb") {
-            return Ok(Class::Json);
+            return Ok(ValueClass::Json);
         }
         if module == "numpy" || module.starts_with("numpy.") {
             return Ok(match name.as_str() {
-                "MaskedConstant" => Class::Null,
-                "ndarray" | "MaskedArray" => Class::NumpyArray,
-                "datetime64" => Class::NumpyDatetime,
-                "timedelta64" => Class::NumpyTimedelta,
-                _ if value.hasattr("item")? => Class::Numpy,
-                _ => Class::Unknown,
+                "MaskedConstant" => ValueClass::Null,
+                "ndarray" | "MaskedArray" => ValueClass::NumpyArray,
+                "datetime64" => ValueClass::NumpyDatetime,
+                "timedelta64" => ValueClass::NumpyTimedelta,
+                _ if value.hasattr("item")? => ValueClass::Numpy,
+                _ => ValueClass::Unknown,
             });
         }
         for (class, found) in &self.standard {
             if value.is_instance(class.bind(py))? {
-                let is_below = *found == Class::Datetime && !ty.is(class.bind(py));
-                return Ok(if is_below { Class::Moment } else { *found });
+                let is_subclass = *found == ValueClass::Datetime && !ty.is(class.bind(py));
+                return Ok(if is_subclass { ValueClass::DatetimeSubclass } else { *found });
             }
         }
         Ok(if value.is_instance_of::<PyBool>() {
-            Class::Bool
+            ValueClass::Bool
         } else if value.is_instance_of::<PyInt>() {
-            Class::Int
+            ValueClass::Int
         } else if value.is_instance_of::<PyFloat>() {
-            Class::Float
+            ValueClass::Float
         } else if value.is_instance_of::<PyString>() {
-            Class::Str
+            ValueClass::Str
         } else if value.is_instance_of::<PyBytes>()
             || value.is_instance_of::<PyByteArray>()
             || value.is_instance_of::<PyMemoryView>()
         {
-            Class::Bytes
+            ValueClass::Bytes
         } else if value.is_instance_of::<PyDict>() {
-            Class::Dict
+            ValueClass::Dict
         } else if value.is_instance_of::<PyList>()
             || value.is_instance_of::<PyTuple>()
             || value.is_instance_of::<PySet>()
             || value.is_instance_of::<PyFrozenSet>()
         {
-            Class::List
+            ValueClass::List
         } else {
-            Class::Unknown
+            ValueClass::Unknown
         })
     }
 }

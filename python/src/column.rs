@@ -1,8 +1,8 @@
-//! One column of Python's rows, value by value.
+//! Appends Python's values to a column of a record batch.
 //!
-//! What most values are is told apart by the address of their class, which is that of the value
-//! above; those go into the batch as they are, and what they look like as text is for the engine's
-//! threads. All others are spelled here. Either way a value means what its spelling means.
+//! Most values have the class of the value before, so the address of the class identifies them.
+//! Common classes go into the batch as Arrow values, and the engine's threads write their text.
+//! Other values become text here. Both forms store the same value.
 
 use arrow_array::ArrayRef;
 use pgspate::encode::arrow::TaggedBuilder;
@@ -11,63 +11,64 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::classes::{Class, Classes};
-use crate::rows::Fault;
-use crate::spell::{Speller, Target, span};
+use crate::classes::{ClassCache, ValueClass};
+use crate::rows::RowFault;
+use crate::spell::{Speller, SpellingTarget, span};
 
-/// The day 1970-01-01 as Python counts days.
+/// 1970-01-01 as `date.toordinal` counts days.
 const EPOCH_ORDINAL: i64 = 719_163;
 const DAY_MICROS: i64 = 86_400_000_000;
 
-/// A column, and the batch's part of it that is being made.
-pub(crate) struct Column {
+/// A column of the table, and the array that is being built for it.
+pub(crate) struct ColumnWriter {
     values: TaggedBuilder,
-    to: Target,
-    /// The address of the last value's class, and what it is.
-    last: (usize, Class),
+    to: SpellingTarget,
+    /// The address of the last value's class, and the kind of value.
+    last: (usize, ValueClass),
 }
 
-impl Column {
-    /// One for a table's column of a type; none for one that is not loaded.
-    pub(crate) fn of(ty: Option<&PgType>) -> Column {
-        let to = ty.map_or(Target::None, Target::of);
-        Column { values: TaggedBuilder::default(), to, last: (0, Class::Null) }
+impl ColumnWriter {
+    /// Returns the writer for a column of this type, or for a column that is not loaded (`None`).
+    pub(crate) fn of(ty: Option<&PgType>) -> ColumnWriter {
+        let to = ty.map_or(SpellingTarget::None, SpellingTarget::of);
+        ColumnWriter { values: TaggedBuilder::default(), to, last: (0, ValueClass::Null) }
     }
 
-    /// Appends a value, whose class is at the address `class`; gives how many bytes it is. `text`
-    /// is anything.
-    pub(crate) fn put(
+    /// Appends a value whose class is at the address `class`, and returns its size in bytes. `text`
+    /// is a scratch buffer.
+    pub(crate) fn append(
         &mut self,
         value: &Bound<'_, PyAny>,
         class: usize,
         speller: &mut Speller,
         text: &mut String,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, RowFault> {
         let before = self.values.len();
-        if value.is_none() || self.to == Target::None {
+        if value.is_none() || self.to == SpellingTarget::None {
             self.values.null();
             return Ok(0);
         }
         if class != self.last.0 {
-            // Classes that are known stay where they are.
-            self.last = (class, speller.classes.of(value)?);
+            // The cache holds the class, so its address stays valid.
+            self.last = (class, speller.classes.class_of(value)?);
         }
         let class = self.last.1;
         match class {
-            Class::Str => {
+            ValueClass::Str => {
                 self.values.text(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
             }
-            Class::Int => match value.extract() {
+            ValueClass::Int => match value.extract() {
                 Ok(value) => self.values.int(value),
-                // A larger one has all its digits still.
+                // Text keeps all digits of an int that i64 does not hold.
                 Err(_) => self.values.text(value.str()?.to_str()?),
             },
-            Class::Float => self.values.float(value.extract()?),
-            Class::Date => {
+            ValueClass::Float => self.values.float(value.extract()?),
+            ValueClass::Date => {
                 let ordinal = value.call_method0(intern!(value.py(), "toordinal"))?;
                 self.values.date(ordinal.extract::<i64>()? - EPOCH_ORDINAL);
             }
-            _ if class == Class::Datetime && self.datetime(value, &speller.classes)? => {}
+            _ if class == ValueClass::Datetime
+                && self.append_datetime(value, &speller.classes)? => {}
             _ => {
                 text.clear();
                 match speller.spell(value, &self.to, text)? {
@@ -79,20 +80,29 @@ impl Column {
         Ok(self.values.len() - before)
     }
 
-    /// The batch's part of it.
+    /// Returns the array of the appended values, and begins a new one.
     pub(crate) fn finish(&mut self) -> ArrayRef {
         self.values.finish()
     }
 
-    /// Appends a moment, if it needs no zone of the session's: text takes six times as long. One
-    /// with a zone goes into a column without one as its UTC wall clock.
-    fn datetime(&mut self, value: &Bound<'_, PyAny>, classes: &Classes) -> PyResult<bool> {
+    /// Appends a datetime as an Arrow value and returns true, unless the value needs the session's
+    /// time zone. Text would take six times as long. In a column without time zone, a datetime with
+    /// a zone becomes its UTC wall clock.
+    fn append_datetime(
+        &mut self,
+        value: &Bound<'_, PyAny>,
+        classes: &ClassCache,
+    ) -> PyResult<bool> {
         let py = value.py();
         let has_zone = !value.getattr(intern!(py, "tzinfo"))?.is_none();
         match (&self.to, has_zone) {
-            (Target::Stamp, false) => self.values.timestamp(micros(value, classes.epoch(py))?),
-            (Target::Stamp, true) => self.values.timestamp(micros(value, classes.epoch_utc(py))?),
-            (Target::Instant, true) => {
+            (SpellingTarget::Timestamp, false) => {
+                self.values.timestamp(micros(value, classes.epoch(py))?)
+            }
+            (SpellingTarget::Timestamp, true) => {
+                self.values.timestamp(micros(value, classes.epoch_utc(py))?)
+            }
+            (SpellingTarget::Timestamptz, true) => {
                 self.values.timestamptz(micros(value, classes.epoch_utc(py))?)
             }
             _ => return Ok(false),
@@ -101,7 +111,7 @@ impl Column {
     }
 }
 
-/// Microseconds from one moment to another.
+/// Returns the microseconds from `epoch` to `value`.
 fn micros(value: &Bound<'_, PyAny>, epoch: &Bound<'_, PyAny>) -> PyResult<i64> {
     let (days, seconds, micros) = span(&value.sub(epoch)?)?;
     Ok(days * DAY_MICROS + seconds * 1_000_000 + micros)

@@ -1,7 +1,6 @@
-//! What Python hands over, as the engine's batches.
+//! Arrow data of Python objects, as the engine's batches.
 //!
-//! What is in memory already can be read again, should the server go away meanwhile; a stream
-//! cannot.
+//! Batches in memory can be read again after a lost connection; a stream cannot.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use arrow_array::ffi_stream::RecordBatchStreamReader;
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use pgspate::format::memory::{BatchIter, Batches};
+use pgspate::format::memory::{BatchIter, ProgramBatches};
 use pgspate::target::PgType;
 use pgspate::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
@@ -20,13 +19,13 @@ use crate::errors::raise;
 
 /// Batches in memory.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct MemoryBatches {
     name: String,
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
 }
 
-impl Batches for Held {
+impl ProgramBatches for MemoryBatches {
     fn name(&self) -> &str {
         &self.name
     }
@@ -49,19 +48,19 @@ impl Batches for Held {
 }
 
 /// A stream of batches, read once.
-pub(crate) struct Stream {
+pub(crate) struct ArrowStreamBatches {
     name: String,
     schema: SchemaRef,
     reader: Mutex<Option<RecordBatchStreamReader>>,
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for ArrowStreamBatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ArrowStreamBatches").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Batches for Stream {
+impl ProgramBatches for ArrowStreamBatches {
     fn name(&self) -> &str {
         &self.name
     }
@@ -80,21 +79,22 @@ impl Batches for Stream {
 
     fn open(&self, _: &[Option<PgType>]) -> Result<BatchIter> {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let again = || Error::new(ErrorKind::Bug, "a stream was opened and is not there");
-        Ok(Box::new(reader.ok_or_else(again)?.map(|batch| batch.map_err(unreadable))))
+        let again = || Error::new(ErrorKind::Bug, "a stream was opened twice");
+        Ok(Box::new(reader.ok_or_else(again)?.map(|batch| batch.map_err(read_error))))
     }
 }
 
-fn unreadable(error: ArrowError) -> Error {
+fn read_error(error: ArrowError) -> Error {
     Error::new(ErrorKind::Source, "could not read the Arrow stream").because(error)
 }
 
-/// The batches of an object that speaks Arrow. `is_held`: all of it is in memory.
-pub(crate) fn arrow(
+/// Returns the batches of an object that exports Arrow data. `is_held` says that all of them are in
+/// memory.
+pub(crate) fn arrow_batches(
     data: &Bound<'_, PyAny>,
     name: &str,
     is_held: bool,
-) -> PyResult<Box<dyn Batches>> {
+) -> PyResult<Box<dyn ProgramBatches>> {
     let py = data.py();
     let name = name.to_owned();
     if !data.hasattr("__arrow_c_stream__")? {
@@ -102,16 +102,16 @@ pub(crate) fn arrow(
         let (schema, array) = (pair.get_item(0)?, pair.get_item(1)?);
         let batch = capsule::batch(schema.cast::<PyCapsule>()?, array.cast::<PyCapsule>()?)?;
         let batch = batch.map_err(|error| raise(py, &error))?;
-        return Ok(Box::new(Held { name, schema: batch.schema(), batches: vec![batch] }));
+        return Ok(Box::new(MemoryBatches { name, schema: batch.schema(), batches: vec![batch] }));
     }
     let capsule = data.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
     let reader = capsule::stream(&capsule)?.map_err(|error| raise(py, &error))?;
     let schema = reader.schema();
     if !is_held {
-        return Ok(Box::new(Stream { name, schema, reader: Mutex::new(Some(reader)) }));
+        return Ok(Box::new(ArrowStreamBatches { name, schema, reader: Mutex::new(Some(reader)) }));
     }
-    // The other side may need the interpreter for it.
+    // The exporter may need the interpreter, so it is released.
     let batches = py.detach(|| reader.collect::<Result<Vec<_>, _>>());
-    let batches = batches.map_err(|error| raise(py, &unreadable(error)))?;
-    Ok(Box::new(Held { name, schema, batches }))
+    let batches = batches.map_err(|error| raise(py, &read_error(error)))?;
+    Ok(Box::new(MemoryBatches { name, schema, batches }))
 }

@@ -1,7 +1,7 @@
-//! The engine's errors as Python's.
+//! Turns the engine's errors into Python's exceptions.
 //!
-//! One exception for each link of the chain, each the `__cause__` of the one before, so that a
-//! traceback reads like what the command prints.
+//! Each cause becomes the `__cause__` of the exception before it, so that a traceback reads like
+//! the command's output.
 
 use std::error::Error as StdError;
 
@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The exception for an error.
+/// Returns the exception for an error.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     link(py, error, &error.to_string()).unwrap_or_else(|failed| failed)
 }
@@ -40,8 +40,8 @@ fn link(py: Python<'_>, error: &Error, message: &str) -> PyResult<PyErr> {
     Ok(raised)
 }
 
-/// The exception for what is behind an error. A link that only repeats the one before it is left
-/// out.
+/// Returns the exception for the cause of an error. A cause with the text of the error itself is
+/// left out.
 fn cause_of(
     py: Python<'_>,
     cause: &(dyn StdError + 'static),

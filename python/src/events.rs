@@ -1,7 +1,7 @@
-//! Events that Python makes, as lines of JSON.
+//! Turns Python's events into lines of JSON.
 //!
-//! Text is taken as it is, dicts are written as JSON. An event is handed over as soon as the engine
-//! has nothing left to do, however long the next one takes.
+//! Text stays as it is; dicts become JSON. When the queue is empty, an event is passed on at once,
+//! however long the next event takes.
 
 use std::fmt::Write as _;
 use std::io::{self, Cursor, Read};
@@ -11,45 +11,45 @@ use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
 
-use crate::classes::{Class, Classes};
-use crate::desk::Desk;
-use crate::rows::Fault;
-use crate::spell::{Speller, Target};
-use crate::work::Make;
+use crate::classes::{ClassCache, ValueClass};
+use crate::handover::RowHandover;
+use crate::rows::RowFault;
+use crate::spell::{Speller, SpellingTarget};
+use crate::work::MakeBatches;
 
-/// Bytes that are handed over at once, about.
+/// The bytes after which a block of events is passed on.
 const BLOCK_BYTES: usize = 64 << 10;
-/// How deep events may be.
+/// The deepest nesting of an event.
 const DEPTH_MAX: usize = 100;
 
-/// Events of Python's.
-pub(crate) struct Events {
+/// Python's events, and their conversion.
+pub(crate) struct PythonEvents {
     events: Py<PyIterator>,
     speller: Speller,
-    desk: Desk<Vec<u8>>,
+    handover: RowHandover<Vec<u8>>,
     name: String,
     count: u64,
-    /// What was wrong with the event after those that were handed over.
-    fault: Option<Fault>,
+    /// The fault of the next event, kept until the events before it are passed on.
+    fault: Option<RowFault>,
 }
 
-impl Events {
+impl PythonEvents {
     pub(crate) fn new(
         data: &Bound<'_, PyAny>,
         name: &str,
-        desk: &Desk<Vec<u8>>,
-    ) -> PyResult<Events> {
-        Ok(Events {
+        handover: &RowHandover<Vec<u8>>,
+    ) -> PyResult<PythonEvents> {
+        Ok(PythonEvents {
             events: data.try_iter()?.unbind(),
             speller: Speller::new(data.py())?,
-            desk: desk.clone(),
+            handover: handover.clone(),
             name: name.to_owned(),
             count: 0,
             fault: None,
         })
     }
 
-    fn line(&mut self, event: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
+    fn line(&mut self, event: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         let start = out.len();
         if let Ok(text) = event.cast::<PyString>() {
             out.push_str(text.to_str()?);
@@ -61,11 +61,11 @@ impl Events {
         } else {
             let class = event.get_type().fully_qualified_name()?;
             let message = format!("an object of class {class} is no event");
-            return Err(Fault::Value(
+            return Err(RowFault::Value(
                 Error::new(ErrorKind::Format, message).hint("Give dicts, or JSON as str or bytes."),
             ));
         }
-        // Between the parts of JSON a line may end; what is read here has an event in each line.
+        // JSON may contain line ends between its parts, but the engine reads one event a line.
         if out[start..].contains(['\n', '\r']) {
             let line = out[start..].replace(['\n', '\r'], " ");
             out.truncate(start);
@@ -75,21 +75,25 @@ impl Events {
         Ok(())
     }
 
-    /// A value as JSON. What JSON has no word for is the text that a column takes.
+    /// Writes a value as JSON. A value without a JSON type becomes the text for a column.
     fn json(
         &mut self,
         value: &Bound<'_, PyAny>,
         depth: usize,
         out: &mut String,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RowFault> {
         if depth == 0 {
             return Err(wrong("the event is too deep, or contains itself"));
         }
-        match self.speller.classes.of(value)? {
-            Class::Null => out.push_str("null"),
-            Class::Int | Class::Bool => drop(self.speller.spell(value, &Target::Other, out)?),
-            Class::Str => string(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?, out),
-            Class::Dict => {
+        match self.speller.classes.class_of(value)? {
+            ValueClass::Null => out.push_str("null"),
+            ValueClass::Int | ValueClass::Bool => {
+                drop(self.speller.spell(value, &SpellingTarget::Other, out)?)
+            }
+            ValueClass::Str => {
+                string(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?, out)
+            }
+            ValueClass::Dict => {
                 out.push('{');
                 let dict = value.cast::<PyDict>().map_err(PyErr::from)?;
                 for (nth, (key, value)) in dict.iter().enumerate() {
@@ -105,7 +109,7 @@ impl Events {
                 }
                 out.push('}');
             }
-            Class::List => {
+            ValueClass::List => {
                 out.push('[');
                 for (nth, value) in value.try_iter()?.enumerate() {
                     if nth > 0 {
@@ -115,23 +119,23 @@ impl Events {
                 }
                 out.push(']');
             }
-            Class::EnumValue => return self.json(&value.getattr("value")?, depth - 1, out),
-            Class::Json => return self.json(&value.getattr("obj")?, depth - 1, out),
-            class @ (Class::Numpy | Class::NumpyArray) => {
-                if let Some(plain) = Classes::plain(class, value)? {
+            ValueClass::EnumValue => return self.json(&value.getattr("value")?, depth - 1, out),
+            ValueClass::Json => return self.json(&value.getattr("obj")?, depth - 1, out),
+            class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
+                if let Some(plain) = ClassCache::from_numpy(class, value)? {
                     return self.json(&plain, depth - 1, out);
                 }
                 self.text(value, out)?;
             }
-            Class::Bytes => {
+            ValueClass::Bytes => {
                 let mut text = String::new();
-                self.speller.spell(value, &Target::Bytes, &mut text)?;
+                self.speller.spell(value, &SpellingTarget::Bytes, &mut text)?;
                 string(&text, out);
             }
-            Class::Float | Class::Decimal => {
+            ValueClass::Float | ValueClass::Decimal => {
                 let mut text = String::new();
-                self.speller.spell(value, &Target::Other, &mut text)?;
-                // Infinity and NaN are no numbers to JSON.
+                self.speller.spell(value, &SpellingTarget::Other, &mut text)?;
+                // JSON has no infinity and no NaN.
                 match text.contains(['n', 'N']) {
                     true => string(&text, out),
                     false => out.push_str(&text),
@@ -142,12 +146,12 @@ impl Events {
         Ok(())
     }
 
-    /// The text that a column takes, as a string. A moment with a zone is the same one in UTC, so
-    /// that a column without a zone has that.
-    fn text(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
+    /// Writes the text for a column as a JSON string. A datetime with a time zone is converted to
+    /// UTC, so that a column without time zone stores UTC.
+    fn text(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         let mut text = String::new();
-        let is_moment = self.speller.classes.of(value)? == Class::Datetime;
-        let target = if is_moment { Target::Local } else { Target::Text };
+        let is_moment = self.speller.classes.class_of(value)? == ValueClass::Datetime;
+        let target = if is_moment { SpellingTarget::DateOrTime } else { SpellingTarget::Text };
         if !self.speller.spell(value, &target, &mut text)? {
             out.push_str("null");
             return Ok(());
@@ -160,36 +164,36 @@ impl Events {
     }
 }
 
-impl Make for Events {
+impl MakeBatches for PythonEvents {
     type Batch = Vec<u8>;
 
     fn begin(&mut self, _: Python<'_>, _: &[Option<PgType>]) -> PyResult<()> {
         Ok(())
     }
 
-    fn next(&mut self, py: Python<'_>) -> Result<Option<Vec<u8>>, Fault> {
+    fn next(&mut self, py: Python<'_>) -> Result<Option<Vec<u8>>, RowFault> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
         let mut block = String::new();
-        while block.len() < BLOCK_BYTES && (block.is_empty() || !self.desk.is_empty()) {
+        while block.len() < BLOCK_BYTES && (block.is_empty() || !self.handover.is_empty()) {
             let made = match self.events.bind(py).clone().next() {
                 Some(event) => {
                     self.count += 1;
-                    event.map_err(Fault::from).and_then(|event| self.line(&event, &mut block))
+                    event.map_err(RowFault::from).and_then(|event| self.line(&event, &mut block))
                 }
                 None => break,
             };
             if let Err(fault) = made {
                 let fault = match fault {
-                    Fault::Value(error) => Fault::Value(error.at(InputPlace {
+                    RowFault::Value(error) => RowFault::Value(error.at(InputPlace {
                         source: Some(self.name.clone()),
                         line: Some(self.count),
                         ..InputPlace::default()
                     })),
-                    python @ Fault::Python(_) => python,
+                    python @ RowFault::Python(_) => python,
                 };
-                // Whole lines before it are handed over first.
+                // The whole lines before the fault are passed on first.
                 let end = block.rfind('\n').map_or(0, |end| end + 1);
                 block.truncate(end);
                 if block.is_empty() {
@@ -203,12 +207,12 @@ impl Make for Events {
     }
 }
 
-fn wrong(message: &str) -> Fault {
-    Fault::Value(Error::new(ErrorKind::Format, message))
+fn wrong(message: &str) -> RowFault {
+    RowFault::Value(Error::new(ErrorKind::Format, message))
 }
 
-/// Text as a string of JSON. The ledger keeps a digest of these bytes, by which a stream that is
-/// read again is known: how a character is spelled stays as it is.
+/// Writes text as a JSON string. The spelling of a character must not change: the ledger keeps a
+/// digest of these bytes, to recognise a stream that is read again.
 fn string(text: &str, out: &mut String) {
     out.push('"');
     for char in text.chars() {
@@ -224,15 +228,15 @@ fn string(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// Events as bytes that the engine reads.
+/// Python's events as bytes that the engine reads.
 pub(crate) struct EventBytes {
     blocks: Box<dyn Iterator<Item = Result<Vec<u8>>> + Send>,
     block: Cursor<Vec<u8>>,
 }
 
 impl EventBytes {
-    pub(crate) fn of(desk: &Desk<Vec<u8>>) -> EventBytes {
-        EventBytes { blocks: desk.ask(&[]), block: Cursor::default() }
+    pub(crate) fn of(handover: &RowHandover<Vec<u8>>) -> EventBytes {
+        EventBytes { blocks: handover.ask(&[]), block: Cursor::default() }
     }
 }
 

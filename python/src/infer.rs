@@ -1,14 +1,14 @@
-//! The types of a table's columns that are made for Python's rows.
+//! Chooses column types for a table that is created for Python's rows.
 //!
-//! From the first rows alone. A later value that does not fit has the column widened by the engine,
-//! or is refused by the server.
+//! Only the first rows are looked at. For a later value that does not fit, the engine widens the
+//! column or the server rejects the value.
 
 use pyo3::prelude::*;
 
-use crate::classes::{Class, Classes};
+use crate::classes::{ClassCache, ValueClass};
 use crate::spell::Speller;
 
-/// Type of each column, from some of its values.
+/// Returns the type of each column, from some of its values.
 pub(crate) fn infer(
     py: Python<'_>,
     speller: &mut Speller,
@@ -17,10 +17,11 @@ pub(crate) fn infer(
     columns.iter().map(|values| column(py, &mut speller.classes, values, false)).collect()
 }
 
-/// The type that holds all of some values. `in_list`: they are the elements of a list.
+/// Returns the type that holds all of `values`. `in_list` says that they are the elements of a
+/// list.
 fn column(
     py: Python<'_>,
-    classes: &mut Classes,
+    classes: &mut ClassCache,
     values: &[Bound<'_, PyAny>],
     in_list: bool,
 ) -> PyResult<String> {
@@ -37,7 +38,7 @@ fn column(
 
 fn of_value(
     py: Python<'_>,
-    classes: &mut Classes,
+    classes: &mut ClassCache,
     value: &Bound<'_, PyAny>,
     in_list: bool,
 ) -> PyResult<Option<String>> {
@@ -45,44 +46,48 @@ fn of_value(
         return Ok(None);
     }
     let has_zone = || PyResult::Ok(!value.getattr("tzinfo")?.is_none());
-    let name = match classes.of(value)? {
-        Class::Null => return Ok(None),
-        Class::Bool => "boolean",
-        Class::Int if value.extract::<i64>().is_err() => "numeric",
-        Class::Int => "bigint",
-        Class::Float => "double precision",
-        Class::Decimal => "numeric",
-        Class::Bytes => "bytea",
-        Class::Datetime | Class::Moment if has_zone()? => "timestamptz",
-        Class::Datetime | Class::Moment | Class::NumpyDatetime => "timestamp",
-        Class::Date => "date",
-        Class::Time if has_zone()? => "timetz",
-        Class::Time => "time",
-        Class::Timedelta | Class::NumpyTimedelta => "interval",
-        Class::Uuid => "uuid",
-        Class::Address => "inet",
-        Class::Dict | Class::Json => "jsonb",
-        Class::EnumValue => return of_value(py, classes, &value.getattr("value")?, in_list),
-        class @ (Class::Numpy | Class::NumpyArray) => match Classes::plain(class, value)? {
-            Some(plain) => return of_value(py, classes, &plain, in_list),
-            // Refused when it is loaded.
-            None => "text",
-        },
-        // A list of lists need not be a box, and a PostgreSQL array must be one. What is in the
-        // inner one does not matter then, and it may be the outer one again.
-        Class::List if in_list => "jsonb",
-        Class::List => {
+    let name = match classes.class_of(value)? {
+        ValueClass::Null => return Ok(None),
+        ValueClass::Bool => "boolean",
+        ValueClass::Int if value.extract::<i64>().is_err() => "numeric",
+        ValueClass::Int => "bigint",
+        ValueClass::Float => "double precision",
+        ValueClass::Decimal => "numeric",
+        ValueClass::Bytes => "bytea",
+        ValueClass::Datetime | ValueClass::DatetimeSubclass if has_zone()? => "timestamptz",
+        ValueClass::Datetime | ValueClass::DatetimeSubclass | ValueClass::NumpyDatetime => {
+            "timestamp"
+        }
+        ValueClass::Date => "date",
+        ValueClass::Time if has_zone()? => "timetz",
+        ValueClass::Time => "time",
+        ValueClass::Timedelta | ValueClass::NumpyTimedelta => "interval",
+        ValueClass::Uuid => "uuid",
+        ValueClass::Address => "inet",
+        ValueClass::Dict | ValueClass::Json => "jsonb",
+        ValueClass::EnumValue => return of_value(py, classes, &value.getattr("value")?, in_list),
+        class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
+            match ClassCache::from_numpy(class, value)? {
+                Some(plain) => return of_value(py, classes, &plain, in_list),
+                // The value is rejected when it is loaded.
+                None => "text",
+            }
+        }
+        // The inner lists of a PostgreSQL array have equal lengths, and those of Python need not.
+        // So a list of lists becomes jsonb. Its items are not read: a list may contain itself.
+        ValueClass::List if in_list => "jsonb",
+        ValueClass::List => {
             let items: PyResult<Vec<_>> = value.try_iter()?.collect();
             let element = column(py, classes, &items?, true)?;
             let is_scalar = element != "jsonb";
             return Ok(Some(if is_scalar { element + "[]" } else { element }));
         }
-        Class::Str | Class::EnumName | Class::Unknown => "text",
+        ValueClass::Str | ValueClass::EnumName | ValueClass::Unknown => "text",
     };
     Ok(Some(name.to_owned()))
 }
 
-/// A type that holds the values of both.
+/// Returns a type that holds the values of both types.
 fn wider(before: String, found: String) -> String {
     let numbers = ["bigint", "double precision", "numeric"];
     let rank = |ty: &str| numbers.iter().position(|number| *number == ty);

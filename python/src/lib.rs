@@ -1,16 +1,16 @@
-//! pgspate for Python: the engine, and the command, as one extension module.
+//! The extension module of the Python package: the engine and the command.
 //!
-//! The package in `pgspate/` is what people see; this is what it calls. Options arrive as the
-//! command's own arguments, so that both take the same ones and mean the same by them.
+//! Users call the package in `pgspate/`, which calls this module. Options arrive as arguments of
+//! the command, so that both have the same options with the same meaning.
 
 #[allow(unsafe_code)]
 mod capsule;
 mod classes;
 mod column;
 mod data;
-mod desk;
 mod errors;
 mod events;
+mod handover;
 mod infer;
 mod options;
 mod rows;
@@ -32,13 +32,17 @@ use tokio::runtime::Handle;
 
 use errors::raise;
 use events::EventBytes;
-use options::{Applying, Asked, Given, WithSource, streamed};
-use work::{Stop, Unwatched, Work};
+use options::{ApplyCall, CallData, CallOptions, SourceOptions, prepare_apply};
+use work::{CallState, NoProgress, Stop};
 
-/// Loads; gives the report as JSON.
+/// Runs a load and returns its report as JSON.
 #[pyfunction(name = "load")]
-fn load_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (options, to, caller) = load::LoadOptions::of(py, given, asked)?;
+fn load_data<'py>(
+    py: Python<'py>,
+    data: CallData<'py>,
+    options: CallOptions<'py>,
+) -> PyResult<String> {
+    let (options, to, caller) = load::LoadOptions::prepare_call(py, data, options)?;
     caller.run(py, move |work| {
         at_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
@@ -48,23 +52,27 @@ fn load_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyRe
     })
 }
 
-/// What a load would do, as JSON: the report, and the words of the command.
+/// Returns a load's plan as JSON: the plan itself, and its text as the command prints it.
 #[pyfunction]
-fn plan<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (options, to, caller) = load::LoadOptions::of(py, given, asked)?;
-    caller.run(py, move |_: &Work<Unwatched>| {
+fn plan<'py>(py: Python<'py>, data: CallData<'py>, options: CallOptions<'py>) -> PyResult<String> {
+    let (options, to, caller) = load::LoadOptions::prepare_call(py, data, options)?;
+    caller.run(py, move |_: &CallState<NoProgress>| {
         at_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
-            let report = serde_json::to_value(load.plan_report()).map_err(unwritten)?;
+            let report = serde_json::to_value(load.plan_report()).map_err(report_error)?;
             as_json(&json!({ "report": report, "text": load.plan().to_string() }))
         })
     })
 }
 
-/// Syncs; gives the report as JSON.
+/// Runs a sync and returns its report as JSON.
 #[pyfunction(name = "sync")]
-fn sync_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (options, to, caller) = sync::SyncOptions::of(py, given, asked)?;
+fn sync_data<'py>(
+    py: Python<'py>,
+    data: CallData<'py>,
+    options: CallOptions<'py>,
+) -> PyResult<String> {
+    let (options, to, caller) = sync::SyncOptions::prepare_call(py, data, options)?;
     caller.run(py, move |work| {
         at_server(to, |dsn, runtime| {
             let sync = sync::prepare(options, dsn, runtime)?;
@@ -74,17 +82,21 @@ fn sync_data<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyRe
     })
 }
 
-/// A sync as statements for a session of the caller's own, as JSON.
+/// Returns the statements of a sync as JSON, for a session of the caller.
 #[pyfunction]
-fn sync_script<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (options, to, caller) = sync::SyncOptions::of(py, given, asked)?;
-    caller.run(py, move |_: &Work<Unwatched>| {
+fn sync_script<'py>(
+    py: Python<'py>,
+    data: CallData<'py>,
+    options: CallOptions<'py>,
+) -> PyResult<String> {
+    let (options, to, caller) = sync::SyncOptions::prepare_call(py, data, options)?;
+    caller.run(py, move |_: &CallState<NoProgress>| {
         at_server(to, |dsn, runtime| as_json(&sync::prepare(options, dsn, runtime)?.script()))
     })
 }
 
-/// Refuses what such a session has counted, if it cannot be meant: `strays`, `movers`, `duplicates`
-/// and `table_duplicates` (with examples), `deletes` (with the share that may be) or `empty`.
+/// Raises an error for counts that make a sync doubtful. `what` is `strays`, `movers`, `duplicates`
+/// or `table_duplicates` (both with examples), `deletes` (`may` is the allowed share) or `empty`.
 #[pyfunction]
 #[pyo3(signature = (what, counts, examples = vec![], may = 100.0))]
 fn sync_doubt(
@@ -105,12 +117,16 @@ fn sync_doubt(
     doubt.refuse("").map_err(|error| raise(py, &error))
 }
 
-/// Applies a stream of changes; gives the report as JSON.
+/// Applies a stream of changes and returns the report as JSON.
 #[pyfunction(name = "apply")]
-fn apply_events<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (Applying { mut options, metrics, made }, to, caller) = streamed(py, given, asked)?;
-    let desk = caller.desk.clone();
-    caller.run(py, move |work: &Work<apply::ApplyWatch>| {
+fn apply_events<'py>(
+    py: Python<'py>,
+    data: CallData<'py>,
+    options: CallOptions<'py>,
+) -> PyResult<String> {
+    let (ApplyCall { mut options, metrics, made }, to, caller) = prepare_apply(py, data, options)?;
+    let handover = caller.handover.clone();
+    caller.run(py, move |work: &CallState<apply::ApplyWatch>| {
         at_server(to, |dsn, runtime| {
             let serve = |at| pgspate_cli::serve_metrics(at, &work.watch, runtime);
             let _metrics = metrics.map(serve).transpose()?;
@@ -119,21 +135,21 @@ fn apply_events<'py>(py: Python<'py>, given: Given<'py>, asked: Asked<'py>) -> P
                 work.begin_to_write()?;
                 return as_json(&apply.run(&work.watch, runtime)?);
             };
-            options.inputs = vec![Input::program(&name, Box::new(EventBytes::of(&desk)))];
-            let passing = options.stream.is_none().then(|| passing_name(&name));
-            options.stream = options.stream.or_else(|| passing.clone());
+            options.inputs = vec![Input::from_program(&name, Box::new(EventBytes::of(&handover)))];
+            let temporary = options.stream.is_none().then(|| temporary_stream_name(&name));
+            options.stream = options.stream.or_else(|| temporary.clone());
             let apply = apply::prepare(options, dsn.clone(), runtime)?;
             let done = work.begin_to_write().and_then(|()| apply.run(&work.watch, runtime));
-            let Some(passing) = passing else { return as_json(&done?) };
-            // One that is left behind is in nobody's way.
-            let _ = runtime.block_on(forget(&dsn, &passing));
+            let Some(temporary) = temporary else { return as_json(&done?) };
+            // A position that is left behind does no harm: its name is not used again.
+            let _ = runtime.block_on(forget(&dsn, &temporary));
             as_json(&apply::ApplyReport { stream: name, ..done? })
         })
     })
 }
 
-/// A name for a stream whose position counts as long as it is applied.
-fn passing_name(name: &str) -> String {
+/// Returns a name for a stream whose position is needed only during this call.
+fn temporary_stream_name(name: &str) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_nanos());
     format!("{name} of process {}, {now}", std::process::id())
@@ -144,11 +160,11 @@ async fn forget(dsn: &Dsn, stream: &str) -> Result<()> {
     ledger::forget_stream(&connection.client, stream).await
 }
 
-/// Looks for what slows writes on a server; gives what was found as JSON.
+/// Runs the checks of doctor and returns its findings as JSON.
 #[pyfunction]
-fn doctor<'py>(py: Python<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (words, to, caller) = asked.alone();
-    caller.run(py, move |work: &Work<Unwatched>| {
+fn doctor<'py>(py: Python<'py>, options: CallOptions<'py>) -> PyResult<String> {
+    let (words, to, caller) = options.without_data();
+    caller.run(py, move |work: &CallState<NoProgress>| {
         at_server(to, |dsn, runtime| {
             let looking = work.unless_abandoned(pgspate_cli::doctor(&words, &dsn));
             as_json(&runtime.block_on(looking)?)
@@ -156,11 +172,11 @@ fn doctor<'py>(py: Python<'py>, asked: Asked<'py>) -> PyResult<String> {
     })
 }
 
-/// Proposes settings, or sets them; gives what was proposed or done as JSON.
+/// Proposes, applies or reverts settings, and returns the result as JSON.
 #[pyfunction]
-fn tune<'py>(py: Python<'py>, asked: Asked<'py>) -> PyResult<String> {
-    let (words, to, caller) = asked.alone();
-    caller.run(py, move |work: &Work<Unwatched>| {
+fn tune<'py>(py: Python<'py>, options: CallOptions<'py>) -> PyResult<String> {
+    let (words, to, caller) = options.without_data();
+    caller.run(py, move |work: &CallState<NoProgress>| {
         at_server(to, |dsn, runtime| {
             work.begin_to_write()?;
             as_json(&runtime.block_on(pgspate_cli::tune(&words, &dsn))?)
@@ -168,13 +184,13 @@ fn tune<'py>(py: Python<'py>, asked: Asked<'py>) -> PyResult<String> {
     })
 }
 
-/// Runs the command; gives its exit status.
+/// Runs the command and returns its exit status.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| pgspate_cli::run(arguments))
 }
 
-/// Work on a server, with a runtime that ends with it.
+/// Runs `work` on a server, with a runtime that ends with it.
 fn at_server<T>(to: Option<String>, work: impl FnOnce(Dsn, &Handle) -> Result<T>) -> Result<T> {
     let runtime = pgspate_cli::runtime()?;
     let done = pgspate_cli::server(to.as_deref(), true).and_then(|dsn| work(dsn, runtime.handle()));
@@ -183,20 +199,20 @@ fn at_server<T>(to: Option<String>, work: impl FnOnce(Dsn, &Handle) -> Result<T>
 }
 
 fn as_json(report: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(report).map_err(unwritten)
+    serde_json::to_string(report).map_err(report_error)
 }
 
-fn unwritten(error: serde_json::Error) -> Error {
+fn report_error(error: serde_json::Error) -> Error {
     Error::new(ErrorKind::Bug, "could not write the report").because(error)
 }
 
-/// The engine.
+/// The compiled engine.
 #[pymodule]
 fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     pgspate::format::silence_contained_panics();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Stop>()?;
-    module.add_class::<server::Throwaway>()?;
+    module.add_class::<server::TemporaryServer>()?;
     module.add_class::<text::CopyText>()?;
     module.add_function(wrap_pyfunction!(load_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_data, module)?)?;

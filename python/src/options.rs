@@ -1,76 +1,76 @@
-//! What a call asks for: the command's own arguments, and the data beside them.
+//! The arguments of a call: options as the command's arguments, and data.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use pgspate::format::memory::Batches;
+use pgspate::format::memory::ProgramBatches;
 use pgspate::reading::{self, InputOrigin};
 use pgspate::{Result, apply, load, sync};
 use pyo3::prelude::*;
 
 use crate::data;
-use crate::desk::Desk;
 use crate::errors::raise;
-use crate::events::Events;
-use crate::rows::Rows;
-use crate::work::{Caller, Make, Nothing, Stop};
+use crate::events::PythonEvents;
+use crate::handover::RowHandover;
+use crate::rows::PythonRows;
+use crate::work::{Caller, MakeBatches, NoBatches, Stop};
 
-/// Batches of rows that wait, at most: with fewer the thread that makes them stands still while
-/// all lanes write. A batch has 4 MiB at most, or one value.
+/// The most batches of rows in the queue. With fewer, the thread that makes rows would wait while
+/// all lanes write. A batch has about 4 MiB, or one larger value.
 const ROW_BATCHES: usize = 8;
-/// Batches of events that wait, at most.
+/// The most batches of events in the queue.
 const EVENT_BATCHES: usize = 2;
 
-/// What is to be loaded or applied, as the package has sorted it.
+/// The data of a call, as the package describes it.
 #[derive(FromPyObject)]
-pub(crate) struct Given<'py>(
+pub(crate) struct CallData<'py>(
     /// `sources`, `held`, `stream`, `rows` or `events`.
     String,
     /// The data.
     Bound<'py, PyAny>,
-    /// What messages call it.
+    /// The name of the data in messages.
     String,
 );
 
-/// How, and where to.
+/// The options of a call.
 #[derive(FromPyObject)]
-pub(crate) struct Asked<'py>(
+pub(crate) struct CallOptions<'py>(
     /// The command's arguments.
     Vec<String>,
-    /// The server.
+    /// The server's connection string.
     Option<String>,
-    /// Told how far it is.
+    /// The function that gets the progress.
     Option<Bound<'py, PyAny>>,
     Option<Py<Stop>>,
 );
 
-/// Options, the server, and Python's side of the call.
-type Ready<'py, O, M> = (O, Option<String>, Caller<'py, M>);
+/// A call that is ready to run: its options, the server, and the calling thread's side.
+type PreparedCall<'py, O, M> = (O, Option<String>, Caller<'py, M>);
 
-/// The options of a command that reads rows from a source.
-pub(crate) trait WithSource: Sized {
-    /// What the command takes these arguments for.
+/// Options of a command that reads rows from a source.
+pub(crate) trait SourceOptions: Sized {
+    /// Parses the command's arguments.
     fn parse(words: &[String]) -> Result<Self>;
 
-    /// How rows are read.
+    /// Returns the options of reading.
     fn reading(&mut self) -> &mut reading::ReadingOptions;
 
-    /// The options of a call, with its data.
-    fn of<'py>(
+    /// Parses the options of a call and prepares its data.
+    fn prepare_call<'py>(
         py: Python<'py>,
-        given: Given<'py>,
-        asked: Asked<'py>,
-    ) -> PyResult<Ready<'py, Self, Rows>> {
+        given: CallData<'py>,
+        asked: CallOptions<'py>,
+    ) -> PyResult<PreparedCall<'py, Self, PythonRows>> {
         let mut options = Self::parse(&asked.0).map_err(|error| raise(py, &error))?;
-        let desk = Desk::with_room(ROW_BATCHES);
-        let rows = take(given, options.reading(), &desk)?;
-        let (to, caller) = asked.caller(rows, desk);
+        let handover = RowHandover::with_capacity(ROW_BATCHES);
+        let rows = set_data(given, options.reading(), &handover)?;
+        let (to, caller) = asked.caller(rows, handover);
         Ok((options, to, caller))
     }
 }
 
-impl WithSource for load::LoadOptions {
+impl SourceOptions for load::LoadOptions {
     fn parse(words: &[String]) -> Result<load::LoadOptions> {
         pgspate_cli::load_options(words)
     }
@@ -80,7 +80,7 @@ impl WithSource for load::LoadOptions {
     }
 }
 
-impl WithSource for sync::SyncOptions {
+impl SourceOptions for sync::SyncOptions {
     fn parse(words: &[String]) -> Result<sync::SyncOptions> {
         pgspate_cli::sync_options(words)
     }
@@ -90,76 +90,81 @@ impl WithSource for sync::SyncOptions {
     }
 }
 
-/// Sources or batches for the engine; Python's rows, if these are what it is.
-fn take(
-    given: Given<'_>,
+/// Gives the data to the engine's options. Returns Python's rows, if the data is rows.
+fn set_data(
+    given: CallData<'_>,
     options: &mut reading::ReadingOptions,
-    desk: &Desk<RecordBatch>,
-) -> PyResult<Option<Rows>> {
-    let Given(kind, data, name) = given;
-    let batches: Arc<dyn Batches> = match kind.as_str() {
+    handover: &RowHandover<RecordBatch>,
+) -> PyResult<Option<PythonRows>> {
+    let CallData(kind, data, name) = given;
+    let batches: Arc<dyn ProgramBatches> = match kind.as_str() {
         "sources" => {
             options.origin = InputOrigin::Sources(data.extract()?);
             return Ok(None);
         }
         "rows" => {
-            // Columns choose and name the values; the engine is given these alone.
+            // `columns` chooses and names the values here. The engine gets only these values.
             let columns = options.rows.columns.take();
-            let (rows, batches) =
-                Rows::look(&data, &name, columns, options.rows.ignore_unknown, desk)?;
+            let (rows, batches) = PythonRows::read_ahead(
+                &data,
+                &name,
+                columns,
+                options.rows.ignore_unknown,
+                handover,
+            )?;
             options.origin = InputOrigin::Batches(Arc::new(batches));
             return Ok(Some(rows));
         }
-        kind => data::arrow(&data, &name, kind == "held")?.into(),
+        kind => data::arrow_batches(&data, &name, kind == "held")?.into(),
     };
     options.origin = InputOrigin::Batches(batches);
     Ok(None)
 }
 
-/// What `apply` is asked for.
-pub(crate) struct Applying {
+/// The options of a call of `apply`.
+pub(crate) struct ApplyCall {
     pub(crate) options: apply::ApplyOptions,
-    /// Where metrics are served.
+    /// The address that serves metrics.
     pub(crate) metrics: Option<SocketAddr>,
-    /// What events are called that Python makes, if any are.
+    /// The name of the events, if Python makes them.
     pub(crate) made: Option<String>,
 }
 
-/// What a call of `apply` asks for, with its events.
-pub(crate) fn streamed<'py>(
+/// Parses the options of a call of `apply` and prepares its events.
+pub(crate) fn prepare_apply<'py>(
     py: Python<'py>,
-    given: Given<'py>,
-    asked: Asked<'py>,
-) -> PyResult<Ready<'py, Applying, Events>> {
-    let asked_for = pgspate_cli::apply_options(&asked.0);
-    let (mut options, metrics) = asked_for.map_err(|error| raise(py, &error))?;
-    let desk = Desk::with_room(EVENT_BATCHES);
-    let Given(kind, data, name) = given;
+    given: CallData<'py>,
+    asked: CallOptions<'py>,
+) -> PyResult<PreparedCall<'py, ApplyCall, PythonEvents>> {
+    let parsed = pgspate_cli::apply_options(&asked.0);
+    let (mut options, metrics) = parsed.map_err(|error| raise(py, &error))?;
+    let handover = RowHandover::with_capacity(EVENT_BATCHES);
+    let CallData(kind, data, name) = given;
     let (mut events, mut made) = (None, None);
     if kind == "sources" {
         options.sources = data.extract()?;
     } else {
         options.sources.clear();
-        events = Some(Events::new(&data, &name, &desk)?);
+        events = Some(PythonEvents::new(&data, &name, &handover)?);
         made = Some(name);
     }
-    let (to, caller) = asked.caller(events, desk);
-    Ok((Applying { options, metrics, made }, to, caller))
+    let (to, caller) = asked.caller(events, handover);
+    Ok((ApplyCall { options, metrics, made }, to, caller))
 }
 
-impl<'py> Asked<'py> {
-    fn caller<M: Make>(
+impl<'py> CallOptions<'py> {
+    fn caller<M: MakeBatches>(
         self,
         maker: Option<M>,
-        desk: Desk<M::Batch>,
+        handover: RowHandover<M::Batch>,
     ) -> (Option<String>, Caller<'py, M>) {
-        (self.1, Caller { maker, desk, progress: self.2, stop: self.3 })
+        (self.1, Caller { maker, handover, progress: self.2, stop: self.3 })
     }
 
-    /// Of a command without data: its arguments, the server, and Python's side of the call.
-    pub(crate) fn alone(mut self) -> Ready<'py, Vec<String>, Nothing> {
+    /// Returns the call of a command without data.
+    pub(crate) fn without_data(mut self) -> PreparedCall<'py, Vec<String>, NoBatches> {
         let words = std::mem::take(&mut self.0);
-        let (to, caller) = self.caller(None, Desk::with_room(0));
+        let (to, caller) = self.caller(None, RowHandover::with_capacity(0));
         (words, to, caller)
     }
 }

@@ -1,7 +1,7 @@
-//! Python's rows as record batches.
+//! Turns Python's rows into record batches.
 //!
-//! Each value becomes itself or the text that its column's input function takes, which mean the
-//! same, and the server judges what is not sure. What a row is, is said by the first ones.
+//! Each value becomes an Arrow value, or text for the input function of its column; both mean the
+//! same. The first rows decide what a row is (see `shape`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,61 +9,61 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use pgspate::encode::arrow::tagged_field;
-use pgspate::format::memory::{BatchIter, Batches};
+use pgspate::format::memory::{BatchIter, ProgramBatches};
 use pgspate::target::PgType;
 use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PyTuple};
 
-use crate::column::Column;
-use crate::desk::Desk;
+use crate::column::ColumnWriter;
+use crate::handover::RowHandover;
 use crate::infer::infer;
-use crate::shape::{ROWS_AHEAD, Shape, shape};
+use crate::shape::{ROWS_AHEAD, RowShape, shape};
 use crate::spell::Speller;
-use crate::work::Make;
+use crate::work::MakeBatches;
 
-/// Rows of a batch, at most.
+/// The most rows of a batch.
 const BATCH_ROWS: usize = 8192;
-/// Bytes of a batch's text, about.
+/// The bytes of text after which a batch ends.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Rows that are read together, at most. Objects lie all over the memory: to look at the classes of
-/// all of them before the first value is read has the processor fetch several at a time.
+/// The most rows that are read together. Python's objects are scattered in memory. Reading the
+/// classes of a whole block before its values lets the processor fetch several objects at a time.
 const BLOCK_ROWS: usize = 64;
-/// Bytes after which a block has a row only.
+/// Bytes after which a block has only one row.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Why there are no more rows.
-pub(crate) enum Fault {
-    /// Python says so: an exception of whatever makes the rows.
+/// Why a row could not be made.
+pub(crate) enum RowFault {
+    /// An exception of the code that makes the rows.
     Python(PyErr),
     /// A row or a value cannot be loaded.
     Value(Error),
 }
 
-impl From<PyErr> for Fault {
-    fn from(error: PyErr) -> Fault {
-        Fault::Python(error)
+impl From<PyErr> for RowFault {
+    fn from(error: PyErr) -> RowFault {
+        RowFault::Python(error)
     }
 }
 
-/// Rows of Python's.
-pub(crate) struct Rows {
+/// Python's rows, and their conversion.
+pub(crate) struct PythonRows {
     data: Py<PyAny>,
     rows: Py<PyIterator>,
     ahead: VecDeque<Py<PyAny>>,
-    shape: Shape,
+    shape: RowShape,
     names: Vec<String>,
     schema: SchemaRef,
     speller: Speller,
-    columns: Vec<Column>,
-    /// Rows of the next block.
+    columns: Vec<ColumnWriter>,
+    /// Number of rows of the next block.
     block: usize,
-    /// Rows taken so far.
+    /// Number of rows read so far.
     row: u64,
 }
 
-/// What the engine knows of them.
+/// Python's rows as the engine reads them.
 #[derive(Debug)]
 pub(crate) struct RowBatches {
     name: String,
@@ -72,10 +72,10 @@ pub(crate) struct RowBatches {
     types: Vec<(String, String)>,
     bytes: Option<u64>,
     is_stream: bool,
-    desk: Desk<RecordBatch>,
+    handover: RowHandover<RecordBatch>,
 }
 
-impl Batches for RowBatches {
+impl ProgramBatches for RowBatches {
     fn name(&self) -> &str {
         &self.name
     }
@@ -101,20 +101,20 @@ impl Batches for RowBatches {
     }
 
     fn open(&self, types: &[Option<PgType>]) -> Result<BatchIter> {
-        Ok(self.desk.ask(types))
+        Ok(self.handover.request(types))
     }
 }
 
-impl Rows {
-    /// Looks at the first rows of an iterable. `columns`: the keys to take, or what the values of
-    /// sequences are called.
-    pub(crate) fn look<'py>(
+impl PythonRows {
+    /// Reads the first rows of an iterable. `columns` are the keys of mappings, or names for the
+    /// values of sequences.
+    pub(crate) fn read_ahead<'py>(
         data: &Bound<'py, PyAny>,
         name: &str,
         columns: Option<Vec<String>>,
         ignore_unknown: bool,
-        desk: &Desk<RecordBatch>,
-    ) -> PyResult<(Rows, RowBatches)> {
+        handover: &RowHandover<RecordBatch>,
+    ) -> PyResult<(PythonRows, RowBatches)> {
         let py = data.py();
         let mut rows = data.try_iter()?;
         let is_stream = !(data.is_instance_of::<PyList>() || data.is_instance_of::<PyTuple>());
@@ -130,7 +130,7 @@ impl Rows {
         let mut speller = Speller::new(py)?;
         let mut sample = vec![Vec::new(); names.len()];
         for row in &ahead {
-            // What is wrong with a row is said when it is loaded.
+            // A bad row is reported when it is loaded.
             let Ok(values) = shape.values(row.clone()) else { continue };
             for (values, value) in sample.iter_mut().zip(values.iter()) {
                 values.push(value);
@@ -147,26 +147,31 @@ impl Rows {
             types,
             bytes,
             is_stream,
-            desk: desk.clone(),
+            handover: handover.clone(),
         };
         let (data, rows) = (data.clone().unbind(), rows.unbind());
         let ahead = ahead.into_iter().map(Bound::unbind).collect();
         let columns = Vec::new();
         let (block, row) = (1, 0);
-        let rows = Rows { data, rows, ahead, shape, names, schema, speller, columns, block, row };
+        let rows =
+            PythonRows { data, rows, ahead, shape, names, schema, speller, columns, block, row };
         Ok((rows, batches))
     }
 
-    /// The next row, or that there is none.
-    fn pull<'py>(&mut self, py: Python<'py>) -> Option<PyResult<Bound<'py, PyAny>>> {
+    /// Returns the next row, or None after the last one.
+    fn next_row<'py>(&mut self, py: Python<'py>) -> Option<PyResult<Bound<'py, PyAny>>> {
         match self.ahead.pop_front() {
             Some(row) => Some(Ok(row.into_bound(py))),
             None => self.rows.bind(py).clone().next(),
         }
     }
 
-    /// Puts a few rows into the columns; gives how many bytes they are.
-    fn put(&mut self, rows: &[Bound<'_, PyTuple>], text: &mut String) -> Result<usize, Fault> {
+    /// Appends rows to the columns and returns their size in bytes.
+    fn append_rows(
+        &mut self,
+        rows: &[Bound<'_, PyTuple>],
+        text: &mut String,
+    ) -> Result<usize, RowFault> {
         let width = self.columns.len();
         let mut values = Vec::with_capacity(rows.len() * width);
         for row in rows {
@@ -181,10 +186,10 @@ impl Rows {
         for (nth, column) in self.columns.iter_mut().enumerate() {
             let values = values.iter().skip(nth).step_by(width).take(end);
             for (row, (class, value)) in values.enumerate() {
-                match column.put(value, *class, &mut self.speller, text) {
+                match column.append(value, *class, &mut self.speller, text) {
                     Ok(more) => bytes += more,
                     Err(why) => {
-                        // The first row is the one to tell of: the others matter up to it.
+                        // The error names the first bad row, so later rows need no check.
                         (end, fault) = (row, Some((nth, why)));
                         break;
                     }
@@ -196,16 +201,16 @@ impl Rows {
     }
 }
 
-impl Fault {
-    /// With where it is.
-    fn at(self, row: u64, column: Option<&String>) -> Fault {
-        let Fault::Value(error) = self else { return self };
+impl RowFault {
+    /// Adds the place to an error.
+    fn at(self, row: u64, column: Option<&String>) -> RowFault {
+        let RowFault::Value(error) = self else { return self };
         let column = column.cloned();
-        Fault::Value(error.at(InputPlace { row: Some(row), column, ..InputPlace::default() }))
+        RowFault::Value(error.at(InputPlace { row: Some(row), column, ..InputPlace::default() }))
     }
 }
 
-impl Make for Rows {
+impl MakeBatches for PythonRows {
     type Batch = RecordBatch;
 
     fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()> {
@@ -215,11 +220,11 @@ impl Make for Rows {
             self.row = 0;
         }
         self.speller = Speller::new(py)?;
-        self.columns = types.iter().map(|ty| Column::of(ty.as_ref())).collect();
+        self.columns = types.iter().map(|ty| ColumnWriter::of(ty.as_ref())).collect();
         Ok(())
     }
 
-    fn next(&mut self, py: Python<'_>) -> Result<Option<RecordBatch>, Fault> {
+    fn next(&mut self, py: Python<'_>) -> Result<Option<RecordBatch>, RowFault> {
         let (mut rows, mut bytes) = (0, 0);
         let mut text = String::new();
         let mut held = Vec::with_capacity(BLOCK_ROWS);
@@ -227,17 +232,17 @@ impl Make for Rows {
         while rows < BATCH_ROWS && bytes < BATCH_BYTES && !is_done {
             let mut failed = None;
             while held.len() < self.block && !is_done && failed.is_none() {
-                match self.pull(py) {
+                match self.next_row(py) {
                     None => is_done = true,
                     Some(row) => {
-                        match row.map_err(Fault::from).and_then(|row| self.shape.values(row)) {
+                        match row.map_err(RowFault::from).and_then(|row| self.shape.values(row)) {
                             Ok(values) => held.push(values),
                             Err(fault) => failed = Some(fault),
                         }
                     }
                 }
             }
-            let more = self.put(&held, &mut text)?;
+            let more = self.append_rows(&held, &mut text)?;
             if let Some(fault) = failed {
                 self.row += 1;
                 return Err(fault.at(self.row, None));
@@ -250,9 +255,10 @@ impl Make for Rows {
         if rows == 0 {
             return Ok(None);
         }
-        let columns: Vec<ArrayRef> = self.columns.iter_mut().map(Column::finish).collect();
+        let columns: Vec<ArrayRef> = self.columns.iter_mut().map(ColumnWriter::finish).collect();
         let batch = RecordBatch::try_new(self.schema.clone(), columns);
-        let bug = |error| Error::new(ErrorKind::Bug, "could not put rows together").because(error);
-        Ok(Some(batch.map_err(|error| Fault::Value(bug(error)))?))
+        let bug =
+            |error| Error::new(ErrorKind::Bug, "could not build a record batch").because(error);
+        Ok(Some(batch.map_err(|error| RowFault::Value(bug(error)))?))
     }
 }

@@ -1,8 +1,8 @@
-//! What rows of Python's are, and the values that one has.
+//! The shape of Python's rows: mappings, sequences or objects.
 //!
-//! The first rows say it. Each row becomes a tuple of its values in the columns' order: what is a
-//! mapping or an object is read by `operator`'s getters where these know all that there is to know,
-//! as they take a third of the time.
+//! The first rows decide the shape. Each row becomes a tuple of its values, in the order of the
+//! columns. `operator.itemgetter` and `attrgetter` read a row if they can: that takes a third of
+//! the time.
 
 use std::collections::VecDeque;
 
@@ -11,40 +11,40 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 
 use crate::errors::raise;
-use crate::rows::Fault;
+use crate::rows::RowFault;
 
-/// Rows that are looked at before the first one is loaded.
+/// How many rows are read before the first one is loaded.
 pub(crate) const ROWS_AHEAD: usize = 1000;
 
-/// What the rows are.
-pub(crate) enum Shape {
-    /// Mappings, with these keys. `is_open`: other keys are a mistake.
-    Keys { keys: Vec<Py<PyString>>, is_open: bool, getter: Option<Py<PyAny>> },
-    /// Sequences of so many values.
+/// The shape of the rows.
+pub(crate) enum RowShape {
+    /// Mappings with these keys. With `is_strict`, any other key is an error.
+    Keys { keys: Vec<Py<PyString>>, is_strict: bool, getter: Option<Py<PyAny>> },
+    /// Sequences with this number of values.
     Values(usize),
     /// Objects with these attributes.
     Attributes { names: Vec<Py<PyString>>, getter: Option<Py<PyAny>> },
 }
 
-impl Shape {
-    /// Whether the rows name their values, as `first` shows.
+impl RowShape {
+    /// Returns whether the rows name their values.
     pub(crate) fn has_names(&self, first: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         match self {
-            // A named tuple does.
-            Shape::Values(_) => first.map_or(Ok(false), |first| first.hasattr("_fields")),
+            // A named tuple has names.
+            RowShape::Values(_) => first.map_or(Ok(false), |first| first.hasattr("_fields")),
             _ => Ok(true),
         }
     }
 
-    /// The values of a row in their order; `None` for what a mapping does not have.
+    /// Returns the values of a row, with `None` for keys that a mapping lacks.
     pub(crate) fn values<'py>(
         &mut self,
         row: Bound<'py, PyAny>,
-    ) -> Result<Bound<'py, PyTuple>, Fault> {
+    ) -> Result<Bound<'py, PyTuple>, RowFault> {
         match self {
-            Shape::Values(count) => sequence(row, *count),
-            Shape::Keys { keys, is_open, getter } => mapping(&row, keys, *is_open, getter),
-            Shape::Attributes { names, getter } => {
+            RowShape::Values(count) => sequence(row, *count),
+            RowShape::Keys { keys, is_strict, getter } => mapping(&row, keys, *is_strict, getter),
+            RowShape::Attributes { names, getter } => {
                 let py = row.py();
                 if let Some(getter) = getter {
                     return Ok(getter.bind(py).call1((row,))?.cast_into().map_err(PyErr::from)?);
@@ -56,8 +56,8 @@ impl Shape {
     }
 }
 
-fn sequence(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTuple>, Fault> {
-    let wrong = |found: usize| of_row(format!("the row has {found} values, expected {count}"));
+fn sequence(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTuple>, RowFault> {
+    let wrong = |found: usize| row_fault(format!("the row has {found} values, expected {count}"));
     let row = match row.cast_into::<PyTuple>() {
         Ok(tuple) if tuple.len() == count => return Ok(tuple),
         Ok(tuple) => return Err(wrong(tuple.len())),
@@ -77,20 +77,20 @@ fn sequence(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTuple>, F
 fn mapping<'py>(
     row: &Bound<'py, PyAny>,
     keys: &[Py<PyString>],
-    is_open: bool,
+    is_strict: bool,
     getter: &mut Option<Py<PyAny>>,
-) -> Result<Bound<'py, PyTuple>, Fault> {
+) -> Result<Bound<'py, PyTuple>, RowFault> {
     let py = row.py();
     let Ok(dict) = row.cast::<PyDict>() else {
         let values = keys.iter().map(|key| row.get_item(key.bind(py)));
         return Ok(PyTuple::new(py, values.collect::<PyResult<Vec<_>>>()?)?);
     };
-    // A class below may make up what it does not have.
+    // A subclass of dict may return values for keys that it does not hold.
     if let Some(all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
         match all.bind(py).call1((row,)) {
-            Ok(_) if is_open && dict.len() != keys.len() => return Err(unknown_key()),
+            Ok(_) if is_strict && dict.len() != keys.len() => return Err(unknown_key()),
             Ok(values) => return Ok(values.cast_into().map_err(PyErr::from)?),
-            // Where keys are missing, more rows will have them missing, which it is slow to say.
+            // A key is missing. Later rows will lack keys too, and exceptions are slow.
             Err(_) => *getter = None,
         }
     }
@@ -101,23 +101,24 @@ fn mapping<'py>(
         found += usize::from(value.is_some());
         values.push(value.unwrap_or_else(|| py.None().into_bound(py)));
     }
-    if is_open && dict.len() != found {
+    if is_strict && dict.len() != found {
         return Err(unknown_key());
     }
     Ok(PyTuple::new(py, values)?)
 }
 
-fn unknown_key() -> Fault {
-    of_row(format!("the row has a key that none of the first {ROWS_AHEAD} rows has"))
+fn unknown_key() -> RowFault {
+    row_fault(format!("the row has a key that none of the first {ROWS_AHEAD} rows has"))
 }
 
-fn of_row(message: String) -> Fault {
-    Fault::Value(Error::new(ErrorKind::Type, message))
+fn row_fault(message: String) -> RowFault {
+    RowFault::Value(Error::new(ErrorKind::Type, message))
 }
 
-/// `operator`'s getter of several things, which gives a tuple of them; of one it gives that one.
+/// Returns `operator`'s getter of several names, which returns a tuple. For one name it would
+/// return the bare value, so the result is `None`.
 fn getter(py: Python<'_>, kind: &str, names: &[Py<PyString>]) -> PyResult<Option<Py<PyAny>>> {
-    // To it a point leads to an attribute's attribute.
+    // `attrgetter` reads a point as the path to a nested attribute.
     let has_point = |name: &Py<PyString>| PyResult::Ok(name.bind(py).to_str()?.contains('.'));
     for name in names {
         if kind == "attrgetter" && has_point(name)? {
@@ -131,33 +132,33 @@ fn getter(py: Python<'_>, kind: &str, names: &[Py<PyString>]) -> PyResult<Option
     Ok(Some(py.import("operator")?.getattr(kind)?.call1(names)?.unbind()))
 }
 
-/// What the rows are, from the first ones, and what their values are called.
+/// Returns the shape of the rows and the names of their values, from the first rows.
 pub(crate) fn shape(
     py: Python<'_>,
     ahead: &VecDeque<Bound<'_, PyAny>>,
     columns: Option<Vec<String>>,
     ignore_unknown: bool,
-) -> PyResult<(Shape, Vec<String>)> {
+) -> PyResult<(RowShape, Vec<String>)> {
     let interned = |names: &[String]| -> Vec<Py<PyString>> {
         names.iter().map(|name| PyString::intern(py, name).unbind()).collect()
     };
     let Some(first) = ahead.front() else {
-        // No rows, so it does not matter what they would be.
+        // Without rows any shape fits.
         let names = columns.unwrap_or_default();
-        return Ok((Shape::Values(names.len()), names));
+        return Ok((RowShape::Values(names.len()), names));
     };
     if first.hasattr("keys")? {
-        let is_open = columns.is_none() && !ignore_unknown;
+        let is_strict = columns.is_none() && !ignore_unknown;
         let names = match columns {
             Some(columns) => columns,
             None => keys(ahead)?,
         };
         if names.is_empty() {
-            return Err(without_values(py));
+            return Err(no_values_error(py));
         }
         let keys = interned(&names);
         let getter = getter(py, "itemgetter", &keys)?;
-        return Ok((Shape::Keys { keys, is_open, getter }, names));
+        return Ok((RowShape::Keys { keys, is_strict, getter }, names));
     }
     if first.hasattr("__dataclass_fields__")? {
         let names = match columns {
@@ -166,7 +167,7 @@ pub(crate) fn shape(
         };
         let attributes = interned(&names);
         let getter = getter(py, "attrgetter", &attributes)?;
-        return Ok((Shape::Attributes { names: attributes, getter }, names));
+        return Ok((RowShape::Attributes { names: attributes, getter }, names));
     }
     if first.is_instance_of::<PyString>() || first.len().is_err() {
         let class = first.get_type().name()?;
@@ -180,7 +181,7 @@ pub(crate) fn shape(
     }
     let values = first.len()?;
     if values == 0 {
-        return Err(without_values(py));
+        return Err(no_values_error(py));
     }
     let names = match columns {
         Some(columns) if columns.len() == values => columns,
@@ -192,19 +193,19 @@ pub(crate) fn shape(
         }
         None if first.hasattr("_fields")? => {
             let names = strings(&first.getattr("_fields")?)?;
-            return Ok((Shape::Values(values), names));
+            return Ok((RowShape::Values(values), names));
         }
         None => (1..=values).map(|nth| format!("value {nth}")).collect(),
     };
-    Ok((Shape::Values(values), names))
+    Ok((RowShape::Values(values), names))
 }
 
-fn without_values(py: Python<'_>) -> PyErr {
+fn no_values_error(py: Python<'_>) -> PyErr {
     let error = Error::new(ErrorKind::Usage, "the rows have no values");
-    raise(py, &error.hint("Give each row a value at least, which may be None."))
+    raise(py, &error.hint("Give each row at least one value, which may be None."))
 }
 
-/// The keys of the first rows, in the order in which they occur.
+/// Returns the keys of the first rows, in the order of their first occurrence.
 fn keys(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for row in ahead {

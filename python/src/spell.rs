@@ -1,8 +1,7 @@
-//! Python's values as text that PostgreSQL's input functions take.
+//! Writes Python's values as text for PostgreSQL's input functions.
 //!
-//! A spelling never says less than the value, and never something else: a value that its column
-//! would take for another one (bytes as text, say) is a fault. Whether a value fits is left to the
-//! server.
+//! The text means exactly the value. A value that its column would read as another value is a
+//! fault, such as bytes in a text column. The server decides whether a value fits its column.
 
 use std::fmt::Write as _;
 
@@ -14,31 +13,31 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::classes::{Class, Classes};
-use crate::rows::Fault;
+use crate::classes::{ClassCache, ValueClass};
+use crate::rows::RowFault;
 
-/// How many dimensions an array of PostgreSQL's can have.
+/// The most dimensions of a PostgreSQL array.
 const DIMENSIONS: usize = 6;
 
-/// What a column's type asks of a spelling.
+/// How values must be written for a column's type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// There is no column.
+pub(crate) enum SpellingTarget {
+    /// The value has no column.
     None,
     /// bytea
     Bytes,
     /// json and jsonb
     Json,
-    /// date and time: parts of moments without a zone.
-    Local,
-    /// timestamp: moments without a zone.
-    Stamp,
-    /// timestamptz: moments of all zones.
-    Instant,
+    /// date and time: parts of a datetime without time zone.
+    DateOrTime,
+    /// timestamp without time zone.
+    Timestamp,
+    /// timestamp with time zone.
+    Timestamptz,
     /// The integers.
-    Whole,
+    Integer,
     /// Arrays of a type, with the delimiter between elements.
-    Array(Box<Target>, char),
+    Array(Box<SpellingTarget>, char),
     /// pgvector's types.
     Vector,
     /// Text, which takes any spelling.
@@ -47,87 +46,94 @@ pub(crate) enum Target {
     Other,
 }
 
-impl Target {
-    /// What a type asks.
-    pub(crate) fn of(ty: &PgType) -> Target {
+impl SpellingTarget {
+    /// Returns how values must be written for a type.
+    pub(crate) fn of(ty: &PgType) -> SpellingTarget {
         let base = ty.base();
         if let TypeKind::Array(element, delimiter) = &base.kind {
-            return Target::Array(Box::new(Target::of(element)), char::from(*delimiter));
+            return SpellingTarget::Array(
+                Box::new(SpellingTarget::of(element)),
+                char::from(*delimiter),
+            );
         }
         if ["vector", "halfvec"].iter().any(|name| base.name.starts_with(name)) {
-            return Target::Vector;
+            return SpellingTarget::Vector;
         }
         if base.kind != TypeKind::Base {
-            return Target::Other;
+            return SpellingTarget::Other;
         }
         match base.oid {
-            17 => Target::Bytes,
-            114 | 3802 => Target::Json,
-            1082 | 1083 => Target::Local,
-            1114 => Target::Stamp,
-            1184 => Target::Instant,
-            20 | 21 | 23 | 26 => Target::Whole,
-            25 | 1042 | 1043 => Target::Text,
-            _ => Target::Other,
+            17 => SpellingTarget::Bytes,
+            114 | 3802 => SpellingTarget::Json,
+            1082 | 1083 => SpellingTarget::DateOrTime,
+            1114 => SpellingTarget::Timestamp,
+            1184 => SpellingTarget::Timestamptz,
+            20 | 21 | 23 | 26 => SpellingTarget::Integer,
+            25 | 1042 | 1043 => SpellingTarget::Text,
+            _ => SpellingTarget::Other,
         }
     }
 }
 
-/// Spells values. Remembers what their classes are.
+/// Writes values as text, with a cache of their classes.
 pub(crate) struct Speller {
-    pub(crate) classes: Classes,
+    pub(crate) classes: ClassCache,
     scratch: Vec<u8>,
 }
 
-type Spelled = Result<bool, Fault>;
+type Spelled = Result<bool, RowFault>;
 
 impl Speller {
     pub(crate) fn new(py: Python<'_>) -> PyResult<Speller> {
-        Ok(Speller { classes: Classes::new(py)?, scratch: Vec::new() })
+        Ok(Speller { classes: ClassCache::new(py)?, scratch: Vec::new() })
     }
 
-    /// Appends a value's text. False for NULL.
+    /// Appends a value's text. Returns false for NULL.
     pub(crate) fn spell(
         &mut self,
         value: &Bound<'_, PyAny>,
-        to: &Target,
+        to: &SpellingTarget,
         out: &mut String,
     ) -> Spelled {
         if value.is_none() {
             return Ok(false);
         }
-        match self.classes.of(value)? {
-            Class::Null => return Ok(false),
-            Class::Str => out.push_str(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?),
-            Class::Int => int(value, out)?,
-            Class::Float => self.float(value.extract()?, out),
-            Class::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
-            Class::Decimal => decimal(value, to, out)?,
-            Class::Datetime | Class::Moment => datetime(&self.classes, value, to, out)?,
-            Class::Date => {
+        match self.classes.class_of(value)? {
+            ValueClass::Null => return Ok(false),
+            ValueClass::Str => {
+                out.push_str(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?)
+            }
+            ValueClass::Int => int(value, out)?,
+            ValueClass::Float => self.float(value.extract()?, out),
+            ValueClass::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
+            ValueClass::Decimal => decimal(value, to, out)?,
+            ValueClass::Datetime | ValueClass::DatetimeSubclass => {
+                datetime(&self.classes, value, to, out)?
+            }
+            ValueClass::Date => {
                 let text = value.call_method0(intern!(value.py(), "isoformat"))?;
                 out.push_str(text.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
             }
-            Class::Time | Class::Address => out.push_str(value.str()?.to_str()?),
-            Class::Timedelta => timedelta(value, out)?,
-            Class::Uuid => uuid(value, out)?,
-            Class::Bytes => bytes(value, to, out)?,
-            Class::Dict if *to == Target::Json => self.json(value, out)?,
-            Class::Dict => return Err(refuse(value, "a dict", "json or jsonb")),
-            Class::List => self.list(value, to, out)?,
-            Class::EnumName => return self.spell(&value.getattr("name")?, to, out),
-            Class::EnumValue => return self.spell(&value.getattr("value")?, to, out),
-            Class::Json => {
+            ValueClass::Time | ValueClass::Address => out.push_str(value.str()?.to_str()?),
+            ValueClass::Timedelta => timedelta(value, out)?,
+            ValueClass::Uuid => uuid(value, out)?,
+            ValueClass::Bytes => bytes(value, to, out)?,
+            ValueClass::Dict if *to == SpellingTarget::Json => self.json(value, out)?,
+            ValueClass::Dict => return Err(refuse(value, "a dict", "json or jsonb")),
+            ValueClass::List => self.list(value, to, out)?,
+            ValueClass::EnumName => return self.spell(&value.getattr("name")?, to, out),
+            ValueClass::EnumValue => return self.spell(&value.getattr("value")?, to, out),
+            ValueClass::Json => {
                 let inner = value.getattr("obj")?;
                 self.json(&inner, out)?;
             }
-            class @ (Class::Numpy | Class::NumpyArray) => {
-                return match Classes::plain(class, value)? {
+            class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
+                return match ClassCache::from_numpy(class, value)? {
                     Some(plain) => self.spell(&plain, to, out),
                     None => Err(unknown(value)?),
                 };
             }
-            Class::NumpyDatetime => {
+            ValueClass::NumpyDatetime => {
                 let text = value.str()?;
                 let text = text.to_str()?;
                 if text == "NaT" {
@@ -135,23 +141,23 @@ impl Speller {
                 }
                 out.push_str(text);
             }
-            Class::NumpyTimedelta => {
+            ValueClass::NumpyTimedelta => {
                 let micros = value.call_method1("astype", ("timedelta64[us]",))?;
                 return self.spell(&micros.call_method0("item")?, to, out);
             }
-            Class::Unknown => return Err(unknown(value)?),
+            ValueClass::Unknown => return Err(unknown(value)?),
         }
         Ok(true)
     }
 
-    /// As PostgreSQL prints it: the shortest digits that give the same value.
+    /// Writes a float as PostgreSQL prints it: the shortest digits that give the same value.
     fn float(&mut self, value: f64, out: &mut String) {
         self.scratch.clear();
         write_float8(value, &mut self.scratch);
         out.push_str(&String::from_utf8_lossy(&self.scratch));
     }
 
-    fn json(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
+    fn json(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         let text = self.classes.dumps(value)?;
         out.push_str(text.to_str()?);
         Ok(())
@@ -160,31 +166,33 @@ impl Speller {
     fn list(
         &mut self,
         value: &Bound<'_, PyAny>,
-        to: &Target,
+        to: &SpellingTarget,
         out: &mut String,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RowFault> {
         match to {
-            Target::Json | Target::Vector => self.json(value, out),
-            Target::Array(element, delimiter) => self.array(value, element, *delimiter, 1, out),
+            SpellingTarget::Json | SpellingTarget::Vector => self.json(value, out),
+            SpellingTarget::Array(element, delimiter) => {
+                self.array(value, element, *delimiter, 1, out)
+            }
             _ => Err(refuse(value, "a list", "an array, json or jsonb")),
         }
     }
 
-    /// An array as PostgreSQL writes one, `depth` brackets deep.
+    /// Writes a list as a PostgreSQL array. `depth` is the number of open brackets, with this one.
     fn array(
         &mut self,
         value: &Bound<'_, PyAny>,
-        element: &Target,
+        element: &SpellingTarget,
         delimiter: char,
         depth: usize,
         out: &mut String,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RowFault> {
         if depth > DIMENSIONS {
             let message =
                 format!("the value is a list in which lists are more than {DIMENSIONS} deep");
             let hint = "An array has at most 6 dimensions; a column of type jsonb takes any list \
                         that does not contain itself.";
-            return Err(Fault::Value(Error::new(ErrorKind::Type, message).hint(hint)));
+            return Err(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)));
         }
         out.push('{');
         let mut text = String::new();
@@ -194,7 +202,7 @@ impl Speller {
                 out.push(delimiter);
             }
             text.clear();
-            if !item.is_none() && matches!(self.classes.of(&item)?, Class::List) {
+            if !item.is_none() && matches!(self.classes.class_of(&item)?, ValueClass::List) {
                 self.array(&item, element, delimiter, depth + 1, out)?;
             } else if self.spell(&item, element, &mut text)? {
                 quote(&text, out);
@@ -207,7 +215,7 @@ impl Speller {
     }
 }
 
-/// An element of an array, in quotes unless it is plain.
+/// Writes an element of an array, in quotes if it needs them.
 fn quote(text: &str, out: &mut String) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) && !text.eq_ignore_ascii_case("null") {
@@ -223,18 +231,22 @@ fn quote(text: &str, out: &mut String) {
     out.push('"');
 }
 
-fn int(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
+fn int(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
     match value.extract::<i64>() {
         Ok(value) => drop(write!(out, "{value}")),
-        // A larger one has all its digits still.
+        // Text keeps all digits of an int that i64 does not hold.
         Err(_) => out.push_str(value.str()?.to_str()?),
     }
     Ok(())
 }
 
-/// Without an exponent, which only numbers know; and without zeros behind the point where the
-/// column takes whole numbers.
-fn decimal(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<(), Fault> {
+/// Writes a Decimal without an exponent, which only numeric columns accept. For a column of
+/// integers, zeros after the point are left out.
+fn decimal(
+    value: &Bound<'_, PyAny>,
+    to: &SpellingTarget,
+    out: &mut String,
+) -> Result<(), RowFault> {
     let text = value.str()?;
     let text = text.to_str()?;
     if text.ends_with("NaN") {
@@ -248,7 +260,7 @@ fn decimal(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<()
     } else {
         text
     };
-    let whole = text.split_once('.').filter(|_| *to == Target::Whole);
+    let whole = text.split_once('.').filter(|_| *to == SpellingTarget::Integer);
     match whole.filter(|(_, rest)| rest.bytes().all(|digit| digit == b'0')) {
         Some((whole, _)) => out.push_str(whole),
         None => out.push_str(text),
@@ -256,16 +268,18 @@ fn decimal(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<()
     Ok(())
 }
 
-/// One with a zone goes into a column without one as its UTC wall clock, as Arrow's do: the column
-/// would pass over the zone.
+/// Writes a datetime. In a column without time zone, a datetime with a zone becomes its UTC wall
+/// clock, as in Arrow; the server would ignore the zone.
 fn datetime(
-    classes: &Classes,
+    classes: &ClassCache,
     value: &Bound<'_, PyAny>,
-    to: &Target,
+    to: &SpellingTarget,
     out: &mut String,
-) -> Result<(), Fault> {
+) -> Result<(), RowFault> {
     let py = value.py();
-    if matches!(to, Target::Local | Target::Stamp) && !value.getattr("tzinfo")?.is_none() {
+    if matches!(to, SpellingTarget::DateOrTime | SpellingTarget::Timestamp)
+        && !value.getattr("tzinfo")?.is_none()
+    {
         let utc = value.call_method1("astimezone", (classes.utc(py),))?;
         let text = utc.str()?;
         let text = text.to_str()?;
@@ -276,7 +290,7 @@ fn datetime(
     Ok(())
 }
 
-/// Days, seconds and microseconds of a timedelta.
+/// Returns the days, seconds and microseconds of a timedelta.
 pub(crate) fn span(value: &Bound<'_, PyAny>) -> PyResult<(i64, i64, i64)> {
     let py = value.py();
     let days = value.getattr(intern!(py, "days"))?.extract()?;
@@ -284,8 +298,8 @@ pub(crate) fn span(value: &Bound<'_, PyAny>) -> PyResult<(i64, i64, i64)> {
     Ok((days, seconds, value.getattr(intern!(py, "microseconds"))?.extract()?))
 }
 
-/// Days stay days: they are not always 24 hours. As PostgreSQL prints intervals.
-fn timedelta(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
+/// Writes a timedelta as PostgreSQL prints intervals. Days stay days: a day is not always 24 hours.
+fn timedelta(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
     let (days, seconds, micros) = span(value)?;
     if days != 0 {
         let _ = write!(out, "{days} days ");
@@ -301,7 +315,7 @@ fn timedelta(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
     Ok(())
 }
 
-fn uuid(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
+fn uuid(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
     let bits: u128 = value.getattr("int")?.extract()?;
     let part = |shift: u32, mask: u128| (bits >> shift) & mask;
     let _ = write!(
@@ -316,7 +330,7 @@ fn uuid(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Fault> {
     Ok(())
 }
 
-fn bytes(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<(), Fault> {
+fn bytes(value: &Bound<'_, PyAny>, to: &SpellingTarget, out: &mut String) -> Result<(), RowFault> {
     let owned;
     let bytes = match value.cast::<PyBytes>() {
         Ok(bytes) => bytes.as_bytes(),
@@ -328,14 +342,14 @@ fn bytes(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<(), 
         }
     };
     match to {
-        Target::Bytes => {
+        SpellingTarget::Bytes => {
             let mut hex = Vec::with_capacity(2 + 2 * bytes.len());
             write_hex(bytes, &mut hex);
             out.push_str(&String::from_utf8_lossy(&hex));
             Ok(())
         }
-        // What encoders of JSON give.
-        Target::Json => match std::str::from_utf8(bytes) {
+        // Some JSON encoders return bytes.
+        SpellingTarget::Json => match std::str::from_utf8(bytes) {
             Ok(text) => {
                 out.push_str(text);
                 Ok(())
@@ -346,16 +360,16 @@ fn bytes(value: &Bound<'_, PyAny>, to: &Target, out: &mut String) -> Result<(), 
     }
 }
 
-/// A value of a class that is none of those known.
-fn unknown(value: &Bound<'_, PyAny>) -> PyResult<Fault> {
+/// Returns the fault for a value of an unknown class.
+fn unknown(value: &Bound<'_, PyAny>) -> PyResult<RowFault> {
     let class = value.get_type().fully_qualified_name()?;
     let message = format!("a value of class {class} has no counterpart in PostgreSQL");
     let error = Error::new(ErrorKind::Type, message);
-    Ok(Fault::Value(error.hint("Convert it, with `str()` for example.")))
+    Ok(RowFault::Value(error.hint("Convert it, with `str()` for example.")))
 }
 
-/// A value whose text its column would take for something else.
-fn refuse(_: &Bound<'_, PyAny>, what: &str, types: &str) -> Fault {
+/// Returns the fault for a value whose text its column would read as another value.
+fn refuse(_: &Bound<'_, PyAny>, what: &str, types: &str) -> RowFault {
     let message = format!("the value is {what}, which only a column of type {types} takes");
-    Fault::Value(Error::new(ErrorKind::Type, message).hint("Convert the value, or the column."))
+    RowFault::Value(Error::new(ErrorKind::Type, message).hint("Convert the value, or the column."))
 }

@@ -1,7 +1,7 @@
-//! Rows as COPY text, for a connection that is not pgspate's own.
+//! Turns Python's rows into COPY text, for a connection of the caller.
 //!
-//! The spellings are those by which the engine is given the same rows, so that a value means the
-//! same whichever way it goes.
+//! Values are written exactly as `rows` writes them for the engine, so that both ways store the
+//! same value.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
@@ -12,36 +12,37 @@ use pgspate::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::desk::Desk;
 use crate::errors::raise;
-use crate::rows::{Fault, Rows};
-use crate::work::Make;
+use crate::handover::RowHandover;
+use crate::rows::{PythonRows, RowFault};
+use crate::work::MakeBatches;
 
-/// Whole rows of COPY text, piece by piece.
+/// An iterator of COPY text. Each item is `bytes` with whole rows.
 #[pyclass(module = "pgspate._pgspate")]
 pub(crate) struct CopyText {
-    rows: Rows,
+    rows: PythonRows,
     count: u64,
 }
 
-/// A type as the package has looked it up: oid, name; and of an array, its element's oid and name,
-/// and what is between elements.
+/// A column's type, from the package: oid and name; for an array also the oid and the name of its
+/// elements, and the delimiter between them.
 type TypeFacts = (u32, String, Option<(u32, String, char)>);
 
 #[pymethods]
 impl CopyText {
-    /// `columns`: the keys to take, or what the values of sequences are called.
+    /// Reads the first rows of `data`. `columns` are the keys of mappings, or names for the values
+    /// of sequences.
     #[new]
     fn new(data: &Bound<'_, PyAny>, columns: Vec<String>, types: Vec<TypeFacts>) -> PyResult<Self> {
         let py = data.py();
-        let desk = Desk::with_room(1);
-        let (mut rows, _) = Rows::look(data, "rows", Some(columns), false, &desk)?;
+        let handover = RowHandover::with_capacity(1);
+        let (mut rows, _) = PythonRows::read_ahead(data, "rows", Some(columns), false, &handover)?;
         let types: Vec<_> = types.into_iter().map(|facts| Some(pg_type(facts))).collect();
         rows.begin(py, &types)?;
         Ok(CopyText { rows, count: 0 })
     }
 
-    /// How many rows were taken so far.
+    /// Returns the number of rows returned so far.
     #[getter]
     fn count(&self) -> u64 {
         self.count
@@ -58,8 +59,8 @@ impl CopyText {
                 self.count += batch.num_rows() as u64;
                 Ok(Some(PyBytes::new(py, &copy_text(&batch))))
             }
-            Err(Fault::Python(error)) => Err(error),
-            Err(Fault::Value(error)) => {
+            Err(RowFault::Python(error)) => Err(error),
+            Err(RowFault::Value(error)) => {
                 let place = error.place().cloned().unwrap_or_default();
                 let whole = Error::new(ErrorKind::Type, "could not write the rows").because(error);
                 Err(raise(py, &whole.at(place)))

@@ -1,8 +1,8 @@
-//! The engine at work on a thread of its own, while the thread that called stays Python's.
+//! Runs the engine on a separate thread, while the calling thread stays Python's.
 //!
-//! The interpreter is free meanwhile. Every [`MOMENT`] the calling thread looks for signals, shows
-//! progress and makes rows, if rows are made in Python. Nothing outlives a call: each has a runtime
-//! and threads of its own, so that a process may fork between calls.
+//! The interpreter is released during the call. Every [`POLL`] the calling thread checks for
+//! signals, shows progress, and makes rows. Nothing outlives a call: each call has its own runtime
+//! and threads, so that a process may fork between calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
@@ -10,88 +10,89 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgspate::copy::Waiting;
-use pgspate::session::stopped;
+use pgspate::session::stopped_error;
 use pgspate::target::PgType;
 use pgspate::{Error, ErrorKind, Result, apply, load};
 use pyo3::prelude::*;
 
-use crate::desk::{Desk, Turn};
 use crate::errors::raise;
-use crate::rows::Fault;
+use crate::handover::{RowHandover, Turn};
+use crate::rows::RowFault;
 
-/// How often the calling thread looks up.
-const MOMENT: Duration = Duration::from_millis(20);
+/// How often the calling thread checks for signals and requests.
+const POLL: Duration = Duration::from_millis(20);
 /// How often progress is shown.
-const SHOWN: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
+// The stages of a call: before the first write, after it, and given up before it.
 const BEGINS: u8 = 0;
 const WRITES: u8 = 1;
 const ABANDONED: u8 = 2;
 
-/// How far the engine's side of a call is, and how it is stopped.
-pub(crate) trait Watch: Default + Send + Sync + 'static {
-    /// Has it end soon.
+/// The progress of the engine's side of a call, and the way to stop it.
+pub(crate) trait CallWatch: Default + Send + Sync + 'static {
+    /// Asks the engine to end soon.
     fn cancel(&self);
 
-    /// Tells how far it is.
+    /// Calls the program's function with the progress.
     fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()>;
 }
 
-/// What the calling thread makes for the engine.
-pub(crate) trait Make {
-    /// A batch of it.
+/// Makes batches on the calling thread, for the engine.
+pub(crate) trait MakeBatches {
+    /// A batch of rows or events.
     type Batch: Send + 'static;
 
-    /// Begins with the first row, for a table's columns of these types.
+    /// Starts at the first row. `types` are the types of the table's columns.
     fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()>;
 
-    /// The next batch; `None` after the last one.
-    fn next(&mut self, py: Python<'_>) -> Result<Option<Self::Batch>, Fault>;
+    /// Returns the next batch, or `None` after the last one.
+    fn next(&mut self, py: Python<'_>) -> Result<Option<Self::Batch>, RowFault>;
 }
 
-/// What the engine's side of a call shares with Python's.
+/// The state that the engine's side of a call shares with Python's side.
 #[derive(Debug, Default)]
-pub(crate) struct Work<W> {
-    /// What the engine does, and how it is stopped.
+pub(crate) struct CallState<W> {
+    /// Progress of the engine, and the way to stop it.
     pub(crate) watch: Arc<W>,
     stage: Arc<AtomicU8>,
 }
 
-impl<W> Clone for Work<W> {
-    fn clone(&self) -> Work<W> {
-        Work { watch: Arc::clone(&self.watch), stage: Arc::clone(&self.stage) }
+impl<W> Clone for CallState<W> {
+    fn clone(&self) -> CallState<W> {
+        CallState { watch: Arc::clone(&self.watch), stage: Arc::clone(&self.stage) }
     }
 }
 
-impl<W: Watch> Work<W> {
-    /// To be called before anything is written.
+impl<W: CallWatch> CallState<W> {
+    /// Marks the start of writing. The engine calls this before its first write.
     ///
     /// # Errors
-    /// Nobody waits for it any more.
+    /// The caller has given up the call.
     pub(crate) fn begin_to_write(&self) -> Result<()> {
         match self.stage.compare_exchange(BEGINS, WRITES, SeqCst, SeqCst) {
             Ok(_) => Ok(()),
-            Err(_) => Err(stopped()),
+            Err(_) => Err(stopped_error()),
         }
     }
 
-    /// What `doing` gives, unless nobody waits for it any more. For what writes nothing.
+    /// Runs `doing`, which must not write. Fails if the caller gives up the call.
     pub(crate) async fn unless_abandoned<T>(
         &self,
         doing: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let mut doing = std::pin::pin!(doing);
         loop {
-            if let Ok(done) = tokio::time::timeout(MOMENT, doing.as_mut()).await {
+            if let Ok(done) = tokio::time::timeout(POLL, doing.as_mut()).await {
                 return done;
             }
             if self.stage.load(SeqCst) == ABANDONED {
-                return Err(stopped());
+                return Err(stopped_error());
             }
         }
     }
 
-    /// Whether there is nothing to wait for.
+    /// Stops the call. Returns true if the engine has written nothing, so that no rollback is due.
     fn abandon(&self) -> bool {
         self.watch.cancel();
         self.stage.compare_exchange(BEGINS, ABANDONED, SeqCst, SeqCst).is_ok()
@@ -110,37 +111,37 @@ impl Stop {
         Stop::default()
     }
 
-    /// Has the call roll back and raise `Cancelled`.
+    /// Asks the call to roll back and raise `Cancelled`.
     fn set(&self) {
         self.0.store(true, SeqCst);
     }
 }
 
-/// Python's side of a call.
-pub(crate) struct Caller<'py, M: Make> {
+/// The calling thread's side of a call.
+pub(crate) struct Caller<'py, M: MakeBatches> {
     pub(crate) maker: Option<M>,
-    pub(crate) desk: Desk<M::Batch>,
+    pub(crate) handover: RowHandover<M::Batch>,
     pub(crate) progress: Option<Bound<'py, PyAny>>,
     pub(crate) stop: Option<Py<Stop>>,
 }
 
-impl<'py, M: Make> Caller<'py, M> {
-    /// Has `job` done, and gives what it gave.
-    pub(crate) fn run<T: Send + 'static, W: Watch>(
+impl<'py, M: MakeBatches> Caller<'py, M> {
+    /// Runs `job` on a separate thread and returns its result.
+    pub(crate) fn run<T: Send + 'static, W: CallWatch>(
         mut self,
         py: Python<'py>,
-        job: impl FnOnce(&Work<W>) -> Result<T> + Send + 'static,
+        job: impl FnOnce(&CallState<W>) -> Result<T> + Send + 'static,
     ) -> PyResult<T> {
-        let work = Work::default();
+        let work = CallState::default();
         let done: Arc<Mutex<Option<Result<T>>>> = Arc::default();
-        let desk = self.desk.clone();
+        let handover = self.handover.clone();
         let (theirs, result) = (work.clone(), Arc::clone(&done));
         let thread = std::thread::Builder::new().name("pgspate".to_owned()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| job(&theirs)));
             let bug = |_| Err(Error::new(ErrorKind::Bug, "the engine panicked"));
             *result.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(ended.unwrap_or_else(bug));
-            desk.wake();
+            handover.wake();
         });
         thread.map_err(PyErr::from)?;
         let take = || done.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -152,47 +153,49 @@ impl<'py, M: Make> Caller<'py, M> {
             }
             let step = self.step(py, &work, &mut shown, failed.is_some());
             let Err(why) = step else { continue };
-            // The second interrupt does not wait for the rollback.
+            // A second interrupt does not wait for the rollback.
             let is_second = failed.is_some();
             let why = failed.insert(why).clone_ref(py);
-            self.desk.close();
+            self.handover.close();
             if work.abandon() || is_second {
                 return Err(why);
             }
         };
-        self.desk.close();
+        self.handover.close();
         match failed {
             Some(why) => Err(why),
             None => result.map_err(|error| raise(py, &error)),
         }
     }
 
-    /// Makes rows, or waits for a moment.
-    fn step<W: Watch>(
+    /// Makes a batch, or waits for at most [`POLL`].
+    fn step<W: CallWatch>(
         &mut self,
         py: Python<'py>,
-        work: &Work<W>,
+        work: &CallState<W>,
         shown: &mut Instant,
         is_failed: bool,
     ) -> PyResult<()> {
         py.check_signals()?;
-        let turn = if is_failed { Turn::Wait } else { self.desk.turn() };
+        let turn = if is_failed { Turn::Wait } else { self.handover.next_turn() };
         match (&mut self.maker, turn) {
             (Some(maker), Turn::Begin(types)) => maker.begin(py, &types)?,
             (Some(maker), Turn::Make) => match maker.next(py) {
-                Ok(batch) => self.desk.put(batch.map(Ok)),
-                Err(Fault::Value(error)) => self.desk.put(Some(Err(error))),
-                Err(Fault::Python(error)) => return Err(error),
+                Ok(batch) => self.handover.put(batch.map(Ok)),
+                Err(RowFault::Value(error)) => self.handover.put(Some(Err(error))),
+                Err(RowFault::Python(error)) => return Err(error),
             },
-            _ => py.detach(|| self.desk.wait(MOMENT)),
+            _ => py.detach(|| self.handover.wait(POLL)),
         }
         if is_failed {
             return Ok(());
         }
         if self.stop.as_ref().is_some_and(|stop| stop.get().0.load(SeqCst)) {
-            return Err(raise(py, &stopped()));
+            return Err(raise(py, &stopped_error()));
         }
-        if let Some(progress) = self.progress.as_ref().filter(|_| shown.elapsed() >= SHOWN) {
+        if let Some(progress) =
+            self.progress.as_ref().filter(|_| shown.elapsed() >= PROGRESS_INTERVAL)
+        {
             *shown = Instant::now();
             work.watch.show(progress)?;
         }
@@ -200,7 +203,7 @@ impl<'py, M: Make> Caller<'py, M> {
     }
 }
 
-impl Watch for load::LoadWatch {
+impl CallWatch for load::LoadWatch {
     fn cancel(&self) {
         self.copy.cancel();
     }
@@ -221,7 +224,7 @@ impl Watch for load::LoadWatch {
     }
 }
 
-impl Watch for apply::ApplyWatch {
+impl CallWatch for apply::ApplyWatch {
     fn cancel(&self) {
         self.cancel();
     }
@@ -235,11 +238,11 @@ impl Watch for apply::ApplyWatch {
     }
 }
 
-/// Of what is over soon, and tells nothing meanwhile.
+/// The watch of a short call without progress.
 #[derive(Debug, Default)]
-pub(crate) struct Unwatched;
+pub(crate) struct NoProgress;
 
-impl Watch for Unwatched {
+impl CallWatch for NoProgress {
     fn cancel(&self) {}
 
     fn show(&self, _: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -247,17 +250,17 @@ impl Watch for Unwatched {
     }
 }
 
-/// Of calls for which nothing is made.
-pub(crate) enum Nothing {}
+/// The maker of calls without rows or events.
+pub(crate) enum NoBatches {}
 
-impl Make for Nothing {
+impl MakeBatches for NoBatches {
     type Batch = ();
 
     fn begin(&mut self, _: Python<'_>, _: &[Option<PgType>]) -> PyResult<()> {
         match *self {}
     }
 
-    fn next(&mut self, _: Python<'_>) -> Result<Option<()>, Fault> {
+    fn next(&mut self, _: Python<'_>) -> Result<Option<()>, RowFault> {
         match *self {}
     }
 }

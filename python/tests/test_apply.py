@@ -56,7 +56,7 @@ def test_events_are_dicts_or_json(db, dsn, parts, form):
         fields = {one.name for one in dataclasses.fields(report)}
         assert set(report.to_dict()) - fields <= {"is_stopped"}
         assert parts() == [(1, "screw")] and report.tables == ["public.parts"]
-        # Nobody will ask where it was.
+        # No later call asks for the position.
         assert streams(db) == []
     assert pgspate.apply([], to=dsn).events == 0 and streams(db) == []
 

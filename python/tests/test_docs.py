@@ -114,7 +114,7 @@ def test_defaults_are_those_of_the_command(command):
     assert sum(default is not None for default in said.values()) > 1
     for name in COMMANDS[command].__optional_keys__ - {"progress"}:
         default = parameters[name].default
-        # Whoever says nothing leaves it to the command.
+        # Without the argument, the command decides.
         if default not in (None, False, ()):
             assert said[name] and said[name][1] == str(default), name
 

@@ -1,4 +1,4 @@
-"""What can be loaded, and what comes of it."""
+"""What can be loaded, and what the table holds afterwards."""
 
 from __future__ import annotations
 

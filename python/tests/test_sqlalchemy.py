@@ -403,7 +403,7 @@ def test_within_a_session_a_sync_is_part_of_its_transaction(server, dsn, engine,
             assert len(orders(engine)) == 10
             end()
         assert [one.id for one in orders(engine)] == [-1, 0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
-        # What is refused is undone, and the transaction goes on.
+        # An error undoes the sync, and the transaction continues.
         session.add(Order(id=-2, note="mine"))
         for rows, more in [
             ([], {"scope": "all"}),

@@ -19,7 +19,7 @@ import pgspate.aio
 
 
 def run(code, *args, **more):
-    """A program of its own, which heeds SIGINT even where these tests run in the background."""
+    """Starts a program that handles SIGINT, even if these tests run in the background."""
     program = [sys.executable, "-c", textwrap.dedent(code), *args]
     return subprocess.run(program, capture_output=True, text=True, timeout=120,
                           preexec_fn=heed_interrupts, **more)
@@ -88,7 +88,7 @@ def test_an_interrupted_stream_has_whole_batches(db, dsn):
 
 
 def test_an_interrupt_while_connecting_ends_at_once():
-    # A server that takes the connection and says nothing.
+    # A server that accepts the connection and does not answer.
     code = """
         import os, signal, socket, threading, pgspate
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -231,7 +231,7 @@ def test_the_command_is_in_the_package(db, dsn, tmp_path):
     path.write_text("a,b\n1,x\n")
     module = [sys.executable, "-m", "pgspate"]
     script = os.path.join(os.path.dirname(sys.executable), "pgspate")
-    # There is none where the package is not installed, but lies in the path.
+    # The script does not exist if the package is not installed, but found by the path.
     scripts = [[script]] if os.path.exists(script) else []
     for words in [module, *scripts]:
         done = subprocess.run([*words, "load", str(path), "-t", "t", "--create", "--to", dsn,

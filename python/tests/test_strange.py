@@ -1,4 +1,4 @@
-"""Rows and tables that nobody expects: each is stored as it should be, or refused in its place."""
+"""Unusual rows and tables: each value is stored correctly, or rejected with its place."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_moments_at_the_ends_of_time(db, dsn):
 
 
 def test_one_value_means_the_same_in_every_column(db, dsn):
-    """What is handed over as it is, next to the text of it, which psycopg inserts."""
+    """Returns values as they are, and the text that psycopg inserts for them."""
     types = "text varchar(40) jsonb numeric numeric(6,2) float8 float4 int8 int4 int2 bool date"
     types += " timestamp timestamptz oid interval date[] char(3)"
     values = [

@@ -131,7 +131,7 @@ def test_plain_dicts_and_lists_become_json(db, dsn):
             (value, [1, "x"]),
             ({"raw": 1}, []),
         ]
-        # To the letter what psycopg makes of them when it is told that they are JSON.
+        # Exactly what psycopg stores when it knows that they are JSON.
         db.execute(f"insert into t_{ty} values (%s, %s)", (Json(value), Json([1, "x"])))
         texts = db.execute(f"select a::text, b::text from t_{ty} where a::text like '%c%'")
         assert len(set(texts.fetchall())) == 1

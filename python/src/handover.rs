@@ -1,8 +1,8 @@
-//! Where rows and events that Python makes are handed to the engine.
+//! A bounded queue of batches from Python's thread to the engine's threads.
 //!
-//! They are made on the thread that called, as generators, cursors and sessions of databases are
-//! often of use on one thread only; the engine takes them on its own. At most so many batches lie
-//! in between as the desk has room for. Each side notices within a moment when the other is gone.
+//! Python makes the rows on the calling thread, because generators, cursors and database sessions
+//! often work on one thread only. Each side learns within [`POLL`](crate::work) when the other
+//! ends.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,63 +11,67 @@ use std::time::Duration;
 use pgspate::target::PgType;
 use pgspate::{Error, ErrorKind, Result};
 
-/// What either side may do next.
+/// What the calling thread has to do next.
 pub(crate) enum Turn {
     /// Begin with the first row, for columns of these types.
     Begin(Vec<Option<PgType>>),
     /// Make the next batch.
     Make,
-    /// Wait: there are batches enough, or nobody asks for any.
+    /// Wait: the queue is full, or the engine has not asked for rows.
     Wait,
 }
 
-/// The desk, for batches of some sort. Clones are the same one.
+/// A handle of the queue. Clones share one queue.
 #[derive(Debug)]
-pub(crate) struct Desk<T>(Arc<Inner<T>>);
+pub(crate) struct RowHandover<T>(Arc<HandoverShared<T>>);
 
-impl<T> Desk<T> {
-    /// A desk with room for so many batches.
-    pub(crate) fn with_room(room: usize) -> Desk<T> {
-        let state = State {
+impl<T> RowHandover<T> {
+    /// Returns a queue of at most `batches_max` batches.
+    pub(crate) fn with_capacity(batches_max: usize) -> RowHandover<T> {
+        let state = HandoverState {
             asked: None,
             round: 0,
             batches: VecDeque::new(),
             is_open: false,
             is_closed: false,
         };
-        Desk(Arc::new(Inner { room, state: Mutex::new(state), changed: Condvar::new() }))
+        RowHandover(Arc::new(HandoverShared {
+            batches_max,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }))
     }
 }
 
-impl<T> Clone for Desk<T> {
-    fn clone(&self) -> Desk<T> {
-        Desk(Arc::clone(&self.0))
+impl<T> Clone for RowHandover<T> {
+    fn clone(&self) -> RowHandover<T> {
+        RowHandover(Arc::clone(&self.0))
     }
 }
 
 #[derive(Debug)]
-struct Inner<T> {
-    room: usize,
-    state: Mutex<State<T>>,
+struct HandoverShared<T> {
+    batches_max: usize,
+    state: Mutex<HandoverState<T>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<T> {
-    /// Asked for, and not begun.
+struct HandoverState<T> {
+    /// The column types of a request that the calling thread has not seen yet.
     asked: Option<Vec<Option<PgType>>>,
-    /// How often it was asked for; whoever asked before gets nothing more.
+    /// Number of requests. Iterators of earlier requests end with an error.
     round: u64,
     batches: VecDeque<Result<T>>,
-    /// Rows are being made.
+    /// Whether the calling thread makes rows.
     is_open: bool,
-    /// Nobody will make or take any more.
+    /// Whether one side has ended the call.
     is_closed: bool,
 }
 
-impl<T: Send + 'static> Desk<T> {
-    /// Asks for all rows from the first one on.
-    pub(crate) fn ask(
+impl<T: Send + 'static> RowHandover<T> {
+    /// Requests all rows, from the first one, and returns an iterator over their batches.
+    pub(crate) fn request(
         &self,
         types: &[Option<PgType>],
     ) -> Box<dyn Iterator<Item = Result<T>> + Send> {
@@ -79,15 +83,18 @@ impl<T: Send + 'static> Desk<T> {
         let round = state.round;
         drop(state);
         self.0.changed.notify_all();
-        let desk = self.clone();
-        Box::new(std::iter::from_fn(move || desk.take(round)))
+        let queue = self.clone();
+        Box::new(std::iter::from_fn(move || queue.take(round)))
     }
 
     fn take(&self, round: u64) -> Option<Result<T>> {
         let mut state = self.lock();
         loop {
             if state.is_closed || state.round != round {
-                return Some(Err(Error::new(ErrorKind::Cancelled, "nobody makes rows any more")));
+                return Some(Err(Error::new(
+                    ErrorKind::Cancelled,
+                    "the program stopped making rows",
+                )));
             }
             if let Some(batch) = state.batches.pop_front() {
                 drop(state);
@@ -101,25 +108,25 @@ impl<T: Send + 'static> Desk<T> {
         }
     }
 
-    /// What the maker of rows is to do.
-    pub(crate) fn turn(&self) -> Turn {
+    /// Returns what the calling thread has to do next.
+    pub(crate) fn next_turn(&self) -> Turn {
         let mut state = self.lock();
         if let Some(types) = state.asked.take() {
             state.is_open = true;
             return Turn::Begin(types);
         }
-        match state.is_open && state.batches.len() < self.0.room {
+        match state.is_open && state.batches.len() < self.0.batches_max {
             true => Turn::Make,
             false => Turn::Wait,
         }
     }
 
-    /// Whether somebody waits for a batch.
+    /// Returns whether the queue is empty, so that the engine may wait for a batch.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().batches.is_empty()
     }
 
-    /// Puts a batch, or why there is none; `None` after the last one.
+    /// Adds a batch or an error to the queue. `None` marks the end of the rows.
     pub(crate) fn put(&self, batch: Option<Result<T>>) {
         let mut state = self.lock();
         state.is_open = state.is_open && matches!(batch, Some(Ok(_)));
@@ -128,25 +135,25 @@ impl<T: Send + 'static> Desk<T> {
         self.0.changed.notify_all();
     }
 
-    /// Waits until something changes, for a moment at most.
-    pub(crate) fn wait(&self, moment: Duration) {
+    /// Waits until the queue changes, at most for `limit`.
+    pub(crate) fn wait(&self, limit: Duration) {
         let state = self.lock();
-        drop(self.0.changed.wait_timeout(state, moment));
+        drop(self.0.changed.wait_timeout(state, limit));
     }
 
-    /// Wakes whoever waits.
+    /// Wakes all threads that wait for the queue.
     pub(crate) fn wake(&self) {
         drop(self.lock());
         self.0.changed.notify_all();
     }
 
-    /// Ends both sides.
+    /// Ends the queue for both sides.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.0.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, HandoverState<T>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
