@@ -91,10 +91,13 @@ pub struct FoldedKey {
 /// An event of a row, linked to the previous event of the same row.
 #[derive(Debug, Clone, Copy)]
 struct EventLink {
+    /// The event's index in the log.
     change: u32,
+    /// The index of the previous event's link, or [`NO_EVENT`].
     before: u32,
 }
 
+/// Stands for no event and no link.
 const NO_EVENT: u32 = u32::MAX;
 
 /// Up to this many keys are not sorted, because few of them are neighbours in the index. Measured
@@ -123,8 +126,8 @@ pub struct FoldedTable {
     /// The old key is `None` for a row that does not depend on the target.
     pub taken_keys: Vec<(Option<LoggedKey>, LoggedKey)>,
     links: Vec<EventLink>,
-    /// The index of each key in `entries`.
-    places: HashMap<Box<[u8]>, u32>,
+    /// The index of each key in `entries`, by the key's bytes.
+    entry_by_key: HashMap<Box<[u8]>, u32>,
     /// Rows that share a key with a newer row within the transaction, oldest first, by the key's
     /// index in `entries`. They must leave the key before the transaction ends.
     waiting: HashMap<u32, Vec<FoldedRow>>,
@@ -180,6 +183,7 @@ pub fn find_cuts(
     Ok(cuts)
 }
 
+/// Folds a range of events, and calls `after` with each event's index and the tables.
 fn fold_with(
     log: &EventLog,
     range: std::ops::Range<usize>,
@@ -239,8 +243,8 @@ pub fn check_row_is_identified(
             })
         };
         if matches!(change.op, ChangeKind::Update | ChangeKind::Delete) && !is_whole() {
-            let message = "the table has no primary key, and the event does not have the whole row \
-                           as it was";
+            let message = "the table has no primary key, and the event does not have the whole old \
+                           row";
             return refuse(message).map_err(|error| {
                 error.hint(
                     "Give the table a primary key, or have the source send whole old rows: in \
@@ -261,7 +265,7 @@ pub fn check_row_is_identified(
 #[derive(Default)]
 struct KeyBuffers {
     key: Vec<u8>,
-    other: Vec<u8>,
+    old_key: Vec<u8>,
 }
 
 /// Folds one event into its table.
@@ -313,11 +317,11 @@ impl EventFolder<'_> {
             ChangeKind::Update | ChangeKind::Truncate => {
                 self.write_key(change, RowImage::New, &mut scratch.key)?;
                 let moves = change.old.is_some() && {
-                    self.write_key(change, RowImage::Old, &mut scratch.other)?;
-                    scratch.other != scratch.key
+                    self.write_key(change, RowImage::Old, &mut scratch.old_key)?;
+                    scratch.old_key != scratch.key
                 };
                 match moves {
-                    true => self.move_row(change, &scratch.other, &scratch.key),
+                    true => self.move_row(change, &scratch.old_key, &scratch.key),
                     false => self.update(change, &scratch.key),
                 }
             }
@@ -325,6 +329,7 @@ impl EventFolder<'_> {
         Ok(())
     }
 
+    /// Writes the canonical form of a row image's key.
     fn write_key(
         &mut self,
         change: &LoggedEvent,
@@ -345,13 +350,13 @@ impl EventFolder<'_> {
     /// Returns the index of a key's entry, and whether the events so far determine the row under
     /// the key. They do if the key has an entry already, or if the table was truncated.
     fn find_or_add_entry(&mut self, key: &[u8], image: RowImage) -> (usize, bool) {
-        if let Some(found) = self.table.places.get(key) {
+        if let Some(found) = self.table.entry_by_key.get(key) {
             return (*found as usize, true);
         }
         let entry_index = self.table.entries.len();
         let key_at = LoggedKey { change: self.event_index, image };
         self.table.entries.push(FoldedKey { key: key_at, row: None, moved_away: false });
-        self.table.places.insert(key.into(), entry_index as u32);
+        self.table.entry_by_key.insert(key.into(), entry_index as u32);
         (entry_index, self.table.truncates)
     }
 
@@ -363,9 +368,10 @@ impl EventFolder<'_> {
         (self.table.links.len() - 1) as u32
     }
 
+    /// Inserts or replaces the row of a key.
     fn insert(&mut self, change: &LoggedEvent, key: &[u8]) {
         let (entry_index, is_known) = self.find_or_add_entry(key, RowImage::New);
-        let is_beside = self.fold_key.is_deferrable
+        let shares_key = self.fold_key.is_deferrable
             && change.op == ChangeKind::Insert
             && !change.ends_transaction;
         let before = self.table.entries[entry_index].row;
@@ -393,15 +399,16 @@ impl EventFolder<'_> {
         };
         let mut folded_row = FoldedRow { needs_target_row: false, ..folded_row };
         match before {
-            Some(before) if is_beside => {
+            Some(before) if shares_key => {
                 self.keep_waiting(entry_index, before);
                 folded_row.inserted_at = NO_EVENT;
             }
-            _ => self.table.has_open_insert |= is_beside && !is_known,
+            _ => self.table.has_open_insert |= shares_key && !is_known,
         }
         self.table.entries[entry_index].row = Some(folded_row);
     }
 
+    /// Deletes the row of a key.
     fn delete(&mut self, change: &LoggedEvent, key: &[u8]) {
         let (entry_index, _) = self.find_or_add_entry(key, RowImage::Old);
         match self.pick_row(change, entry_index) {
@@ -411,6 +418,7 @@ impl EventFolder<'_> {
         }
     }
 
+    /// Updates the row of a key.
     fn update(&mut self, change: &LoggedEvent, key: &[u8]) {
         let (entry_index, is_known) = self.find_or_add_entry(key, RowImage::New);
         let inserts_if_absent = change.is_complete;
@@ -522,10 +530,10 @@ impl FoldedTable {
         if self.entries.len() <= UNSORTED_MAX {
             return self.entries.iter().collect();
         }
-        let mut places: Vec<(&[u8], u32)> =
-            self.places.iter().map(|(key, entry_index)| (&**key, *entry_index)).collect();
-        places.sort_unstable();
-        places.into_iter().map(|(_, entry_index)| &self.entries[entry_index as usize]).collect()
+        let mut sorted: Vec<(&[u8], u32)> =
+            self.entry_by_key.iter().map(|(key, entry_index)| (&**key, *entry_index)).collect();
+        sorted.sort_unstable();
+        sorted.into_iter().map(|(_, entry_index)| &self.entries[entry_index as usize]).collect()
     }
 
     /// Returns whether the events leave the target's row under this key as it is.

@@ -55,7 +55,7 @@ pub trait EventSource: Send + 'static {
     /// Reads until the end, or until no more pieces are wanted. Errors are sent, too.
     fn read(&mut self, pieces: &EventSender<Self::Piece>);
 
-    /// Closes the source, after it has been told of the last commit.
+    /// Closes the source, after the last commit was confirmed to it.
     fn close(self);
 }
 

@@ -10,7 +10,7 @@ mod support;
 use pgspate_embedded::testing;
 use pgspate_events::decode::Debezium;
 
-use support::{Columns, decode};
+use support::{TypedColumns, decode};
 
 /// A value as its event has it.
 fn spelled(ty: &'static str, json: &str, schema: &str) -> String {
@@ -20,7 +20,7 @@ fn spelled(ty: &'static str, json: &str, schema: &str) -> String {
 "fields":[{{"field":"v",{schema}}}]}},{{"type":"string","field":"op"}}],"name":"s.p.t.Envelope"}},
 "payload":{{"op":"c","after":{{"v":{json}}}}}}}"#
     );
-    let line = decode(&mut Debezium::default(), &Columns(types), &[&record]).concat();
+    let line = decode(&mut Debezium::default(), &TypedColumns(types), &[&record]).concat();
     let value = line.strip_prefix("Insert p.t {v=").and_then(|rest| rest.strip_suffix("} end"));
     value.unwrap_or_else(|| panic!("{line}")).to_owned()
 }

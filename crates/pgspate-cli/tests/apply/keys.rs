@@ -353,8 +353,7 @@ fn tables_without_a_key() {
     case.put("u.ndjson", "{\"op\":\"delete\",\"table\":\"t\",\"old\":{\"a\":1}}\n");
     insta::assert_snapshot!(apply(&case, "u.ndjson --quiet").refusal(), @"
     error: could not apply the delete of public.t
-      caused by: the table has no primary key, and the event does not have the whole row as
-          … it was
+      caused by: the table has no primary key, and the event does not have the whole old row
       at: u.ndjson, line 1
 
     hint: Give the table a primary key, or have the source send whole old rows: in

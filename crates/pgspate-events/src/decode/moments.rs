@@ -120,7 +120,7 @@ pub(super) fn iso(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     match (sign, digits, digits.parse::<u64>()) {
-        // Infinity in milliseconds, taken for microseconds.
+        // Infinity in milliseconds, which Debezium read as microseconds.
         ('+', "294247", _) if rest.starts_with("-01-10T04:00:25.2") => Cow::Borrowed("infinity"),
         ('-', "290308", _) => Cow::Borrowed("-infinity"),
         ('+', "292278994", _) => Cow::Borrowed("infinity"),

@@ -31,13 +31,13 @@ impl EventFolder<'_> {
     /// Returns the row under a key that an event is about.
     pub(super) fn pick_row(&mut self, change: &LoggedEvent, entry_index: usize) -> PickedRow {
         let Some(last) = self.table.entries[entry_index].row else { return PickedRow::Last };
-        let is_beside = self.is_beside_another(&last, entry_index);
-        if !is_beside && !self.table.waiting.contains_key(&(entry_index as u32)) {
+        let hides_target_row = self.may_hide_target_row(&last, entry_index);
+        if !hides_target_row && !self.table.waiting.contains_key(&(entry_index as u32)) {
             return PickedRow::Last;
         }
-        let tells_apart = tells_rows_apart(self, change);
+        let has_old_values = has_old_values_except_key(self, change);
         let row_match = self.match_old_row(change, &last);
-        if tells_apart && row_match == RowMatch::Not && is_beside {
+        if has_old_values && row_match == RowMatch::Not && hides_target_row {
             self.note_joined_range(&last);
             self.keep_waiting(entry_index, FoldedRow::AS_IS);
             if let Some(last) = &mut self.table.entries[entry_index].row {
@@ -47,7 +47,7 @@ impl EventFolder<'_> {
         let Some(waiting) = self.table.waiting.get(&(entry_index as u32)) else {
             return PickedRow::Last;
         };
-        if !tells_apart {
+        if !has_old_values {
             // The target need not have a row under the key: see `take_last`.
             let is_there = waiting.first().is_some_and(|row| !row.is_as_is());
             return if is_there { PickedRow::Waiting(0) } else { PickedRow::Last };
@@ -89,14 +89,14 @@ impl EventFolder<'_> {
     ) -> Option<FoldedRow> {
         let last = self.table.entries[entry_index].row.take();
         self.table.entries[entry_index].moved_away = false;
-        let tells_apart = tells_rows_apart(self, change);
+        let has_old_values = has_old_values_except_key(self, change);
         let at = entry_index as u32;
         let before = match self.table.waiting.get_mut(&at) {
             Some(rows) => rows.pop(),
             None => {
                 let beside = last.filter(|last| {
-                    (tells_apart || self.fold_key.is_deferrable)
-                        && self.is_beside_another(last, entry_index)
+                    (has_old_values || self.fold_key.is_deferrable)
+                        && self.may_hide_target_row(last, entry_index)
                 });
                 beside.map(|last| {
                     if self.fold_key.is_deferrable {
@@ -112,7 +112,7 @@ impl EventFolder<'_> {
         let before = match (before, last) {
             // If the target has a row under the key, the event was about that row; the newest row
             // stays.
-            (Some(before), Some(last)) if before.is_as_is() && !tells_apart => Some(FoldedRow {
+            (Some(before), Some(last)) if before.is_as_is() && !has_old_values => Some(FoldedRow {
                 base: RowBase::Target,
                 inserts_if_absent: false,
                 needs_target_row: true,
@@ -153,7 +153,7 @@ impl EventFolder<'_> {
         entry_index: usize,
         is_known: bool,
     ) {
-        if !self.fold_key.is_deferrable && !tells_rows_apart(self, change) {
+        if !self.fold_key.is_deferrable && !has_old_values_except_key(self, change) {
             // Such a source checks each row, so a row never gets a key that another row has.
             return;
         }
@@ -185,9 +185,9 @@ impl EventFolder<'_> {
     /// Adds a row to the waiting rows of its key, because a newer row gets the key. If the row
     /// itself was inserted beside a row that the target may have, the target's row is added first.
     pub(super) fn keep_waiting(&mut self, entry_index: usize, row: FoldedRow) {
-        let is_beside = self.is_beside_another(&row, entry_index);
+        let hides_target_row = self.may_hide_target_row(&row, entry_index);
         let waiting = self.table.waiting.entry(entry_index as u32).or_default();
-        if is_beside {
+        if hides_target_row {
             waiting.push(FoldedRow::AS_IS);
         }
         waiting.push(FoldedRow { inserted_at: NO_EVENT, ..row });
@@ -195,7 +195,7 @@ impl EventFolder<'_> {
 
     /// Returns whether a row was inserted in this transaction under a key of which the target may
     /// have another row.
-    fn is_beside_another(&self, row: &FoldedRow, entry_index: usize) -> bool {
+    fn may_hide_target_row(&self, row: &FoldedRow, entry_index: usize) -> bool {
         let is_inserted = row.inserted_at != NO_EVENT && row.inserted_at >= self.transaction_start;
         is_inserted && !self.table.waiting.contains_key(&(entry_index as u32))
     }
@@ -207,7 +207,7 @@ impl EventFolder<'_> {
     /// Compares a row with the old row of an event, except for the key.
     fn match_old_row(&self, change: &LoggedEvent, row: &FoldedRow) -> RowMatch {
         let mut row_match = RowMatch::Yes;
-        for (column, said) in old_beside_key(self, change) {
+        for (column, said) in old_values_except_key(self, change) {
             match self.known_value(row, column) {
                 LoggedValue::Absent => row_match = RowMatch::Perhaps,
                 has if has != said => return RowMatch::Not,
@@ -234,12 +234,12 @@ impl EventFolder<'_> {
 }
 
 /// Returns whether an event's old row has more columns than the key.
-fn tells_rows_apart(folder: &EventFolder<'_>, change: &LoggedEvent) -> bool {
-    old_beside_key(folder, change).next().is_some()
+fn has_old_values_except_key(folder: &EventFolder<'_>, change: &LoggedEvent) -> bool {
+    old_values_except_key(folder, change).next().is_some()
 }
 
 /// Returns the columns of an event's old row, except for the key.
-fn old_beside_key<'a>(
+fn old_values_except_key<'a>(
     folder: &'a EventFolder<'_>,
     change: &'a LoggedEvent,
 ) -> impl Iterator<Item = (usize, LoggedValue<'a>)> {

@@ -52,8 +52,11 @@ struct PartitionIndex {
 
 impl PartitionIndex {
     fn add(&mut self, read_partitions: &[ReadPartition]) {
-        for (nth, place) in read_partitions.iter().enumerate().skip(self.count) {
-            self.topics.entry(place.topic.clone()).or_default().insert(place.number, nth as u32);
+        for (nth, partition) in read_partitions.iter().enumerate().skip(self.count) {
+            self.topics
+                .entry(partition.topic.clone())
+                .or_default()
+                .insert(partition.number, nth as u32);
         }
         self.count = read_partitions.len();
     }
@@ -100,19 +103,19 @@ impl TopicSource {
         list: &mut TopicPartitionList,
         pieces: &EventSender<TopicPiece>,
     ) -> Result<(), ReceiverGone> {
-        let place = ReadPartition {
+        let read_partition = ReadPartition {
             topic: partition.topic.clone(),
             number: partition.number,
             next: partition.from(),
             end: partition.end,
             until: (!self.follows).then_some(partition.end),
         };
-        if !place.is_done() {
+        if !read_partition.is_done() {
+            let offset = Offset::Offset(read_partition.next);
             // This cannot fail: the offset is valid.
-            let _ =
-                list.add_partition_offset(&place.topic, place.number, Offset::Offset(place.next));
+            let _ = list.add_partition_offset(&read_partition.topic, read_partition.number, offset);
         }
-        read_partitions.push(place);
+        read_partitions.push(read_partition);
         pieces.send(Ok(TopicPiece::Partition(partition)))
     }
 
@@ -123,18 +126,18 @@ impl TopicSource {
     ) -> Result<()> {
         let client = &self.topics.client;
         let mut index = PartitionIndex::default();
-        let mut taking = TakenMessages::default();
+        let mut taken_messages = TakenMessages::default();
         let mut statistics: Option<ClientStatistics> = None;
         let mut lost: Option<Instant> = None;
         while pieces.are_wanted() && !read_partitions.iter().all(ReadPartition::is_done) {
             index.add(read_partitions);
-            let wait = if taking.messages.is_empty() { POLL_TIME } else { Duration::ZERO };
+            let wait = if taken_messages.messages.is_empty() { POLL_TIME } else { Duration::ZERO };
             let polled = client.poll(wait);
             let now = client.context().take_statistics();
             match polled {
                 Some(Ok(message)) => {
-                    taking.add(&message, &index, read_partitions);
-                    if taking.is_full() && taking.send_messages(pieces).is_err() {
+                    taken_messages.add(&message, &index, read_partitions);
+                    if taken_messages.is_full() && taken_messages.send_messages(pieces).is_err() {
                         return Ok(());
                     }
                 }
@@ -143,9 +146,11 @@ impl TopicSource {
                     // All messages before the previous statistics have been taken. If new
                     // statistics came with this poll, that is not sure.
                     let statistics = statistics.take().filter(|_| now.is_none());
-                    let passed = statistics.map(|statistics| pass(&statistics, read_partitions));
+                    let passed =
+                        statistics.map(|it| skip_offsets_without_messages(&it, read_partitions));
                     let passed = passed.map(|all| pieces.send(Ok(TopicPiece::Passed(all))));
-                    if taking.send_messages(pieces).is_err() || passed.is_some_and(|it| it.is_err())
+                    if taken_messages.send_messages(pieces).is_err()
+                        || passed.is_some_and(|it| it.is_err())
                     {
                         return Ok(());
                     }
@@ -154,20 +159,20 @@ impl TopicSource {
             if let Some(now) = now {
                 lost = self.note_connection(&now, lost)?;
                 self.find_new(&now, read_partitions, pieces)?;
-                for place in read_partitions.iter_mut() {
-                    let reached = now.partitions.get(&(place.topic.clone(), place.number));
-                    place.end = place.end.max(reached.map_or(0, |reached| reached.end));
+                for partition in read_partitions.iter_mut() {
+                    let reached = now.partitions.get(&(partition.topic.clone(), partition.number));
+                    partition.end = partition.end.max(reached.map_or(0, |reached| reached.end));
                 }
                 self.note_end_of_source(read_partitions);
                 statistics = Some(now);
             }
         }
-        let _ = taking.send_messages(pieces);
+        let _ = taken_messages.send_messages(pieces);
         Ok(())
     }
 
     fn note_end_of_source(&self, read_partitions: &[ReadPartition]) {
-        let sum = read_partitions.iter().map(|place| place.end.unsigned_abs()).sum();
+        let sum = read_partitions.iter().map(|partition| partition.end.unsigned_abs()).sum();
         self.lag.note_end(SourcePoint::Messages(sum));
     }
 
@@ -211,7 +216,9 @@ impl TopicSource {
         }
         let mut new: Vec<_> = statistics.partitions.keys().collect();
         new.retain(|(topic, number)| {
-            !read_partitions.iter().any(|place| (&place.topic, place.number) == (topic, *number))
+            !read_partitions
+                .iter()
+                .any(|partition| (&partition.topic, partition.number) == (topic, *number))
         });
         new.sort_unstable();
         let mut list = TopicPartitionList::new();
@@ -253,8 +260,8 @@ impl TopicSource {
     /// Returns the error for a message that the brokers do not have: which message, and why.
     fn out_of_range(&self, read_partitions: &[ReadPartition]) -> Error {
         let answer_timeout = AnswerTimeout::within(self.limits.stall_timeout);
-        for place in read_partitions {
-            let ReadPartition { topic, number, next, .. } = place;
+        for partition in read_partitions {
+            let ReadPartition { topic, number, next, .. } = partition;
             let (first, end) = match bounds(&self.topics.client, topic, *number, &answer_timeout) {
                 Ok(found) => found,
                 Err(error) => return error,
@@ -269,16 +276,20 @@ impl TopicSource {
     }
 }
 
-/// Where partitions have nothing before what librdkafka will fetch next that has not been taken:
-/// there are marks of transactions, and messages of those that were rolled back.
-fn pass(statistics: &ClientStatistics, read_partitions: &mut [ReadPartition]) -> Vec<(u32, i64)> {
+/// Moves partitions to the next offset that librdkafka will fetch, after all earlier messages were
+/// taken. The offsets in between are markers of transactions and messages that were rolled back.
+/// Returns the partitions that moved, with their offsets.
+fn skip_offsets_without_messages(
+    statistics: &ClientStatistics,
+    read_partitions: &mut [ReadPartition],
+) -> Vec<(u32, i64)> {
     let mut passed = Vec::new();
-    for (nth, place) in read_partitions.iter_mut().enumerate() {
-        let reached = statistics.partitions.get(&(place.topic.clone(), place.number));
+    for (nth, partition) in read_partitions.iter_mut().enumerate() {
+        let reached = statistics.partitions.get(&(partition.topic.clone(), partition.number));
         // Messages after `until` were not taken.
-        let next = reached.map(|it| place.until.map_or(it.next, |until| it.next.min(until)));
-        if let Some(next) = next.filter(|next| *next > place.next) {
-            place.next = next;
+        let next = reached.map(|it| partition.until.map_or(it.next, |until| it.next.min(until)));
+        if let Some(next) = next.filter(|next| *next > partition.next) {
+            partition.next = next;
             passed.push((nth as u32, next));
         }
     }
@@ -293,16 +304,16 @@ impl TakenMessages {
         read_partitions: &mut [ReadPartition],
     ) {
         let Some(part) = index.of(message.topic(), message.partition()) else { return };
-        let (place, offset) = (&mut read_partitions[part as usize], message.offset());
+        let (partition, offset) = (&mut read_partitions[part as usize], message.offset());
         // Skip messages that were taken before, and messages after the end of the run.
-        if offset < place.next || place.is_done() {
+        if offset < partition.next || partition.is_done() {
             return;
         }
-        if place.until.is_some_and(|until| offset >= until) {
-            place.next = offset;
+        if partition.until.is_some_and(|until| offset >= until) {
+            partition.next = offset;
             return;
         }
-        place.next = offset + 1;
+        partition.next = offset + 1;
         let bytes = |part: Option<&[u8]>| part.map(<[u8]>::to_vec);
         let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
         let headers = headers.filter(|header| header.key.starts_with(HEADER_PREFIX));

@@ -227,30 +227,34 @@ struct StreamDriver {
 
 /// Tracks how long the server has sent nothing.
 struct SilenceWatch {
-    heard: Instant,
+    /// When the last message came.
+    last_message: Instant,
+    /// Whether an answer was requested since then.
     has_asked: bool,
 }
 
 impl SilenceWatch {
     fn new() -> SilenceWatch {
-        SilenceWatch { heard: Instant::now(), has_asked: false }
+        SilenceWatch { last_message: Instant::now(), has_asked: false }
     }
 }
 
 /// Tracks how densely changes come, to decide whether the next read waits.
 struct ReadPacing {
-    last: Instant,
-    quick: u32,
+    last_read: Instant,
+    /// The number of quick reads in a row, up to `QUICK_READS`.
+    quick_reads: u32,
+    /// Whether the last read was full, so that more data is waiting.
     has_more: bool,
 }
 
 impl ReadPacing {
     fn new() -> ReadPacing {
-        ReadPacing { last: Instant::now(), quick: 0, has_more: false }
+        ReadPacing { last_read: Instant::now(), quick_reads: 0, has_more: false }
     }
 
     fn is_dense(&self) -> bool {
-        self.quick >= QUICK_READS
+        self.quick_reads >= QUICK_READS
     }
 
     /// Returns whether the next read waits, so that changes gather.
@@ -263,11 +267,11 @@ impl ReadPacing {
         let is_quick = match self.is_dense() {
             // The rest of a large read may have few messages.
             true => messages > FEW_MESSAGES || self.has_more,
-            false => now - self.last < QUICK_READ_TIME,
+            false => now - self.last_read < QUICK_READ_TIME,
         };
-        self.quick = if is_quick { (self.quick + 1).min(QUICK_READS) } else { 0 };
+        self.quick_reads = if is_quick { (self.quick_reads + 1).min(QUICK_READS) } else { 0 };
         self.has_more = bytes >= FULL_READ_BYTES && messages < MANY_MESSAGES;
-        self.last = now;
+        self.last_read = now;
     }
 }
 
@@ -363,6 +367,7 @@ impl StreamDriver {
     fn take(&mut self, message: Bytes, piece: &mut EventPiece) -> Result<()> {
         let mut read = MessageBytes::new(&message);
         match read.byte()? {
+            // XLogData: a message of the output plugin.
             b'w' => {
                 let start = Lsn(read.u64()?);
                 read.u64()?;
@@ -377,6 +382,7 @@ impl StreamDriver {
                     piece.received.committed = Some(committed);
                 }
             }
+            // Keepalive: the end of the log, and whether the server requests an answer.
             b'k' => {
                 let end = Lsn(read.u64()?);
                 read.u64()?;
@@ -400,7 +406,7 @@ impl StreamDriver {
     /// # Errors
     /// [`ErrorKind::Connect`] if the server has not answered within the timeout.
     fn check_silence(&mut self, silence_watch: &mut SilenceWatch) -> Result<()> {
-        let silent = silence_watch.heard.elapsed();
+        let silent = silence_watch.last_message.elapsed();
         let asks = self.wal_sender_timeout.is_some_and(|limit| silent >= limit / 2)
             && !silence_watch.has_asked;
         if silence_watch.has_asked && self.wal_sender_timeout.is_some_and(|limit| silent >= limit) {
