@@ -11,7 +11,7 @@ use pgspate::numbers::{bytes, seconds, short, thousands};
 use crate::errors::TerminalStyle;
 use crate::flags::{ApplyArgs, CommonArgs};
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
-use crate::output::{say, say_line};
+use crate::output::{write_stderr, write_stderr_line};
 use crate::progress::ProgressLine;
 use crate::summary::plural;
 use crate::{CommandAnswer, metrics, target};
@@ -38,7 +38,7 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
         let plan = apply::plan(&options, target.dsn, runtime.handle())?;
         match json {
             true => print_json(&plan)?,
-            false => say(render_plan(&plan, style)),
+            false => write_stderr(render_plan(&plan, style)),
         }
         return Ok(CommandAnswer::Yes);
     }
@@ -46,7 +46,10 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
     let apply = apply::prepare(options, target.dsn, runtime.handle())?;
     if !quiet && apply.events_before() > 0 {
         let events = thousands(apply.events_before());
-        say_line(format!("{events} events of stream {} are already applied", apply.stream()));
+        write_stderr_line(format!(
+            "{events} events of stream {} are already applied",
+            apply.stream()
+        ));
     }
     running.store(true, Relaxed);
     let line = ProgressLine::start_stream(apply.stream(), &watch, quiet);
@@ -59,7 +62,7 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
     let all = report.counts.dead_letters + report.counts.missing + report.uncounted == 0;
     // With exit status 1, the report is shown in spite of --quiet.
     if !quiet || (!all && !json) {
-        say(render(&report, style));
+        write_stderr(render(&report, style));
     }
     Ok(if all { CommandAnswer::Yes } else { CommandAnswer::No })
 }

@@ -6,6 +6,32 @@ use crate::flags::{ApplyArgs, DoctorArgs, LoadArgs, ParsedFlags, StallArgs, Sync
 #[cfg(feature = "lab")]
 use crate::lab::LabArgs;
 
+const LOAD_EXAMPLES: &str = "\
+Examples:
+  pgspate load orders.csv --table orders
+  pgspate load 's3://sales/2026/*.parquet' --table events --create --plan
+  pgspate load orders.csv --table orders --rejects bad.csv --max-rejects 1%";
+const SYNC_EXAMPLES: &str = "\
+Examples:
+  pgspate sync prices.csv --table prices --scope all --check
+  pgspate sync today.parquet --table readings --scope-by day
+  pgspate sync new.csv --table customers --key email --no-delete";
+const APPLY_EXAMPLES: &str = "\
+Examples:
+  pgspate apply changes.ndjson --plan
+  pgspate apply changes.ndjson --map 'shop.*=public.*'
+  pgspate apply 'postgres://repl@source/shop?slot=s&publication=p' --snapshot --follow";
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  pgspate doctor --watch 60s
+  pgspate doctor --table sales.orders --picture orders.svg
+  pgspate doctor --watch 60s --storage gp3:500GiB,12000iops,500MiB/s";
+const TUNE_EXAMPLES: &str = "\
+Examples:
+  pgspate tune --memory 64GiB --cpus 16
+  pgspate tune --apply
+  pgspate tune --revert";
+
 /// The fastest safe way to write into PostgreSQL.
 #[derive(Parser)]
 #[command(name = "pgspate", version, max_term_width = 100)]
@@ -19,14 +45,19 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Load files into a table, in parallel, exactly as \copy would
+    #[command(after_help = LOAD_EXAMPLES)]
     Load(Box<ParsedFlags<LoadArgs>>),
     /// Make rows of a table equal to a source, writing only what differs
+    #[command(after_help = SYNC_EXAMPLES)]
     Sync(Box<ParsedFlags<SyncArgs>>),
     /// Apply a stream of changes to tables, exactly once
+    #[command(after_help = APPLY_EXAMPLES)]
     Apply(Box<ParsedFlags<ApplyArgs>>),
     /// Find what slows writes on a server and what helps; change nothing
+    #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(ParsedFlags<DoctorArgs>),
     /// Set a server up for a bulk load, and put the old settings back
+    #[command(after_help = TUNE_EXAMPLES)]
     Tune(ParsedFlags<TuneArgs>),
     /// Measure ways of writing on your own server, and report them on one page
     #[cfg(feature = "lab")]

@@ -15,7 +15,7 @@ use crate::CommandAnswer;
 use crate::errors::TerminalStyle;
 use crate::flags::DoctorArgs;
 use crate::load::{print_json, runtime};
-use crate::output::{data, say_line};
+use crate::output::{write_stderr_line, write_stdout};
 use crate::target;
 
 pub(crate) fn run(args: DoctorArgs, style: TerminalStyle) -> Result<CommandAnswer> {
@@ -23,17 +23,17 @@ pub(crate) fn run(args: DoctorArgs, style: TerminalStyle) -> Result<CommandAnswe
     let target = target::resolve(args.common.to.as_deref(), json, style)?;
     let runtime = runtime()?;
     if sample > Duration::from_secs(5) && !json {
-        say_line(style.dim(&format!("sampling for {} s", sample.as_secs())));
+        write_stderr_line(style.dim(&format!("sampling for {} s", sample.as_secs())));
     }
     let dsn = target.dsn.with_stall_timeout(args.stall);
     let connection = runtime.block_on(dsn.connect("pgspate doctor"))?;
     let (found, drawn) = runtime.block_on(examine(&args, &connection))?;
     if let Some(drawn) = drawn {
-        say_line(drawn);
+        write_stderr_line(drawn);
     }
     match json {
         true => print_json(&found)?,
-        false => data(render(&found, TerminalStyle::of_stdout()))?,
+        false => write_stdout(render(&found, TerminalStyle::of_stdout()))?,
     }
     Ok(if found.has_problems() { CommandAnswer::No } else { CommandAnswer::Yes })
 }

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use pgspate::{Error, ErrorKind};
 
-use crate::output::say;
+use crate::output::write_stderr;
 
 /// The escape codes that `TerminalStyle` writes.
 const CODES: [&str; 5] = ["\x1b[1;31m", "\x1b[1;33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"];
@@ -60,7 +60,7 @@ impl TerminalStyle {
 }
 
 pub(crate) fn print(error: &Error, style: TerminalStyle) {
-    say(render(error, style));
+    write_stderr(render(error, style));
 }
 
 /// Formats the error with its causes, its place and its hint.

@@ -6,16 +6,16 @@ use clap::{Arg, Command, CommandFactory};
 use pgspate::{Error, ErrorKind, Result};
 
 use crate::args::Args;
-use crate::output::data;
+use crate::output::write_stdout;
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut out = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "pgspate", &mut out);
-    data(&out)
+    write_stdout(&out)
 }
 
 pub(crate) fn man() -> Result<()> {
-    data(man_page()?)
+    write_stdout(man_page()?)
 }
 
 /// Returns the manual page of all commands.
@@ -54,7 +54,7 @@ pub(crate) fn reference() -> Result<()> {
     for sub in documented(&command) {
         describe(sub, &mut text);
     }
-    data(&text)
+    write_stdout(&text)
 }
 
 /// Adds the section of a command, with a table of arguments for each heading.

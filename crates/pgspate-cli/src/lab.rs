@@ -1,4 +1,4 @@
-//! `pgspate lab`.
+//! The command `pgspate lab`: lists and runs experiments, and reports their results.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::doctor::wrapped;
 use crate::errors::TerminalStyle;
 use crate::flags::{ParsedFlags, StallArgs};
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
-use crate::output::{data, draw_line, say_line};
+use crate::output::{draw_line, write_stderr_line, write_stdout};
 use crate::target::show_step;
 
 /// Arguments of `pgspate lab`.
@@ -124,7 +124,11 @@ pub(crate) fn run(args: LabArgs, style: TerminalStyle) -> Result<CommandAnswer> 
         LabAction::Report(args) => {
             let out = args.out.unwrap_or_else(|| args.results.join("report.html"));
             let trials = report::write(&experiments::ALL, &args.results, &out)?;
-            say_line(format!("wrote {} to {}", counted(trials as u64, "trial"), out.display()));
+            write_stderr_line(format!(
+                "wrote {} to {}",
+                counted(trials as u64, "trial"),
+                out.display()
+            ));
             Ok(CommandAnswer::Yes)
         }
     }
@@ -186,7 +190,7 @@ fn list(args: &ListArgs) -> Result<CommandAnswer> {
             it.scale
         );
     }
-    data(text)?;
+    write_stdout(text)?;
     Ok(CommandAnswer::Yes)
 }
 
@@ -232,7 +236,7 @@ fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
         print_json(&LabRunOutput { summary: &summary, experiments: &digests })?;
     } else if !args.quiet {
         for digest in &digests {
-            data(format!(
+            write_stdout(format!(
                 "{}\n",
                 wrapped(&format!("{}: {}", digest.experiment, digest.answer), "")
             ))?;
@@ -259,19 +263,21 @@ fn print_conclusion(summary: &Summary, args: &RunArgs, style: TerminalStyle) {
     };
     let file = summary.results.display();
     let measured = counted(summary.measured as u64, "trial");
-    say_line(style.dim(&format!("{measured} measured{before}; all results are in {file}")));
+    write_stderr_line(
+        style.dim(&format!("{measured} measured{before}; all results are in {file}")),
+    );
     if let Some((label, reason)) = summary.skipped.first() {
         let more = match summary.skipped.len() - 1 {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        say_line(format!("{} \"{label}\"{more}: {reason}", style.warning("skipped:")));
+        write_stderr_line(format!("{} \"{label}\"{more}: {reason}", style.warning("skipped:")));
     }
     let folder = match args.results.to_str() {
         Some("pgspate-lab") => String::new(),
         _ => format!(" --results {}", args.results.display()),
     };
-    say_line(format!("write a page of the results with  pgspate lab report{folder}"));
+    write_stderr_line(format!("write a page of the results with  pgspate lab report{folder}"));
 }
 
 /// Returns the experiments of these names; `all` stands for all of them.
@@ -328,16 +334,16 @@ impl LabProgress {
             }
             Event::Warning { text } => {
                 self.clear();
-                say_line(format!("{} {text}", style.warning("warning:")));
+                write_stderr_line(format!("{} {text}", style.warning("warning:")));
             }
             Event::Measured { .. } if self.is_terminal => {}
             other if self.is_terminal => {
                 draw_line(&render_event(other));
                 self.is_drawn.set(true);
             }
-            Event::Measured { line } => say_line(render_finished(line, self.nth.get())),
+            Event::Measured { line } => write_stderr_line(render_finished(line, self.nth.get())),
             Event::Trial { .. } => {}
-            other => say_line(render_event(other)),
+            other => write_stderr_line(render_event(other)),
         }
     }
 

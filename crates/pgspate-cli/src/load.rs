@@ -9,7 +9,7 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, LoadArgs};
-use crate::output::{data, say, say_line};
+use crate::output::{write_stderr, write_stderr_line, write_stdout};
 use crate::progress::ProgressLine;
 use crate::target::TargetServer;
 use crate::{CommandAnswer, summary, target};
@@ -24,26 +24,26 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     }
     if plan {
         for found in load.evidence() {
-            data(format!("input    {found}\n"))?;
+            write_stdout(format!("input    {found}\n"))?;
         }
         if let Some(new) = load.new_table() {
-            data(format!("{};\n", new.sql))?;
+            write_stdout(format!("{};\n", new.sql))?;
         }
-        data(load.plan().to_string())?;
+        write_stdout(load.plan().to_string())?;
         if let Some(earlier) = load.earlier_runs() {
-            data(format!("ledger   {earlier}\n"))?;
+            write_stdout(format!("ledger   {earlier}\n"))?;
         }
         return Ok(CommandAnswer::Yes);
     }
     if !quiet {
         for found in load.evidence() {
-            say_line(style.dim(found));
+            write_stderr_line(style.dim(found));
         }
         if let Some(new) = load.new_table() {
-            say_line(style.dim(&new.sql));
+            write_stderr_line(style.dim(&new.sql));
         }
         if let Some(earlier) = load.earlier_runs() {
-            say_line(earlier);
+            write_stderr_line(earlier);
         }
     }
     let is_loaded = load.is_loaded();
@@ -62,16 +62,16 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     };
     let loaded_meanwhile = report.loaded_already.as_ref().filter(|_| !is_loaded && !quiet);
     if let Some(already) = loaded_meanwhile {
-        say_line(already);
+        write_stderr_line(already);
     }
     if quiet || report.loaded_already.is_some() {
         // With an exit status other than 0, rows that were not written are shown even if quiet.
-        say(summary::not_written(&report));
+        write_stderr(summary::not_written(&report));
         return Ok(answer);
     }
-    say(summary::render(&report, style));
+    write_stderr(summary::render(&report, style));
     let table = report.table.replace('\'', "'\\''");
-    say_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
+    write_stderr_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
     Ok(answer)
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn set_up_run(args: &CommonArgs, style: TerminalStyle) -> Result<RunS
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value);
     let failed = |error| Error::new(ErrorKind::Bug, "could not write the report").because(error);
-    data(text.map_err(failed)? + "\n")
+    write_stdout(text.map_err(failed)? + "\n")
 }
 
 /// Starts the async runtime for connections and object stores. Encoders have their own threads.
@@ -148,9 +148,9 @@ pub(crate) fn stop_on_interrupt(
             std::process::exit(130);
         }
         stop();
-        say_line(format!("\n{first_message}; press Ctrl-C again to stop at once"));
+        write_stderr_line(format!("\n{first_message}; press Ctrl-C again to stop at once"));
         wait_for_interrupt().await;
-        say_line(format!("stopped at once; {}", last_message()));
+        write_stderr_line(format!("stopped at once; {}", last_message()));
         std::process::exit(130);
     });
 }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 
 use pgspate::{Error, ErrorKind, Result};
 
@@ -16,7 +16,7 @@ use crate::errors::TerminalStyle;
 ///
 /// # Errors
 /// When stdout cannot be written for another reason.
-pub(crate) fn data(bytes: impl AsRef<[u8]>) -> Result<()> {
+pub(crate) fn write_stdout(bytes: impl AsRef<[u8]>) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let bytes = match std::str::from_utf8(bytes.as_ref()) {
         Ok(text) if stdout.is_terminal() => Cow::Owned(
@@ -25,7 +25,7 @@ pub(crate) fn data(bytes: impl AsRef<[u8]>) -> Result<()> {
         _ => Cow::Borrowed(bytes.as_ref()),
     };
     match stdout.write_all(&bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::new(ErrorKind::Usage, "could not write to stdout").because(error))
         }
         _ => Ok(()),
@@ -33,7 +33,7 @@ pub(crate) fn data(bytes: impl AsRef<[u8]>) -> Result<()> {
 }
 
 /// Writes a text to stderr.
-pub(crate) fn say(text: impl AsRef<str>) {
+pub(crate) fn write_stderr(text: impl AsRef<str>) {
     let text = escape_control_characters(text.as_ref(), TerminalStyle::of_stderr());
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
@@ -47,8 +47,8 @@ pub(crate) fn draw_line(line: &str) {
 }
 
 /// Writes a line to stderr.
-pub(crate) fn say_line(text: impl AsRef<str>) {
-    say(format!("{}\n", text.as_ref()));
+pub(crate) fn write_stderr_line(text: impl AsRef<str>) {
+    write_stderr(format!("{}\n", text.as_ref()));
 }
 
 /// Escapes the control characters of a text, as `\u001b`. Tabs, newlines and the colours of `style`

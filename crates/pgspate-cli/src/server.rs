@@ -1,4 +1,4 @@
-//! `pgspate server`: the embedded PostgreSQL.
+//! The command `pgspate server`: starts, stops and describes the embedded PostgreSQL.
 
 use pgspate::{Error, ErrorKind, Result};
 use pgspate_embedded::{EmbeddedServer, ServerState, ServerStatus};
@@ -6,7 +6,7 @@ use pgspate_embedded::{EmbeddedServer, ServerState, ServerStatus};
 use crate::args::ServerAction;
 use crate::errors::TerminalStyle;
 use crate::load::print_json;
-use crate::output::{data, say, say_line};
+use crate::output::{write_stderr, write_stderr_line, write_stdout};
 use crate::target::show_step;
 
 pub(crate) fn run(action: ServerAction, style: TerminalStyle) -> Result<()> {
@@ -15,12 +15,12 @@ pub(crate) fn run(action: ServerAction, style: TerminalStyle) -> Result<()> {
     match action {
         ServerAction::Start => {
             let status = server.start(&progress)?;
-            say(describe(&status));
-            say_line(format!("open it with  {}", server.psql_command()?));
+            write_stderr(describe(&status));
+            write_stderr_line(format!("open it with  {}", server.psql_command()?));
         }
         ServerAction::Stop => {
             let was_running = server.stop(&progress)?;
-            say_line(if was_running {
+            write_stderr_line(if was_running {
                 "stopped"
             } else {
                 "the embedded PostgreSQL was not running"
@@ -30,7 +30,7 @@ pub(crate) fn run(action: ServerAction, style: TerminalStyle) -> Result<()> {
             let status = server.status()?;
             match json {
                 true => print_json(&status)?,
-                false => data(describe(&status))?,
+                false => write_stdout(describe(&status))?,
             }
         }
         ServerAction::Dsn => {
@@ -40,7 +40,7 @@ pub(crate) fn run(action: ServerAction, style: TerminalStyle) -> Result<()> {
                 let hint = "Start it with `pgspate server start`.";
                 return Err(Error::new(ErrorKind::Connect, message).hint(hint));
             }
-            data(server.dsn()? + "\n")?;
+            write_stdout(server.dsn()? + "\n")?;
         }
     }
     Ok(())

@@ -15,7 +15,7 @@ use crate::CommandAnswer;
 use crate::args::StatusArgs;
 use crate::errors::TerminalStyle;
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
-use crate::output::{data, say_line};
+use crate::output::{write_stderr_line, write_stdout};
 use crate::target;
 
 pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnswer> {
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
     let connection = runtime.block_on(dsn.connect("pgspate status"))?;
     if let (true, Some(job)) = (args.forget, args.job) {
         runtime.block_on(ledger::forget_job(&connection.client, job))?;
-        say_line(format!("job {job} is forgotten; its rows stay in the table"));
+        write_stderr_line(format!("job {job} is forgotten; its rows stay in the table"));
         return Ok(CommandAnswer::Yes);
     }
     if args.restore {
@@ -48,17 +48,17 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
         return Ok(CommandAnswer::Yes);
     }
     if jobs.is_empty() && streams.is_empty() && settings.is_empty() {
-        say_line("the ledger of this database has no jobs");
+        write_stderr_line("the ledger of this database has no jobs");
     }
     for job in &jobs {
-        data(render(job))?;
+        write_stdout(render(job))?;
     }
     for stream in &streams {
-        data(render_stream(stream))?;
+        write_stdout(render_stream(stream))?;
     }
     if !settings.is_empty() {
         let names = settings.join(", ");
-        data(format!(
+        write_stdout(format!(
             "settings of the server\n  not put back: {names}; run `pgspate tune --revert`\n"
         ))?;
     }
@@ -94,10 +94,10 @@ fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<CommandAns
         return Ok(CommandAnswer::Yes);
     }
     if restored.is_empty() {
-        say_line("there is nothing to put back");
+        write_stderr_line("there is nothing to put back");
     }
     for change in &restored {
-        say_line(format!("{} of job {} is back", change.name(), change.job));
+        write_stderr_line(format!("{} of job {} is back", change.name(), change.job));
     }
     Ok(CommandAnswer::Yes)
 }

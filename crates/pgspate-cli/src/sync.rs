@@ -11,7 +11,7 @@ use crate::CommandAnswer;
 use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, SyncArgs};
 use crate::load::{RunSetup, print_json, set_up_run};
-use crate::output::{data, say, say_line};
+use crate::output::{write_stderr, write_stderr_line, write_stdout};
 use crate::progress::ProgressLine;
 use crate::summary::plural;
 
@@ -22,13 +22,13 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
     let sync = sync::prepare(options, target.dsn, runtime.handle())?;
     if plan {
         for statement in sync.statements() {
-            data(format!("{statement};\n"))?;
+            write_stdout(format!("{statement};\n"))?;
         }
         return Ok(CommandAnswer::Yes);
     }
     if !quiet {
         for found in sync.evidence() {
-            say_line(style.dim(found));
+            write_stderr_line(style.dim(found));
         }
     }
     running.store(true, Relaxed);
@@ -45,7 +45,7 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
     };
     // With exit status 1, the report is shown in spite of --quiet.
     if !quiet || (is_no && !json) {
-        say(match advise_only {
+        write_stderr(match advise_only {
             true => render_advice(&report, style),
             false => render(&report, style),
         });

@@ -5,7 +5,7 @@ use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{EmbeddedServer, ServerStep};
 
 use crate::errors::TerminalStyle;
-use crate::output::say_line;
+use crate::output::write_stderr_line;
 
 /// A server, and the psql command that opens it.
 pub(crate) struct TargetServer {
@@ -19,7 +19,7 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: TerminalStyle) -> Re
     let environment = Environment::capture()?;
     if let Some(dsn) = Dsn::resolve(to, &environment)? {
         for warning in dsn.warnings() {
-            say_line(format!("{} {warning}", style.warning("warning:")));
+            write_stderr_line(format!("{} {warning}", style.warning("warning:")));
         }
         let psql = dsn.psql_command();
         return Ok(TargetServer { dsn, psql });
@@ -30,7 +30,7 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: TerminalStyle) -> Re
         let major = status.major.map(|major| format!(" {major}")).unwrap_or_default();
         let folder = status.data_folder.map(|path| format!(" (data in {})", path.display()));
         let note = format!("using the embedded PostgreSQL{major}{}", folder.unwrap_or_default());
-        say_line(style.dim(&note));
+        write_stderr_line(style.dim(&note));
     }
     // The conninfo has the password, so that PGPASSWORD of another server is not used.
     let conninfo = server.secret_dsn()?;
@@ -42,6 +42,6 @@ pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: TerminalStyle) -> Re
 /// Shows a step of the embedded server's start.
 pub(crate) fn show_step(step: &ServerStep, quiet: bool, style: TerminalStyle) {
     if !quiet {
-        say_line(style.dim(&step.to_string()));
+        write_stderr_line(style.dim(&step.to_string()));
     }
 }

@@ -12,7 +12,7 @@ use crate::doctor::wrapped;
 use crate::errors::TerminalStyle;
 use crate::flags::TuneArgs;
 use crate::load::{print_json, runtime};
-use crate::output::{data, say_line};
+use crate::output::{write_stderr_line, write_stdout};
 use crate::target;
 
 pub(crate) fn run(args: &TuneArgs, style: TerminalStyle) -> Result<CommandAnswer> {
@@ -23,17 +23,19 @@ pub(crate) fn run(args: &TuneArgs, style: TerminalStyle) -> Result<CommandAnswer
     let connection = runtime.block_on(dsn.connect("pgspate tune"))?;
     let done = runtime.block_on(carry_out(args, &connection))?;
     match done {
-        TuneResult::Emitted(text) if text.is_empty() => say_line("there is nothing to change"),
-        TuneResult::Emitted(text) => data(text)?,
+        TuneResult::Emitted(text) if text.is_empty() => {
+            write_stderr_line("there is nothing to change")
+        }
+        TuneResult::Emitted(text) => write_stdout(text)?,
         TuneResult::Reverted(reverted) => {
             if json {
                 print_json(&reverted)?;
             }
-            say_reverted(&reverted, json);
+            print_reverted(&reverted, json);
         }
         done if json => print_json(&done)?,
-        TuneResult::TuneOutcome(applied) => say_applied(&applied, style),
-        TuneResult::Advised(advice) => data(render(&advice, TerminalStyle::of_stdout()))?,
+        TuneResult::TuneOutcome(applied) => print_applied(&applied, style),
+        TuneResult::Advised(advice) => write_stdout(render(&advice, TerminalStyle::of_stdout()))?,
     }
     Ok(CommandAnswer::Yes)
 }
@@ -63,36 +65,38 @@ pub(crate) async fn carry_out(args: &TuneArgs, connection: &Connection) -> Resul
     }
 }
 
-fn say_reverted(reverted: &TuneOutcome, is_json: bool) {
+fn print_reverted(reverted: &TuneOutcome, is_json: bool) {
     if !is_json && reverted.changed.is_empty() && reverted.kept.is_empty() {
-        say_line("there is nothing to put back");
+        write_stderr_line("there is nothing to put back");
     }
     for (name, value) in &reverted.changed {
-        say_line(format!("{name} is back at {value}"));
+        write_stderr_line(format!("{name} is back at {value}"));
     }
     for name in &reverted.kept {
-        say_line(format!("{name} was changed by another session since, and keeps its value"));
+        write_stderr_line(format!(
+            "{name} was changed by another session since, and keeps its value"
+        ));
     }
 }
 
-fn say_applied(applied: &TuneOutcome, style: TerminalStyle) {
+fn print_applied(applied: &TuneOutcome, style: TerminalStyle) {
     let warning = style.warning("warning:");
     for (name, value) in &applied.changed {
-        say_line(format!("{name} is {value}"));
+        write_stderr_line(format!("{name} is {value}"));
     }
     for name in &applied.overruled {
-        say_line(format!(
+        write_stderr_line(format!(
             "{warning} {name} was set, but has no effect: the server's command line, or this role \
              or database, sets another value"
         ));
     }
     for name in &applied.left {
-        say_line(format!("{name} needs a restart, and was not changed"));
+        write_stderr_line(format!("{name} needs a restart, and was not changed"));
     }
     if applied.changed.is_empty() && applied.overruled.is_empty() {
-        say_line("there is nothing to change");
+        write_stderr_line("there is nothing to change");
     } else {
-        say_line("put the old values back with  pgspate tune --revert");
+        write_stderr_line("put the old values back with  pgspate tune --revert");
     }
 }
 

@@ -496,6 +496,11 @@ fn help() {
 
       -q, --quiet
               Print errors only
+
+    Examples:
+      pgspate load orders.csv --table orders
+      pgspate load 's3://sales/2026/*.parquet' --table events --create --plan
+      pgspate load orders.csv --table orders --rejects bad.csv --max-rejects 1%
     ");
     assert_eq!(ask(&["--version"]), format!("pgspate {}\n", env!("CARGO_PKG_VERSION")));
     assert!(ask(&["completions", "bash"]).contains("_pgspate"));

@@ -33,7 +33,7 @@ case when c.relkind <> 'p' then greatest(c.reltuples::int8, pg_stat_get_live_tup
            from part join pg_class x on x.oid = part.oid where x.relkind <> 'p') end";
 
 /// Tables without a primary key, each with a unique index that could become the key. A partition
-/// is listed only if it is the table of the argument: the key is a matter of the parent.
+/// is listed only if it is the table of the argument; otherwise its parent is listed.
 const WITHOUT_KEY: &str = "\
 select c.name,
        ROWS,

@@ -52,7 +52,7 @@ pub(super) struct TempLocation {
     oid: u32,
     pub(super) name: String,
     /// The tablespace's folder, usually an absolute path; empty for the default tablespace.
-    location: String,
+    folder: String,
     /// Whether the role may list all files there, also those that parallel workers share.
     lists_all: bool,
     /// Whether the role may list the files that are not shared.
@@ -108,9 +108,9 @@ impl TempFilesBefore {
         if let (Some(bytes), Some(before)) = (now.existing_bytes, self.files.existing_bytes) {
             now.growth = bytes.saturating_sub(before) as f64 / now.seconds;
         }
-        now.free_bytes = disk.zip(now.location.as_ref()).and_then(|(disk, location)| {
-            free_bytes(&disk.data_directory().join(&location.location))
-        });
+        now.free_bytes = disk
+            .zip(now.location.as_ref())
+            .and_then(|(disk, location)| free_bytes(&disk.data_directory().join(&location.folder)));
         now
     }
 }
@@ -118,7 +118,7 @@ impl TempFilesBefore {
 impl TempLocation {
     /// Returns whether this is the default tablespace, on the volume of the data directory.
     pub(super) fn is_default(&self) -> bool {
-        self.location.is_empty()
+        self.folder.is_empty()
     }
 
     /// Returns whether the files that parallel workers share could not be counted.
@@ -196,7 +196,7 @@ async fn find_location(client: &Client) -> Option<TempLocation> {
         [row] => Some(TempLocation {
             oid: row.get(0),
             name: row.get(1),
-            location: row.get(2),
+            folder: row.get(2),
             lists_all: row.get(5),
             lists_unshared: row.get(6),
         }),

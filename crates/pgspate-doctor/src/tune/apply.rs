@@ -76,11 +76,11 @@ pub async fn apply(connection: &Connection, advice: &TuneAdvice) -> Result<TuneO
     ledger::mark_kind_restored(client, SETTING_CHANGE).await?;
     let before = auto_conf(client).await?;
     let undos = now.iter().map(|it| SettingUndo::new(it, before.get(it.name)).to_change());
-    let rows = record(client, &undos.collect::<Vec<_>>()).await?;
-    let overruled = match set(client, &now, &rows).await {
+    let rows = record_old_values(client, &undos.collect::<Vec<_>>()).await?;
+    let overruled = match set_marker_and_settings(client, &now, &rows).await {
         Ok(overruled) => overruled,
         Err(error) => {
-            return Err(match put_back(client).await {
+            return Err(match put_old_values_back(client).await {
                 Ok(_) => error,
                 Err(_) => error.hint_also(
                     "The ledger has the old values of all changed settings: put them back with \
@@ -97,7 +97,7 @@ pub async fn apply(connection: &Connection, advice: &TuneAdvice) -> Result<TuneO
 
 /// Sets the marker and waits until sessions see it; then changes the settings. Returns the settings
 /// that did not take their new value.
-async fn set<'a>(
+async fn set_marker_and_settings<'a>(
     client: &Client,
     proposals: &[&'a SettingProposal],
     rows: &RangeInclusive<i32>,
@@ -125,10 +125,10 @@ pub async fn revert(connection: &Connection) -> Result<TuneOutcome> {
     let client = &connection.client;
     lock_against_other_tune(client).await?;
     server::check_files(client).await?;
-    put_back(client).await
+    put_old_values_back(client).await
 }
 
-async fn put_back(client: &Client) -> Result<TuneOutcome> {
+async fn put_old_values_back(client: &Client) -> Result<TuneOutcome> {
     let Some(marker) = server::read_marker(client).await? else {
         return mark_as_done(client).await.map(|()| TuneOutcome::default());
     };
@@ -253,7 +253,7 @@ async fn recorded_settings(client: &Client) -> Result<Vec<RecordedChange>> {
 
 /// Records the old values in one transaction that waits for the disk. Returns the `ordinal` numbers
 /// of the rows. The table lock keeps other roles from adding rows in between.
-async fn record(client: &Client, changes: &[NewChange]) -> Result<RangeInclusive<i32>> {
+async fn record_old_values(client: &Client, changes: &[NewChange]) -> Result<RangeInclusive<i32>> {
     let failed = || server_error("could not record the old values in the ledger".to_owned());
     // A change needs a table: for settings, a catalog that exists everywhere with the same OID.
     let sql = "select 'pg_catalog.pg_db_role_setting'::regclass::oid";
