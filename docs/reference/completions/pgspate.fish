@@ -152,7 +152,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l tables -d 'App
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l unknown-columns -d 'What to do about columns that the table does not have' -r -f -a "fail\t'Refuse the event'
 ignore\t'Pass over the column'
 add\t'Add the column to the table, of type text'"
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l at-end -d 'What to do when the input ends within a transaction of the source' -r -f -a "hold\t'Leave the transaction out, and end with an error'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l at-end -d 'What to do when the input ends within a source transaction' -r -f -a "hold\t'Leave the transaction out, and end with an error'
 apply\t'Apply what there is of it'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l max-dead-letters -d 'Set up to so many bad events aside in pgspate.dead_letter, and apply the others' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l retry-for -d 'How long to go on trying when the server is away or another session in the way' -r

@@ -167,8 +167,8 @@ fn standard_input_leaves_indexes_and_moves_sequences() {
     let refused = case
         .load_from("id\n80\n", "- --table t --format csv --header yes --rebuild-indexes always");
     assert_snapshot!(refused.refusal(), @"
-    error: indexes of public.t cannot be dropped: the input cannot be read again, and
-          … nothing could put them back
+    error: indexes of public.t cannot be dropped: the input cannot be read again, so no
+          … later run could restore the table
 
     hint: Leave `--rebuild-indexes always` out.
     ");
@@ -191,8 +191,8 @@ fn a_sequence_that_may_not_be_moved_is_a_warning() {
     let said = run.success();
     let warnings: Vec<_> = said.lines().skip_while(|line| !line.starts_with("warning")).collect();
     assert_snapshot!(warnings.join("\n"), @"
-    warning: could not move sequence public.t_id_seq; run `select setval('public.t_id_seq',
-          … max(id)) from public.t`
+    warning: could not advance sequence public.t_id_seq; run `select
+          … setval('public.t_id_seq', max(id)) from public.t`
     open it with [PSQL] -c 'table public.t limit 10'
     ");
 }

@@ -41,7 +41,9 @@ fn where_it_pays() {
              t_key  primary key, dropped
     ");
     assert_snapshot!(plan(&case, "--rebuild-indexes never"), @"indexes  stay: as asked");
-    assert_snapshot!(plan(&case, "--no-ledger"), @"indexes  stay: without a ledger nothing could put them back after a crash");
+    assert_snapshot!(plan(&case, "--no-ledger"), @"
+    indexes  stay: without a ledger nothing could restore the table after a crash
+    ");
     assert_snapshot!(plan(&case, "--rejects bad.csv"), @"
     indexes  dropped for the load, and made again after it: the table is empty
              t_a    index, dropped
@@ -49,13 +51,15 @@ fn where_it_pays() {
     ");
     case.db.run("insert into t select n, n, repeat('x', 200) from generate_series(1, 1000) n");
     assert_snapshot!(plan(&case, ""), @"
-    indexes  dropped for the load, and made again after it: the table is small beside the
-          … input
+    indexes  dropped for the load, and made again after it: the table is small compared
+          … with the input
              t_a    index, dropped
              t_key  primary key, stays: the table has rows
     ");
     case.db.run("insert into t select n, n, repeat('x', 200) from generate_series(1001, 60000) n");
-    assert_snapshot!(plan(&case, ""), @"indexes  stay: the table has too many rows beside the input");
+    assert_snapshot!(plan(&case, ""), @"
+    indexes  stay: the table has too many rows compared with the input
+    ");
     assert_snapshot!(plan(&case, "--rebuild-indexes always"), @"
     indexes  dropped for the load, and made again after it: as asked
              t_a    index, dropped
@@ -63,8 +67,8 @@ fn where_it_pays() {
     ");
     let run = case.load("t.csv --rebuild-indexes always --no-ledger");
     assert_snapshot!(run.refusal(), @"
-    error: indexes of public.t cannot be dropped: without a ledger nothing could put them
-          … back after a crash
+    error: indexes of public.t cannot be dropped: without a ledger nothing could restore
+          … the table after a crash
 
     hint: Leave `--rebuild-indexes always` out.
     ");
@@ -93,14 +97,14 @@ fn what_others_depend_on_stays() {
           … under another search path
              t_key     primary key, stays: constraint child_id_fkey on table public.child
           … depends on it
-             t_note    unique index, stays: rows that it refuses in the end could not be
-          … taken back
-             t_span    exclusion constraint, stays: it would be built again under an
-          … exclusive lock
+             t_note    unique index, stays: rows that it refuses at the end could not be
+          … deleted again
+             t_span    exclusion constraint, stays: it would be rebuilt under an exclusive
+          … lock
              t_turned  index, stays: it calls public.turn(integer,integer), which need not
           … work under another search path
-             t_far     foreign key, stays: rows that it refuses in the end could not be
-          … taken back
+             t_far     foreign key, stays: rows that it refuses at the end could not be
+          … deleted again
     warning  foreign key "t_far" is checked for each row after its chunk
     "#);
     assert_snapshot!(plan(&case, "--rebuild-indexes always"), @"
@@ -128,16 +132,16 @@ fn what_a_table_with_rows_cannot_take_back_stays() {
          create trigger gone before delete on t for each row execute function f()",
     );
     assert_snapshot!(plan(&case, ""), @r#"
-    indexes  dropped for the load, and made again after it: the table is small beside the
-          … input
+    indexes  dropped for the load, and made again after it: the table is small compared
+          … with the input
              t_a    index, dropped
              t_key  primary key, stays: the table has rows
              t_far  foreign key, stays: the table has rows
     warning  foreign key "t_far" is checked for each row after its chunk
     "#);
     assert_snapshot!(plan(&case, "--commit chunk"), @r#"
-    indexes  dropped for the load, and made again after it: the table is small beside the
-          … input
+    indexes  dropped for the load, and made again after it: the table is small compared
+          … with the input
              t_a    index, dropped
              t_key  primary key, stays: the table has rows
              t_far  foreign key, stays: the table has rows
@@ -251,7 +255,7 @@ fn statements_of_a_role_that_can_do_less_are_not_run() {
           … recorded statements only of roles that could act as the current role anyway.
     "#);
     assert_snapshot!(shown(&plan), @r#"
-    indexes  stay: the table has too many rows beside the input
+    indexes  stay: the table has too many rows compared with the input
     ledger   an earlier load has not restored: index "x"
     "#);
 }

@@ -110,7 +110,7 @@ fn beside_indexes_that_are_built() {
     case.put("t.csv", "id,note\n0,one more\n");
     assert_eq!(
         others(&case, args),
-        "read without the dropped indexes, and write but while these are built"
+        "read without the dropped indexes, and write except while indexes are built"
     );
     let held = Held::new(&case, args);
     assert!(held.can_read());
@@ -127,7 +127,7 @@ fn beside_a_shadow_table() {
     let args = "t.csv --table t --replace=swap";
     assert_eq!(
         others(&case, args),
-        "read the old rows until the exchange; what they write meanwhile goes with these"
+        "read the old rows until the exchange, which replaces what they write meanwhile"
     );
     let held = Held::new(&case, args);
     assert!(held.can_read() && held.can_write());

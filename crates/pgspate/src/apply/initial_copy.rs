@@ -77,23 +77,23 @@ impl InitialCopy<'_> {
             self.run.runtime.block_on(writer.move_stream_to(self.slot.mark(0, lsn)))?;
             return Ok((lsn, Vec::new()));
         }
-        let mut filling = TablesBeingCopied::parse(&writer.mark().source).unwrap_or_default();
+        let mut copied_tables = TablesBeingCopied::parse(&writer.mark().source).unwrap_or_default();
         let tables = self.run.runtime.block_on(self.slot.tables())?;
-        self.claim_empty_tables(writer, &self.pair_tables(&tables)?, &mut filling)?;
+        self.claim_empty_tables(writer, &self.pair_tables(&tables)?, &mut copied_tables)?;
         if self.slot.exists() {
             let (dsn, name) = (&self.slot.dsn, &self.slot.name);
             let stop = self.run.watch.stop.wait_until_requested();
             self.run.runtime.block_on(drop_slot(dsn, name, stop))?;
         }
-        let snapshot = match self.snapshot() {
+        let snapshot = match self.create_snapshot() {
             Ok(snapshot) => snapshot,
             Err(error) => {
-                self.release_claim(writer, &filling, &error, false);
+                self.release_claim(writer, &copied_tables, &error, false);
                 return Err(error);
             }
         };
         let lsn = snapshot.lsn();
-        let copied = self.copy_tables(&snapshot, writer, &mut filling);
+        let copied = self.copy_tables(&snapshot, writer, &mut copied_tables);
         self.run.runtime.block_on(snapshot.close());
         match copied {
             Ok(copied) => {
@@ -101,7 +101,7 @@ impl InitialCopy<'_> {
                 Ok((lsn, copied))
             }
             Err(error) => {
-                self.release_claim(writer, &filling, &error, true);
+                self.release_claim(writer, &copied_tables, &error, true);
                 Err(error)
             }
         }
@@ -112,13 +112,13 @@ impl InitialCopy<'_> {
         &self,
         snapshot: &SlotSnapshot,
         writer: &mut BatchWriter,
-        filling: &mut TablesBeingCopied,
+        copied_tables: &mut TablesBeingCopied,
     ) -> Result<Vec<CopiedTable>> {
         let pairs = self.pair_tables(snapshot.tables())?;
-        let late: Vec<_> =
-            pairs.iter().filter(|(_, facts)| !filling.has(&facts.table)).cloned().collect();
-        if !late.is_empty() {
-            self.claim_empty_tables(writer, &late, filling)?;
+        let unclaimed: Vec<_> =
+            pairs.iter().filter(|(_, facts)| !copied_tables.has(&facts.table)).cloned().collect();
+        if !unclaimed.is_empty() {
+            self.claim_empty_tables(writer, &unclaimed, copied_tables)?;
         }
         let mut copied = Vec::new();
         for (table, facts) in pairs {
@@ -133,15 +133,15 @@ impl InitialCopy<'_> {
         &self,
         writer: &mut BatchWriter,
         pairs: &[TablePair],
-        filling: &mut TablesBeingCopied,
+        copied_tables: &mut TablesBeingCopied,
     ) -> Result<()> {
         if pairs.iter().any(|(_, facts)| facts.table.unlogged != UnloggedExtent::Nothing) {
             self.run.runtime.block_on(writer.note_unlogged_writes(true))?;
         }
-        self.empty_claimed_tables(writer, pairs, filling)?;
-        pairs.iter().for_each(|(_, facts)| filling.add(&facts.table));
+        self.empty_claimed_tables(writer, pairs, copied_tables)?;
+        pairs.iter().for_each(|(_, facts)| copied_tables.add(&facts.table));
         let digest = self.slot.digest();
-        let mark = StreamPosition { ordinal: 0, source: filling.position(), digest };
+        let mark = StreamPosition { ordinal: 0, source: copied_tables.position(), digest };
         self.run.runtime.block_on(writer.move_stream_to(mark))
     }
 
@@ -150,7 +150,7 @@ impl InitialCopy<'_> {
     fn release_claim(
         &self,
         writer: &mut BatchWriter,
-        filling: &TablesBeingCopied,
+        copied_tables: &TablesBeingCopied,
         error: &Error,
         has_slot: bool,
     ) {
@@ -158,8 +158,8 @@ impl InitialCopy<'_> {
         if error.is_retryable() {
             return;
         }
-        for name in filling.names() {
-            if !matches!(self.has_rows(writer, name), Ok(false)) {
+        for name in copied_tables.names() {
+            if !matches!(self.table_has_rows(writer, name), Ok(false)) {
                 return;
             }
         }
@@ -177,12 +177,14 @@ impl InitialCopy<'_> {
         let _ = self.run.runtime.block_on(writer.move_stream_to(StreamPosition::default()));
     }
 
-    fn has_rows(&self, writer: &mut BatchWriter, name: &str) -> Result<bool> {
+    /// Checks whether a table of the target has rows.
+    fn table_has_rows(&self, writer: &mut BatchWriter, name: &str) -> Result<bool> {
         let sql = format!("select exists (select from {name})");
-        self.run.runtime.block_on(writer.query_value(&sql, "look whether the table is empty"))
+        self.run.runtime.block_on(writer.query_value(&sql, "check whether the table is empty"))
     }
 
-    fn snapshot(&self) -> Result<SlotSnapshot> {
+    /// Creates the slot with a snapshot for the copy.
+    fn create_snapshot(&self) -> Result<SlotSnapshot> {
         let Slot { dsn, name, publication, .. } = self.slot;
         let stop = self.run.watch.stop.wait_until_requested();
         self.run.runtime.block_on(SlotSnapshot::create(dsn, name, publication, stop))
@@ -226,21 +228,21 @@ impl InitialCopy<'_> {
         Ok(table)
     }
 
-    /// Makes sure that the tables are empty. Truncates the tables on the list `filling`, as their
-    /// rows come from an earlier copy. Truncates nothing if any other table has rows.
+    /// Makes sure that the tables are empty. Truncates the tables on the list `copied_tables`, as
+    /// their rows come from an earlier copy. Truncates nothing if any other table has rows.
     fn empty_claimed_tables(
         &self,
         writer: &mut BatchWriter,
         pairs: &[TablePair],
-        filling: &TablesBeingCopied,
+        copied_tables: &TablesBeingCopied,
     ) -> Result<()> {
-        if !filling.is_empty() {
+        if !copied_tables.is_empty() {
             self.wait_for_lanes(writer)?;
         }
         let (mut ours, mut has_rows) = (Vec::new(), false);
         for (_, facts) in pairs {
-            let (name, is_ours) = (facts.sql_without_children(), filling.has(&facts.table));
-            if self.has_rows(writer, &name)? {
+            let (name, is_ours) = (facts.sql_without_children(), copied_tables.has(&facts.table));
+            if self.table_has_rows(writer, &name)? {
                 if !is_ours {
                     return Err(not_empty_error(&facts.table.sql_name));
                 }
@@ -254,7 +256,7 @@ impl InitialCopy<'_> {
             return Ok(());
         }
         // Truncate the listed tables without rows too, because they may refer to the others.
-        let task = "empty the tables that an earlier copy has filled";
+        let task = "truncate the tables of an earlier copy";
         let sql = under_users_path_sql(&format!("truncate {}", ours.join(", ")));
         self.run.runtime.block_on(writer.run(&sql, task))
     }
@@ -300,13 +302,13 @@ impl InitialCopy<'_> {
         let name = &facts.table.sql_name;
         let load_watch = Arc::new(self.run.watch.load_watch());
         self.run.watch.show_copy(Some((name.clone(), Arc::clone(&load_watch))));
-        let is_over = &AtomicBool::new(false);
+        let load_ended = &AtomicBool::new(false);
         let (read, loaded) = std::thread::scope(|scope| {
             let (runtime, watch) = (self.run.runtime, &**self.run.watch);
             let reading =
-                scope.spawn(move || read_table(snapshot, table, runtime, tx, watch, is_over));
+                scope.spawn(move || read_table(snapshot, table, runtime, tx, watch, load_ended));
             let loaded = self.load_pieces(table, facts, rx, &load_watch);
-            is_over.store(true, Relaxed);
+            load_ended.store(true, Relaxed);
             (reading.join(), loaded)
         });
         self.run.watch.show_copy(None);
@@ -321,6 +323,7 @@ impl InitialCopy<'_> {
         }
     }
 
+    /// Loads the pieces that `rx` receives into the table. Returns the number of rows.
     fn load_pieces(
         &self,
         table: &PublishedTable,
@@ -368,6 +371,7 @@ impl InitialCopy<'_> {
     }
 }
 
+/// Returns the error for a table with rows that no earlier copy wrote.
 fn not_empty_error(name: &str) -> Error {
     let message = format!("could not copy rows into {name}: the table is not empty");
     Error::new(ErrorKind::Usage, message).hint(
@@ -384,7 +388,7 @@ fn read_table(
     runtime: &Handle,
     tx: SyncSender<io::Result<Vec<u8>>>,
     watch: &ApplyWatch,
-    is_over: &AtomicBool,
+    load_ended: &AtomicBool,
 ) -> Result<bool> {
     let mut is_wanted = true;
     let take = &mut |piece: &[u8]| {
@@ -395,14 +399,14 @@ fn read_table(
         }
     };
     let over = async {
-        while !is_over.load(Relaxed) && !watch.is_cancelled() {
+        while !load_ended.load(Relaxed) && !watch.is_cancelled() {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     let copied = runtime.block_on(snapshot.copy(table, take, over));
     match copied {
         Ok(()) if is_wanted => Ok(true),
-        Err(error) if is_wanted && (watch.is_cancelled() || !is_over.load(Relaxed)) => {
+        Err(error) if is_wanted && (watch.is_cancelled() || !load_ended.load(Relaxed)) => {
             // Without this error the rows so far would look complete.
             let _ = tx.send(Err(io::Error::other("the source was lost")));
             Err(error)

@@ -84,6 +84,7 @@ impl ApplyRun<'_> {
         }
     }
 
+    /// Chooses where the stream of the slot begins.
     fn choose_begin(&self, slot: &Slot, mark: &StreamPosition) -> Result<SlotStart> {
         SlotStart::choose(slot, mark, self.options.creates_slot, self.options.copies_rows)
     }

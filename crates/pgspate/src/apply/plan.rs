@@ -85,6 +85,7 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
     })
 }
 
+/// Plans a run that reads files.
 fn plan_inputs(
     stream: String,
     inputs: &[Input],
@@ -109,6 +110,7 @@ fn plan_inputs(
     }
 }
 
+/// Plans a run that reads topics.
 fn plan_topics(
     stream: String,
     topics: &KafkaTopics,
@@ -158,6 +160,7 @@ pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<StreamPosition>
     mark
 }
 
+/// Returns in words what a run of a slot does first.
 fn describe_begin(slot: &Slot, begin: SlotStart) -> Vec<String> {
     let makes = format!("create replication slot {}", slot.name);
     let copies = "copy the rows of all tables, as of the start of the slot, through the lanes of a \
@@ -180,6 +183,7 @@ fn describe_begin(slot: &Slot, begin: SlotStart) -> Vec<String> {
     begins
 }
 
+/// Returns the target of each published table, and what prevents its events.
 fn plan_tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<ApplyPlanTable>> {
     let mut tables = Vec::new();
     for table in published {

@@ -117,6 +117,7 @@ pub(super) struct ApplyRun<'a> {
 }
 
 impl ApplyRun<'_> {
+    /// Applies the events of files.
     fn run_inputs(self, inputs: Vec<Input>, router: Router) -> Result<ApplyReport> {
         let mut writer = self.open_writer(false)?;
         self.runtime.block_on(writer.check_unlogged_kept())?;
@@ -126,6 +127,7 @@ impl ApplyRun<'_> {
         })
     }
 
+    /// Applies the events of a slot, after the initial copy if there is one.
     fn run_slot(
         self,
         mut slot: Slot,
@@ -152,6 +154,7 @@ impl ApplyRun<'_> {
         Ok(ApplyReport { copied, ..report })
     }
 
+    /// Applies the messages of topics.
     fn run_topics(self, mut topics: KafkaTopics, router: Router) -> Result<ApplyReport> {
         let ApplyRun { options, settings, stream, watch, runtime, .. } = &self;
         let mut writer = self.open_writer(false)?;

@@ -179,7 +179,7 @@ fn shadow_obstacle(
         return Some("rows are added to those that the table has".to_owned());
     }
     if !has_ledger {
-        let why = if input.is_fleeting {
+        let why = if input.is_one_time {
             "an input that no later run can read has no"
         } else {
             "without a"

@@ -170,6 +170,7 @@ fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a TargetColum
     })
 }
 
+/// Returns the error for a name that is no column of the table.
 fn unknown_column(table: &TargetTable, name: &str) -> Error {
     let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
     let names = table.columns.iter().map(|column| column.name.as_str());
@@ -186,6 +187,7 @@ fn unknown_column(table: &TargetTable, name: &str) -> Error {
         .hint(hint)
 }
 
+/// Chooses how the values of a column are written.
 fn choose_route(
     column: &TargetColumn,
     field: usize,

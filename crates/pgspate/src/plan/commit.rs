@@ -20,7 +20,7 @@ pub(super) fn choose_commit(
     }
     match request.options.commit {
         Some(Commit::EachChunk) if !has_ledger => {
-            let why = if input.is_fleeting {
+            let why = if input.is_one_time {
                 "the input cannot be read again later"
             } else {
                 "without a ledger"

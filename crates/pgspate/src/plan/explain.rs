@@ -26,7 +26,7 @@ impl fmt::Display for LoadPlan {
         };
         writeln!(f, "lanes    {lanes}: {}", self.lanes_reason)?;
         writeln!(f, "chunks   {} MiB of input, cut at record edges", self.rows.chunk_bytes >> 20)?;
-        writeln!(f, "commit   {}", commit(self))?;
+        writeln!(f, "commit   {}", commit_in_words(self))?;
         writeln!(f, "others   {}", self.other_sessions())?;
         let written = self.rows.columns.iter().map(|column| &column.name);
         let names = written.chain(self.omitted.iter().map(|column| &column.name));
@@ -71,7 +71,8 @@ pub(crate) fn describe_route(plan: &LoadPlan, column: &PlannedColumn) -> String 
     }
 }
 
-fn commit(plan: &LoadPlan) -> &'static str {
+/// Returns in words when the load commits.
+fn commit_in_words(plan: &LoadPlan) -> &'static str {
     match plan.lanes {
         _ if plan.commit == Commit::EachChunk => {
             "each chunk with its row in the ledger: a load that stops goes on when run again"

@@ -50,7 +50,7 @@ pub(crate) struct MaintenanceInputs<'a> {
     pub(crate) commit: Commit,
     pub(crate) has_ledger: bool,
     /// Whether all rows become visible at once.
-    pub(crate) is_at_once: bool,
+    pub(crate) is_atomic: bool,
     /// Another running job that writes to the table.
     pub(crate) writer: Option<&'a str>,
 }
@@ -159,33 +159,34 @@ fn choose_rebuild(
         }
         (AutoChoice::Always, None) => Ok(Ok("as asked".to_owned())),
         (AutoChoice::Auto, Some(why)) => Ok(Err(why)),
-        (AutoChoice::Auto, None) => Ok(rebuild_pays(facts)),
+        (AutoChoice::Auto, None) => Ok(rebuild_is_faster(facts)),
     }
 }
 
 /// Returns why the table must not be altered, whatever the user asked.
 fn cannot_alter(facts: &MaintenanceInputs<'_>) -> Option<String> {
-    let said = |is_so: bool, why: &str| is_so.then(|| why.to_owned());
+    let reason_if = |applies: bool, why: &str| applies.then(|| why.to_owned());
     let kind = facts.table.kind;
-    said(kind == 'p', "the table is partitioned")
-        .or_else(|| said(kind != 'r', "it is not a table of this server"))
-        .or_else(|| said(facts.is_at_once, "rows become visible at once, with their indexes"))
-        .or_else(|| said(!facts.upkeep.is_owner, "this role does not own the table"))
+    reason_if(kind == 'p', "the table is partitioned")
+        .or_else(|| reason_if(kind != 'r', "it is not a table of this server"))
+        .or_else(|| reason_if(facts.is_atomic, "rows become visible at once, with their indexes"))
+        .or_else(|| reason_if(!facts.upkeep.is_owner, "this role does not own the table"))
         .or_else(|| {
-            said(!facts.upkeep.may_create_indexes, "this role may not create in its schema")
+            reason_if(!facts.upkeep.may_create_indexes, "this role may not create in its schema")
         })
         .or_else(|| {
-            let why = "the input cannot be read again, and nothing could put them back";
-            said(facts.is_stream, why)
+            let why = "the input cannot be read again, so no later run could restore the table";
+            reason_if(facts.is_stream, why)
         })
         .or_else(|| {
-            let why = "without a ledger nothing could put them back after a crash";
-            said(!facts.has_ledger, why)
+            let why = "without a ledger nothing could restore the table after a crash";
+            reason_if(!facts.has_ledger, why)
         })
         .or_else(|| facts.writer.map(|writer| format!("{writer} writes into the table")))
 }
 
-fn rebuild_pays(facts: &MaintenanceInputs<'_>) -> Result<String, String> {
+/// Returns why rebuilding is faster (`Ok`), or why indexes are better kept (`Err`).
+fn rebuild_is_faster(facts: &MaintenanceInputs<'_>) -> Result<String, String> {
     let upkeep = facts.upkeep;
     if let Some(user) = upkeep.locking_sessions.first() {
         return Err(format!("{user} uses the table"));
@@ -194,14 +195,14 @@ fn rebuild_pays(facts: &MaintenanceInputs<'_>) -> Result<String, String> {
     match left {
         Some(bytes) if bytes < REBUILD_BYTES_MIN => Err("the input is small".to_owned()),
         Some(bytes) if !has_temp_space(facts, bytes) => {
-            Err("temp_file_limit leaves too little room for building them again".to_owned())
+            Err("temp_file_limit leaves too little room to rebuild them".to_owned())
         }
         _ if facts.upkeep.is_empty => Ok("the table is empty".to_owned()),
         None => Err("the table has rows, and the input's size is unknown".to_owned()),
         Some(bytes) if upkeep.table_bytes.saturating_mul(REBUILD_TABLE_SHARE_MAX) <= bytes => {
-            Ok("the table is small beside the input".to_owned())
+            Ok("the table is small compared with the input".to_owned())
         }
-        Some(_) => Err("the table has too many rows beside the input".to_owned()),
+        Some(_) => Err("the table has too many rows compared with the input".to_owned()),
     }
 }
 
@@ -227,15 +228,13 @@ fn reason_to_keep(
         _ if is_key && facts.upkeep.is_published => {
             reason("the table is published, and changes of its rows need a key")
         }
-        // Others may write meanwhile, and nothing would refuse what they write twice.
+        // Other sessions may write duplicates meanwhile, which nothing would refuse.
         _ if is_key && is_auto && !facts.upkeep.is_empty => reason("the table has rows"),
-        IndexKind::Exclusion if is_auto => {
-            reason("it would be built again under an exclusive lock")
-        }
+        IndexKind::Exclusion if is_auto => reason("it would be rebuilt under an exclusive lock"),
         // Between drop and check, other sessions may delete rows that old rows refer to.
         IndexKind::ForeignKey if is_auto && !facts.upkeep.is_empty => reason("the table has rows"),
         _ if is_auto && facts.commit == Commit::AtEnd && !can_delete_again(facts) => {
-            reason("rows that it refuses in the end could not be taken back")
+            reason("rows that it refuses at the end could not be deleted again")
         }
         _ => None,
     }

@@ -41,7 +41,7 @@ pub struct InputFacts {
     /// Whether the input can be read only once.
     pub is_stream: bool,
     /// Whether no later run can recognise the input, so that a ledger does not help.
-    pub is_fleeting: bool,
+    pub is_one_time: bool,
     /// Whether the input is text, whose encoding the format does not tell.
     pub is_delimited: bool,
     /// Whether the input is delimited and quoted like COPY's csv.
@@ -133,7 +133,7 @@ impl LoadPlan {
     ) -> Result<LoadPlan> {
         let mut rows = RowPlan::make(table, session, input, &request.rows)?;
         // The ledger keeps the rows that are set aside.
-        let ledger = !request.options.no_ledger && (!input.is_fleeting || request.rejects);
+        let ledger = !request.options.no_ledger && (!input.is_one_time || request.rejects);
         let at_once = atomic::choose_atomic_plan(table, request, input, ledger)?;
         let written = atomic::table_for_copy(table, at_once.as_ref());
         let (lanes, lanes_reason, one_statement) = lanes::choose_lanes(&written, input, request);
@@ -206,6 +206,7 @@ fn foreign_key_warning(key: &str) -> String {
 /// From this many partitions on, COPY flushes its buffers half empty.
 const PARTITIONS_WARNED: i64 = 32;
 
+/// Returns the warnings about triggers, defaults, foreign keys and partitions.
 fn warnings(table: &TargetTable, columns: &[PlannedColumn]) -> Vec<String> {
     let mut warnings = Vec::new();
     for trigger in table.triggers.iter().filter(|trigger| trigger.for_each_row) {

@@ -79,6 +79,7 @@ impl RowPlan {
     }
 }
 
+/// Chooses binary or text COPY, with the reason.
 fn choose_mode(columns: &[PlannedColumn], encoding: Option<&str>) -> (EncodeMode, String) {
     if let Some(encoding) = encoding {
         return (EncodeMode::Text, format!("the server converts {encoding} in text only"));

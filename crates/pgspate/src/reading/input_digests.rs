@@ -61,6 +61,7 @@ impl SniffedInputs {
         Ok(())
     }
 
+    /// Reads one input and returns its digest.
     fn read_content(&self, plan: &RowPlan, nth: usize) -> Result<ContentDigests> {
         let cutter = self.open_cutter(
             nth,
@@ -71,6 +72,7 @@ impl SniffedInputs {
         self.digest_chunks(cutter, |_| nth)
     }
 
+    /// Digests all chunks of a cutter. `input_of` tells the input of a chunk.
     fn digest_chunks(
         &self,
         mut cutter: Box<dyn Cutter>,
@@ -84,6 +86,7 @@ impl SniffedInputs {
     }
 }
 
+/// Returns the error for an input that was changed.
 fn changed_input_error(input: &Input) -> Error {
     let name = input.name();
     let place = InputPlace { source: Some(name.to_owned()), ..InputPlace::default() };

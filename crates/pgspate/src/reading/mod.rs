@@ -110,7 +110,7 @@ impl SniffedInputs {
             names: if self.header_overridden { None } else { names },
             types,
             is_stream: self.is_stream(),
-            is_fleeting: !self.inputs.iter().all(Input::is_persistent),
+            is_one_time: !self.inputs.iter().all(Input::is_persistent),
             is_delimited: matches!(self.shape, RecordShape::Delimited { .. }),
             is_csv: matches!(&self.shape, RecordShape::Delimited { dialect, .. }
                 if dialect.format == CopyFormat::Csv),
@@ -180,18 +180,18 @@ impl SniffedInputs {
             }
             RecordShape::Columns { schema, origin: BatchOrigin::Stream } => {
                 let cutter = ArrowStreamCutter::open(input.name(), reader()?, nth)?;
-                same_schema(schema, &cutter.schema())?;
+                check_same_schema(schema, &cutter.schema())?;
                 Box::new(cutter)
             }
             RecordShape::Columns { schema, .. } => {
                 let ranges = input.ranges()?;
                 if self.sniffed.format == Format::Parquet {
                     let file = ParquetFile::open(input.name(), ranges)?;
-                    same_schema(schema, file.schema())?;
+                    check_same_schema(schema, file.schema())?;
                     Box::new(ParquetCutter::new(Arc::new(file), nth))
                 } else {
                     let file = ArrowFile::open(input.name(), ranges)?;
-                    same_schema(schema, file.schema())?;
+                    check_same_schema(schema, file.schema())?;
                     Box::new(ArrowCutter::new(Arc::new(file), nth))
                 }
             }
@@ -284,7 +284,7 @@ impl SniffedInputs {
                 Ok(Box::new(move || encoder(options.clone())))
             }
             RecordShape::Columns { .. } => {
-                let columns = batch_columns(plan)?;
+                let columns = plan_batch_columns(plan)?;
                 BatchesEncoder::new(columns.clone())?;
                 Ok(Box::new(move || {
                     Box::new(BatchesEncoder::new(columns.clone()).expect("made once already"))
@@ -314,6 +314,7 @@ impl SniffedInputs {
         RecordLayout { eol, fields: field_of.len(), field_of }
     }
 
+    /// Returns the options of the encoder for records with keys.
     fn keyed_options(
         &self,
         plan: &RowPlan,
@@ -402,7 +403,8 @@ fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::Delimited
     }
 }
 
-fn batch_columns(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
+/// Returns the columns of record batches with their encoders.
+fn plan_batch_columns(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
     let column = |column: &crate::plan::PlannedColumn| match &column.route {
         ColumnRoute::Batch(encoder) => Ok(BatchColumn {
             name: column.name.clone(),
@@ -414,7 +416,8 @@ fn batch_columns(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
     plan.columns.iter().map(column).collect()
 }
 
-fn same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
+/// Checks that an input has the same columns as the first input.
+fn check_same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
     let names = |schema: &SchemaRef| -> Vec<_> {
         let fields = schema.fields().iter();
         fields.map(|field| (field.name().clone(), field.data_type().clone())).collect()

@@ -61,6 +61,7 @@ impl SniffedInputs {
     }
 }
 
+/// Detects the format and columns from a sample of `input`.
 fn sniff_sample(
     inputs: &Arc<[Input]>,
     input: &Input,

@@ -62,10 +62,10 @@ impl Survey {
         let first = SurveyQuestion { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
         let asked = runtime.block_on(dsn.connect_and_query("pgspate load", &first));
         let (connection, mut answers) = asked?;
-        if answers.1.as_ref().is_err_and(is_lock_error) {
+        if answers.table.as_ref().is_err_and(is_lock_error) {
             answers = runtime.block_on(ask_with_patience(&connection.client, &name, &limits));
         }
-        let (session, table, free_connections, has_ledger) = answers;
+        let SurveyAnswers { session, table, free_connections, has_ledger } = answers;
         let (session, table) = (session?, table.map_err(invalid_name_error)?);
         table.as_ref().map_or(Ok(()), TargetTable::check_is_user_schema)?;
         let names =
@@ -111,12 +111,20 @@ struct SurveyQuestion<'a> {
     lock_timeout: &'a str,
 }
 
+/// The answers to the questions that are sent while connecting.
+struct SurveyAnswers {
+    session: Result<SessionSettings>,
+    table: Result<Option<TargetTable>>,
+    free_connections: Result<i64>,
+    has_ledger: Result<bool>,
+}
+
 /// The lock timeout of the first try. Looking up a table locks its partitions, and connecting has a
 /// time limit of its own.
 const FIRST_LOCK_TIMEOUT: &str = "'100ms'";
 
 impl SessionQuery for SurveyQuestion<'_> {
-    type Answer = (Result<SessionSettings>, Result<Option<TargetTable>>, Result<i64>, Result<bool>);
+    type Answer = SurveyAnswers;
 
     /// Asks all questions in one transaction, which also ends the settings. The session is idle
     /// between two questions for a moment, so the idle timeout is off.
@@ -126,28 +134,24 @@ impl SessionQuery for SurveyQuestion<'_> {
             begin_pinned_sql(),
             self.lock_timeout
         );
-        let (_, session, table, free, has_ledger, _) = tokio::join!(
+        let (_, session, table, free_connections, has_ledger, _) = tokio::join!(
             biased;
             client.batch_execute(&begin),
             read_session(client),
             TargetTable::read(client, self.table),
-            free_connections(client),
+            count_free_connections(client),
             ledger::ledger_exists(client),
             client.batch_execute("rollback")
         );
-        (session, table, free, has_ledger)
+        SurveyAnswers { session, table, free_connections, has_ledger }
     }
 }
 
 /// Asks the questions again, and waits for locks as long as `--lock-timeout` says.
-async fn ask_with_patience(
-    client: &Client,
-    table: &str,
-    limits: &WaitLimits,
-) -> <SurveyQuestion<'static> as SessionQuery>::Answer {
+async fn ask_with_patience(client: &Client, table: &str, limits: &WaitLimits) -> SurveyAnswers {
     let lock_timeout = limits.lock_timeout_millis().to_string();
-    let mut answers = SurveyQuestion { table, lock_timeout: &lock_timeout }.ask(client).await;
-    answers.1 = match answers.1 {
+    let mut answers = SurveyQuestion { table, lock_timeout: &lock_timeout }.run(client).await;
+    answers.table = match answers.table {
         Err(error) if is_lock_error(&error) => {
             let table = TargetTable::find_oid(client, table).await.ok().flatten();
             Err(name_lock_holder(client, table, limits.lock_timeout, error).await)
@@ -193,7 +197,8 @@ select current_setting('max_connections')::int8 - count(*)
        - current_setting('superuser_reserved_connections')::int8
 from pg_stat_activity where backend_type = 'client backend'";
 
-async fn free_connections(client: &Client) -> Result<i64> {
+/// Counts the free connections of the server.
+async fn count_free_connections(client: &Client) -> Result<i64> {
     let failed = server_error("could not count the server's connections".to_owned());
     Ok(client.fetch_one(FREE_CONNECTIONS_SQL, &[]).await.map_err(failed)?.get(0))
 }
@@ -203,7 +208,7 @@ pub(crate) async fn parse_name(connection: &Connection, name: &str) -> Result<St
     let sql = "select string_agg(quote_ident(part), '.' order by nth) \
                from unnest(parse_ident($1)) with ordinality as parts(part, nth)";
     let row = connection.client.fetch_one(sql, &[&name]).await;
-    Ok(row.map_err(|error| invalid_name_error(server_error(unreadable(name))(error)))?.get(0))
+    Ok(row.map_err(|error| invalid_name_error(server_error(unreadable_name(name))(error)))?.get(0))
 }
 
 /// Adds a hint to the server's error about an invalid name.
@@ -218,7 +223,8 @@ pub(crate) fn invalid_name_error(error: Error) -> Error {
     )
 }
 
-fn unreadable(name: &str) -> String {
+/// Returns the message for a table name that the server cannot parse.
+fn unreadable_name(name: &str) -> String {
     format!("could not look up table {name}")
 }
 

@@ -132,6 +132,7 @@ impl<'a> TableEncoder<'a> {
         }
     }
 
+    /// Encodes all rows of the table.
     fn encode_table(mut self) -> EncodedTable {
         for entry in self.folded.keys_in_order() {
             match &entry.row {
@@ -183,6 +184,7 @@ impl<'a> TableEncoder<'a> {
         self.encode_row(RowAction::ClaimKey, from.map(|from| (from.change, from.image)));
     }
 
+    /// Encodes a row that is inserted or updated.
     fn encode_upsert(&mut self, entry: &FoldedKey, state: &FoldedRow) {
         for (column, cell) in self.row.iter_mut().enumerate() {
             *cell = self.folded.cell(self.log, state, column);
@@ -243,6 +245,7 @@ impl<'a> TableEncoder<'a> {
         is_partial
     }
 
+    /// Encodes the current row, in binary if all encoders take its values.
     fn encode_row(&mut self, action: RowAction, from: Option<(u32, RowImage)>) {
         match action {
             RowAction::Delete => self.out.deletes += 1,
@@ -290,6 +293,7 @@ impl<'a> TableEncoder<'a> {
         Some(())
     }
 
+    /// Encodes the current row as text.
     fn encode_text(&mut self, action: RowAction, from: Option<(u32, RowImage)>) {
         let out = &mut self.out.copy_data.text;
         for cell in &self.row {
@@ -321,6 +325,7 @@ fn update_or_upsert(inserts_if_absent: bool) -> RowAction {
     if inserts_if_absent { RowAction::Upsert } else { RowAction::Update }
 }
 
+/// Returns the text of a value; `None` for NULL and absent values.
 fn cell_bytes(cell: LoggedValue<'_>) -> Option<&[u8]> {
     match cell {
         LoggedValue::Text(value) => Some(value),

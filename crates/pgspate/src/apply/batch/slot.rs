@@ -96,6 +96,7 @@ impl SlotFeed {
         builder.send_batch()
     }
 
+    /// Takes an event of the open transaction.
     fn take_event(&mut self, event: &ChangeEvent) -> Result<()> {
         let commit = &mut self.commit;
         if commit.0 != event.origin.source {

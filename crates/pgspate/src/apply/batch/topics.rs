@@ -79,6 +79,7 @@ impl TopicFeed {
         TopicFeed { builder, stream, partitions: Vec::new(), events: Vec::new() }
     }
 
+    /// Decodes a message and takes its events.
     fn take_message(&mut self, message: &TopicMessage) -> Result<()> {
         let event_place = Offset { part: message.part, offset: message.offset };
         let digest = message_digest(message);
@@ -146,6 +147,7 @@ impl TopicFeed {
         outcome.map_err(|error| self.builder.with_place(error, event_place))
     }
 
+    /// Decodes a record. Finds its format first, if `found` has no decoder yet.
     fn decode_record(
         &self,
         record: &KeyedRecord<'_>,
@@ -193,6 +195,7 @@ impl TopicFeed {
     }
 }
 
+/// Returns the error for a message that differs from the message applied before.
 fn changed_message_error(name: &str, event_place: Offset, stream: &str) -> Error {
     let message = format!("offset {} of {name} is not what was applied before", event_place.offset);
     Error::new(ErrorKind::Ledger, message).hint(another_topic_hint(name, stream))

@@ -308,6 +308,7 @@ impl RouterState {
         }
     }
 
+    /// Returns the position of the target; `None` if the table is left out.
     fn find_target(&mut self, name: &Arc<SourceTable>) -> Result<Option<usize>> {
         if let Some((last, at)) = &self.last
             && Arc::ptr_eq(last, name)
@@ -378,6 +379,7 @@ impl RouterState {
         Ok(())
     }
 
+    /// Reads the target of a table that the stream names for the first time.
     fn look_up_target(&mut self, name: &SourceTable) -> Result<Option<usize>> {
         let mut at = None;
         if self.table_map.includes(name) {

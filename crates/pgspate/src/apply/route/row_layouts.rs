@@ -106,6 +106,7 @@ impl RoutedTable {
         Ok(())
     }
 
+    /// Returns the error for a column that the target lacks.
     fn unknown_column_error(&self, name: &str) -> Error {
         let message =
             format!("column \"{name}\" of relation \"{}\" does not exist", self.facts.table.name);
@@ -117,6 +118,7 @@ impl RoutedTable {
             )
     }
 
+    /// Finds the layout of a row.
     fn find_layout(&mut self, row: &EventRow) -> Option<usize> {
         let is_it = |layout: &RowLayout| Arc::ptr_eq(&layout.names, &row.columns);
         if self.layouts.get(self.last).is_some_and(is_it) {
@@ -128,6 +130,7 @@ impl RoutedTable {
         Some(found)
     }
 
+    /// Returns the layout of a row, which was added before.
     pub(super) fn layout(&mut self, row: &EventRow) -> Result<&RowLayout> {
         let found = self.find_layout(row);
         found

@@ -85,6 +85,7 @@ impl TableMap {
 }
 
 impl TablePattern {
+    /// Checks whether the pattern names the ledger's schema and matches the table.
     fn is_of_ledger(&self, name: &SourceTable) -> bool {
         self.0.0.as_deref() == Some(LEDGER_SCHEMA) && self.matches(name).is_some()
     }
@@ -100,6 +101,7 @@ impl TablePattern {
     }
 }
 
+/// Splits a name at the first dot into schema and table.
 fn split_name(written: &str) -> NameParts {
     match written.split_once('.') {
         Some((schema, table)) => (Some(schema.to_owned()), table.to_owned()),
@@ -115,6 +117,7 @@ fn star_match<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
     }
 }
 
+/// Quotes a table name for SQL.
 fn sql_name(schema: Option<&str>, table: &str) -> String {
     match schema {
         Some(schema) => format!("{}.{}", quote_ident(schema), quote_ident(table)),

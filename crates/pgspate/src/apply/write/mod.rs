@@ -381,6 +381,7 @@ impl WriterSettings {
     }
 }
 
+/// Adds a hint: earlier batches of the transaction are lost with the session.
 fn spilled_transaction_error(error: Error) -> Error {
     error.hint(
         "A source transaction was larger than a batch and is no longer in memory. Run the same \

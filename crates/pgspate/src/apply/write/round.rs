@@ -214,6 +214,7 @@ impl StepList<'_> {
         );
     }
 
+    /// Adds the DELETE of whole rows of a table without a key.
     fn add_delete_whole(&mut self, at: usize, round_table: &RoundTable<'_>) {
         if round_table.encoded.deletes > 0 && !round_table.facts.has_key() {
             self.add(
@@ -225,6 +226,7 @@ impl StepList<'_> {
         }
     }
 
+    /// Adds the DELETE of rows by key. `is_early`: before the inserts.
     fn add_delete(&mut self, at: usize, round_table: &RoundTable<'_>, is_early: bool) {
         let may_be =
             round_table.encoded.deletes > 0 || (is_early && round_table.statements.reinserts());
@@ -238,6 +240,7 @@ impl StepList<'_> {
         }
     }
 
+    /// Adds the UPDATE, unless the table is empty or has no key.
     fn add_update(&mut self, at: usize, round_table: &RoundTable<'_>) {
         let is_empty = round_table.encoded.truncates || !round_table.facts.has_key();
         if round_table.encoded.upserts > 0
@@ -248,6 +251,7 @@ impl StepList<'_> {
         }
     }
 
+    /// Adds the INSERT.
     fn add_insert(&mut self, at: usize, round_table: &RoundTable<'_>) {
         if round_table.encoded.upserts > 0 {
             self.add(at, StepAction::Insert, "insert rows into @", round_table.statements.insert());

@@ -88,6 +88,7 @@ pub(super) struct WriterSession {
 const STATEMENTS_MAX: usize = 500;
 
 impl WriterSession {
+    /// Connects, and sets up the session.
     pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
         let connection = settings.dsn.connect("pgspate apply").await?;
         let session = WriterSession {
@@ -175,6 +176,7 @@ impl WriterSession {
         self.scope = there;
     }
 
+    /// Commits the open transaction.
     pub(super) async fn commit(&mut self) -> Result<()> {
         self.run("commit", "commit").await?;
         self.in_transaction = false;

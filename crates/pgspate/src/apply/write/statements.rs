@@ -155,6 +155,7 @@ impl<'a> ApplyStatements<'a> {
         unique.map(|columns| self.reinsert_for_index(columns)).collect()
     }
 
+    /// Returns such a statement for the unique index on `columns`.
     fn reinsert_for_index(&self, columns: &[usize]) -> String {
         let (mut differs, mut holds) = (Vec::new(), Vec::new());
         for at in columns {
@@ -532,6 +533,7 @@ impl<'a> ApplyStatements<'a> {
         format!("select from {} t where {}", self.table, self.key_matches())
     }
 
+    /// Returns the condition that the target's row has the key of the staged row.
     fn key_matches(&self) -> String {
         self.key_matches_as("s")
     }
@@ -544,10 +546,12 @@ impl<'a> ApplyStatements<'a> {
         key_columns(self.facts).map(matches).collect::<Vec<_>>().join(" and ")
     }
 
+    /// Checks whether the column is part of the key.
     fn is_key(&self, at: usize) -> bool {
         self.facts.fold_key.columns.iter().any(|(of_key, _)| *of_key == at)
     }
 
+    /// Returns the columns with their positions, and whether the batch gives them.
     fn columns_with_presence(&self) -> impl Iterator<Item = (usize, &ApplyColumn, ColumnPresence)> {
         let all = self.facts.columns.iter().zip(&self.presence).enumerate();
         all.map(|(at, (column, presence))| (at, column, *presence))
