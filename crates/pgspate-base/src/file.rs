@@ -90,7 +90,9 @@ mod tests {
         assert!(write_whole(folder.path(), b"new").is_err());
         // Replacing one of two hard links leaves the other file as it is.
         fs::hard_link(at("victim"), at("second")).unwrap();
-        assert!(open_own(&at("second")).unwrap_err().to_string().contains("more than one hard link"));
+        assert!(
+            open_own(&at("second")).unwrap_err().to_string().contains("more than one hard link")
+        );
         write_whole(&at("second"), b"new").unwrap();
         assert_eq!(fs::read(at("second")).unwrap(), b"new");
         assert!(open_own(&at("link")).is_err());

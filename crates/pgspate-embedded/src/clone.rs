@@ -148,7 +148,9 @@ impl FolderCopy<'_> {
         file.set_permissions(Permissions::from_mode(metadata.mode() & 0o777))?;
         match self.account {
             Some(account) => folder::change_owner(file, Some(account)),
-            None if sys::effective_uid() == 0 => fchown(file, Some(metadata.uid()), Some(metadata.gid())),
+            None if sys::effective_uid() == 0 => {
+                fchown(file, Some(metadata.uid()), Some(metadata.gid()))
+            }
             None => Ok(()),
         }
     }

@@ -1,10 +1,9 @@
-//! A throwaway server for one test or experiment. Server and folder are removed when the value
-//! drops.
+//! A throwaway server for one test or experiment, removed when its value is dropped.
 //!
-//! They are also removed if the process dies, even by SIGKILL. A watchdog shell reads from a pipe,
-//! which closes when the process dies. Then the shell stops the server and removes the folder. A
-//! parent-death signal would depend on the thread that started the server, would not work for
-//! another user, and would not remove the folder.
+//! Server and folder are also removed if the process dies, even by SIGKILL. A watchdog shell reads
+//! from a pipe, which closes when the process dies. Then the shell stops the server and removes the
+//! folder. A parent-death signal would depend on the thread that started the server, would not work
+//! for another user, and would not remove the folder.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -131,8 +130,8 @@ impl ThrowawayBuilder {
     }
 
     /// Puts a file into the data folder, with mode 0600 and the server's user as owner, as the
-    /// server requires for keys. Settings can name the file without a folder: `ssl_key_file =
-    /// 'server.key'`.
+    /// server requires for keys. Settings can name the file without a folder:
+    /// `ssl_key_file = 'server.key'`.
     #[must_use]
     pub fn file(mut self, name: &str, content: impl Into<Vec<u8>>) -> ThrowawayBuilder {
         self.files.push((name.to_string(), content.into()));

@@ -1,6 +1,6 @@
 //! A table, a session and a file, all of them random.
 
-use pgspate::format::sniff::{Format, Overrides};
+use pgspate::format::sniff::{Format, SniffOverrides};
 use pgspate::plan::RowRequest;
 use pgspate::reading;
 
@@ -88,7 +88,7 @@ pub(crate) struct Case {
     pub(crate) settings: Vec<(&'static str, &'static str)>,
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Vec<Field>>,
-    pub(crate) dialect: Dialect,
+    pub(crate) dialect: RandomDialect,
     /// Bytes that stand in the file where they should not.
     pub(crate) rubbish: Vec<(usize, &'static [u8])>,
 }
@@ -113,7 +113,7 @@ const RUBBISH: [&[u8]; 14] = [
 
 /// How the file is written.
 #[derive(Clone)]
-pub(crate) struct Dialect {
+pub(crate) struct RandomDialect {
     pub(crate) text: bool,
     header: bool,
     delimiter: u8,
@@ -146,7 +146,7 @@ impl Case {
             settings: settings.into(),
             columns,
             rows: Vec::new(),
-            dialect: Dialect::new(random),
+            dialect: RandomDialect::new(random),
             rubbish: Vec::new(),
         }
     }
@@ -208,7 +208,7 @@ impl Case {
 
     /// COPY of the file.
     pub(crate) fn copy(&self, table: &str) -> String {
-        let Dialect { text, header, delimiter, quote, escape, null, .. } = self.dialect;
+        let RandomDialect { text, header, delimiter, quote, escape, null, .. } = self.dialect;
         let literal = |byte: u8| format!("E'\\x{byte:02x}'");
         let mut options = format!("null '{null}', delimiter {}", literal(delimiter));
         if text {
@@ -240,11 +240,11 @@ impl Case {
     }
 
     /// The same for pgspate.
-    pub(crate) fn load(&self, table: &str, source: &str) -> pgspate::load::Options {
+    pub(crate) fn load(&self, table: &str, source: &str) -> pgspate::load::LoadOptions {
         let dialect = &self.dialect;
-        pgspate::load::Options {
-            reading: reading::Options {
-                read: Overrides {
+        pgspate::load::LoadOptions {
+            reading: reading::ReadingOptions {
+                read: SniffOverrides {
                     format: Some(if dialect.text { Format::Text } else { Format::Csv }),
                     delimiter: Some(dialect.delimiter),
                     quote: (!dialect.text).then_some(Some(dialect.quote)),
@@ -258,10 +258,10 @@ impl Case {
                     force_not_null: self.force_not_null(),
                     ..RowRequest::default()
                 },
-                ..reading::Options::of_sources(vec![source.to_owned()])
+                ..reading::ReadingOptions::of_sources(vec![source.to_owned()])
             },
             table: Some(table.to_owned()),
-            ..pgspate::load::Options::default()
+            ..pgspate::load::LoadOptions::default()
         }
     }
 
@@ -315,7 +315,7 @@ impl Case {
 
     /// The file.
     pub(crate) fn file(&self) -> Vec<u8> {
-        let Dialect { delimiter, eol, ends, header, .. } = self.dialect;
+        let RandomDialect { delimiter, eol, ends, header, .. } = self.dialect;
         let delimiter = char::from(delimiter).to_string();
         let mut lines = Vec::new();
         if header {
@@ -337,8 +337,8 @@ impl Case {
     }
 }
 
-impl Dialect {
-    fn new(random: &mut Random) -> Dialect {
+impl RandomDialect {
+    fn new(random: &mut Random) -> RandomDialect {
         let text = random.once_in(6);
         let eol = random.pick(&["\n", "\n", "\n", "\r\n", "\r"]);
         let (ends, salt) = (!random.once_in(4), random.next());
@@ -346,10 +346,10 @@ impl Dialect {
             let delimiter = random.pick(b"\t\t\t,|");
             let null = random.pick(&["\\N", "\\N", "", "NULL"]);
             let (header, quote, escape) = (false, b'"', b'\\');
-            return Dialect { text, header, delimiter, quote, escape, null, eol, ends, salt };
+            return RandomDialect { text, header, delimiter, quote, escape, null, eol, ends, salt };
         }
         let quote = random.pick(b"\"\"\"\"'");
-        Dialect {
+        RandomDialect {
             text,
             header: random.once_in(2),
             delimiter: random.pick(b",,,,;\t|"),
