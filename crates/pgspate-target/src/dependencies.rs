@@ -171,7 +171,7 @@ async fn read(
         has_inheriting_tables: facts.get(0),
         storage_extension: storage_extension(client, oid).await?.map(str::to_owned),
         is_heap: facts.get(1),
-        references: references.iter().map(reference).collect(),
+        references: references.iter().map(read_incoming_key).collect(),
         truncate_triggers: facts.get(2),
         replace_obstacles: replace_obstacles(client, oid).await?,
     };
@@ -184,7 +184,7 @@ async fn read(
     Ok(bonds)
 }
 
-fn reference(row: &Row) -> IncomingForeignKey {
+fn read_incoming_key(row: &Row) -> IncomingForeignKey {
     IncomingForeignKey {
         table: row.get(0),
         name: row.get(1),

@@ -202,7 +202,7 @@ impl MaintenanceFacts {
             has_toast: facts.get(8),
             has_delete_triggers: facts.get(9),
             temp_bytes_max: facts.get::<_, Option<i64>>(10).map(i64::unsigned_abs),
-            sequences: sequences.iter().map(sequence).collect(),
+            sequences: sequences.iter().map(read_sequence).collect(),
         })
     }
 }
@@ -242,7 +242,7 @@ pub async fn locking_sessions(client: &Client, table: u32) -> Result<Vec<String>
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-fn sequence(row: &Row) -> Sequence {
+fn read_sequence(row: &Row) -> Sequence {
     Sequence {
         column: row.get(0),
         name: row.get(1),

@@ -283,7 +283,7 @@ impl Shared {
 
     async fn serve(&self, nth: usize, client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
-        let connection = Connection::new(self, nth);
+        let connection = ProxiedConnection::new(self, nth);
         match &self.server {
             Server::Tcp(name, port) => {
                 let server = TcpStream::connect((name.as_str(), *port)).await?;
@@ -303,7 +303,7 @@ const SWALLOWING: u8 = 1;
 const ANSWERED: u8 = 2;
 
 /// One connection; both directions look at it.
-struct Connection<'a> {
+struct ProxiedConnection<'a> {
     shared: &'a Shared,
     nth: usize,
     is_stalled: AtomicBool,
@@ -311,11 +311,11 @@ struct Connection<'a> {
     swallow: AtomicU8,
 }
 
-impl Connection<'_> {
-    fn new(shared: &Shared, nth: usize) -> Connection<'_> {
+impl ProxiedConnection<'_> {
+    fn new(shared: &Shared, nth: usize) -> ProxiedConnection<'_> {
         let (is_stalled, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
         let swallow = AtomicU8::new(NOT_SWALLOWING);
-        Connection { shared, nth, is_stalled, is_lost, swallow }
+        ProxiedConnection { shared, nth, is_stalled, is_lost, swallow }
     }
 
     /// Passes messages both ways; what is lost stays open towards the server.

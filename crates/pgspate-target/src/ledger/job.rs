@@ -40,14 +40,14 @@ impl JobId {
     /// Returns statements that record chunks. They must run in the transaction that writes the
     /// chunks. The transaction fails if another job has dropped the table's keys. If `is_bound`, it
     /// also fails if a crash has emptied the table.
-    pub fn insert_chunks_sql(self, seals: &[ChunkRecord], is_bound: bool) -> String {
+    pub fn insert_chunks_sql(self, records: &[ChunkRecord], is_bound: bool) -> String {
         let job = if is_bound { unlogged::job_sql(self) } else { self.0.to_string() };
         let mut sql = format!(
             "{}; insert into pgspate.ledger \
              (job, chunk, input, position, digest, rows_in, rows_written, rows_rejected) values",
             dropped_keys::refuse_without_keys_sql(self.0)
         );
-        for (nth, seal) in seals.iter().enumerate() {
+        for (nth, record) in records.iter().enumerate() {
             let comma = if nth == 0 { "" } else { "," };
             let ChunkRecord {
                 chunk,
@@ -57,7 +57,7 @@ impl JobId {
                 rows_in,
                 rows_written,
                 rows_rejected,
-            } = seal;
+            } = record;
             let digest = digest.map_or("null".to_owned(), |digest| format!("'{digest:032x}'"));
             // Writing to a String cannot fail.
             let _ = write!(
@@ -82,32 +82,32 @@ pub fn is_chunk_recorded(error: &tokio_postgres::Error) -> bool {
 /// The chunks of a job that are written.
 #[derive(Debug, Clone, Default)]
 pub struct WrittenChunks {
-    seals: HashMap<u64, ChunkRecord>,
+    records: HashMap<u64, ChunkRecord>,
 }
 
 impl WrittenChunks {
     /// Returns the record of a chunk, if the chunk is written.
     pub fn get(&self, chunk: u64) -> Option<&ChunkRecord> {
-        self.seals.get(&chunk)
+        self.records.get(&chunk)
     }
 
     /// Returns the number of chunks.
     pub fn chunks(&self) -> u64 {
-        self.seals.len() as u64
+        self.records.len() as u64
     }
 
     /// Returns the number of rows in these chunks.
     pub fn rows_written(&self) -> u64 {
-        self.seals.values().map(|seal| seal.rows_written).sum()
+        self.records.values().map(|record| record.rows_written).sum()
     }
 
     /// Returns the sums of rows read, written and rejected.
     pub fn totals(&self) -> ChunkRecord {
         let mut totals =
             ChunkRecord { rows_written: self.rows_written(), ..ChunkRecord::default() };
-        for seal in self.seals.values() {
-            totals.rows_in += seal.rows_in;
-            totals.rows_rejected += seal.rows_rejected;
+        for record in self.records.values() {
+            totals.rows_in += record.rows_in;
+            totals.rows_rejected += record.rows_rejected;
         }
         totals
     }
@@ -205,7 +205,7 @@ async fn find_job_in_ledger(client: &Client, identity: &JobIdentity) -> Result<J
          order by finished is not null, fingerprint <> $2, job desc limit {JOBS_MAX}"
     );
     let rows = client.fetch_all(&sql, &[&key, &fingerprint]).await.map_err(ledger_error())?;
-    let mut records: Vec<JobRecord> = rows.iter().map(record).collect();
+    let mut records: Vec<JobRecord> = rows.iter().map(read_job_record).collect();
     if records.first().is_none_or(|first| first.finished.is_some()) {
         return find_finished(client, identity, records).await;
     }
@@ -487,8 +487,8 @@ pub async fn read_written_chunks(client: &Client, job: JobId) -> Result<WrittenC
     let sql = "select chunk, input, position, rows_in, rows_written, rows_rejected, digest \
                from pgspate.ledger where job = $1";
     let rows = client.fetch_all(sql, &[&job.0]).await.map_err(ledger_error())?;
-    let seals = rows.iter().map(seal).map(|seal| (seal.chunk, seal));
-    Ok(WrittenChunks { seals: seals.collect() })
+    let records = rows.iter().map(read_chunk_record).map(|record| (record.chunk, record));
+    Ok(WrittenChunks { records: records.collect() })
 }
 
 /// Marks the job as finished, durably. Its chunk records stay for a while: a disconnected session
@@ -548,7 +548,7 @@ pub(super) fn ledger_error() -> impl FnOnce(tokio_postgres::Error) -> Error {
     server_error("could not use the ledger, schema \"pgspate\"".to_owned())
 }
 
-fn record(row: &Row) -> JobRecord {
+fn read_job_record(row: &Row) -> JobRecord {
     JobRecord {
         job: row.get(0),
         started: row.get(1),
@@ -564,7 +564,7 @@ fn record(row: &Row) -> JobRecord {
     }
 }
 
-fn seal(row: &Row) -> ChunkRecord {
+fn read_chunk_record(row: &Row) -> ChunkRecord {
     let number = |nth: usize| row.get::<_, i64>(nth).cast_unsigned();
     ChunkRecord {
         chunk: number(0),

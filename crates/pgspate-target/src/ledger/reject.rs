@@ -109,10 +109,10 @@ pub async fn read_rejects(
     job: JobId,
 ) -> Result<impl Stream<Item = Result<RejectRecord>>> {
     let rows = client.query_raw(SELECT, [job.0]).await.map_err(ledger_error())?;
-    Ok(rows.map_ok(|row| record(&row)).map_err(|error| ledger_error()(error)))
+    Ok(rows.map_ok(|row| read_reject(&row)).map_err(|error| ledger_error()(error)))
 }
 
-fn record(row: &Row) -> RejectRecord {
+fn read_reject(row: &Row) -> RejectRecord {
     RejectRecord {
         job: row.get(0),
         chunk: row.get(1),
