@@ -366,9 +366,9 @@ fn create_from_stdin_cannot_widen() {
       caused by: invalid input syntax for type bigint: "A1" (SQLSTATE 22P02)
       at: -, line 50002, byte 5433903, column "code"
 
-    hint: Column "code" was made bigint after the first rows, but this value needs text.
-          … Create the table yourself, with `code text` in it, or load from a file, which
-          … pgspate can start over by itself.
+    hint: Column "code" was created as bigint, because of the first rows, but this value
+          … needs text. Create the table yourself with `code text`. Or load from a file:
+          … pgspate can read a file again and widen the column.
     "#);
     assert_eq!(case.contents(), []);
 }
@@ -463,10 +463,10 @@ fn create_keeps_what_others_put_in() {
       caused by: invalid input syntax for type bigint: "x" (SQLSTATE 22P02)
       at: -, line 200002, byte 2577788, column "code"
 
-    hint: Column "code" was made bigint after the first rows, but this value needs text.
-          … Create the table yourself, with `code text` in it, or load from a file, which
-          … pgspate can start over by itself. Table public.t was made for this load and is
-          … still there: another session has put rows into it.
+    hint: Column "code" was created as bigint, because of the first rows, but this value
+          … needs text. Create the table yourself with `code text`. Or load from a file:
+          … pgspate can read a file again and widen the column. Table public.t was created
+          … for this load and still exists: another session has inserted rows into it.
     "#);
     assert_eq!(case.rows("t"), ["(-1,-1)"]);
 }

@@ -113,7 +113,7 @@ fn keys_and_scopes_that_do_not_fit() {
     assert_snapshot!(said, @r#"error: column "c" of the scope is not in the source"#);
     assert_snapshot!(refusal(&case, "t.csv --no-delete --key b"), @"
     error: could not sync public.t
-      caused by: could not look at the staged rows
+      caused by: could not check the staged rows
       caused by: could not identify an equality operator for type json (SQLSTATE 42883)
     ");
     assert_snapshot!(refusal(&case, "t.csv --no-delete --key a --table none"), @r#"

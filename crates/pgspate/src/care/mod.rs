@@ -122,7 +122,7 @@ impl TableCare<'_> {
             bytes_done: chunks * self.plan.rows.chunk_bytes as u64,
             commit: self.plan.commit,
             has_ledger: self.plan.ledger,
-            is_at_once: self.plan.at_once.is_some(),
+            is_atomic: self.plan.at_once.is_some(),
             writer: None,
         }
     }

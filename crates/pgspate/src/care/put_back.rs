@@ -12,7 +12,7 @@ use crate::copy::{Commit, CopyOutcome};
 use crate::job::RetryWhileAway;
 use crate::{Error, Result};
 use pgspate_target::ledger::{self, RecordedChange};
-use pgspate_target::session::RetryBackoff;
+use pgspate_target::session::ReconnectBackoff;
 
 /// Time that a failed load waits for locks on its table.
 const FAILED_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ impl TableCare<'_> {
     /// Returns false if the load must be done again. Either its rows had to be removed, and the
     /// next attempt finds the bad row with all indexes in place. Or a server crash has lost chunks.
     pub(crate) fn restore_table(&mut self, chunks: u64) -> Result<bool> {
-        let mut backoff = RetryBackoff::new(self.job.own.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.job.own.limits.retry_for);
         self.changes.is_finishing = true;
         while self.changes.is_altered {
             let started = Instant::now();

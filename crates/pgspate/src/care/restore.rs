@@ -30,7 +30,7 @@ const MEMORY_KB_MAX: u64 = 1 << 20;
 /// Minimum memory per parallel worker. With less, the server uses fewer workers.
 const WORKER_KB: u64 = 32 << 10;
 /// Lock timeout of one attempt. Other sessions queue behind the lock request for this time.
-const LOCK_TURN: &str = "2s";
+const LOCK_ATTEMPT: &str = "2s";
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
 /// Undoes recorded changes.
 pub(super) struct Restorer<'a> {
@@ -70,12 +70,12 @@ impl Restorer<'_> {
     async fn put_back(&self, changes: Vec<RecordedChange>) -> Result<()> {
         let (changes, doubtful): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|change| change.check_trust().is_ok());
-        let means = self.build_settings(&changes).await?;
+        let build_settings = self.build_settings(&changes).await?;
         let (in_parallel, mut rest): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(RecordedChange::can_run_in_parallel);
         let mut failure = doubtful.first().and_then(|change| change.check_trust().err());
         let mut out_of_space = HashSet::new();
-        for built in self.build(in_parallel, &means).await? {
+        for built in self.build(in_parallel, &build_settings).await? {
             match built {
                 Ok(IndexBuild::Built(change)) => rest.push(change),
                 Ok(IndexBuild::OutOfSpace(change)) => {
@@ -87,8 +87,8 @@ impl Restorer<'_> {
         }
         rest.sort_by_key(RecordedChange::order);
         for mut change in rest {
-            let usual =
-                Some(means.settings.as_str()).filter(|_| !out_of_space.contains(&change.order()));
+            let usual = Some(build_settings.settings.as_str())
+                .filter(|_| !out_of_space.contains(&change.order()));
             let ways: Vec<&str> = usual.into_iter().chain(SETTINGS_ALONE).collect();
             while change.step().is_some() {
                 self.work.progress.set_phase(Some(format!("putting back {}", change.name())));
@@ -148,19 +148,19 @@ impl Restorer<'_> {
     async fn build(
         &self,
         changes: Vec<RecordedChange>,
-        means: &BuildSettings,
+        build_settings: &BuildSettings,
     ) -> Result<Vec<Result<IndexBuild>>> {
         let builders = IndexBuilders {
             work: self.work.clone(),
             application_name: "pgspate load: building indexes",
-            count: means.builders,
+            count: build_settings.builders,
             first_connection: Some(self.control),
             stops_at_first_error: false,
         };
         let queue = changes.into_iter().map(|change| (change.name(), change)).collect();
         builders
             .run(queue, async |connection: &Connection, change: RecordedChange| {
-                match self.step(connection, change.clone(), &means.settings).await {
+                match self.step(connection, change.clone(), &build_settings.settings).await {
                     Err(error) if error.sqlstate().is_some_and(is_out_of_space) => {
                         Ok(IndexBuild::OutOfSpace(change))
                     }
@@ -193,7 +193,7 @@ impl Restorer<'_> {
             };
             let begin = format!(
                 "begin isolation level read committed; {DEFINITION_SETTINGS}; {settings}; \
-                 set local lock_timeout = '{LOCK_TURN}'"
+                 set local lock_timeout = '{LOCK_ATTEMPT}'"
             );
             let sql = format!("{}; {}; commit", step.sql, step.count);
             // Sent as a separate message, because the server parses a whole message before it runs

@@ -20,17 +20,24 @@ pub(super) struct BatchSize {
     /// Number of leading rows among which one was refused, without the server naming it.
     suspects: usize,
     /// Number of rows accepted since the last refusal, without the known ones.
-    run: usize,
+    accepted_since: usize,
     /// Average number of accepted rows between two refusals.
     spacing: usize,
     /// Whether the last refused row was found by bisection, because the server did not name it.
-    is_search: bool,
+    was_bisected: bool,
 }
 
 impl Default for BatchSize {
     /// Tries all rows.
     fn default() -> BatchSize {
-        BatchSize { rows: usize::MAX, known: 0, suspects: 0, run: 0, spacing: 0, is_search: false }
+        BatchSize {
+            rows: usize::MAX,
+            known: 0,
+            suspects: 0,
+            accepted_since: 0,
+            spacing: 0,
+            was_bisected: false,
+        }
     }
 }
 
@@ -48,11 +55,11 @@ impl BatchSize {
         let new = rows.saturating_sub(self.known);
         self.known = self.known.saturating_sub(rows);
         self.suspects = self.suspects.saturating_sub(rows);
-        self.run += new;
-        self.rows = match (self.is_search, new) {
-            (true, _) => self.run.max(self.spacing + 1),
+        self.accepted_since += new;
+        self.rows = match (self.was_bisected, new) {
+            (true, _) => self.accepted_since.max(self.spacing + 1),
             (false, 0) => self.rows_to_search(),
-            (false, _) => self.run.max(self.rows_to_search()).saturating_mul(GROWTH),
+            (false, _) => self.accepted_since.max(self.rows_to_search()).saturating_mul(GROWTH),
         };
     }
 
@@ -61,7 +68,7 @@ impl BatchSize {
     pub(super) fn note_named_refusal(&mut self, good: usize) {
         self.note_gap(good.saturating_sub(self.known));
         self.known = good;
-        self.is_search = false;
+        self.was_bisected = false;
         self.suspects = self.suspects.saturating_sub(usize::from(good < self.suspects));
         self.rows = if good < RESENT_ROWS_MAX { good + self.rows_to_search() } else { good };
     }
@@ -75,7 +82,7 @@ impl BatchSize {
     pub(super) fn note_single_refusal(&mut self) {
         self.note_gap(0);
         (self.known, self.suspects) = (0, 0);
-        self.is_search = true;
+        self.was_bisected = true;
         // The more rows there are, the more tries it takes to find the one that is refused.
         self.rows = self.spacing + 1;
     }
@@ -100,7 +107,7 @@ impl BatchSize {
 
     /// Updates the average with the number of rows accepted since the last refusal.
     fn note_gap(&mut self, good: usize) {
-        self.spacing = (self.spacing + std::mem::take(&mut self.run) + good) / 2;
+        self.spacing = (self.spacing + std::mem::take(&mut self.accepted_since) + good) / 2;
     }
 }
 

@@ -25,7 +25,7 @@ use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{
     ChunkRecord, insert_rejects, is_chunk_recorded, is_emptied_by_crash, read_written_chunks,
 };
-use pgspate_target::session::{POLL_INTERVAL, RetryBackoff};
+use pgspate_target::session::{POLL_INTERVAL, ReconnectBackoff};
 
 /// A message from a lane's thread to its sending task.
 #[derive(Clone)]
@@ -103,7 +103,7 @@ pub(super) fn run_lane(
         backends: Vec::new(),
         tally: LaneTally::default(),
     };
-    let mut backoff = RetryBackoff::new(shared.job.setup.limits.retry_for);
+    let mut backoff = ReconnectBackoff::new(shared.job.setup.limits.retry_for);
     loop {
         let chunks_before = lane.tally.chunks;
         let failure = match lane.run_sessions(sessions) {
@@ -154,28 +154,28 @@ impl Lane<'_, '_> {
             Destination::Stage { shares } if !shares.is_empty() => shares.as_slice(),
             _ => &[String::new()],
         };
-        let served = shares.iter().map(|share| self.open_session(sessions, share));
-        let served = served.collect::<Result<Vec<_>, _>>()?;
-        let senders: Vec<_> = served.iter().map(|it| it.sender.clone()).collect();
+        let running = shares.iter().map(|share| self.open_session(sessions, share));
+        let running = running.collect::<Result<Vec<_>, _>>()?;
+        let senders: Vec<_> = running.iter().map(|it| it.sender.clone()).collect();
         let (confirmed, tasks): (Vec<_>, Vec<_>) =
-            served.into_iter().map(|it| (it.confirmed, it.task)).unzip();
+            running.into_iter().map(|it| (it.confirmed, it.task)).unzip();
         self.released = 0;
         self.feed_chunks(&senders, &confirmed[0]);
         drop(senders);
-        let served: Vec<_> = tasks.into_iter().map(|task| self.runtime.block_on(task)).collect();
+        let running: Vec<_> = tasks.into_iter().map(|task| self.runtime.block_on(task)).collect();
         self.release_confirmed(&confirmed[0]);
         let tallies: Vec<_> = confirmed.iter().map(|it| it.get()).collect();
         self.tally.add(&LaneTally::of_shares(&tallies));
-        let mut kept = Vec::with_capacity(served.len());
-        for (served, tally) in served.into_iter().zip(tallies) {
-            let served = served.map_err(|ended| {
+        let mut kept = Vec::with_capacity(running.len());
+        for (running, tally) in running.into_iter().zip(tallies) {
+            let running = running.map_err(|ended| {
                 let error = match ended.is_cancelled() {
                     true => session_closed_error(),
                     false => Error::new(ErrorKind::Bug, "a lane's task panicked").because(ended),
                 };
                 LaneFailure::of(self.shared.chunks(), error)
             })?;
-            let connection = served.map_err(|failure| *failure)?;
+            let connection = running.map_err(|failure| *failure)?;
             kept.push(LaneSession { connection, rows_written: tally.rows_written });
         }
         self.refused.take().map_or(Ok(kept), Err)
@@ -280,7 +280,7 @@ impl Lane<'_, '_> {
         shared.count_rejects(chunk.seq, &written.rejects).map_err(failed_for)?;
         let inserted = insert_rejects(&connection.client, ledger.id, chunk.seq, &written.rejects);
         inserted.await.map_err(failed)?;
-        let seal = ChunkRecord {
+        let record = ChunkRecord {
             chunk: chunk.seq,
             input: chunk.input,
             position: chunk.position(),
@@ -289,15 +289,15 @@ impl Lane<'_, '_> {
             rows_written: written.rows_written,
             rows_rejected: written.rejects.len() as u64,
         };
-        let sql = format!("{}; commit", ledger.id.insert_chunks_sql(&[seal], ledger.is_bound));
+        let sql = format!("{}; commit", ledger.id.insert_chunks_sql(&[record], ledger.is_bound));
         connection.client.batch_execute(&sql).await.map_err(failed)?;
         self.backends.pop();
-        shared.progress.committed.add(seal.rows_written, 1);
+        shared.progress.committed.add(record.rows_written, 1);
         Ok(LaneTally {
-            rows_in: seal.rows_in,
-            rows_written: seal.rows_written,
-            rows_as_text: seal.rows_written,
-            rows_rejected: seal.rows_rejected,
+            rows_in: record.rows_in,
+            rows_written: record.rows_written,
+            rows_as_text: record.rows_written,
+            rows_rejected: record.rows_rejected,
             chunks: 1,
         })
     }
@@ -318,14 +318,14 @@ impl Lane<'_, '_> {
         let done = read_written_chunks(&connection.client, job).await?;
         let (tally, progress) = (&mut self.tally, self.shared.progress);
         self.in_flight.retain(|it| {
-            let Some(seal) = done.get(it.chunk.seq) else { return true };
+            let Some(record) = done.get(it.chunk.seq) else { return true };
             if !it.is_counted {
-                progress.rows.fetch_add(seal.rows_in, Relaxed);
+                progress.rows.fetch_add(record.rows_in, Relaxed);
             }
-            progress.committed.add(seal.rows_written, 1);
-            tally.rows_in += seal.rows_in;
-            tally.rows_written += seal.rows_written;
-            tally.rows_rejected += seal.rows_rejected;
+            progress.committed.add(record.rows_written, 1);
+            tally.rows_in += record.rows_in;
+            tally.rows_written += record.rows_written;
+            tally.rows_rejected += record.rows_rejected;
             tally.chunks += 1;
             false
         });

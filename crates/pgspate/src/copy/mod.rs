@@ -247,7 +247,7 @@ pub struct StageSeconds {
 
 /// A session of a lane, with the number of rows that it wrote.
 pub struct LaneSession {
-    /// The session.
+    /// The session's connection.
     pub connection: Connection,
     /// Rows that the server reported as written.
     pub rows_written: u64,

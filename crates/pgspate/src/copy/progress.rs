@@ -82,7 +82,7 @@ pub enum Waiting {
 pub struct ProgressSnapshot {
     /// Rows handed to the server.
     pub rows: u64,
-    /// Decompressed input bytes taken.
+    /// Decompressed input bytes taken by lanes.
     pub bytes: u64,
     /// Rows rejected.
     pub rejected: u64,

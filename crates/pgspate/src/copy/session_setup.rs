@@ -67,7 +67,7 @@ pub(crate) struct CopySetup {
 impl SessionQuery for CopySetup {
     type Answer = Result<(Statement, Statement)>;
 
-    async fn ask(&self, client: &Client) -> Self::Answer {
+    async fn run(&self, client: &Client) -> Self::Answer {
         let failed = || server_error("could not prepare a session to copy".to_owned());
         let mut settings = session_settings_sql(&self.limits);
         if let Some(key) = self.lock_key {

@@ -233,26 +233,26 @@ impl<'a> SharedRun<'a> {
     fn classify(&self, chunk: Option<Chunk>) -> Result<NextChunk> {
         let Some(chunk) = chunk else { return Ok(NextChunk::End) };
         let done = self.job.ledger.as_ref().and_then(|ledger| ledger.done.get(chunk.seq));
-        let Some(seal) = done else {
+        let Some(record) = done else {
             return Ok(NextChunk::Wanted(chunk));
         };
         let chunk = self.add_digest(chunk).map_err(|(_, error)| error)?;
-        if seal.digest.is_some() && seal.digest != chunk.digest {
+        if record.digest.is_some() && record.digest != chunk.digest {
             let source = self.job.input_names.get(chunk.input).map_or("-", String::as_str);
             let message =
                 format!("chunk {} of \"{source}\" has changed since it was written", chunk.seq);
             return Err(Error::new(ErrorKind::Ledger, message).hint(SOURCE_CHANGED_HINT));
         }
-        if (seal.input, seal.position) != (chunk.input, chunk.position()) {
+        if (record.input, record.position) != (chunk.input, chunk.position()) {
             let message = format!(
                 "chunk {} begins at {}, but began at {} when it was written",
                 chunk.seq,
                 chunk.position(),
-                seal.position
+                record.position
             );
             return Err(Error::new(ErrorKind::Ledger, message).hint(SOURCE_CHANGED_HINT));
         }
-        self.progress.rows.fetch_add(seal.rows_in, Relaxed);
+        self.progress.rows.fetch_add(record.rows_in, Relaxed);
         self.progress.bytes.fetch_add(chunk.stored_bytes(), Relaxed);
         self.skipped.fetch_add(1, Relaxed);
         Ok(NextChunk::Written)

@@ -67,12 +67,12 @@ pub(super) struct LaneStream {
     chunk: Option<ChunkAndMode>,
     /// Confirmed rows of a chunk whose last COPY has not ended.
     chunk_written: u64,
-    /// Seals (rows of the ledger) to be inserted with the last chunk.
-    seals: Vec<ChunkRecord>,
+    /// Records of chunks, to be inserted into the ledger with the last chunk.
+    chunk_records: Vec<ChunkRecord>,
     tally: LaneTally,
     confirmed: Arc<ConfirmedTally>,
     /// Counts of what is committed, for the progress.
-    kept: Arc<CommittedCounts>,
+    committed: Arc<CommittedCounts>,
 }
 
 /// A chunk, and the format meant for all of its rows.
@@ -111,8 +111,8 @@ impl LaneStream {
     pub(super) async fn open(shared: &SharedRun<'_>, ready: ReadySession) -> Result<LaneStream> {
         let (job, is_alone) = (shared.job, shared.is_alone);
         let ReadySession { connection, text, binary } = ready;
-        // COPY FREEZE needs the default isolation level's snapshot handling, so a lone lane does
-        // not set the level.
+        // COPY FREEZE after other SQL needs read committed: other levels still hold the snapshot of
+        // the earlier statement. Without such SQL, a lone lane uses the role's default level.
         let begin =
             if is_alone && job.sql_before().is_none() { "begin" } else { BEGIN_READ_COMMITTED };
         if let Some(before) = job.sql_before() {
@@ -140,10 +140,10 @@ impl LaneStream {
             ending: None,
             chunk: None,
             chunk_written: 0,
-            seals: Vec::new(),
+            chunk_records: Vec::new(),
             tally: LaneTally::default(),
             confirmed: Arc::default(),
-            kept: Arc::clone(&shared.progress.committed),
+            committed: Arc::clone(&shared.progress.committed),
         })
     }
 
@@ -219,7 +219,7 @@ impl LaneStream {
         // it.
         let (closed, started, begun) = tokio::join!(
             biased;
-            self.end_and_seal(ending),
+            self.end_and_record(ending),
             start,
             client.copy_in::<_, Bytes>(statement)
         );
@@ -259,14 +259,14 @@ impl LaneStream {
     /// Ends the pending COPY, if there is one.
     async fn end_pending(&mut self) -> Result<(), CopyFault> {
         let ending = self.ending.take();
-        let closed = self.end_and_seal(ending).await?;
+        let closed = self.end_and_record(ending).await?;
         self.count_confirmed(closed);
         Ok(())
     }
 
     /// Ends a COPY. If lanes commit each chunk, also records the chunk that ends with it and
     /// commits. Returns the number of written rows, and the chunk.
-    async fn end_and_seal(
+    async fn end_and_record(
         &self,
         ending: Option<EndingCopy>,
     ) -> Result<(u64, Option<CompleteChunk>), CopyFault> {
@@ -278,23 +278,25 @@ impl LaneStream {
             }
         };
         let job = self.ledger.filter(|_| self.commit == Commit::EachChunk);
-        let (Some(job), Some(sealed)) = (job, &whole) else {
+        let (Some(job), Some(recorded)) = (job, &whole) else {
             return Ok((finish.await?, whole));
         };
-        let insert_chunks_sql = |rows| job.insert_chunks_sql(&[sealed.seal(rows)], self.is_bound);
+        let insert_chunks_sql =
+            |rows| job.insert_chunks_sql(&[recorded.to_record(rows)], self.is_bound);
         let client = &self.connection.client;
         if !self.may_drop_rows {
             // The number of sent rows is recorded as written. If the server wrote fewer, the load
             // fails.
-            let seal = insert_chunks_sql(sealed.rows_in);
-            let (written, sealed) =
-                tokio::join!(biased; finish, seal_and_commit(client, &seal, sealed));
+            let record = insert_chunks_sql(recorded.rows_in);
+            let (written, recorded) =
+                tokio::join!(biased; finish, record_and_commit(client, &record, recorded));
             let written = written?;
-            sealed?;
+            recorded?;
             return Ok((written, whole));
         }
         let written = finish.await?;
-        seal_and_commit(client, &insert_chunks_sql(self.chunk_written + written), sealed).await?;
+        record_and_commit(client, &insert_chunks_sql(self.chunk_written + written), recorded)
+            .await?;
         Ok((written, whole))
     }
 
@@ -308,9 +310,11 @@ impl LaneStream {
         self.tally.rows_as_text += whole.rows_as_text;
         self.tally.chunks += 1;
         match self.commit {
-            Commit::AtEnd if self.ledger.is_some() => self.seals.push(whole.seal(written)),
+            Commit::AtEnd if self.ledger.is_some() => {
+                self.chunk_records.push(whole.to_record(written))
+            }
             Commit::AtEnd => {}
-            Commit::EachChunk => self.kept.add(written, 1),
+            Commit::EachChunk => self.committed.add(written, 1),
         }
         self.confirmed.set(&self.tally);
     }
@@ -350,17 +354,18 @@ impl LaneStream {
             let written = copy.finish().await?;
             self.tally.rows_written += written;
             self.confirmed.set(&self.tally);
-            distribute_written_rows(&mut self.seals, written);
+            distribute_written_rows(&mut self.chunk_records, written);
         }
         let ending = self.ending.take();
         let last = ending.as_ref().and_then(|ending| ending.whole.as_ref());
         // The number of sent rows is recorded as written. If the server wrote fewer, the load fails
         // before it commits.
-        let last = last.map(|whole| whole.seal(whole.rows_in));
+        let last = last.map(|whole| whole.to_record(whole.rows_in));
         let mut sql = "set constraints all immediate".to_owned();
-        if let (Some(job), false) = (self.ledger, self.seals.is_empty() && last.is_none()) {
-            let seals: Vec<ChunkRecord> = self.seals.iter().copied().chain(last).collect();
-            sql = format!("{}; {sql}", job.insert_chunks_sql(&seals, self.is_bound));
+        if let (Some(job), false) = (self.ledger, self.chunk_records.is_empty() && last.is_none()) {
+            let chunk_records: Vec<ChunkRecord> =
+                self.chunk_records.iter().copied().chain(last).collect();
+            sql = format!("{}; {sql}", job.insert_chunks_sql(&chunk_records, self.is_bound));
         }
         if let Some(after) = &self.after {
             sql = format!("{sql}; {after}");
@@ -368,7 +373,7 @@ impl LaneStream {
         let chunk = self.chunk.clone();
         let (closed, checked) = tokio::join!(
             biased;
-            self.end_and_seal(ending),
+            self.end_and_record(ending),
             self.connection.client.batch_execute(&sql)
         );
         self.count_confirmed(closed?);
@@ -377,7 +382,7 @@ impl LaneStream {
 }
 
 impl CompleteChunk {
-    fn seal(&self, rows_written: u64) -> ChunkRecord {
+    fn to_record(&self, rows_written: u64) -> ChunkRecord {
         let Some((chunk, _)) = &self.chunk else { return ChunkRecord::default() };
         ChunkRecord {
             chunk: chunk.seq,
@@ -392,23 +397,23 @@ impl CompleteChunk {
 }
 
 /// Inserts the chunk's row into the ledger, commits, and begins the next transaction.
-async fn seal_and_commit(
+async fn record_and_commit(
     client: &Client,
     insert_chunks_sql: &str,
     whole: &CompleteChunk,
 ) -> Result<(), CopyFault> {
     let sql = format!("{insert_chunks_sql}; commit; {BEGIN_READ_COMMITTED}");
-    let sealed = client.batch_execute(&sql).await;
+    let recorded = client.batch_execute(&sql).await;
     let mode = whole.chunk.as_ref().map_or(EncodeMode::Text, |(_, mode)| *mode);
-    sealed.map_err(|error| CopyFault { error, mode, chunk: whole.chunk.clone() })
+    recorded.map_err(|error| CopyFault { error, mode, chunk: whole.chunk.clone() })
 }
 
 /// Distributes the rows that one COPY wrote over its chunks: each chunk gets all of its rows while
 /// any are left.
-fn distribute_written_rows(seals: &mut [ChunkRecord], mut written: u64) {
-    for seal in seals {
-        seal.rows_written = seal.rows_in.min(written);
-        written -= seal.rows_written;
+fn distribute_written_rows(chunk_records: &mut [ChunkRecord], mut written: u64) {
+    for record in chunk_records {
+        record.rows_written = record.rows_in.min(written);
+        written -= record.rows_written;
     }
 }
 

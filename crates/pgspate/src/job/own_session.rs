@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use crate::Result;
 use crate::copy::CopyProgress;
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::session::{RetryBackoff, WaitLimits};
+use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 
 /// A run's own session. It is opened again after a lost connection.
 pub(crate) struct OwnSession {
@@ -69,7 +69,7 @@ pub(crate) trait RetryWhileAway {
     fn wait(
         &mut self,
         interrupted: crate::Error,
-        backoff: &mut RetryBackoff,
+        backoff: &mut ReconnectBackoff,
         progress: &CopyProgress,
     ) -> Result<()> {
         while backoff.wait(|| progress.is_cancelled()) {
@@ -90,7 +90,7 @@ pub(crate) trait RetryWhileAway {
         progress: &CopyProgress,
         mut work: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let mut backoff = RetryBackoff::new(self.own().limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.own().limits.retry_for);
         loop {
             match work(self) {
                 Err(error) if error.is_retryable() => self.wait(error, &mut backoff, progress)?,

@@ -17,7 +17,7 @@ use crate::plan::{AtomicMethod, LoadPlan};
 use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::TargetTable;
 use pgspate_target::ledger::OpenJob;
-use pgspate_target::session::RetryBackoff;
+use pgspate_target::session::ReconnectBackoff;
 
 impl Load {
     /// Copies the rows, again after errors that another attempt may avoid.
@@ -26,7 +26,7 @@ impl Load {
         watch: &Arc<LoadWatch>,
         widened: &mut Vec<WidenedColumn>,
     ) -> Result<CopyOutcome> {
-        let mut backoff = RetryBackoff::new(self.job.own.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.job.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             if let Some(OpenJob { done, .. }) = &self.job.opened {

@@ -23,7 +23,7 @@ pub struct NewTable {
 /// A column whose type was changed because a value did not fit.
 #[derive(Debug, Clone, Serialize)]
 pub struct WidenedColumn {
-    /// The column.
+    /// The column's name.
     pub column: String,
     /// The type before.
     pub from: String,

@@ -41,7 +41,7 @@ pub struct LoadOptions {
     pub reading: reading::ReadingOptions,
     /// The table's name in SQL. The default is the name of the first source.
     pub table: Option<String>,
-    /// How the table is loaded.
+    /// Options of the plan, such as the number of lanes.
     pub plan: plan::PlanOptions,
     /// Create the table if it is missing.
     pub create: bool,

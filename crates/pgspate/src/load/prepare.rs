@@ -36,7 +36,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
     let (client, table) = (load.job.client(), &load.table);
     let known = async {
         match &load.job.identity {
-            Some(it) => LedgerState::ask(client, has_ledger?, it, load.options.restart).await,
+            Some(it) => LedgerState::read(client, has_ledger?, it, load.options.restart).await,
             None => Ok(LedgerState::default()),
         }
     };

@@ -15,6 +15,7 @@ use futures_util::TryStreamExt;
 use super::Load;
 use crate::file::open_own;
 use crate::format::RowForm;
+use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, JobId, RejectRecord};
 
@@ -128,8 +129,10 @@ impl Load {
         if written == rows {
             return Ok(());
         }
-        let message =
-            format!("job {job} rejected {rows} rows, of which the ledger still has {written}");
+        let message = format!(
+            "job {job} rejected {}, of which the ledger still has {written}",
+            counted(rows, "row")
+        );
         Err(Error::new(ErrorKind::Ledger, message).hint(
             "The ledger keeps rejected rows for seven days. `--restart` loads the source again and \
              rejects the rows again.",
@@ -161,7 +164,7 @@ impl Load {
     }
 }
 
-/// Both files while they are written.
+/// The file of rejects and its JSON file, while they are written.
 struct RejectFiles {
     records: BufWriter<File>,
     reasons: BufWriter<File>,

@@ -44,7 +44,7 @@ use columns::SyncColumns;
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::distributing_extension;
 use pgspate_target::measure::Measurement;
-use pgspate_target::session::{RetryBackoff, WaitLimits};
+use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use shares::ScopeShares;
 use staging::{StagedRows, Staging};
 use statements::SyncStatements;
@@ -220,7 +220,7 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
     Ok(SyncColumns { key_is_unique: is_unique, found_by_key: keeper.is_some(), ..columns })
 }
 
-/// Resplit how sessions or transactions can share the scopes, or the reason why they cannot.
+/// Returns how sessions or transactions can share the scopes, or the reason why they cannot.
 async fn choose_shares(
     staging: &Staging,
     options: &SyncOptions,
@@ -240,17 +240,17 @@ async fn choose_shares(
 }
 
 impl PreparedSync {
-    /// Resplit the table's name in SQL.
+    /// Returns the table's name in SQL.
     pub fn table(&self) -> &str {
         &self.staging.table.sql_name
     }
 
-    /// Resplit facts about the input, and the reason if there is only one session or transaction.
+    /// Returns facts about the input, and the reason if there is only one session or transaction.
     pub fn evidence(&self) -> &[String] {
         &self.evidence
     }
 
-    /// Resplit the SQL statements of the sync, for `--plan`.
+    /// Returns the SQL statements of the sync, for `--plan`.
     pub fn statements(&self) -> Vec<String> {
         let statements = self.build_statements();
         let mut all = vec![statements.diff()];
@@ -261,7 +261,7 @@ impl PreparedSync {
         all
     }
 
-    /// Resplit whether rows may be deleted, and whether they may be updated.
+    /// Returns whether rows may be deleted, and whether they may be updated.
     fn allowed_writes(&self) -> (bool, bool) {
         let has_more = self.columns.set().next().is_some();
         match self.options.scope {
@@ -296,7 +296,7 @@ impl PreparedSync {
     /// Stages only rows that the table does not have, and compares them with the table's rows that
     /// the source does not have.
     ///
-    /// Resplit `None` if this did not work and all rows must be staged: it would not pay, the check
+    /// Returns `None` if this did not work and all rows must be staged: it would not pay, the check
     /// needs the whole source, or an error occurred. An error that persists is reported by the
     /// second try.
     fn run_with_read_ahead(
@@ -360,7 +360,7 @@ impl PreparedSync {
         }
     }
 
-    /// Reads the table while `holder` keeps its snapshot. Resplit `None` if reading ahead does not
+    /// Reads the table while `holder` keeps its snapshot. Returns `None` if reading ahead does not
     /// pay.
     fn read_ahead(
         &self,
@@ -394,7 +394,7 @@ impl PreparedSync {
         let stage_seconds = started.elapsed().as_secs_f64();
         let found = self.staging.own.retry_while_away(&watch.copy, OwnSession::restore_session);
         found.map_err(|error| self.explain_failure(error))?;
-        let mut backoff = RetryBackoff::new(self.options.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.options.limits.retry_for);
         let runtime = self.runtime.clone();
         let written = Instant::now();
         let (committed, before) = (mem::take(&mut self.committed), self.before.take());
@@ -424,7 +424,7 @@ impl PreparedSync {
         Ok(report)
     }
 
-    /// Stages all rows. Resplit the sessions that hold them, and the result of the copy.
+    /// Stages all rows. Returns the sessions that hold them, and the result of the copy.
     fn stage(&mut self, watch: &Arc<LoadWatch>) -> Result<(Vec<LaneSession>, CopyOutcome)> {
         let is_untouched = self.committed.is_empty();
         let no_space =
@@ -443,7 +443,7 @@ impl PreparedSync {
         self.staging.stage(watch).map_err(no_space)
     }
 
-    /// Resplit "at least " if the count comes from one of several sessions.
+    /// Returns "at least " if the count comes from one of several sessions.
     fn at_least(&self) -> &'static str {
         if self.staging.is_shared() { "at least " } else { "" }
     }
@@ -460,7 +460,7 @@ impl PreparedSync {
         }
     }
 
-    /// Resplit the number of source rows that were not staged, because the table has them.
+    /// Returns the number of source rows that were not staged, because the table has them.
     fn known(&self) -> u64 {
         self.staging.ahead().map_or(0, |ahead| ahead.known.matched())
     }
@@ -471,7 +471,7 @@ impl PreparedSync {
     }
 }
 
-/// Resplit the result, or `None` for an error other than the user's request to stop.
+/// Returns the result, or `None` for an error other than the user's request to stop.
 fn ok_unless_cancelled<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.kind() != ErrorKind::Cancelled => Ok(None),

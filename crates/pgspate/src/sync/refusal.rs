@@ -47,11 +47,11 @@ pub enum SyncRefusal {
 }
 
 impl SyncRefusal {
-    /// Returns an error if the finding is one: its number is not zero, or exceeds the limit.
+    /// Returns an error if the finding is a real one: its number is not zero, or exceeds the limit.
     /// `least` is "at least " if the number may be incomplete.
     ///
     /// # Errors
-    /// Kind `Plan`, if it is one.
+    /// An error of kind `Plan` that describes the finding.
     pub fn refuse(&self, least: &str) -> Result<()> {
         let is_one = match self {
             SyncRefusal::EmptySource => true,

@@ -24,7 +24,7 @@ use crate::stage::known_rows::KnownRowFilter;
 use crate::stage::{self, StageTable};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::session::RetryBackoff;
+use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{SessionSettings, TargetTable};
 
 /// The rows of the input to stage, and the number of sessions.
@@ -88,14 +88,14 @@ impl Staging {
             ended.map_err(|error| connection.explain("could not stage rows", error))?;
         }
         match sessions.is_empty() {
-            true => Err(Error::new(ErrorKind::Bug, "the session with the stage is gone")),
+            true => Err(Error::new(ErrorKind::Bug, "the session with the staged rows was closed")),
             false => Ok((sessions, outcome)),
         }
     }
 
     /// Copies the rows, again after errors that another attempt may avoid.
     fn copy_rows(&mut self, watch: &Arc<LoadWatch>) -> Result<(CopyOutcome, Vec<LaneSession>)> {
-        let mut backoff = RetryBackoff::new(self.own.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.own.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             let began = Instant::now();

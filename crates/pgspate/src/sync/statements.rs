@@ -133,7 +133,8 @@ impl SyncStatements<'_> {
         let Scope::Where(predicate) = self.scope else { return None };
         let matches = self.matches("t", "s");
         Some(format!(
-            "select (select pg_catalog.count(*) from {STAGE_NAME} where ({predicate}) is not true), \
+            "select (select pg_catalog.count(*) from {STAGE_NAME} \
+                     where ({predicate}) is not true), \
                     (select pg_catalog.count(*) \
                      from (select * from {} where ({predicate}) is not true) t \
                      join {STAGE_NAME} s on {matches})",
@@ -150,7 +151,8 @@ impl SyncStatements<'_> {
         }
         let (matches, scope) = (self.matches("t", "s"), self.in_scope()?);
         Some(format!(
-            "select pg_catalog.count(*) from {} t join {STAGE_NAME} s on {matches} where not ({scope})",
+            "select pg_catalog.count(*) from {} t join {STAGE_NAME} s on {matches} \
+             where not ({scope})",
             self.table
         ))
     }

@@ -74,7 +74,7 @@ pub(super) async fn write_differences(
     committed: &mut CommittedTransactions,
 ) -> Result<()> {
     let client = &session.connection.client;
-    let failed = || server_error("could not begin to write what differs".to_owned());
+    let failed = || server_error("could not begin to write the differences".to_owned());
     let statements = sync.build_statements();
     let all = client.query(&statements.count_per_transaction(), &[]).await.map_err(failed())?;
     client.batch_execute("commit").await.map_err(failed())?;

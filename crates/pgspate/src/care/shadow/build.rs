@@ -146,7 +146,8 @@ impl TableCare<'_> {
         let started = Instant::now();
         let look = || {
             let rows = self.job.own.runtime.block_on(client.fetch_all(SNAPSHOTS, &[]));
-            let rows = rows.map_err(server_error("could not look up who reads".to_owned()))?;
+            let rows = rows
+                .map_err(server_error("could not look up other sessions' snapshots".to_owned()))?;
             Ok::<Vec<_>, Error>(rows.iter().map(OlderTransaction::read).collect())
         };
         let mut old = look()?;

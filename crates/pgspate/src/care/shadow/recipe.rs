@@ -1,8 +1,8 @@
 //! Generates the statements that make a shadow table like the table. The server generates them from
 //! its catalog.
 //!
-//! [`likeness`](pgspate_target::likeness) finds any difference that remains before the tables are
-//! exchanged. Every query runs without a search path, so that all names are complete.
+//! [`table_properties`](pgspate_target::table_properties) finds any remaining difference before
+//! the tables are exchanged. Every query runs without a search path, so that names are complete.
 
 use tokio_postgres::Client;
 
@@ -235,7 +235,7 @@ number as (
   select s.* from pg_depend d join pg_class s on s.oid = d.objid
   where d.refobjid = :oid and d.deptype = 'i' and s.relkind = 'S'
     and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass),
--- What privileges are on: the table as it is, and as its shadow is.
+-- Objects with privileges: the ACLs of the table's and of the shadow's.
 holder as (
   select 'table' as kind, :table as name, coalesce(t.relacl, acldefault('r', t.relowner)) as acl,
          coalesce(s.relacl, acldefault('r', s.relowner)) as other
