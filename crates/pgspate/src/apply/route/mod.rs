@@ -215,9 +215,7 @@ impl Router {
         if let Err(error) =
             fold::check_row_is_identified(log, &change, &target.facts.fold_key, &all)
         {
-            if let Some(first) = first {
-                log.remove_last_row(first);
-            }
+            first.into_iter().for_each(|first| log.remove_last_row(first));
             let (op, name) = (event.op.name(), &target.facts.table.sql_name);
             let message = format!("could not apply the {op} of {name}");
             return Err(Error::new(error.kind(), message).because(error));
