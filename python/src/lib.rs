@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 
 use errors::raise;
 use events::EventBytes;
-use options::{ApplyCall, CallData, CallOptions, SourceOptions, prepare_apply};
+use options::{ApplyCall, CallData, CallOptions, RowCommandOptions, prepare_apply};
 use work::{CallState, NoProgress, Stop};
 
 /// Runs a load and returns its report as JSON.

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pgspate::load::{self, Report, Watch};
+use pgspate::load::{self, LoadReport, LoadWatch};
 use pgspate::target::connect::{Connection, Dsn};
-use pgspate::{Error, Kind, Result};
-use pgspate_embedded::Throwaway;
+use pgspate::{Error, ErrorKind, Result};
+use pgspate_embedded::ThrowawayServer;
 use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 
@@ -64,7 +64,7 @@ struct OwnServer {
 
 impl Ground {
     /// On a server of the lab's own.
-    pub(crate) fn on_own(shared: &Arc<Shared>, server: &Throwaway) -> Result<Ground> {
+    pub(crate) fn on_own(shared: &Arc<Shared>, server: &ThrowawayServer) -> Result<Ground> {
         let mut ground = Ground::stopped(shared, server)?;
         ground.postmaster = server.pid();
         ground.version = ground.connect()?.server_version();
@@ -72,7 +72,7 @@ impl Ground {
     }
 
     /// Of a server that is stopped: nothing can be asked of it, but what it is.
-    pub(crate) fn stopped(shared: &Arc<Shared>, server: &Throwaway) -> Result<Ground> {
+    pub(crate) fn stopped(shared: &Arc<Shared>, server: &ThrowawayServer) -> Result<Ground> {
         let own = OwnServer { folder: server.folder().to_owned(), data: server.data_folder() };
         Ok(Ground {
             shared: Arc::clone(shared),
@@ -206,7 +206,7 @@ impl Ground {
     /// Whether the run is to stop.
     ///
     /// # Errors
-    /// Kind `Cancelled`, if it is.
+    /// ErrorKind `Cancelled`, if it is.
     pub fn check(&self) -> Result<()> {
         if self.shared.stop.is_asked() { Err(stopped()) } else { Ok(()) }
     }
@@ -281,8 +281,8 @@ impl Ground {
     ///
     /// # Errors
     /// As [`load::prepare`] and [`load::Load::run`].
-    pub fn load(&self, options: load::Options) -> Result<Report> {
-        let watch = Arc::new(Watch::default());
+    pub fn load(&self, options: load::LoadOptions) -> Result<LoadReport> {
+        let watch = Arc::new(LoadWatch::default());
         let stopping = Arc::clone(&watch);
         self.stoppable(
             move || stopping.copy.cancel(),
@@ -310,7 +310,7 @@ impl Ground {
     /// leave behind has to be the same.
     ///
     /// # Errors
-    /// Kind `Bug`, if it is another.
+    /// ErrorKind `Bug`, if it is another.
     pub fn agree(&self, key: &str, value: &str) -> Result<()> {
         self.agree_unkept(key, value)?;
         let mut here = self.agreed_here.lock().expect("no panic while held");
@@ -326,7 +326,7 @@ impl Ground {
             return Ok(());
         }
         let message = format!("{key} is {value} after this trial, and was {known} after another");
-        Err(Error::new(Kind::Bug, message).hint(
+        Err(Error::new(ErrorKind::Bug, message).hint(
             "If the other was measured by an earlier run, and what was wrong with it is mended, \
              begin anew with `--fresh`.",
         ))
@@ -360,5 +360,5 @@ impl Ground {
 }
 
 pub(crate) fn stopped() -> Error {
-    Error::new(Kind::Cancelled, "stopped")
+    Error::new(ErrorKind::Cancelled, "stopped")
 }

@@ -16,7 +16,7 @@ use super::shared::{LaneFailure, SharedRun};
 use super::{
     Commit, CopyEnd, CopyJob, CopyOutcome, CopyProgress, Destination, Lanes, StageSeconds,
 };
-use crate::format::Cutter;
+use crate::format::{ContentDigests, Cutter};
 use crate::{Error, ErrorKind, Result};
 
 /// Time for which a number of lanes is measured.
@@ -95,9 +95,23 @@ pub fn run(
         let may_go_on = job.ledger.is_some() && !job.is_stream && error.is_retryable();
         return if may_go_on { Ok(CopyEnd::Interrupted(error)) } else { Err(error) };
     }
+    let outcome = sum_up(&shared, &finished, contents, started.elapsed());
+    let is_staged = !matches!(job.destination, Destination::Table { .. });
+    let sessions = finished.into_iter().filter(|_| is_staged);
+    Ok(CopyEnd::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
+}
+
+/// Adds up what the lanes have done. `committing` is the time since the last row.
+fn sum_up(
+    shared: &SharedRun<'_>,
+    finished: &[FinishedLane],
+    contents: ContentDigests,
+    committing: Duration,
+) -> CopyOutcome {
+    let progress = shared.progress;
     let [source, encode, server] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
-    let stages = StageSeconds { source, encode, server, commit: started.elapsed().as_secs_f64() };
-    let outcome = CopyOutcome {
+    let stages = StageSeconds { source, encode, server, commit: committing.as_secs_f64() };
+    CopyOutcome {
         rows_in: finished.iter().map(|lane| lane.tally.rows_in).sum(),
         rows_written: finished.iter().map(|lane| lane.tally.rows_written).sum(),
         rows_rejected: finished.iter().map(|lane| lane.tally.rows_rejected).sum(),
@@ -108,10 +122,7 @@ pub fn run(
         stages,
         bytes_sent: progress.sent.load(Relaxed),
         contents,
-    };
-    let is_staged = !matches!(job.destination, Destination::Table { .. });
-    let sessions = finished.into_iter().filter(|_| is_staged);
-    Ok(CopyEnd::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
+    }
 }
 
 /// Returns whether the error may be caused by a conflict between two lanes. With one lane, the
