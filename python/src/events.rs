@@ -88,7 +88,7 @@ impl PythonEvents {
         match self.speller.classes.class_of(value)? {
             ValueClass::Null => out.push_str("null"),
             ValueClass::Int | ValueClass::Bool => {
-                drop(self.speller.spell(value, &SpellingTarget::Other, out)?)
+                self.speller.spell(value, &SpellingTarget::Other, out)?;
             }
             ValueClass::Str => {
                 string(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?, out)
@@ -236,7 +236,7 @@ pub(crate) struct EventBytes {
 
 impl EventBytes {
     pub(crate) fn of(handover: &RowHandover<Vec<u8>>) -> EventBytes {
-        EventBytes { blocks: handover.ask(&[]), block: Cursor::default() }
+        EventBytes { blocks: handover.request(&[]), block: Cursor::default() }
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct CallOptions<'py>(
 type PreparedCall<'py, O, M> = (O, Option<String>, Caller<'py, M>);
 
 /// Options of a command that reads rows from a source.
-pub(crate) trait SourceOptions: Sized {
+pub(crate) trait RowCommandOptions: Sized {
     /// Parses the command's arguments.
     fn parse(words: &[String]) -> Result<Self>;
 
@@ -70,7 +70,7 @@ pub(crate) trait SourceOptions: Sized {
     }
 }
 
-impl SourceOptions for load::LoadOptions {
+impl RowCommandOptions for load::LoadOptions {
     fn parse(words: &[String]) -> Result<load::LoadOptions> {
         pgspate_cli::load_options(words)
     }
@@ -80,7 +80,7 @@ impl SourceOptions for load::LoadOptions {
     }
 }
 
-impl SourceOptions for sync::SyncOptions {
+impl RowCommandOptions for sync::SyncOptions {
     fn parse(words: &[String]) -> Result<sync::SyncOptions> {
         pgspate_cli::sync_options(words)
     }
