@@ -51,7 +51,7 @@ class Delay:
                 threading.Thread(target=give, args=(sink, held), daemon=True).start()
 
     def take(self, source: socket.socket, held: queue.Queue) -> None:
-        """Note for each piece when it may go on."""
+        """Note for each piece when it may be sent."""
         while True:
             try:
                 piece = source.recv(CHUNK_BYTES)

@@ -1,7 +1,7 @@
 """What a load costs: time, CPU on both sides, the clients' memory, WAL.
 
-CPU of the server is that of all its processes, also of backends that are gone by the
-time we look: the postmaster keeps the sum of its children's.
+CPU of the server counts all its processes, also backends that have ended: the postmaster keeps
+the sum of its children's CPU.
 """
 
 import contextlib
@@ -57,7 +57,10 @@ class Child:
         self.maxrss = used.ru_maxrss * 1024
 
     def rss_bytes(self, floor: int) -> int:
-        """Its peak memory. The kernel's figure starts at ours, so below that we sample."""
+        """Peak memory of the process, in bytes.
+
+        The kernel's figure starts at the memory of this program, so smaller peaks are sampled.
+        """
         return self.maxrss if self.maxrss > floor else self.sampled
 
 
@@ -178,7 +181,7 @@ def children_of(parent: int) -> list[int]:
 
 
 def stat(pid: int) -> tuple[int, int, int, int] | None:
-    """User and system ticks: its own, then those of its children that are gone."""
+    """User and system ticks: of the process, then of its ended children."""
     fields = stat_fields(pid)
     return tuple(int(value) for value in fields[11:15]) if fields else None
 

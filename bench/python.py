@@ -118,7 +118,7 @@ def measure_tables(bench: Bench, table: pyarrow.Table, path: Path) -> None:
     """Tables that are in memory as Arrow."""
     frame = polars.from_arrow(table)
     few = table.slice(0, TO_SQL_ROWS).to_pandas()
-    # What pandas would send as text, it is told.
+    # pandas would send these columns as text.
     dtype = {column.name: sqlalchemy.Numeric(15, 2) for column in LINEITEM
              if column.sql.startswith("numeric")}
 

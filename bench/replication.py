@@ -1,9 +1,8 @@
 """The history of the stream as a PostgreSQL has it, for those that replicate from one.
 
 A publisher applies the events, a thousand in a transaction, with a slot for each contender from
-before the first of them. What is measured is the time from when a contender may begin to read its
-slot, all of which is there, until its target has all of it. Both read it over TCP, as one server
-has another.
+before the first of them. All changes are in the slot before a contender may read it. The measured
+time ends when the target has all of them. Both contenders read over TCP.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A PostgreSQL of our own for one run: made in a temporary folder, gone afterwards.
 
-It runs as an unprivileged user when we are root, listens on a Unix socket, and dies
-with us: normally by `stop`, and by a signal from the kernel when we are killed.
+For root it runs as an unprivileged user. It listens on a Unix socket. `stop` ends it; if this
+program is killed, the kernel signals the server to end.
 """
 
 import os
@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 def free_port() -> str:
-    """A port of loopback that nobody has."""
+    """A free port of loopback."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return str(probe.getsockname()[1])
@@ -80,7 +80,7 @@ class Server:
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "server.log").open("w") as out:
-            # In a session of its own: an interrupt from the keyboard is ours to handle.
+            # A session of its own, so that Ctrl-C reaches only this program.
             self.process = subprocess.Popen(
                 as_owner(with_us=True) + command,
                 stdout=out,
@@ -153,7 +153,7 @@ def sweep() -> None:
 
 
 def unprivileged_owner() -> tuple[int, int]:
-    """User and group id that the server runs as: ours, unless we are root."""
+    """User and group id of the server: those of this process, unless it runs as root."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     for name in ("postgres", "nobody"):

@@ -27,10 +27,10 @@ from replication import NATIVE, SLOT
 from server import PORT, Server
 
 OURS = "pgspate"
-# The part of the events that a contender gets: row by row, in transactions of a thousand, by
-# multi-row upserts and deletes of ten thousand; from a publisher by a subscription, and by us.
+# The share of the events that each contender gets. `rows` writes row by row, `rows-1000` in
+# transactions of a thousand, `batches` by multi-row upserts and deletes of ten thousand.
 PARTS = {"rows": 0.02, "rows-1000": 0.1, "batches": 1.0, NATIVE: 1.0, SLOT: 1.0, OURS: 1.0}
-# Those that write through the delaying proxy, and their parts.
+# The contenders that write through the delaying proxy, and their shares.
 FAR = {"rows": 0.004, "rows-1000": 0.01, "batches": 1.0, OURS: 1.0}
 CREATE = (
     "create table orders (id bigint primary key, customer int, status text, "

@@ -43,7 +43,7 @@ JSON_NUMBERS = {"lat", "lon", "alt", "tz"}
 
 
 def main() -> int:
-    """Write the files, or compare them with the ones that are there."""
+    """Write the files, or compare them with the existing files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--check", action="store_true", help="compare instead of writing"

@@ -1,6 +1,7 @@
-"""Flights of 2013 into PostgreSQL, from Python: files, a sync, and what went on.
+"""Flights of 2013 into PostgreSQL, from Python: files, a sync, and the checks of
+doctor.
 
-Runs on an embedded PostgreSQL that is gone at the end: `python examples/python.py`.
+Runs on a temporary PostgreSQL: `python examples/python.py`.
 """
 
 from pathlib import Path

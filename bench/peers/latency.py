@@ -1,7 +1,7 @@
 """How long a lone event takes: COUNT (FILE | CONNINFO). Prints the milliseconds of each as JSON.
 
-A row is written to the source when nothing else happens, by a commit or as a line of the file; the
-clock runs from then until a query finds it on the target.
+A row is written to the source while the source is idle, by a commit or as a line of the file. The
+latency is the time from then until a query finds the row on the target.
 """
 
 import json

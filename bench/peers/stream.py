@@ -24,7 +24,7 @@ BATCH = 10_000
 
 
 def batched(items: list, size: int) -> Iterator[list]:
-    """So many of them at a time."""
+    """Split `items` into lists of at most `size`."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 

@@ -37,7 +37,7 @@ const USUAL_FOLDERS: [(&str, &str); 6] = [
     ("/usr", "bin"),
     ("/opt/homebrew/opt", "bin"),
     ("/usr/local/opt", "bin"),
-    ("/Applications/Postgres.app/ContentDigests/Versions", "bin"),
+    ("/Applications/Postgres.app/Contents/Versions", "bin"),
     ("/opt", "bin"),
 ];
 

@@ -280,7 +280,7 @@ pub const LEDGER_SCHEMA: &str = "pgspate";
 /// gave.
 ///
 /// # Errors
-/// Of [`ErrorKind::Usage`] for such a schema.
+/// [`ErrorKind::Usage`] for such a schema.
 pub fn check_is_user_schema(named: &str, schema: &str) -> Result<()> {
     let whose = if schema == LEDGER_SCHEMA || schema.starts_with("pgspate_job_") {
         "the ledger"

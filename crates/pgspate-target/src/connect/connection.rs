@@ -298,7 +298,7 @@ impl Canceller {
     /// same encryption. The statement ends with SQLSTATE 57014, unless it was already done.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Connect`].
+    /// [`ErrorKind::Connect`].
     pub async fn cancel(&self) -> Result<()> {
         let request = async {
             let socket = self.route.open().await.map_err(|error| os_error_text(&error))?;

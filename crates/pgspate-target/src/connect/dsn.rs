@@ -90,7 +90,7 @@ impl Dsn {
     /// `PGHOSTADDR`, `PGPORT`, `PGDATABASE`, `PGUSER`, `PGSERVICE`).
     ///
     /// # Errors
-    /// Of [`ErrorKind::Usage`].
+    /// [`ErrorKind::Usage`].
     pub fn resolve(arg: Option<&str>, env: &Environment) -> Result<Option<Dsn>> {
         if arg.is_none() && !env.names_a_server() {
             return Ok(None);

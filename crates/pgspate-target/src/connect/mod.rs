@@ -67,11 +67,11 @@ impl Dsn {
     /// inside a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Connect`](crate::ErrorKind::Connect) if no server could be reached, or if
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if no server could be reached, or if
     /// one refused. The server's message and SQLSTATE are the cause; several servers give one cause
     /// each.
     ///
-    /// Of [`ErrorKind::Usage`](crate::ErrorKind::Usage) if TLS or channel binding is not available
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if TLS or channel binding is not available
     /// as required, or if a pooler gives each transaction another session.
     pub async fn connect(&self, application_name: &str) -> Result<Connection> {
         Ok(attempt::connect(self, application_name, &NoQuery).await?.0)

@@ -38,7 +38,7 @@ impl RevocationLists {
     /// none.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Usage`] if lists are named but the server's certificate is not verified, so
+    /// [`ErrorKind::Usage`] if lists are named but the server's certificate is not verified, so
     /// that lists would have no effect.
     pub(super) fn of(
         settings: &ConnectionParameters,
@@ -70,7 +70,7 @@ impl RevocationLists {
     /// Returns a verifier that checks chains against the lists and these roots.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Usage`] if a list cannot be read or parsed, or if none exists.
+    /// [`ErrorKind::Usage`] if a list cannot be read or parsed, or if none exists.
     pub(super) fn checker(
         &self,
         roots: &RootCertStore,

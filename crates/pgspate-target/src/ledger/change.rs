@@ -93,7 +93,7 @@ impl RecordedChange {
     /// Refuses steps of a role that is not trusted to act as the current role.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] for such a role.
+    /// [`ErrorKind::Ledger`] for such a role.
     pub fn check_trust(&self) -> Result<()> {
         if self.is_trusted {
             return Ok(());

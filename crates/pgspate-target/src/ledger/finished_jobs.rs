@@ -12,7 +12,7 @@ use pgspate_input::format::ContentDigests;
 /// Checks whether one of these finished jobs has loaded the sources.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if a job has loaded a part of the current sources, or the same sources
+/// [`ErrorKind::Ledger`] if a job has loaded a part of the current sources, or the same sources
 /// with other options.
 pub(super) async fn find_finished(
     client: &Client,

@@ -380,7 +380,7 @@ impl JobIdentity {
     /// Refuses to load again what a finished job has loaded.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] if a source is the same, or begins with the same rows.
+    /// [`ErrorKind::Ledger`] if a source is the same, or begins with the same rows.
     pub fn check_not_loaded(&self, record: &JobRecord) -> Result<()> {
         if record.rows_written == 0 {
             return Ok(());

@@ -184,7 +184,7 @@ not exists (select from pgspate.emptied e where e.table_oid = job.table_oid and 
 /// Looks the job up, and changes nothing.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if an unfinished job's sources or options have changed, unless
+/// [`ErrorKind::Ledger`] if an unfinished job's sources or options have changed, unless
 /// `restart`.
 pub(super) async fn find_job(
     client: &Client,
@@ -466,7 +466,7 @@ pub(super) async fn prune_old_jobs(client: &Client) -> Result<()> {
 /// Reads the chunks of an open job that are written by now.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if another session has forgotten the job. Then it is unknown which of
+/// [`ErrorKind::Ledger`] if another session has forgotten the job. Then it is unknown which of
 /// its rows are in the table.
 pub async fn reread_written_chunks(client: &Client, job: JobId) -> Result<WrittenChunks> {
     let sql = "select exists (select from pgspate.job where job = $1)";

@@ -27,7 +27,7 @@ l.locktype = 'advisory' and l.granted and l.objsubid = 1
 /// Takes the lock of a load for this session.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if another session holds it; the message names that session.
+/// [`ErrorKind::Ledger`] if another session holds it; the message names that session.
 pub async fn hold_job_lock(client: &Client, key: i64) -> Result<()> {
     hold_lock(client, key, "this load").await
 }
@@ -35,7 +35,7 @@ pub async fn hold_job_lock(client: &Client, key: i64) -> Result<()> {
 /// Takes a lock for this session. `task` says what is locked: "this load".
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if another session holds it; the message names that session.
+/// [`ErrorKind::Ledger`] if another session holds it; the message names that session.
 pub(crate) async fn hold_lock(client: &Client, key: i64, task: &str) -> Result<()> {
     let started = std::time::Instant::now();
     loop {
@@ -67,7 +67,7 @@ pub fn share_lanes_lock_sql(key: i64) -> String {
 /// it was killed. Then terminates them: this session has the job's lock, and so owns the job.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if a lane cannot be terminated.
+/// [`ErrorKind::Ledger`] if a lane cannot be terminated.
 pub(super) async fn end_earlier_lanes(client: &Client, key: i64) -> Result<()> {
     // Lanes of this run are opened after its first session. A role that may not see `backend_start`
     // does not wait.
@@ -80,7 +80,7 @@ pub(super) async fn end_earlier_lanes(client: &Client, key: i64) -> Result<()> {
 /// connected any more. The server may not have noticed, and the lanes' locks would block this run.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if a lane cannot be terminated.
+/// [`ErrorKind::Ledger`] if a lane cannot be terminated.
 pub async fn end_lost_lanes(client: &Client, key: i64) -> Result<()> {
     end_lanes(client, key, "true", LOST_LANE_TIMEOUT, Duration::ZERO).await
 }

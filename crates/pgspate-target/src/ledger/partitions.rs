@@ -60,7 +60,7 @@ impl AppliedStream {
     /// transaction.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] if a partition is not at its expected position.
+    /// [`ErrorKind::Ledger`] if a partition is not at its expected position.
     pub async fn advance_partitions(&self, client: &Client, moves: &[PartitionMove]) -> Result<()> {
         let (known, new): (Vec<&PartitionMove>, Vec<_>) =
             moves.iter().partition(|it| it.from.is_some());

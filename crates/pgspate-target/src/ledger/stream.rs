@@ -144,7 +144,7 @@ async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> 
 /// Locks the stream for as long as this session lives.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if another session has locked it.
+/// [`ErrorKind::Ledger`] if another session has locked it.
 pub async fn hold_stream(client: &Client, name: &str, partition: &str) -> Result<()> {
     let key = identity::digest_texts(["stream", name, partition]);
     lock::hold_lock(client, identity::lock_key(&key), "this stream").await
@@ -203,7 +203,7 @@ impl AppliedStream {
     /// Locks the stream for as long as the session lives.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] if another session has locked it.
+    /// [`ErrorKind::Ledger`] if another session has locked it.
     pub async fn hold(&self, client: &Client) -> Result<()> {
         hold_stream(client, &self.name, &self.partition).await
     }
@@ -213,7 +213,7 @@ impl AppliedStream {
     /// be in progress. After that the lost session can write nothing.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] if another process has taken the stream over, or if the position is
+    /// [`ErrorKind::Ledger`] if another process has taken the stream over, or if the position is
     /// any other. Then the database is not in the state in which this process left it.
     pub async fn reopen(
         &mut self,
@@ -239,7 +239,7 @@ impl AppliedStream {
     /// The caller stores the new position after the commit.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] if another process has taken the stream over.
+    /// [`ErrorKind::Ledger`] if another process has taken the stream over.
     pub async fn advance(
         &self,
         client: &Client,
@@ -280,7 +280,7 @@ impl AppliedStream {
     /// is known. Also fails outside a transaction, if its beginning was refused.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] if another process has taken the stream over.
+    /// [`ErrorKind::Ledger`] if another process has taken the stream over.
     pub async fn advance_within(
         &self,
         client: &Client,

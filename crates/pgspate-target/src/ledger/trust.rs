@@ -108,7 +108,7 @@ impl LedgerSchema {
     /// Returns whether the schema has a table of that name.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Ledger`] if the schema is not trusted, or is not a ledger.
+    /// [`ErrorKind::Ledger`] if the schema is not trusted, or is not a ledger.
     pub(super) fn has(&self, table: &str) -> Result<bool> {
         self.check()?;
         Ok(self.relations.iter().any(|it| it == table))

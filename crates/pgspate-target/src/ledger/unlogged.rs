@@ -184,7 +184,7 @@ pub(super) enum RowSurvival {
 /// Checks whether the rows of a job that has written some still exist.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if only some of them may be lost, or if it cannot be determined.
+/// [`ErrorKind::Ledger`] if only some of them may be lost, or if it cannot be determined.
 pub(super) async fn row_survival(
     client: &Client,
     job: JobId,
@@ -251,7 +251,7 @@ pub(super) async fn bind_job(client: &Client, job: JobId, identity: &JobIdentity
 /// Resets a job whose rows were all removed by a crash. Returns whether it did.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] if some rows may still exist.
+/// [`ErrorKind::Ledger`] if some rows may still exist.
 pub async fn restart_emptied_job(
     client: &Client,
     job: JobId,
@@ -301,7 +301,7 @@ pub async fn bind_stream(
 /// Refuses to continue a stream whose rows a crash has removed.
 ///
 /// # Errors
-/// Of [`ErrorKind::Ledger`] for such a stream.
+/// [`ErrorKind::Ledger`] for such a stream.
 pub async fn check_stream_not_emptied(client: &Client, stream: &str) -> Result<()> {
     let Some(WriterBinding { is_alive: false, .. }) =
         read_binding(client, UnloggedWriter::Stream(stream)).await?

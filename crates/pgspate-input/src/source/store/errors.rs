@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_error_code_decides_the_message() {
-        let body = "Server returned non-2xx status code: 404 Not LocalFile: \
+        let body = "Server returned non-2xx status code: 404 Not Found: \
                     <Error><Code>NoSuchBucket</Code><Message>gone</Message></Error>";
         let error = store_error(Scheme::S3, "s3://b/k", &not_found(body));
         assert_eq!(error.to_string(), "bucket \"b\" does not exist");

@@ -40,7 +40,7 @@ impl Dsn {
     /// with these parameters.
     ///
     /// # Errors
-    /// Of [`ErrorKind::Connect`] if the server cannot be reached any more, or refuses.
+    /// [`ErrorKind::Connect`] if the server cannot be reached any more, or refuses.
     pub async fn open_replication_session(
         &self,
         connection: &Connection,
