@@ -11,8 +11,11 @@ use clap::{Args, Subcommand};
 use pgspate::numbers::{clock, counted, seconds};
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate::{Error, ErrorKind, Result};
-use pgspate_lab::report::{self, Digest};
-use pgspate_lab::{Data, Event, Experiment, Options, Setup, Stop, Summary, experiments, run_time};
+use pgspate_lab::report::{self, ExperimentDigest};
+use pgspate_lab::{
+    DataKind, Experiment, LabEvent, LabOptions, LabSummary, RunSetup, RunStop, experiments,
+    run_time,
+};
 use serde::Serialize;
 
 use crate::CommandAnswer;
@@ -150,7 +153,7 @@ struct ListedExperiment {
 fn list(args: &ListArgs) -> Result<CommandAnswer> {
     let listed = |experiment: &dyn Experiment| {
         let scale = args.scale.unwrap_or_else(|| experiment.scale_default());
-        let setup = Setup { scale, is_own: true, data: Data::default() };
+        let setup = RunSetup { scale, is_own: true, data: DataKind::default() };
         let (trials, seconds_each_repeat) = run_time(experiment, &setup);
         let factors = experiment.factors(&setup).into_iter();
         ListedExperiment {
@@ -202,7 +205,7 @@ fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
             .map(|dsn| dsn.with_stall_timeout(args.stall.0.0)),
         None => None,
     };
-    let options = Options {
+    let options = LabOptions {
         experiments: find_experiments(&args.names)?,
         data: args.data.clone(),
         scale: args.scale,
@@ -215,11 +218,11 @@ fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
         only: args.only.clone(),
     };
     let runtime = runtime()?;
-    let (stop, running) = (Stop::default(), Arc::new(AtomicBool::new(true)));
+    let (stop, running) = (RunStop::default(), Arc::new(AtomicBool::new(true)));
     let stopping = stop.clone();
     let interrupt = InterruptActions {
         first_message: "cleaning up",
-        stop: move || stopping.ask(),
+        stop: move || stopping.request(),
         last_message: || "schemas and servers of the trials may be left behind".to_owned(),
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
@@ -251,12 +254,12 @@ fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
 /// The output of `lab run --json`.
 #[derive(Serialize)]
 struct LabRunOutput<'a> {
-    summary: &'a Summary,
-    experiments: &'a [Digest],
+    summary: &'a LabSummary,
+    experiments: &'a [ExperimentDigest],
 }
 
 /// Shows what was measured, what was skipped, and how to get a page of it.
-fn print_conclusion(summary: &Summary, args: &RunArgs, style: TerminalStyle) {
+fn print_conclusion(summary: &LabSummary, args: &RunArgs, style: TerminalStyle) {
     let before = match summary.before {
         0 => String::new(),
         before => format!(", {before} measured earlier"),
@@ -322,27 +325,27 @@ impl LabProgress {
         }
     }
 
-    fn show(&self, event: &Event<'_>, style: TerminalStyle) {
-        if let Event::Trial { nth, of, .. } = event {
+    fn show(&self, event: &LabEvent<'_>, style: TerminalStyle) {
+        if let LabEvent::TrialStarted { nth, of, .. } = event {
             self.nth.set((*nth, *of));
         }
         match event {
             _ if self.is_quiet => {}
-            Event::Server(step) => {
+            LabEvent::Server(step) => {
                 self.clear();
                 show_step(step, false, style);
             }
-            Event::Warning { text } => {
+            LabEvent::Warning { text } => {
                 self.clear();
                 write_stderr_line(format!("{} {text}", style.warning("warning:")));
             }
-            Event::Measured { .. } if self.is_terminal => {}
+            LabEvent::Measured { .. } if self.is_terminal => {}
             other if self.is_terminal => {
                 draw_line(&render_event(other));
                 self.is_drawn.set(true);
             }
-            Event::Measured { line } => write_stderr_line(render_finished(line, self.nth.get())),
-            Event::Trial { .. } => {}
+            LabEvent::Measured { line } => write_stderr_line(render_finished(line, self.nth.get())),
+            LabEvent::TrialStarted { .. } => {}
             other => write_stderr_line(render_event(other)),
         }
     }
@@ -354,24 +357,24 @@ impl LabProgress {
     }
 }
 
-fn render_event(event: &Event<'_>) -> String {
+fn render_event(event: &LabEvent<'_>) -> String {
     match event {
-        Event::Resumed { experiment, done, of } => {
+        LabEvent::Resumed { experiment, done, of } => {
             format!("{experiment}  {done} of {of} trials are already measured")
         }
-        Event::Preparing { experiment } => format!("{experiment}  preparing"),
-        Event::Trial { experiment, label, nth, of, left } => {
+        LabEvent::Preparing { experiment } => format!("{experiment}  preparing"),
+        LabEvent::TrialStarted { experiment, label, nth, of, left } => {
             let left = left.map(|left| format!("  {} left", clock(left))).unwrap_or_default();
             format!("{experiment}  trial {nth} of {of}  {label}{left}")
         }
-        Event::Server(step) => step.to_string(),
-        Event::Measured { line } => line.trial.label(),
-        Event::Warning { text } => (*text).to_owned(),
+        LabEvent::Server(step) => step.to_string(),
+        LabEvent::Measured { line } => line.trial.label(),
+        LabEvent::Warning { text } => (*text).to_owned(),
     }
 }
 
 /// Formats a finished trial with its result.
-fn render_finished(line: &pgspate_lab::Line, (nth, of): (usize, usize)) -> String {
+fn render_finished(line: &pgspate_lab::ResultLine, (nth, of): (usize, usize)) -> String {
     let what = match (&line.skipped, line.value("seconds")) {
         (Some(reason), _) => format!("skipped: {reason}"),
         (None, Some(value)) => seconds(value),
@@ -402,7 +405,7 @@ mod tests {
 
     #[test]
     fn the_line_shows_the_running_trial() {
-        let event = Event::Trial {
+        let event = LabEvent::TrialStarted {
             experiment: "bulk",
             label: "one session, default",
             nth: 7,

@@ -1,25 +1,24 @@
-//! What experiments load that load files: which tables, from which files, and how they are read.
+//! The tables and files that `bulk` and `storage` load, and how the files are read.
 //!
-//! All contenders are given the same tables and files, and what they need to know to read them
-//! alike. Where a table's form follows from files of the user's own, it is found before the first
-//! trial, and is the same for all of them.
+//! All contenders get the same tables, files and format options. For the user's own files, the lab
+//! infers the table's columns once, before the first trial.
 
 use std::path::Path;
 
-use pgspate::format::sniff::{Format, Overrides};
+use pgspate::format::sniff::{Format, SniffOverrides};
 use pgspate::source::{self, Input};
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use crate::data::{Table, imdb, tpch};
+use crate::context::TrialContext;
+use crate::data::{GeneratedTable, imdb, tpch};
 use crate::given;
-use crate::ground::Ground;
 
-/// Whose data are loaded.
+/// The kind of data to load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Data {
+pub enum DataKind {
     /// Seven files in IMDb's shape, made by the lab.
     #[default]
     Imdb,
@@ -29,15 +28,15 @@ pub enum Data {
     Files,
 }
 
-/// What has to be the same of data for results to be compared. No folder is named here.
+/// Facts about the data that must be equal for results to be comparable. No folder is stored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataFacts {
-    /// Whose they are.
-    pub kind: Data,
-    /// The tables of files of the user's own, those of the largest files first.
+    /// The kind of data.
+    pub kind: DataKind,
+    /// The tables of the user's files, the largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<TableFacts>,
-    /// Changes with the names, sizes and times of those files.
+    /// A hash of names, sizes and modification times of the user's files.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fingerprint: String,
 }
@@ -49,117 +48,128 @@ pub struct TableFacts {
     pub name: String,
     /// How many files it has.
     pub files: usize,
-    /// Bytes as they are stored, as far as that is known.
+    /// Stored bytes, where known; compressed files count compressed.
     pub bytes: u64,
-    /// The files' format, as `--format` has it.
+    /// The files' format, as in `--format`.
     pub format: String,
 }
 
 impl DataFacts {
-    /// Whether they are what is loaded unless something else is asked for.
-    pub(crate) fn is_usual(&self) -> bool {
+    /// Returns whether this is the default data.
+    pub(crate) fn is_default(&self) -> bool {
         *self == DataFacts::default()
     }
 
-    /// In a word, or with the tables of the files.
-    pub(crate) fn said(&self) -> String {
+    /// Describes the data for messages.
+    pub(crate) fn label(&self) -> String {
         match self.kind {
-            Data::Imdb => "imdb".to_owned(),
-            Data::Tpch => "tpch".to_owned(),
-            Data::Files => {
+            DataKind::Imdb => "imdb".to_owned(),
+            DataKind::Tpch => "tpch".to_owned(),
+            DataKind::Files => {
                 let names: Vec<&str> = self.tables.iter().map(|it| it.name.as_str()).collect();
-                format!("files for {} ({})", names.join(", "), self.fingerprint)
+                format!("your files for {} ({})", names.join(", "), self.fingerprint)
             }
         }
     }
 }
 
-/// What was asked for, looked at.
+/// The data of a run, found and inspected.
 #[derive(Debug, Default)]
 pub(crate) struct Dataset {
     pub(crate) facts: DataFacts,
-    given: Vec<given::Table>,
+    given: Vec<given::FileTable>,
 }
 
 impl Dataset {
-    /// From `imdb`, `tpch`, or paths; nothing is IMDb's. Files are looked at, and not read whole.
+    /// Finds the data by `imdb`, `tpch` or paths; no word means `imdb`. It reads only a sample of
+    /// each file.
     pub(crate) fn find(words: &[String], runtime: &Handle) -> Result<Dataset> {
         let of =
             |kind| Dataset { facts: DataFacts { kind, ..DataFacts::default() }, given: vec![] };
         match words {
             [] => return Ok(Dataset::default()),
             [one] if one == "imdb" => return Ok(Dataset::default()),
-            [one] if one == "tpch" => return Ok(of(Data::Tpch)),
+            [one] if one == "tpch" => return Ok(of(DataKind::Tpch)),
             _ => {}
         }
         if let Some(word) = words.iter().find(|word| matches!(word.as_str(), "imdb" | "tpch")) {
-            let message = format!("\"{word}\" is among the names of files");
-            return Err(Error::new(Kind::Usage, message).hint(format!(
-                "Load one kind of data at a time; a file or folder of that name is `./{word}`."
+            let message = format!("\"{word}\" cannot be combined with other data");
+            return Err(Error::new(ErrorKind::Usage, message).hint(format!(
+                "Give `--data {word}` alone. For a file or folder of this name write `./{word}`."
             )));
         }
-        let given = given::look(words, runtime)?;
+        let given = given::find_tables(words, runtime)?;
         let facts = DataFacts {
-            kind: Data::Files,
-            tables: given.iter().map(given::Table::facts).collect(),
+            kind: DataKind::Files,
+            tables: given.iter().map(given::FileTable::facts).collect(),
             fingerprint: given::fingerprint(&given),
         };
         Ok(Dataset { facts, given })
     }
 
-    pub(crate) fn kind(&self) -> Data {
+    pub(crate) fn kind(&self) -> DataKind {
         self.facts.kind
     }
 
-    /// How many files there are, which is known before they are made.
+    /// Counts the files, also before they are generated.
     pub(crate) fn files(&self) -> usize {
         match self.kind() {
-            Data::Imdb => imdb::TABLES.len(),
-            Data::Tpch => tpch::TABLES.len(),
-            Data::Files => self.given.iter().map(|table| table.files.len()).sum(),
+            DataKind::Imdb => imdb::TABLES.len(),
+            DataKind::Tpch => tpch::TABLES.len(),
+            DataKind::Files => self.given.iter().map(|table| table.files.len()).sum(),
         }
     }
 
-    /// Why plain COPY cannot read all the files, if it cannot.
-    pub(crate) fn not_copied(&self) -> Option<String> {
-        self.given.iter().find_map(|table| table.not_copied.clone())
+    /// Returns why COPY cannot read all the files, if so.
+    pub(crate) fn copy_refusal(&self) -> Option<String> {
+        self.given.iter().find_map(|table| table.copy_refusal.clone())
     }
 
-    /// The tables, the largest first. Files are made in the ground's folder; how tables of given
-    /// files have to be is found by loading these once.
-    pub(crate) fn tables(&self, ground: &Ground) -> Result<Vec<Loadable>> {
-        let (scratch, seed) = (ground.scratch(), ground.seed());
+    /// Returns the tables, the largest first. Generates files in the scratch folder. For the user's
+    /// files, it loads them once to learn their columns.
+    pub(crate) fn tables(&self, context: &TrialContext) -> Result<Vec<TableToLoad>> {
+        let (scratch, seed) = (context.scratch(), context.seed());
         let (tables, scale, paths) = match self.kind() {
-            Data::Imdb => {
-                let scale = ground.scale();
-                (&imdb::TABLES[..], scale, imdb::write(scratch, scale, seed, ground.stop())?)
+            DataKind::Imdb => {
+                let scale = context.scale();
+                (&imdb::TABLES[..], scale, imdb::write(scratch, scale, seed, context.stop())?)
             }
-            Data::Tpch => {
-                let factor = tpch::factor(ground.scale());
-                (&tpch::TABLES[..], factor, tpch::write(scratch, factor, seed, ground.stop())?)
+            DataKind::Tpch => {
+                let factor = tpch::factor(context.scale());
+                (&tpch::TABLES[..], factor, tpch::write(scratch, factor, seed, context.stop())?)
             }
-            Data::Files => {
-                let tried = self.given.iter().map(|table| given::try_out(table, ground));
+            DataKind::Files => {
+                let tried = self.given.iter().map(|table| given::load_once(table, context));
                 let mut tables = tried.collect::<Result<Vec<_>>>()?;
-                // Stored bytes do not tell: they may be compressed, or not.
+                // Stored bytes cannot be compared: some files may be compressed.
                 tables.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
                 return Ok(tables.into_iter().map(|(_, table)| table).collect());
             }
         };
         let pairs = tables.iter().zip(&paths);
-        pairs.map(|(table, path)| generated(table, scale, path, ground)).collect()
+        pairs.map(|(table, path)| generated(table, scale, path, context)).collect()
     }
 }
 
-/// A generated table, whose file is there.
-fn generated(table: &Table, scale: f64, path: &Path, ground: &Ground) -> Result<Loadable> {
+/// Describes a generated table whose file exists.
+fn generated(
+    table: &GeneratedTable,
+    scale: f64,
+    path: &Path,
+    context: &TrialContext,
+) -> Result<TableToLoad> {
     let source = path.display().to_string();
     let named = std::slice::from_ref(&source);
-    let inputs = source::resolve(named, &source::Options::default(), ground.runtime().clone())?;
+    let inputs =
+        source::resolve(named, &source::SourceOptions::default(), context.runtime().clone())?;
     let copy = CopyForm { skip: table.header.len() as u64 + 1, ..CopyForm::default() };
     let file = |input| LoadFile { source: source.clone(), input, copy: Some(copy.clone()) };
-    let read = Overrides { format: Some(Format::Text), header: Some(true), ..Overrides::default() };
-    Ok(Loadable {
+    let read = SniffOverrides {
+        format: Some(Format::Text),
+        header: Some(true),
+        ..SniffOverrides::default()
+    };
+    Ok(TableToLoad {
         name: table.name.to_owned(),
         create: table.create.to_owned(),
         indexes: table.indexes,
@@ -170,40 +180,40 @@ fn generated(table: &Table, scale: f64, path: &Path, ground: &Ground) -> Result<
     })
 }
 
-/// A table, and the files that go into it.
+/// A table and the files to load into it.
 #[derive(Debug)]
-pub(crate) struct Loadable {
+pub(crate) struct TableToLoad {
     /// Its name, unquoted.
     pub(crate) name: String,
     /// `create table` in the lab's schema, without keys.
     pub(crate) create: String,
-    /// Its key and what queries want, as statements.
+    /// Statements for its primary key and indexes.
     pub(crate) indexes: &'static [&'static str],
     /// Rows of all files.
     pub(crate) rows: u64,
-    /// How pgspate is to read them.
-    pub(crate) read: Overrides,
-    /// The columns for the fields, where the header has other names.
+    /// Format options for pgspate.
+    pub(crate) read: SniffOverrides,
+    /// The table's columns in file order, if the header has other names.
     pub(crate) columns: Option<Vec<String>>,
     /// The files, in order.
     pub(crate) files: Vec<LoadFile>,
 }
 
-/// A file, for those who load it.
+/// A file to load.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadFile {
-    /// What pgspate is told to load.
+    /// The SOURCE argument for pgspate.
     pub(crate) source: String,
-    /// The same, to be read.
+    /// The opened input, for COPY.
     pub(crate) input: Input,
-    /// How COPY reads it, if it does.
+    /// Options for COPY, if COPY can read the file.
     pub(crate) copy: Option<CopyForm>,
 }
 
-/// How COPY reads a file's bytes.
+/// COPY options of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CopyForm {
-    /// Bytes before the first row: a header, a byte order mark.
+    /// Bytes to skip before the first row: a header or a byte order mark.
     pub(crate) skip: u64,
     /// `(a, b)`, or nothing for the table's own columns.
     pub(crate) columns: String,
@@ -211,7 +221,7 @@ pub(crate) struct CopyForm {
     pub(crate) options: String,
 }
 
-/// The columns by a header; the names in IMDb's have capitals where those of the tables have `_`.
+/// Turns a header's camelCase names, as in IMDb's files, into snake_case column names.
 fn snake_case(header: &str) -> Vec<String> {
     let name = |field: &str| {
         let mut name = String::new();

@@ -1,7 +1,7 @@
-//! What an experiment is: its question, its factors, its starting state, and what is measured.
+//! The trait of all experiments: question, factors, starting state, and measured part.
 //!
-//! An experiment never decides what is kept: every trial's outcome becomes a line, whichever
-//! contender it favours.
+//! An experiment cannot drop results: the runner writes every trial's outcome, whichever contender
+//! it favours.
 
 use std::time::Instant;
 
@@ -9,119 +9,124 @@ use pgspate::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::dataset::Data;
-use crate::ground::Ground;
+use crate::context::TrialContext;
+use crate::dataset::DataKind;
 use crate::report::figure::Figure;
 use crate::results::Results;
 
-/// One thing to find out. It has no state of its own: what a trial needs is on its [`Ground`].
+/// An experiment. It has no state: everything that a trial needs is in its [`TrialContext`].
 pub trait Experiment: Sync {
-    /// The word by which it is run.
+    /// Returns the name for the command line.
     fn name(&self) -> &'static str;
 
-    /// Its name for people, in a few words.
+    /// Returns the heading on the report page.
     fn title(&self) -> &'static str;
 
-    /// What it asks, as a sentence.
+    /// Returns the question that it answers, as a sentence.
     fn question(&self) -> &'static str;
 
-    /// What others have published of the same question.
-    fn published(&self) -> Published;
+    /// Returns results that others have published for this question.
+    fn published(&self) -> PublishedResults;
 
-    /// Whether it loads whatever data it is given, instead of data that belong to its question.
+    /// Returns whether it accepts `--data`; otherwise it generates its own data.
     fn takes_data(&self) -> bool {
         false
     }
 
-    /// Its name with these data.
-    fn title_with(&self, _data: Data) -> &'static str {
+    /// Returns the heading when it loads `data`.
+    fn title_with(&self, _data: DataKind) -> &'static str {
         self.title()
     }
 
-    /// What it asks with these data.
-    fn question_with(&self, _data: Data) -> &'static str {
+    /// Returns the question when it loads `data`.
+    fn question_with(&self, _data: DataKind) -> &'static str {
         self.question()
     }
 
-    /// What is varied; the first level of each is the baseline.
-    fn factors(&self, setup: &Setup) -> Vec<Factor>;
+    /// Returns what is varied; the first level of each factor is the baseline.
+    fn factors(&self, setup: &RunSetup) -> Vec<Factor>;
 
-    /// Whether a combination of levels is to be tried. Levels that differ from the baseline in one
-    /// factor only are a design, too.
-    fn makes_sense(&self, _trial: &Trial) -> bool {
+    /// Returns whether the combination of levels is worth a trial. An experiment may choose to vary
+    /// only one factor at a time.
+    fn makes_sense(&self, _trial: &LabTrial) -> bool {
         true
     }
 
-    /// The scale that needs about a minute for each repeat on two processors; 1 is the published
-    /// size.
+    /// Returns the default scale: about a minute per repeat on two processors. Scale 1 is the
+    /// published size.
     fn scale_default(&self) -> f64;
 
-    /// About how many seconds a trial takes at a scale, for `list`.
+    /// Estimates the seconds of one trial at a scale, for `lab list`.
     fn trial_seconds(&self, scale: f64) -> f64;
 
-    /// What of a trial is shown in the report's table, by the numbers' names.
+    /// Returns the names of the numbers that the report's table shows.
     fn columns(&self) -> Vec<&'static str> {
         vec!["seconds"]
     }
 
-    /// Settings of the server that a trial needs, as in `postgresql.conf`. Trials with any are
-    /// left out on a server that is not the lab's own.
-    fn settings(&self, _trial: &Trial, _ground: &Ground) -> Vec<(String, String)> {
+    /// Returns server settings that the trial needs, as in `postgresql.conf`. On the user's server,
+    /// a trial with such settings is skipped.
+    fn settings(&self, _trial: &LabTrial, _ground: &TrialContext) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// Why this server cannot do a trial, if it cannot: a version too old, a right that is missing.
-    fn refusal(&self, _trial: &Trial, _ground: &Ground) -> Option<String> {
+    /// Returns why this server cannot run the trial, such as an old version or a missing privilege.
+    fn refusal(&self, _trial: &LabTrial, _ground: &TrialContext) -> Option<String> {
         None
     }
 
-    /// Makes the starting state: files in [`Ground::scratch`] and tables. On the lab's own server
-    /// it is called once, and each trial begins with a copy of its data folder; on another it is
-    /// called before each trial, in an empty schema. Files that are there already are right.
+    /// Makes the starting state: files in [`TrialContext::scratch`], and tables. The runner calls
+    /// it once for the lab's own server, and starts each trial with a copy of the data folder. On
+    /// the user's server the runner calls it before each trial, in an empty schema. Existing files
+    /// are complete and can be used.
     ///
     /// # Errors
-    /// Whatever keeps the trials from being run.
-    fn prepare(&self, ground: &Ground) -> Result<()>;
+    /// When the starting state cannot be made.
+    fn prepare(&self, context: &TrialContext) -> Result<()>;
 
-    /// The measured part.
+    /// Runs the measured part.
     ///
     /// # Errors
-    /// Whatever makes the trial void. An outcome that is to be reported, such as a refusal that
-    /// the experiment asks for, is none.
-    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome>;
+    /// When the trial is invalid. A refusal that the experiment expects is a result, not an error.
+    fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome>;
 
-    /// Looks at what the trial left, outside of what is measured.
+    /// Checks what the trial has written; not measured.
     ///
     /// # Errors
-    /// The contender has not done what it was to do.
-    fn verify(&self, _trial: &Trial, _ground: &Ground, _outcome: &mut Outcome) -> Result<()> {
+    /// When the contender has not written the expected rows.
+    fn verify(
+        &self,
+        _trial: &LabTrial,
+        _ground: &TrialContext,
+        _outcome: &mut TrialOutcome,
+    ) -> Result<()> {
         Ok(())
     }
 
-    /// What the report draws.
+    /// Returns the figures of the report.
     fn figures(&self, results: &Results) -> Vec<Figure>;
 
-    /// The answer in one sentence, with its numbers, also where it is not in favour of pgspate.
+    /// Returns the answer in one sentence with its numbers, whether or not they favour pgspate.
     fn answer(&self, results: &Results) -> String;
 }
 
-/// What is known of a run before it begins.
+/// What is known before a run begins.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Setup {
+pub struct RunSetup {
     /// 1 is the published size.
     pub scale: f64,
-    /// Whether the server is the lab's own, whose settings can be others for each trial.
+    /// Whether the lab starts its own server, whose settings can differ between trials.
     pub is_own: bool,
-    /// Whose data are loaded, by an experiment that takes any.
-    pub data: Data,
+    /// The data to load, if the experiment accepts `--data`.
+    pub data: DataKind,
 }
 
-/// What others have published.
+/// Published results of others.
 #[derive(Debug, Clone, Default)]
-pub struct Published {
-    /// On what, in a sentence.
+pub struct PublishedResults {
+    /// What was measured and where, in a sentence.
     pub setting: &'static str,
-    /// What was measured, and what came out.
+    /// Names of measurements, and their results.
     pub figures: Vec<(&'static str, &'static str)>,
 }
 
@@ -135,7 +140,7 @@ pub struct Factor {
 }
 
 impl Factor {
-    /// A factor with these levels.
+    /// Creates a factor with these levels.
     pub fn new(name: &'static str, levels: &[&str]) -> Factor {
         Factor { name, levels: levels.iter().map(|level| (*level).to_owned()).collect() }
     }
@@ -144,54 +149,54 @@ impl Factor {
 /// One combination of levels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Map<String, Value>", into = "Map<String, Value>")]
-pub struct Trial(Vec<(String, String)>);
+pub struct LabTrial(Vec<(String, String)>);
 
-impl From<Map<String, Value>> for Trial {
-    fn from(map: Map<String, Value>) -> Trial {
+impl From<Map<String, Value>> for LabTrial {
+    fn from(map: Map<String, Value>) -> LabTrial {
         let level = |value: Value| match value {
             Value::String(text) => text,
             other => other.to_string(),
         };
-        Trial(map.into_iter().map(|(factor, value)| (factor, level(value))).collect())
+        LabTrial(map.into_iter().map(|(factor, value)| (factor, level(value))).collect())
     }
 }
 
-impl From<Trial> for Map<String, Value> {
-    fn from(trial: Trial) -> Map<String, Value> {
+impl From<LabTrial> for Map<String, Value> {
+    fn from(trial: LabTrial) -> Map<String, Value> {
         trial.0.into_iter().map(|(factor, level)| (factor, Value::String(level))).collect()
     }
 }
 
-impl Trial {
-    /// A trial from its factors and levels.
-    pub fn of(levels: &[(&str, &str)]) -> Trial {
+impl LabTrial {
+    /// Creates a trial from factors and levels.
+    pub fn of(levels: &[(&str, &str)]) -> LabTrial {
         let owned = |(factor, level): &(&str, &str)| ((*factor).to_owned(), (*level).to_owned());
-        Trial(levels.iter().map(owned).collect())
+        LabTrial(levels.iter().map(owned).collect())
     }
 
-    /// The level of a factor; empty for a factor that it does not have.
+    /// Returns the level of a factor, or an empty text if the trial has no such factor.
     pub fn level(&self, factor: &str) -> &str {
         let found = self.0.iter().find(|(name, _)| name == factor);
         found.map_or("", |(_, level)| level.as_str())
     }
 
-    /// Whether a factor has a level.
+    /// Returns whether `factor` has this level.
     pub fn is(&self, factor: &str, level: &str) -> bool {
         self.level(factor) == level
     }
 
-    /// The factors and their levels, in the order of the experiment.
+    /// Returns factors and levels in the experiment's order.
     pub fn levels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(factor, level)| (factor.as_str(), level.as_str()))
     }
 
-    /// The levels, for people.
+    /// Returns the levels, joined by commas.
     pub fn label(&self) -> String {
         let levels: Vec<&str> = self.0.iter().map(|(_, level)| level.as_str()).collect();
         levels.join(", ")
     }
 
-    /// How many factors are not at their baseline.
+    /// Counts the factors that are not at their baseline.
     pub fn changed(&self, factors: &[Factor]) -> usize {
         let is_changed = |factor: &&Factor| {
             factor.levels.first().map(String::as_str) != Some(self.level(factor.name))
@@ -199,14 +204,14 @@ impl Trial {
         factors.iter().filter(is_changed).count()
     }
 
-    /// Every combination of levels; the first factor varies slowest.
-    pub fn product(factors: &[Factor]) -> Vec<Trial> {
-        let mut trials = vec![Trial::default()];
+    /// Returns every combination of levels; the first factor varies slowest.
+    pub fn product(factors: &[Factor]) -> Vec<LabTrial> {
+        let mut trials = vec![LabTrial::default()];
         for factor in factors {
-            let with = |trial: &Trial, level: &String| {
+            let with = |trial: &LabTrial, level: &String| {
                 let mut levels = trial.0.clone();
                 levels.push((factor.name.to_owned(), level.clone()));
-                Trial(levels)
+                LabTrial(levels)
             };
             trials = trials
                 .iter()
@@ -217,7 +222,7 @@ impl Trial {
     }
 }
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -227,13 +232,13 @@ pub enum Unit {
     Milliseconds,
     /// Bytes.
     Bytes,
-    /// Bytes a second.
+    /// Bytes per second.
     BytesPerSecond,
-    /// Things.
+    /// A number of things.
     Count,
-    /// Things a second.
+    /// Things per second.
     PerSecond,
-    /// A share of a hundred.
+    /// Percent.
     Percent,
     /// A plain number, such as the length of a queue or a ratio.
     Plain,
@@ -243,7 +248,7 @@ pub enum Unit {
 
 /// A named number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Number {
+pub struct NamedNumber {
     /// Its name, in words.
     pub name: String,
     /// Its value.
@@ -252,77 +257,78 @@ pub struct Number {
     pub unit: Unit,
 }
 
-/// A part of a trial, and how long it took.
+/// A part of a trial with its duration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Phase {
+pub struct TrialPhase {
     /// Its name.
     pub name: String,
     /// Seconds.
     pub seconds: f64,
 }
 
-/// A number that was looked at several times in the course of a trial.
+/// A number that a trial recorded several times.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Series {
+pub struct TrialSeries {
     /// Its name, in words.
     pub name: String,
     /// What its values count.
     pub unit: Unit,
-    /// Where it was looked at, and its value there.
+    /// Points (x, value), such as (night, dead rows).
     pub points: Vec<(f64, f64)>,
 }
 
 /// A drawing that a trial made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Picture {
+pub struct TrialPicture {
     /// Its name, of letters, digits and hyphens.
     pub name: String,
     /// An SVG document.
     pub svg: String,
 }
 
-/// What a trial came to. What the server counted meanwhile is added by the runner.
+/// The result of a trial. The runner adds the server's counters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// Its parts in their order. Their sum is the trial's number `seconds`.
-    pub phases: Vec<Phase>,
+pub struct TrialOutcome {
+    /// The phases in order. Their sum is the trial's number `seconds`.
+    pub phases: Vec<TrialPhase>,
     /// Its numbers.
-    pub numbers: Vec<Number>,
-    /// Numbers in the course of the trial.
+    pub numbers: Vec<NamedNumber>,
+    /// Numbers recorded several times during the trial.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub series: Vec<Series>,
-    /// What else is to be known, a sentence each.
+    pub series: Vec<TrialSeries>,
+    /// Remarks for the report, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Drawings; kept in files beside the results.
+    /// Drawings, stored in files beside the results.
     #[serde(skip)]
-    pub pictures: Vec<Picture>,
+    pub pictures: Vec<TrialPicture>,
 }
 
-impl Outcome {
-    /// Does something and keeps how long it took.
+impl TrialOutcome {
+    /// Runs `work` and records its duration as a phase.
     ///
     /// # Errors
-    /// Those of what is done.
+    /// Those of `work`.
     pub fn phase<T>(&mut self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let began = Instant::now();
         let done = work()?;
-        self.phases.push(Phase { name: name.to_owned(), seconds: began.elapsed().as_secs_f64() });
+        self.phases
+            .push(TrialPhase { name: name.to_owned(), seconds: began.elapsed().as_secs_f64() });
         Ok(done)
     }
 
-    /// Seconds of all phases.
+    /// Returns the sum of all phases in seconds.
     pub fn seconds(&self) -> f64 {
         self.phases.iter().map(|phase| phase.seconds).sum()
     }
 
-    /// Adds a number; one of the same name is replaced.
+    /// Sets a number; replaces a number of this name.
     pub fn number(&mut self, name: &str, value: f64, unit: Unit) {
         self.numbers.retain(|number| number.name != name);
-        self.numbers.push(Number { name: name.to_owned(), value, unit });
+        self.numbers.push(NamedNumber { name: name.to_owned(), value, unit });
     }
 
-    /// Adds a number, if it is known.
+    /// Sets a number, if it is known.
     pub fn number_if(&mut self, name: &str, value: Option<f64>, unit: Unit) {
         if let Some(value) = value {
             self.number(name, value, unit);
@@ -335,7 +341,7 @@ impl Outcome {
             Some(series) => series.points.push((at, value)),
             None => {
                 let points = vec![(at, value)];
-                self.series.push(Series { name: name.to_owned(), unit, points });
+                self.series.push(TrialSeries { name: name.to_owned(), unit, points });
             }
         }
     }
@@ -348,9 +354,9 @@ mod tests {
     #[test]
     fn a_product_has_every_combination_once() {
         let factors = [Factor::new("a", &["1", "2"]), Factor::new("b", &["x", "y", "z"])];
-        let trials = Trial::product(&factors);
+        let trials = LabTrial::product(&factors);
         assert_eq!(trials.len(), 6);
-        assert_eq!(trials[0], Trial::of(&[("a", "1"), ("b", "x")]));
+        assert_eq!(trials[0], LabTrial::of(&[("a", "1"), ("b", "x")]));
         assert_eq!(trials[1].label(), "1, y");
         assert_eq!(trials[0].changed(&factors), 0);
         assert_eq!(trials[5].changed(&factors), 2);
@@ -359,17 +365,17 @@ mod tests {
 
     #[test]
     fn a_trial_reads_as_it_was_written() {
-        let trial = Trial::of(&[("b", "x\"y"), ("a", "1")]);
+        let trial = LabTrial::of(&[("b", "x\"y"), ("a", "1")]);
         let text = serde_json::to_string(&trial).unwrap();
         assert_eq!(text, r#"{"b":"x\"y","a":"1"}"#);
-        assert_eq!(serde_json::from_str::<Trial>(&text).unwrap(), trial);
+        assert_eq!(serde_json::from_str::<LabTrial>(&text).unwrap(), trial);
     }
 
     #[test]
     fn phases_add_up_and_numbers_are_replaced() {
-        let mut outcome = Outcome::default();
+        let mut outcome = TrialOutcome::default();
         outcome.phase("load", || Ok(())).unwrap();
-        outcome.phases.push(Phase { name: "index".to_owned(), seconds: 2.0 });
+        outcome.phases.push(TrialPhase { name: "index".to_owned(), seconds: 2.0 });
         assert!(outcome.seconds() >= 2.0);
         outcome.number("rows", 1.0, Unit::Count);
         outcome.number("rows", 2.0, Unit::Count);

@@ -1,4 +1,4 @@
-//! Where a trial ran: the machine, the server and its settings.
+//! Facts about the machine, the server and its settings, stored with each trial.
 //!
 //! Nothing here names a person, an address or a path.
 
@@ -11,21 +11,21 @@ use pgspate::Result;
 use pgspate::target::connect::Connection;
 use serde::{Deserialize, Serialize};
 
-/// What a trial ran on.
+/// The machine and the settings of a trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct TrialFacts {
     /// The machine that the lab ran on.
     pub machine: Machine,
-    /// Whether the server ran there, too.
+    /// Whether the server ran on this machine, too.
     pub is_local: bool,
-    /// Settings of the server that are not as they come.
+    /// Server settings that differ from PostgreSQL's defaults.
     pub settings: BTreeMap<String, String>,
 }
 
 /// A machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// What its processor calls itself.
+    /// The processor's model name.
     pub cpu: String,
     /// Processors that the lab may use.
     pub cores: usize,
@@ -38,7 +38,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine; `folder` is on the disk that the data is on.
+    /// Describes this machine; `folder` is on the disk of the server's data.
     pub fn here(folder: Option<&Path>) -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpu = field(&read("/proc/cpuinfo"), "model name");
@@ -65,7 +65,8 @@ fn field(text: &str, name: &str) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// `ext4 on vda`. What a virtual disk says of its kind means nothing, so nobody is asked.
+/// Returns file system and device, as in `ext4 on vda`. The kind of disk is left out: virtual disks
+/// report it wrongly.
 pub(crate) fn storage(folder: &Path) -> String {
     let Ok(facts) = fs::metadata(folder) else { return String::new() };
     let device = format!("{}:{}", rustix::fs::major(facts.dev()), rustix::fs::minor(facts.dev()));
@@ -80,23 +81,23 @@ pub(crate) fn storage(folder: &Path) -> String {
     }
 }
 
-/// That this is a file system in memory, if it is: waiting for the disk is what many questions are
-/// about.
-pub(crate) fn in_memory(storage: &str) -> Option<&'static str> {
+/// Returns a warning if the file system is in memory: many experiments measure waits for the disk.
+pub(crate) fn in_memory_warning(storage: &str) -> Option<&'static str> {
     matches!(storage.split(' ').next(), Some("tmpfs" | "ramfs")).then_some(
-        "The servers' data were in memory, where waiting for the disk costs nothing: name a \
-         folder on a disk with TMPDIR.",
+        "The servers' data was in memory, where waiting for the disk costs nothing: set TMPDIR \
+         to a folder on a disk.",
     )
 }
 
-/// The kind of file system of a line of mountinfo, if it is that device's.
+/// Returns the file system of a line of mountinfo, if the line is of this device.
 fn file_system(line: &str, device: &str) -> Option<String> {
     let (mount, kind) = line.split_once(" - ")?;
     let is_it = mount.split(' ').nth(2) == Some(device);
     is_it.then(|| kind.split(' ').next().unwrap_or_default().to_owned())
 }
 
-/// Those that describe the machine's folders, ports and languages say nothing of its speed.
+/// Reads the settings that differ from the defaults. Folders, ports, logs and locales are left out:
+/// they do not affect speed.
 const SETTINGS: &str = "\
 select name, current_setting(name)
 from pg_settings
@@ -108,19 +109,20 @@ where source not in ('default', 'override', 'client', 'session', 'environment va
       'client_encoding', 'cluster_name')
 order by name";
 
-/// The server's settings that are not as they come.
+/// Returns the server's settings that differ from PostgreSQL's defaults.
 pub(crate) async fn settings(connection: &Connection) -> Result<BTreeMap<String, String>> {
     let rows = connection.client.query(SETTINGS, &[]).await;
     let rows = rows.map_err(|error| connection.explain("could not read the settings", error))?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Now by the server's clock, as `2026-11-21T21:40:00Z`.
+/// Returns the time of the server's clock, as in `2026-11-21T21:40:00Z`.
 pub(crate) async fn now(connection: &Connection) -> Result<String> {
     let sql = "select to_char(clock_timestamp() at time zone 'UTC', \
                'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
     let row = connection.client.query_one(sql, &[]).await;
-    let row = row.map_err(|error| connection.explain("could not ask for the time", error))?;
+    let row =
+        row.map_err(|error| connection.explain("could not read the server's clock", error))?;
     Ok(row.get(0))
 }
 
@@ -144,7 +146,8 @@ mod tests {
         assert_eq!(file_system(line, "254:0").as_deref(), Some("ext4"));
         assert_eq!(file_system(line, "254:1"), None);
         assert_eq!(field("model name\t: A B\nx: y", "model name"), "A B");
-        let kinds = ["tmpfs", "ramfs", "ext4 on vda", ""].map(|kind| in_memory(kind).is_some());
+        let kinds =
+            ["tmpfs", "ramfs", "ext4 on vda", ""].map(|kind| in_memory_warning(kind).is_some());
         assert_eq!(kinds, [true, true, false, false]);
     }
 }

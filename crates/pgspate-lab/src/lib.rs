@@ -1,21 +1,20 @@
-//! Experiments that measure ways of writing into PostgreSQL, on a server of the reader's own.
+//! Experiments that measure methods of writing into PostgreSQL on the user's machine or server.
 //!
-//! An [`Experiment`] is factors with their levels, a starting state and what is measured from it.
-//! [`run`] carries out each combination of levels as often as is asked, in an order that nobody
-//! chose, each time from the same starting state, and writes a line for each to `results.jsonl`;
-//! what has its line is not run again. [`report`] makes one page of the lines. What is measured is
-//! measured alike for all contenders, and what is unfavourable to pgspate stays. The engine is one
-//! contender among others: it knows nothing of being measured.
+//! An [`Experiment`] has factors with levels, a starting state, and a measured part. A trial is one
+//! combination of levels. [`run`] runs each trial the requested number of times, in random order,
+//! always from the same starting state. It writes one line per trial to `results.jsonl`, and does
+//! not run a trial again that has its line. [`report`] makes one page from the lines. All
+//! contenders are measured in the same way, and results that are unfavourable to pgspate stay. The
+//! engine does not know that it is measured.
 
+mod context;
 pub mod data;
 mod dataset;
 mod experiment;
 pub mod experiments;
 mod facts;
-mod foreign;
 mod given;
-mod ground;
-mod own;
+mod lab_server;
 mod probe;
 mod random;
 pub mod report;
@@ -24,16 +23,18 @@ mod runner;
 mod spread;
 mod stop;
 mod throttle;
+mod user_server;
 
-pub use dataset::{Data, DataFacts, TableFacts};
+pub use context::{SCHEMA, TrialContext};
+pub use dataset::{DataFacts, DataKind, TableFacts};
 pub use experiment::{
-    Experiment, Factor, Number, Outcome, Phase, Picture, Published, Series, Setup, Trial, Unit,
+    Experiment, Factor, LabTrial, NamedNumber, PublishedResults, RunSetup, TrialOutcome,
+    TrialPhase, TrialPicture, TrialSeries, Unit,
 };
-pub use facts::{Facts, Machine};
-pub use ground::{Ground, SCHEMA};
-pub use random::Random;
-pub use results::{Line, PICTURES, RESULTS, Results, read};
-pub use runner::{Event, Options, Summary, run, run_time};
+pub use facts::{Machine, TrialFacts};
+pub use random::SeededRandom;
+pub use results::{PICTURES, RESULTS, ResultLine, Results, read};
+pub use runner::{LabEvent, LabOptions, LabSummary, run, run_time};
 pub use spread::Spread;
-pub use stop::Stop;
-pub use throttle::{Throttle, Throttled};
+pub use stop::RunStop;
+pub use throttle::{ActiveThrottle, Throttle};

@@ -1,8 +1,8 @@
-//! What the server's processes and its disk did meanwhile, as the operating system counts it.
+//! CPU time of the server's processes and I/O of its disk, by the operating system's counters.
 //!
-//! Everything is the difference of two looks at counters, so nothing is lost between samples; the
-//! mean length of the disk's queue, too, is the growth of the time that requests spent in it. What
-//! the system does not tell is left out.
+//! Every number is the difference of two readings, so nothing is lost between samples. The mean
+//! length of the disk's queue is the growth of the time that requests spent in it. Missing counters
+//! are left out.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,30 +11,30 @@ use std::path::Path;
 use pgspate::Result;
 use pgspate::target::connect::Connection;
 
-use crate::experiment::{Outcome, Unit};
+use crate::experiment::{TrialOutcome, Unit};
 
-/// Of these are the times in `/proc/*/stat`, on every Linux.
+/// The unit of times in `/proc/*/stat`, on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// Of these are the sizes in `/proc/diskstats`, whatever the device has.
+/// The unit of sizes in `/proc/diskstats`, on every device.
 const SECTOR_BYTES: f64 = 512.0;
 
-/// What is looked at.
+/// The postmaster and the disk to observe.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Probe {
     postmaster: Option<i32>,
     device: Option<(u32, u32)>,
 }
 
-/// What was counted up to one moment.
+/// The counters at one moment.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Reading {
+pub(crate) struct ProbeReading {
     server_ticks: Option<f64>,
     client_ticks: Option<f64>,
-    disk: Option<Disk>,
+    disk: Option<DiskCounters>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Disk {
+struct DiskCounters {
     reads: f64,
     writes: f64,
     bytes: f64,
@@ -43,17 +43,17 @@ struct Disk {
 }
 
 impl Probe {
-    /// The server with that postmaster, and the device that a folder is on.
+    /// Observes the server with this postmaster, and the device of `folder`.
     pub(crate) fn new(postmaster: Option<i32>, folder: Option<&Path>) -> Probe {
         let device = folder.and_then(|folder| fs::metadata(folder).ok()).map(|facts| facts.dev());
         let device = device.map(|dev| (rustix::fs::major(dev), rustix::fs::minor(dev)));
         Probe { postmaster, device }
     }
 
-    /// Looks.
-    pub(crate) fn read(&self) -> Reading {
+    /// Reads the counters.
+    pub(crate) fn read(&self) -> ProbeReading {
         let disks = fs::read_to_string("/proc/diskstats").unwrap_or_default();
-        Reading {
+        ProbeReading {
             server_ticks: self.postmaster.and_then(server_ticks),
             client_ticks: stat("self").map(|stat| stat.own),
             disk: self.device.and_then(|device| disk(&disks, device)),
@@ -61,9 +61,14 @@ impl Probe {
     }
 }
 
-impl Reading {
-    /// Adds what was counted since an earlier look, over so many seconds.
-    pub(crate) fn add_since(&self, before: &Reading, seconds: f64, outcome: &mut Outcome) {
+impl ProbeReading {
+    /// Adds the difference to an earlier reading, `seconds` ago.
+    pub(crate) fn add_since(
+        &self,
+        before: &ProbeReading,
+        seconds: f64,
+        outcome: &mut TrialOutcome,
+    ) {
         let grown = |now: Option<f64>, then: Option<f64>| Some((now? - then?).max(0.0));
         let cpu = |ticks: Option<f64>| ticks.map(|ticks| ticks / TICKS_PER_SECOND);
         let server = cpu(grown(self.server_ticks, before.server_ticks));
@@ -81,15 +86,15 @@ impl Reading {
     }
 }
 
-/// Looks at most, if processes keep ending meanwhile.
-const LOOKS_MAX: usize = 50;
+/// Readings at most, if processes keep ending meanwhile.
+const CHECKS_MAX: usize = 50;
 
-/// All that the server has used so far: of the processes that are, and of those that were. One that
-/// ends in between would be in neither; so it is looked again until none has.
+/// Returns the CPU time of the server's live and ended processes. A process that ends during the
+/// reading would be missed, so it is repeated until none has ended.
 fn server_ticks(postmaster: i32) -> Option<f64> {
     let name = postmaster.to_string();
     let mut own = stat(&name)?;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..CHECKS_MAX {
         let children: f64 = children(postmaster)?;
         let after = stat(&name)?;
         if after.of_ended_children == own.of_ended_children {
@@ -100,7 +105,7 @@ fn server_ticks(postmaster: i32) -> Option<f64> {
     None
 }
 
-/// What the processes of a server have used that are still there.
+/// Returns the CPU time of a server's live processes.
 fn children(postmaster: i32) -> Option<f64> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -109,24 +114,24 @@ fn children(postmaster: i32) -> Option<f64> {
     Some(children.map(|it| it.own).sum())
 }
 
-/// By how many seconds a session may say that it is older or younger than its process: it notes
-/// when it began a moment after it did.
+/// The tolerated difference in seconds between a backend's age and its process's age.
+/// `backend_start` is set shortly after the process has started.
 const AGE_SLACK: f64 = 5.0;
 
-/// The postmaster of a session whose server is on this machine, if it is. A server in a container,
-/// or behind a tunnel, has an address of this machine, too, and its process ids are somebody else's
-/// here: so both processes must be PostgreSQL's, and the session's of its age.
+/// Returns the postmaster of a session, if the server runs on this machine. A server in a container
+/// or behind a tunnel has a local address, too, but other process ids. So both processes must be
+/// PostgreSQL's, and the backend must have the session's age.
 pub(crate) async fn postmaster_of(connection: &Connection) -> Result<Option<i32>> {
     let sql = "select extract(epoch from clock_timestamp() - backend_start)::float8 \
                from pg_stat_activity where pid = pg_backend_pid()";
     let row = connection.client.query_opt(sql, &[]).await;
-    let row = row.map_err(|error| connection.explain("could not look for the session", error))?;
+    let row = row.map_err(|error| connection.explain("could not read pg_stat_activity", error))?;
     let said = row.and_then(|row| row.get::<_, Option<f64>>(0));
-    Ok(said.and_then(|said| believed(connection.backend_pid(), said)))
+    Ok(said.and_then(|said| confirm_postmaster(connection.backend_pid(), said)))
 }
 
-/// The parent of a session's process, if that is one and so old.
-fn believed(backend: i32, said: f64) -> Option<i32> {
+/// Returns the parent of a backend's process, if both are PostgreSQL's and the age is right.
+fn confirm_postmaster(backend: i32, said: f64) -> Option<i32> {
     let process = stat(&backend.to_string())?;
     let uptime = fs::read_to_string("/proc/uptime").ok()?;
     let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
@@ -140,30 +145,30 @@ fn is_postgres(pid: i32) -> bool {
     matches!(name.trim(), "postgres" | "postmaster")
 }
 
-/// The parent of a process.
+/// Returns the parent of a process.
 pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     stat(&pid.to_string()).map(|stat| stat.parent)
 }
 
 #[derive(Debug, PartialEq)]
-struct Stat {
+struct ProcessStat {
     parent: i32,
     own: f64,
     of_ended_children: f64,
-    /// Ticks after the machine's start.
+    /// The start, in ticks after the machine's start.
     started: f64,
 }
 
-fn stat(pid: &str) -> Option<Stat> {
+fn stat(pid: &str) -> Option<ProcessStat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The command, the second field, may hold spaces and parentheses.
-fn parse_stat(text: &str) -> Option<Stat> {
+/// Parses `/proc/PID/stat`, whose second field, the command, may have spaces and parentheses.
+fn parse_stat(text: &str) -> Option<ProcessStat> {
     let (_, rest) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks = |nth: usize| fields.get(nth)?.parse::<f64>().ok();
-    Some(Stat {
+    Some(ProcessStat {
         parent: fields.get(1)?.parse().ok()?,
         own: ticks(11)? + ticks(12)?,
         of_ended_children: ticks(13)? + ticks(14)?,
@@ -171,14 +176,14 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-fn disk(text: &str, device: (u32, u32)) -> Option<Disk> {
+fn disk(text: &str, device: (u32, u32)) -> Option<DiskCounters> {
     let line = text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let number = |nth: usize| fields.get(nth)?.parse::<u32>().ok();
         (number(0)? == device.0 && number(1)? == device.1).then_some(fields)
     })?;
     let number = |nth: usize| line.get(nth)?.parse::<f64>().ok();
-    Some(Disk {
+    Some(DiskCounters {
         reads: number(3)?,
         writes: number(7)?,
         bytes: (number(5)? + number(9)?) * SECTOR_BYTES,
@@ -197,17 +202,18 @@ mod tests {
     fn processes_with_odd_names_are_read() {
         let fields = "S 7 1 1 0 -1 4194560 100 0 0 0 250 50 30 20 20 0 1 0 12 0 0";
         let stat = parse_stat(&format!("12 (a) b) {fields}")).unwrap();
-        let expected = Stat { parent: 7, own: 300.0, of_ended_children: 50.0, started: 12.0 };
+        let expected =
+            ProcessStat { parent: 7, own: 300.0, of_ended_children: 50.0, started: 12.0 };
         assert_eq!(stat, expected);
         assert_eq!(parse_stat("12 (a"), None);
     }
 
     #[test]
     fn a_process_is_believed_only_to_be_what_it_is() {
-        // A process of ours has the age of a session, but is none of PostgreSQL's.
-        assert_eq!(believed(std::process::id() as i32, 0.0), None);
+        // This process is not PostgreSQL's.
+        assert_eq!(confirm_postmaster(std::process::id() as i32, 0.0), None);
         let database = testing::database();
-        // Sessions come and go; this one is there all the time.
+        // The checkpointer never ends, unlike sessions.
         let sql = "select pid from pg_stat_activity where backend_type = 'checkpointer'";
         let pid: i32 = database.query(sql)[0][0].as_deref().unwrap().parse().unwrap();
         let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
@@ -216,8 +222,8 @@ mod tests {
             return;
         };
         let age = uptime - stat(&pid.to_string()).unwrap().started / TICKS_PER_SECOND;
-        assert_eq!(believed(pid, age), parent_of(pid));
-        assert_eq!(believed(pid, age + 60.0), None);
+        assert_eq!(confirm_postmaster(pid, age), parent_of(pid));
+        assert_eq!(confirm_postmaster(pid, age + 60.0), None);
     }
 
     #[test]
@@ -230,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn our_own_work_is_counted() {
+    fn the_client_s_cpu_time_is_counted() {
         let own = Probe::new(None, None);
         let before = own.read();
-        let mut outcome = Outcome::default();
+        let mut outcome = TrialOutcome::default();
         own.read().add_since(&before, 1.0, &mut outcome);
         assert!(outcome.numbers.iter().all(|number| number.value >= 0.0));
         assert!(!outcome.numbers.iter().any(|number| number.name == "server CPU"));

@@ -1,7 +1,7 @@
-//! The lines of `results.jsonl`, one for each trial, and what is asked of them.
+//! The lines of `results.jsonl`, one for each trial, and queries on them.
 //!
-//! A line is on the disk before the next trial begins. A line that was cut off, as its writer was
-//! killed, does not count and is written again.
+//! A line is on the disk before the next trial begins. An incomplete last line, left by a killed
+//! run, is ignored and overwritten.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -9,60 +9,60 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use pgspate::{Error, Kind, Place, Result};
+use pgspate::{Error, ErrorKind, InputPlace, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::dataset::DataFacts;
-use crate::experiment::{Outcome, Picture, Trial, Unit};
-use crate::facts::Facts;
+use crate::experiment::{LabTrial, TrialOutcome, TrialPicture, Unit};
+use crate::facts::TrialFacts;
 use crate::spread::Spread;
 
 /// The file's name in the results' folder.
 pub const RESULTS: &str = "results.jsonl";
-/// The folder beside it that drawings are in.
+/// The folder of the drawings, beside that file.
 pub const PICTURES: &str = "pictures";
 
-/// What all lines of an experiment have in common: others cannot be compared with them.
+/// The conditions that all lines of an experiment share, so that they can be compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Conditions {
+pub struct RunConditions {
     /// 1 is the published size.
     pub scale: f64,
-    /// What the data and the order of the trials follow from.
+    /// The seed of the data and of the trials' order.
     pub seed: u64,
-    /// `own` for a server of the lab's, else the server's name without user and password.
+    /// `own` for the lab's server, else the server's address without user and password.
     pub target: String,
     /// PostgreSQL's version.
     pub postgres: String,
     /// pgspate's version.
     pub pgspate: String,
-    /// The commit that it was built from, where whoever built it has said that.
+    /// The commit that pgspate was built from, if the build recorded it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub build: String,
-    /// A fingerprint of the machine that the lab ran on, and of another server's settings.
+    /// A hash of the machine, and of the settings of the user's server.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub place: String,
-    /// File system and device that the data of the lab's own servers were on.
+    /// File system and device of the lab's servers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub storage: String,
-    /// What is loaded, where that is not what the experiment loads unless it is told.
-    #[serde(default, skip_serializing_if = "DataFacts::is_usual")]
+    /// The data, if not the default.
+    #[serde(default, skip_serializing_if = "DataFacts::is_default")]
     pub data: DataFacts,
 }
 
-impl Conditions {
-    /// Whether results of both may stand side by side. What one of them does not tell, as lines
-    /// from before it was kept, is not held against it.
-    pub(crate) fn agrees(&self, other: &Conditions) -> bool {
-        let rest = |it: &Conditions| Conditions {
+impl RunConditions {
+    /// Returns whether results of both can be compared. A condition that is missing in one, as in
+    /// old lines, is ignored.
+    pub(crate) fn agrees(&self, other: &RunConditions) -> bool {
+        let rest = |it: &RunConditions| RunConditions {
             build: String::new(),
             place: String::new(),
             storage: String::new(),
             ..it.clone()
         };
-        Conditions::is_same(&self.build, &other.build)
-            && Conditions::is_same(&self.place, &other.place)
-            && Conditions::is_same(&self.storage, &other.storage)
+        RunConditions::is_same(&self.build, &other.build)
+            && RunConditions::is_same(&self.place, &other.place)
+            && RunConditions::is_same(&self.storage, &other.storage)
             && rest(self) == rest(other)
     }
 
@@ -71,48 +71,48 @@ impl Conditions {
     }
 }
 
-/// A trial that was made.
+/// A trial's line in the results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct ResultLine {
     /// The experiment's name.
     pub experiment: String,
-    /// Its levels.
-    pub trial: Trial,
-    /// Which repeat it was, from 0.
+    /// The trial's levels.
+    pub trial: LabTrial,
+    /// The repeat, from 0.
     pub repeat: u32,
     /// When it ended: `2026-11-21T21:40:00Z`.
     pub time: String,
-    /// What it has in common with the others.
-    pub conditions: Conditions,
-    /// Why it was left out, if it was.
+    /// The conditions that all lines share.
+    pub conditions: RunConditions,
+    /// The reason, if the trial was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// What it left behind, as far as all contenders have to leave the same.
+    /// Values that must be equal for all contenders, such as checksums.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agreed: BTreeMap<String, String>,
-    /// What it came to.
+    /// The trial's result.
     #[serde(flatten)]
-    pub outcome: Outcome,
-    /// What the server counted between its beginning and its end, as `pgspate::measure` has it.
+    pub outcome: TrialOutcome,
+    /// The server's counters during the trial, as in `pgspate::measure`.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub measured: Value,
-    /// The names of the drawings that it made; lines from before they were kept do not tell.
+    /// The names of the trial's drawings; missing in old lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<Vec<String>>,
     /// Where it ran.
-    pub facts: Facts,
+    pub facts: TrialFacts,
 }
 
-impl Line {
-    /// With what lines from before it was a condition tell of it elsewhere.
-    fn completed(mut self) -> Line {
+impl ResultLine {
+    /// Fills in the storage from the facts: in old lines it was not yet a condition.
+    fn completed(mut self) -> ResultLine {
         if self.conditions.target == "own" && self.conditions.storage.is_empty() {
             self.conditions.storage.clone_from(&self.facts.machine.storage);
         }
         self
     }
 
-    /// One of its numbers, or of its phases as `phase: NAME`.
+    /// Returns a number, or a phase by the name `phase: NAME`.
     pub fn value(&self, name: &str) -> Option<f64> {
         if let Some(phase) = name.strip_prefix("phase: ") {
             let found = self.outcome.phases.iter().find(|it| it.name == phase);
@@ -123,11 +123,11 @@ impl Line {
     }
 }
 
-/// The lines of a folder; none where there is no file.
+/// Reads the lines of a folder; returns none if there is no file.
 ///
 /// # Errors
-/// The file cannot be read, or one of its lines is none of the lab's.
-pub fn read(folder: &Path) -> Result<Vec<Line>> {
+/// When the file cannot be read, or a line cannot be parsed.
+pub fn read(folder: &Path) -> Result<Vec<ResultLine>> {
     let path = folder.join(RESULTS);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -136,14 +136,14 @@ pub fn read(folder: &Path) -> Result<Vec<Line>> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let lines = whole.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let line = |(nth, line): (usize, &str)| {
-        serde_json::from_str(line).map(Line::completed).map_err(|error| {
-            let place = Place {
+        serde_json::from_str(line).map(ResultLine::completed).map_err(|error| {
+            let place = InputPlace {
                 source: Some(path.display().to_string()),
                 line: Some(nth as u64 + 1),
-                ..Place::default()
+                ..InputPlace::default()
             };
             let message = "could not understand a line of results".to_owned();
-            Error::new(Kind::Format, message).at(place).because(error).hint(
+            Error::new(ErrorKind::Format, message).at(place).because(error).hint(
                 "Another version of pgspate may have written it. Give another folder with \
                  `--results`, or remove the line.",
             )
@@ -154,63 +154,63 @@ pub fn read(folder: &Path) -> Result<Vec<Line>> {
 
 pub(crate) fn file_error(what: &str, path: &Path, error: std::io::Error) -> Error {
     let message = format!("could not {what} \"{}\"", path.display());
-    Error::new(Kind::Usage, message).because(error)
+    Error::new(ErrorKind::Usage, message).because(error)
 }
 
 /// The file of results, open for one run alone.
-pub(crate) struct Writer {
+pub(crate) struct ResultsWriter {
     folder: PathBuf,
     path: PathBuf,
     file: File,
 }
 
-impl Writer {
-    /// Opens or makes it. A last line that is not whole is cut off.
-    pub(crate) fn open(folder: &Path) -> Result<Writer> {
+impl ResultsWriter {
+    /// Opens or creates the file, and cuts off an incomplete last line.
+    pub(crate) fn open(folder: &Path) -> Result<ResultsWriter> {
         fs::create_dir_all(folder).map_err(|error| file_error("create", folder, error))?;
         let path = folder.join(RESULTS);
         let failed = |error| file_error("write", &path, error);
         let mut file = opened(&path).map_err(failed)?;
         if file.try_lock().is_err() || !is_at(&file, &path) {
             let message = format!("another run writes \"{}\"", path.display());
-            return Err(Error::new(Kind::Usage, message)
+            return Err(Error::new(ErrorKind::Usage, message)
                 .hint("Wait for its end, or give another folder with `--results`."));
         }
-        // Where it is a link, that stays one: it is what it names that gets new lines.
+        // If the file is a symbolic link, write to its target, so that the link stays.
         let path = fs::canonicalize(&path).map_err(failed)?;
         let failed = |error| file_error("write", &path, error);
-        // Of a run that was killed.
+        // Left by a killed run.
         let _ = fs::remove_file(partial(&path));
         let bytes = fs::read(&path).map_err(failed)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         file.set_len(whole as u64).map_err(failed)?;
         file.seek(SeekFrom::End(0)).map_err(failed)?;
-        Ok(Writer { folder: folder.to_owned(), path, file })
+        Ok(ResultsWriter { folder: folder.to_owned(), path, file })
     }
 
-    /// Adds a line, drawings first; it is on the disk when this returns.
-    pub(crate) fn add(&mut self, line: &Line) -> Result<()> {
+    /// Writes a line after its drawings; both are on the disk when this returns.
+    pub(crate) fn add(&mut self, line: &ResultLine) -> Result<()> {
         self.draw(line)?;
         let failed = |error| file_error("write", &self.path, error);
-        let mut text = serde_json::to_string(line)
-            .map_err(|error| Error::new(Kind::Bug, "could not write a result").because(error))?;
+        let mut text = serde_json::to_string(line).map_err(|error| {
+            Error::new(ErrorKind::Bug, "could not write a result").because(error)
+        })?;
         text.push('\n');
         self.file.write_all(text.as_bytes()).map_err(failed)?;
         self.file.sync_data().map_err(failed)
     }
 
-    /// Takes the file away, and the folder, if there is nothing in them: a run that came to nothing
-    /// leaves nothing.
-    pub(crate) fn tidy(&self) {
+    /// Removes the file and the folder if they are empty, as after a run without a result.
+    pub(crate) fn remove_if_empty(&self) {
         let is_empty = self.file.metadata().is_ok_and(|found| found.len() == 0);
         if is_empty && fs::remove_file(&self.path).is_ok() {
-            // Others may have put something there.
+            // This fails if the folder has other files.
             let _ = fs::remove_dir(&self.folder);
         }
     }
 
-    /// Adds a line of a trial that was left out before, whose line goes.
-    pub(crate) fn replace(&mut self, line: &Line) -> Result<()> {
+    /// Replaces the line of a skipped trial.
+    pub(crate) fn replace(&mut self, line: &ResultLine) -> Result<()> {
         let mut lines = read(&self.folder)?;
         lines.retain(|old| {
             old.skipped.is_none()
@@ -218,25 +218,26 @@ impl Writer {
                 || old.trial != line.trial
                 || old.repeat != line.repeat
         });
-        self.keep(&lines)?;
+        self.rewrite(&lines)?;
         self.add(line)
     }
 
-    /// Has these lines only. They are written beside the others and take their place then, so that
-    /// neither a full disk nor a kill costs a line.
-    pub(crate) fn keep(&mut self, lines: &[Line]) -> Result<()> {
+    /// Replaces all lines. It writes a new file and renames it, so that neither a full disk nor a
+    /// kill loses a line.
+    pub(crate) fn rewrite(&mut self, lines: &[ResultLine]) -> Result<()> {
         let partial = partial(&self.path);
         let failed = |error| file_error("write", &partial, error);
         let mut text = String::new();
         for line in lines {
             let line = serde_json::to_string(line);
-            let line = line.map_err(|e| Error::new(Kind::Bug, "could not write").because(e))?;
+            let line =
+                line.map_err(|e| Error::new(ErrorKind::Bug, "could not write").because(e))?;
             text += &line;
             text.push('\n');
         }
         let written = (|| {
             let mut file = opened(&partial)?;
-            // Before it has the name by which another run would find it.
+            // Lock the file before the rename, so that no other run can lock it first.
             file.lock()?;
             file.set_len(0)?;
             file.write_all(text.as_bytes())?;
@@ -252,7 +253,7 @@ impl Writer {
         Ok(())
     }
 
-    fn draw(&self, line: &Line) -> Result<()> {
+    fn draw(&self, line: &ResultLine) -> Result<()> {
         let folder = self.folder.join(PICTURES);
         for picture in &line.outcome.pictures {
             fs::create_dir_all(&folder).map_err(|error| file_error("create", &folder, error))?;
@@ -263,7 +264,7 @@ impl Writer {
     }
 }
 
-/// What is to take the place of a file.
+/// Returns the path of the new file during a replacement.
 fn partial(path: &Path) -> PathBuf {
     path.with_extension("jsonl.part")
 }
@@ -272,14 +273,14 @@ fn opened(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// Whether the path still names this file: another run may have put a new one there meanwhile.
+/// Returns whether the path still names this file: another run may have replaced it meanwhile.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(named)) = (file.metadata(), fs::metadata(path)) else { return false };
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
-/// A name that is a plain file's, whatever the levels are.
-fn picture_file(experiment: &str, trial: &Trial, name: &str) -> String {
+/// Returns a file name of letters, digits and hyphens, whatever the levels are.
+fn picture_file(experiment: &str, trial: &LabTrial, name: &str) -> String {
     let all = format!("{experiment} {} {name}", trial.label());
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = all.chars().map(plain).collect();
@@ -287,47 +288,47 @@ fn picture_file(experiment: &str, trial: &Trial, name: &str) -> String {
     format!("{}.svg", parts.join("-"))
 }
 
-/// What an experiment came to.
+/// The results of an experiment.
 pub struct Results {
-    lines: Vec<Line>,
+    lines: Vec<ResultLine>,
     folder: PathBuf,
 }
 
 impl Results {
-    /// Of an experiment's lines, in the order of its trials. `folder` has the drawings.
-    pub fn new(lines: Vec<Line>, folder: &Path) -> Results {
+    /// Creates results from lines in the order of the trials; `folder` has the drawings.
+    pub fn new(lines: Vec<ResultLine>, folder: &Path) -> Results {
         Results { lines, folder: folder.to_owned() }
     }
 
-    /// The same of some lines alone.
-    pub(crate) fn only(&self, is_wanted: impl Fn(&Line) -> bool) -> Results {
+    /// Returns results with only the wanted lines.
+    pub(crate) fn only(&self, is_wanted: impl Fn(&ResultLine) -> bool) -> Results {
         let lines = self.lines.iter().filter(|line| is_wanted(line)).cloned().collect();
         Results { lines, folder: self.folder.clone() }
     }
 
-    /// All lines, also of trials that were left out.
-    pub fn lines(&self) -> &[Line] {
+    /// Returns all lines, also of skipped trials.
+    pub fn lines(&self) -> &[ResultLine] {
         &self.lines
     }
 
-    /// What was loaded.
+    /// Returns the data that was loaded.
     pub fn data(&self) -> DataFacts {
         self.lines.first().map_or_else(DataFacts::default, |line| line.conditions.data.clone())
     }
 
-    /// Whether nothing was measured.
+    /// Returns whether nothing was measured.
     pub fn is_empty(&self) -> bool {
         self.measured().next().is_none()
     }
 
-    /// Lines of trials that were made.
-    pub fn measured(&self) -> impl Iterator<Item = &Line> {
+    /// Returns the lines of measured trials.
+    pub fn measured(&self) -> impl Iterator<Item = &ResultLine> {
         self.lines.iter().filter(|line| line.skipped.is_none())
     }
 
-    /// The trials that were made, each once.
-    pub fn trials(&self) -> Vec<&Trial> {
-        let mut trials: Vec<&Trial> = Vec::new();
+    /// Returns the measured trials, each once.
+    pub fn trials(&self) -> Vec<&LabTrial> {
+        let mut trials: Vec<&LabTrial> = Vec::new();
         for line in self.measured() {
             if !trials.contains(&&line.trial) {
                 trials.push(&line.trial);
@@ -336,7 +337,7 @@ impl Results {
         trials
     }
 
-    /// The levels of a factor that were tried.
+    /// Returns the measured levels of a factor.
     pub fn levels(&self, factor: &str) -> Vec<String> {
         let mut levels: Vec<String> = Vec::new();
         for line in self.measured() {
@@ -348,17 +349,17 @@ impl Results {
         levels
     }
 
-    /// A number (or `phase: NAME`) of the trials with these levels, whatever their others are.
+    /// Returns the spread of a number (or `phase: NAME`) over the trials with these levels.
     pub fn spread(&self, levels: &[(&str, &str)], number: &str) -> Option<Spread> {
         Spread::of(self.with(levels).filter_map(|line| line.value(number)))
     }
 
-    /// Its median.
+    /// Returns the median of a number.
     pub fn median(&self, levels: &[(&str, &str)], number: &str) -> Option<f64> {
         self.spread(levels, number).map(|spread| spread.median)
     }
 
-    /// What a number counts.
+    /// Returns the unit of a number.
     pub fn unit(&self, number: &str) -> Unit {
         if number.starts_with("phase: ") {
             return Unit::Seconds;
@@ -367,7 +368,7 @@ impl Results {
         numbers.into_iter().find(|it| it.name == number).map_or(Unit::Plain, |it| it.unit)
     }
 
-    /// A series of the trials with these levels: where it was looked at, and its values there.
+    /// Returns a series of the trials with these levels: x and the spread of the values.
     pub fn series(&self, levels: &[(&str, &str)], name: &str) -> Vec<(f64, Spread)> {
         let all = self.with(levels).flat_map(|line| &line.outcome.series);
         let all: Vec<(f64, f64)> =
@@ -379,10 +380,9 @@ impl Results {
         places.into_iter().filter_map(|at| Some((at, Spread::of(values(at))?))).collect()
     }
 
-    /// The drawing of that name that a trial with exactly these levels made last. One of a run
-    /// whose lines were dropped may still be there, and is none.
-    pub fn picture(&self, trial: &Trial, name: &str) -> Option<Picture> {
-        let may_be_its = |line: &Line| {
+    /// Returns a trial's last drawing of this name. Drawings of deleted lines are ignored.
+    pub fn picture(&self, trial: &LabTrial, name: &str) -> Option<TrialPicture> {
+        let may_be_its = |line: &ResultLine| {
             let names = line.pictures.as_ref();
             line.trial == *trial && names.is_none_or(|names| names.iter().any(|it| it == name))
         };
@@ -392,12 +392,13 @@ impl Results {
         let experiment = &self.lines.first()?.experiment;
         let file = picture_file(experiment, trial, name);
         let svg = fs::read_to_string(self.folder.join(PICTURES).join(file)).ok()?;
-        Some(Picture { name: name.to_owned(), svg })
+        Some(TrialPicture { name: name.to_owned(), svg })
     }
 
-    fn with(&self, levels: &[(&str, &str)]) -> impl Iterator<Item = &Line> {
-        let has =
-            move |line: &&Line| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
+    fn with(&self, levels: &[(&str, &str)]) -> impl Iterator<Item = &ResultLine> {
+        let has = move |line: &&ResultLine| {
+            levels.iter().all(|(factor, level)| line.trial.is(factor, level))
+        };
         self.measured().filter(has)
     }
 }
@@ -407,15 +408,15 @@ pub(crate) mod tests {
     use super::*;
 
     /// A line with numbers of seconds and rows.
-    pub(crate) fn line(trial: &[(&str, &str)], repeat: u32, seconds: f64) -> Line {
-        let mut outcome = Outcome::default();
+    pub(crate) fn line(trial: &[(&str, &str)], repeat: u32, seconds: f64) -> ResultLine {
+        let mut outcome = TrialOutcome::default();
         outcome.number("seconds", seconds, Unit::Seconds);
-        Line {
+        ResultLine {
             experiment: "bulk".to_owned(),
-            trial: Trial::of(trial),
+            trial: LabTrial::of(trial),
             repeat,
             time: "2026-11-21T21:40:00Z".to_owned(),
-            conditions: Conditions {
+            conditions: RunConditions {
                 scale: 0.5,
                 seed: 1,
                 target: "own".to_owned(),
@@ -431,26 +432,27 @@ pub(crate) mod tests {
             outcome,
             measured: Value::Null,
             pictures: None,
-            facts: Facts::default(),
+            facts: TrialFacts::default(),
         }
     }
 
     #[test]
     fn drawings_are_those_that_a_line_tells_of() {
         let folder = tempfile::tempdir().unwrap();
-        let picture = |name: &str| Picture { name: name.to_owned(), svg: format!("<{name}/>") };
+        let picture =
+            |name: &str| TrialPicture { name: name.to_owned(), svg: format!("<{name}/>") };
         let mut made = line(&[("way", "a")], 0, 1.0);
         made.outcome.pictures = vec![picture("heap"), picture("heap-01")];
-        let mut writer = Writer::open(folder.path()).unwrap();
+        let mut writer = ResultsWriter::open(folder.path()).unwrap();
         writer.add(&made).unwrap();
         let shown = |names: Option<&[&str]>| {
             let names = names.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
-            let lines = vec![Line { pictures: names, ..made.clone() }];
+            let lines = vec![ResultLine { pictures: names, ..made.clone() }];
             let results = Results::new(lines, folder.path());
             ["heap", "heap-01"].map(|name| results.picture(&made.trial, name))
         };
         let [heap, first] = ["heap", "heap-01"].map(picture);
-        // A later run of the same trial, begun anew, could not draw the nights.
+        // A later run with `--fresh` did not draw the nights.
         assert_eq!(shown(Some(&["heap"])), [Some(heap.clone()), None]);
         assert_eq!(shown(Some(&[])), [None, None]);
         assert_eq!(shown(None), [Some(heap), Some(first)]);
@@ -459,7 +461,7 @@ pub(crate) mod tests {
     #[test]
     fn a_line_that_was_cut_off_does_not_count() {
         let folder = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(folder.path()).unwrap();
+        let mut writer = ResultsWriter::open(folder.path()).unwrap();
         let first = line(&[("way", "\n\"")], 0, 1.5);
         writer.add(&first).unwrap();
         drop(writer);
@@ -468,17 +470,17 @@ pub(crate) mod tests {
         file.write_all(b"{\"experiment\": \"bu").unwrap();
         drop(file);
         assert_eq!(read(folder.path()).unwrap(), std::slice::from_ref(&first));
-        let mut writer = Writer::open(folder.path()).unwrap();
+        let mut writer = ResultsWriter::open(folder.path()).unwrap();
         let second = line(&[("way", "b")], 1, 2.5);
         writer.add(&second).unwrap();
         assert_eq!(read(folder.path()).unwrap(), [first, second.clone()]);
-        writer.keep(std::slice::from_ref(&second)).unwrap();
+        writer.rewrite(std::slice::from_ref(&second)).unwrap();
         writer.add(&second).unwrap();
         assert_eq!(read(folder.path()).unwrap().len(), 2);
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
         assert_eq!(files.len(), 1, "{files:?}");
         // The new file is as much this run's as the old one was.
-        let error = Writer::open(folder.path()).err().unwrap();
+        let error = ResultsWriter::open(folder.path()).err().unwrap();
         assert!(error.to_string().starts_with("another run writes"));
     }
 
@@ -488,11 +490,11 @@ pub(crate) mod tests {
         let (link, file) = (folder.path().join(RESULTS), elsewhere.path().join("kept.jsonl"));
         std::os::unix::fs::symlink(&file, &link).unwrap();
         fs::write(partial(&file), "{").unwrap();
-        let mut writer = Writer::open(folder.path()).unwrap();
+        let mut writer = ResultsWriter::open(folder.path()).unwrap();
         assert!(!partial(&file).exists());
         let one = line(&[("way", "a")], 0, 1.0);
         writer.add(&one).unwrap();
-        writer.keep(std::slice::from_ref(&one)).unwrap();
+        writer.rewrite(std::slice::from_ref(&one)).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert!(!fs::symlink_metadata(&file).unwrap().is_symlink());
         assert_eq!(read(folder.path()).unwrap(), [one]);
@@ -501,10 +503,10 @@ pub(crate) mod tests {
     #[test]
     fn a_trial_that_was_left_out_gets_a_line_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(folder.path()).unwrap();
+        let mut writer = ResultsWriter::open(folder.path()).unwrap();
         let other = line(&[("way", "a")], 1, 1.0);
         let made = line(&[("way", "a")], 0, 2.0);
-        let skipped = Line { skipped: Some("no root".to_owned()), ..made.clone() };
+        let skipped = ResultLine { skipped: Some("no root".to_owned()), ..made.clone() };
         writer.add(&skipped).unwrap();
         writer.add(&other).unwrap();
         writer.replace(&made).unwrap();
@@ -516,16 +518,17 @@ pub(crate) mod tests {
         let old = line(&[("way", "a")], 0, 1.0);
         let text = serde_json::to_string(&old).unwrap();
         assert!(!text.contains("build") && !text.contains("agreed"), "{text}");
-        let with = |build: &str| Conditions { build: build.to_owned(), ..old.conditions.clone() };
+        let with =
+            |build: &str| RunConditions { build: build.to_owned(), ..old.conditions.clone() };
         assert!(old.conditions.agrees(&with("abc")) && with("abc").agrees(&with("abc")));
         assert!(!with("abc").agrees(&with("abd")));
-        assert!(!with("abc").agrees(&Conditions { seed: 9, ..with("abc") }));
+        assert!(!with("abc").agrees(&RunConditions { seed: 9, ..with("abc") }));
         let folder = tempfile::tempdir().unwrap();
         let mut known = old.clone();
         known.facts.machine.storage = "tmpfs".to_owned();
-        Writer::open(folder.path()).unwrap().add(&known).unwrap();
+        ResultsWriter::open(folder.path()).unwrap().add(&known).unwrap();
         let known = read(folder.path()).unwrap().remove(0).conditions;
-        let on = |storage: &str| Conditions { storage: storage.to_owned(), ..known.clone() };
+        let on = |storage: &str| RunConditions { storage: storage.to_owned(), ..known.clone() };
         assert!(known.agrees(&on("tmpfs")) && known.agrees(&on("")));
         assert!(!known.agrees(&on("ext4 on vda")));
     }
@@ -533,8 +536,8 @@ pub(crate) mod tests {
     #[test]
     fn two_runs_do_not_write_one_file() {
         let folder = tempfile::tempdir().unwrap();
-        let _writer = Writer::open(folder.path()).unwrap();
-        let error = Writer::open(folder.path()).err().unwrap();
+        let _writer = ResultsWriter::open(folder.path()).unwrap();
+        let error = ResultsWriter::open(folder.path()).err().unwrap();
         assert!(error.to_string().starts_with("another run writes"));
     }
 
@@ -554,7 +557,7 @@ pub(crate) mod tests {
             line(&[("way", "b"), ("with", "x")], 0, 7.0),
         ];
         lines[2].outcome.point("dead", Unit::Count, 1.0, 5.0);
-        lines.push(Line { skipped: Some("no".to_owned()), ..line(&[("way", "c")], 0, 9.0) });
+        lines.push(ResultLine { skipped: Some("no".to_owned()), ..line(&[("way", "c")], 0, 9.0) });
         let results = Results::new(lines, Path::new("/nowhere"));
         let a = results.spread(&[("way", "a")], "seconds").unwrap();
         assert_eq!((a.median, a.min, a.max), (2.0, 1.0, 3.0));
@@ -567,7 +570,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_picture_has_a_plain_name() {
-        let name = picture_file("rewrite", &Trial::of(&[("a", "../x y/"), ("b", "é")]), "heap");
+        let name = picture_file("rewrite", &LabTrial::of(&[("a", "../x y/"), ("b", "é")]), "heap");
         assert_eq!(name, "rewrite-x-y-heap.svg");
     }
 }

@@ -1,24 +1,24 @@
-//! The middle of several measurements, and how far they lie apart.
+//! The median of several measurements, with minimum and maximum.
 //!
-//! The median is always one of the measurements or half-way between two.
+//! The median is one of the measurements, or the mean of the two middle ones.
 
 use serde::Serialize;
 
-/// A median with the least and the greatest value.
+/// A median with minimum and maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
-    /// How many there were.
+    /// The number of values.
     pub count: usize,
 }
 
 impl Spread {
-    /// Of some values; what is not a number does not count. `None` for none.
+    /// Computes the spread of some values; ignores NaN and infinity. Returns `None` without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut values: Vec<f64> = values.into_iter().filter(|it| it.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -31,12 +31,12 @@ impl Spread {
         Some(Spread { median, min: *first, max: *last, count: values.len() })
     }
 
-    /// One value, exactly.
+    /// Creates a spread of one value.
     pub fn exactly(value: f64) -> Spread {
         Spread { median: value, min: value, max: value, count: 1 }
     }
 
-    /// Whether some value of one may be one of the other, too.
+    /// Returns whether the two ranges overlap.
     pub fn overlaps(&self, other: &Spread) -> bool {
         self.min <= other.max && other.min <= self.max
     }

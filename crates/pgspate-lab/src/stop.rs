@@ -1,32 +1,32 @@
-//! Stopping what is under way, from another thread.
+//! A stop request for a run, from another thread.
 //!
-//! Once asked for it stays asked for: whatever looks later sees it, too.
+//! A request is never withdrawn.
 
 use tokio::sync::watch;
 
-/// Shared between a run and whoever may stop it.
+/// A stop request, shared by the run and its caller.
 #[derive(Debug, Clone)]
-pub struct Stop(watch::Sender<bool>);
+pub struct RunStop(watch::Sender<bool>);
 
-impl Default for Stop {
-    fn default() -> Stop {
-        Stop(watch::Sender::new(false))
+impl Default for RunStop {
+    fn default() -> RunStop {
+        RunStop(watch::Sender::new(false))
     }
 }
 
-impl Stop {
-    /// Asks for it.
-    pub fn ask(&self) {
+impl RunStop {
+    /// Requests the stop.
+    pub fn request(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether it was asked for.
-    pub fn is_asked(&self) -> bool {
+    /// Returns whether a stop was requested.
+    pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until it is.
-    pub async fn asked(&self) {
+    /// Waits for the request.
+    pub async fn requested(&self) {
         // The sender is in `self`, so the channel cannot be closed meanwhile.
         let _ = self.0.subscribe().wait_for(|asked| *asked).await;
     }

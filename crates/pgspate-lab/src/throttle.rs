@@ -1,65 +1,62 @@
-//! A limit on the I/Os of a server's processes, as a cloud volume has one.
+//! A limit on the I/Os of a server's processes, like that of a cloud volume.
 //!
-//! Made by the control groups of Linux, so it needs root and a controller for block devices. The
-//! limit is for reads and for writes each, and holds for what the server's processes wait for and
-//! for what they hand to the disk themselves; what the system's own threads write later on is not
-//! held back where there is only version 1 of control groups. Gone with its value.
+//! It uses Linux control groups, so it needs root and a controller for block devices. Reads and
+//! writes have a limit each. With version 1 of control groups, later writes of the kernel's threads
+//! are not limited. Dropping [`ActiveThrottle`] removes the limit.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What is let through.
+/// The limit to apply.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Throttle {
-    /// Reads a second, and writes a second.
+    /// Reads per second, and writes per second.
     pub iops: f64,
-    /// Bytes a second, read and written each.
+    /// Bytes per second, for reads and for writes.
     pub bytes_per_second: f64,
 }
 
 /// A limit that holds until this is dropped.
 #[derive(Debug)]
-pub struct Throttled {
+pub struct ActiveThrottle {
     folder: PathBuf,
 }
 
 const PREFIX: &str = "pgspate-lab-";
 
 impl Throttle {
-    /// Holds back a postmaster and all its processes, now and later, on the disk that `data` is on.
+    /// Limits a postmaster with all its current and later processes, on the disk of `data`.
     ///
     /// # Errors
-    /// In words, why this machine cannot.
-    pub fn apply(&self, postmaster: i32, data: &Path) -> Result<Throttled, String> {
+    /// The reason why this machine cannot apply a limit.
+    pub fn apply(&self, postmaster: i32, data: &Path) -> Result<ActiveThrottle, String> {
         let device = whole_disk(data)?;
-        let (root, version) = controller().ok_or(
-            "there is no control group for block devices here: that takes Linux, and root",
-        )?;
+        let (root, version) = controller()
+            .ok_or("I/O limits need Linux, root, and a control group for block devices")?;
         remove_left_over(&root);
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let nth = COUNTER.fetch_add(1, Ordering::Relaxed);
         let folder = root.join(format!("{PREFIX}{}-{nth}", std::process::id()));
         fs::create_dir(&folder)
-            .map_err(|error| format!("no control group can be made: {error}"))?;
-        let throttled = Throttled { folder };
+            .map_err(|error| format!("could not create a control group: {error}"))?;
+        let throttled = ActiveThrottle { folder };
         for (file, line) in self.lines(&device, version) {
             let written = fs::write(throttled.folder.join(file), line);
             written.map_err(|error| format!("the limit was refused: {error}"))?;
         }
-        // A process that is started meanwhile is a child of one that is inside, or is seen the
-        // second time.
+        // A process that starts meanwhile inherits the group, or is found in the second pass.
         for _ in 0..2 {
             for pid in family(postmaster) {
-                // One that has ended meanwhile needs no limit.
+                // A process that has ended meanwhile needs no limit.
                 let _ = fs::write(throttled.folder.join("cgroup.procs"), pid.to_string());
             }
         }
         let inside = fs::read_to_string(throttled.folder.join("cgroup.procs")).unwrap_or_default();
         match inside.lines().any(|line| line.trim() == postmaster.to_string()) {
             true => Ok(throttled),
-            false => Err("the server's processes could not be moved into it".to_owned()),
+            false => Err("could not move the server's processes into the control group".to_owned()),
         }
     }
 
@@ -80,7 +77,7 @@ impl Throttle {
     }
 }
 
-impl Drop for Throttled {
+impl Drop for ActiveThrottle {
     fn drop(&mut self) {
         let procs = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
         if let Some(parent) = self.folder.parent() {
@@ -88,12 +85,12 @@ impl Drop for Throttled {
                 let _ = fs::write(parent.join("cgroup.procs"), pid);
             }
         }
-        // One that is still in use is removed by the next that is made.
+        // A group that is still in use is removed when the next one is made.
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// The folder in which control groups with limits for block devices can be made, and the version.
+/// Returns the folder for control groups with block device limits, and their version.
 fn controller() -> Option<(PathBuf, u32)> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let mounts = mounts.lines().filter_map(|line| {
@@ -114,7 +111,7 @@ fn controller() -> Option<(PathBuf, u32)> {
     None
 }
 
-/// Of runs that were killed; a folder that processes are in cannot be removed.
+/// Removes the groups of killed runs. A group with processes cannot be removed.
 fn remove_left_over(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -123,7 +120,7 @@ fn remove_left_over(root: &Path) {
     }
 }
 
-/// `254:0`; of a partition, the disk's.
+/// Returns the disk's device number, as in `254:0`, also for a partition.
 fn whole_disk(path: &Path) -> Result<String, String> {
     let facts = fs::metadata(path).map_err(|error| error.to_string())?;
     let (major, minor) = (rustix::fs::major(facts.dev()), rustix::fs::minor(facts.dev()));

@@ -1,4 +1,4 @@
-//! Other data than the lab's usual: TPC-H's tables, and files of the user's own.
+//! Tests of `--data`: TPC-H's tables, and the user's files.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{lab, lines};
 
-/// As few trials as there are of all strategies; with indexes, where there are any.
+/// Flags for few trials: all strategies, with and without indexes.
 const FEW: &str = "--repeats 1 --only autovacuum=on --only synchronous_commit=on";
 
 fn gzip(path: &Path, text: &str) {
@@ -90,10 +90,10 @@ fn own_files_are_loaded_by_all_strategies_alike() {
     gzip(&folder.join("mine/order.csv.gz"), &format!("id,Name,price\n{orders}10101,,x\n"));
     gzip(&folder.join("mine/items-1.csv.gz"), "item,at\n1,2024-01-01\n2,2024-02-29\n");
     gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n");
-    // Of no rows, but of a table that is there.
+    // A file without rows that belongs to an existing table.
     gzip(&folder.join("mine/items-3.csv.gz"), "item,at\n");
     fs::write(folder.join("mine/part-3.csv"), "").unwrap();
-    // Stored it is the largest.
+    // The file with the most stored bytes.
     let long = format!("id,text\n1,{}\n2,y\n", "x".repeat(200_000));
     fs::write(folder.join("mine/long.csv"), long).unwrap();
     // Each by itself has another spelling of NULL.
@@ -129,7 +129,8 @@ fn own_files_are_loaded_by_all_strategies_alike() {
     gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n2024-03-01,4\n");
     let other = lab(folder, &run);
     assert_eq!(other.status, Some(2));
-    let said = "error: results of bulk in \"pgspate-lab\" are of another set of data: files for";
+    let said =
+        "error: results of bulk in \"pgspate-lab\" are of another set of data: your files for";
     assert!(other.stderr.starts_with(said), "{}", other.stderr);
 }
 
@@ -226,7 +227,7 @@ fn a_bad_row_is_named_and_nothing_is_left() {
       caused by: extra data after last expected column
       at: bad.csv.gz, line 4, byte 16
 
-    hint: Expected 2 fields, found 3. Mend the row, or load without this file.
+    hint: Expected 2 fields, found 3. Correct the row, or load without this file.
     "#);
     let mut left: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -240,9 +241,9 @@ fn data_that_cannot_be_are_refused_before_anything_is_started() {
     let folder = temp.path();
     fs::write(folder.join("a.csv"), "id\n1\n").unwrap();
     for (args, said) in [
-        ("run rewrite --data tpch", "error: rewrite has data of its own, and takes no others"),
-        ("run bulk --data a.csv --scale 0.1", "error: files of one's own have no scale"),
-        ("run bulk --data a.csv tpch", "error: \"tpch\" is among the names of files"),
+        ("run rewrite --data tpch", "error: rewrite has its own data, and does not accept --data"),
+        ("run bulk --data a.csv --scale 0.1", "error: --scale does not apply to your own files"),
+        ("run bulk --data a.csv tpch", "error: \"tpch\" cannot be combined with other data"),
         ("run bulk --data none.csv", "error: \"none.csv\" does not exist"),
         ("run bulk --data a.csv ./a.csv -", "error: \"-\" can be read only once"),
     ] {

@@ -1,4 +1,4 @@
-//! `pgspate lab` as users meet it: what there is, runs that are stopped and go on, the page.
+//! Tests of the command `pgspate lab`: the list, interrupted runs, and the report page.
 
 mod data;
 #[allow(dead_code, reason = "other tests need more of it")]
@@ -36,7 +36,7 @@ fn lines(folder: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Waits until there are so many, and sends a signal.
+/// Waits until `count` trials are measured, then sends a signal.
 #[track_caller]
 fn interrupt(child: &Child, folder: &Path, count: usize, signal: &str) {
     wait_until("trials are measured", || lines(folder).len() >= count);
@@ -66,7 +66,7 @@ fn a_run_that_was_stopped_or_killed_goes_on_with_the_same_command() {
     let done = lab(folder, RUN);
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     assert_eq!(done.stdout, "storage: Too little is measured to compare.\n");
-    // Nobody sees a line that is drawn over, so there is one for each trial.
+    // stderr is not a terminal, so each trial has its own line.
     assert!(done.stderr.contains("storage  trial 4 of 4  "), "{}", done.stderr);
     let all = lines(folder);
     assert_eq!(all[..first.len()], first);
@@ -74,7 +74,7 @@ fn a_run_that_was_stopped_or_killed_goes_on_with_the_same_command() {
     assert_eq!((all.len(), trials.len()), (4, 4));
     let again = lab(folder, &format!("{RUN} --json"));
     let json: Value = serde_json::from_str(&again.stdout).unwrap();
-    // Where nothing can be held back, what was left out is asked for again.
+    // Where I/O cannot be throttled, the skipped trials are checked again.
     let skipped = all.iter().filter(|line| line.get("skipped").is_some()).count();
     assert_eq!(json["summary"]["before"], 4 - skipped);
     assert_eq!(json["summary"]["measured"], 0);
@@ -89,7 +89,7 @@ fn a_run_that_was_stopped_or_killed_goes_on_with_the_same_command() {
 fn page(folder: &Path) {
     let report = lab(folder, "report --out page.html");
     assert_eq!(report.status, Some(0), "{}", report.stderr);
-    assert_eq!(report.stderr, "4 trials are in page.html\n");
+    assert_eq!(report.stderr, "wrote 4 trials to page.html\n");
     let page = fs::read_to_string(folder.join("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("pgspate lab run storage"));
     assert!(page.contains(" --only strategy=pgspate"));

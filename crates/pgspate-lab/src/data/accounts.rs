@@ -4,12 +4,12 @@
 //! index, transaction with about 1,097 bytes and four. The columns are our own. Keys are dense and
 //! everything else is by chance, as far as an index sees it.
 
-use super::words::{Soup, person};
-use super::{Random, put};
+use super::words::{RemarkPool, person};
+use super::{SeededRandom, put};
 
 /// One of the two tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Table {
+pub enum BankTable {
     /// Who has an account, and how much is on it.
     Account,
     /// What has been paid.
@@ -17,7 +17,7 @@ pub enum Table {
 }
 
 /// The two tables.
-pub const TABLES: [Table; 2] = [Table::Account, Table::Transaction];
+pub const TABLES: [BankTable; 2] = [BankTable::Account, BankTable::Transaction];
 
 /// Moments lie within the two years 2025 and 2026.
 const DAYS: u64 = 2 * 365;
@@ -26,23 +26,23 @@ const STATUS: [&str; 4] = ["open", "closed", "dormant", "blocked"];
 const KIND: [&str; 5] = ["card", "transfer", "debit", "fee", "interest"];
 const CURRENCY: [&str; 4] = ["EUR", "USD", "GBP", "CHF"];
 
-impl Table {
+impl BankTable {
     /// The table's name, unquoted.
     pub fn name(self) -> &'static str {
         match self {
-            Table::Account => "account",
-            Table::Transaction => "transaction",
+            BankTable::Account => "account",
+            BankTable::Transaction => "transaction",
         }
     }
 
     /// Its columns, in order; the first one is the key.
     pub fn columns(self) -> &'static [&'static str] {
         match self {
-            Table::Account => &[
+            BankTable::Account => &[
                 "id", "number", "holder", "email", "opened", "status", "currency", "balance",
                 "profile",
             ],
-            Table::Transaction => &[
+            BankTable::Transaction => &[
                 "id",
                 "account",
                 "booked",
@@ -59,7 +59,7 @@ impl Table {
     /// Their types, in order.
     pub fn types(self) -> &'static [&'static str] {
         match self {
-            Table::Account => &[
+            BankTable::Account => &[
                 "bigint",
                 "text",
                 "text",
@@ -70,7 +70,7 @@ impl Table {
                 "numeric(14, 2)",
                 "text",
             ],
-            Table::Transaction => &[
+            BankTable::Transaction => &[
                 "bigint",
                 "bigint",
                 "timestamptz",
@@ -95,8 +95,8 @@ impl Table {
     /// Its indexes: what each is on, the key first.
     pub fn indexes(self) -> &'static [&'static str] {
         match self {
-            Table::Account => &["id"],
-            Table::Transaction => &["id", "account, booked", "booked", "reference"],
+            BankTable::Account => &["id"],
+            BankTable::Transaction => &["id", "account, booked", "booked", "reference"],
         }
     }
 
@@ -120,41 +120,41 @@ impl Table {
     /// Bytes of a row as the server stores it, about.
     pub fn row_bytes(self) -> u64 {
         match self {
-            Table::Account => 964,
-            Table::Transaction => 1097,
+            BankTable::Account => 964,
+            BankTable::Transaction => 1097,
         }
     }
 }
 
 /// Makes rows of both tables.
 #[derive(Debug)]
-pub struct Accounts {
+pub struct BankAccounts {
     seed: u64,
-    soup: Soup,
+    remarks: RemarkPool,
 }
 
-impl Accounts {
+impl BankAccounts {
     /// The rows of a seed.
-    pub fn new(seed: u64) -> Accounts {
-        Accounts { seed, soup: Soup::new(seed) }
+    pub fn new(seed: u64) -> BankAccounts {
+        BankAccounts { seed, remarks: RemarkPool::new(seed) }
     }
 
     /// The fields of the row with this number (from 1 on), in the order of the columns, as
     /// PostgreSQL reads them. `accounts` is how many there are for transactions to be of.
-    pub fn fields(&self, table: Table, id: u64, accounts: u64) -> Vec<String> {
-        let mut random = Random::at(self.seed, 30 + table as u64, id);
+    pub fn fields(&self, table: BankTable, id: u64, accounts: u64) -> Vec<String> {
+        let mut random = SeededRandom::at(self.seed, 30 + table as u64, id);
         match table {
-            Table::Account => self.account(id, &mut random),
-            Table::Transaction => self.transaction(id, accounts, &mut random),
+            BankTable::Account => self.account(id, &mut random),
+            BankTable::Transaction => self.transaction(id, accounts, &mut random),
         }
     }
 
     /// Appends that row as COPY text.
-    pub fn text(&self, table: Table, id: u64, accounts: u64, out: &mut Vec<u8>) {
+    pub fn text(&self, table: BankTable, id: u64, accounts: u64, out: &mut Vec<u8>) {
         put(out, format_args!("{}\n", self.fields(table, id, accounts).join("\t")));
     }
 
-    fn account(&self, id: u64, random: &mut Random) -> Vec<String> {
+    fn account(&self, id: u64, random: &mut SeededRandom) -> Vec<String> {
         let holder = name(random);
         vec![
             id.to_string(),
@@ -169,7 +169,7 @@ impl Accounts {
         ]
     }
 
-    fn transaction(&self, id: u64, accounts: u64, random: &mut Random) -> Vec<String> {
+    fn transaction(&self, id: u64, accounts: u64, random: &mut SeededRandom) -> Vec<String> {
         vec![
             id.to_string(),
             (1 + random.below(accounts.max(1))).to_string(),
@@ -184,31 +184,31 @@ impl Accounts {
     }
 
     /// A remark of about so many bytes: rows of one table differ by a few dozen.
-    fn remark(&self, random: &mut Random, bytes: usize) -> String {
+    fn remark(&self, random: &mut SeededRandom, bytes: usize) -> String {
         let bytes = bytes - 20 + random.below(41) as usize;
-        self.soup.cut(random, bytes).to_owned()
+        self.remarks.cut(random, bytes).to_owned()
     }
 }
 
-fn name(random: &mut Random) -> String {
+fn name(random: &mut SeededRandom) -> String {
     let mut out = Vec::new();
     person(random, &mut out);
     String::from_utf8(out).unwrap_or_default()
 }
 
-fn iban(random: &mut Random) -> String {
+fn iban(random: &mut SeededRandom) -> String {
     format!("XX{:02}{:018}", random.below(100), random.below(1_000_000_000_000_000_000))
 }
 
 /// A moment; a year and the number of a day in it are a date of ISO 8601.
-fn moment(random: &mut Random) -> String {
+fn moment(random: &mut SeededRandom) -> String {
     let (day, second) = (random.below(DAYS), random.below(86_400));
     let (year, day) = (2025 + day / 365, day % 365 + 1);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year}-{day:03} {hour:02}:{minute:02}:{second:02}+00")
 }
 
-fn money(random: &mut Random, cents_max: u64) -> String {
+fn money(random: &mut SeededRandom, cents_max: u64) -> String {
     let cents = random.below(cents_max);
     format!("{}.{:02}", cents / 100, cents % 100)
 }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn rows_have_the_published_sizes() {
-        let accounts = Accounts::new(1);
+        let accounts = BankAccounts::new(1);
         for table in TABLES {
             let mut out = Vec::new();
             for id in 1..=500 {
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn rows_depend_on_seed_and_number_alone() {
-        let row = |seed, id| Accounts::new(seed).fields(Table::Transaction, id, 1000);
+        let row = |seed, id| BankAccounts::new(seed).fields(BankTable::Transaction, id, 1000);
         assert_eq!(row(1, 77), row(1, 77));
         assert_ne!(row(1, 77)[7], row(1, 78)[7]);
         assert_ne!(row(1, 77)[7], row(2, 77)[7]);

@@ -5,7 +5,7 @@
 
 use pgspate::encode::arrow::calendar::write_timestamp;
 
-use super::{Numbered, Random, Rows, put};
+use super::{NumberedRows, RowSource, SeededRandom, put};
 
 /// Rows of a meter, as a rule.
 pub const ROWS: u32 = 3000;
@@ -52,20 +52,20 @@ impl Prediction {
 
 /// All meters' predictions as they are to be after some night.
 #[derive(Debug, Clone)]
-pub struct Nights {
-    random: Random,
+pub struct NightlyPredictions {
+    random: SeededRandom,
     /// Sorted by time, for each meter.
     meters: Vec<Vec<Prediction>>,
 }
 
-impl Nights {
+impl NightlyPredictions {
     /// Before the first night: so many meters with so many rows each.
-    pub fn new(meters: u32, rows: u32, seed: u64) -> Nights {
-        let mut random = Random::at(seed, 20, 0);
+    pub fn new(meters: u32, rows: u32, seed: u64) -> NightlyPredictions {
+        let mut random = SeededRandom::at(seed, 20, 0);
         let mut meter =
             || (0..rows).map(|quarter| Prediction { quarter, ..value(&mut random) }).collect();
         let meters = (0..meters).map(|_| meter()).collect();
-        Nights { random, meters }
+        NightlyPredictions { random, meters }
     }
 
     /// The next night comes.
@@ -97,8 +97,8 @@ impl Nights {
     }
 
     /// The rows as COPY text, one meter after the other.
-    pub fn text(&self) -> impl Rows + '_ {
-        Numbered::new(0..self.meters.len() as u64, |nth, out| {
+    pub fn text(&self) -> impl RowSource + '_ {
+        NumberedRows::new(0..self.meters.len() as u64, |nth, out| {
             meter_text(nth as u32 + 1, &self.meters[nth as usize], out);
         })
     }
@@ -112,7 +112,7 @@ pub fn meter_text(meter: u32, predictions: &[Prediction], out: &mut Vec<u8>) {
 }
 
 /// A prediction, for the first quarter of an hour.
-fn value(random: &mut Random) -> Prediction {
+fn value(random: &mut SeededRandom) -> Prediction {
     Prediction { quarter: 0, thousandths: random.below(10_000_000) as u32 }
 }
 
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_night_has_the_published_mix() {
-        let mut nights = Nights::new(4, 1000, 9);
+        let mut nights = NightlyPredictions::new(4, 1000, 9);
         for _ in 0..3 {
             let before = nights.clone();
             nights.advance();
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_nights() {
         let text = |seed| {
-            let mut nights = Nights::new(2, 50, seed);
+            let mut nights = NightlyPredictions::new(2, 50, seed);
             nights.advance();
             let mut out = Vec::new();
             let mut rows = nights.text();

@@ -6,8 +6,8 @@
 //! `\N` for NULL, and no other backslash, so that a tab-separated reader sees the same fields.
 
 pub mod accounts;
+mod generated;
 pub mod imdb;
-mod made;
 pub mod meters;
 pub mod tpch;
 mod words;
@@ -16,35 +16,35 @@ use std::io::Write as _;
 
 use bytes::Bytes;
 use futures_util::SinkExt as _;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use tokio_postgres::Client;
 
-pub use crate::random::Random;
-pub use made::Table;
+pub use crate::random::SeededRandom;
+pub use generated::GeneratedTable;
 
 /// Bytes that are sent to the server at once, at least.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Rows of a table as COPY text, a piece at a time.
-pub trait Rows {
+pub trait RowSource {
     /// Appends some more rows, each with its newline; false when there are none left.
     fn append(&mut self, out: &mut Vec<u8>) -> bool;
 }
 
 /// Rows that a function makes from their numbers.
-pub struct Numbered<F: FnMut(u64, &mut Vec<u8>)> {
+pub struct NumberedRows<F: FnMut(u64, &mut Vec<u8>)> {
     numbers: std::ops::Range<u64>,
     row: F,
 }
 
-impl<F: FnMut(u64, &mut Vec<u8>)> Numbered<F> {
+impl<F: FnMut(u64, &mut Vec<u8>)> NumberedRows<F> {
     /// The rows with these numbers; `row` appends one with its newline.
-    pub fn new(numbers: std::ops::Range<u64>, row: F) -> Numbered<F> {
-        Numbered { numbers, row }
+    pub fn new(numbers: std::ops::Range<u64>, row: F) -> NumberedRows<F> {
+        NumberedRows { numbers, row }
     }
 }
 
-impl<F: FnMut(u64, &mut Vec<u8>)> Rows for Numbered<F> {
+impl<F: FnMut(u64, &mut Vec<u8>)> RowSource for NumberedRows<F> {
     fn append(&mut self, out: &mut Vec<u8>) -> bool {
         match self.numbers.next() {
             Some(number) => (self.row)(number, out),
@@ -59,11 +59,11 @@ impl<F: FnMut(u64, &mut Vec<u8>)> Rows for Numbered<F> {
 ///
 /// # Errors
 /// What the server refuses, and the loss of the connection.
-pub async fn copy(client: &Client, target: &str, rows: &mut dyn Rows) -> Result<u64> {
+pub async fn copy(client: &Client, target: &str, rows: &mut dyn RowSource) -> Result<u64> {
     let failed = |error: tokio_postgres::Error| {
         let cause = error.as_db_error().map_or_else(|| error.to_string(), |it| it.to_string());
         let message = format!("could not fill {target}");
-        Error::new(Kind::Server, message).because(Error::new(Kind::Server, cause))
+        Error::new(ErrorKind::Server, message).because(Error::new(ErrorKind::Server, cause))
     };
     let sink = client.copy_in(&format!("copy {target} from stdin")).await.map_err(failed)?;
     let mut sink = Box::pin(sink);

@@ -16,9 +16,9 @@ use tpchgen::generators::{
 };
 use tpchgen::text::TextPool;
 
-use super::made::{self, Table};
-use super::{Rows, put};
-use crate::Stop;
+use super::generated::{self, GeneratedTable};
+use super::{RowSource, put};
+use crate::RunStop;
 
 /// Rows of `lineitem` at scale factor 1, about.
 pub const LINES: u64 = 6_000_000;
@@ -43,9 +43,9 @@ static TEXT: LazyLock<TextPool> =
 
 /// A generator's rows, which it writes as `a|b|c|`. None of its values has a bar, a tab or a
 /// backslash.
-struct Barred<I>(I);
+struct BarSeparatedRows<I>(I);
 
-impl<I: Iterator<Item: Display>> Rows for Barred<I> {
+impl<I: Iterator<Item: Display>> RowSource for BarSeparatedRows<I> {
     fn append(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(row) = self.0.next() else { return false };
         let start = out.len();
@@ -63,13 +63,15 @@ macro_rules! rows_of {
         |factor, _| {
             let words = Distributions::static_default();
             let all = $generator::new_with_distributions_and_text_pool(factor, 1, 1, words, &TEXT);
-            Box::new(Barred(all.iter()))
+            Box::new(BarSeparatedRows(all.iter()))
         }
     };
     (fixed $generator:ident) => {
         |_, _| {
             let words = Distributions::static_default();
-            Box::new(Barred($generator::new_with_distributions_and_text_pool(words, &TEXT).iter()))
+            Box::new(BarSeparatedRows(
+                $generator::new_with_distributions_and_text_pool(words, &TEXT).iter(),
+            ))
         }
     };
 }
@@ -94,8 +96,8 @@ fn lines(factor: f64) -> u64 {
 
 /// The eight tables, the largest first. What is a scale elsewhere is a scale factor here. Indexes
 /// are the primary key, and one for each foreign key that it does not begin with.
-pub const TABLES: [Table; 8] = [
-    Table {
+pub const TABLES: [GeneratedTable; 8] = [
+    GeneratedTable {
         name: "lineitem",
         create: "create table lineitem (l_orderkey bigint, l_partkey int, l_suppkey int, \
                  l_linenumber int, l_quantity numeric(15, 2), l_extendedprice numeric(15, 2), \
@@ -112,7 +114,7 @@ pub const TABLES: [Table; 8] = [
         count: lines,
         make: rows_of!(LineItemGenerator),
     },
-    Table {
+    GeneratedTable {
         name: "orders",
         create: "create table orders (o_orderkey bigint, o_custkey int, o_orderstatus char(1), \
                  o_totalprice numeric(15, 2), o_orderdate date, o_orderpriority char(15), \
@@ -126,7 +128,7 @@ pub const TABLES: [Table; 8] = [
         count: count_of!(OrderGenerator),
         make: rows_of!(OrderGenerator),
     },
-    Table {
+    GeneratedTable {
         name: "partsupp",
         create: "create table partsupp (ps_partkey int, ps_suppkey int, ps_availqty int, \
                  ps_supplycost numeric(15, 2), ps_comment varchar(199))",
@@ -138,10 +140,10 @@ pub const TABLES: [Table; 8] = [
         count: |factor| 4 * PartGenerator::calculate_row_count(factor, 1, 1).unsigned_abs(),
         make: |factor, _| {
             let all = PartSuppGenerator::new_with_text_pool(factor, 1, 1, &TEXT);
-            Box::new(Barred(all.iter()))
+            Box::new(BarSeparatedRows(all.iter()))
         },
     },
-    Table {
+    GeneratedTable {
         name: "part",
         create: "create table part (p_partkey int, p_name varchar(55), p_mfgr char(25), \
                  p_brand char(10), p_type varchar(25), p_size int, p_container char(10), \
@@ -152,7 +154,7 @@ pub const TABLES: [Table; 8] = [
         count: count_of!(PartGenerator),
         make: rows_of!(PartGenerator),
     },
-    Table {
+    GeneratedTable {
         name: "customer",
         create: "create table customer (c_custkey int, c_name varchar(25), \
                  c_address varchar(40), c_nationkey int, c_phone char(15), \
@@ -166,7 +168,7 @@ pub const TABLES: [Table; 8] = [
         count: count_of!(CustomerGenerator),
         make: rows_of!(CustomerGenerator),
     },
-    Table {
+    GeneratedTable {
         name: "supplier",
         create: "create table supplier (s_suppkey int, s_name char(25), s_address varchar(40), \
                  s_nationkey int, s_phone char(15), s_acctbal numeric(15, 2), \
@@ -179,7 +181,7 @@ pub const TABLES: [Table; 8] = [
         count: count_of!(SupplierGenerator),
         make: rows_of!(SupplierGenerator),
     },
-    Table {
+    GeneratedTable {
         name: "nation",
         create: "create table nation (n_nationkey int, n_name char(25), n_regionkey int, \
                  n_comment varchar(152))",
@@ -191,7 +193,7 @@ pub const TABLES: [Table; 8] = [
         count: |_| 25,
         make: rows_of!(fixed NationGenerator),
     },
-    Table {
+    GeneratedTable {
         name: "region",
         create: "create table region (r_regionkey int, r_name char(25), r_comment varchar(152))",
         indexes: &["alter table region add primary key (r_regionkey)"],
@@ -206,15 +208,15 @@ pub const TABLES: [Table; 8] = [
 ///
 /// # Errors
 /// The folder cannot be written, or is full.
-pub fn write(folder: &Path, factor: f64, seed: u64, stop: &Stop) -> Result<Vec<PathBuf>> {
-    made::write(&TABLES, 1, folder, "tpch", (factor, seed), stop)
+pub fn write(folder: &Path, factor: f64, seed: u64, stop: &RunStop) -> Result<Vec<PathBuf>> {
+    generated::write(&TABLES, 1, folder, "tpch", (factor, seed), stop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(table: &Table, factor: f64) -> String {
+    fn text(table: &GeneratedTable, factor: f64) -> String {
         let mut out = Vec::new();
         let mut rows = table.all(factor, 1);
         while rows.append(&mut out) {}

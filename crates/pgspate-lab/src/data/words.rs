@@ -4,15 +4,15 @@
 
 use std::sync::LazyLock;
 
-use super::Random;
+use super::SeededRandom;
 use super::put;
 
 /// Words to pick from.
-type Words = LazyLock<Vec<&'static str>>;
+type WordList = LazyLock<Vec<&'static str>>;
 
-static GIVEN: Words = LazyLock::new(|| GIVEN_NAMES.split(", ").collect());
-static FAMILY: Words = LazyLock::new(|| FAMILY_NAMES.split(", ").collect());
-static PLAIN: Words = LazyLock::new(|| PLAIN_WORDS.split(", ").collect());
+static GIVEN: WordList = LazyLock::new(|| GIVEN_NAMES.split(", ").collect());
+static FAMILY: WordList = LazyLock::new(|| FAMILY_NAMES.split(", ").collect());
+static PLAIN: WordList = LazyLock::new(|| PLAIN_WORDS.split(", ").collect());
 
 /// Given names, frequent ones first.
 const GIVEN_NAMES: &str = "\
@@ -48,7 +48,7 @@ const PLAIN_WORDS: &str = "\
     любовь, 東京";
 
 /// Appends a name of a person.
-pub(super) fn person(random: &mut Random, out: &mut Vec<u8>) {
+pub(super) fn person(random: &mut SeededRandom, out: &mut Vec<u8>) {
     put(out, format_args!("{}", random.pick_skewed(&GIVEN)));
     if random.percent(8.0) {
         put(out, format_args!(" {}.", (b'A' + random.below(26) as u8) as char));
@@ -57,7 +57,7 @@ pub(super) fn person(random: &mut Random, out: &mut Vec<u8>) {
 }
 
 /// Appends a title of about so many words.
-pub(super) fn title(random: &mut Random, words: u64, out: &mut Vec<u8>) {
+pub(super) fn title(random: &mut SeededRandom, words: u64, out: &mut Vec<u8>) {
     let count = 1 + random.skewed(words * 4 - 3);
     for nth in 0..count {
         let word = random.pick_skewed(&PLAIN);
@@ -76,12 +76,12 @@ pub(super) fn title(random: &mut Random, words: u64, out: &mut Vec<u8>) {
 
 /// A long text of such words, of which remarks are cut: that is far cheaper than making each.
 #[derive(Debug)]
-pub(super) struct Soup(String);
+pub(super) struct RemarkPool(String);
 
-impl Soup {
+impl RemarkPool {
     /// The text of a seed, 64 KiB.
-    pub(super) fn new(seed: u64) -> Soup {
-        let mut random = Random::new(seed, "soup");
+    pub(super) fn new(seed: u64) -> RemarkPool {
+        let mut random = SeededRandom::new(seed, "soup");
         let mut text = String::with_capacity(70_000);
         while text.len() < 65_536 {
             // Of one byte each, so that it can be cut anywhere.
@@ -91,11 +91,11 @@ impl Soup {
                 text.push(' ');
             }
         }
-        Soup(text)
+        RemarkPool(text)
     }
 
     /// Some of it: so many bytes, up to 16 KiB.
-    pub(super) fn cut(&self, random: &mut Random, bytes: usize) -> &str {
+    pub(super) fn cut(&self, random: &mut SeededRandom, bytes: usize) -> &str {
         let start = random.below((self.0.len() - bytes) as u64) as usize;
         &self.0[start..start + bytes]
     }

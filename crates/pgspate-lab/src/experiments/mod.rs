@@ -15,12 +15,12 @@ use crate::experiment::Experiment;
 
 /// All of them, in the order of the report.
 pub const ALL: [&dyn Experiment; 6] = [
-    &bulk::Bulk,
-    &rewrite::Rewrite,
-    &changes::Changes,
-    &temp::Temp,
-    &records::Records,
-    &storage::Storage,
+    &bulk::BulkExperiment,
+    &rewrite::RewriteExperiment,
+    &changes::ChangesExperiment,
+    &temp::TempExperiment,
+    &records::RecordsExperiment,
+    &storage::StorageExperiment,
 ];
 
 /// The experiment of that name.

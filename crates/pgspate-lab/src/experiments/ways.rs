@@ -12,17 +12,17 @@ use std::task::Poll;
 use bytes::BytesMut;
 use futures_util::future::{LocalBoxFuture, maybe_done, try_join_all};
 use pgspate::target::connect::Connection;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
-use crate::data::{self, Rows};
+use crate::data::{self, RowSource};
 
 /// A value as PostgreSQL reads it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Text<'a>(pub(super) &'a str);
+pub(super) struct TextValue<'a>(pub(super) &'a str);
 
-impl ToSql for Text<'_> {
+impl ToSql for TextValue<'_> {
     fn to_sql(
         &self,
         _: &Type,
@@ -97,7 +97,7 @@ pub(super) async fn execute<V: AsRef<str>>(
     statement: &Statement,
     values: &[V],
 ) -> Result<u64, tokio_postgres::Error> {
-    client.execute_raw(statement, values.iter().map(|value| Text(value.as_ref()))).await
+    client.execute_raw(statement, values.iter().map(|value| TextValue(value.as_ref()))).await
 }
 
 /// `($1, $2), ($3, $4)`: places for so many rows of values, each with its type.
@@ -116,9 +116,9 @@ pub(super) fn places(rows: usize, types: &[&str]) -> String {
 
 /// Statements for several rows, by how many they are for.
 #[derive(Default)]
-pub(super) struct Prepared(HashMap<usize, Statement>);
+pub(super) struct StatementCache(HashMap<usize, Statement>);
 
-impl Prepared {
+impl StatementCache {
     /// The statement for so many rows, which `sql` makes when it is wanted for the first time.
     pub(super) async fn of(
         &mut self,
@@ -159,7 +159,7 @@ pub(super) async fn number(connection: &Connection, what: &str, sql: &str) -> Re
 pub(super) async fn expect(
     connection: &Connection,
     table: &str,
-    rows: &mut dyn Rows,
+    rows: &mut dyn RowSource,
 ) -> Result<()> {
     let client = &connection.client;
     let make = format!("create temp table expected (like {table})");
@@ -179,5 +179,5 @@ pub(super) async fn expect(
         return Ok(());
     }
     let message = format!("{different} rows of {table} are not as they should be");
-    Err(Error::new(Kind::Bug, message))
+    Err(Error::new(ErrorKind::Bug, message))
 }

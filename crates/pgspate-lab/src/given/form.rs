@@ -1,57 +1,61 @@
-//! How a file of the user's own is read: what pgspate is told of it, and what COPY is.
+//! How pgspate and COPY read one of the user's files.
 //!
-//! Both follow from one look at the file, so that both see the same rows; or COPY cannot read it,
-//! and the reason is said.
+//! Both get their options from one inspection of the file, so both read the same rows. If COPY
+//! cannot read the file, the reason is reported.
 
 use pgspate::format::RowForm;
 use pgspate::format::delimited::{self, Eol, parse_records};
 use pgspate::format::infer;
-use pgspate::format::sniff::{Format, Overrides, Sniffed};
+use pgspate::format::sniff::{Format, SniffOverrides, SniffedFormat};
 use pgspate::reading;
 use pgspate::target::quote_ident;
 
 use crate::dataset::CopyForm;
 
-/// A quote that stands in no text, where a quote is a character like any other.
+/// The quote option of COPY for files without quoting: a byte that occurs in no text.
 const NO_QUOTE: u8 = 8;
 
-/// Whether its rows are lines of fields.
-pub(super) fn is_delimited(sniffed: &Sniffed) -> bool {
+/// Returns whether the rows are lines of fields.
+pub(super) fn is_delimited(sniffed: &SniffedFormat) -> bool {
     matches!(sniffed.format.rows(), RowForm::Delimited)
 }
 
 /// The first record of a file, if it names columns.
-pub(super) struct Header {
+pub(super) struct FileHeader {
     /// Bytes before the first row.
     skip: u64,
-    /// The columns' names as a table that is made has them.
+    /// The names of the columns, as `--create` makes them.
     pub(super) names: Vec<String>,
-    /// Whether they are UTF-8.
+    /// Whether the names are UTF-8.
     is_text: bool,
 }
 
 /// The first line of a file.
 pub(super) struct FirstLine {
-    /// As a header.
-    pub(super) header: Header,
-    /// Whether nothing follows.
+    /// The line, parsed as a header.
+    pub(super) header: FileHeader,
+    /// Whether the file has no other line.
     pub(super) is_all: bool,
 }
 
-/// The header of a file that begins with this sample.
-pub(super) fn header(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Header {
+/// Parses the header of a file from its sample.
+pub(super) fn header(sniffed: &SniffedFormat, sample: &[u8], complete: bool) -> FileHeader {
     if is_delimited(sniffed)
         && sniffed.header
         && let Some(first) = first_line(sniffed, sample, complete)
     {
         return first.header;
     }
-    Header { skip: sniffed.mark_bytes as u64, names: Vec::new(), is_text: true }
+    FileHeader { skip: sniffed.mark_bytes as u64, names: Vec::new(), is_text: true }
 }
 
-/// The first line of delimited text, if there is any.
-pub(super) fn first_line(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Option<FirstLine> {
-    let dialect = reading::dialect(sniffed, &reading::Options::default());
+/// Parses the first line of delimited text, if there is one.
+pub(super) fn first_line(
+    sniffed: &SniffedFormat,
+    sample: &[u8],
+    complete: bool,
+) -> Option<FirstLine> {
+    let dialect = reading::dialect(sniffed, &reading::ReadingOptions::default());
     let eol = Eol::from(sniffed.line_end);
     let body = &sample[sniffed.mark_bytes.min(sample.len())..];
     let mut records = parse_records(&dialect, eol, body, complete, 2).into_iter();
@@ -59,7 +63,7 @@ pub(super) fn first_line(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Op
     fields.truncate(fields.len().saturating_sub(usize::from(sniffed.trailing_delimiter)));
     let names = fields.into_iter().map(Option::unwrap_or_default).map(String::from_utf8);
     let names: Vec<_> = names.collect();
-    let header = Header {
+    let header = FileHeader {
         skip: (sniffed.mark_bytes + delimited::first_line(&dialect, eol, body).len()) as u64,
         is_text: names.iter().all(Result::is_ok),
         names: infer::column_names(names.into_iter().map(Result::unwrap_or_default)),
@@ -67,13 +71,13 @@ pub(super) fn first_line(sniffed: &Sniffed, sample: &[u8], complete: bool) -> Op
     Some(FirstLine { header, is_all: records.next().is_none() })
 }
 
-/// What was found out, to be told, so that it is not found out anew.
-pub(super) fn overrides(sniffed: &Sniffed) -> Overrides {
+/// Returns the inferred format as explicit options, so that it is not inferred again.
+pub(super) fn overrides(sniffed: &SniffedFormat) -> SniffOverrides {
     let is_csv = sniffed.format != Format::Text;
     if !is_delimited(sniffed) {
-        return Overrides { format: Some(sniffed.format), ..Overrides::default() };
+        return SniffOverrides { format: Some(sniffed.format), ..SniffOverrides::default() };
     }
-    Overrides {
+    SniffOverrides {
         format: Some(sniffed.format),
         delimiter: Some(sniffed.delimiter),
         quote: is_csv.then_some(sniffed.quote),
@@ -83,8 +87,8 @@ pub(super) fn overrides(sniffed: &Sniffed) -> Overrides {
     }
 }
 
-/// How COPY is told to read a file; in words, why it cannot.
-pub(super) fn copy_form(sniffed: &Sniffed, header: &Header) -> Result<CopyForm, String> {
+/// Returns COPY's options for a file, or the reason why COPY cannot read it.
+pub(super) fn copy_form(sniffed: &SniffedFormat, header: &FileHeader) -> Result<CopyForm, String> {
     let byte = |byte: u8| format!("E'\\x{byte:02x}'");
     let null = format!("'{}'", sniffed.null.replace('\'', "''"));
     let delimiter = byte(sniffed.delimiter);
@@ -115,14 +119,14 @@ mod tests {
     use super::*;
 
     fn form(name: &str, text: &str) -> Result<CopyForm, String> {
-        let sniffed = sniff(name, text.as_bytes(), true, None, &Overrides::default()).unwrap();
+        let sniffed = sniff(name, text.as_bytes(), true, None, &SniffOverrides::default()).unwrap();
         copy_form(&sniffed, &header(&sniffed, text.as_bytes(), true))
     }
 
     #[test]
-    fn copy_is_told_what_was_found() {
+    fn copy_gets_the_inferred_options() {
         let csv = form("a.csv", "\u{feff}id;Full name\n1;\"x;y\"\n2;z\n").unwrap();
-        // The mark and the header.
+        // Byte order mark and header.
         assert_eq!((csv.skip, csv.columns.as_str()), (16, "(id, \"Full name\")"));
         assert!(csv.options.starts_with("with (format csv, delimiter E'\\x3b', quote E'\\x22'"));
         let tsv = form("d.tsv", "id\tname\n1\t5\" disk\n2\t\\N\n3\tx\n").unwrap();

@@ -1,63 +1,64 @@
-//! A file as it is found, and which files are of one table.
+//! Inspects files and groups those that belong to one table.
 //!
-//! Files of a pattern, of a folder within the folder that was named, and files side by side whose
-//! names differ in digits alone may be. They are if they can be read alike: their columns have the
-//! same names, and they are delimited and quoted in the same way. A file without rows is of
-//! whichever table is there for its place. What is found out holds for all files of the table.
+//! Candidates for one table are files of a pattern, files of a subfolder, and files of a folder
+//! whose names differ only in digits. They are one table if their columns have the same names, and
+//! their delimiters and quotes are equal. A file without rows joins the table of its place. The
+//! inferred format holds for all files of the table.
 
-use pgspate::format::sniff::{Format, Overrides, Sniffed, sniff};
+use pgspate::format::sniff::{Format, SniffOverrides, SniffedFormat, sniff};
 use pgspate::format::{RowForm, infer};
 use pgspate::reading;
 use pgspate::source::{self, Input};
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
-use super::Table;
-use super::form::{Header, copy_form, first_line, header, is_delimited, overrides};
+use super::FileTable;
+use super::form::{FileHeader, copy_form, first_line, header, is_delimited, overrides};
 use crate::dataset::LoadFile;
 
-/// The quote that is looked for where none is given.
+/// The default quote character.
 const QUOTE: u8 = b'"';
-/// What may stand before the first byte of a text.
+/// The byte order mark of UTF-8.
 const MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// A file as it was found.
-pub(super) struct Found {
-    /// The same for all files that may be of one table.
+/// An inspected file.
+pub(super) struct FoundFile {
+    /// A text that all candidates for one table share.
     place: String,
-    /// What the table is called if this is its only file, and if it is one of several.
+    /// The table's name if this is its only file, and if it is one of several.
     names: [String; 2],
     source: String,
     input: Input,
-    sniffed: Sniffed,
-    header: Header,
-    /// Its columns: names of a header in any order, keys, or names and types of a schema.
+    sniffed: SniffedFormat,
+    header: FileHeader,
+    /// The columns: names of a header in any order, keys, or names and types of a schema.
     columns: Vec<String>,
-    /// Quote and escape, if there are any quotes to know them by.
+    /// Quote and escape, if the sample has a quote.
     quotes: Option<(Option<u8>, u8)>,
-    /// Its only line as a header, if it may be one.
-    line: Option<Header>,
+    /// The only line, parsed as a header, if it may be one.
+    line: Option<FileHeader>,
     is_empty: bool,
 }
 
-impl Found {
-    /// Looks at one file of those that a path stands for.
-    pub(super) fn look(path: &str, source: String, input: Input) -> Result<Found> {
+impl FoundFile {
+    /// Inspects one file of a path.
+    pub(super) fn inspect(path: &str, source: String, input: Input) -> Result<FoundFile> {
         if input.is_stream() {
             let message = format!("\"{}\" can be read only once", input.name());
-            return Err(Error::new(Kind::Usage, message)
-                .hint("Every trial reads the data anew: save it to a file, and name the file."));
+            return Err(Error::new(ErrorKind::Usage, message)
+                .hint("Every trial reads the data again: save it to a file, and name the file."));
         }
         let sample = input.peek(reading::SAMPLE_BYTES)?;
         let complete = sample.len() < reading::SAMPLE_BYTES;
         let is_empty = sample.is_empty() || sample == MARK;
-        // Nothing can be found out about it, and that is no fault yet.
-        let given = Overrides { format: is_empty.then_some(Format::Csv), ..Overrides::default() };
+        // The format of an empty file is unknown, which is no error yet.
+        let given =
+            SniffOverrides { format: is_empty.then_some(Format::Csv), ..SniffOverrides::default() };
         let sniffed = sniff(input.name(), &sample, complete, None, &given)?;
         let (place, names) = belongs(path, input.name());
         let header = header(&sniffed, &sample, complete);
         let (mut quotes, mut line) = (None, None);
         if is_delimited(&sniffed) {
-            // Without any, each way of quoting reads the same rows.
+            // Without quotes in the sample, every quote option reads the same rows.
             let has_quotes = sample.contains(&QUOTE);
             quotes = has_quotes.then_some((sniffed.quote, sniffed.escape));
             let first = first_line(&sniffed, &sample, complete);
@@ -65,21 +66,32 @@ impl Found {
         }
         let columns = columns(&input, &sample, &sniffed, &header)?;
         let line = line.map(|it| it.header);
-        Ok(Found { place, names, source, input, sniffed, header, columns, quotes, line, is_empty })
+        Ok(FoundFile {
+            place,
+            names,
+            source,
+            input,
+            sniffed,
+            header,
+            columns,
+            quotes,
+            line,
+            is_empty,
+        })
     }
 
-    /// Whether other files may tell more of it than it does.
+    /// Returns whether the file's columns can only be known from other files.
     fn is_doubtful(&self) -> bool {
         self.is_empty || self.line.is_some()
     }
 }
 
-/// What must be the same in files of one table.
+/// Returns the columns, which must be equal in all files of a table.
 fn columns(
     input: &Input,
     sample: &[u8],
-    sniffed: &Sniffed,
-    header: &Header,
+    sniffed: &SniffedFormat,
+    header: &FileHeader,
 ) -> Result<Vec<String>> {
     let mut columns: Vec<String> = match sniffed.format.rows() {
         RowForm::Keyed(format) => {
@@ -89,7 +101,7 @@ fn columns(
             let schema = reading::schema(input, sample, sniffed.format)?;
             let field = |name: &str, ty: &dyn std::fmt::Display| format!("{name} {ty}");
             let fields = schema.fields().iter();
-            // In this order, as all are read by the schema of the first.
+            // The order matters: all files are read by the schema of the first.
             return Ok(fields.map(|it| field(it.name(), it.data_type())).collect());
         }
         RowForm::Delimited => header.names.clone(),
@@ -99,22 +111,22 @@ fn columns(
 }
 
 /// The files of one table. All are read alike, as `pgspate load` reads all by the first one.
-pub(super) struct Group {
-    files: Vec<Found>,
-    /// How: as the first, but for quotes and escapes; they are those of the first that has any.
-    sniffed: Sniffed,
+pub(super) struct FileGroup {
+    files: Vec<FoundFile>,
+    /// The format of the first file, with quote and escape of the first file that has quotes.
+    sniffed: SniffedFormat,
     quotes: Option<(Option<u8>, u8)>,
 }
 
-impl Group {
-    /// The tables' files, in the order in which these were found; what has no rows comes last, and
-    /// of JSON what has the most keys first.
+impl FileGroup {
+    /// Groups files by table, in their order. Files without rows come last; of JSON files, the one
+    /// with the most keys comes first.
     ///
     /// # Errors
-    /// A file is empty, and there is no other of its table.
-    pub(super) fn all(found: Vec<Found>) -> Result<Vec<Group>> {
-        let mut groups: Vec<Group> = Vec::new();
-        let (doubtful, sure) = found.into_iter().partition::<Vec<_>, _>(Found::is_doubtful);
+    /// When a file is empty, and its table has no other file.
+    pub(super) fn all(found: Vec<FoundFile>) -> Result<Vec<FileGroup>> {
+        let mut groups: Vec<FileGroup> = Vec::new();
+        let (doubtful, sure) = found.into_iter().partition::<Vec<_>, _>(FoundFile::is_doubtful);
         for mut one in sure.into_iter().chain(doubtful) {
             let fitting = groups.iter_mut().find(|group| group.completes(&one));
             if let Some(group) = fitting {
@@ -122,20 +134,20 @@ impl Group {
                 group.files.push(one);
             } else if one.is_empty {
                 let message = format!("\"{}\" is empty", one.input.name());
-                return Err(Error::new(Kind::Source, message).hint(
-                    "No other file tells which columns its table has: load without this file.",
+                return Err(Error::new(ErrorKind::Source, message).hint(
+                    "No other file shows which columns its table has: load without this file.",
                 ));
             } else if let Some(group) = groups.iter_mut().find(|group| group.fits(&one)) {
                 group.push(one);
             } else {
                 let (sniffed, quotes) = (one.sniffed.clone(), one.quotes);
-                groups.push(Group { files: vec![one], sniffed, quotes });
+                groups.push(FileGroup { files: vec![one], sniffed, quotes });
             }
         }
         Ok(groups)
     }
 
-    fn fits(&self, one: &Found) -> bool {
+    fn fits(&self, one: &FoundFile) -> bool {
         let (first, ours, its) = (&self.files[0], &self.sniffed, &one.sniffed);
         if first.place != one.place || ours.format != its.format {
             return false;
@@ -144,7 +156,7 @@ impl Group {
             |one: &[String], other: &[String]| other.iter().all(|name| one.contains(name));
         let (known, columns) = (&first.columns, &one.columns);
         match ours.format.rows() {
-            // Keys without a value are often left out.
+            // JSON records often omit keys without a value.
             RowForm::Keyed(_) => has_all(known, columns) || has_all(columns, known),
             RowForm::Columnar => known == columns,
             RowForm::Delimited => {
@@ -157,8 +169,8 @@ impl Group {
         }
     }
 
-    /// Whether a file without rows is of this table: it has the same header, or nothing.
-    fn completes(&self, one: &Found) -> bool {
+    /// Returns whether a file without rows is of this table: it has the same header, or is empty.
+    fn completes(&self, one: &FoundFile) -> bool {
         let first = &self.files[0];
         if first.place != one.place {
             return false;
@@ -176,12 +188,12 @@ impl Group {
         })
     }
 
-    fn delimits_like(&self, other: &Sniffed) -> bool {
+    fn delimits_like(&self, other: &SniffedFormat) -> bool {
         let ours = &self.sniffed;
         (ours.delimiter, ours.trailing_delimiter) == (other.delimiter, other.trailing_delimiter)
     }
 
-    fn push(&mut self, one: Found) {
+    fn push(&mut self, one: FoundFile) {
         if self.quotes.is_none() {
             self.quotes = one.quotes;
             if let Some((quote, escape)) = one.quotes {
@@ -190,37 +202,37 @@ impl Group {
         }
         let is_keyed = matches!(one.sniffed.format.rows(), RowForm::Keyed(_));
         if is_keyed && one.columns.len() > self.files[0].columns.len() {
-            // The first one's keys are the table's columns.
+            // The first file's keys become the table's columns.
             self.files.insert(0, one);
         } else {
             self.files.push(one);
         }
     }
 
-    /// What its table is to be called.
+    /// Returns the table's name.
     pub(super) fn name(&self) -> String {
         self.files[0].names[usize::from(self.files.len() > 1)].clone()
     }
 
-    pub(super) fn table(self, name: String) -> Table {
-        let mut not_copied = None;
-        let file = |one: Found| {
+    pub(super) fn table(self, name: String) -> FileTable {
+        let mut copy_refusal = None;
+        let file = |one: FoundFile| {
             let copy = copy_form(&self.sniffed, &one.header);
             if let Err(why) = &copy {
                 let (_, name) = split(one.input.name());
                 let reason = || format!("COPY does not read {name}: {why}");
-                not_copied.get_or_insert_with(reason);
+                copy_refusal.get_or_insert_with(reason);
             }
             LoadFile { source: one.source, input: one.input, copy: copy.ok() }
         };
         let files = self.files.into_iter().map(file).collect();
         let (format, read) = (self.sniffed.format, overrides(&self.sniffed));
-        Table { name, format, read, files, not_copied }
+        FileTable { name, format, read, files, copy_refusal }
     }
 }
 
-/// A name's folder, and the file's name in it. What a URL asks for beside them is left out: it may
-/// be a signature, which is another one each time.
+/// Splits a name into folder and file name. A URL's query is left out, as a signature in it changes
+/// each time.
 pub(super) fn split(name: &str) -> (&str, &str) {
     let path = match name.contains("://") {
         true => name.split(['?', '#']).next().unwrap_or(name),
@@ -229,8 +241,8 @@ pub(super) fn split(name: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// Which files an input is of one table with, as a text that they share, and what the table is
-/// called with one file and with several.
+/// Returns the text that all candidates for one table share, and the table's name for one file and
+/// for several.
 fn belongs(path: &str, name: &str) -> (String, [String; 2]) {
     let (folder, file) = split(name);
     let names = [infer::table_name(name), shared_name(file)];
@@ -245,7 +257,7 @@ fn belongs(path: &str, name: &str) -> (String, [String; 2]) {
     (format!("{folder}/{}", without_digits(file)), names)
 }
 
-/// In a URL of a web server a question mark is none.
+/// Returns whether a path is a pattern. In a URL, `?` is not a wildcard.
 pub(super) fn is_pattern(path: &str) -> bool {
     match path.contains("://") {
         true => path.contains('*'),
@@ -253,12 +265,12 @@ pub(super) fn is_pattern(path: &str) -> bool {
     }
 }
 
-/// A name without the digits that count its like.
+/// Removes the digits, which number the files of one table.
 fn without_digits(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// What the table of files like this one is called.
+/// Returns the table's name for several numbered files.
 fn shared_name(file: &str) -> String {
     let stem = without_digits(file.split('.').next().unwrap_or(file));
     infer::table_name(if stem.contains(char::is_alphabetic) { &stem } else { "data" })

@@ -1,7 +1,7 @@
 //! Files of the user's own as the tables of an experiment.
 //!
-//! A file is a table, or several that are its parts, as `pgspate load` would make it of them.
-//! Nothing is guessed twice: what is found out about a table's files is told to all contenders.
+//! One or more files make one table, as in `pgspate load`. The lab infers a format once, and passes
+//! the options to all contenders.
 
 mod form;
 mod found;
@@ -9,36 +9,36 @@ mod found;
 use std::collections::HashSet;
 
 use pgspate::format::infer;
-use pgspate::format::sniff::{Format, Overrides};
+use pgspate::format::sniff::{Format, SniffOverrides};
 use pgspate::load;
-use pgspate::plan::{self, When};
+use pgspate::plan::{self, AutoChoice};
 use pgspate::reading;
 use pgspate::source;
 use pgspate::target::quote_ident;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 
-use crate::dataset::{LoadFile, Loadable, TableFacts};
-use crate::ground::Ground;
-use crate::random::Random;
-use found::{Found, Group, is_pattern, split};
+use crate::context::TrialContext;
+use crate::dataset::{LoadFile, TableFacts, TableToLoad};
+use crate::random::SeededRandom;
+use found::{FileGroup, FoundFile, is_pattern, split};
 
-/// What to do about a row that does not fit the others.
-const MEND: &str = "Mend the row, or load without this file.";
+/// The hint for a row that does not fit the others.
+const MEND: &str = "Correct the row, or load without this file.";
 
-/// A table, by its files.
+/// A table and its files.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct FileTable {
     /// Its name, unquoted.
     name: String,
     format: Format,
-    read: Overrides,
+    read: SniffOverrides,
     pub(crate) files: Vec<LoadFile>,
-    /// Why COPY cannot read them, if it cannot.
-    pub(crate) not_copied: Option<String>,
+    /// Why COPY cannot read the files, if so.
+    pub(crate) copy_refusal: Option<String>,
 }
 
-impl Table {
+impl FileTable {
     pub(crate) fn facts(&self) -> TableFacts {
         TableFacts {
             name: self.name.clone(),
@@ -53,77 +53,80 @@ impl Table {
     }
 }
 
-/// The tables that these paths, folders, patterns and URLs stand for, the largest first.
+/// Finds the tables of these paths, folders, patterns and URLs; returns the largest first.
 ///
 /// # Errors
-/// One of them is not there, can be read only once, is of no format that can be read, or is empty
-/// with no other file of its table.
-pub(crate) fn look(paths: &[String], runtime: &Handle) -> Result<Vec<Table>> {
+/// When a file does not exist, can be read only once, or has an unknown format. Also when it is
+/// empty, and its table has no other file.
+pub(crate) fn find_tables(paths: &[String], runtime: &Handle) -> Result<Vec<FileTable>> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
     for path in paths {
-        let options = source::Options::default();
+        let options = source::SourceOptions::default();
         let inputs = source::resolve(std::slice::from_ref(path), &options, runtime.clone())?;
         let is_only = inputs.len() == 1;
         for input in inputs {
             if !seen.insert(input.name().to_owned()) {
                 let message = format!("\"{}\" is named more than once", input.name());
-                return Err(Error::new(Kind::Usage, message));
+                return Err(Error::new(ErrorKind::Usage, message));
             }
-            // The name of a URL lacks what must not be shown.
+            // An input's name lacks the secrets of its URL, so use the given path.
             let source = if is_only && !is_pattern(path) { path } else { input.name() }.to_owned();
-            found.push(Found::look(path, source, input)?);
+            found.push(FoundFile::inspect(path, source, input)?);
         }
     }
-    let groups = Group::all(found)?;
-    // As columns of one table: short enough, and none twice.
-    let names = infer::column_names(groups.iter().map(Group::name));
+    let groups = FileGroup::all(found)?;
+    // This makes the tables' names short enough and unique.
+    let names = infer::column_names(groups.iter().map(FileGroup::name));
     let pairs = groups.into_iter().zip(names);
-    let mut tables: Vec<Table> = pairs.map(|(group, name)| group.table(name)).collect();
+    let mut tables: Vec<FileTable> = pairs.map(|(group, name)| group.table(name)).collect();
     tables.sort_by_key(|table| std::cmp::Reverse(table.bytes()));
     Ok(tables)
 }
 
-/// A text that changes when a file is replaced, added or renamed.
-pub(crate) fn fingerprint(tables: &[Table]) -> String {
+/// Returns a hash that changes when a file is replaced, added or renamed.
+pub(crate) fn fingerprint(tables: &[FileTable]) -> String {
     let mut all = String::new();
     for file in tables.iter().flat_map(|table| &table.files) {
         let (_, name) = split(file.input.name());
         all += &format!("{name} {}\n", file.input.fingerprint().unwrap_or_default());
     }
-    format!("{:016x}", Random::new(0, &all).next())
+    format!("{:016x}", SeededRandom::new(0, &all).next())
 }
 
-/// Loads a table's files once, as `pgspate load --create` does, to know which columns all of their
-/// rows fit, how many there are, and how many bytes they are for COPY. The table is gone
-/// afterwards.
+/// Loads a table's files once, as `pgspate load --create` does, and drops the table. This finds the
+/// columns that all rows fit, the number of rows, and the bytes for COPY.
 ///
 /// # Errors
-/// A row that does not fit the others, with its file and line.
-pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<(u64, Loadable)> {
-    let name = ground.table(&quote_ident(&table.name));
-    let options = load::Options {
-        reading: reading::Options {
+/// When a row does not fit the others, with file and line.
+pub(crate) fn load_once(table: &FileTable, context: &TrialContext) -> Result<(u64, TableToLoad)> {
+    let name = context.table(&quote_ident(&table.name));
+    let options = load::LoadOptions {
+        reading: reading::ReadingOptions {
             read: table.read.clone(),
-            ..reading::Options::of_sources(
+            ..reading::ReadingOptions::of_sources(
                 table.files.iter().map(|file| file.source.clone()).collect(),
             )
         },
         table: Some(name.clone()),
         create: true,
-        plan: plan::Options { no_ledger: true, analyze: When::Never, ..plan::Options::default() },
-        ..load::Options::default()
+        plan: plan::PlanOptions {
+            no_ledger: true,
+            analyze: AutoChoice::Never,
+            ..plan::PlanOptions::default()
+        },
+        ..load::LoadOptions::default()
     };
-    let report = ground.load(options).map_err(|error| {
+    let report = context.load(options).map_err(|error| {
         if error.place().is_none_or(|place| place.line.is_none()) {
             return error;
         }
         let known = error.hint_text().map_or_else(String::new, |hint| format!("{hint} "));
         error.hint(format!("{known}{MEND}"))
     })?;
-    let columns = columns(&name, ground)?;
-    ground.sql("drop a table that was tried out", &format!("drop table {name}"))?;
-    let table = Loadable {
+    let columns = columns(&name, context)?;
+    context.sql("drop a table that was tried out", &format!("drop table {name}"))?;
+    let table = TableToLoad {
         name: table.name.clone(),
         create: format!("create table {name} ({columns})"),
         indexes: &[],
@@ -135,16 +138,16 @@ pub(crate) fn try_out(table: &Table, ground: &Ground) -> Result<(u64, Loadable)>
     Ok((report.bytes_sent, table))
 }
 
-/// The columns of a table with their types, as SQL writes them.
-fn columns(name: &str, ground: &Ground) -> Result<String> {
+/// Returns the table's columns with their types, as in `create table`.
+fn columns(name: &str, context: &TrialContext) -> Result<String> {
     let sql = "select string_agg(quote_ident(attname) || ' ' || format_type(atttypid, atttypmod), \
                ', ' order by attnum) from pg_attribute \
                where attrelid = to_regclass($1) and attnum > 0 and not attisdropped";
-    let connection = ground.connect()?;
-    ground.block_on(async {
+    let connection = context.connect()?;
+    context.block_on(async {
         let row = connection.client.query_one(sql, &[&name]).await;
         let row =
-            row.map_err(|error| connection.explain(format!("could not look at {name}"), error))?;
+            row.map_err(|error| connection.explain(format!("could not read the columns of {name}"), error))?;
         Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
     })
 }
@@ -164,13 +167,13 @@ mod tests {
         }
     }
 
-    fn found(folder: &std::path::Path, paths: &[&str]) -> Result<Vec<Table>> {
+    fn found(folder: &std::path::Path, paths: &[&str]) -> Result<Vec<FileTable>> {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let paths = paths.iter().map(|path| folder.join(path).display().to_string());
-        look(&paths.collect::<Vec<_>>(), runtime.handle())
+        find_tables(&paths.collect::<Vec<_>>(), runtime.handle())
     }
 
-    fn named(tables: &[Table]) -> Vec<(String, usize)> {
+    fn named(tables: &[FileTable]) -> Vec<(String, usize)> {
         let mut all: Vec<_> =
             tables.iter().map(|table| (table.name.clone(), table.files.len())).collect();
         all.sort();
@@ -246,7 +249,7 @@ mod tests {
         );
         let forms = |paths: &[&str]| -> Vec<Vec<CopyForm>> {
             let copy = |file: &LoadFile| file.copy.clone().unwrap();
-            let of = |table: &Table| table.files.iter().map(copy).collect();
+            let of = |table: &FileTable| table.files.iter().map(copy).collect();
             found(folder, paths).unwrap().iter().map(of).collect()
         };
         // As the first one says, although the second has another spelling, or none.

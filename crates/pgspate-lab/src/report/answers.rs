@@ -5,12 +5,15 @@
 
 use std::path::Path;
 
-use crate::{Line, Results};
+use crate::{ResultLine, Results};
 
 /// Asks for the answer of all lines, of all but each one in turn, and of each one alone.
 #[track_caller]
-pub(crate) fn are_whole_whatever_is_missing(lines: &[Line], answer: impl Fn(&Results) -> String) {
-    let said = |lines: Vec<Line>| {
+pub(crate) fn check_answers_of_incomplete_results(
+    lines: &[ResultLine],
+    answer: impl Fn(&Results) -> String,
+) {
+    let said = |lines: Vec<ResultLine>| {
         let answer = answer(&Results::new(lines, Path::new(".")));
         for odd in ["–", ": ;", ": .", ", ,", ",,", " ;", " ,", "  ", ";.", "NaN", "inf ", "()"] {
             assert!(!answer.contains(odd), "\"{odd}\": {answer}");

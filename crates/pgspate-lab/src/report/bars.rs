@@ -3,8 +3,8 @@
 //! On a wide page names are to the left of the bars, on a narrow one above them. Nothing depends on
 //! colour: every bar has its name and its value in words.
 
-use super::figure::{Bar, Bars, Group};
-use super::scale::Scale;
+use super::figure::{Bar, BarGroup, Bars};
+use super::scale::AxisScale;
 use super::svg::{Svg, colours, fitted, strong_width, width};
 use super::words;
 use crate::experiment::Unit;
@@ -16,10 +16,10 @@ const AXIS: f64 = 26.0;
 /// What names may take of the width; longer ones go above their bars.
 const NAMES_SHARE: f64 = 0.38;
 
-struct Frame<'a> {
+struct BarsFrame<'a> {
     left: f64,
     length: f64,
-    scale: Scale,
+    scale: AxisScale,
     unit: Unit,
     names_above: bool,
     colours: Vec<(&'a str, usize)>,
@@ -45,7 +45,7 @@ pub(super) fn draw(bars: &Bars, pixels: f64, class: &str, label: &str) -> String
     svg.finish(class, bottom + AXIS, label)
 }
 
-fn frame(bars: &Bars, pixels: f64) -> Frame<'_> {
+fn frame(bars: &Bars, pixels: f64) -> BarsFrame<'_> {
     let unit = bars.unit.unwrap_or(Unit::Plain);
     let all = || bars.groups.iter().flat_map(|group| &group.bars);
     let widest = |of: &dyn Fn(&Bar) -> f64| all().map(of).fold(0.0, f64::max);
@@ -61,20 +61,20 @@ fn frame(bars: &Bars, pixels: f64) -> Frame<'_> {
     }
     let colours = names.iter().copied().zip(colours(&names)).collect();
     let length = (pixels - left - values).max(40.0);
-    let scale = Scale::to_greatest(all().map(|bar| bar.value.max));
-    Frame { left, length, scale, unit, names_above, colours }
+    let scale = AxisScale::to_greatest(all().map(|bar| bar.value.max));
+    BarsFrame { left, length, scale, unit, names_above, colours }
 }
 
-fn height(group: &Group, frame: &Frame<'_>) -> f64 {
+fn height(group: &BarGroup, frame: &BarsFrame<'_>) -> f64 {
     let heading = if group.name.is_empty() { 0.0 } else { HEADING };
     heading + group.bars.len() as f64 * row(frame) + GAP
 }
 
-fn row(frame: &Frame<'_>) -> f64 {
+fn row(frame: &BarsFrame<'_>) -> f64 {
     if frame.names_above { BAR + 18.0 + GAP } else { BAR + GAP }
 }
 
-fn axis(svg: &mut Svg, frame: &Frame<'_>, bottom: f64) {
+fn axis(svg: &mut Svg, frame: &BarsFrame<'_>, bottom: f64) {
     let steps = (frame.length / 90.0).clamp(2.0, 6.0) as usize;
     let mut free_from = f64::NEG_INFINITY;
     for tick in frame.scale.ticks(steps) {
@@ -92,7 +92,7 @@ fn axis(svg: &mut Svg, frame: &Frame<'_>, bottom: f64) {
     }
 }
 
-fn draw_bar(svg: &mut Svg, frame: &Frame<'_>, bar: &Bar, top: f64, pixels: f64) -> f64 {
+fn draw_bar(svg: &mut Svg, frame: &BarsFrame<'_>, bar: &Bar, top: f64, pixels: f64) -> f64 {
     let mut y = top + GAP / 2.0;
     if frame.names_above {
         svg.text("label", (0.0, y + 13.0), "start", &fitted(&bar.name, pixels));
@@ -135,8 +135,8 @@ mod tests {
         Bars {
             unit: Some(Unit::Seconds),
             groups: vec![
-                Group { name: "default".to_owned(), bars },
-                Group { name: "<tuned>".to_owned(), bars: computed },
+                BarGroup { name: "default".to_owned(), bars },
+                BarGroup { name: "<tuned>".to_owned(), bars: computed },
             ],
         }
     }

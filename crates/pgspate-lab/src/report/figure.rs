@@ -2,7 +2,7 @@
 //!
 //! A figure says what it shows; how wide it is, and in which colours, is the drawing's matter.
 
-use crate::experiment::{Picture, Unit};
+use crate::experiment::{TrialPicture, Unit};
 use crate::spread::Spread;
 
 /// Something to look at, with its heading.
@@ -42,9 +42,9 @@ pub enum Plot {
     /// Values along an axis.
     Lines(Lines),
     /// Words and numbers.
-    Table(Table),
+    Table(PlotTable),
     /// Drawings that trials made, each under its caption.
-    Pictures(Vec<(String, Picture)>),
+    Pictures(Vec<(String, TrialPicture)>),
     /// Rows of small drawings.
     Strips(Vec<Strip>),
 }
@@ -55,7 +55,7 @@ pub struct Strip {
     /// Whose they are.
     pub name: String,
     /// The drawings from left to right, each with a word that stands below it.
-    pub pictures: Vec<(String, Picture)>,
+    pub pictures: Vec<(String, TrialPicture)>,
 }
 
 /// Bars from zero, in groups.
@@ -64,12 +64,12 @@ pub struct Bars {
     /// What their length counts.
     pub unit: Option<Unit>,
     /// The groups, from top to bottom.
-    pub groups: Vec<Group>,
+    pub groups: Vec<BarGroup>,
 }
 
 /// Bars under one heading.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Group {
+pub struct BarGroup {
     /// The heading; may be empty.
     pub name: String,
     /// The bars, from top to bottom.
@@ -144,7 +144,7 @@ pub struct Curve {
 
 /// Rows under headings. All columns but the first are to the right.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Table {
+pub struct PlotTable {
     /// The headings.
     pub columns: Vec<String>,
     /// The rows, each as long as the headings.

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::figure::{Curve, Lines};
-use super::scale::Scale;
+use super::scale::AxisScale;
 use super::svg::{FONT, Svg, colours, fitted, strong_width, width};
 use super::words;
 
@@ -17,14 +17,14 @@ const BOTTOM: f64 = 44.0;
 const LEGEND_ROW: f64 = 20.0;
 const NAME_HEIGHT: f64 = 17.0;
 
-struct Frame {
+struct LinesFrame {
     left: f64,
     right: f64,
-    x: Scale,
-    y: Scale,
+    x: AxisScale,
+    y: AxisScale,
 }
 
-impl Frame {
+impl LinesFrame {
     fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let across = self.left + self.x.place(x) * (self.right - self.left);
         (across, TOP + (1.0 - self.y.place(y)) * HEIGHT)
@@ -53,20 +53,20 @@ pub(super) fn draw(lines: &Lines, pixels: f64, class: &str, label: &str) -> Stri
     svg.finish(class, height, label)
 }
 
-fn frame(lines: &Lines, shown: &[&Curve], pixels: f64, beside: f64) -> Frame {
+fn frame(lines: &Lines, shown: &[&Curve], pixels: f64, beside: f64) -> LinesFrame {
     let points = || shown.iter().flat_map(|line| &line.points);
     let xs = || points().map(|(x, _)| *x);
-    let x = if lines.x.is_log { Scale::log(xs(), true) } else { Scale::linear(xs()) };
+    let x = if lines.x.is_log { AxisScale::log(xs(), true) } else { AxisScale::linear(xs()) };
     let y = match lines.y.is_log {
-        true => Scale::log(points().flat_map(|(_, y)| [y.min, y.max]), false),
-        false => Scale::from_zero(points().map(|(_, y)| y.max), 5),
+        true => AxisScale::log(points().flat_map(|(_, y)| [y.min, y.max]), false),
+        false => AxisScale::from_zero(points().map(|(_, y)| y.max), 5),
     };
     let ticks = y.ticks(6).into_iter().map(|tick| width(&words::tick(tick, lines.y.unit)));
     let left = ticks.fold(0.0, f64::max) + 10.0;
-    Frame { left, right: pixels - beside, x, y }
+    LinesFrame { left, right: pixels - beside, x, y }
 }
 
-fn axes(svg: &mut Svg, lines: &Lines, frame: &Frame, pixels: f64) {
+fn axes(svg: &mut Svg, lines: &Lines, frame: &LinesFrame, pixels: f64) {
     let mut name = lines.y.name.clone();
     if lines.y.is_log {
         name += ", each step is ten times the last";
@@ -97,7 +97,7 @@ fn axes(svg: &mut Svg, lines: &Lines, frame: &Frame, pixels: f64) {
     svg.text("axis", (frame.right, bottom + 37.0), "end", &name);
 }
 
-fn curve(svg: &mut Svg, frame: &Frame, line: &Curve, colour: usize, lines: &Lines) {
+fn curve(svg: &mut Svg, frame: &LinesFrame, line: &Curve, colour: usize, lines: &Lines) {
     let mut path = String::new();
     for (nth, (x, y)) in line.points.iter().enumerate() {
         let (x, y) = frame.at(*x, y.median);
@@ -138,7 +138,7 @@ fn mark(svg: &mut Svg, colour: usize, (x, y): (f64, f64), said: &str) {
     svg.shape("polygon", format!("{class} points=\"{}\"", around(polygon)), said);
 }
 
-fn name_ends(svg: &mut Svg, frame: &Frame, shown: &[&Curve], colours: &[usize]) {
+fn name_ends(svg: &mut Svg, frame: &LinesFrame, shown: &[&Curve], colours: &[usize]) {
     let ends = shown.iter().filter_map(|line| line.points.last());
     let wanted: Vec<f64> = ends.map(|(x, y)| frame.at(*x, y.median).1).collect();
     let places = apart(&wanted, NAME_HEIGHT, (TOP, TOP + HEIGHT));

@@ -19,13 +19,13 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use pgspate::file::write_whole;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::dataset::Data;
-use crate::experiment::{Experiment, Setup, Trial};
+use crate::dataset::DataKind;
+use crate::experiment::{Experiment, LabTrial, RunSetup};
 use crate::facts::Machine;
-use crate::results::{Line, Results, file_error, read};
+use crate::results::{ResultLine, Results, file_error, read};
 use crate::runner;
 use crate::spread::Spread;
 use svg::escape;
@@ -47,7 +47,7 @@ pub fn write(experiments: &[&dyn Experiment], folder: &Path, out: &Path) -> Resu
 
 /// What an experiment came to, without the page.
 #[derive(Debug, Clone, Serialize)]
-pub struct Digest {
+pub struct ExperimentDigest {
     /// The experiment.
     pub experiment: &'static str,
     /// What it asked.
@@ -62,7 +62,7 @@ pub struct Digest {
 #[derive(Debug, Clone, Serialize)]
 pub struct TrialDigest {
     /// Its levels.
-    pub trial: Trial,
+    pub trial: LabTrial,
     /// Its numbers, by name.
     pub numbers: BTreeMap<String, Spread>,
 }
@@ -71,11 +71,11 @@ pub struct TrialDigest {
 ///
 /// # Errors
 /// They cannot be read.
-pub fn digests(experiments: &[&dyn Experiment], folder: &Path) -> Result<Vec<Digest>> {
+pub fn digests(experiments: &[&dyn Experiment], folder: &Path) -> Result<Vec<ExperimentDigest>> {
     let lines = read(folder)?;
     let all = experiments.iter().map(|it| (*it, results(*it, &lines, folder)));
     let measured = all.filter(|(_, results)| !results.is_empty());
-    let digest = |(experiment, results): (&dyn Experiment, Results)| Digest {
+    let digest = |(experiment, results): (&dyn Experiment, Results)| ExperimentDigest {
         experiment: experiment.name(),
         question: experiment.question_with(results.data().kind),
         answer: experiment.answer(&results),
@@ -84,7 +84,7 @@ pub fn digests(experiments: &[&dyn Experiment], folder: &Path) -> Result<Vec<Dig
     Ok(measured.map(digest).collect())
 }
 
-fn trial_digest(trial: &Trial, results: &Results) -> TrialDigest {
+fn trial_digest(trial: &LabTrial, results: &Results) -> TrialDigest {
     let levels: Vec<(&str, &str)> = trial.levels().collect();
     let own = results.measured().filter(|line| line.trial == *trial);
     let names = own.flat_map(|line| &line.outcome.numbers).map(|number| number.name.as_str());
@@ -96,12 +96,16 @@ fn trial_digest(trial: &Trial, results: &Results) -> TrialDigest {
 ///
 /// # Errors
 /// There is no result of any of them.
-pub fn page(experiments: &[&dyn Experiment], lines: &[Line], folder: &Path) -> Result<String> {
+pub fn page(
+    experiments: &[&dyn Experiment],
+    lines: &[ResultLine],
+    folder: &Path,
+) -> Result<String> {
     let all = experiments.iter().map(|it| (*it, results(*it, lines, folder)));
     let all: Vec<_> = all.filter(|(_, results)| !results.lines().is_empty()).collect();
     if all.is_empty() {
         let message = format!("there are no results in \"{}\"", folder.display());
-        return Err(Error::new(Kind::Usage, message).hint(
+        return Err(Error::new(ErrorKind::Usage, message).hint(
             "Measure first with `pgspate lab run bulk`, or name the folder with `--results`.",
         ));
     }
@@ -121,12 +125,12 @@ pub fn page(experiments: &[&dyn Experiment], lines: &[Line], folder: &Path) -> R
 }
 
 /// An experiment's lines, in the order of its trials.
-fn results(experiment: &dyn Experiment, lines: &[Line], folder: &Path) -> Results {
+fn results(experiment: &dyn Experiment, lines: &[ResultLine], folder: &Path) -> Results {
     let own = lines.iter().filter(|line| line.experiment == experiment.name());
-    let mut own: Vec<Line> = own.cloned().collect();
+    let mut own: Vec<ResultLine> = own.cloned().collect();
     let scale = own.first().map_or(1.0, |line| line.conditions.scale);
-    let data = own.first().map_or(Data::default(), |line| line.conditions.data.kind);
-    let trials = runner::trials(experiment, &Setup { scale, is_own: true, data });
+    let data = own.first().map_or(DataKind::default(), |line| line.conditions.data.kind);
+    let trials = runner::trials(experiment, &RunSetup { scale, is_own: true, data });
     own.sort_by_key(|line| {
         let nth = trials.iter().position(|trial| *trial == line.trial).unwrap_or(usize::MAX);
         (nth, line.repeat)
@@ -183,8 +187,8 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
 
 /// ` on 2 processors, ...`: the machines that these ran on. Of a server that was not seen on it a
 /// machine is the client's alone.
-fn places<'a>(lines: impl Iterator<Item = &'a Line>) -> String {
-    let place = |line: &Line| (!line.facts.is_local, described(&line.facts.machine));
+fn places<'a>(lines: impl Iterator<Item = &'a ResultLine>) -> String {
+    let place = |line: &ResultLine| (!line.facts.is_local, described(&line.facts.machine));
     let mut places: Vec<(bool, String)> = lines.map(place).collect();
     places.sort();
     places.dedup();

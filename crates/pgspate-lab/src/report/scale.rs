@@ -4,38 +4,38 @@
 
 /// From values to places between 0 and 1.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Scale {
+pub(super) struct AxisScale {
     from: f64,
     to: f64,
     is_log: bool,
 }
 
-impl Scale {
+impl AxisScale {
     /// From zero to the greatest value.
-    pub(super) fn to_greatest(values: impl Iterator<Item = f64>) -> Scale {
+    pub(super) fn to_greatest(values: impl Iterator<Item = f64>) -> AxisScale {
         let max = values.filter(|it| it.is_finite()).fold(0.0, f64::max);
-        Scale { from: 0.0, to: if max > 0.0 { max } else { 1.0 }, is_log: false }
+        AxisScale { from: 0.0, to: if max > 0.0 { max } else { 1.0 }, is_log: false }
     }
 
     /// From zero to a named value at or above the greatest one, or to that one if it is just above
     /// a named value.
-    pub(super) fn from_zero(values: impl Iterator<Item = f64>, steps: usize) -> Scale {
-        let to = Scale::to_greatest(values).to;
+    pub(super) fn from_zero(values: impl Iterator<Item = f64>, steps: usize) -> AxisScale {
+        let to = AxisScale::to_greatest(values).to;
         let step = step(to, steps);
         let to = if to - (to / step).floor() * step < step * 0.15 { to } else { ceil(to, step) };
-        Scale { from: 0.0, to, is_log: false }
+        AxisScale { from: 0.0, to, is_log: false }
     }
 
     /// From the least to the greatest value.
-    pub(super) fn linear(values: impl Iterator<Item = f64>) -> Scale {
+    pub(super) fn linear(values: impl Iterator<Item = f64>) -> AxisScale {
         let (from, to) = ends(values);
         let (from, to) = if from == to { (from - 0.5, to + 0.5) } else { (from, to) };
-        Scale { from, to, is_log: false }
+        AxisScale { from, to, is_log: false }
     }
 
     /// From the power of ten below the least positive value to that above the greatest, or to the
     /// values themselves with `is_tight`.
-    pub(super) fn log(values: impl Iterator<Item = f64>, is_tight: bool) -> Scale {
+    pub(super) fn log(values: impl Iterator<Item = f64>, is_tight: bool) -> AxisScale {
         let (min, max) = ends(values.filter(|it| *it > 0.0));
         let (min, max) = if min > 0.0 { (min, max) } else { (1.0, 10.0) };
         let (from, to) = match is_tight {
@@ -43,7 +43,7 @@ impl Scale {
             false => (10f64.powf(min.log10().floor()), 10f64.powf(max.log10().ceil())),
         };
         let to = if to <= from { from * 10.0 } else { to };
-        Scale { from, to, is_log: true }
+        AxisScale { from, to, is_log: true }
     }
 
     /// Where a value is: 0 at the beginning of the axis, 1 at its end.
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn ticks_are_those_that_people_count_by() {
-        let ticks = |max: f64| Scale::from_zero([max].into_iter(), 5).ticks(5);
+        let ticks = |max: f64| AxisScale::from_zero([max].into_iter(), 5).ticks(5);
         assert_eq!(ticks(10.0), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(ticks(0.3), [0.0, 0.1, 0.2, 0.3]);
         assert_eq!(ticks(7.3), [0.0, 2.0, 4.0, 6.0, 8.0]);
@@ -125,23 +125,23 @@ mod tests {
 
     #[test]
     fn values_are_between_the_ends() {
-        let scale = Scale::from_zero([10.0, f64::NAN].into_iter(), 5);
+        let scale = AxisScale::from_zero([10.0, f64::NAN].into_iter(), 5);
         assert_eq!((scale.place(0.0), scale.place(5.0), scale.place(99.0)), (0.0, 0.5, 1.0));
-        let log = Scale::log([3.0, 900.0].into_iter(), false);
+        let log = AxisScale::log([3.0, 900.0].into_iter(), false);
         assert_eq!(log.place(1.0), 0.0);
         assert!((log.place(10.0) - 1.0 / 3.0).abs() < 1e-9);
         assert_eq!(log.place(0.0), 0.0);
-        let one = Scale::linear([4.0].into_iter());
+        let one = AxisScale::linear([4.0].into_iter());
         assert_eq!(one.place(4.0), 0.5);
     }
 
     #[test]
     fn decades_are_named() {
-        let log = Scale::log([1.0, 100_000.0].into_iter(), false);
+        let log = AxisScale::log([1.0, 100_000.0].into_iter(), false);
         assert_eq!(log.ticks(6), [1.0, 10.0, 100.0, 1000.0, 10_000.0, 100_000.0]);
         assert_eq!(log.ticks(3), [1.0, 100.0, 10_000.0]);
-        let short = Scale::log([1.0, 9.0].into_iter(), false);
+        let short = AxisScale::log([1.0, 9.0].into_iter(), false);
         assert_eq!(short.ticks(6), [1.0, 2.0, 5.0, 10.0]);
-        assert_eq!(Scale::log(std::iter::empty(), false).ticks(4), [1.0, 2.0, 5.0, 10.0]);
+        assert_eq!(AxisScale::log(std::iter::empty(), false).ticks(4), [1.0, 2.0, 5.0, 10.0]);
     }
 }

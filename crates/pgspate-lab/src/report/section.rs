@@ -5,14 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::figure::{Figure, Plot, Strip, Table};
+use super::figure::{Figure, Plot, PlotTable, Strip};
 use super::svg::escape;
 use super::{bars, described, lines, words};
 use crate::data::tpch;
-use crate::dataset::{Data, TableFacts};
-use crate::experiment::{Experiment, Picture, Published, Setup, Trial, Unit};
+use crate::dataset::{DataKind, TableFacts};
+use crate::experiment::{Experiment, LabTrial, PublishedResults, RunSetup, TrialPicture, Unit};
 use crate::facts;
-use crate::results::{Conditions, Line, Results};
+use crate::results::{ResultLine, Results, RunConditions};
 use crate::runner;
 use crate::spread::Spread;
 
@@ -21,7 +21,7 @@ const WIDE: f64 = 780.0;
 const NARROW: f64 = 348.0;
 
 /// A factor as far as it was tried.
-struct Factor<'a> {
+struct TriedFactor<'a> {
     name: &'a str,
     levels: Vec<&'a str>,
 }
@@ -40,7 +40,7 @@ pub(super) fn write(experiment: &dyn Experiment, results: &Results, html: &mut S
         html.push_str("<p class=\"answer\">Nothing of it could be measured on this server.</p>\n");
     } else {
         let _ = writeln!(html, "<p class=\"answer\">{}</p>", escape(&experiment.answer(results)));
-        if data == Data::default() {
+        if data == DataKind::default() {
             published(&experiment.published(), html);
         }
         for figure in experiment.figures(results).iter().filter(|figure| !figure.is_empty()) {
@@ -52,7 +52,7 @@ pub(super) fn write(experiment: &dyn Experiment, results: &Results, html: &mut S
     html.push_str("</section>\n");
 }
 
-fn published(published: &Published, html: &mut String) {
+fn published(published: &PublishedResults, html: &mut String) {
     if published.figures.is_empty() {
         return;
     }
@@ -88,7 +88,7 @@ fn draw(figure: &Figure, html: &mut String) {
     html.push_str("\n</div>\n");
 }
 
-fn table(table: &Table, html: &mut String) {
+fn table(table: &PlotTable, html: &mut String) {
     html.push_str("<div class=\"scroll\"><table>\n<tr>");
     for column in &table.columns {
         let _ = write!(html, "<th>{}</th>", escape(column));
@@ -105,7 +105,7 @@ fn table(table: &Table, html: &mut String) {
 }
 
 /// As pictures and not as part of the page, so that nothing in them can be more than a picture.
-fn pictures(all: &[(String, Picture)], html: &mut String) {
+fn pictures(all: &[(String, TrialPicture)], html: &mut String) {
     html.push_str("<div class=\"pictures\">\n");
     for (caption, picture) in all {
         let image = image(picture, caption);
@@ -128,7 +128,7 @@ fn strip(strip: &Strip, html: &mut String) {
     html.push_str("</div>\n");
 }
 
-fn image(picture: &Picture, said: &str) -> String {
+fn image(picture: &TrialPicture, said: &str) -> String {
     let data = base64(picture.svg.as_bytes());
     format!("<img alt=\"{}\" src=\"data:image/svg+xml;base64,{data}\">", escape(said))
 }
@@ -138,12 +138,13 @@ fn image(picture: &Picture, said: &str) -> String {
 fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
     let trials = results.trials();
     let factors = factors(&trials);
-    let is_rare = |factor: &&Factor<'_>| {
+    let is_rare = |factor: &&TriedFactor<'_>| {
         let base = factor.levels.first().copied().unwrap_or_default();
         let changed = trials.iter().filter(|trial| !trial.is(factor.name, base)).count();
         factor.levels.len() > 1 && changed * 4 <= trials.len()
     };
-    let (rare, own): (Vec<&Factor<'_>>, Vec<&Factor<'_>>) = factors.iter().partition(is_rare);
+    let (rare, own): (Vec<&TriedFactor<'_>>, Vec<&TriedFactor<'_>>) =
+        factors.iter().partition(is_rare);
     let has_any = |name: &&str| results.spread(&[], name).is_some();
     let numbers: Vec<&str> = experiment.columns().into_iter().filter(has_any).collect();
     html.push_str("<details open><summary>All trials: medians, least and greatest</summary>\n");
@@ -177,21 +178,21 @@ fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
 }
 
 /// The factors of these trials with the levels that were tried, the baseline first.
-fn factors<'a>(trials: &[&'a Trial]) -> Vec<Factor<'a>> {
-    let mut factors: Vec<Factor<'a>> = Vec::new();
+fn factors<'a>(trials: &[&'a LabTrial]) -> Vec<TriedFactor<'a>> {
+    let mut factors: Vec<TriedFactor<'a>> = Vec::new();
     for (name, level) in trials.iter().flat_map(|trial| trial.levels()) {
         match factors.iter_mut().find(|factor| factor.name == name) {
             Some(factor) if factor.levels.contains(&level) => {}
             Some(factor) => factor.levels.push(level),
-            None => factors.push(Factor { name, levels: vec![level] }),
+            None => factors.push(TriedFactor { name, levels: vec![level] }),
         }
     }
     factors
 }
 
 /// `settings tuned`, or that nothing is.
-fn changed(trial: &Trial, rare: &[&Factor<'_>]) -> String {
-    let of = |factor: &&Factor<'_>| {
+fn changed(trial: &LabTrial, rare: &[&TriedFactor<'_>]) -> String {
+    let of = |factor: &&TriedFactor<'_>| {
         let level = trial.level(factor.name);
         let is_base = factor.levels.first().is_none_or(|base| *base == level);
         (!is_base).then(|| format!("{} {level}", factor.name))
@@ -222,9 +223,9 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
     let repeats = results.lines().iter().map(|line| line.repeat + 1).max().unwrap_or(1);
     let to = if conditions.target == "own" { "" } else { " --to ..." };
     let data = match conditions.data.kind {
-        Data::Imdb => format!("--scale {}", conditions.scale),
-        Data::Tpch => format!("--data tpch --scale {}", conditions.scale),
-        Data::Files => "--data ...".to_owned(),
+        DataKind::Imdb => format!("--scale {}", conditions.scale),
+        DataKind::Tpch => format!("--data tpch --scale {}", conditions.scale),
+        DataKind::Files => "--data ...".to_owned(),
     };
     let command = format!(
         "pgspate lab run {} {data} --repeats {repeats} --seed {}{}{to}",
@@ -268,9 +269,11 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
 
 /// What else is to be known, each once.
 fn notes(results: &Results) -> BTreeSet<String> {
-    let where_its_data_were =
-        |line: &Line| facts::in_memory(&line.facts.machine.storage).map(str::to_owned);
-    let of = |line: &Line| line.outcome.notes.clone().into_iter().chain(where_its_data_were(line));
+    let where_its_data_were = |line: &ResultLine| {
+        facts::in_memory_warning(&line.facts.machine.storage).map(str::to_owned)
+    };
+    let of =
+        |line: &ResultLine| line.outcome.notes.clone().into_iter().chain(where_its_data_were(line));
     results.lines().iter().flat_map(of).collect()
 }
 
@@ -280,9 +283,9 @@ fn only(experiment: &dyn Experiment, results: &Results) -> String {
     let Some(first) = results.lines().first() else { return String::new() };
     let conditions = &first.conditions;
     let is_own = conditions.target == "own";
-    let setup = Setup { scale: conditions.scale, is_own, data: conditions.data.kind };
+    let setup = RunSetup { scale: conditions.scale, is_own, data: conditions.data.kind };
     let all = runner::trials(experiment, &setup);
-    let is_there = |trial: &Trial| results.lines().iter().any(|line| line.trial == *trial);
+    let is_there = |trial: &LabTrial| results.lines().iter().any(|line| line.trial == *trial);
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     for factor in factors(&all.iter().collect::<Vec<_>>()) {
         let has =
@@ -292,7 +295,7 @@ fn only(experiment: &dyn Experiment, results: &Results) -> String {
             wanted.extend(levels.into_iter().map(|level| (factor.name, level)));
         }
     }
-    let is_wanted = |trial: &Trial| {
+    let is_wanted = |trial: &LabTrial| {
         trial.levels().all(|(factor, level)| {
             wanted.contains(&(factor, level)) || wanted.iter().all(|(other, _)| *other != factor)
         })
@@ -316,29 +319,30 @@ fn quoted(word: &str) -> String {
 }
 
 /// What was loaded, where that is not what the experiment loads unless it is told.
-fn loaded(conditions: &Conditions) -> Vec<String> {
+fn loaded(conditions: &RunConditions) -> Vec<String> {
     let table = |table: &TableFacts| {
         let files = if table.files == 1 { "file" } else { "files" };
         let bytes = words::value(table.bytes as f64, Unit::Bytes);
         format!("{}: {} {files} of {}, {bytes}", table.name, table.files, table.format)
     };
     match conditions.data.kind {
-        Data::Imdb => Vec::new(),
-        Data::Tpch => vec![format!(
+        DataKind::Imdb => Vec::new(),
+        DataKind::Tpch => vec![format!(
             "TPC-H's eight tables at scale factor {}, with comments from a shorter text: no result \
              of that benchmark",
             tpch::factor(conditions.scale)
         )],
-        Data::Files => conditions.data.tables.iter().map(table).collect(),
+        DataKind::Files => conditions.data.tables.iter().map(table).collect(),
     }
 }
 
 /// The settings of all trials, then those that only some have.
 fn settings(results: &Results) -> Vec<String> {
-    let lines: Vec<&Line> = results.measured().collect();
+    let lines: Vec<&ResultLine> = results.measured().collect();
     let Some(first) = lines.first() else { return Vec::new() };
-    let has =
-        |line: &&Line, name: &String, value: &String| line.facts.settings.get(name) == Some(value);
+    let has = |line: &&ResultLine, name: &String, value: &String| {
+        line.facts.settings.get(name) == Some(value)
+    };
     let in_all = |(name, value): &(&String, &String)| lines.iter().all(|it| has(it, name, value));
     let said = |settings: &BTreeMap<&String, &String>| {
         let each = settings.iter().map(|(name, value)| format!("{name} = {value}"));
@@ -349,7 +353,7 @@ fn settings(results: &Results) -> Vec<String> {
         true => "all settings as they come".to_owned(),
         false => format!("settings that are not as they come: {}", said(&common)),
     }];
-    let mut rest: Vec<(String, Vec<&Trial>)> = Vec::new();
+    let mut rest: Vec<(String, Vec<&LabTrial>)> = Vec::new();
     for line in &lines {
         let own = line.facts.settings.iter();
         let own: BTreeMap<_, _> = own.filter(|(name, _)| !common.contains_key(name)).collect();
@@ -362,13 +366,14 @@ fn settings(results: &Results) -> Vec<String> {
         }
     }
     let all = results.trials();
-    let of = |(own, trials): (String, Vec<&Trial>)| format!("{}: {own}", in_short(&trials, &all));
+    let of =
+        |(own, trials): (String, Vec<&LabTrial>)| format!("{}: {own}", in_short(&trials, &all));
     text.extend(rest.into_iter().map(of));
     text
 }
 
 /// What these trials have and no other; else their names.
-fn in_short(these: &[&Trial], all: &[&Trial]) -> String {
+fn in_short(these: &[&LabTrial], all: &[&LabTrial]) -> String {
     let Some(first) = these.first() else { return String::new() };
     let is_theirs = |(factor, level): &(&str, &str)| {
         all.iter().all(|trial| trial.is(factor, level) == these.contains(trial))
@@ -420,7 +425,7 @@ mod tests {
 
     #[test]
     fn trials_are_named_by_what_only_they_have() {
-        let trial = |way, with| Trial::of(&[("way", way), ("indexes", with)]);
+        let trial = |way, with| LabTrial::of(&[("way", way), ("indexes", with)]);
         let (a, b, c) = (trial("one", "none"), trial("two", "none"), trial("one", "present"));
         assert_eq!(in_short(&[&c], &[&a, &b, &c]), "indexes present");
         assert_eq!(in_short(&[&a, &b], &[&a, &b, &c]), "indexes none");

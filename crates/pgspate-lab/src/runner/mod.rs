@@ -1,13 +1,12 @@
-//! Runs experiments: every trial as often as is asked, in an order that nobody chose.
+//! Runs experiments: every trial as often as requested, in random order.
 //!
-//! Each round has every trial once, shuffled, so that whatever changes on the machine in the course
-//! of a run does not fall on one contender. What has a line is not run again; a run that was
-//! stopped, or killed, is continued by the same command. Results of other conditions are never
-//! mixed with these.
+//! Each repeat runs every trial once, shuffled. So a change of the machine during a run does not
+//! affect only one contender. A trial that has its line is not run again; the same command
+//! continues an interrupted run. Results of different conditions are never mixed.
 
-mod again;
 mod order;
 mod place;
+mod refusals;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -16,36 +15,37 @@ use std::time::{Duration, Instant};
 
 use pgspate::measure::Measurement;
 use pgspate::target::connect::{Connection, Dsn};
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use pgspate_doctor::tune;
-use pgspate_embedded::{Installation, Step};
+use pgspate_embedded::{Installation, ServerStep};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
-use crate::dataset::{Data, Dataset};
-use crate::experiment::{Experiment, Outcome, Setup, Trial, Unit};
-use crate::facts::{self, Facts, Machine};
-use crate::foreign::Foreign;
-use crate::ground::{Ground, SCHEMA, Shared};
-use crate::own::Own;
-use crate::results::{self, Conditions, Line, Writer};
-use crate::stop::Stop;
+use crate::context::{SCHEMA, SharedByTrials, TrialContext};
+use crate::dataset::{DataKind, Dataset};
+use crate::experiment::{Experiment, LabTrial, RunSetup, TrialOutcome, Unit};
+use crate::facts::{self, Machine, TrialFacts};
+use crate::lab_server::LabServer;
+use crate::results::{self, ResultLine, ResultsWriter, RunConditions};
+use crate::stop::RunStop;
+use crate::user_server::UserServer;
 pub use order::run_time;
 pub(crate) use order::trials;
-use order::{only, order};
-use place::{Place, Scratch, differ};
+use order::{keep_wanted, order};
+use place::{ScratchFolder, TrialPlace, other_conditions_error};
 
-/// How often sessions are waited for that may be somebody else's: a second in all.
-const SETTLED_LOOKS_MAX: u32 = 100;
-const SETTLED_PAUSE: Duration = Duration::from_millis(10);
+/// Checks for ended sessions: one second in all, as a session may belong to another program.
+const SESSION_CHECKS_MAX: u32 = 100;
+const SESSION_CHECK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Of trials on a server that would not make a checkpoint for us.
-const NOT_FLUSHED: &str = "The role may not make a checkpoint there (`grant pg_checkpoint to ...`, \
-    from PostgreSQL 15 on), so trials began with whatever was left to be written.";
+/// The note of a trial whose role may not run CHECKPOINT.
+const NOT_FLUSHED: &str = "The role may not run CHECKPOINT on this server (`grant pg_checkpoint \
+                           to ...`, from PostgreSQL 15 on), so trials began with unwritten pages \
+                           of earlier work.";
 
-/// What is to be run.
-pub struct Options {
+/// Options of a run.
+pub struct LabOptions {
     /// The experiments, in this order.
     pub experiments: Vec<&'static dyn Experiment>,
     /// `imdb`, `tpch`, or paths, folders, patterns and URLs of the user's own files, for
@@ -57,30 +57,30 @@ pub struct Options {
     pub repeats: u32,
     /// What the data and the order of the trials follow from.
     pub seed: u64,
-    /// The folder that the results are kept in.
+    /// The folder of the results.
     pub folder: PathBuf,
-    /// The server; one of the lab's own by default.
+    /// The user's server; by default the lab starts its own.
     pub to: Option<Dsn>,
-    /// The PostgreSQL that the lab's own servers run; the one that is found by default.
+    /// The PostgreSQL installation of the lab's server; found automatically by default.
     pub installation: Option<Installation>,
-    /// Begin anew: lines of these experiments are dropped.
+    /// Whether to delete earlier results of these experiments.
     pub fresh: bool,
-    /// Only trials that have one of the levels that are named of a factor; all without any.
+    /// Pairs (factor, level) that restrict the trials: each named factor must have a named level.
     pub only: Vec<(String, String)>,
 }
 
-/// What happens, as it begins.
+/// A progress event.
 #[derive(Debug)]
-pub enum Event<'a> {
-    /// The lab's own server is being made.
-    Server(&'a Step),
-    /// Some trials have their lines from an earlier run.
+pub enum LabEvent<'a> {
+    /// A step of starting the lab's server.
+    Server(&'a ServerStep),
+    /// Some trials were measured by an earlier run.
     Resumed {
         /// The experiment.
         experiment: &'a str,
         /// Trials that are not run again.
         done: usize,
-        /// All of them.
+        /// All trials.
         of: usize,
     },
     /// The starting state is being made.
@@ -89,209 +89,229 @@ pub enum Event<'a> {
         experiment: &'a str,
     },
     /// A trial begins.
-    Trial {
+    TrialStarted {
         /// The experiment.
         experiment: &'a str,
         /// Its levels, for people.
         label: &'a str,
         /// Which one of all it is, from 1.
         nth: usize,
-        /// How many there are.
+        /// All trials.
         of: usize,
-        /// How long the rest takes, by the mean so far.
+        /// Estimated time left, from the mean so far.
         left: Option<Duration>,
     },
-    /// A trial has its line.
+    /// A trial has ended.
     Measured {
         /// The line.
-        line: &'a Line,
+        line: &'a ResultLine,
     },
-    /// The results will not be what they look like.
+    /// A condition that distorts the results.
     Warning {
         /// Why, in a sentence.
         text: &'a str,
     },
 }
 
-/// What was done.
+/// The summary of a run.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Summary {
-    /// Trials that were made.
+pub struct LabSummary {
+    /// Trials measured by this run.
     pub measured: usize,
-    /// Trials that had their lines already.
+    /// Trials measured earlier.
     pub before: usize,
-    /// Trials that cannot be made on this server, each with the reason.
+    /// Skipped trials, each with the reason.
     pub skipped: Vec<(String, String)>,
-    /// The file that has all lines.
+    /// The file of all results.
     pub results: PathBuf,
 }
 
 /// Runs experiments. Blocks; call it from a thread that is not one of `runtime`'s.
 ///
 /// # Errors
-/// Kind `Cancelled` when it was stopped; what is measured by then is kept. A server that cannot be
-/// started or reached, results of other conditions in the folder, a trial that fails.
+/// [`ErrorKind::Cancelled`] when the run was stopped; measured trials are kept. Also when a server
+/// cannot be started or reached, the folder has results of other conditions, or a trial fails.
 pub fn run(
-    options: &Options,
+    options: &LabOptions,
     runtime: &Handle,
-    stop: &Stop,
-    show: &dyn Fn(&Event<'_>),
-) -> Result<Summary> {
+    stop: &RunStop,
+    show: &dyn Fn(&LabEvent<'_>),
+) -> Result<LabSummary> {
     if options.repeats == 0 {
-        return Err(Error::new(Kind::Usage, "the number of repeats must be at least 1"));
+        return Err(Error::new(ErrorKind::Usage, "the number of repeats must be at least 1"));
     }
     let data = Arc::new(data(options, runtime)?);
-    let mut writer = Writer::open(&options.folder)?;
+    let mut writer = ResultsWriter::open(&options.folder)?;
     let done = run_with(options, &data, &mut writer, runtime, stop, show);
     if done.is_err() {
-        writer.tidy();
+        writer.remove_if_empty();
     }
     done
 }
 
-/// The data that were asked for, if all experiments can do with them.
-fn data(options: &Options, runtime: &Handle) -> Result<Dataset> {
+/// Finds the requested data, and checks that all experiments accept it.
+fn data(options: &LabOptions, runtime: &Handle) -> Result<Dataset> {
     let data = Dataset::find(&options.data, runtime)?;
-    let has_its_own = |it: &&&dyn Experiment| !it.takes_data() && data.kind() != Data::default();
+    let has_its_own =
+        |it: &&&dyn Experiment| !it.takes_data() && data.kind() != DataKind::default();
     if let Some(one) = options.experiments.iter().find(has_its_own) {
-        let message = format!("{} has data of its own, and takes no others", one.name());
-        return Err(Error::new(Kind::Usage, message)
-            .hint("Leave `--data` out for it; bulk and storage load any data."));
+        let message = format!("{} has its own data, and does not accept --data", one.name());
+        return Err(Error::new(ErrorKind::Usage, message)
+            .hint("Omit `--data` for it; only bulk and storage accept `--data`."));
     }
-    if data.kind() == Data::Files && options.scale.is_some() {
-        return Err(Error::new(Kind::Usage, "files of one's own have no scale")
-            .hint("They are loaded whole: leave `--scale` out, or name fewer files."));
+    if data.kind() == DataKind::Files && options.scale.is_some() {
+        return Err(Error::new(ErrorKind::Usage, "--scale does not apply to your own files")
+            .hint("They are loaded completely: omit `--scale`, or name fewer files."));
     }
     Ok(data)
 }
 
 fn run_with(
-    options: &Options,
+    options: &LabOptions,
     data: &Arc<Dataset>,
-    writer: &mut Writer,
+    writer: &mut ResultsWriter,
     runtime: &Handle,
-    stop: &Stop,
-    show: &dyn Fn(&Event<'_>),
-) -> Result<Summary> {
+    stop: &RunStop,
+    show: &dyn Fn(&LabEvent<'_>),
+) -> Result<LabSummary> {
     let lines = results::read(&options.folder)?;
-    let place = Place::open(options, runtime, stop, show)?;
+    let place = TrialPlace::open(options, runtime, stop, show)?;
     let mut summary =
-        Summary { results: options.folder.join(results::RESULTS), ..Summary::default() };
+        LabSummary { results: options.folder.join(results::RESULTS), ..LabSummary::default() };
     let ended = (|| {
-        // All of them first: what is wrong with the last one is said before the first is measured,
-        // and before anything is dropped.
+        // Plan all experiments first, so that a usage error is reported before anything is measured
+        // or deleted.
         let plans = plans(options, data, &place, &lines, runtime)?;
-        let lines: Vec<Line> = match options.fresh {
+        let lines: Vec<ResultLine> = match options.fresh {
             false => lines,
             true => {
-                let is_asked =
-                    |line: &Line| plans.iter().any(|it| it.experiment.name() == line.experiment);
-                let kept: Vec<Line> = lines.into_iter().filter(|line| !is_asked(line)).collect();
-                writer.keep(&kept)?;
+                let is_asked = |line: &ResultLine| {
+                    plans.iter().any(|it| it.experiment.name() == line.experiment)
+                };
+                let kept: Vec<ResultLine> =
+                    lines.into_iter().filter(|line| !is_asked(line)).collect();
+                writer.rewrite(&kept)?;
                 kept
             }
         };
         plans.iter().try_for_each(|plan| {
             let summary = &mut summary;
-            let mut course =
-                Course { plan, options, runtime, stop, show, place: &place, data, writer, summary };
+            let mut course = ExperimentRun {
+                plan,
+                options,
+                runtime,
+                stop,
+                show,
+                place: &place,
+                data,
+                writer,
+                summary,
+            };
             course.run(&lines)
         })
     })();
     let closed = place.close(runtime).map(|left| {
         if let Some(text) = left {
-            show(&Event::Warning { text });
+            show(&LabEvent::Warning { text });
         }
     });
     let ended = ended.map_err(|error| match error.kind() {
-        Kind::Cancelled => Error::new(
-            Kind::Cancelled,
+        ErrorKind::Cancelled => Error::new(
+            ErrorKind::Cancelled,
             format!("stopped; {} trials are measured", summary.measured + summary.before),
         )
-        .hint("Run the same command again to go on from here, or add `--fresh` to begin anew."),
+        .hint("Run the same command again to continue, or add `--fresh` to start over."),
         _ => error,
     });
     ended.and(closed)?;
     Ok(summary)
 }
 
-/// What is to be done of an experiment.
-struct Plan {
+/// The trials of one experiment.
+struct ExperimentPlan {
     experiment: &'static dyn Experiment,
-    conditions: Conditions,
+    conditions: RunConditions,
     /// All trials of all repeats, in their order.
-    all: Vec<(u32, Trial)>,
+    all: Vec<(u32, LabTrial)>,
 }
 
-/// What is to be done, if it can be, beside the lines that are there.
+/// Plans all experiments.
+///
+/// # Errors
+/// When existing results have other conditions, or `--only` names an unknown factor or level.
 fn plans(
-    options: &Options,
+    options: &LabOptions,
     data: &Dataset,
-    place: &Place,
-    lines: &[Line],
+    place: &TrialPlace,
+    lines: &[ResultLine],
     runtime: &Handle,
-) -> Result<Vec<Plan>> {
+) -> Result<Vec<ExperimentPlan>> {
     let fingerprint = place.fingerprint(runtime)?;
     let plan = |experiment: &&'static dyn Experiment| {
         let (experiment, name) = (*experiment, experiment.name());
         let scale = match data.kind() {
-            Data::Files => 1.0,
+            DataKind::Files => 1.0,
             _ => options.scale.unwrap_or_else(|| experiment.scale_default()),
         };
         let conditions = place.conditions(scale, options.seed, data.facts.clone(), &fingerprint)?;
         let is_other =
-            |line: &&Line| line.experiment == name && !line.conditions.agrees(&conditions);
+            |line: &&ResultLine| line.experiment == name && !line.conditions.agrees(&conditions);
         if let (false, Some(other)) = (options.fresh, lines.iter().find(is_other)) {
-            return Err(differ(&other.conditions, &conditions, &options.folder, name));
+            return Err(other_conditions_error(
+                &other.conditions,
+                &conditions,
+                &options.folder,
+                name,
+            ));
         }
-        let setup = Setup { scale, is_own: place.is_own(), data: data.kind() };
+        let setup = RunSetup { scale, is_own: place.is_own(), data: data.kind() };
         let mut trials = trials(experiment, &setup);
-        only(&mut trials, &options.only, name)?;
+        keep_wanted(&mut trials, &options.only, name)?;
         let all = order(&trials, options.repeats, options.seed, name);
-        Ok(Plan { experiment, conditions, all })
+        Ok(ExperimentPlan { experiment, conditions, all })
     };
     options.experiments.iter().map(plan).collect()
 }
 
-/// What contenders have left in trials that are measured already.
-fn agreed(known: &[&Line]) -> BTreeMap<String, String> {
+/// Returns the values that measured trials had in common, such as checksums.
+fn agreed(known: &[&ResultLine]) -> BTreeMap<String, String> {
     known.iter().flat_map(|line| line.agreed.clone()).collect()
 }
 
-/// One experiment's trials.
-struct Course<'a> {
-    plan: &'a Plan,
-    options: &'a Options,
+/// A run of one experiment.
+struct ExperimentRun<'a> {
+    plan: &'a ExperimentPlan,
+    options: &'a LabOptions,
     runtime: &'a Handle,
-    stop: &'a Stop,
-    show: &'a dyn Fn(&Event<'_>),
-    place: &'a Place,
+    stop: &'a RunStop,
+    show: &'a dyn Fn(&LabEvent<'_>),
+    place: &'a TrialPlace,
     data: &'a Arc<Dataset>,
-    writer: &'a mut Writer,
-    summary: &'a mut Summary,
+    writer: &'a mut ResultsWriter,
+    summary: &'a mut LabSummary,
 }
 
-impl Course<'_> {
-    fn run(&mut self, lines: &[Line]) -> Result<()> {
-        let Plan { experiment, all, .. } = self.plan;
+impl ExperimentRun<'_> {
+    fn run(&mut self, lines: &[ResultLine]) -> Result<()> {
+        let ExperimentPlan { experiment, all, .. } = self.plan;
         let name = experiment.name();
-        let known: Vec<&Line> = lines.iter().filter(|line| line.experiment == name).collect();
-        // Those that were left out are tried again: as root, or on another version, they may do.
-        let is_made = |line: &&&Line| line.skipped.is_none();
-        let done: HashSet<(u32, &Trial)> =
+        let known: Vec<&ResultLine> = lines.iter().filter(|line| line.experiment == name).collect();
+        // Skipped trials are tried again: they may work as root, or on another version.
+        let is_made = |line: &&&ResultLine| line.skipped.is_none();
+        let done: HashSet<(u32, &LabTrial)> =
             known.iter().filter(is_made).map(|line| (line.repeat, &line.trial)).collect();
-        let mut left: Vec<&(u32, Trial)> =
+        let mut left: Vec<&(u32, LabTrial)> =
             all.iter().filter(|(repeat, trial)| !done.contains(&(*repeat, trial))).collect();
         let mut before = all.len() - left.len();
         self.summary.before += before;
         if before > 0 {
-            (self.show)(&Event::Resumed { experiment: name, done: before, of: all.len() });
+            (self.show)(&LabEvent::Resumed { experiment: name, done: before, of: all.len() });
         }
         if left.is_empty() {
             return Ok(());
         }
-        let scratch = Scratch::make(&self.options.folder, name)?;
-        let shared = Arc::new(Shared {
+        let scratch = ScratchFolder::make(&self.options.folder, name)?;
+        let shared = Arc::new(SharedByTrials {
             scale: self.plan.conditions.scale,
             seed: self.options.seed,
             scratch: scratch.0.clone(),
@@ -302,7 +322,7 @@ impl Course<'_> {
             data: Arc::clone(self.data),
             tables: OnceLock::new(),
         });
-        left = self.not_refused(&shared, left, &known, before)?;
+        left = self.skip_refused(&shared, left, &known, before)?;
         if left.is_empty() {
             return Ok(());
         }
@@ -311,7 +331,7 @@ impl Course<'_> {
         let began = Instant::now();
         for (nth, (repeat, trial)) in left.iter().enumerate() {
             let mean = began.elapsed().checked_div(nth as u32);
-            (self.show)(&Event::Trial {
+            (self.show)(&LabEvent::TrialStarted {
                 experiment: name,
                 label: &trial.label(),
                 nth: before + nth + 1,
@@ -319,16 +339,16 @@ impl Course<'_> {
                 left: mean.map(|mean| mean * (left.len() - nth) as u32),
             });
             let line = self.trial(&shared, base.as_ref(), trial, *repeat);
-            let line = line.map_err(|error| explained(error, name, trial))?;
+            let line = line.map_err(|error| trial_error(error, name, trial))?;
             let old = known.iter().find(|old| old.repeat == *repeat && old.trial == *trial);
             self.add(&line, old.copied())?;
-            (self.show)(&Event::Measured { line: &line });
+            (self.show)(&LabEvent::Measured { line: &line });
         }
         Ok(())
     }
 
-    /// Keeps a line; `old` is that of the same trial when it was left out.
-    fn add(&mut self, line: &Line, old: Option<&Line>) -> Result<()> {
+    /// Writes a line; `old` is an earlier line of this trial, which was skipped then.
+    fn add(&mut self, line: &ResultLine, old: Option<&ResultLine>) -> Result<()> {
         match &line.skipped {
             None => self.summary.measured += 1,
             Some(reason) => {
@@ -343,91 +363,98 @@ impl Course<'_> {
         }
     }
 
-    /// The starting state, and what tuning would set; on another server it is made for each trial.
-    fn prepare(&self, shared: &Arc<Shared>) -> Result<Option<Own>> {
-        (self.show)(&Event::Preparing { experiment: self.plan.experiment.name() });
+    /// Makes the starting state and determines the tuned settings. On the user's server, each trial
+    /// makes the starting state.
+    fn prepare(&self, shared: &Arc<SharedByTrials>) -> Result<Option<LabServer>> {
+        (self.show)(&LabEvent::Preparing { experiment: self.plan.experiment.name() });
         let installation = match self.place {
-            Place::Own(installation) => installation,
-            Place::Foreign(foreign) => {
-                // Nothing is set there, but what would be has to be known: it is left out.
-                self.runtime.block_on(tune(shared, foreign.connection()))?;
-                return self.look_at_data(shared, foreign).map(|()| None);
+            TrialPlace::LabServer(installation) => installation,
+            TrialPlace::UserServer(user_server) => {
+                // Tuned settings are not applied there, but must be known: trials that need them
+                // are skipped.
+                self.runtime.block_on(tune(shared, user_server.connection()))?;
+                return self.look_at_data(shared, user_server).map(|()| None);
             }
         };
-        let show = |step: &Step| (self.show)(&Event::Server(step));
+        let show = |step: &ServerStep| (self.show)(&LabEvent::Server(step));
         let schema = format!("create schema {SCHEMA}");
-        if self.data.kind() == Data::Files {
-            // Elsewhere, so that trials do not begin with what that leaves in the WAL.
-            let other = Own::start(installation, &show)?;
-            let ground = Ground::on_own(shared, other.base())?;
-            ground.sql("make the lab's schema", &schema)?;
-            ground.tables()?;
+        if self.data.kind() == DataKind::Files {
+            // Load them on a second server, so that this load is not in the trials' WAL.
+            let other = LabServer::start(installation, &show)?;
+            let context = TrialContext::on_lab_server(shared, other.base())?;
+            context.sql("make the lab's schema", &schema)?;
+            context.tables()?;
         }
-        let own = Own::start(installation, &show)?;
+        let own = LabServer::start(installation, &show)?;
         if let Some(text) = own.in_memory() {
-            (self.show)(&Event::Warning { text });
+            (self.show)(&LabEvent::Warning { text });
         }
-        let ground = Ground::on_own(shared, own.base())?;
-        ground.sql("make the lab's schema", &schema)?;
-        let connection = ground.connect()?;
-        ground.block_on(tune(shared, &connection))?;
+        let context = TrialContext::on_lab_server(shared, own.base())?;
+        context.sql("make the lab's schema", &schema)?;
+        let connection = context.connect()?;
+        context.block_on(tune(shared, &connection))?;
         drop(connection);
-        self.plan.experiment.prepare(&ground)?;
+        self.plan.experiment.prepare(&context)?;
         own.finish()?;
         Ok(Some(own))
     }
 
-    /// Makes or loads what experiments with any data need to know, so that the first trial does
-    /// not begin with what that leaves on the server, and faults of the data are no trial's.
-    fn look_at_data(&self, shared: &Arc<Shared>, foreign: &Foreign) -> Result<()> {
+    /// Finds the tables before the first trial. So the first trial starts with a clean server, and
+    /// an error in the data is not reported as a trial's error.
+    fn look_at_data(&self, shared: &Arc<SharedByTrials>, user_server: &UserServer) -> Result<()> {
         if !self.plan.experiment.takes_data() {
             return Ok(());
         }
-        self.runtime.block_on(foreign.reset())?;
-        let ground = Ground::on_foreign(shared, foreign.connection(), &foreign.dsn)?;
-        let known = ground.tables().map(drop);
-        let tidied = self.runtime.block_on(foreign.reset());
+        self.runtime.block_on(user_server.reset())?;
+        let context =
+            TrialContext::on_user_server(shared, user_server.connection(), &user_server.dsn)?;
+        let known = context.tables().map(drop);
+        let tidied = self.runtime.block_on(user_server.reset());
         known.and(tidied)
     }
 
     fn trial(
         &self,
-        shared: &Arc<Shared>,
-        base: Option<&Own>,
-        trial: &Trial,
+        shared: &Arc<SharedByTrials>,
+        base: Option<&LabServer>,
+        trial: &LabTrial,
         repeat: u32,
-    ) -> Result<Line> {
+    ) -> Result<ResultLine> {
         let mut line = self.line(trial, repeat);
         match (base, self.place) {
             (Some(own), _) => {
                 let settings = self.settings_on(shared, own, trial)?;
                 let server = own.copy(&settings)?;
-                let ground = Ground::on_own(shared, &server)?;
-                self.measure(&ground, trial, &mut line)?;
+                let context = TrialContext::on_lab_server(shared, &server)?;
+                self.measure(&context, trial, &mut line)?;
             }
-            (None, Place::Foreign(foreign)) => {
-                let keeper = foreign.connection();
-                let ground = Ground::on_foreign(shared, keeper, &foreign.dsn)?;
-                if self.plan.experiment.settings(trial, &ground).is_empty() {
-                    self.runtime.block_on(foreign.reset())?;
-                    let done = self.on_foreign(&ground, trial, &mut line);
-                    let tidied = self.runtime.block_on(foreign.reset());
+            (None, TrialPlace::UserServer(user_server)) => {
+                let keeper = user_server.connection();
+                let context = TrialContext::on_user_server(shared, keeper, &user_server.dsn)?;
+                if self.plan.experiment.settings(trial, &context).is_empty() {
+                    self.runtime.block_on(user_server.reset())?;
+                    let done = self.on_user_server(&context, trial, &mut line);
+                    let tidied = self.runtime.block_on(user_server.reset());
                     done.and(tidied)?;
                 } else {
-                    describe(&ground, keeper, &mut line)?;
-                    line.skipped = Some("it needs settings of the whole server".to_owned());
+                    describe(&context, keeper, &mut line)?;
+                    line.skipped = Some(
+                        "it needs server settings that the lab does not change \
+                                         on your server"
+                            .to_owned(),
+                    );
                 }
             }
-            (None, Place::Own(_)) => {
-                return Err(Error::new(Kind::Bug, "the lab's own server was not prepared"));
+            (None, TrialPlace::LabServer(_)) => {
+                return Err(Error::new(ErrorKind::Bug, "the lab's own server was not prepared"));
             }
         }
         Ok(line)
     }
 
-    /// A line of which nothing is known yet.
-    fn line(&self, trial: &Trial, repeat: u32) -> Line {
-        Line {
+    /// Creates a line without results.
+    fn line(&self, trial: &LabTrial, repeat: u32) -> ResultLine {
+        ResultLine {
             experiment: self.plan.experiment.name().to_owned(),
             trial: trial.clone(),
             repeat,
@@ -435,56 +462,66 @@ impl Course<'_> {
             conditions: self.plan.conditions.clone(),
             skipped: None,
             agreed: BTreeMap::new(),
-            outcome: Outcome::default(),
+            outcome: TrialOutcome::default(),
             measured: Value::Null,
             pictures: None,
-            facts: Facts::default(),
+            facts: TrialFacts::default(),
         }
     }
 
     fn settings_on(
         &self,
-        shared: &Arc<Shared>,
-        own: &Own,
-        trial: &Trial,
+        shared: &Arc<SharedByTrials>,
+        own: &LabServer,
+        trial: &LabTrial,
     ) -> Result<Vec<(String, String)>> {
-        let ground = Ground::stopped(shared, own.base())?;
-        Ok(self.plan.experiment.settings(trial, &ground))
+        let context = TrialContext::stopped(shared, own.base())?;
+        Ok(self.plan.experiment.settings(trial, &context))
     }
 
-    fn on_foreign(&self, ground: &Ground, trial: &Trial, line: &mut Line) -> Result<()> {
+    fn on_user_server(
+        &self,
+        context: &TrialContext,
+        trial: &LabTrial,
+        line: &mut ResultLine,
+    ) -> Result<()> {
         let mut is_flushed = true;
-        if self.plan.experiment.refusal(trial, ground).is_none() {
-            self.plan.experiment.prepare(ground)?;
-            // What was left to be written by the last trial, and by preparing this one, would be
-            // written in the course of it.
-            is_flushed = ground.checkpoint()?;
+        if self.plan.experiment.refusal(trial, context).is_none() {
+            self.plan.experiment.prepare(context)?;
+            // Without a checkpoint, pages of the last trial and of the preparation would be written
+            // during this trial.
+            is_flushed = context.checkpoint()?;
         }
-        self.measure(ground, trial, line)?;
+        self.measure(context, trial, line)?;
         if !is_flushed {
             line.outcome.notes.push(NOT_FLUSHED.to_owned());
         }
         Ok(())
     }
 
-    /// Looks at everything, runs the trial, and looks again.
-    fn measure(&self, ground: &Ground, trial: &Trial, line: &mut Line) -> Result<()> {
-        ground.check()?;
-        let connection = ground.connect()?;
-        describe(ground, &connection, line)?;
-        line.skipped = self.plan.experiment.refusal(trial, ground);
+    /// Runs the trial, with all counters read before and after.
+    fn measure(
+        &self,
+        context: &TrialContext,
+        trial: &LabTrial,
+        line: &mut ResultLine,
+    ) -> Result<()> {
+        context.check()?;
+        let connection = context.connect()?;
+        describe(context, &connection, line)?;
+        line.skipped = self.plan.experiment.refusal(trial, context);
         if line.skipped.is_some() {
             return Ok(());
         }
-        let tables = ground.block_on(tables(&connection))?;
-        let before = ground.block_on(take(&connection, &tables))?;
-        let probe = ground.probe();
+        let tables = context.block_on(tables(&connection))?;
+        let before = context.block_on(take(&connection, &tables))?;
+        let probe = context.probe();
         let (read, began) = (probe.read(), Instant::now());
-        let mut outcome = self.plan.experiment.run(trial, ground)?;
+        let mut outcome = self.plan.experiment.run(trial, context)?;
         let took = began.elapsed().as_secs_f64();
         probe.read().add_since(&read, took, &mut outcome);
-        ground.block_on(settled(&connection))?;
-        let after = ground.block_on(take(&connection, &tables))?;
+        context.block_on(wait_for_ended_sessions(&connection))?;
+        let after = context.block_on(take(&connection, &tables))?;
         let measured = after.since(&before);
         outcome.number("seconds", outcome.seconds(), Unit::Seconds);
         let bytes = measured.wal_bytes.map(|bytes| bytes as f64);
@@ -493,35 +530,35 @@ impl Course<'_> {
         let all = checkpoints.timed.zip(checkpoints.requested).map(|(a, b)| (a + b) as f64);
         outcome.number_if("checkpoints", all, Unit::Count);
         line.measured = known(serde_json::to_value(&measured))?;
-        self.plan.experiment.verify(trial, ground, &mut outcome)?;
-        line.agreed = ground.agreed_here();
-        line.time = ground.block_on(facts::now(&connection))?;
+        self.plan.experiment.verify(trial, context, &mut outcome)?;
+        line.agreed = context.values_of_this_trial();
+        line.time = context.block_on(facts::now(&connection))?;
         line.pictures = Some(outcome.pictures.iter().map(|it| it.name.clone()).collect());
         line.outcome = outcome;
         Ok(())
     }
 }
 
-/// Where a trial is made, and when.
-fn describe(ground: &Ground, connection: &Connection, line: &mut Line) -> Result<()> {
-    line.facts = Facts {
-        machine: Machine::here(ground.data_folder()),
-        is_local: ground.is_local(),
-        settings: ground.block_on(facts::settings(connection))?,
+/// Records machine, settings and time of a trial.
+fn describe(context: &TrialContext, connection: &Connection, line: &mut ResultLine) -> Result<()> {
+    line.facts = TrialFacts {
+        machine: Machine::here(context.data_folder()),
+        is_local: context.is_local(),
+        settings: context.block_on(facts::settings(connection))?,
     };
-    line.time = ground.block_on(facts::now(connection))?;
+    line.time = context.block_on(facts::now(connection))?;
     Ok(())
 }
 
-/// Remembers what tuning for a bulk load would set on this server.
-async fn tune(shared: &Shared, connection: &Connection) -> Result<()> {
+/// Stores the settings that `pgspate tune` proposes for this server.
+async fn tune(shared: &SharedByTrials, connection: &Connection) -> Result<()> {
     let advice = tune::advise(connection, None, None).await?;
     let tuned = advice.proposals.into_iter().map(|it| (it.name.to_owned(), it.value));
     *shared.tuned.lock().expect("no panic while held") = tuned.collect();
     Ok(())
 }
 
-/// What the server told, without what its version does not count.
+/// Removes empty fields: counters that this server version lacks.
 fn known(value: serde_json::Result<Value>) -> Result<Value> {
     fn strip(value: &mut Value) {
         if let Value::Object(fields) = value {
@@ -530,25 +567,25 @@ fn known(value: serde_json::Result<Value>) -> Result<Value> {
             fields.retain(|_, value| !is_empty(value));
         }
     }
-    let failed = |error| Error::new(Kind::Bug, "could not write a result").because(error);
+    let failed = |error| Error::new(ErrorKind::Bug, "could not write a result").because(error);
     let mut value = value.map_err(failed)?;
     strip(&mut value);
     Ok(value)
 }
 
-/// Sessions hand over what they have counted when they end, which is a moment after we have left
-/// them. Once they are gone from the list it is counted.
-async fn settled(connection: &Connection) -> Result<()> {
+/// Waits until the trial's sessions have ended. A session publishes its counters when it ends,
+/// shortly after the client has disconnected.
+async fn wait_for_ended_sessions(connection: &Connection) -> Result<()> {
     let sql = "select exists (select from pg_stat_activity where usename = current_user \
                and datname = current_database() and application_name like 'pgspate%' \
                and application_name <> 'pgspate lab keeper' and pid <> pg_backend_pid())";
-    for _ in 0..SETTLED_LOOKS_MAX {
+    for _ in 0..SESSION_CHECKS_MAX {
         let row = connection.client.query_one(sql, &[]).await;
         let row = row.map_err(|error| connection.explain("could not list sessions", error))?;
         if !row.get::<_, bool>(0) {
             break;
         }
-        tokio::time::sleep(SETTLED_PAUSE).await;
+        tokio::time::sleep(SESSION_CHECK_PAUSE).await;
     }
     Ok(())
 }
@@ -565,11 +602,11 @@ async fn tables(connection: &Connection) -> Result<Vec<u32>> {
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-fn explained(error: Error, name: &str, trial: &Trial) -> Error {
+fn trial_error(error: Error, name: &str, trial: &LabTrial) -> Error {
     match error.kind() {
-        Kind::Cancelled => error,
+        ErrorKind::Cancelled => error,
         kind => {
-            let message = format!("could not make the trial \"{}\" of {name}", trial.label());
+            let message = format!("could not run the trial \"{}\" of {name}", trial.label());
             Error::new(kind, message).because(error)
         }
     }

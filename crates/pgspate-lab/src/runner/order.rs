@@ -1,22 +1,26 @@
-//! Which trials are made, and in which order.
+//! The trials of a run, and their order.
 //!
-//! Both follow from the experiment, what was asked for and the seed, so that a run that goes on
-//! after a stop has the same trials in the same order.
+//! Both depend only on the experiment, the options and the seed. So a continued run has the same
+//! trials in the same order.
 
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
-use crate::experiment::{Experiment, Setup, Trial};
-use crate::random::Random;
+use crate::experiment::{Experiment, LabTrial, RunSetup};
+use crate::random::SeededRandom;
 
-/// The combinations of levels that make sense, in the experiment's order.
-pub(crate) fn trials(experiment: &dyn Experiment, setup: &Setup) -> Vec<Trial> {
-    let mut trials = Trial::product(&experiment.factors(setup));
+/// Returns the combinations of levels that make sense, in the experiment's order.
+pub(crate) fn trials(experiment: &dyn Experiment, setup: &RunSetup) -> Vec<LabTrial> {
+    let mut trials = LabTrial::product(&experiment.factors(setup));
     trials.retain(|trial| experiment.makes_sense(trial));
     trials
 }
 
-/// Leaves the trials that have, of each factor that is named, one of the levels named of it.
-pub(super) fn only(trials: &mut Vec<Trial>, wanted: &[(String, String)], name: &str) -> Result<()> {
+/// Keeps the trials that match `--only`: for each named factor, one of its named levels.
+pub(super) fn keep_wanted(
+    trials: &mut Vec<LabTrial>,
+    wanted: &[(String, String)],
+    name: &str,
+) -> Result<()> {
     for (factor, level) in wanted {
         if trials.iter().any(|trial| trial.is(factor, level)) {
             continue;
@@ -25,15 +29,15 @@ pub(super) fn only(trials: &mut Vec<Trial>, wanted: &[(String, String)], name: &
         known.sort_unstable();
         known.dedup();
         let (message, hint) = if known.iter().all(|level| level.is_empty()) {
-            let first = trials.first().map(Trial::levels).into_iter().flatten();
+            let first = trials.first().map(LabTrial::levels).into_iter().flatten();
             let factors: Vec<&str> = first.map(|(factor, _)| factor).collect();
             let message = format!("{name} has no factor \"{factor}\"");
             (message, format!("Its factors are {}.", factors.join(", ")))
         } else {
-            let message = format!("{name} has no \"{level}\" for its factor \"{factor}\"");
-            (message, format!("There are {}.", known.join("; ")))
+            let message = format!("{name} has no level \"{level}\" of its factor \"{factor}\"");
+            (message, format!("Its levels are {}.", known.join("; ")))
         };
-        return Err(Error::new(Kind::Usage, message).hint(hint));
+        return Err(Error::new(ErrorKind::Usage, message).hint(hint));
     }
     trials.retain(|trial| {
         wanted.iter().all(|(factor, _)| {
@@ -44,18 +48,23 @@ pub(super) fn only(trials: &mut Vec<Trial>, wanted: &[(String, String)], name: &
     Ok(())
 }
 
-/// How many trials a repeat of an experiment has, and about how many seconds they take.
-pub fn run_time(experiment: &dyn Experiment, setup: &Setup) -> (usize, f64) {
+/// Returns the number of trials of one repeat, and their estimated seconds.
+pub fn run_time(experiment: &dyn Experiment, setup: &RunSetup) -> (usize, f64) {
     let trials = trials(experiment, setup).len();
     (trials, experiment.trial_seconds(setup.scale) * trials as f64)
 }
 
-/// All trials of all repeats, each round in an order of its own.
-pub(super) fn order(trials: &[Trial], repeats: u32, seed: u64, name: &str) -> Vec<(u32, Trial)> {
+/// Returns all trials of all repeats, each repeat in its own random order.
+pub(super) fn order(
+    trials: &[LabTrial],
+    repeats: u32,
+    seed: u64,
+    name: &str,
+) -> Vec<(u32, LabTrial)> {
     let mut all = Vec::new();
     for repeat in 0..repeats {
         let mut round = trials.to_vec();
-        Random::new(seed, &format!("{name} {repeat}")).shuffle(&mut round);
+        SeededRandom::new(seed, &format!("{name} {repeat}")).shuffle(&mut round);
         all.extend(round.into_iter().map(|trial| (repeat, trial)));
     }
     all
@@ -69,14 +78,15 @@ mod tests {
 
     #[test]
     fn each_round_has_all_trials_in_an_order_of_its_own() {
-        let trials: Vec<Trial> = (0..8).map(|nth| Trial::of(&[("n", &nth.to_string())])).collect();
+        let trials: Vec<LabTrial> =
+            (0..8).map(|nth| LabTrial::of(&[("n", &nth.to_string())])).collect();
         let all = order(&trials, 3, 1, "bulk");
         assert_eq!(all.len(), 24);
-        let round = |repeat: u32| -> Vec<&Trial> {
+        let round = |repeat: u32| -> Vec<&LabTrial> {
             all.iter().filter(|it| it.0 == repeat).map(|it| &it.1).collect()
         };
         for repeat in 0..3 {
-            let distinct: HashSet<&Trial> = round(repeat).into_iter().collect();
+            let distinct: HashSet<&LabTrial> = round(repeat).into_iter().collect();
             assert_eq!(distinct.len(), 8);
         }
         assert_ne!(round(0), round(1));
@@ -88,23 +98,23 @@ mod tests {
     #[test]
     fn some_trials_are_enough() {
         let factors = [("a", ["1", "2"]), ("b", ["x", "y"])];
-        let all: Vec<Trial> = factors[0]
+        let all: Vec<LabTrial> = factors[0]
             .1
             .iter()
-            .flat_map(|a| factors[1].1.iter().map(|b| Trial::of(&[("a", *a), ("b", *b)])))
+            .flat_map(|a| factors[1].1.iter().map(|b| LabTrial::of(&[("a", *a), ("b", *b)])))
             .collect();
         let left = |wanted: &[(&str, &str)]| {
             let mut trials = all.clone();
             let wanted: Vec<(String, String)> =
                 wanted.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-            only(&mut trials, &wanted, "toy").map(|()| trials.len())
+            keep_wanted(&mut trials, &wanted, "toy").map(|()| trials.len())
         };
         assert_eq!(left(&[]).unwrap(), 4);
         assert_eq!(left(&[("a", "1")]).unwrap(), 2);
         assert_eq!(left(&[("a", "1"), ("a", "2"), ("b", "y")]).unwrap(), 2);
         let error = left(&[("a", "3")]).unwrap_err();
-        assert_eq!(error.to_string(), "toy has no \"3\" for its factor \"a\"");
-        assert_eq!(error.hint_text(), Some("There are 1; 2."));
+        assert_eq!(error.to_string(), "toy has no level \"3\" of its factor \"a\"");
+        assert_eq!(error.hint_text(), Some("Its levels are 1; 2."));
         assert_eq!(left(&[("c", "3")]).unwrap_err().hint_text(), Some("Its factors are a, b."));
     }
 }

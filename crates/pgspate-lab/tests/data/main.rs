@@ -1,7 +1,7 @@
 //! Generated data on a real server: it fits its tables, and has the sizes that it claims.
 
 use pgspate_embedded::testing;
-use pgspate_lab::data::{Numbered, accounts, copy, imdb, meters, tpch};
+use pgspate_lab::data::{NumberedRows, accounts, copy, imdb, meters, tpch};
 use tokio_postgres::{Client, NoTls};
 
 /// A session with a database, for as long as `work` lasts.
@@ -45,10 +45,10 @@ fn imdb_shaped_rows_fit_their_tables_and_keys() {
 fn accounts_and_transactions_have_the_published_row_sizes_and_indexes() {
     let database = testing::database();
     with_client(&database.dsn(), async |client| {
-        let rows = accounts::Accounts::new(1);
+        let rows = accounts::BankAccounts::new(1);
         for (table, indexes) in accounts::TABLES.iter().zip([1, 4]) {
             client.batch_execute(&table.create("")).await.unwrap();
-            let mut some = Numbered::new(1..2001, |id, out| rows.text(*table, id, 500, out));
+            let mut some = NumberedRows::new(1..2001, |id, out| rows.text(*table, id, 500, out));
             assert_eq!(copy(client, table.name(), &mut some).await.unwrap(), 2000);
             let stored = format!("select avg(pg_column_size(t))::int8 from {} t", table.name());
             let bytes = number(client, &stored).await.unsigned_abs();
@@ -69,7 +69,7 @@ fn meters_fit_their_table() {
     let database = testing::database();
     with_client(&database.dsn(), async |client| {
         client.batch_execute(meters::CREATE).await.unwrap();
-        let mut nights = meters::Nights::new(3, 100, 1);
+        let mut nights = meters::NightlyPredictions::new(3, 100, 1);
         nights.advance();
         assert_eq!(copy(client, meters::TABLE, &mut nights.text()).await.unwrap(), 300);
     });
@@ -119,7 +119,7 @@ fn what_the_server_refuses_is_an_error_that_names_the_table() {
     let database = testing::database();
     with_client(&database.dsn(), async |client| {
         client.batch_execute("create table t (id int)").await.unwrap();
-        let mut rows = Numbered::new(0..2, |_, out| out.extend_from_slice(b"word\n"));
+        let mut rows = NumberedRows::new(0..2, |_, out| out.extend_from_slice(b"word\n"));
         let error = copy(client, "t", &mut rows).await.unwrap_err();
         assert_eq!(error.to_string(), "could not fill t");
         let cause = std::error::Error::source(&error).unwrap().to_string();

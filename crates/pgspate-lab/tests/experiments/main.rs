@@ -8,22 +8,27 @@ use std::path::Path;
 
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{silent, testing};
-use pgspate_lab::{Line, Options, Stop, experiments, read, report};
+use pgspate_lab::{LabOptions, ResultLine, RunStop, experiments, read, report};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// Where an experiment is run.
-enum On<'a> {
-    Own,
+enum TrialServer<'a> {
+    LabServer,
     Server(&'a testing::TestDb),
 }
 
 /// Runs some trials of an experiment once at a tiny scale; the folder of results, and its lines.
-fn run(name: &str, scale: f64, on: &On<'_>, only: &[(&str, &str)]) -> (TempDir, Vec<Line>) {
+fn run(
+    name: &str,
+    scale: f64,
+    on: &TrialServer<'_>,
+    only: &[(&str, &str)],
+) -> (TempDir, Vec<ResultLine>) {
     let folder = tempfile::tempdir().unwrap();
     let owned = |(factor, level): &(&str, &str)| ((*factor).to_owned(), (*level).to_owned());
     let dsn = |dsn: String| Dsn::resolve(Some(&dsn), &Environment::default()).unwrap();
-    let options = Options {
+    let options = LabOptions {
         experiments: vec![experiments::find(name).unwrap()],
         only: only.iter().map(owned).collect(),
         data: Vec::new(),
@@ -32,14 +37,14 @@ fn run(name: &str, scale: f64, on: &On<'_>, only: &[(&str, &str)]) -> (TempDir, 
         seed: 7,
         folder: folder.path().to_owned(),
         to: match on {
-            On::Own => None,
-            On::Server(database) => dsn(database.dsn()),
+            TrialServer::LabServer => None,
+            TrialServer::Server(database) => dsn(database.dsn()),
         },
         installation: Some(testing::installation(&silent).unwrap()),
         fresh: false,
     };
     let runtime = Runtime::new().unwrap();
-    let run = pgspate_lab::run(&options, runtime.handle(), &Stop::default(), &|_| {});
+    let run = pgspate_lab::run(&options, runtime.handle(), &RunStop::default(), &|_| {});
     run.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let lines = read(folder.path()).unwrap();
     (folder, lines)
@@ -53,13 +58,14 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// The line of the trial with these levels.
-fn line<'a>(lines: &'a [Line], levels: &[(&str, &str)]) -> &'a Line {
-    let is_it = |line: &&Line| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
+fn line<'a>(lines: &'a [ResultLine], levels: &[(&str, &str)]) -> &'a ResultLine {
+    let is_it =
+        |line: &&ResultLine| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
     lines.iter().find(is_it).unwrap_or_else(|| panic!("no trial has {levels:?}"))
 }
 
 /// A number of it.
-fn number(lines: &[Line], levels: &[(&str, &str)], name: &str) -> f64 {
+fn number(lines: &[ResultLine], levels: &[(&str, &str)], name: &str) -> f64 {
     let line = line(lines, levels);
     line.value(name).unwrap_or_else(|| panic!("{} has no {name}", line.trial.label()))
 }
@@ -86,7 +92,7 @@ fn skips_merge(database: &testing::TestDb) -> bool {
 #[test]
 fn nightly_rewrites_end_alike_and_differ_in_what_they_leave() {
     let database = testing::database();
-    let on = On::Server(&database);
+    let on = TrialServer::Server(&database);
     let (folder, lines) = run("rewrite", 0.001, &on, &[("autovacuum", "off")]);
     assert_eq!(lines.len(), 8);
     // 300 rows, of which each night rewrites all, or 45 and 129.
@@ -118,7 +124,7 @@ fn nightly_rewrites_end_alike_and_differ_in_what_they_leave() {
 #[test]
 fn autovacuum_comes_by_between_the_nights() {
     let only = [("contender", "delete + insert")];
-    let (folder, lines) = run("rewrite", 0.005, &On::Own, &only);
+    let (folder, lines) = run("rewrite", 0.005, &TrialServer::LabServer, &only);
     let dead = |level: &str| number(&lines, &[("autovacuum", level)], "dead rows");
     // 1,500 rows a night.
     assert!(dead("off") >= 14_000.0, "{}", dead("off"));
@@ -149,7 +155,7 @@ fn autovacuum_comes_by_between_the_nights() {
 fn changes_end_alike_whatever_the_way_and_the_batch() {
     let database = testing::database();
     database.run("create schema pgspate_other; create table pgspate_other.t (id int)");
-    let (folder, lines) = run("changes", 0.001, &On::Server(&database), &[]);
+    let (folder, lines) = run("changes", 0.001, &TrialServer::Server(&database), &[]);
     // Pipelined statements have no batches of one.
     assert_eq!(lines.len(), 35);
     let transactions = |way: &str, batch: &str| {
@@ -169,7 +175,7 @@ fn changes_end_alike_whatever_the_way_and_the_batch() {
 #[test]
 fn changes_are_applied_on_a_server_of_the_labs_own() {
     let only = [("batch", "100"), ("contender", "COPY + stage"), ("contender", "pgspate apply")];
-    let (folder, lines) = run("changes", 0.001, &On::Own, &only);
+    let (folder, lines) = run("changes", 0.001, &TrialServer::LabServer, &only);
     assert_eq!(lines.len(), 2);
     assert!(lines.iter().all(|line| line.value("transactions") == Some(5.0)), "{lines:?}");
     page(folder.path(), &["COPY + stage"]);
@@ -178,7 +184,7 @@ fn changes_are_applied_on_a_server_of_the_labs_own() {
 #[test]
 fn many_clients_sort_in_another_place() {
     let only = [("query", "order by"), ("clients", "20")];
-    let (folder, lines) = run("temp", 0.0002, &On::Own, &only);
+    let (folder, lines) = run("temp", 0.0002, &TrialServer::LabServer, &only);
     assert_eq!(lines.len(), 2);
     assert!(lines.iter().all(|line| line.value("temp bytes").unwrap() > 0.0));
     report::write(&experiments::ALL, folder.path(), &folder.path().join("report.html")).unwrap();
@@ -187,7 +193,7 @@ fn many_clients_sort_in_another_place() {
 #[test]
 fn temporary_space_ends_clearly_and_for_nobody_else() {
     let only = [("clients", "8"), ("query", "create temp table as"), ("query", "select distinct")];
-    let (folder, lines) = run("temp", 0.0005, &On::Own, &only);
+    let (folder, lines) = run("temp", 0.0005, &TrialServer::LabServer, &only);
     assert_eq!(lines.len(), 6);
     let small = "a quarter of the table";
     let ended = line(&lines, &[("temp_file_limit", small)]);
@@ -214,7 +220,7 @@ fn temporary_space_ends_clearly_and_for_nobody_else() {
 #[test]
 fn records_are_the_same_by_every_way() {
     let database = testing::database();
-    let (folder, lines) = run("records", 0.00002, &On::Server(&database), &[]);
+    let (folder, lines) = run("records", 0.00002, &TrialServer::Server(&database), &[]);
     assert_eq!(lines.len(), 13);
     for line in &lines {
         let single = line.trial.is("writing", "single inserts");

@@ -1,7 +1,7 @@
 //! The lab as a whole, on servers that are really there.
 
-mod course;
-mod foreign;
+mod all_experiments;
 mod page;
-mod shipped;
+mod runs;
 mod support;
+mod user_server;

@@ -1,6 +1,6 @@
 //! The page of results: whole, and nothing in it but text and shapes.
 
-use pgspate::Kind;
+use pgspate::ErrorKind;
 use pgspate_lab::{PICTURES, experiments, read, report};
 
 use crate::support::{TOY, options, run};
@@ -38,7 +38,7 @@ fn a_folder_without_results_is_no_page() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("report.html");
     let error = report::write(&experiments::ALL, folder.path(), &out).unwrap_err();
-    assert_eq!(error.kind(), Kind::Usage);
+    assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(error.to_string().starts_with("there are no results in"));
     assert!(!out.exists());
 }

@@ -6,10 +6,10 @@ use std::sync::Mutex;
 use pgspate::Result;
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{silent, testing};
-use pgspate_lab::report::figure::{Bar, Bars, Figure, Group, Plot};
+use pgspate_lab::report::figure::{Bar, BarGroup, Bars, Figure, Plot};
 use pgspate_lab::{
-    Event, Experiment, Factor, Ground, Options, Outcome, Published, Results, Setup, Stop, Summary,
-    Trial, Unit,
+    Experiment, Factor, LabEvent, LabOptions, LabSummary, LabTrial, PublishedResults, Results,
+    RunSetup, RunStop, TrialContext, TrialOutcome, Unit,
 };
 use tokio::runtime::Runtime;
 
@@ -19,9 +19,9 @@ pub(crate) const ROWS_BEFORE: i64 = 7;
 pub(crate) const HOSTILE: &str = "</td><script>alert(1)</script>";
 
 /// Inserts rows in two ways, with two levels of a setting.
-pub(crate) struct Toy;
+pub(crate) struct ToyExperiment;
 
-impl Experiment for Toy {
+impl Experiment for ToyExperiment {
     fn name(&self) -> &'static str {
         "toy"
     }
@@ -34,17 +34,17 @@ impl Experiment for Toy {
         "Does </p><script>alert(2)</script> it work?"
     }
 
-    fn published(&self) -> Published {
-        Published { setting: "Elsewhere.", figures: vec![("a <b>way</b>", "5 s & more")] }
+    fn published(&self) -> PublishedResults {
+        PublishedResults { setting: "Elsewhere.", figures: vec![("a <b>way</b>", "5 s & more")] }
     }
 
-    fn factors(&self, setup: &Setup) -> Vec<Factor> {
+    fn factors(&self, setup: &RunSetup) -> Vec<Factor> {
         assert!(setup.scale > 0.0);
         let ways = Factor::new("way", &["one by one", HOSTILE]);
         vec![ways, Factor::new("work_mem", &["as it comes", "8MB"])]
     }
 
-    fn makes_sense(&self, trial: &Trial) -> bool {
+    fn makes_sense(&self, trial: &LabTrial) -> bool {
         trial.is("way", "one by one") || trial.is("work_mem", "as it comes")
     }
 
@@ -60,35 +60,35 @@ impl Experiment for Toy {
         vec!["seconds", "rows", "server CPU", "WAL"]
     }
 
-    fn settings(&self, trial: &Trial, _ground: &Ground) -> Vec<(String, String)> {
+    fn settings(&self, trial: &LabTrial, _ground: &TrialContext) -> Vec<(String, String)> {
         match trial.level("work_mem") {
             "8MB" => vec![("work_mem".to_owned(), "8MB".to_owned())],
             _ => Vec::new(),
         }
     }
 
-    fn prepare(&self, ground: &Ground) -> Result<()> {
-        std::fs::write(ground.scratch().join("a file"), "of the trial's own").unwrap();
+    fn prepare(&self, context: &TrialContext) -> Result<()> {
+        std::fs::write(context.scratch().join("a file"), "of the trial's own").unwrap();
         let sql = format!(
             "create table toy (id int); insert into toy select generate_series(1, {ROWS_BEFORE})"
         );
-        ground.sql("make the table", &sql)
+        context.sql("make the table", &sql)
     }
 
-    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
-        assert!(ground.scratch().join("a file").is_file());
-        let mut outcome = Outcome::default();
-        let connection = ground.connect()?;
+    fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
+        assert!(context.scratch().join("a file").is_file());
+        let mut outcome = TrialOutcome::default();
+        let connection = context.connect()?;
         outcome.phase("insert", || {
-            ground.sql("insert", "insert into toy select generate_series(1, 1000)")
+            context.sql("insert", "insert into toy select generate_series(1, 1000)")
         })?;
-        let rows = ground.block_on(async {
+        let rows = context.block_on(async {
             let row = connection.client.query_one("select count(*) from toy", &[]).await;
             let row = row.map_err(|error| connection.explain("could not count", error))?;
             Ok(row.get::<_, i64>(0))
         })?;
         let shown = |name: &str| {
-            ground.block_on(async {
+            context.block_on(async {
                 let row = connection.client.query_one(&format!("show {name}"), &[]).await;
                 let row = row.map_err(|error| connection.explain("could not ask", error))?;
                 Ok(row.get::<_, String>(0))
@@ -99,7 +99,7 @@ impl Experiment for Toy {
         assert_eq!(shown("statement_timeout")?, "0");
         assert_eq!(shown("application_name")?, "pgspate lab");
         outcome.number("rows", rows as f64, Unit::Count);
-        ground.agree("the number of rows", &rows.to_string())?;
+        context.expect_same("the number of rows", &rows.to_string())?;
         outcome.notes.push(format!("a note {HOSTILE}"));
         Ok(outcome)
     }
@@ -108,7 +108,7 @@ impl Experiment for Toy {
         let ways = results.levels("way").into_iter().filter_map(|way| {
             Some(Bar::measured(&way, results.spread(&[("way", &way)], "seconds")?))
         });
-        let group = Group { name: HOSTILE.to_owned(), bars: ways.collect() };
+        let group = BarGroup { name: HOSTILE.to_owned(), bars: ways.collect() };
         let bars = Bars { unit: Some(Unit::Seconds), groups: vec![group] };
         vec![Figure::new(HOSTILE, HOSTILE, Plot::Bars(bars))]
     }
@@ -118,11 +118,11 @@ impl Experiment for Toy {
     }
 }
 
-pub(crate) static TOY: Toy = Toy;
+pub(crate) static TOY: ToyExperiment = ToyExperiment;
 
 /// Three trials, twice.
-pub(crate) fn options(folder: &Path) -> Options {
-    Options {
+pub(crate) fn options(folder: &Path) -> LabOptions {
+    LabOptions {
         experiments: vec![&TOY],
         data: Vec::new(),
         scale: Some(0.5),
@@ -137,27 +137,30 @@ pub(crate) fn options(folder: &Path) -> Options {
 }
 
 /// Runs, and gives the labels of the trials that began.
-pub(crate) fn run(options: &Options, stop_after: Option<usize>) -> (Result<Summary>, Vec<String>) {
+pub(crate) fn run(
+    options: &LabOptions,
+    stop_after: Option<usize>,
+) -> (Result<LabSummary>, Vec<String>) {
     run_beside(options, stop_after, &|_, _| {})
 }
 
 /// The same, and does something when something happens.
 pub(crate) fn run_beside(
-    options: &Options,
+    options: &LabOptions,
     stop_after: Option<usize>,
-    beside: &dyn Fn(&Event<'_>, &Stop),
-) -> (Result<Summary>, Vec<String>) {
+    beside: &dyn Fn(&LabEvent<'_>, &RunStop),
+) -> (Result<LabSummary>, Vec<String>) {
     let runtime = Runtime::new().unwrap();
-    let (stop, seen) = (Stop::default(), Mutex::new(Vec::new()));
+    let (stop, seen) = (RunStop::default(), Mutex::new(Vec::new()));
     let result = pgspate_lab::run(options, runtime.handle(), &stop, &|event| {
         beside(event, &stop);
-        if let Event::Trial { label, nth, .. } = event {
+        if let LabEvent::TrialStarted { label, nth, .. } = event {
             seen.lock().unwrap().push(format!("{nth}: {label}"));
         }
-        if let Event::Measured { .. } = event
+        if let LabEvent::Measured { .. } = event
             && Some(seen.lock().unwrap().len()) == stop_after
         {
-            stop.ask();
+            stop.request();
         }
     });
     (result, seen.into_inner().unwrap())

@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 
 use pgspate::Result;
 
-use super::made::{self, Table};
-use super::{Rows, scaled};
-use crate::Stop;
+use super::generated::{self, GeneratedTable};
+use super::{RowSource, scaled};
+use crate::RunStop;
 
 /// The scale at which the seven files take about 60 MB.
 pub const SCALE_SMALL: f64 = 0.04;
 
 /// Appends the rows of a title or person, as many as there is room for, and returns how many: from
 /// sizes, the number of the title or person, and the room.
-type Group = fn(&Sizes, u64, u64, &mut Vec<u8>) -> u64;
+type RowMaker = fn(&ImdbSizes, u64, u64, &mut Vec<u8>) -> u64;
 
 /// What references have to know.
 #[derive(Debug, Clone, Copy)]
-struct Sizes {
+struct ImdbSizes {
     seed: u64,
     people: u64,
     titles: u64,
@@ -42,8 +42,8 @@ const EPISODES: u64 = 7_900_000;
 const RATINGS: u64 = 1_370_000;
 
 /// The seven tables, the largest first.
-pub const TABLES: [Table; 7] = [
-    Table {
+pub const TABLES: [GeneratedTable; 7] = [
+    GeneratedTable {
         name: "title_principals",
         create: "create table title_principals (tconst text, ordering int, nconst text, \
                  category text, job text, characters text)",
@@ -55,7 +55,7 @@ pub const TABLES: [Table; 7] = [
         count: |scale| scaled(PRINCIPALS, scale),
         make: |scale, seed| all(PRINCIPALS, people::principals, scale, seed),
     },
-    Table {
+    GeneratedTable {
         name: "title_akas",
         create: "create table title_akas (title_id text, ordering int, title text, region text, \
                  language text, types text, attributes text, is_original_title boolean)",
@@ -67,7 +67,7 @@ pub const TABLES: [Table; 7] = [
         count: |scale| scaled(AKAS, scale),
         make: |scale, seed| all(AKAS, titles::akas, scale, seed),
     },
-    Table {
+    GeneratedTable {
         name: "name_basics",
         create: "create table name_basics (nconst text, primary_name text, birth_year int, \
                  death_year int, primary_profession text, known_for_titles text)",
@@ -79,7 +79,7 @@ pub const TABLES: [Table; 7] = [
         count: |scale| scaled(PEOPLE, scale),
         make: |scale, seed| all(PEOPLE, people::basics, scale, seed),
     },
-    Table {
+    GeneratedTable {
         name: "title_basics",
         create: "create table title_basics (tconst text, title_type text, primary_title text, \
                  original_title text, is_adult boolean, start_year int, end_year int, \
@@ -93,7 +93,7 @@ pub const TABLES: [Table; 7] = [
         count: |scale| scaled(TITLES, scale),
         make: |scale, seed| all(TITLES, titles::basics, scale, seed),
     },
-    Table {
+    GeneratedTable {
         name: "title_crew",
         create: "create table title_crew (tconst text, directors text, writers text)",
         indexes: &["alter table title_crew add primary key (tconst)"],
@@ -101,7 +101,7 @@ pub const TABLES: [Table; 7] = [
         count: |scale| scaled(TITLES, scale),
         make: |scale, seed| all(TITLES, titles::crew, scale, seed),
     },
-    Table {
+    GeneratedTable {
         name: "title_episode",
         create: "create table title_episode (tconst text, parent_tconst text, season_number int, \
                  episode_number int)",
@@ -113,7 +113,7 @@ pub const TABLES: [Table; 7] = [
         count: |scale| scaled(EPISODES, scale),
         make: |scale, seed| all(EPISODES, titles::episodes, scale, seed),
     },
-    Table {
+    GeneratedTable {
         name: "title_ratings",
         create: "create table title_ratings (tconst text, average_rating numeric(3, 1), \
                  num_votes int)",
@@ -125,24 +125,24 @@ pub const TABLES: [Table; 7] = [
 ];
 
 /// Rows of a table that has so many at scale 1.
-fn all(rows: u64, group: Group, scale: f64, seed: u64) -> Box<dyn Rows> {
-    let sizes = Sizes { seed, people: scaled(PEOPLE, scale), titles: scaled(TITLES, scale) };
-    Box::new(Groups { sizes, group, next: 1, left: scaled(rows, scale) })
+fn all(rows: u64, make_rows: RowMaker, scale: f64, seed: u64) -> Box<dyn RowSource> {
+    let sizes = ImdbSizes { seed, people: scaled(PEOPLE, scale), titles: scaled(TITLES, scale) };
+    Box::new(RowsOfMaker { sizes, make_rows, next: 1, left: scaled(rows, scale) })
 }
 
-struct Groups {
-    sizes: Sizes,
-    group: Group,
+struct RowsOfMaker {
+    sizes: ImdbSizes,
+    make_rows: RowMaker,
     next: u64,
     left: u64,
 }
 
-impl Rows for Groups {
+impl RowSource for RowsOfMaker {
     fn append(&mut self, out: &mut Vec<u8>) -> bool {
         if self.left == 0 {
             return false;
         }
-        self.left -= (self.group)(&self.sizes, self.next, self.left, out);
+        self.left -= (self.make_rows)(&self.sizes, self.next, self.left, out);
         self.next += 1;
         true
     }
@@ -153,8 +153,8 @@ impl Rows for Groups {
 ///
 /// # Errors
 /// The folder cannot be written, or is full.
-pub fn write(folder: &Path, scale: f64, seed: u64, stop: &Stop) -> Result<Vec<PathBuf>> {
-    made::write(&TABLES, 2, folder, "imdb", (scale, seed), stop)
+pub fn write(folder: &Path, scale: f64, seed: u64, stop: &RunStop) -> Result<Vec<PathBuf>> {
+    generated::write(&TABLES, 2, folder, "imdb", (scale, seed), stop)
 }
 
 #[cfg(test)]
@@ -163,14 +163,14 @@ mod tests {
     use std::io::Read as _;
 
     use flate2::read::GzDecoder;
-    use pgspate::Kind;
+    use pgspate::ErrorKind;
 
     use super::*;
 
     /// Bytes of a row that IMDb's files have, about.
     const WIDTHS: [u64; 7] = [42, 49, 61, 84, 32, 26, 17];
 
-    fn text(table: &Table, scale: f64, seed: u64) -> String {
+    fn text(table: &GeneratedTable, scale: f64, seed: u64) -> String {
         let mut out = Vec::new();
         let mut rows = table.all(scale, seed);
         while rows.append(&mut out) {}
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    fn has_scale(table: &Table) -> usize {
+    fn has_scale(table: &GeneratedTable) -> usize {
         usize::from(table.create.contains("numeric(3, 1)"))
     }
 
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn files_are_whole_and_made_once() {
         let folder = tempfile::tempdir().unwrap();
-        let paths = write(folder.path(), 0.0002, 1, &Stop::default()).unwrap();
+        let paths = write(folder.path(), 0.0002, 1, &RunStop::default()).unwrap();
         let times = |paths: &[PathBuf]| -> Vec<_> {
             paths.iter().map(|path| fs::metadata(path).unwrap().modified().unwrap()).collect()
         };
@@ -245,13 +245,13 @@ mod tests {
             let expected = format!("{}\n{}", table.header, text(table, 0.0002, 1));
             assert_eq!(read, expected, "{}", table.name);
         }
-        assert_eq!(write(folder.path(), 0.0002, 1, &Stop::default()).unwrap(), paths);
+        assert_eq!(write(folder.path(), 0.0002, 1, &RunStop::default()).unwrap(), paths);
         assert_eq!(times(&paths), before);
-        assert_ne!(write(folder.path(), 0.0002, 2, &Stop::default()).unwrap(), paths);
-        let stop = Stop::default();
-        stop.ask();
+        assert_ne!(write(folder.path(), 0.0002, 2, &RunStop::default()).unwrap(), paths);
+        let stop = RunStop::default();
+        stop.request();
         let error = write(folder.path(), 0.0002, 3, &stop).unwrap_err();
-        assert_eq!(error.kind(), Kind::Cancelled);
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
         let made = fs::read_dir(folder.path().join("imdb-0.0002-3")).unwrap().flatten();
         assert!(made.into_iter().all(|file| file.path().extension().unwrap() == "part"));
     }

@@ -1,7 +1,7 @@
 //! People, and who did what in a title.
 
-use super::Sizes;
-use crate::data::{Random, field, put, words};
+use super::ImdbSizes;
+use crate::data::{SeededRandom, field, put, words};
 
 const PROFESSIONS: [&str; 12] = [
     "actor",
@@ -36,8 +36,8 @@ const JOBS: [&str; 6] =
     ["producer", "creator", "created by", "director of photography", "story by", "executive"];
 
 /// One person of `name.basics`.
-pub(super) fn basics(sizes: &Sizes, person: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
-    let mut random = Random::at(sizes.seed, 1, person);
+pub(super) fn basics(sizes: &ImdbSizes, person: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
+    let mut random = SeededRandom::at(sizes.seed, 1, person);
     put(out, format_args!("nm{person:07}\t"));
     words::person(&mut random, out);
     out.push(b'\t');
@@ -61,8 +61,8 @@ pub(super) fn basics(sizes: &Sizes, person: u64, _room: u64, out: &mut Vec<u8>) 
 }
 
 /// The people of one title in `title.principals`: one to eleven.
-pub(super) fn principals(sizes: &Sizes, nth: u64, room: u64, out: &mut Vec<u8>) -> u64 {
-    let mut random = Random::at(sizes.seed, 2, nth);
+pub(super) fn principals(sizes: &ImdbSizes, nth: u64, room: u64, out: &mut Vec<u8>) -> u64 {
+    let mut random = SeededRandom::at(sizes.seed, 2, nth);
     let count = (1 + random.below(11)).min(room);
     for ordering in 1..=count {
         // Some are in very many titles, most in one.
@@ -86,11 +86,11 @@ pub(super) fn principals(sizes: &Sizes, nth: u64, room: u64, out: &mut Vec<u8>) 
 }
 
 /// A reference to a title, old ones more often.
-fn title(sizes: &Sizes, random: &mut Random) -> String {
+fn title(sizes: &ImdbSizes, random: &mut SeededRandom) -> String {
     format!("tt{:07}", 1 + random.skewed(sizes.titles))
 }
 
-fn random_of<'a>(random: &mut Random, of: &'a [&'static str]) -> &'a &'static str {
+fn random_of<'a>(random: &mut SeededRandom, of: &'a [&'static str]) -> &'a &'static str {
     &of[random.skewed(of.len() as u64) as usize]
 }
 

@@ -1,8 +1,8 @@
 //! Titles: what they are called here and there, who made them, episodes, ratings.
 
-use super::Sizes;
+use super::ImdbSizes;
 use super::people::list;
-use crate::data::{Random, field, put, words};
+use crate::data::{SeededRandom, field, put, words};
 
 /// Types of titles, frequent ones first: three in four are episodes.
 const TYPES: [(&str, f64); 7] = [
@@ -54,8 +54,8 @@ const RATING: u64 = 7;
 /// The title itself has a stream of its own, as it stands in two files.
 const NAME: u64 = 8;
 
-fn name(sizes: &Sizes, title: u64, is_episode: bool, out: &mut Vec<u8>) {
-    let mut random = Random::at(sizes.seed, NAME, title);
+fn name(sizes: &ImdbSizes, title: u64, is_episode: bool, out: &mut Vec<u8>) {
+    let mut random = SeededRandom::at(sizes.seed, NAME, title);
     match is_episode && random.percent(45.0) {
         true => {
             let (season, episode) = (1 + random.skewed(20), 1 + random.skewed(300));
@@ -65,8 +65,8 @@ fn name(sizes: &Sizes, title: u64, is_episode: bool, out: &mut Vec<u8>) {
     }
 }
 
-fn kind(sizes: &Sizes, title: u64) -> &'static str {
-    let mut percent = Random::at(sizes.seed, BASICS, title).share() * 100.0;
+fn kind(sizes: &ImdbSizes, title: u64) -> &'static str {
+    let mut percent = SeededRandom::at(sizes.seed, BASICS, title).share() * 100.0;
     for (kind, share) in TYPES {
         percent -= share;
         if percent < 0.0 {
@@ -77,9 +77,9 @@ fn kind(sizes: &Sizes, title: u64) -> &'static str {
 }
 
 /// One title of `title.basics`.
-pub(super) fn basics(sizes: &Sizes, title: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
+pub(super) fn basics(sizes: &ImdbSizes, title: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
     let kind = kind(sizes, title);
-    let mut random = Random::at(sizes.seed, BASICS, title);
+    let mut random = SeededRandom::at(sizes.seed, BASICS, title);
     // The first number has decided on the type.
     random.next();
     put(out, format_args!("tt{title:07}\t{kind}\t"));
@@ -110,8 +110,8 @@ pub(super) fn basics(sizes: &Sizes, title: u64, _room: u64, out: &mut Vec<u8>) -
 }
 
 /// What one title is called elsewhere, in `title.akas`: one name at least, and up to thirteen.
-pub(super) fn akas(sizes: &Sizes, title: u64, room: u64, out: &mut Vec<u8>) -> u64 {
-    let mut random = Random::at(sizes.seed, AKAS, title);
+pub(super) fn akas(sizes: &ImdbSizes, title: u64, room: u64, out: &mut Vec<u8>) -> u64 {
+    let mut random = SeededRandom::at(sizes.seed, AKAS, title);
     let count = (1 + random.skewed(13)).min(room);
     let is_episode = kind(sizes, title) == "tvEpisode";
     for ordering in 1..=count {
@@ -141,8 +141,8 @@ pub(super) fn akas(sizes: &Sizes, title: u64, room: u64, out: &mut Vec<u8>) -> u
 }
 
 /// Who directed and wrote one title, in `title.crew`.
-pub(super) fn crew(sizes: &Sizes, title: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
-    let mut random = Random::at(sizes.seed, CREW, title);
+pub(super) fn crew(sizes: &ImdbSizes, title: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
+    let mut random = SeededRandom::at(sizes.seed, CREW, title);
     put(out, format_args!("tt{title:07}\t"));
     people(sizes, &mut random, 57.0, 1, out);
     out.push(b'\t');
@@ -151,7 +151,13 @@ pub(super) fn crew(sizes: &Sizes, title: u64, _room: u64, out: &mut Vec<u8>) -> 
     1
 }
 
-fn people(sizes: &Sizes, random: &mut Random, percent: f64, most: u64, out: &mut Vec<u8>) {
+fn people(
+    sizes: &ImdbSizes,
+    random: &mut SeededRandom,
+    percent: f64,
+    most: u64,
+    out: &mut Vec<u8>,
+) {
     match random.percent(percent) {
         false => put(out, format_args!("\\N")),
         true => {
@@ -162,8 +168,8 @@ fn people(sizes: &Sizes, random: &mut Random, percent: f64, most: u64, out: &mut
 }
 
 /// One row of `title.episode`.
-pub(super) fn episodes(sizes: &Sizes, nth: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
-    let mut random = Random::at(sizes.seed, EPISODE, nth);
+pub(super) fn episodes(sizes: &ImdbSizes, nth: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
+    let mut random = SeededRandom::at(sizes.seed, EPISODE, nth);
     // Three titles in four, in order.
     let title = 1 + (nth - 1) * 13 / 10;
     let series = 1 + random.skewed(sizes.titles);
@@ -175,8 +181,8 @@ pub(super) fn episodes(sizes: &Sizes, nth: u64, _room: u64, out: &mut Vec<u8>) -
 }
 
 /// One row of `title.ratings`: a few titles have nearly all votes.
-pub(super) fn ratings(sizes: &Sizes, nth: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
-    let mut random = Random::at(sizes.seed, RATING, nth);
+pub(super) fn ratings(sizes: &ImdbSizes, nth: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
+    let mut random = SeededRandom::at(sizes.seed, RATING, nth);
     let rating = 10 + random.below(46) + random.below(46);
     let share = random.share();
     let votes = 5 + (share.powi(24) * 2_000_000.0) as u64 + random.skewed(200);

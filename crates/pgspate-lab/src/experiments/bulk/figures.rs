@@ -1,26 +1,26 @@
 //! What `bulk` shows.
 
 use super::strategies::{AT_ONCE, EACH, ONE, PGSPATE};
-use super::{AS_IT_COMES, TUNED};
+use super::{DEFAULT_SETTINGS, TUNED};
 use crate::data::{imdb, tpch};
-use crate::dataset::Data;
+use crate::dataset::DataKind;
 use crate::experiment::Unit;
-use crate::report::figure::{Bar, Bars, Figure, Group, Plot};
+use crate::report::figure::{Bar, BarGroup, Bars, Figure, Plot};
 use crate::report::words;
-use crate::results::{Line, Results};
+use crate::results::{ResultLine, Results};
 use crate::spread::Spread;
 
 const STRATEGIES: [&str; 3] = [ONE, EACH, PGSPATE];
 /// Everything as it comes, and no indexes.
 const BASE: [(&str, &str); 4] = [
-    ("settings", AS_IT_COMES),
+    ("settings", DEFAULT_SETTINGS),
     ("autovacuum", "on"),
     ("synchronous_commit", "on"),
     ("indexes", "none"),
 ];
 
 pub(super) fn all(results: &Results) -> Vec<Figure> {
-    let settings = [("settings as they come", AS_IT_COMES), ("tuned settings", TUNED)];
+    let settings = [("settings as they come", DEFAULT_SETTINGS), ("tuned settings", TUNED)];
     let by_settings = settings.map(|(name, level)| (name, changed(&[("settings", level)])));
     let one_at_a_time = [
         ("everything as it comes", BASE),
@@ -28,7 +28,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         ("synchronous_commit off", changed(&[("synchronous_commit", "off")])),
         ("with indexes", changed(&[("indexes", "present")])),
     ];
-    let words = Words::of(results);
+    let words = FigureTexts::of(results);
     vec![
         Figure::new(
             words.all,
@@ -86,7 +86,7 @@ fn visits(results: &Results) -> String {
 }
 
 /// What the figures are called, by what was loaded.
-struct Words {
+struct FigureTexts {
     all: &'static str,
     largest: &'static str,
     its_name: String,
@@ -96,38 +96,38 @@ struct Words {
 }
 
 /// What the seconds of the largest are called.
-pub(super) fn largest_number(data: Data) -> &'static str {
+pub(super) fn largest_number(data: DataKind) -> &'static str {
     match data {
-        Data::Imdb => "largest file",
-        Data::Tpch | Data::Files => "largest table",
+        DataKind::Imdb => "largest file",
+        DataKind::Tpch | DataKind::Files => "largest table",
     }
 }
 
-impl Words {
-    fn of(results: &Results) -> Words {
+impl FigureTexts {
+    fn of(results: &Results) -> FigureTexts {
         let data = results.data();
         let (all, its_name) = match data.kind {
-            Data::Imdb => ("Time for all seven files", imdb::TABLES[0].name),
-            Data::Tpch => ("Time for all eight tables", tpch::TABLES[0].name),
-            Data::Files => ("Time for all files", largest_name(results)),
+            DataKind::Imdb => ("Time for all seven files", imdb::TABLES[0].name),
+            DataKind::Tpch => ("Time for all eight tables", tpch::TABLES[0].name),
+            DataKind::Files => ("Time for all files", largest_name(results)),
         };
         let (largest, each) = match data.kind {
-            Data::Imdb => ("Time for the largest file", "File by file"),
-            Data::Tpch | Data::Files => ("Time for the largest table", "Table by table"),
+            DataKind::Imdb => ("Time for the largest file", "File by file"),
+            DataKind::Tpch | DataKind::Files => ("Time for the largest table", "Table by table"),
         };
         let (changes, wal) = match data.kind {
-            Data::Imdb | Data::Tpch => (
+            DataKind::Imdb | DataKind::Tpch => (
                 "Indexes are there before the load: the sessions keep them up row by row, pgspate \
                  drops them and makes them again where that pays, and that is in its time.",
                 "With indexes, each row's entry is logged; an index that is built afterwards is \
                  logged once.",
             ),
-            Data::Files => (
+            DataKind::Files => (
                 "Files do not tell of keys, so nothing is measured with indexes.",
                 "What is written to the log for the same rows.",
             ),
         };
-        Words { all, largest, its_name: its_name.to_owned(), each, changes, wal }
+        FigureTexts { all, largest, its_name: its_name.to_owned(), each, changes, wal }
     }
 }
 
@@ -154,7 +154,7 @@ fn bars(results: &Results, groups: &[(&str, Levels)], number: &str) -> Plot {
         let bar = |strategy: &&str| {
             Some(Bar::measured(strategy, results.spread(&of(strategy, levels), number)?))
         };
-        Group { name: (*name).to_owned(), bars: STRATEGIES.iter().filter_map(bar).collect() }
+        BarGroup { name: (*name).to_owned(), bars: STRATEGIES.iter().filter_map(bar).collect() }
     };
     let groups = groups.iter().map(group).filter(|group| !group.bars.is_empty()).collect();
     let unit = match number {
@@ -180,7 +180,7 @@ fn by_table(results: &Results) -> Plot {
         let bar = |strategy: &&str| {
             Some(Bar::measured(strategy, results.spread(&of(strategy, &BASE), &number)?))
         };
-        Group { name: (*name).to_owned(), bars: [ONE, PGSPATE].iter().filter_map(bar).collect() }
+        BarGroup { name: (*name).to_owned(), bars: [ONE, PGSPATE].iter().filter_map(bar).collect() }
     };
     let groups = names.iter().take(TABLES_MAX).map(group).collect();
     Plot::Bars(Bars { unit: Some(Unit::Seconds), groups })
@@ -195,7 +195,7 @@ fn of<'a>(strategy: &'a str, levels: &Levels) -> Vec<(&'a str, &'a str)> {
 /// Why there is no session to compare with, if its trials with these levels were left out. Others
 /// may have been for another reason.
 pub(crate) fn left_out(results: &Results, levels: &[(&str, &str)]) -> Option<String> {
-    let is_one = |line: &&Line| {
+    let is_one = |line: &&ResultLine| {
         let has = |(factor, level): &(&str, &str)| line.trial.is(factor, level);
         line.trial.is("strategy", ONE) && levels.iter().all(has)
     };
@@ -250,7 +250,7 @@ mod tests {
     use crate::report::answers;
     use crate::results::tests::line;
 
-    fn with(strategy: &str, levels: &Levels) -> Line {
+    fn with(strategy: &str, levels: &Levels) -> ResultLine {
         line(&of(strategy, levels), 0, 1.0)
     }
 
@@ -265,7 +265,7 @@ mod tests {
             }
         }
         all[2].outcome.number("rows", 1e6, Unit::Count);
-        answers::are_whole_whatever_is_missing(&all, answer);
+        answers::check_answers_of_incomplete_results(&all, answer);
         assert_eq!(
             answer(&Results::new(all, Path::new("."))),
             "pgspate loads 1.00M rows in 2.00 s (made once), 2 times as fast as one session \
@@ -281,9 +281,9 @@ mod tests {
     fn it_is_said_how_often_autovacuum_came_by() {
         let with = |vacuums: u64| {
             let measured = serde_json::json!({"tables": {"counted": {"vacuums": vacuums}}});
-            Line { measured, ..with(ONE, &BASE) }
+            ResultLine { measured, ..with(ONE, &BASE) }
         };
-        let said = |lines: Vec<Line>| visits(&Results::new(lines, Path::new(".")));
+        let said = |lines: Vec<ResultLine>| visits(&Results::new(lines, Path::new(".")));
         assert!(said(vec![with(0), with(0)]).contains("of 0 of 2 trials with autovacuum on, so"));
         assert!(said(vec![with(3), with(0)]).ends_with("of 1 of 2 trials with autovacuum on."));
         assert_eq!(said(Vec::new()), "");
@@ -292,7 +292,8 @@ mod tests {
     #[test]
     fn a_reason_is_that_of_the_trials_it_is_said_of() {
         let mut tuned = with(ONE, &changed(&[("settings", TUNED)]));
-        tuned.skipped = Some("it needs settings of the whole server".to_owned());
+        tuned.skipped =
+            Some("it needs server settings that the lab does not change on your server".to_owned());
         let mut base = with(ONE, &BASE);
         base.skipped = Some("COPY does not read a.json: it is json".to_owned());
         let results = Results::new(vec![tuned, with(PGSPATE, &BASE), base], Path::new("."));
@@ -304,7 +305,7 @@ mod tests {
     fn the_largest_table_is_the_one_that_was_loaded_first() {
         let mut all = [with(EACH, &BASE), with(PGSPATE, &BASE)];
         all[0].outcome.phase(AT_ONCE, || Ok(())).unwrap();
-        let results = |lines: &[Line]| Results::new(lines.to_vec(), Path::new("."));
+        let results = |lines: &[ResultLine]| Results::new(lines.to_vec(), Path::new("."));
         assert_eq!(largest_name(&results(&all)), "The largest table");
         for name in ["second", "first"] {
             all[1].outcome.phase(name, || Ok(())).unwrap();

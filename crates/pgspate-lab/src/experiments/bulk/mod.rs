@@ -10,21 +10,23 @@ pub(crate) mod strategies;
 use pgspate::Result;
 use pgspate::target::quote_ident;
 
-use crate::dataset::Data;
-use crate::experiment::{Experiment, Factor, Outcome, Published, Setup, Trial, Unit};
-use crate::ground::Ground;
+use crate::context::TrialContext;
+use crate::dataset::DataKind;
+use crate::experiment::{
+    Experiment, Factor, LabTrial, PublishedResults, RunSetup, TrialOutcome, Unit,
+};
 use crate::report::figure::Figure;
 use crate::results::Results;
 pub(crate) use figures::left_out;
 use strategies::{EACH, ONE, PGSPATE};
 
 /// Seven files, by three strategies.
-pub(super) struct Bulk;
+pub(super) struct BulkExperiment;
 
-const AS_IT_COMES: &str = "as they come";
+const DEFAULT_SETTINGS: &str = "as they come";
 const TUNED: &str = "tuned";
 
-impl Experiment for Bulk {
+impl Experiment for BulkExperiment {
     fn name(&self) -> &'static str {
         "bulk"
     }
@@ -39,8 +41,8 @@ impl Experiment for Bulk {
          autovacuum, synchronous_commit and indexes change?"
     }
 
-    fn published(&self) -> Published {
-        Published {
+    fn published(&self) -> PublishedResults {
+        PublishedResults {
             setting: "IMDb's seven files, before and after tuning; the files are those that ours \
                       are shaped like.",
             figures: vec![
@@ -54,24 +56,24 @@ impl Experiment for Bulk {
         true
     }
 
-    fn title_with(&self, data: Data) -> &'static str {
+    fn title_with(&self, data: DataKind) -> &'static str {
         match data {
-            Data::Imdb => self.title(),
-            Data::Tpch => "Loading TPC-H's eight tables from compressed files",
-            Data::Files => "Loading files of one's own",
+            DataKind::Imdb => self.title(),
+            DataKind::Tpch => "Loading TPC-H's eight tables from compressed files",
+            DataKind::Files => "Loading files of one's own",
         }
     }
 
-    fn question_with(&self, data: Data) -> &'static str {
+    fn question_with(&self, data: DataKind) -> &'static str {
         match data {
-            Data::Imdb => self.question(),
-            Data::Tpch => {
+            DataKind::Imdb => self.question(),
+            DataKind::Tpch => {
                 "How fast do TPC-H's eight tables get from compressed files into PostgreSQL: by \
                  one session, by a session for each file, or by pgspate with all its lanes within \
                  each table; and what do settings, autovacuum, synchronous_commit and keys with \
                  their indexes change?"
             }
-            Data::Files => {
+            DataKind::Files => {
                 "How fast do these files get into PostgreSQL: by one session, by a session for \
                  each file, or by pgspate with all its lanes within each table; and what do \
                  settings, autovacuum and synchronous_commit change?"
@@ -79,23 +81,23 @@ impl Experiment for Bulk {
         }
     }
 
-    fn factors(&self, setup: &Setup) -> Vec<Factor> {
+    fn factors(&self, setup: &RunSetup) -> Vec<Factor> {
         // Files of one's own do not tell of keys.
         let indexes: &[&str] = match setup.data {
-            Data::Files => &["none"],
-            Data::Imdb | Data::Tpch => &["none", "present"],
+            DataKind::Files => &["none"],
+            DataKind::Imdb | DataKind::Tpch => &["none", "present"],
         };
         vec![
             Factor::new("strategy", &[ONE, EACH, PGSPATE]),
-            Factor::new("settings", &[AS_IT_COMES, TUNED]),
+            Factor::new("settings", &[DEFAULT_SETTINGS, TUNED]),
             Factor::new("autovacuum", &["on", "off"]),
             Factor::new("synchronous_commit", &["on", "off"]),
             Factor::new("indexes", indexes),
         ]
     }
 
-    fn makes_sense(&self, trial: &Trial) -> bool {
-        let setup = Setup { scale: 1.0, is_own: true, data: Data::Imdb };
+    fn makes_sense(&self, trial: &LabTrial) -> bool {
+        let setup = RunSetup { scale: 1.0, is_own: true, data: DataKind::Imdb };
         // Whatever the strategy, one other factor at most.
         let factors = self.factors(&setup);
         trial.changed(&factors[1..]) <= 1
@@ -123,9 +125,9 @@ impl Experiment for Bulk {
         ]
     }
 
-    fn settings(&self, trial: &Trial, ground: &Ground) -> Vec<(String, String)> {
+    fn settings(&self, trial: &LabTrial, context: &TrialContext) -> Vec<(String, String)> {
         let mut settings = match trial.level("settings") {
-            TUNED => ground.tuned(),
+            TUNED => context.tuned(),
             _ => Vec::new(),
         };
         for name in ["autovacuum", "synchronous_commit"] {
@@ -136,30 +138,35 @@ impl Experiment for Bulk {
         settings
     }
 
-    fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
-        strategies::refusal(trial.level("strategy"), ground)
+    fn refusal(&self, trial: &LabTrial, context: &TrialContext) -> Option<String> {
+        strategies::refusal(trial.level("strategy"), context)
     }
 
-    fn prepare(&self, ground: &Ground) -> Result<()> {
-        prepare(ground)
+    fn prepare(&self, context: &TrialContext) -> Result<()> {
+        prepare(context)
     }
 
-    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
+    fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
         if trial.is("indexes", "present") {
-            let all = ground.tables()?.iter().flat_map(|table| table.indexes.iter().copied());
-            ground.sql("make the indexes", &all.collect::<Vec<_>>().join(";\n"))?;
+            let all = context.tables()?.iter().flat_map(|table| table.indexes.iter().copied());
+            context.sql("make the indexes", &all.collect::<Vec<_>>().join(";\n"))?;
         }
-        let mut outcome = Outcome::default();
-        let (rows, largest) = strategies::load(trial.level("strategy"), ground, &mut outcome)?;
+        let mut outcome = TrialOutcome::default();
+        let (rows, largest) = strategies::load(trial.level("strategy"), context, &mut outcome)?;
         outcome.number("rows", rows as f64, Unit::Count);
         outcome.number("rows a second", rows as f64 / outcome.seconds(), Unit::PerSecond);
-        let name = figures::largest_number(ground.data().kind());
+        let name = figures::largest_number(context.data().kind());
         outcome.number(name, largest, Unit::Seconds);
         Ok(outcome)
     }
 
-    fn verify(&self, _trial: &Trial, ground: &Ground, _outcome: &mut Outcome) -> Result<()> {
-        verify(ground)
+    fn verify(
+        &self,
+        _trial: &LabTrial,
+        context: &TrialContext,
+        _outcome: &mut TrialOutcome,
+    ) -> Result<()> {
+        verify(context)
     }
 
     fn figures(&self, results: &Results) -> Vec<Figure> {
@@ -172,23 +179,23 @@ impl Experiment for Bulk {
 }
 
 /// Makes the tables, which takes knowing them.
-pub(crate) fn prepare(ground: &Ground) -> Result<()> {
-    let tables = ground.tables()?.iter().map(|table| table.create.as_str());
-    ground.sql("make the tables", &tables.collect::<Vec<_>>().join(";\n"))
+pub(crate) fn prepare(context: &TrialContext) -> Result<()> {
+    let tables = context.tables()?.iter().map(|table| table.create.as_str());
+    context.sql("make the tables", &tables.collect::<Vec<_>>().join(";\n"))
 }
 
 /// Compares rows and a checksum of all values with what the trials before left.
-pub(crate) fn verify(ground: &Ground) -> Result<()> {
-    let connection = ground.connect()?;
-    for table in ground.tables()? {
+pub(crate) fn verify(context: &TrialContext) -> Result<()> {
+    let connection = context.connect()?;
+    for table in context.tables()? {
         let name = &table.name;
         // A column may be named t, too.
         let sql = format!(
             "select count(*)::text || ' rows, ' || sum(hashtextextended((t.*)::text, 0))::text \
              from {} t",
-            ground.table(&quote_ident(name))
+            context.table(&quote_ident(name))
         );
-        let found = ground.block_on(async {
+        let found = context.block_on(async {
             let row = connection.client.query_one(&sql, &[]).await;
             let row = row
                 .map_err(|error| connection.explain(format!("could not look at {name}"), error))?;
@@ -196,13 +203,13 @@ pub(crate) fn verify(ground: &Ground) -> Result<()> {
         })?;
         // Of no rows there is no sum.
         let counted = if found.is_empty() { "0" } else { found.split(' ').next().unwrap_or("0") };
-        ground.agree(&format!("the number of rows in {name}"), &table.rows.to_string())?;
-        ground.agree(&format!("the number of rows in {name}"), counted)?;
+        context.expect_same(&format!("the number of rows in {name}"), &table.rows.to_string())?;
+        context.expect_same(&format!("the number of rows in {name}"), counted)?;
         let content = format!("the content of {name}");
-        match ground.data().kind() {
+        match context.data().kind() {
             // Of a table whose rows can be guessed the sum would tell whether a guess is right.
-            Data::Files => ground.agree_unkept(&content, &found)?,
-            Data::Imdb | Data::Tpch => ground.agree(&content, &found)?,
+            DataKind::Files => context.expect_same_in_run(&content, &found)?,
+            DataKind::Imdb | DataKind::Tpch => context.expect_same(&content, &found)?,
         }
     }
     Ok(())

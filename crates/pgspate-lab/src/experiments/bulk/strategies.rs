@@ -9,17 +9,17 @@ use bytes::Bytes;
 use futures_util::SinkExt as _;
 use futures_util::future::try_join_all;
 use pgspate::load;
-use pgspate::plan::{self, RowRequest, When};
+use pgspate::plan::{self, AutoChoice, RowRequest};
 use pgspate::reading;
-use pgspate::source::{Input, error_of};
+use pgspate::source::{Input, read_error};
 use pgspate::target::connect::Connection;
 use pgspate::target::quote_ident;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use tokio::sync::mpsc;
 
-use crate::dataset::{LoadFile, Loadable};
-use crate::experiment::{Outcome, Phase};
-use crate::ground::Ground;
+use crate::context::TrialContext;
+use crate::dataset::{LoadFile, TableToLoad};
+use crate::experiment::{TrialOutcome, TrialPhase};
 
 /// One session loads one file after the other.
 pub(crate) const ONE: &str = "one session";
@@ -40,38 +40,46 @@ const PIECES_AHEAD: usize = 8;
 const SESSIONS_MAX: usize = 80;
 
 /// Why a strategy cannot load the files, if it cannot.
-pub(crate) fn refusal(strategy: &str, ground: &Ground) -> Option<String> {
-    let files = ground.data().files();
+pub(crate) fn refusal(strategy: &str, context: &TrialContext) -> Option<String> {
+    let files = context.data().files();
     match strategy {
         EACH if files > SESSIONS_MAX => {
             Some(format!("{files} files are more than the sessions that a server has room for"))
         }
-        ONE | EACH => ground.data().not_copied(),
+        ONE | EACH => context.data().copy_refusal(),
         _ => None,
     }
 }
 
 /// Loads all files by one of the strategies. Each table is a phase, but where all are loaded at
 /// once; returns rows, and the seconds of the largest table.
-pub(crate) fn load(strategy: &str, ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
-    let tables = ground.tables()?;
+pub(crate) fn load(
+    strategy: &str,
+    context: &TrialContext,
+    outcome: &mut TrialOutcome,
+) -> Result<(u64, f64)> {
+    let tables = context.tables()?;
     match strategy {
-        ONE => one(tables, ground, outcome),
-        EACH => each(tables, ground, outcome),
-        PGSPATE => pgspate(tables, ground, outcome),
-        other => Err(Error::new(Kind::Bug, format!("there is no strategy \"{other}\""))),
+        ONE => one(tables, context, outcome),
+        EACH => each(tables, context, outcome),
+        PGSPATE => pgspate(tables, context, outcome),
+        other => Err(Error::new(ErrorKind::Bug, format!("there is no strategy \"{other}\""))),
     }
 }
 
-fn one(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
-    let connection = ground.connect()?;
+fn one(
+    tables: &[TableToLoad],
+    context: &TrialContext,
+    outcome: &mut TrialOutcome,
+) -> Result<(u64, f64)> {
+    let connection = context.connect()?;
     let mut all = 0;
     for table in tables {
         all += outcome.phase(&table.name, || {
-            ground.block_on(async {
+            context.block_on(async {
                 let mut rows = 0;
                 for file in &table.files {
-                    rows += copy(&connection, ground, table, file).await?.0;
+                    rows += copy(&connection, context, table, file).await?.0;
                 }
                 Ok(rows)
             })
@@ -80,15 +88,19 @@ fn one(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(u
     Ok((all, largest(tables, outcome)))
 }
 
-fn each(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
-    let files: Vec<(&Loadable, &LoadFile)> =
+fn each(
+    tables: &[TableToLoad],
+    context: &TrialContext,
+    outcome: &mut TrialOutcome,
+) -> Result<(u64, f64)> {
+    let files: Vec<(&TableToLoad, &LoadFile)> =
         tables.iter().flat_map(|table| table.files.iter().map(move |file| (table, file))).collect();
-    let connections = ground.block_on(try_join_all(files.iter().map(|_| ground.open())))?;
+    let connections = context.block_on(try_join_all(files.iter().map(|_| context.open())))?;
     let copied = outcome.phase(AT_ONCE, || {
         let sessions = files.iter().zip(&connections);
         let copies =
-            sessions.map(|((table, file), connection)| copy(connection, ground, table, file));
-        ground.block_on(try_join_all(copies))
+            sessions.map(|((table, file), connection)| copy(connection, context, table, file));
+        context.block_on(try_join_all(copies))
     })?;
     let rows = copied.iter().map(|(rows, _)| rows).sum();
     let of_the_largest = tables.first().map_or(0, |table| table.files.len());
@@ -96,46 +108,51 @@ fn each(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(
     Ok((rows, last.fold(0.0, f64::max)))
 }
 
-fn pgspate(tables: &[Loadable], ground: &Ground, outcome: &mut Outcome) -> Result<(u64, f64)> {
+fn pgspate(
+    tables: &[TableToLoad],
+    context: &TrialContext,
+    outcome: &mut TrialOutcome,
+) -> Result<(u64, f64)> {
     let mut all = 0;
     for table in tables {
-        let options = load::Options {
-            reading: reading::Options {
+        let options = load::LoadOptions {
+            reading: reading::ReadingOptions {
                 read: table.read.clone(),
                 rows: RowRequest { columns: table.columns.clone(), ..RowRequest::default() },
-                ..reading::Options::of_sources(
+                ..reading::ReadingOptions::of_sources(
                     table.files.iter().map(|file| file.source.clone()).collect(),
                 )
             },
-            table: Some(ground.table(&quote_ident(&table.name))),
+            table: Some(context.table(&quote_ident(&table.name))),
             // Nobody else does one.
-            plan: plan::Options { analyze: When::Never, ..plan::Options::default() },
+            plan: plan::PlanOptions { analyze: AutoChoice::Never, ..plan::PlanOptions::default() },
             restart: true,
-            ..load::Options::default()
+            ..load::LoadOptions::default()
         };
-        let report = outcome.phase(&table.name, || ground.load(options))?;
+        let report = outcome.phase(&table.name, || context.load(options))?;
         all += report.rows_written;
     }
     Ok((all, largest(tables, outcome)))
 }
 
-fn largest(tables: &[Loadable], outcome: &Outcome) -> f64 {
-    let is_largest = |phase: &&Phase| tables.first().is_some_and(|table| table.name == phase.name);
+fn largest(tables: &[TableToLoad], outcome: &TrialOutcome) -> f64 {
+    let is_largest =
+        |phase: &&TrialPhase| tables.first().is_some_and(|table| table.name == phase.name);
     outcome.phases.iter().find(is_largest).map_or(0.0, |phase| phase.seconds)
 }
 
 /// Copies a file into its table; rows and seconds.
 async fn copy(
     connection: &Connection,
-    ground: &Ground,
-    table: &Loadable,
+    context: &TrialContext,
+    table: &TableToLoad,
     file: &LoadFile,
 ) -> Result<(u64, f64)> {
     let began = Instant::now();
-    let name = ground.table(&quote_ident(&table.name));
+    let name = context.table(&quote_ident(&table.name));
     let failed = |error| connection.explain(format!("could not copy into {name}"), error);
     let form = file.copy.as_ref().ok_or_else(|| {
-        Error::new(Kind::Bug, format!("COPY was to read \"{}\"", file.input.name()))
+        Error::new(ErrorKind::Bug, format!("COPY was to read \"{}\"", file.input.name()))
     })?;
     let mut pieces = read_ahead(file, form.skip);
     let sql = format!("copy {name} {} from stdin {}", form.columns, form.options);
@@ -164,7 +181,7 @@ fn read_ahead(file: &LoadFile, skip: u64) -> mpsc::Receiver<Result<Bytes>> {
 
 fn read(input: &Input, skip: u64, send: &dyn Fn(Bytes) -> bool) -> Result<()> {
     let mut reader = input.reader()?;
-    let failed = |error| error_of(error, input.name());
+    let failed = |error| read_error(error, input.name());
     let mut left = skip as usize;
     loop {
         let mut piece = Vec::with_capacity(PIECE_BYTES);

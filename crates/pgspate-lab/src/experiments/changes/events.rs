@@ -3,7 +3,7 @@
 //! Three events in five update a row, one inserts and one deletes one; an update or delete always
 //! meets a row, an insert never does. So every contender has to end with the same table.
 
-use crate::data::{Numbered, Random, Rows, put};
+use crate::data::{NumberedRows, RowSource, SeededRandom, put};
 
 /// Makes the table.
 pub(super) const CREATE: &str = "create table orders (id bigint primary key, customer int, \
@@ -24,36 +24,36 @@ const DELETE_PERCENT: f64 = 20.0;
 const STATUS: [&str; 4] = ["new", "paid", "sent", "done"];
 
 /// The values of a row, as PostgreSQL reads them.
-pub(super) type Row = [String; 6];
+pub(super) type OrderRow = [String; 6];
 
 /// What happens to a row.
 #[derive(Debug, Clone)]
-pub(super) enum Event {
-    Insert(Row),
-    Update(Row),
+pub(super) enum OrderEvent {
+    Insert(OrderRow),
+    Update(OrderRow),
     /// The key of the row that goes.
     Delete(String),
 }
 
-impl Event {
+impl OrderEvent {
     pub(super) fn key(&self) -> &str {
         match self {
-            Event::Insert(row) | Event::Update(row) => &row[0],
-            Event::Delete(key) => key,
+            OrderEvent::Insert(row) | OrderEvent::Update(row) => &row[0],
+            OrderEvent::Delete(key) => key,
         }
     }
 
     /// As `pgspate apply` reads it, without the newline.
     pub(super) fn json(&self, table: &str, out: &mut Vec<u8>) {
         let op = match self {
-            Event::Insert(_) => "insert",
-            Event::Update(_) => "update",
-            Event::Delete(_) => "delete",
+            OrderEvent::Insert(_) => "insert",
+            OrderEvent::Update(_) => "update",
+            OrderEvent::Delete(_) => "delete",
         };
         put(out, format_args!("{{\"op\":\"{op}\",\"table\":\"{table}\","));
         match self {
-            Event::Delete(key) => put(out, format_args!("\"key\":{{\"id\":{key}}}}}")),
-            Event::Insert(row) | Event::Update(row) => {
+            OrderEvent::Delete(key) => put(out, format_args!("\"key\":{{\"id\":{key}}}}}")),
+            OrderEvent::Insert(row) | OrderEvent::Update(row) => {
                 let [id, customer, status, amount, updated, note] = row;
                 put(
                     out,
@@ -68,16 +68,16 @@ impl Event {
 }
 
 /// The table before the first event: a row for each key below `keys`.
-pub(super) fn start(keys: u64, seed: u64) -> impl Rows {
-    Numbered::new(0..keys, move |key, out| {
-        let row = row(key, &mut Random::at(seed, 50, key));
+pub(super) fn start(keys: u64, seed: u64) -> impl RowSource {
+    NumberedRows::new(0..keys, move |key, out| {
+        let row = row(key, &mut SeededRandom::at(seed, 50, key));
         put(out, format_args!("{}\n", row.join("\t")));
     })
 }
 
 /// So many events on a table of so many keys.
-pub(super) fn events(count: u64, keys: u64, seed: u64) -> Vec<Event> {
-    let mut random = Random::at(seed, 51, 0);
+pub(super) fn events(count: u64, keys: u64, seed: u64) -> Vec<OrderEvent> {
+    let mut random = SeededRandom::at(seed, 51, 0);
     let (mut live, mut gone): (Vec<u64>, Vec<u64>) = ((0..keys).collect(), Vec::new());
     let mut next = keys;
     (0..count)
@@ -87,7 +87,7 @@ pub(super) fn events(count: u64, keys: u64, seed: u64) -> Vec<Event> {
                 let at = random.below(live.len() as u64) as usize;
                 let key = live.swap_remove(at);
                 gone.push(key);
-                return Event::Delete(key.to_string());
+                return OrderEvent::Delete(key.to_string());
             }
             if pick < DELETE_PERCENT + INSERT_PERCENT {
                 // Half of them come back under a key that was there before.
@@ -99,15 +99,15 @@ pub(super) fn events(count: u64, keys: u64, seed: u64) -> Vec<Event> {
                     }
                 };
                 live.push(key);
-                return Event::Insert(row(key, &mut random));
+                return OrderEvent::Insert(row(key, &mut random));
             }
             let key = live[random.below(live.len() as u64) as usize];
-            Event::Update(row(key, &mut random))
+            OrderEvent::Update(row(key, &mut random))
         })
         .collect()
 }
 
-fn row(key: u64, random: &mut Random) -> Row {
+fn row(key: u64, random: &mut SeededRandom) -> OrderRow {
     let cents = random.below(10_000_000);
     [
         key.to_string(),
@@ -139,15 +139,15 @@ mod tests {
         for event in &events {
             let key = event.key().to_owned();
             match event {
-                Event::Insert(_) => {
+                OrderEvent::Insert(_) => {
                     assert!(live.insert(key));
                     counts[0] += 1;
                 }
-                Event::Update(_) => {
+                OrderEvent::Update(_) => {
                     assert!(live.contains(&key));
                     counts[1] += 1;
                 }
-                Event::Delete(_) => {
+                OrderEvent::Delete(_) => {
                     assert!(live.remove(&key));
                     counts[2] += 1;
                 }

@@ -3,7 +3,7 @@
 use pgspate::numbers::{short, thousands};
 
 use super::super::plots::by_factor;
-use super::ways::Way;
+use super::ways::ChangeMethod;
 use super::{BATCH, CONTENDER};
 use crate::report::figure::{Axis, Figure, Lines, Plot};
 use crate::report::words;
@@ -13,7 +13,9 @@ use crate::{Results, Unit};
 const RATE: &str = "events a second";
 
 pub(super) fn figures(results: &Results) -> Vec<Figure> {
-    let of = |way: &Way| by_factor(results, way.name(), &[(CONTENDER, way.name())], BATCH, RATE);
+    let of = |way: &ChangeMethod| {
+        by_factor(results, way.name(), &[(CONTENDER, way.name())], BATCH, RATE)
+    };
     vec![Figure::new(
         "Events a second by batch size",
         "Each batch is one transaction; a batch of one prepared statement is a commit for each \
@@ -24,19 +26,19 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         Plot::Lines(Lines {
             x: Axis::log("events in a batch", Unit::Count),
             y: Axis::log(RATE, Unit::PerSecond),
-            lines: Way::ALL.iter().filter_map(of).collect(),
+            lines: ChangeMethod::ALL.iter().filter_map(of).collect(),
         }),
     )]
 }
 
-fn rate(results: &Results, way: Way, batch: &str) -> Option<Spread> {
+fn rate(results: &Results, way: ChangeMethod, batch: &str) -> Option<Spread> {
     results.spread(&[(CONTENDER, way.name()), (BATCH, batch)], RATE)
 }
 
 /// The ways other than ours at a batch size, the slowest first.
-fn others(results: &Results, batch: &str) -> Vec<(Way, Spread)> {
-    let others = Way::ALL.into_iter().filter(|way| *way != Way::Apply);
-    let mut others: Vec<(Way, Spread)> =
+fn others(results: &Results, batch: &str) -> Vec<(ChangeMethod, Spread)> {
+    let others = ChangeMethod::ALL.into_iter().filter(|way| *way != ChangeMethod::Apply);
+    let mut others: Vec<(ChangeMethod, Spread)> =
         others.filter_map(|way| Some((way, rate(results, way, batch)?))).collect();
     others.sort_by(|a, b| a.1.median.total_cmp(&b.1.median));
     others
@@ -47,18 +49,18 @@ fn beside_others(results: &Results, batches: &[(u64, String)]) -> Option<String>
     let (mut ahead, mut perhaps, mut compared) = (Vec::new(), Vec::new(), 0);
     for (count, batch) in batches {
         let others = others(results, batch);
-        let Some(ours) = rate(results, Way::Apply, batch) else { continue };
+        let Some(ours) = rate(results, ChangeMethod::Apply, batch) else { continue };
         compared += usize::from(!others.is_empty());
-        let is_ahead = |(_, other): &&(Way, Spread)| other.median > ours.median;
-        let is_told_apart = |(_, other): &&(Way, Spread)| {
+        let is_ahead = |(_, other): &&(ChangeMethod, Spread)| other.median > ours.median;
+        let is_distinguished = |(_, other): &&(ChangeMethod, Spread)| {
             (ours.count < 2 && other.count < 2) || !ours.overlaps(other)
         };
-        let said = |(way, other): &(Way, Spread)| {
+        let said = |(way, other): &(ChangeMethod, Spread)| {
             let ratio = words::times(other.median / ours.median.max(1e-9));
             format!("{} at {} ({ratio} as many)", way.name(), thousands(*count))
         };
         let leading = || others.iter().rev().filter(is_ahead);
-        match leading().find(is_told_apart) {
+        match leading().find(is_distinguished) {
             Some(best) => ahead.push(said(best)),
             None => perhaps.extend(leading().next().map(said)),
         }
@@ -96,7 +98,7 @@ pub(super) fn answer(results: &Results) -> String {
     let largest = batches
         .iter()
         .rev()
-        .find_map(|(count, batch)| Some((*count, rate(results, Way::Apply, batch)?)));
+        .find_map(|(count, batch)| Some((*count, rate(results, ChangeMethod::Apply, batch)?)));
     let Some((count, ours)) = largest else {
         return "pgspate apply has not been measured.".to_owned();
     };
@@ -104,7 +106,7 @@ pub(super) fn answer(results: &Results) -> String {
     let once = if ours.count > 1 { "" } else { " (made once)" };
     let mut text =
         format!("In batches of {} pgspate applied {}{once}", thousands(count), a_second(&ours));
-    if let Some(single) = rate(results, Way::Statements, "1") {
+    if let Some(single) = rate(results, ChangeMethod::Statements, "1") {
         text += &format!(
             ", {} as many as one committed statement for each ({})",
             words::times(ours.median / single.median.max(1e-9)),
@@ -122,30 +124,30 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::Line;
+    use crate::ResultLine;
     use crate::report::answers;
     use crate::results::tests::line;
 
-    fn measured(way: Way, batch: &str, repeat: u32, rate: f64) -> Line {
+    fn measured(way: ChangeMethod, batch: &str, repeat: u32, rate: f64) -> ResultLine {
         let mut line = line(&[(CONTENDER, way.name()), (BATCH, batch)], repeat, 1.0);
         line.outcome.number(RATE, rate, Unit::PerSecond);
         line
     }
 
-    fn said(lines: &[Line]) -> String {
+    fn said(lines: &[ResultLine]) -> String {
         answer(&Results::new(lines.to_vec(), Path::new(".")))
     }
 
     #[test]
     fn an_answer_is_of_what_is_there() {
         let all = [
-            measured(Way::Statements, "1", 0, 1000.0),
-            measured(Way::Apply, "1", 0, 500.0),
-            measured(Way::Pipelined, "100", 0, 9000.0),
-            measured(Way::Staged, "1000", 0, 40_000.0),
-            measured(Way::Apply, "1000", 0, 90_000.0),
+            measured(ChangeMethod::Statements, "1", 0, 1000.0),
+            measured(ChangeMethod::Apply, "1", 0, 500.0),
+            measured(ChangeMethod::Pipelined, "100", 0, 9000.0),
+            measured(ChangeMethod::Staged, "1000", 0, 40_000.0),
+            measured(ChangeMethod::Apply, "1000", 0, 90_000.0),
         ];
-        answers::are_whole_whatever_is_missing(&all, answer);
+        answers::check_answers_of_incomplete_results(&all, answer);
         assert_eq!(
             said(&all),
             "In batches of 1,000 pgspate applied 90.0k events a second (made once), 90 times as \
@@ -163,20 +165,20 @@ mod tests {
 
     #[test]
     fn who_is_ahead_is_told_apart() {
-        let of = |rates: &[(Way, &str, [f64; 2])]| {
+        let of = |rates: &[(ChangeMethod, &str, [f64; 2])]| {
             let repeats = rates.iter().flat_map(|(way, batch, rates)| {
                 [0, 1].map(|repeat| measured(*way, batch, repeat, rates[repeat as usize]))
             });
             let said = said(&repeats.collect::<Vec<_>>());
             said.split_once("; ").unwrap().1.to_owned()
         };
-        let ours = (Way::Apply, "10", [100.0, 120.0]);
+        let ours = (ChangeMethod::Apply, "10", [100.0, 120.0]);
         assert_eq!(
-            of(&[ours, (Way::Unnest, "10", [90.0, 110.0])]),
+            of(&[ours, (ChangeMethod::Unnest, "10", [90.0, 110.0])]),
             "no other way that was measured was ahead of it at any batch size."
         );
         // A lead that is seen is not denied.
-        let perhaps = (Way::Unnest, "10", [115.0, 145.0]);
+        let perhaps = (ChangeMethod::Unnest, "10", [115.0, 145.0]);
         let within = "UNNEST of arrays at 10 (1.18 times as many).";
         assert_eq!(
             of(&[ours, perhaps]),
@@ -186,10 +188,11 @@ mod tests {
             )
         );
         // The one with the highest median may not be told apart, and another be.
-        let other = (Way::Values, "10", [126.0, 130.0]);
+        let other = (ChangeMethod::Values, "10", [126.0, 130.0]);
         let clear = "other ways were ahead of it with multi-row VALUES at 10 (1.16 times as many)";
         assert_eq!(of(&[ours, perhaps, other]), format!("{clear}."));
-        let later = [(Way::Apply, "100", [1.0, 4.0]), (Way::Unnest, "100", [3.0, 5.0])];
+        let later =
+            [(ChangeMethod::Apply, "100", [1.0, 4.0]), (ChangeMethod::Unnest, "100", [3.0, 5.0])];
         assert_eq!(
             of(&[ours, other, later[0], later[1]]),
             format!(

@@ -10,14 +10,17 @@ mod ways;
 use std::collections::HashMap;
 
 use pgspate::file::write_whole;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
 use super::ways::{expect, failed};
-use crate::data::{self, Numbered, put, scaled};
+use crate::data::{self, NumberedRows, put, scaled};
 use crate::report::figure::Figure;
-use crate::{Experiment, Factor, Ground, Outcome, Published, Results, Setup, Trial, Unit};
-use events::{Event, Row};
-use ways::{Way, Writer, apply_file};
+use crate::{
+    Experiment, Factor, LabTrial, PublishedResults, Results, RunSetup, TrialContext, TrialOutcome,
+    Unit,
+};
+use events::{OrderEvent, OrderRow};
+use ways::{ChangeMethod, ChangeWriter, apply_file};
 
 /// Events at scale 1.
 const EVENTS: u64 = 1_000_000;
@@ -31,18 +34,18 @@ const BATCHES: [&str; 6] = ["1", "10", "100", "1000", "10000", "100000"];
 
 /// The experiment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Changes;
+pub(super) struct ChangesExperiment;
 
 /// Events that a trial gets: all, or as many as small batches and single statements manage in a
 /// few seconds, but several batches where there are as many.
-fn events_of(trial: &Trial, scale: f64) -> u64 {
+fn events_of(trial: &LabTrial, scale: f64) -> u64 {
     let batch: u64 = trial.level(BATCH).parse().unwrap_or(1);
     let all = scaled(EVENTS, scale);
-    let way = Way::named(trial.level(CONTENDER));
+    let way = ChangeMethod::named(trial.level(CONTENDER));
     let part = match batch {
         1 => all / 50,
         10 => all / 10,
-        _ if matches!(way, Way::Statements | Way::Pipelined) => all / 5,
+        _ if matches!(way, ChangeMethod::Statements | ChangeMethod::Pipelined) => all / 5,
         100 => all / 2,
         _ => all,
     };
@@ -53,7 +56,7 @@ fn keys(scale: f64) -> u64 {
     scaled(KEYS, scale).max(10)
 }
 
-impl Experiment for Changes {
+impl Experiment for ChangesExperiment {
     fn name(&self) -> &'static str {
         "changes"
     }
@@ -67,8 +70,8 @@ impl Experiment for Changes {
          many events a second does each way of writing apply, by how many are in a transaction?"
     }
 
-    fn published(&self) -> Published {
-        Published {
+    fn published(&self) -> PublishedResults {
+        PublishedResults {
             setting: "Single inserts of a prepared statement beside COPY, on a managed PostgreSQL: \
                       more than 100 times the rows a second. Inserts alone, and other events.",
             figures: vec![
@@ -78,14 +81,14 @@ impl Experiment for Changes {
         }
     }
 
-    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
-        let contenders: Vec<&str> = Way::ALL.iter().map(|way| way.name()).collect();
+    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
+        let contenders: Vec<&str> = ChangeMethod::ALL.iter().map(|way| way.name()).collect();
         vec![Factor::new(CONTENDER, &contenders), Factor::new(BATCH, &BATCHES)]
     }
 
-    fn makes_sense(&self, trial: &Trial) -> bool {
+    fn makes_sense(&self, trial: &LabTrial) -> bool {
         // One statement alone is sent behind no other.
-        let is_pipelined = Way::named(trial.level(CONTENDER)) == Way::Pipelined;
+        let is_pipelined = ChangeMethod::named(trial.level(CONTENDER)) == ChangeMethod::Pipelined;
         !(is_pipelined && trial.is(BATCH, "1"))
     }
 
@@ -101,34 +104,34 @@ impl Experiment for Changes {
         vec!["events a second", "events", "seconds"]
     }
 
-    fn prepare(&self, ground: &Ground) -> Result<()> {
-        let connection = ground.connect()?;
-        ground.block_on(async {
+    fn prepare(&self, context: &TrialContext) -> Result<()> {
+        let connection = context.connect()?;
+        context.block_on(async {
             let client = &connection.client;
             let wrong = failed(&connection, "make the table");
             client.batch_execute(events::CREATE).await.map_err(&wrong)?;
-            let mut rows = events::start(keys(ground.scale()), ground.seed());
+            let mut rows = events::start(keys(context.scale()), context.seed());
             data::copy(client, TABLE, &mut rows).await?;
             client.batch_execute(&format!("vacuum analyze {TABLE}")).await.map_err(&wrong)
         })
     }
 
-    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
-        let way = Way::named(trial.level(CONTENDER));
+    fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
+        let way = ChangeMethod::named(trial.level(CONTENDER));
         let batch = trial.level(BATCH).parse().unwrap_or(1);
-        let count = events_of(trial, ground.scale());
-        let events = events::events(count, keys(ground.scale()), ground.seed());
-        let mut outcome = Outcome::default();
+        let count = events_of(trial, context.scale());
+        let events = events::events(count, keys(context.scale()), context.seed());
+        let mut outcome = TrialOutcome::default();
         match way {
-            Way::Apply => {
-                let path = ground.scratch().join("events.ndjson");
-                write_events(&path, &ground.table(TABLE), &events)?;
+            ChangeMethod::Apply => {
+                let path = context.scratch().join("events.ndjson");
+                write_events(&path, &context.table(TABLE), &events)?;
                 let path = path.display().to_string();
-                let report = outcome.phase("apply", || apply_file(ground, &path, batch))?;
+                let report = outcome.phase("apply", || apply_file(context, &path, batch))?;
                 outcome.number("transactions", report.counts.batches as f64, Unit::Count);
             }
             _ => {
-                let mut writer = Writer::open(way, ground)?;
+                let mut writer = ChangeWriter::open(way, context)?;
                 outcome.phase("apply", || writer.write(way, &events, batch))?;
                 let batches = events.len().div_ceil(batch);
                 outcome.number("transactions", batches as f64, Unit::Count);
@@ -140,15 +143,21 @@ impl Experiment for Changes {
         Ok(outcome)
     }
 
-    fn verify(&self, trial: &Trial, ground: &Ground, _outcome: &mut Outcome) -> Result<()> {
-        let (keys, seed) = (keys(ground.scale()), ground.seed());
-        let events = events::events(events_of(trial, ground.scale()), keys, seed);
-        let (mut changed, mut new): (HashMap<u64, Option<&Row>>, Vec<u64>) = Default::default();
+    fn verify(
+        &self,
+        trial: &LabTrial,
+        context: &TrialContext,
+        _outcome: &mut TrialOutcome,
+    ) -> Result<()> {
+        let (keys, seed) = (keys(context.scale()), context.seed());
+        let events = events::events(events_of(trial, context.scale()), keys, seed);
+        let (mut changed, mut new): (HashMap<u64, Option<&OrderRow>>, Vec<u64>) =
+            Default::default();
         for event in &events {
             let Ok(key) = event.key().parse() else { continue };
             let row = match event {
-                Event::Insert(row) | Event::Update(row) => Some(row),
-                Event::Delete(_) => None,
+                OrderEvent::Insert(row) | OrderEvent::Update(row) => Some(row),
+                OrderEvent::Delete(_) => None,
             };
             if changed.insert(key, row).is_none() && key >= keys {
                 new.push(key);
@@ -156,9 +165,9 @@ impl Experiment for Changes {
         }
         let mut start = Vec::new();
         let mut rows = events::start(keys, seed);
-        while data::Rows::append(&mut rows, &mut start) {}
+        while data::RowSource::append(&mut rows, &mut start) {}
         let lines: Vec<&[u8]> = start.split_inclusive(|byte| *byte == b'\n').collect();
-        let mut rows = Numbered::new(0..keys + new.len() as u64, |nth, out| {
+        let mut rows = NumberedRows::new(0..keys + new.len() as u64, |nth, out| {
             let key = if nth < keys { nth } else { new[(nth - keys) as usize] };
             match changed.get(&key) {
                 None => out.extend_from_slice(lines[nth as usize]),
@@ -166,8 +175,8 @@ impl Experiment for Changes {
                 Some(None) => {}
             }
         });
-        let connection = ground.connect()?;
-        ground.block_on(expect(&connection, TABLE, &mut rows))
+        let connection = context.connect()?;
+        context.block_on(expect(&connection, TABLE, &mut rows))
     }
 
     fn figures(&self, results: &Results) -> Vec<Figure> {
@@ -179,7 +188,7 @@ impl Experiment for Changes {
     }
 }
 
-fn write_events(path: &std::path::Path, table: &str, events: &[Event]) -> Result<()> {
+fn write_events(path: &std::path::Path, table: &str, events: &[OrderEvent]) -> Result<()> {
     let mut text = Vec::new();
     for event in events {
         event.json(table, &mut text);
@@ -187,6 +196,6 @@ fn write_events(path: &std::path::Path, table: &str, events: &[Event]) -> Result
     }
     write_whole(path, &text).map_err(|error| {
         let message = format!("could not write \"{}\"", path.display());
-        Error::new(Kind::Source, message).because(error)
+        Error::new(ErrorKind::Source, message).because(error)
     })
 }

@@ -10,18 +10,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::try_join;
 use futures_util::{FutureExt as _, SinkExt as _, TryFutureExt as _};
-use pgspate::apply::{self, Watch};
+use pgspate::apply::{self, ApplyWatch};
 use pgspate::target::connect::Connection;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use tokio_postgres::Statement;
 
-use super::super::ways::{Prepared, Text, execute, failed, in_order, places, rows_per_statement};
-use super::events::{COLUMNS, Event, Row};
-use crate::Ground;
+use super::super::ways::{
+    StatementCache, TextValue, execute, failed, in_order, places, rows_per_statement,
+};
+use super::events::{COLUMNS, OrderEvent, OrderRow};
+use crate::TrialContext;
 
 /// How changes are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ChangeMethod {
     Statements,
     Pipelined,
     Values,
@@ -30,47 +32,56 @@ pub(super) enum Way {
     Apply,
 }
 
-impl Way {
-    pub(super) const ALL: [Way; 6] =
-        [Way::Statements, Way::Pipelined, Way::Values, Way::Unnest, Way::Staged, Way::Apply];
+impl ChangeMethod {
+    pub(super) const ALL: [ChangeMethod; 6] = [
+        ChangeMethod::Statements,
+        ChangeMethod::Pipelined,
+        ChangeMethod::Values,
+        ChangeMethod::Unnest,
+        ChangeMethod::Staged,
+        ChangeMethod::Apply,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Way::Statements => "prepared statements",
-            Way::Pipelined => "pipelined statements",
-            Way::Values => "multi-row VALUES",
-            Way::Unnest => "UNNEST of arrays",
-            Way::Staged => "COPY + stage",
-            Way::Apply => "pgspate apply",
+            ChangeMethod::Statements => "prepared statements",
+            ChangeMethod::Pipelined => "pipelined statements",
+            ChangeMethod::Values => "multi-row VALUES",
+            ChangeMethod::Unnest => "UNNEST of arrays",
+            ChangeMethod::Staged => "COPY + stage",
+            ChangeMethod::Apply => "pgspate apply",
         }
     }
 
-    pub(super) fn named(name: &str) -> Way {
-        Way::ALL.into_iter().find(|way| way.name() == name).unwrap_or(Way::Statements)
+    pub(super) fn named(name: &str) -> ChangeMethod {
+        ChangeMethod::ALL
+            .into_iter()
+            .find(|way| way.name() == name)
+            .unwrap_or(ChangeMethod::Statements)
     }
 }
 
 /// A session that applies events, with its statements.
-pub(super) struct Writer<'a> {
-    ground: &'a Ground,
+pub(super) struct ChangeWriter<'a> {
+    context: &'a TrialContext,
     connection: Connection,
     insert: Statement,
     update: Statement,
     delete: Statement,
     delete_any: Statement,
     unnest: Statement,
-    values: Prepared,
-    stage: Option<Stage>,
+    values: StatementCache,
+    stage: Option<ChangeStage>,
 }
 
 /// A temporary table that a batch goes to first, for the way that has one.
-struct Stage {
+struct ChangeStage {
     copy: Statement,
     apply: Statement,
 }
 
-impl Stage {
-    async fn open(connection: &Connection) -> Result<Stage> {
+impl ChangeStage {
+    async fn open(connection: &Connection) -> Result<ChangeStage> {
         let client = &connection.client;
         let wrong = failed(connection, "prepare a stage");
         let table = "create temp table stage (like orders, gone boolean) on commit delete rows";
@@ -83,7 +94,7 @@ impl Stage {
              where id = any(array(select id from stage where gone))) {rows}"
         );
         let copy = client.prepare("copy stage from stdin").await.map_err(&wrong)?;
-        Ok(Stage { copy, apply: client.prepare(&apply).await.map_err(&wrong)? })
+        Ok(ChangeStage { copy, apply: client.prepare(&apply).await.map_err(&wrong)? })
     }
 }
 
@@ -105,9 +116,9 @@ fn upsert(rows: &str) -> String {
     format!("insert into orders ({}) {rows} on conflict (id) do update set {sets}", names())
 }
 
-impl<'a> Writer<'a> {
-    pub(super) fn open(way: Way, ground: &'a Ground) -> Result<Writer<'a>> {
-        let connection = ground.connect()?;
+impl<'a> ChangeWriter<'a> {
+    pub(super) fn open(way: ChangeMethod, context: &'a TrialContext) -> Result<ChangeWriter<'a>> {
+        let connection = context.connect()?;
         let types = COLUMNS.map(|(_, kind)| kind);
         let insert = format!("insert into orders ({}) values {}", names(), places(1, &types));
         let update = sets(|nth, _| format!("${}::{}", nth + 1, types[nth]));
@@ -119,7 +130,7 @@ impl<'a> Writer<'a> {
         let delete_any = "delete from orders where id = any($1)";
         let all = ["delete from orders where id = $1", delete_any, &insert, &update, &unnest];
         let mut statements = Vec::new();
-        ground.block_on(async {
+        context.block_on(async {
             for sql in all {
                 let statement = connection.client.prepare(sql).await;
                 statements.push(statement.map_err(failed(&connection, "prepare a statement"))?);
@@ -128,23 +139,38 @@ impl<'a> Writer<'a> {
         })?;
         let [delete, delete_any, insert, update, unnest] = statements
             .try_into()
-            .map_err(|_| Error::new(Kind::Bug, "a statement was not prepared"))?;
-        let values = Prepared::default();
+            .map_err(|_| Error::new(ErrorKind::Bug, "a statement was not prepared"))?;
+        let values = StatementCache::default();
         let stage = match way {
-            Way::Staged => Some(ground.block_on(Stage::open(&connection))?),
+            ChangeMethod::Staged => Some(context.block_on(ChangeStage::open(&connection))?),
             _ => None,
         };
-        Ok(Writer { ground, connection, insert, update, delete, delete_any, unnest, values, stage })
+        Ok(ChangeWriter {
+            context,
+            connection,
+            insert,
+            update,
+            delete,
+            delete_any,
+            unnest,
+            values,
+            stage,
+        })
     }
 
     /// Applies all events, so many in a transaction.
-    pub(super) fn write(&mut self, way: Way, events: &[Event], batch: usize) -> Result<()> {
-        let ground = self.ground;
-        ground.block_on(async {
+    pub(super) fn write(
+        &mut self,
+        way: ChangeMethod,
+        events: &[OrderEvent],
+        batch: usize,
+    ) -> Result<()> {
+        let context = self.context;
+        context.block_on(async {
             for some in events.chunks(batch) {
                 match way {
-                    Way::Pipelined => self.pipelined(some).await,
-                    Way::Staged => self.staged(some).await,
+                    ChangeMethod::Pipelined => self.pipelined(some).await,
+                    ChangeMethod::Staged => self.staged(some).await,
                     _ => self.waited(way, some).await,
                 }
                 .map_err(failed(&self.connection, "apply events"))?;
@@ -154,14 +180,18 @@ impl<'a> Writer<'a> {
     }
 
     /// A batch whose statements are each waited for.
-    async fn waited(&mut self, way: Way, events: &[Event]) -> Result<(), tokio_postgres::Error> {
+    async fn waited(
+        &mut self,
+        way: ChangeMethod,
+        events: &[OrderEvent],
+    ) -> Result<(), tokio_postgres::Error> {
         // A statement is a transaction of its own anyway.
-        let is_alone = way == Way::Statements && events.len() == 1;
+        let is_alone = way == ChangeMethod::Statements && events.len() == 1;
         if !is_alone {
             self.connection.client.batch_execute("begin").await?;
         }
         match way {
-            Way::Statements => self.each(events).await?,
+            ChangeMethod::Statements => self.each(events).await?,
             _ => self.folded(way, events).await?,
         }
         if !is_alone {
@@ -171,25 +201,25 @@ impl<'a> Writer<'a> {
     }
 
     /// A prepared statement for each event, and its answer is waited for.
-    async fn each(&self, events: &[Event]) -> Result<(), tokio_postgres::Error> {
+    async fn each(&self, events: &[OrderEvent]) -> Result<(), tokio_postgres::Error> {
         for event in events {
             self.one(event).await?;
         }
         Ok(())
     }
 
-    async fn one(&self, event: &Event) -> Result<u64, tokio_postgres::Error> {
+    async fn one(&self, event: &OrderEvent) -> Result<u64, tokio_postgres::Error> {
         let client = &self.connection.client;
         match event {
-            Event::Insert(row) => execute(client, &self.insert, row).await,
-            Event::Update(row) => execute(client, &self.update, row).await,
-            Event::Delete(key) => execute(client, &self.delete, &[key]).await,
+            OrderEvent::Insert(row) => execute(client, &self.insert, row).await,
+            OrderEvent::Update(row) => execute(client, &self.update, row).await,
+            OrderEvent::Delete(key) => execute(client, &self.delete, &[key]).await,
         }
     }
 
     /// The same without waiting for each, as drivers send batches; also begin and commit are sent
     /// one behind the other with the rest.
-    async fn pipelined(&self, events: &[Event]) -> Result<(), tokio_postgres::Error> {
+    async fn pipelined(&self, events: &[OrderEvent]) -> Result<(), tokio_postgres::Error> {
         let plain = |sql: &'static str| {
             let done = self.connection.client.batch_execute(sql);
             done.map_ok(|()| 0).boxed_local()
@@ -201,7 +231,7 @@ impl<'a> Writer<'a> {
 
     /// The last event of each key, by COPY into a stage, and from there in one statement. Nothing
     /// is waited for that the next message does not need.
-    async fn staged(&self, events: &[Event]) -> Result<(), tokio_postgres::Error> {
+    async fn staged(&self, events: &[OrderEvent]) -> Result<(), tokio_postgres::Error> {
         let Some(stage) = &self.stage else { return Ok(()) };
         let client = &self.connection.client;
         let (rows, gone) = last_events(events);
@@ -226,18 +256,22 @@ impl<'a> Writer<'a> {
     }
 
     /// The last event of each key: a delete of many rows, and an upsert of many.
-    async fn folded(&mut self, way: Way, events: &[Event]) -> Result<(), tokio_postgres::Error> {
+    async fn folded(
+        &mut self,
+        way: ChangeMethod,
+        events: &[OrderEvent],
+    ) -> Result<(), tokio_postgres::Error> {
         let (rows, gone) = last_events(events);
         if !gone.is_empty() {
             self.connection.client.execute(&self.delete_any, &[&gone]).await?;
         }
         match way {
-            Way::Values => self.values(&rows).await,
+            ChangeMethod::Values => self.values(&rows).await,
             _ => self.unnest(&rows).await,
         }
     }
 
-    async fn values(&mut self, rows: &[&Row]) -> Result<(), tokio_postgres::Error> {
+    async fn values(&mut self, rows: &[&OrderRow]) -> Result<(), tokio_postgres::Error> {
         for some in rows.chunks(rows_per_statement(COLUMNS.len())) {
             let client = &self.connection.client;
             let sql = || {
@@ -245,14 +279,14 @@ impl<'a> Writer<'a> {
                 upsert(&format!("values {values}"))
             };
             let statement = self.values.of(client, some.len(), sql).await?;
-            let values: Vec<Text<'_>> =
-                some.iter().flat_map(|row| row.iter().map(|value| Text(value))).collect();
+            let values: Vec<TextValue<'_>> =
+                some.iter().flat_map(|row| row.iter().map(|value| TextValue(value))).collect();
             client.execute_raw(&statement, values).await?;
         }
         Ok(())
     }
 
-    async fn unnest(&self, rows: &[&Row]) -> Result<(), tokio_postgres::Error> {
+    async fn unnest(&self, rows: &[&OrderRow]) -> Result<(), tokio_postgres::Error> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -264,38 +298,42 @@ impl<'a> Writer<'a> {
 }
 
 /// The last event of each key: rows that are to be there, and keys that are not.
-fn last_events(events: &[Event]) -> (Vec<&Row>, Vec<i64>) {
-    let mut last: HashMap<&str, &Event> = HashMap::with_capacity(events.len());
+fn last_events(events: &[OrderEvent]) -> (Vec<&OrderRow>, Vec<i64>) {
+    let mut last: HashMap<&str, &OrderEvent> = HashMap::with_capacity(events.len());
     for event in events {
         last.insert(event.key(), event);
     }
-    let (mut rows, mut gone): (Vec<&Row>, Vec<i64>) = Default::default();
+    let (mut rows, mut gone): (Vec<&OrderRow>, Vec<i64>) = Default::default();
     for (key, event) in last {
         match event {
-            Event::Insert(row) | Event::Update(row) => rows.push(row),
-            Event::Delete(_) => gone.extend(key.parse::<i64>()),
+            OrderEvent::Insert(row) | OrderEvent::Update(row) => rows.push(row),
+            OrderEvent::Delete(_) => gone.extend(key.parse::<i64>()),
         }
     }
     (rows, gone)
 }
 
 /// Applies the events of a file through pgspate.
-pub(super) fn apply_file(ground: &Ground, path: &str, batch: usize) -> Result<apply::Report> {
-    let options = apply::Options {
+pub(super) fn apply_file(
+    context: &TrialContext,
+    path: &str,
+    batch: usize,
+) -> Result<apply::ApplyReport> {
+    let options = apply::ApplyOptions {
         sources: vec![path.to_owned()],
-        stream: Some(ground.stream()),
+        stream: Some(context.stream()),
         batch_rows: batch as u64,
         // Batches are cut by their size alone, also when nothing is being written.
         batch_delay: Duration::from_secs(60),
-        ..apply::Options::default()
+        ..apply::ApplyOptions::default()
     };
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(ApplyWatch::default());
     let stopping = Arc::clone(&watch);
-    ground.stoppable(
+    context.stoppable(
         move || stopping.cancel(),
         || {
-            let apply = apply::prepare(options, ground.dsn().clone(), ground.runtime())?;
-            apply.run(&watch, ground.runtime())
+            let apply = apply::prepare(options, context.dsn().clone(), context.runtime())?;
+            apply.run(&watch, context.runtime())
         },
     )
 }

@@ -2,12 +2,12 @@
 
 use super::super::plots::{bar, series};
 use super::reads::{self, QUERIES};
-use super::writing::Writing;
+use super::writing::RecordMethod;
 use super::{NO_INDEX, PARTITIONED, PLAIN, SHAPE, TABLE, WITHOUT, WRITING};
-use crate::data::accounts::{TABLES, Table};
-use crate::report::figure::{Axis, Bars, Curve, Figure, Group, Lines, Plot, Table as Rows};
+use crate::data::accounts::{BankTable, TABLES};
+use crate::report::figure::{Axis, BarGroup, Bars, Curve, Figure, Lines, Plot, PlotTable};
 use crate::report::words;
-use crate::{Line, Results, Unit};
+use crate::{ResultLine, Results, Unit};
 
 const LARGE: &str = "large, rows a second";
 /// A query that takes so many times as long has become slower, whatever else the machine does.
@@ -15,17 +15,22 @@ const SLOWER: f64 = 1.5;
 
 type Levels<'a> = [(&'a str, &'a str); 4];
 
-fn levels<'a>(table: Table, writing: Writing, without: &'a str, shape: &'a str) -> Levels<'a> {
+fn levels<'a>(
+    table: BankTable,
+    writing: RecordMethod,
+    without: &'a str,
+    shape: &'a str,
+) -> Levels<'a> {
     [(TABLE, table.name()), (WRITING, writing.name()), (WITHOUT, without), (SHAPE, shape)]
 }
 
-fn usual(table: Table, writing: Writing) -> Levels<'static> {
+fn usual(table: BankTable, writing: RecordMethod) -> Levels<'static> {
     levels(table, writing, NO_INDEX, PLAIN)
 }
 
 pub(super) fn figures(results: &Results) -> Vec<Figure> {
     let rates = TABLES.into_iter().flat_map(|table| {
-        Writing::ALL.into_iter().filter_map(move |writing| {
+        RecordMethod::ALL.into_iter().filter_map(move |writing| {
             let name = format!("{}: {}", table.name(), writing.name());
             series(results, &name, &usual(table, writing), "rows a second")
         })
@@ -51,7 +56,7 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     for table in TABLES {
         let times = QUERIES
             .iter()
-            .filter_map(|query| series(&alike, query, &usual(table, Writing::Single), query));
+            .filter_map(|query| series(&alike, query, &usual(table, RecordMethod::Single), query));
         all.push(Figure::new(
             &format!("Reading from {} as it grows", table.name()),
             "Mean of five queries with all indexes: the next 30 rows of a key, rows of a day, all \
@@ -74,9 +79,9 @@ fn lines(name: &str, unit: Unit, lines: Vec<Curve>) -> Plot {
 }
 
 /// What a table may have other than all its indexes: what that is called, and its levels.
-fn changes(table: Table) -> Vec<(String, String, &'static str)> {
+fn changes(table: BankTable) -> Vec<(String, String, &'static str)> {
     let without = table.indexes().iter().map(|columns| {
-        let name = Table::index_name(columns);
+        let name = BankTable::index_name(columns);
         (format!("without {name}"), name, PLAIN)
     });
     let first = ("all indexes".to_owned(), NO_INDEX.to_owned(), PLAIN);
@@ -87,7 +92,7 @@ fn changes(table: Table) -> Vec<(String, String, &'static str)> {
 /// Results in which all queries were timed alike: where some were asked once before, of the trials
 /// in which they were.
 fn alike(results: &Results) -> Results {
-    let is_new = |line: &Line| line.outcome.notes.iter().any(|note| note == reads::NOTE);
+    let is_new = |line: &ResultLine| line.outcome.notes.iter().any(|note| note == reads::NOTE);
     let has_new = results.measured().any(is_new);
     results.only(|line| !has_new || is_new(line))
 }
@@ -97,11 +102,11 @@ fn reading_takes(results: &Results, levels: &Levels<'_>, query: &str) -> Option<
     Some(results.series(levels, query).last()?.1.median)
 }
 
-fn reading(results: &Results) -> Rows {
+fn reading(results: &Results) -> PlotTable {
     let mut rows = Vec::new();
     for table in TABLES {
         for (name, without, shape) in changes(table) {
-            let levels = levels(table, Writing::Single, &without, shape);
+            let levels = levels(table, RecordMethod::Single, &without, shape);
             let times = QUERIES.map(|query| reading_takes(results, &levels, query));
             if times.iter().any(Option::is_some) {
                 let said = |time: &Option<f64>| {
@@ -113,35 +118,35 @@ fn reading(results: &Results) -> Rows {
         }
     }
     let columns = [String::new()].into_iter().chain(QUERIES.map(str::to_owned)).collect();
-    Rows { columns, rows }
+    PlotTable { columns, rows }
 }
 
 /// Single inserts, by what the tables have.
-fn groups(results: &Results, number: &str) -> Vec<Group> {
-    let group = |table: Table| {
+fn groups(results: &Results, number: &str) -> Vec<BarGroup> {
+    let group = |table: BankTable| {
         let of = |(name, without, shape): (String, String, &str)| {
-            bar(results, &name, &levels(table, Writing::Single, &without, shape), number)
+            bar(results, &name, &levels(table, RecordMethod::Single, &without, shape), number)
         };
         let bars = changes(table).into_iter().filter_map(of);
-        Group { name: table.name().to_owned(), bars: bars.collect() }
+        BarGroup { name: table.name().to_owned(), bars: bars.collect() }
     };
     TABLES.map(group).into()
 }
 
 /// The index without which writing is fastest, and what reading pays for it.
 fn best_without(results: &Results) -> Option<String> {
-    let table = Table::Transaction;
+    let table = BankTable::Transaction;
     let without = table.indexes().iter().filter_map(|columns| {
-        let name = Table::index_name(columns);
-        let rate = results.median(&levels(table, Writing::Single, &name, PLAIN), LARGE)?;
+        let name = BankTable::index_name(columns);
+        let rate = results.median(&levels(table, RecordMethod::Single, &name, PLAIN), LARGE)?;
         Some((name, rate))
     });
     let (name, rate) = without.max_by(|a, b| a.1.total_cmp(&b.1))?;
     let rate = words::value(rate, Unit::PerSecond);
     let mut text = format!("with one index left out to {rate} at most, without {name}");
-    let (its, alike) = (levels(table, Writing::Single, &name, PLAIN), alike(results));
+    let (its, alike) = (levels(table, RecordMethod::Single, &name, PLAIN), alike(results));
     let slower = QUERIES.iter().filter_map(|query| {
-        let before = reading_takes(&alike, &usual(table, Writing::Single), query)?;
+        let before = reading_takes(&alike, &usual(table, RecordMethod::Single), query)?;
         Some((*query, before, reading_takes(&alike, &its, query)?))
     });
     let worst = slower.max_by(|a, b| (a.2 / a.1).total_cmp(&(b.2 / b.1)));
@@ -162,23 +167,23 @@ pub(super) fn answer(results: &Results) -> String {
         let rate = results.median(&usual(table, writing), number)?;
         Some(words::value(rate, Unit::PerSecond))
     };
-    let transaction = Table::Transaction;
-    let Some(single) = results.median(&usual(transaction, Writing::Single), LARGE) else {
+    let transaction = BankTable::Transaction;
+    let Some(single) = results.median(&usual(transaction, RecordMethod::Single), LARGE) else {
         return "Single inserts have not been measured.".to_owned();
     };
     let large = words::value(single, Unit::PerSecond);
     let mut text =
         format!("Single inserts into the table transaction came to {large} when it was large");
-    if let Some(small) = rate(transaction, Writing::Single, "small, rows a second") {
+    if let Some(small) = rate(transaction, RecordMethod::Single, "small, rows a second") {
         text += &format!(" and {small} when it was small");
     }
-    if let Some(account) = rate(Table::Account, Writing::Single, LARGE) {
+    if let Some(account) = rate(BankTable::Account, RecordMethod::Single, LARGE) {
         text += &format!(", into account to {account}");
     }
     if let Some(best) = best_without(results) {
         text += &format!("; {best}");
     }
-    let batched = [Writing::Values, Writing::Copy].into_iter().filter_map(|writing| {
+    let batched = [RecordMethod::Values, RecordMethod::Copy].into_iter().filter_map(|writing| {
         let rate = results.median(&usual(transaction, writing), LARGE)?;
         Some(format!("{} as many by {}", words::times(rate / single.max(1e-9)), writing.name()))
     });
@@ -197,11 +202,11 @@ mod tests {
     use crate::report::answers;
     use crate::results::tests::line;
 
-    fn measured(levels: &Levels<'_>, rate: f64, filtered: f64) -> Line {
+    fn measured(levels: &Levels<'_>, rate: f64, filtered: f64) -> ResultLine {
         let mut line = line(levels, 0, 1.0);
         line.outcome.number(LARGE, rate, Unit::PerSecond);
         line.outcome.number("small, rows a second", rate * 2.0, Unit::PerSecond);
-        if levels[1].1 == Writing::Single.name() {
+        if levels[1].1 == RecordMethod::Single.name() {
             for at in [10.0, 20.0] {
                 line.outcome.point("filtered", Unit::Milliseconds, at, filtered * at);
                 line.outcome.point("count", Unit::Milliseconds, at, at);
@@ -210,23 +215,23 @@ mod tests {
         line
     }
 
-    fn all() -> Vec<Line> {
-        let single = |table, without, shape| levels(table, Writing::Single, without, shape);
-        let transaction = Table::Transaction;
+    fn all() -> Vec<ResultLine> {
+        let single = |table, without, shape| levels(table, RecordMethod::Single, without, shape);
+        let transaction = BankTable::Transaction;
         vec![
             measured(&single(transaction, NO_INDEX, PLAIN), 100.0, 0.5),
             measured(&single(transaction, "reference", PLAIN), 120.0, 5.0),
             measured(&single(transaction, "account + booked", PLAIN), 110.0, 0.5),
             measured(&single(transaction, NO_INDEX, PARTITIONED), 90.0, 0.6),
-            measured(&usual(transaction, Writing::Values), 400.0, 0.0),
-            measured(&usual(transaction, Writing::Copy), 900.0, 0.0),
-            measured(&usual(Table::Account, Writing::Single), 300.0, 0.5),
+            measured(&usual(transaction, RecordMethod::Values), 400.0, 0.0),
+            measured(&usual(transaction, RecordMethod::Copy), 900.0, 0.0),
+            measured(&usual(BankTable::Account, RecordMethod::Single), 300.0, 0.5),
         ]
     }
 
     #[test]
     fn an_answer_is_of_what_is_there_and_says_what_readers_pay() {
-        answers::are_whole_whatever_is_missing(&all(), answer);
+        answers::check_answers_of_incomplete_results(&all(), answer);
         let answer = answer(&Results::new(all(), Path::new(".")));
         assert_eq!(
             answer,
@@ -239,10 +244,10 @@ mod tests {
 
     #[test]
     fn times_that_were_taken_in_another_way_are_not_mixed() {
-        let levels = usual(Table::Account, Writing::Single);
+        let levels = usual(BankTable::Account, RecordMethod::Single);
         let (old, mut new) = (measured(&levels, 300.0, 5.0), measured(&levels, 310.0, 0.5));
         new.outcome.notes.push(reads::NOTE.to_owned());
-        let cells = |lines: &[Line]| {
+        let cells = |lines: &[ResultLine]| {
             let results = Results::new(lines.to_vec(), Path::new("."));
             reading(&alike(&results)).rows.concat().join("|")
         };

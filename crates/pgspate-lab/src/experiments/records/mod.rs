@@ -12,11 +12,14 @@ mod writing;
 use pgspate::Result;
 
 use super::ways::{failed, number};
-use crate::data::accounts::{Accounts, TABLES, Table};
-use crate::data::{self, Numbered, scaled};
+use crate::data::accounts::{BankAccounts, BankTable, TABLES};
+use crate::data::{self, NumberedRows, scaled};
 use crate::report::figure::Figure;
-use crate::{Experiment, Factor, Ground, Outcome, Published, Results, Setup, Trial, Unit};
-use writing::{Rows, Writing};
+use crate::{
+    Experiment, Factor, LabTrial, PublishedResults, Results, RunSetup, TrialContext, TrialOutcome,
+    Unit,
+};
+use writing::{BankRows, RecordMethod};
 
 const TABLE: &str = "table";
 const WRITING: &str = "writing";
@@ -37,7 +40,7 @@ const BATCH_ROWS_SHARE: u64 = 2;
 
 /// The experiment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Records;
+pub(super) struct RecordsExperiment;
 
 fn sizes(scale: f64) -> [u64; 3] {
     SIZES.map(|size| scaled(size, scale).max(20))
@@ -48,12 +51,12 @@ fn records(scale: f64) -> u64 {
     (sizes(scale)[0] / 2).min(RECORDS_MAX)
 }
 
-fn table(trial: &Trial) -> Table {
+fn table(trial: &LabTrial) -> BankTable {
     let found = TABLES.into_iter().find(|table| trial.is(TABLE, table.name()));
-    found.unwrap_or(Table::Transaction)
+    found.unwrap_or(BankTable::Transaction)
 }
 
-impl Experiment for Records {
+impl Experiment for RecordsExperiment {
     fn name(&self) -> &'static str {
         "records"
     }
@@ -68,8 +71,8 @@ impl Experiment for Records {
          what do batches gain?"
     }
 
-    fn published(&self) -> Published {
-        Published {
+    fn published(&self) -> PublishedResults {
+        PublishedResults {
             setting: "A bank's load test on a managed PostgreSQL: account (964 bytes a row, one \
                       index) and transaction (1,097 bytes, four indexes), one insert at a time.",
             figures: vec![
@@ -80,27 +83,28 @@ impl Experiment for Records {
         }
     }
 
-    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
-        let names = Table::Transaction.indexes().iter().map(|columns| Table::index_name(columns));
+    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
+        let names =
+            BankTable::Transaction.indexes().iter().map(|columns| BankTable::index_name(columns));
         let mut without = Factor::new(WITHOUT, &[NO_INDEX]);
         without.levels.extend(names);
         vec![
-            Factor::new(TABLE, &[Table::Transaction.name(), Table::Account.name()]),
-            Factor::new(WRITING, &Writing::ALL.map(Writing::name)),
+            Factor::new(TABLE, &[BankTable::Transaction.name(), BankTable::Account.name()]),
+            Factor::new(WRITING, &RecordMethod::ALL.map(RecordMethod::name)),
             without,
             Factor::new(SHAPE, &[PLAIN, PARTITIONED]),
         ]
     }
 
-    fn makes_sense(&self, trial: &Trial) -> bool {
+    fn makes_sense(&self, trial: &LabTrial) -> bool {
         let without = trial.level(WITHOUT);
         let changed = [
-            !trial.is(WRITING, Writing::Single.name()),
+            !trial.is(WRITING, RecordMethod::Single.name()),
             without != NO_INDEX,
             trial.is(SHAPE, PARTITIONED),
         ];
         let changed = changed.iter().filter(|is_changed| **is_changed).count();
-        let has = |columns: &str| Table::index_name(columns) == without;
+        let has = |columns: &str| BankTable::index_name(columns) == without;
         let is_there =
             without == NO_INDEX || table(trial).indexes().iter().any(|columns| has(columns));
         changed <= 1 && is_there
@@ -118,75 +122,82 @@ impl Experiment for Records {
         vec!["small, rows a second", "large, rows a second", "WAL per row"]
     }
 
-    fn prepare(&self, _ground: &Ground) -> Result<()> {
+    fn prepare(&self, _ground: &TrialContext) -> Result<()> {
         // Each trial makes its table: they differ in their indexes from the first row on.
         Ok(())
     }
 
-    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
-        let (table, writing) = (table(trial), Writing::named(trial.level(WRITING)));
-        tables::make(table, trial.level(WITHOUT), trial.is(SHAPE, PARTITIONED), ground)?;
-        let rows = Accounts::new(ground.seed());
-        let all = Rows { of: &rows, table, accounts: sizes(ground.scale())[2] };
-        let records = records(ground.scale());
-        let connection = ground.connect()?;
-        let mut outcome = Outcome::default();
+    fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
+        let (table, writing) = (table(trial), RecordMethod::named(trial.level(WRITING)));
+        tables::make(table, trial.level(WITHOUT), trial.is(SHAPE, PARTITIONED), context)?;
+        let rows = BankAccounts::new(context.seed());
+        let all = BankRows { of: &rows, table, accounts: sizes(context.scale())[2] };
+        let records = records(context.scale());
+        let connection = context.connect()?;
+        let mut outcome = TrialOutcome::default();
         let mut id = 1;
-        for (name, size) in ["small", "middle", "large"].into_iter().zip(sizes(ground.scale())) {
-            ground.check()?;
+        for (name, size) in ["small", "middle", "large"].into_iter().zip(sizes(context.scale())) {
+            context.check()?;
             let filled = id..(size + 1).max(id);
             id = filled.end;
-            ground.block_on(async {
-                let mut some = Numbered::new(filled, |id, out| all.text(id, out));
+            context.block_on(async {
+                let mut some = NumberedRows::new(filled, |id, out| all.text(id, out));
                 data::copy(&connection.client, table.name(), &mut some).await?;
                 let analyze = format!("analyze {}", table.name());
                 let done = connection.client.batch_execute(&analyze).await;
                 done.map_err(failed(&connection, "analyze the table"))
             })?;
-            ground.settle_disk();
+            context.settle_disk();
             let batch = records / BATCH_ROWS_SHARE;
-            let count = if writing == Writing::Single { records } else { batch * BATCHES };
+            let count = if writing == RecordMethod::Single { records } else { batch * BATCHES };
             let batches = writing.batches(id..id + count, batch.max(1), &all);
-            let before = ground.block_on(wal(&connection))?;
-            let work = || ground.block_on(writing.write(&connection, table, &batches));
+            let before = context.block_on(wal(&connection))?;
+            let work = || context.block_on(writing.write(&connection, table, &batches));
             outcome.phase(name, work)?;
-            let wal = (ground.block_on(wal(&connection))? - before) as f64 / count as f64;
+            let wal = (context.block_on(wal(&connection))? - before) as f64 / count as f64;
             id += count;
             let seconds = outcome.phases.last().map_or(0.0, |phase| phase.seconds).max(1e-9);
             let rate = count as f64 / seconds;
             outcome.number(&format!("{name}, rows a second"), rate, Unit::PerSecond);
             outcome.number("WAL per row", wal, Unit::Bytes);
             outcome.point("rows a second", Unit::PerSecond, size as f64, rate);
-            if writing == Writing::Single {
-                for (query, millis) in ground.block_on(reads::measure(&connection, table, id))? {
+            if writing == RecordMethod::Single {
+                for (query, millis) in context.block_on(reads::measure(&connection, table, id))? {
                     outcome.point(query, Unit::Milliseconds, size as f64, millis);
                 }
             }
         }
-        if writing == Writing::Single {
+        if writing == RecordMethod::Single {
             outcome.notes.push(reads::NOTE.to_owned());
         }
         outcome.number("rows", (id - 1) as f64, Unit::Count);
         Ok(outcome)
     }
 
-    fn verify(&self, trial: &Trial, ground: &Ground, outcome: &mut Outcome) -> Result<()> {
+    fn verify(
+        &self,
+        trial: &LabTrial,
+        context: &TrialContext,
+        outcome: &mut TrialOutcome,
+    ) -> Result<()> {
         let table = table(trial).name();
-        let connection = ground.connect()?;
+        let connection = context.connect()?;
         let what = "look at the rows in the end";
         let sql = format!("select count(*) from {table}");
-        let count = ground.block_on(number(&connection, what, &sql))?;
+        let count = context.block_on(number(&connection, what, &sql))?;
         let rows = outcome.numbers.iter().find(|number| number.name == "rows");
         let rows = rows.map_or(0.0, |rows| rows.value);
-        ground
-            .agree(&format!("rows of {table} beside those written: {rows}"), &count.to_string())?;
-        let largest = sizes(ground.scale())[2];
+        context.expect_same(
+            &format!("rows of {table} beside those written: {rows}"),
+            &count.to_string(),
+        )?;
+        let largest = sizes(context.scale())[2];
         let sql = format!(
             "select (count(*) + sum(hashtextextended(t::text, 0)) % 1000000007)::int8 \
              from {table} t where id <= {largest}"
         );
-        let sum = ground.block_on(number(&connection, what, &sql))?;
-        ground.agree(&format!("the checksum of {table}"), &sum.to_string())
+        let sum = context.block_on(number(&connection, what, &sql))?;
+        context.expect_same(&format!("the checksum of {table}"), &sum.to_string())
     }
 
     fn figures(&self, results: &Results) -> Vec<Figure> {

@@ -6,8 +6,8 @@ use pgspate::Result;
 use pgspate::target::connect::Connection;
 
 use super::super::ways::failed;
-use crate::data::Random;
-use crate::data::accounts::Table;
+use crate::data::SeededRandom;
+use crate::data::accounts::BankTable;
 
 /// How often each is asked.
 const TIMES: u64 = 5;
@@ -32,10 +32,10 @@ pub(super) fn said(query: &str) -> &'static str {
 /// that follow which rows are committed. Keys up to `end` are there.
 pub(super) async fn measure(
     connection: &Connection,
-    table: Table,
+    table: BankTable,
     end: u64,
 ) -> Result<Vec<(&'static str, f64)>> {
-    let (mut random, mut before) = (Random::at(end, 60, 0), Random::at(end, 60, 1));
+    let (mut random, mut before) = (SeededRandom::at(end, 60, 0), SeededRandom::at(end, 60, 1));
     let mut means = Vec::new();
     let ask = async |sql: String| {
         let rows = connection.client.query(&sql, &[]).await;
@@ -55,32 +55,32 @@ pub(super) async fn measure(
     Ok(means)
 }
 
-fn sql(table: Table, query: &str, end: u64, random: &mut Random) -> String {
+fn sql(table: BankTable, query: &str, end: u64, random: &mut SeededRandom) -> String {
     let id = 1 + random.below(end);
     let day = 1 + random.below(360);
     match (table, query) {
-        (Table::Transaction, "30 rows") => format!(
+        (BankTable::Transaction, "30 rows") => format!(
             "select * from transaction where account >= {id} order by account, booked limit 30"
         ),
-        (Table::Transaction, "filtered") => format!(
+        (BankTable::Transaction, "filtered") => format!(
             "select id, amount from transaction where booked >= '2025-{day:03} 00:00+00' \
              and booked < '2025-{:03} 00:00+00' and amount > 5000",
             day + 1
         ),
-        (Table::Transaction, "count") => "select count(*) from transaction".to_owned(),
-        (Table::Transaction, _) => {
+        (BankTable::Transaction, "count") => "select count(*) from transaction".to_owned(),
+        (BankTable::Transaction, _) => {
             "select kind, count(*), sum(amount) from transaction group by kind".to_owned()
         }
-        (Table::Account, "30 rows") => {
+        (BankTable::Account, "30 rows") => {
             format!("select * from account where id >= {id} order by id limit 30")
         }
-        (Table::Account, "filtered") => format!(
+        (BankTable::Account, "filtered") => format!(
             "select id, balance from account where opened >= '2025-{day:03} 00:00+00' \
              and opened < '2025-{:03} 00:00+00' and balance > 500000",
             day + 1
         ),
-        (Table::Account, "count") => "select count(*) from account".to_owned(),
-        (Table::Account, _) => {
+        (BankTable::Account, "count") => "select count(*) from account".to_owned(),
+        (BankTable::Account, _) => {
             "select currency, count(*), sum(balance) from account group by currency".to_owned()
         }
     }

@@ -2,28 +2,30 @@
 
 use pgspate::Result;
 
-use crate::Ground;
-use crate::data::accounts::Table;
+use crate::TrialContext;
+use crate::data::accounts::BankTable;
 
 /// Makes a table; `without` is the index that it does not get.
 pub(super) fn make(
-    table: Table,
+    table: BankTable,
     without: &str,
     is_partitioned: bool,
-    ground: &Ground,
+    context: &TrialContext,
 ) -> Result<()> {
-    ground.sql("make the table", &statements(table, without, is_partitioned).join(";"))
+    context.sql("make the table", &statements(table, without, is_partitioned).join(";"))
 }
 
-fn statements(table: Table, without: &str, is_partitioned: bool) -> Vec<String> {
+fn statements(table: BankTable, without: &str, is_partitioned: bool) -> Vec<String> {
     let name = table.name();
     let mut all = match is_partitioned {
         false => vec![table.create("")],
         true => partitions(table),
     };
-    for columns in table.indexes().iter().filter(|columns| Table::index_name(columns) != without) {
+    for columns in
+        table.indexes().iter().filter(|columns| BankTable::index_name(columns) != without)
+    {
         // The key of a partitioned table has to have what it is partitioned by.
-        all.push(match is_partitioned && *columns == "id" && table == Table::Transaction {
+        all.push(match is_partitioned && *columns == "id" && table == BankTable::Transaction {
             true => format!("alter table {name} add primary key (id, booked)"),
             false => table.create_index(columns),
         });
@@ -32,10 +34,10 @@ fn statements(table: Table, without: &str, is_partitioned: bool) -> Vec<String> 
 }
 
 /// Transactions by the quarter that they were booked in; accounts by their key.
-fn partitions(table: Table) -> Vec<String> {
+fn partitions(table: BankTable) -> Vec<String> {
     let name = table.name();
     match table {
-        Table::Transaction => {
+        BankTable::Transaction => {
             let mut all = vec![table.create("partition by range (booked)")];
             let quarter =
                 |nth: u32| format!("'{}-{:02}-01 00:00+00'", 2025 + nth / 4, nth % 4 * 3 + 1);
@@ -48,7 +50,7 @@ fn partitions(table: Table) -> Vec<String> {
             }));
             all
         }
-        Table::Account => {
+        BankTable::Account => {
             let mut all = vec![table.create("partition by hash (id)")];
             all.extend((0..8).map(|nth| {
                 format!(
@@ -67,14 +69,14 @@ mod tests {
 
     #[test]
     fn one_index_is_left_out() {
-        let all = |without| statements(Table::Transaction, without, false).len();
+        let all = |without| statements(BankTable::Transaction, without, false).len();
         assert_eq!([all("none"), all("account + booked"), all("id")], [5, 4, 4]);
-        assert_eq!(statements(Table::Account, "id", false).len(), 1);
+        assert_eq!(statements(BankTable::Account, "id", false).len(), 1);
     }
 
     #[test]
     fn partitions_cover_what_is_booked() {
-        let all = statements(Table::Transaction, "none", true);
+        let all = statements(BankTable::Transaction, "none", true);
         assert_eq!(all.len(), 1 + 8 + 4);
         assert!(all[1].ends_with("from ('2025-01-01 00:00+00') to ('2025-04-01 00:00+00')"));
         assert!(all[8].ends_with("from ('2026-10-01 00:00+00') to ('2027-01-01 00:00+00')"));

@@ -10,18 +10,18 @@ use futures_util::SinkExt as _;
 use pgspate::Result;
 use pgspate::target::connect::Connection;
 
-use super::super::ways::{Prepared, execute, failed, places, rows_per_statement};
-use crate::data::accounts::{Accounts, Table};
+use super::super::ways::{StatementCache, execute, failed, places, rows_per_statement};
+use crate::data::accounts::{BankAccounts, BankTable};
 
 /// The rows of a table.
-pub(super) struct Rows<'a> {
-    pub(super) of: &'a Accounts,
-    pub(super) table: Table,
+pub(super) struct BankRows<'a> {
+    pub(super) of: &'a BankAccounts,
+    pub(super) table: BankTable,
     /// How many accounts there are for transactions to be of.
     pub(super) accounts: u64,
 }
 
-impl Rows<'_> {
+impl BankRows<'_> {
     pub(super) fn text(&self, id: u64, out: &mut Vec<u8>) {
         self.of.text(self.table, id, self.accounts, out);
     }
@@ -29,56 +29,65 @@ impl Rows<'_> {
 
 /// How records are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Writing {
+pub(super) enum RecordMethod {
     Single,
     Values,
     Copy,
 }
 
 /// What is written in one transaction.
-pub(super) enum Batch {
+pub(super) enum RecordsToWrite {
     /// The values of its rows, one after the other.
     Values(Vec<String>),
     /// COPY text.
-    Text(Bytes),
+    CopyText(Bytes),
 }
 
-impl Writing {
-    pub(super) const ALL: [Writing; 3] = [Writing::Single, Writing::Values, Writing::Copy];
+impl RecordMethod {
+    pub(super) const ALL: [RecordMethod; 3] =
+        [RecordMethod::Single, RecordMethod::Values, RecordMethod::Copy];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Writing::Single => "single inserts",
-            Writing::Values => "multi-row inserts",
-            Writing::Copy => "COPY of batches",
+            RecordMethod::Single => "single inserts",
+            RecordMethod::Values => "multi-row inserts",
+            RecordMethod::Copy => "COPY of batches",
         }
     }
 
-    pub(super) fn named(name: &str) -> Writing {
-        Writing::ALL.into_iter().find(|writing| writing.name() == name).unwrap_or(Writing::Single)
+    pub(super) fn named(name: &str) -> RecordMethod {
+        RecordMethod::ALL
+            .into_iter()
+            .find(|writing| writing.name() == name)
+            .unwrap_or(RecordMethod::Single)
     }
 
     /// The rows with these numbers, so many in a batch, or one.
-    pub(super) fn batches(self, ids: Range<u64>, batch: u64, rows: &Rows<'_>) -> Vec<Batch> {
+    pub(super) fn batches(
+        self,
+        ids: Range<u64>,
+        batch: u64,
+        rows: &BankRows<'_>,
+    ) -> Vec<RecordsToWrite> {
         let room = rows_per_statement(rows.table.columns().len()) as u64;
         let step = match self {
-            Writing::Single => 1,
-            Writing::Values => batch.min(room),
-            Writing::Copy => batch,
+            RecordMethod::Single => 1,
+            RecordMethod::Values => batch.min(room),
+            RecordMethod::Copy => batch,
         };
         let starts = ids.clone().step_by(step as usize);
         let parts = starts.map(|start| start..(start + step).min(ids.end));
         parts.map(|part| self.batch(part, rows)).collect()
     }
 
-    fn batch(self, ids: Range<u64>, rows: &Rows<'_>) -> Batch {
+    fn batch(self, ids: Range<u64>, rows: &BankRows<'_>) -> RecordsToWrite {
         match self {
-            Writing::Copy => {
+            RecordMethod::Copy => {
                 let mut text = Vec::new();
                 ids.for_each(|id| rows.text(id, &mut text));
-                Batch::Text(Bytes::from(text))
+                RecordsToWrite::CopyText(Bytes::from(text))
             }
-            _ => Batch::Values(
+            _ => RecordsToWrite::Values(
                 ids.flat_map(|id| rows.of.fields(rows.table, id, rows.accounts)).collect(),
             ),
         }
@@ -88,22 +97,22 @@ impl Writing {
     pub(super) async fn write(
         self,
         connection: &Connection,
-        table: Table,
-        batches: &[Batch],
+        table: BankTable,
+        batches: &[RecordsToWrite],
     ) -> Result<()> {
         let client = &connection.client;
         let failed = failed(connection, "write records");
         let columns = table.columns();
-        let mut statements = Prepared::default();
+        let mut statements = StatementCache::default();
         for batch in batches {
             match batch {
-                Batch::Text(text) => {
+                RecordsToWrite::CopyText(text) => {
                     let copy = format!("copy {} from stdin", table.name());
                     let mut sink = Box::pin(client.copy_in(&copy).await.map_err(&failed)?);
                     sink.send(text.clone()).await.map_err(&failed)?;
                     sink.as_mut().finish().await.map_err(&failed)?;
                 }
-                Batch::Values(values) => {
+                RecordsToWrite::Values(values) => {
                     let rows = values.len() / columns.len();
                     let statement = statements.of(client, rows, || insert(table, rows)).await;
                     let statement = statement.map_err(&failed)?;
@@ -116,7 +125,7 @@ impl Writing {
 }
 
 /// The statement for so many rows.
-fn insert(table: Table, rows: usize) -> String {
+fn insert(table: BankTable, rows: usize) -> String {
     let (name, columns) = (table.name(), table.columns().join(", "));
     format!("insert into {name} ({columns}) values {}", places(rows, table.types()))
 }

@@ -1,11 +1,11 @@
 //! What the report shows of nightly rewrites.
 
 use super::super::plots::{bar, series};
-use super::ways::Way;
+use super::ways::RewriteMethod;
 use super::{AUTOVACUUM, CONTENDER, NIGHTS, heap};
-use crate::report::figure::{Axis, Bars, Figure, Group, Lines, Plot, Strip};
+use crate::report::figure::{Axis, BarGroup, Bars, Figure, Lines, Plot, Strip};
 use crate::report::words;
-use crate::{Results, Trial, Unit};
+use crate::{LabTrial, Results, Unit};
 
 pub(super) fn figures(results: &Results) -> Vec<Figure> {
     let mut all = costs(results);
@@ -75,7 +75,7 @@ fn costs(results: &Results) -> Vec<Figure> {
     ]
 }
 
-fn caption(trial: &Trial) -> String {
+fn caption(trial: &LabTrial) -> String {
     match trial.is(AUTOVACUUM, "on") {
         true => format!("{}, with autovacuum", trial.level(CONTENDER)),
         false => trial.level(CONTENDER).to_owned(),
@@ -83,7 +83,7 @@ fn caption(trial: &Trial) -> String {
 }
 
 /// A trial's nights.
-fn strip(results: &Results, trial: &Trial) -> Strip {
+fn strip(results: &Results, trial: &LabTrial) -> Strip {
     let night = |night: u32| Some((night.to_string(), results.picture(trial, &heap::name(night))?));
     let levels: Vec<(&str, &str)> = trial.levels().collect();
     let size = results.median(&levels, "table size");
@@ -95,11 +95,11 @@ fn strip(results: &Results, trial: &Trial) -> Strip {
 
 fn bars(results: &Results, number: &str, unit: Unit) -> Plot {
     let group = |(name, level): (&str, &str)| {
-        let of = |way: &Way| {
+        let of = |way: &RewriteMethod| {
             let levels = [(CONTENDER, way.name()), (AUTOVACUUM, level)];
             bar(results, way.name(), &levels, number)
         };
-        Group { name: name.to_owned(), bars: Way::ALL.iter().filter_map(of).collect() }
+        BarGroup { name: name.to_owned(), bars: RewriteMethod::ALL.iter().filter_map(of).collect() }
     };
     let groups = [("without autovacuum", "off"), ("with autovacuum between the nights", "on")];
     let groups = groups.map(group).into_iter().filter(|group| !group.bars.is_empty());
@@ -107,43 +107,44 @@ fn bars(results: &Results, number: &str, unit: Unit) -> Plot {
 }
 
 fn curves(results: &Results, name: &str, unit: Unit) -> Plot {
-    let of = |way: &Way| {
+    let of = |way: &RewriteMethod| {
         let levels = [(CONTENDER, way.name()), (AUTOVACUUM, "off")];
         series(results, way.name(), &levels, name)
     };
     Plot::Lines(Lines {
         x: Axis::linear("night", Unit::Plain),
         y: Axis::linear(name, unit),
-        lines: Way::ALL.iter().filter_map(of).collect(),
+        lines: RewriteMethod::ALL.iter().filter_map(of).collect(),
     })
 }
 
 /// A number of pgspate's, beside that of others as far as they were measured.
-struct Sentence {
+struct AnswerPart {
     verb: &'static str,
     noun: &'static str,
     number: &'static str,
     unit: Unit,
 }
 
-const SENTENCES: [Sentence; 2] = [
-    Sentence { verb: "wrote", noun: " of WAL", number: "WAL of the nights", unit: Unit::Bytes },
-    Sentence { verb: "left", noun: " dead rows", number: "dead rows", unit: Unit::Count },
+const ANSWER_PARTS: [AnswerPart; 2] = [
+    AnswerPart { verb: "wrote", noun: " of WAL", number: "WAL of the nights", unit: Unit::Bytes },
+    AnswerPart { verb: "left", noun: " dead rows", number: "dead rows", unit: Unit::Count },
 ];
-const BESIDE: [Way; 3] = [Way::DeleteInsert, Way::Orm, Way::Merge];
+const COMPARED_METHODS: [RewriteMethod; 3] =
+    [RewriteMethod::DeleteInsert, RewriteMethod::Orm, RewriteMethod::Merge];
 
-fn at(way: Way) -> [(&'static str, &'static str); 2] {
+fn at(way: RewriteMethod) -> [(&'static str, &'static str); 2] {
     [(CONTENDER, way.name()), (AUTOVACUUM, "off")]
 }
 
-fn sentence(results: &Results, sentence: &Sentence) -> Option<String> {
-    let Sentence { verb, noun, number, unit } = sentence;
-    let said = |way: Way| Some(words::value(results.median(&at(way), number)?, *unit));
-    let mut text = format!(" It {verb} {}{noun}", said(Way::Sync)?);
-    if let Some(with_room) = said(Way::SyncWithRoom) {
+fn sentence(results: &Results, sentence: &AnswerPart) -> Option<String> {
+    let AnswerPart { verb, noun, number, unit } = sentence;
+    let said = |way: RewriteMethod| Some(words::value(results.median(&at(way), number)?, *unit));
+    let mut text = format!(" It {verb} {}{noun}", said(RewriteMethod::Sync)?);
+    if let Some(with_room) = said(RewriteMethod::SyncWithRoom) {
         text += &format!(" ({with_room} with fillfactor 60)");
     }
-    let others = BESIDE.iter().filter_map(|way| Some((short(*way), said(*way)?)));
+    let others = COMPARED_METHODS.iter().filter_map(|way| Some((short(*way), said(*way)?)));
     // The verb stands once.
     let mut verb = format!("{verb} ");
     let others: Vec<String> =
@@ -155,16 +156,21 @@ fn sentence(results: &Results, sentence: &Sentence) -> Option<String> {
 }
 
 /// What a way is called within a sentence.
-fn short(way: Way) -> &'static str {
-    if way == Way::Orm { "row by row" } else { way.name() }
+fn short(way: RewriteMethod) -> &'static str {
+    if way == RewriteMethod::Orm { "row by row" } else { way.name() }
 }
 
 pub(super) fn answer(results: &Results) -> String {
-    let seconds = |way: Way| results.spread(&at(way), "seconds");
-    let Some(ours) = seconds(Way::Sync) else {
+    let seconds = |way: RewriteMethod| results.spread(&at(way), "seconds");
+    let Some(ours) = seconds(RewriteMethod::Sync) else {
         return "pgspate sync has not been measured without autovacuum.".to_owned();
     };
-    let others = [Way::DeleteInsert, Way::Upsert, Way::Orm, Way::Merge];
+    let others = [
+        RewriteMethod::DeleteInsert,
+        RewriteMethod::Upsert,
+        RewriteMethod::Orm,
+        RewriteMethod::Merge,
+    ];
     let compared: Vec<String> = others
         .into_iter()
         .filter_map(|way| Some(words::compared(&ours, &seconds(way)?, short(way))))
@@ -175,7 +181,7 @@ pub(super) fn answer(results: &Results) -> String {
         text += &format!(": {}", words::listed(&compared));
     }
     text += ".";
-    text.extend(SENTENCES.iter().filter_map(|it| sentence(results, it)));
+    text.extend(ANSWER_PARTS.iter().filter_map(|it| sentence(results, it)));
     text
 }
 
@@ -184,11 +190,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::Line;
+    use crate::ResultLine;
     use crate::report::answers;
     use crate::results::tests::line;
 
-    fn measured(way: Way, vacuums: &str, seconds: f64) -> Line {
+    fn measured(way: RewriteMethod, vacuums: &str, seconds: f64) -> ResultLine {
         let mut line = line(&[(CONTENDER, way.name()), (AUTOVACUUM, vacuums)], 0, seconds);
         line.outcome.number("WAL of the nights", seconds * 1e8, Unit::Bytes);
         line.outcome.number("cost of I/Os", seconds / 100.0, Unit::Dollars);
@@ -198,10 +204,11 @@ mod tests {
 
     #[test]
     fn an_answer_is_of_what_is_there() {
-        let ways = Way::ALL.into_iter().zip([6.0, 5.0, 4.0, 3.0, 2.0, 2.5]);
-        let all: Vec<Line> = ways.map(|(way, seconds)| measured(way, "off", seconds)).collect();
-        answers::are_whole_whatever_is_missing(&all, answer);
-        let said = |lines: &[Line]| answer(&Results::new(lines.to_vec(), Path::new(".")));
+        let ways = RewriteMethod::ALL.into_iter().zip([6.0, 5.0, 4.0, 3.0, 2.0, 2.5]);
+        let all: Vec<ResultLine> =
+            ways.map(|(way, seconds)| measured(way, "off", seconds)).collect();
+        answers::check_answers_of_incomplete_results(&all, answer);
+        let said = |lines: &[ResultLine]| answer(&Results::new(lines.to_vec(), Path::new(".")));
         assert_eq!(
             said(&all),
             "10 nights took pgspate sync 2.00 s (made once): 3 times as fast as delete + \
@@ -221,7 +228,7 @@ mod tests {
     #[test]
     fn only_servers_of_the_labs_own_have_checkpoints_between_nights() {
         let notes = |target: &str| {
-            let mut line = measured(Way::Sync, "off", 1.0);
+            let mut line = measured(RewriteMethod::Sync, "off", 1.0);
             line.conditions.target = target.to_owned();
             let figures = figures(&Results::new(vec![line], Path::new(".")));
             figures.iter().map(|figure| figure.note.clone()).collect::<String>()

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use pgspate::target::connect::Connection;
 
-use crate::Picture;
+use crate::TrialPicture;
 
 /// Cells of a picture, in rows of so many.
 const CELLS: usize = 192;
@@ -32,7 +32,7 @@ const STYLE: &str = "\
 
 /// What the sampled pages of a cell hold, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Cell {
+pub(super) struct HeapCell {
     all: u64,
     live: u64,
     dead: u64,
@@ -55,7 +55,7 @@ pub(super) async fn take(
     table: u32,
     per_cell: u64,
     has_files: bool,
-) -> Option<Vec<Cell>> {
+) -> Option<Vec<HeapCell>> {
     let client = &connection.client;
     let size = "select pg_relation_size($1::oid::regclass, 'main'), \
                        current_setting('block_size')::int8";
@@ -66,8 +66,11 @@ pub(super) async fn take(
     let rows = client.query(&sql, &[]).await.ok()?;
     let looked = PAGES_LOOKED.min(per_cell);
     let count = pages.div_ceil(per_cell);
-    let mut cells: Vec<Cell> = (0..count)
-        .map(|nth| Cell { all: looked.min(pages - nth * per_cell) * page_bytes, ..Cell::default() })
+    let mut cells: Vec<HeapCell> = (0..count)
+        .map(|nth| HeapCell {
+            all: looked.min(pages - nth * per_cell) * page_bytes,
+            ..HeapCell::default()
+        })
         .collect();
     for row in rows {
         let [nth, live, dead] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth).unsigned_abs());
@@ -103,10 +106,10 @@ fn sql(table: u32, pages: u64, page_bytes: u64, per_cell: u64, has_files: bool) 
 }
 
 /// The pictures of all nights, as high as the largest of them.
-pub(super) fn pictures(nights: &[(u32, Vec<Cell>)]) -> Vec<Picture> {
+pub(super) fn pictures(nights: &[(u32, Vec<HeapCell>)]) -> Vec<TrialPicture> {
     let most = nights.iter().map(|(_, cells)| cells.len()).max().unwrap_or_default();
     let rows = most.div_ceil(COLUMNS).max(1);
-    let picture = |(night, cells): &(u32, Vec<Cell>)| Picture {
+    let picture = |(night, cells): &(u32, Vec<HeapCell>)| TrialPicture {
         name: name(*night),
         svg: draw(cells, rows, *night),
     };
@@ -114,12 +117,12 @@ pub(super) fn pictures(nights: &[(u32, Vec<Cell>)]) -> Vec<Picture> {
 }
 
 /// Rows of cells, each filled from below: live, then dead, the rest free.
-fn draw(cells: &[Cell], rows: usize, night: u32) -> String {
+fn draw(cells: &[HeapCell], rows: usize, night: u32) -> String {
     let (width, height) = (COLUMNS * WIDTH, rows * (HEIGHT + GAP) - GAP);
     let [mut free, mut dead, mut live] = [const { String::new() }; 3];
     for (nth, row) in cells.chunks(COLUMNS).enumerate() {
         let bottom = nth * (HEIGHT + GAP) + HEIGHT;
-        let part = |cell: &Cell, bytes: u64| {
+        let part = |cell: &HeapCell, bytes: u64| {
             let share = bytes as f64 / cell.all.max(1) as f64;
             (share * HEIGHT as f64).round().min(HEIGHT as f64) as usize
         };
@@ -127,7 +130,7 @@ fn draw(cells: &[Cell], rows: usize, night: u32) -> String {
         profile(&mut dead, bottom, row.iter().map(|cell| part(cell, cell.live + cell.dead)));
         profile(&mut live, bottom, row.iter().map(|cell| part(cell, cell.live)));
     }
-    let sum = |of: &dyn Fn(&Cell) -> u64| cells.iter().map(of).sum::<u64>() as f64;
+    let sum = |of: &dyn Fn(&HeapCell) -> u64| cells.iter().map(of).sum::<u64>() as f64;
     let percent = |part: f64| 100.0 * part / sum(&|cell| cell.all).max(1.0);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn cells_are_filled_from_below() {
-        let cell = |live, dead| Cell { all: 800, live, dead };
+        let cell = |live, dead| HeapCell { all: 800, live, dead };
         let svg = draw(&[cell(800, 0), cell(400, 400), cell(400, 0), cell(0, 0)], 2, 3);
         assert!(svg.contains("class=\"free\" d=\"M0 8V0h12V8z\""), "{svg}");
         assert!(svg.contains("class=\"dead\" d=\"M0 8V0h6V4h3V8h3V8z\""), "{svg}");
@@ -176,8 +179,8 @@ mod tests {
 
     #[test]
     fn a_picture_is_small() {
-        let mixed: Vec<Cell> =
-            (0..192).map(|nth| Cell { all: 8, live: nth % 8, dead: nth % 3 }).collect();
+        let mixed: Vec<HeapCell> =
+            (0..192).map(|nth| HeapCell { all: 8, live: nth % 8, dead: nth % 3 }).collect();
         let size = draw(&mixed, 8, 10).len();
         assert!(size < 3500, "{size}");
         assert!(draw(&[], 1, 1).contains("0 % live"));

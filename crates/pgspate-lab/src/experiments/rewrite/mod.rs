@@ -18,9 +18,12 @@ use pgspate_doctor::doctor::picture::TablePicture as HeapPicture;
 use super::ways::{expect, failed};
 use crate::data::{self, meters};
 use crate::report::figure::Figure;
-use crate::{Experiment, Factor, Ground, Outcome, Picture, Published, Results, Setup, Trial, Unit};
-use watcher::Watcher;
-use ways::{Job, Way};
+use crate::{
+    Experiment, Factor, LabTrial, PublishedResults, Results, RunSetup, TrialContext, TrialOutcome,
+    TrialPicture, Unit,
+};
+use watcher::NightWatcher;
+use ways::{NightlyJob, RewriteMethod};
 
 /// Nights of a trial.
 const NIGHTS: u32 = 10;
@@ -32,7 +35,7 @@ const AUTOVACUUM: &str = "autovacuum";
 
 /// The experiment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rewrite;
+pub(super) struct RewriteExperiment;
 
 /// Meters and rows of each: fewer rows only where there is one meter.
 fn size(scale: f64) -> (u32, u32) {
@@ -41,7 +44,7 @@ fn size(scale: f64) -> (u32, u32) {
     (meters.round().max(1.0) as u32, rows.round().max(20.0) as u32)
 }
 
-impl Experiment for Rewrite {
+impl Experiment for RewriteExperiment {
     fn name(&self) -> &'static str {
         "rewrite"
     }
@@ -55,8 +58,8 @@ impl Experiment for Rewrite {
          way of writing them cost, and what does it leave in the table after ten nights?"
     }
 
-    fn published(&self) -> Published {
-        Published {
+    fn published(&self) -> PublishedResults {
+        PublishedResults {
             setting: "A utility-analytics team on Aurora, more than 400 such jobs a night: 15 % of \
                       the rows inserted, 43 % updated, 15 % deleted, the rest unchanged.",
             figures: vec![
@@ -67,15 +70,19 @@ impl Experiment for Rewrite {
         }
     }
 
-    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
-        let contenders: Vec<&str> = Way::ALL.iter().map(|way| way.name()).collect();
+    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
+        let contenders: Vec<&str> = RewriteMethod::ALL.iter().map(|way| way.name()).collect();
         vec![Factor::new(CONTENDER, &contenders), Factor::new(AUTOVACUUM, &["off", "on"])]
     }
 
-    fn makes_sense(&self, trial: &Trial) -> bool {
+    fn makes_sense(&self, trial: &LabTrial) -> bool {
         // With autovacuum each night waits for it: enough for three of the ways.
-        let way = Way::named(trial.level(CONTENDER));
-        trial.is(AUTOVACUUM, "off") || matches!(way, Way::DeleteInsert | Way::Merge | Way::Sync)
+        let way = RewriteMethod::named(trial.level(CONTENDER));
+        trial.is(AUTOVACUUM, "off")
+            || matches!(
+                way,
+                RewriteMethod::DeleteInsert | RewriteMethod::Merge | RewriteMethod::Sync
+            )
     }
 
     fn scale_default(&self) -> f64 {
@@ -98,7 +105,7 @@ impl Experiment for Rewrite {
         ]
     }
 
-    fn settings(&self, trial: &Trial, _ground: &Ground) -> Vec<(String, String)> {
+    fn settings(&self, trial: &LabTrial, _ground: &TrialContext) -> Vec<(String, String)> {
         let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         match trial.is(AUTOVACUUM, "on") {
             // Off is an option of the table, which any server allows.
@@ -107,17 +114,17 @@ impl Experiment for Rewrite {
         }
     }
 
-    fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
-        let is_merge = Way::named(trial.level(CONTENDER)) == Way::Merge;
-        (is_merge && ground.server_version() < 150_000)
+    fn refusal(&self, trial: &LabTrial, context: &TrialContext) -> Option<String> {
+        let is_merge = RewriteMethod::named(trial.level(CONTENDER)) == RewriteMethod::Merge;
+        (is_merge && context.server_version() < 150_000)
             .then(|| "MERGE needs PostgreSQL 15".to_owned())
     }
 
-    fn prepare(&self, ground: &Ground) -> Result<()> {
-        let (meters, rows) = size(ground.scale());
-        let first = meters::Nights::new(meters, rows, ground.seed());
-        let connection = ground.connect()?;
-        ground.block_on(async {
+    fn prepare(&self, context: &TrialContext) -> Result<()> {
+        let (meters, rows) = size(context.scale());
+        let first = meters::NightlyPredictions::new(meters, rows, context.seed());
+        let connection = context.connect()?;
+        context.block_on(async {
             let client = &connection.client;
             let wrong = failed(&connection, "make the table");
             client.batch_execute(meters::CREATE).await.map_err(&wrong)?;
@@ -131,23 +138,23 @@ impl Experiment for Rewrite {
         })
     }
 
-    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
-        let way = Way::named(trial.level(CONTENDER));
+    fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
+        let way = RewriteMethod::named(trial.level(CONTENDER));
         let vacuums = trial.is(AUTOVACUUM, "on");
-        set_options(way, vacuums, ground)?;
-        let (meters, rows) = size(ground.scale());
-        let mut nights = meters::Nights::new(meters, rows, ground.seed());
-        let mut job = Job::open(way, ground)?;
-        let watcher = Watcher::open(ground)?;
+        set_options(way, vacuums, context)?;
+        let (meters, rows) = size(context.scale());
+        let mut nights = meters::NightlyPredictions::new(meters, rows, context.seed());
+        let mut job = NightlyJob::open(way, context)?;
+        let watcher = NightWatcher::open(context)?;
         let per_cell = heap::pages_per_cell(u64::from(meters) * u64::from(rows));
-        let (mut outcome, mut pages) = (Outcome::default(), Vec::new());
+        let (mut outcome, mut pages) = (TrialOutcome::default(), Vec::new());
         for night in 1..=NIGHTS {
-            ground.check()?;
+            context.check()?;
             nights.advance();
             job.take(&nights, night)?;
             let before = watcher.look()?;
             outcome.phase(&format!("night {night}"), || job.write())?;
-            job.hand_over()?;
+            job.flush_counters()?;
             watcher.settle(vacuums, &before)?;
             let done = watcher.look()?.since(&before);
             note_night(&mut outcome, night, &done);
@@ -158,13 +165,18 @@ impl Experiment for Rewrite {
         Ok(outcome)
     }
 
-    fn verify(&self, _trial: &Trial, ground: &Ground, outcome: &mut Outcome) -> Result<()> {
-        let (meters, rows) = size(ground.scale());
-        let mut nights = meters::Nights::new(meters, rows, ground.seed());
+    fn verify(
+        &self,
+        _trial: &LabTrial,
+        context: &TrialContext,
+        outcome: &mut TrialOutcome,
+    ) -> Result<()> {
+        let (meters, rows) = size(context.scale());
+        let mut nights = meters::NightlyPredictions::new(meters, rows, context.seed());
         (0..NIGHTS).for_each(|_| nights.advance());
-        let connection = ground.connect()?;
-        outcome.pictures.push(ground.block_on(draw(&connection))?);
-        ground.block_on(expect(&connection, meters::TABLE, &mut nights.text()))
+        let connection = context.connect()?;
+        outcome.pictures.push(context.block_on(draw(&connection))?);
+        context.block_on(expect(&connection, meters::TABLE, &mut nights.text()))
     }
 
     fn figures(&self, results: &Results) -> Vec<Figure> {
@@ -178,20 +190,20 @@ impl Experiment for Rewrite {
 
 /// Gives the table its options. Room for updates comes with a rewrite, which is outside of what is
 /// measured.
-fn set_options(way: Way, vacuums: bool, ground: &Ground) -> Result<()> {
+fn set_options(way: RewriteMethod, vacuums: bool, context: &TrialContext) -> Result<()> {
     let table = meters::TABLE;
     let sql = format!("alter table {table} set (autovacuum_enabled = {vacuums})");
-    ground.sql("set the table's options", &sql)?;
-    if way == Way::SyncWithRoom {
+    context.sql("set the table's options", &sql)?;
+    if way == RewriteMethod::SyncWithRoom {
         let sql = format!("alter table {table} set (fillfactor = 60)");
-        ground.sql("set the table's options", &sql)?;
-        ground.sql("rewrite the table", &format!("vacuum full analyze {table}"))?;
+        context.sql("set the table's options", &sql)?;
+        context.sql("rewrite the table", &format!("vacuum full analyze {table}"))?;
     }
     Ok(())
 }
 
 /// Adds what a night did to the numbers and the series.
-fn note_night(outcome: &mut Outcome, night: u32, done: &MeasuredDifference) {
+fn note_night(outcome: &mut TrialOutcome, night: u32, done: &MeasuredDifference) {
     let seconds = outcome.phases.last().map_or(0.0, |phase| phase.seconds);
     let io = done.bill(PRICE_PER_MILLION);
     let written = done.checkpoints.buffers_written;
@@ -231,9 +243,9 @@ fn note_night(outcome: &mut Outcome, night: u32, done: &MeasuredDifference) {
 }
 
 /// A picture of the table's pages, with dead rows told apart where the role may look.
-async fn draw(connection: &Connection) -> Result<Picture> {
+async fn draw(connection: &Connection) -> Result<TrialPicture> {
     let table = TargetTable::read(&connection.client, meters::TABLE).await?;
     let table = table.ok_or_else(|| Error::new(ErrorKind::Bug, "the table is gone"))?;
     let picture = HeapPicture::take(&connection.client, &table).await?;
-    Ok(Picture { name: "heap".to_owned(), svg: picture.svg() })
+    Ok(TrialPicture { name: "heap".to_owned(), svg: picture.svg() })
 }

@@ -8,7 +8,7 @@ use pgspate::target::connect::Connection;
 
 use super::super::ways::{failed, number};
 use super::heap;
-use crate::Ground;
+use crate::TrialContext;
 use crate::data::meters;
 
 /// Below these, autovacuum does not begin: a few, and one in five of the rows that are seen.
@@ -20,30 +20,30 @@ const VACUUM_LIMIT: Duration = Duration::from_secs(20);
 const COUNT_LIMIT: Duration = Duration::from_secs(3);
 
 /// Looks at the server's counters, in a session of its own.
-pub(super) struct Watcher<'a> {
-    ground: &'a Ground,
+pub(super) struct NightWatcher<'a> {
+    context: &'a TrialContext,
     connection: Connection,
     table: u32,
     may_checkpoint: bool,
 }
 
-impl<'a> Watcher<'a> {
-    pub(super) fn open(ground: &'a Ground) -> Result<Watcher<'a>> {
-        let connection = ground.connect()?;
+impl<'a> NightWatcher<'a> {
+    pub(super) fn open(context: &'a TrialContext) -> Result<NightWatcher<'a>> {
+        let connection = context.connect()?;
         let sql = format!("select '{}'::regclass::oid::int8", meters::TABLE);
-        let table = ground.block_on(number(&connection, "find the table", &sql))? as u32;
-        Ok(Watcher { may_checkpoint: ground.is_own(), ground, connection, table })
+        let table = context.block_on(number(&connection, "find the table", &sql))? as u32;
+        Ok(NightWatcher { may_checkpoint: context.is_own(), context, connection, table })
     }
 
     pub(super) fn look(&self) -> Result<Measurement> {
         let client = &self.connection.client;
-        self.ground.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
+        self.context.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
     }
 
     /// What is in the table's pages, if that can be looked at. On the lab's own server all pages
     /// are on the disk by then.
-    pub(super) fn pages(&self, per_cell: u64) -> Result<Option<Vec<heap::Cell>>> {
-        self.ground.block_on(async {
+    pub(super) fn pages(&self, per_cell: u64) -> Result<Option<Vec<heap::HeapCell>>> {
+        self.context.block_on(async {
             Ok(heap::take(&self.connection, self.table, per_cell, self.may_checkpoint).await)
         })
     }
@@ -64,7 +64,7 @@ impl<'a> Watcher<'a> {
             return Ok(());
         }
         let client = &self.connection.client;
-        self.ground.block_on(async {
+        self.context.block_on(async {
             let done = client.batch_execute("checkpoint").await;
             done.map_err(failed(&self.connection, "write a checkpoint"))
         })?;
@@ -89,7 +89,7 @@ impl<'a> Watcher<'a> {
         let began = Instant::now();
         while began.elapsed() < COUNT_LIMIT {
             let left = number(&self.connection, "look for sessions", sql);
-            if self.ground.block_on(left)? == 0 {
+            if self.context.block_on(left)? == 0 {
                 break;
             }
             self.pause()?;
@@ -98,7 +98,7 @@ impl<'a> Watcher<'a> {
     }
 
     fn pause(&self) -> Result<()> {
-        self.ground.block_on(async {
+        self.context.block_on(async {
             tokio::time::sleep(Duration::from_millis(50)).await;
             Ok(())
         })

@@ -11,23 +11,23 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::SinkExt as _;
-use pgspate::format::sniff::{Format, Overrides};
+use pgspate::format::sniff::{Format, SniffOverrides};
 use pgspate::measure::{Measurement, PRICE_PER_MILLION};
 use pgspate::plan::RowRequest;
-use pgspate::reading::{self, Watch};
+use pgspate::reading::{self, LoadWatch};
 use pgspate::sync::{self, Scope};
 use pgspate::target::connect::Connection;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use tokio_postgres::Statement;
 
-use super::super::ways::{Text, failed, pipelined};
-use crate::Ground;
-use crate::data::meters::{self, Nights};
-use crate::data::{Rows, meters::Prediction};
+use super::super::ways::{TextValue, failed, pipelined};
+use crate::TrialContext;
+use crate::data::meters::{self, NightlyPredictions};
+use crate::data::{RowSource, meters::Prediction};
 
 /// How results are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum RewriteMethod {
     DeleteInsert,
     Upsert,
     Orm,
@@ -40,51 +40,60 @@ pub(super) enum Way {
     SyncInTurns,
 }
 
-impl Way {
-    pub(super) const ALL: [Way; 8] = [
-        Way::DeleteInsert,
-        Way::Upsert,
-        Way::Orm,
-        Way::Merge,
-        Way::Sync,
-        Way::SyncWithRoom,
-        Way::SyncShared,
-        Way::SyncInTurns,
+impl RewriteMethod {
+    pub(super) const ALL: [RewriteMethod; 8] = [
+        RewriteMethod::DeleteInsert,
+        RewriteMethod::Upsert,
+        RewriteMethod::Orm,
+        RewriteMethod::Merge,
+        RewriteMethod::Sync,
+        RewriteMethod::SyncWithRoom,
+        RewriteMethod::SyncShared,
+        RewriteMethod::SyncInTurns,
     ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Way::DeleteInsert => "delete + insert",
-            Way::Upsert => "upsert",
-            Way::Orm => "row by row, what differs",
-            Way::Merge => "stage + MERGE",
-            Way::Sync => "pgspate sync",
-            Way::SyncWithRoom => "pgspate sync, fillfactor 60",
-            Way::SyncShared => "pgspate sync --lanes 2",
-            Way::SyncInTurns => "pgspate sync --vacuum, 2 turns",
+            RewriteMethod::DeleteInsert => "delete + insert",
+            RewriteMethod::Upsert => "upsert",
+            RewriteMethod::Orm => "row by row, what differs",
+            RewriteMethod::Merge => "stage + MERGE",
+            RewriteMethod::Sync => "pgspate sync",
+            RewriteMethod::SyncWithRoom => "pgspate sync, fillfactor 60",
+            RewriteMethod::SyncShared => "pgspate sync --lanes 2",
+            RewriteMethod::SyncInTurns => "pgspate sync --vacuum, 2 turns",
         }
     }
 
-    pub(super) fn named(name: &str) -> Way {
-        Way::ALL.into_iter().find(|way| way.name() == name).unwrap_or(Way::DeleteInsert)
+    pub(super) fn named(name: &str) -> RewriteMethod {
+        RewriteMethod::ALL
+            .into_iter()
+            .find(|way| way.name() == name)
+            .unwrap_or(RewriteMethod::DeleteInsert)
     }
 
     fn is_ours(self) -> bool {
-        matches!(self, Way::Sync | Way::SyncWithRoom | Way::SyncShared | Way::SyncInTurns)
+        matches!(
+            self,
+            RewriteMethod::Sync
+                | RewriteMethod::SyncWithRoom
+                | RewriteMethod::SyncShared
+                | RewriteMethod::SyncInTurns
+        )
     }
 }
 
 /// A row's meter, moment and prediction.
-type Row = [String; 3];
+type PredictionRow = [String; 3];
 
 /// A job that writes night after night.
-pub(super) struct Job<'a> {
-    way: Way,
-    ground: &'a Ground,
+pub(super) struct NightlyJob<'a> {
+    way: RewriteMethod,
+    context: &'a TrialContext,
     connection: Connection,
     statements: HashMap<&'static str, Statement>,
     /// The night's rows, by meter.
-    rows: Vec<Vec<Row>>,
+    rows: Vec<Vec<PredictionRow>>,
     /// The night's file.
     path: PathBuf,
 }
@@ -112,17 +121,17 @@ const DELETE_UNSTAGED: &str = "delete from use_prediction t where t.meter = $1 a
                                (select from stage s where s.meter = t.meter \
                                and s.occurred = t.occurred)";
 
-impl<'a> Job<'a> {
-    pub(super) fn open(way: Way, ground: &'a Ground) -> Result<Job<'a>> {
-        let connection = ground.connect()?;
+impl<'a> NightlyJob<'a> {
+    pub(super) fn open(way: RewriteMethod, context: &'a TrialContext) -> Result<NightlyJob<'a>> {
+        let connection = context.connect()?;
         let wanted: &[&str] = match way {
-            Way::DeleteInsert => &[DELETE_METER, INSERT],
-            Way::Upsert => &[UPSERT, DELETE_OTHERS],
-            Way::Orm => &[SELECT, INSERT, UPDATE, DELETE],
+            RewriteMethod::DeleteInsert => &[DELETE_METER, INSERT],
+            RewriteMethod::Upsert => &[UPSERT, DELETE_OTHERS],
+            RewriteMethod::Orm => &[SELECT, INSERT, UPDATE, DELETE],
             _ => &[],
         };
         let mut statements = HashMap::new();
-        ground.block_on(async {
+        context.block_on(async {
             for sql in wanted {
                 let statement = connection.client.prepare(sql).await;
                 let statement = statement.map_err(failed(&connection, "prepare a statement"))?;
@@ -130,12 +139,12 @@ impl<'a> Job<'a> {
             }
             Ok(())
         })?;
-        let path = ground.scratch().join("night.txt");
-        Ok(Job { way, ground, connection, statements, rows: Vec::new(), path })
+        let path = context.scratch().join("night.txt");
+        Ok(NightlyJob { way, context, connection, statements, rows: Vec::new(), path })
     }
 
     /// Takes in a night's results; not part of what is measured.
-    pub(super) fn take(&mut self, nights: &Nights, night: u32) -> Result<()> {
+    pub(super) fn take(&mut self, nights: &NightlyPredictions, night: u32) -> Result<()> {
         if !self.way.is_ours() {
             let row =
                 |meter: u32, of: &Prediction| [meter.to_string(), of.occurred(), of.prediction()];
@@ -147,10 +156,10 @@ impl<'a> Job<'a> {
         let mut text = Vec::new();
         let mut rows = nights.text();
         while rows.append(&mut text) {}
-        self.path = self.ground.scratch().join(format!("night-{night}.txt"));
+        self.path = self.context.scratch().join(format!("night-{night}.txt"));
         fs::write(&self.path, text).map_err(|error| {
             let message = format!("could not write \"{}\"", self.path.display());
-            Error::new(Kind::Source, message).because(error)
+            Error::new(ErrorKind::Source, message).because(error)
         })
     }
 
@@ -159,15 +168,15 @@ impl<'a> Job<'a> {
         if self.way.is_ours() {
             return self.sync();
         }
-        self.ground.block_on(async {
+        self.context.block_on(async {
             let failed = failed(&self.connection, "write a meter's results");
             for (meter, rows) in (1..).zip(&self.rows) {
                 let meter: i32 = meter;
                 self.connection.client.batch_execute("begin").await.map_err(&failed)?;
                 match self.way {
-                    Way::DeleteInsert => self.delete_insert(meter, rows).await,
-                    Way::Upsert => self.upsert(meter, rows).await,
-                    Way::Orm => self.orm(meter, rows).await,
+                    RewriteMethod::DeleteInsert => self.delete_insert(meter, rows).await,
+                    RewriteMethod::Upsert => self.upsert(meter, rows).await,
+                    RewriteMethod::Orm => self.orm(meter, rows).await,
                     _ => self.merge(meter, rows).await,
                 }
                 .map_err(&failed)?;
@@ -178,15 +187,19 @@ impl<'a> Job<'a> {
     }
 
     /// Has the server know what this session has counted.
-    pub(super) fn hand_over(&self) -> Result<()> {
-        self.ground.block_on(async {
+    pub(super) fn flush_counters(&self) -> Result<()> {
+        self.context.block_on(async {
             Measurement::take(&self.connection.client, &[]).await;
             Ok(())
         })
     }
 
     /// The old rows go, the new ones come.
-    async fn delete_insert(&self, meter: i32, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+    async fn delete_insert(
+        &self,
+        meter: i32,
+        rows: &[PredictionRow],
+    ) -> Result<(), tokio_postgres::Error> {
         let client = &self.connection.client;
         client.execute(&self.statements[DELETE_METER], &[&meter]).await?;
         pipelined(client, &self.statements[INSERT], rows).await?;
@@ -194,17 +207,21 @@ impl<'a> Job<'a> {
     }
 
     /// Every row is written, whether it differs or not; then what is gone is deleted.
-    async fn upsert(&self, meter: i32, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+    async fn upsert(
+        &self,
+        meter: i32,
+        rows: &[PredictionRow],
+    ) -> Result<(), tokio_postgres::Error> {
         let client = &self.connection.client;
         pipelined(client, &self.statements[UPSERT], rows).await?;
         let kept: Vec<String> = rows.iter().map(|row| format!("\"{}\"", row[1])).collect();
         let kept = format!("{{{}}}", kept.join(","));
-        client.execute(&self.statements[DELETE_OTHERS], &[&meter, &Text(&kept)]).await?;
+        client.execute(&self.statements[DELETE_OTHERS], &[&meter, &TextValue(&kept)]).await?;
         Ok(())
     }
 
     /// The old rows are read and compared, and a statement written for each that differs.
-    async fn orm(&self, meter: i32, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+    async fn orm(&self, meter: i32, rows: &[PredictionRow]) -> Result<(), tokio_postgres::Error> {
         let client = &self.connection.client;
         let read = client.query(&self.statements[SELECT], &[&meter]).await?;
         let mut old: HashMap<&str, &str> =
@@ -226,7 +243,7 @@ impl<'a> Job<'a> {
     }
 
     /// COPY into a temporary table, MERGE of what differs, and a delete of what is gone.
-    async fn merge(&self, meter: i32, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+    async fn merge(&self, meter: i32, rows: &[PredictionRow]) -> Result<(), tokio_postgres::Error> {
         let client = &self.connection.client;
         client.batch_execute(STAGE).await?;
         let mut text = String::new();
@@ -245,25 +262,25 @@ impl<'a> Job<'a> {
     /// All meters at once, from the file.
     fn sync(&self) -> Result<()> {
         let columns = Some(meters::COLUMNS.split(", ").map(str::to_owned).collect());
-        let options = sync::Options {
-            reading: reading::Options {
-                read: Overrides { format: Some(Format::Text), ..Overrides::default() },
+        let options = sync::SyncOptions {
+            reading: reading::ReadingOptions {
+                read: SniffOverrides { format: Some(Format::Text), ..SniffOverrides::default() },
                 rows: RowRequest { columns, ..RowRequest::default() },
-                ..reading::Options::of_sources(vec![self.path.display().to_string()])
+                ..reading::ReadingOptions::of_sources(vec![self.path.display().to_string()])
             },
-            table: Some(self.ground.table(meters::TABLE)),
+            table: Some(self.context.table(meters::TABLE)),
             scope: Scope::By(vec!["meter".to_owned()]),
             max_delete: 20.0,
             price_per_million: PRICE_PER_MILLION,
-            lanes: if self.way == Way::SyncShared { 2 } else { 1 },
-            vacuums: self.way == Way::SyncInTurns,
-            transactions: if self.way == Way::SyncInTurns { 2 } else { 1 },
-            ..sync::Options::default()
+            lanes: if self.way == RewriteMethod::SyncShared { 2 } else { 1 },
+            vacuums: self.way == RewriteMethod::SyncInTurns,
+            transactions: if self.way == RewriteMethod::SyncInTurns { 2 } else { 1 },
+            ..sync::SyncOptions::default()
         };
-        let watch = Arc::new(Watch::default());
+        let watch = Arc::new(LoadWatch::default());
         let stopping = Arc::clone(&watch);
-        let (dsn, runtime) = (self.ground.dsn().clone(), self.ground.runtime());
-        self.ground.stoppable(
+        let (dsn, runtime) = (self.context.dsn().clone(), self.context.runtime());
+        self.context.stoppable(
             move || stopping.copy.cancel(),
             || sync::prepare(options, dsn, runtime)?.run(&watch).map(drop),
         )

@@ -2,12 +2,12 @@
 
 use super::bulk;
 use super::strategies::{EACH, ONE, PGSPATE};
-use super::written::{self, Source};
+use super::written::{self, CounterSource};
 use super::{TUNED, UNLIMITED, VOLUMES, computed, limits};
 use crate::experiment::Unit;
-use crate::report::figure::{Bar, Bars, Figure, Group, Plot};
+use crate::report::figure::{Bar, BarGroup, Bars, Figure, Plot};
 use crate::report::words;
-use crate::results::{Line, Results};
+use crate::results::{ResultLine, Results};
 
 const STRATEGIES: [&str; 4] = [ONE, EACH, PGSPATE, TUNED];
 
@@ -28,8 +28,8 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
              let through, whichever is more. A small load that fits into memory and is written \
              while it runs is not limited.",
             match written::source(results) {
-                Source::Disk => "the writes and bytes that the disk counted without a limit",
-                Source::Server => {
+                CounterSource::Disk => "the writes and bytes that the disk counted without a limit",
+                CounterSource::Server => {
                     "what the server counted without a limit, as its disk is not seen from here: \
                      its WAL and the pages that it handed to its system, in I/Os of 256 KiB"
                 }
@@ -43,15 +43,15 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         let levels = [("volume", UNLIMITED), ("strategy", *strategy)];
         Some(Bar::measured(strategy, written::of(results, &levels)?.bytes))
     });
-    let groups = vec![Group { name: String::new(), bars: writes.collect() }];
+    let groups = vec![BarGroup { name: String::new(), bars: writes.collect() }];
     figures.push(Figure::new(
         "What the disk has to take",
         match written::source(results) {
-            Source::Disk => {
+            CounterSource::Disk => {
                 "Read and written while the load and its checkpoint ran, without a limit: tables, \
                  WAL, and whatever else the machine wrote."
             }
-            Source::Server => {
+            CounterSource::Server => {
                 "By the server's own counters, without a limit: its WAL, and the pages that it \
                  handed to its system, some of them twice: once as room, once filled. \
                  PostgreSQL 16 and later count them in pg_stat_io, earlier ones in \
@@ -65,7 +65,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
 
 fn bars(bar: impl Fn(&str, &str) -> Option<Bar>) -> Plot {
     let volumes = [UNLIMITED].into_iter().chain(VOLUMES.iter().map(|(name, _)| *name));
-    let groups = volumes.map(|volume| Group {
+    let groups = volumes.map(|volume| BarGroup {
         name: volume.to_owned(),
         bars: STRATEGIES.iter().filter_map(|strategy| bar(volume, strategy)).collect(),
     });
@@ -85,7 +85,7 @@ fn expected(results: &Results, volume: &str, strategy: &str) -> Option<f64> {
 
 /// How limits were made, and why there are none where none was.
 fn how_measured(results: &Results) -> String {
-    let is_limited = |line: &&Line| !line.trial.is("volume", UNLIMITED);
+    let is_limited = |line: &&ResultLine| !line.trial.is("volume", UNLIMITED);
     let how = "The limit is made by the operating system, for reads and writes each, also of \
                bytes; an I/O there may be larger than the 256 KiB that a volume counts as one, and \
                what the system writes by itself in between is not held back.";

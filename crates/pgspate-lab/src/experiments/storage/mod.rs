@@ -12,15 +12,17 @@ use pgspate_doctor::doctor::storage::{Volume, VolumeLimits};
 
 use super::bulk;
 use super::bulk::strategies::{self, EACH, ONE, PGSPATE};
-use crate::dataset::Data;
-use crate::experiment::{Experiment, Factor, Outcome, Published, Setup, Trial, Unit};
-use crate::ground::Ground;
+use crate::context::TrialContext;
+use crate::dataset::DataKind;
+use crate::experiment::{
+    Experiment, Factor, LabTrial, PublishedResults, RunSetup, TrialOutcome, Unit,
+};
 use crate::report::figure::Figure;
 use crate::results::Results;
 use crate::throttle::Throttle;
 
 /// Seven files onto four volumes.
-pub(super) struct Storage;
+pub(super) struct StorageExperiment;
 
 /// No limit but the machine's.
 const UNLIMITED: &str = "no limit";
@@ -61,7 +63,7 @@ fn computed(limits: &VolumeLimits, seconds: f64, operations: f64, bytes: f64) ->
     seconds.max(operations / limits.iops).max(bytes / (limits.throughput * MIB))
 }
 
-impl Experiment for Storage {
+impl Experiment for StorageExperiment {
     fn name(&self) -> &'static str {
         "storage"
     }
@@ -75,8 +77,8 @@ impl Experiment for Storage {
          so many I/Os through?"
     }
 
-    fn published(&self) -> Published {
-        Published {
+    fn published(&self) -> PublishedResults {
+        PublishedResults {
             setting: "Three volumes for IMDb's seven files, and what came of all changes \
                       together.",
             figures: vec![
@@ -92,15 +94,15 @@ impl Experiment for Storage {
         true
     }
 
-    fn title_with(&self, data: Data) -> &'static str {
+    fn title_with(&self, data: DataKind) -> &'static str {
         match data {
-            Data::Imdb => self.title(),
-            Data::Tpch => "Loading TPC-H's eight tables on smaller volumes",
-            Data::Files => "Loading files of one's own on smaller volumes",
+            DataKind::Imdb => self.title(),
+            DataKind::Tpch => "Loading TPC-H's eight tables on smaller volumes",
+            DataKind::Files => "Loading files of one's own on smaller volumes",
         }
     }
 
-    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
+    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
         let volumes = VOLUMES.map(|(name, _)| name);
         let levels = [&[UNLIMITED], volumes.as_slice()].concat();
         vec![Factor::new("volume", &levels), Factor::new("strategy", &[ONE, EACH, PGSPATE, TUNED])]
@@ -118,23 +120,23 @@ impl Experiment for Storage {
         vec!["seconds", "phase: final checkpoint", "disk writes", "disk bytes", "disk queue", "WAL"]
     }
 
-    fn settings(&self, trial: &Trial, ground: &Ground) -> Vec<(String, String)> {
-        if trial.is("strategy", TUNED) { ground.tuned() } else { Vec::new() }
+    fn settings(&self, trial: &LabTrial, context: &TrialContext) -> Vec<(String, String)> {
+        if trial.is("strategy", TUNED) { context.tuned() } else { Vec::new() }
     }
 
-    fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
+    fn refusal(&self, trial: &LabTrial, context: &TrialContext) -> Option<String> {
         let limits = limits(trial.level("volume"));
-        let refused = limits.and_then(|limits| ground.throttle(&throttle(&limits)).err());
-        refused.or_else(|| strategies::refusal(trial.level("strategy"), ground))
+        let refused = limits.and_then(|limits| context.throttle(&throttle(&limits)).err());
+        refused.or_else(|| strategies::refusal(trial.level("strategy"), context))
     }
 
-    fn prepare(&self, ground: &Ground) -> Result<()> {
-        bulk::prepare(ground)
+    fn prepare(&self, context: &TrialContext) -> Result<()> {
+        bulk::prepare(context)
     }
 
-    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
+    fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
         let limited = match limits(trial.level("volume")) {
-            Some(limits) => Some(ground.throttle(&throttle(&limits)).map_err(|reason| {
+            Some(limits) => Some(context.throttle(&throttle(&limits)).map_err(|reason| {
                 Error::new(ErrorKind::Plan, format!("could not limit the server: {reason}"))
             })?),
             None => None,
@@ -143,9 +145,9 @@ impl Experiment for Storage {
             TUNED => PGSPATE,
             other => other,
         };
-        let mut outcome = Outcome::default();
-        let (rows, _) = strategies::load(strategy, ground, &mut outcome)?;
-        let is_made = outcome.phase(CHECKPOINT, || ground.checkpoint())?;
+        let mut outcome = TrialOutcome::default();
+        let (rows, _) = strategies::load(strategy, context, &mut outcome)?;
+        let is_made = outcome.phase(CHECKPOINT, || context.checkpoint())?;
         drop(limited);
         if !is_made {
             outcome.notes.push(NO_CHECKPOINT.to_owned());
@@ -154,8 +156,13 @@ impl Experiment for Storage {
         Ok(outcome)
     }
 
-    fn verify(&self, _trial: &Trial, ground: &Ground, _outcome: &mut Outcome) -> Result<()> {
-        bulk::verify(ground)
+    fn verify(
+        &self,
+        _trial: &LabTrial,
+        context: &TrialContext,
+        _outcome: &mut TrialOutcome,
+    ) -> Result<()> {
+        bulk::verify(context)
     }
 
     fn figures(&self, results: &Results) -> Vec<Figure> {

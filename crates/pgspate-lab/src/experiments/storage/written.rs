@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::results::{Line, Results};
+use crate::results::{ResultLine, Results};
 use crate::spread::Spread;
 
 /// Bytes of a page, but on servers that were built otherwise.
@@ -13,7 +13,7 @@ const PAGE_BYTES: f64 = 8192.0;
 
 /// Who counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum CounterSource {
     /// The disk, in operations and bytes.
     Disk,
     /// The server, in bytes.
@@ -22,37 +22,38 @@ pub(super) enum Source {
 
 /// What was written, and read as far as the disk counted that.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Written {
+pub(super) struct DiskTraffic {
     pub(super) bytes: Spread,
     /// Operations, if they were counted.
     pub(super) operations: Option<f64>,
 }
 
 /// Who counted in these results.
-pub(super) fn source(results: &Results) -> Source {
+pub(super) fn source(results: &Results) -> CounterSource {
     match results.spread(&[], "disk bytes") {
-        Some(_) => Source::Disk,
-        None => Source::Server,
+        Some(_) => CounterSource::Disk,
+        None => CounterSource::Server,
     }
 }
 
 /// Of the trials with these levels.
-pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<Written> {
-    if source(results) == Source::Disk {
+pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<DiskTraffic> {
+    if source(results) == CounterSource::Disk {
         let median = |number| results.median(levels, number);
         let operations = median("disk writes")? + median("disk reads")?;
         let bytes = results.spread(levels, "disk bytes")?;
-        return Some(Written { bytes, operations: Some(operations) });
+        return Some(DiskTraffic { bytes, operations: Some(operations) });
     }
-    let is_one = |line: &&Line| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
+    let is_one =
+        |line: &&ResultLine| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
     let bytes = Spread::of(results.measured().filter(is_one).filter_map(by_server))?;
-    Some(Written { bytes, operations: None })
+    Some(DiskTraffic { bytes, operations: None })
 }
 
 /// Bytes of WAL, and of the pages that checkpoints, sessions and the background writer wrote, files
 /// that became longer among them; or of what the tables grew by, where that is more: somebody has
 /// to write that yet. From version 17 on the older counters have nothing of sessions.
-fn by_server(line: &Line) -> Option<f64> {
+fn by_server(line: &ResultLine) -> Option<f64> {
     let count = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64);
     let wal = count(&line.measured, "/wal_bytes")?;
     let pages = ["buffers_written", "buffers_by_sessions", "buffers_cleaned"];

@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all, try_join_all};
 use pgspate::target::connect::Connection;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
 use super::super::ways::{failed, number};
 use super::{CREATE_AS, DISTINCT};
-use crate::Ground;
+use crate::TrialContext;
 
 /// The server's code for more temporary files than a session may have.
 const LIMIT_EXCEEDED: &str = "53400";
 
 /// What is run.
-pub(super) struct Work {
+pub(super) struct SpillingQueries {
     pub(super) clients: usize,
     pub(super) query: String,
     pub(super) work_mem_kb: u64,
@@ -27,14 +27,14 @@ pub(super) struct Work {
 }
 
 /// Sessions that are ready to begin.
-pub(super) struct Ready {
+pub(super) struct OpenSessions {
     clients: Vec<Connection>,
     bystander: Connection,
 }
 
 /// What came of it.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct QueryResults {
     /// Of each query that ended well.
     pub(super) seconds: Vec<f64>,
     /// What the others met, each in the server's words.
@@ -46,9 +46,9 @@ pub(super) struct Answers {
 }
 
 /// Seconds of a query and bytes of its table, or what the server said of the end of the space.
-type Answer = Result<(f64, u64), String>;
+type QueryAnswer = Result<(f64, u64), String>;
 
-impl Answers {
+impl QueryResults {
     /// Of the queries that ended well, if any did.
     pub(super) fn mean_seconds(&self) -> Option<f64> {
         let count = self.seconds.len();
@@ -60,14 +60,14 @@ impl Answers {
     pub(super) fn check(&self) -> Result<()> {
         match self.errors.first() {
             None => Ok(()),
-            Some(error) => Err(Error::new(Kind::Server, format!("a query failed: {error}"))),
+            Some(error) => Err(Error::new(ErrorKind::Server, format!("a query failed: {error}"))),
         }
     }
 }
 
-impl Work {
+impl SpillingQueries {
     /// Opens the sessions.
-    pub(super) async fn connect(&self, ground: &Ground) -> Result<Ready> {
+    pub(super) async fn connect(&self, context: &TrialContext) -> Result<OpenSessions> {
         let space = match self.tablespace {
             Some(name) => format!("set temp_tablespaces = '{name}';"),
             None => String::new(),
@@ -78,17 +78,17 @@ impl Work {
             self.work_mem_kb
         );
         let open = async || -> Result<Connection> {
-            let connection = ground.open().await?;
+            let connection = context.open().await?;
             let set = connection.client.batch_execute(&settings).await;
             set.map_err(failed(&connection, "set a session's options"))?;
             Ok(connection)
         };
         let clients = try_join_all((0..self.clients).map(|_| open())).await?;
-        Ok(Ready { clients, bystander: ground.open().await? })
+        Ok(OpenSessions { clients, bystander: context.open().await? })
     }
 
     /// Runs the query in all sessions, and waits for the last one.
-    pub(super) async fn run(&self, ready: &Ready) -> Result<Answers> {
+    pub(super) async fn run(&self, ready: &OpenSessions) -> Result<QueryResults> {
         let is_over = AtomicBool::new(false);
         let queries = async {
             let all = join_all(ready.clients.iter().map(|client| self.query(client))).await;
@@ -102,7 +102,8 @@ impl Work {
             }
         };
         let (all, bystander_rows) = join(queries, bystander).await;
-        let mut answers = Answers { bystander_rows: bystander_rows?, ..Answers::default() };
+        let mut answers =
+            QueryResults { bystander_rows: bystander_rows?, ..QueryResults::default() };
         for answer in all {
             match answer? {
                 Ok((seconds, bytes)) => {
@@ -129,7 +130,7 @@ impl Work {
     }
 
     /// One session's query.
-    async fn query(&self, connection: &Connection) -> Result<Answer> {
+    async fn query(&self, connection: &Connection) -> Result<QueryAnswer> {
         let makes_table = self.query == CREATE_AS;
         let client = &connection.client;
         let began = Instant::now();
@@ -153,7 +154,7 @@ impl Work {
         };
         if rows != self.rows {
             let message = format!("a query answered {rows} rows and not {}", self.rows);
-            return Err(Error::new(Kind::Bug, message));
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         let bytes = match makes_table {
             true => {
@@ -166,8 +167,8 @@ impl Work {
     }
 
     /// Ends the sessions, and waits until the server has noticed.
-    pub(super) async fn close(&self, ready: Ready) -> Result<()> {
-        let Ready { clients, bystander } = ready;
+    pub(super) async fn close(&self, ready: OpenSessions) -> Result<()> {
+        let OpenSessions { clients, bystander } = ready;
         let pids: Vec<i32> = clients.iter().map(Connection::backend_pid).collect();
         join_all(clients.into_iter().map(Connection::close)).await;
         let sql = "select count(*) from pg_stat_activity where pid = any($1)";

@@ -5,7 +5,7 @@ use super::{
     CLIENTS, CREATE_AS, DATA_FOLDER, DISTINCT, FITS, LIMIT, NO_LIMIT, ORDER_BY, QUERY, SMALL_LIMIT,
     SPACE, SPILLS, TABLESPACE, WORK_MEM,
 };
-use crate::report::figure::{Axis, Bars, Figure, Group, Lines, Plot, Table};
+use crate::report::figure::{Axis, BarGroup, Bars, Figure, Lines, Plot, PlotTable};
 use crate::report::words;
 use crate::{Results, Unit};
 
@@ -43,12 +43,12 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
                 ("tablespace", SPILLS, TABLESPACE),
                 ("more work_mem", FITS, DATA_FOLDER),
             ];
-            Group { name: (*query).to_owned(), bars: all.into_iter().filter_map(of).collect() }
+            BarGroup { name: (*query).to_owned(), bars: all.into_iter().filter_map(of).collect() }
         };
         let groups = QUERIES.iter().map(group).collect();
         Plot::Bars(Bars { unit: Some(Unit::Seconds), groups })
     };
-    let place = places(results);
+    let place = tablespace_notes(results);
     vec![
         Figure::new(
             "Throughput by clients",
@@ -77,7 +77,7 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
 }
 
 /// What each trial met that was to meet the end of its space.
-fn ends(results: &Results) -> Table {
+fn ends(results: &Results) -> PlotTable {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for line in results.measured().filter(|line| line.trial.is(LIMIT, SMALL_LIMIT)) {
         for note in &line.outcome.notes {
@@ -87,11 +87,11 @@ fn ends(results: &Results) -> Table {
             }
         }
     }
-    Table { columns: vec!["query".to_owned(), "what came of it".to_owned()], rows }
+    PlotTable { columns: vec!["query".to_owned(), "what came of it".to_owned()], rows }
 }
 
 /// Where the tablespaces were, as the trials have noted it.
-fn places(results: &Results) -> String {
+fn tablespace_notes(results: &Results) -> String {
     let on = results.measured().filter(|line| line.trial.is(SPACE, TABLESPACE));
     let mut notes: Vec<&str> =
         on.flat_map(|line| line.outcome.notes.iter().map(String::as_str)).collect();
@@ -103,7 +103,7 @@ fn places(results: &Results) -> String {
 /// What the tablespaces were, in the words of an answer: what a trial notes is that it had none on
 /// another device, where it had none.
 fn tablespace(results: &Results) -> &'static str {
-    let notes = places(results);
+    let notes = tablespace_notes(results);
     match (notes.contains("in memory"), notes.contains("no second device")) {
         (true, false) => "in a tablespace in memory",
         (false, true) => "in a tablespace on the same disk",
@@ -156,17 +156,17 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::Line;
+    use crate::ResultLine;
     use crate::report::answers;
     use crate::results::tests::line;
 
-    fn measured(levels: &Levels<'_>, number: &str, value: f64, unit: Unit) -> Line {
+    fn measured(levels: &Levels<'_>, number: &str, value: f64, unit: Unit) -> ResultLine {
         let mut line = line(levels, 0, 1.0);
         line.outcome.number(number, value, unit);
         line
     }
 
-    fn all() -> Vec<Line> {
+    fn all() -> Vec<ResultLine> {
         let rate = |space, value| {
             let levels = levels(CREATE_AS, MOST, SPILLS, space);
             measured(&levels, "throughput", value, Unit::BytesPerSecond)
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_of_what_is_there() {
-        answers::are_whole_whatever_is_missing(&all(), answer);
+        answers::check_answers_of_incomplete_results(&all(), answer);
         let answer = answer(&Results::new(all(), Path::new(".")));
         assert_eq!(
             answer,

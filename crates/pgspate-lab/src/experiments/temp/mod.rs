@@ -9,14 +9,17 @@ mod room;
 mod space;
 
 use pgspate::measure::Measurement;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
 use super::ways::{failed, number};
 use crate::data::{self, tpch};
 use crate::report::figure::Figure;
-use crate::{Experiment, Factor, Ground, Outcome, Published, Results, Setup, Trial, Unit};
-use clients::{Answers, Work};
-use space::Space;
+use crate::{
+    Experiment, Factor, LabTrial, PublishedResults, Results, RunSetup, TrialContext, TrialOutcome,
+    Unit,
+};
+use clients::{QueryResults, SpillingQueries};
+use space::TempTablespace;
 
 const QUERY: &str = "query";
 const CLIENTS: &str = "clients";
@@ -41,10 +44,10 @@ const WORK_MEM_MIN: u64 = 64;
 
 /// The experiment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Temp;
+pub(super) struct TempExperiment;
 
 /// The table that is read.
-const TABLE: data::Table = tpch::TABLES[0];
+const TABLE: data::GeneratedTable = tpch::TABLES[0];
 
 /// TPC-H's scale factor at a scale.
 fn factor(scale: f64) -> f64 {
@@ -56,7 +59,7 @@ fn table_bytes(scale: f64) -> u64 {
     data::scaled(tpch::LINES, factor(scale)) * ROW_BYTES
 }
 
-fn work_mem_kb(trial: &Trial, scale: f64) -> u64 {
+fn work_mem_kb(trial: &LabTrial, scale: f64) -> u64 {
     let bytes = match trial.level(WORK_MEM) {
         FITS => table_bytes(scale) * 2,
         _ => table_bytes(scale) / 16,
@@ -66,7 +69,7 @@ fn work_mem_kb(trial: &Trial, scale: f64) -> u64 {
 
 /// Bytes of memory that a trial's sessions may take together, and of disk. Hashing may take twice
 /// `work_mem`, and what is in memory is about twice the table at most; so is what spills.
-fn needs(trial: &Trial, scale: f64) -> (u64, u64) {
+fn needs(trial: &LabTrial, scale: f64) -> (u64, u64) {
     let clients = clients(trial);
     let table = table_bytes(scale) * 2;
     let memory = match trial.is(QUERY, CREATE_AS) {
@@ -76,11 +79,11 @@ fn needs(trial: &Trial, scale: f64) -> (u64, u64) {
     (clients * memory, clients * table)
 }
 
-fn clients(trial: &Trial) -> u64 {
+fn clients(trial: &LabTrial) -> u64 {
     trial.level(CLIENTS).parse().unwrap_or(4)
 }
 
-impl Experiment for Temp {
+impl Experiment for TempExperiment {
     fn name(&self) -> &'static str {
         "temp"
     }
@@ -95,8 +98,8 @@ impl Experiment for Temp {
          change, and what happens when the space ends?"
     }
 
-    fn published(&self) -> Published {
-        Published {
+    fn published(&self) -> PublishedResults {
+        PublishedResults {
             setting: "A cloud provider's managed PostgreSQL, temporary objects on its network \
                       volume against a local NVMe disk, with up to 20 clients.",
             figures: vec![
@@ -106,7 +109,7 @@ impl Experiment for Temp {
         }
     }
 
-    fn factors(&self, _setup: &Setup) -> Vec<Factor> {
+    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
         vec![
             Factor::new(QUERY, &[CREATE_AS, DISTINCT, ORDER_BY]),
             Factor::new(CLIENTS, &["4", "8", "12", "16", "20"]),
@@ -116,7 +119,7 @@ impl Experiment for Temp {
         ]
     }
 
-    fn makes_sense(&self, trial: &Trial) -> bool {
+    fn makes_sense(&self, trial: &LabTrial) -> bool {
         let is_table = trial.is(QUERY, CREATE_AS);
         let changed = [
             (trial.is(WORK_MEM, FITS), !is_table && trial.is(CLIENTS, "8")),
@@ -140,38 +143,38 @@ impl Experiment for Temp {
         vec!["seconds", "mean time", "throughput", "temp bytes", "failed"]
     }
 
-    fn settings(&self, trial: &Trial, ground: &Ground) -> Vec<(String, String)> {
+    fn settings(&self, trial: &LabTrial, context: &TrialContext) -> Vec<(String, String)> {
         match trial.is(LIMIT, SMALL_LIMIT) {
             false => Vec::new(),
             true => {
-                let limit = (table_bytes(ground.scale()) / 4) >> 10;
+                let limit = (table_bytes(context.scale()) / 4) >> 10;
                 vec![("temp_file_limit".to_owned(), format!("{}kB", limit.max(64)))]
             }
         }
     }
 
-    fn refusal(&self, trial: &Trial, ground: &Ground) -> Option<String> {
-        if trial.is(SPACE, TABLESPACE) && !ground.is_own() {
+    fn refusal(&self, trial: &LabTrial, context: &TrialContext) -> Option<String> {
+        if trial.is(SPACE, TABLESPACE) && !context.is_own() {
             return Some("tablespaces are made on the lab's own server only".to_owned());
         }
-        let (memory, disk) = needs(trial, ground.scale());
-        if let Some((bound, what)) = room::memory(ground)
+        let (memory, disk) = needs(trial, context.scale());
+        if let Some((bound, what)) = room::memory(context)
             && memory > bound
         {
             return Some(format!("its sessions might take more memory than {what}"));
         }
-        let is_full = room::disk(ground).is_some_and(|free| disk > free);
+        let is_full = room::disk(context).is_some_and(|free| disk > free);
         is_full.then(|| "its temporary tables and files might fill the disk".to_owned())
     }
 
-    fn prepare(&self, ground: &Ground) -> Result<()> {
+    fn prepare(&self, context: &TrialContext) -> Result<()> {
         space::remove_left_over();
-        let connection = ground.connect()?;
-        ground.block_on(async {
+        let connection = context.connect()?;
+        context.block_on(async {
             let client = &connection.client;
             let wrong = failed(&connection, "make the table");
             client.batch_execute(TABLE.create).await.map_err(&wrong)?;
-            let mut rows = TABLE.all(factor(ground.scale()), ground.seed());
+            let mut rows = TABLE.all(factor(context.scale()), context.seed());
             data::copy(client, TABLE.name, &mut *rows).await?;
             let bystander = "create table bystander (id bigint)";
             client.batch_execute(bystander).await.map_err(&wrong)?;
@@ -179,32 +182,32 @@ impl Experiment for Temp {
         })
     }
 
-    fn run(&self, trial: &Trial, ground: &Ground) -> Result<Outcome> {
-        let mut outcome = Outcome::default();
+    fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
+        let mut outcome = TrialOutcome::default();
         let space = match trial.is(SPACE, TABLESPACE) {
-            true => Some(Space::make(ground, needs(trial, ground.scale()).1)?),
+            true => Some(TempTablespace::make(context, needs(trial, context.scale()).1)?),
             false => None,
         };
-        outcome.notes.extend(space.as_ref().map(Space::note));
-        let work = Work {
+        outcome.notes.extend(space.as_ref().map(TempTablespace::note));
+        let work = SpillingQueries {
             clients: clients(trial) as usize,
             query: trial.level(QUERY).to_owned(),
-            work_mem_kb: work_mem_kb(trial, ground.scale()),
+            work_mem_kb: work_mem_kb(trial, context.scale()),
             tablespace: space.as_ref().map(|_| space::NAME),
-            rows: TABLE.rows_at(factor(ground.scale())),
+            rows: TABLE.rows_at(factor(context.scale())),
             has_bystander: trial.is(LIMIT, SMALL_LIMIT),
         };
-        let before = temp_bytes(ground)?;
-        let ready = ground.block_on(work.connect(ground))?;
-        let answers = outcome.phase("queries", || ground.block_on(work.run(&ready)))?;
-        ground.block_on(work.close(ready))?;
-        let files = temp_bytes(ground)?.zip(before).map(|(now, then)| now.saturating_sub(then));
+        let before = temp_bytes(context)?;
+        let ready = context.block_on(work.connect(context))?;
+        let answers = outcome.phase("queries", || context.block_on(work.run(&ready)))?;
+        context.block_on(work.close(ready))?;
+        let files = temp_bytes(context)?.zip(before).map(|(now, then)| now.saturating_sub(then));
         if let Some(space) = space {
-            space.remove(ground)?;
+            space.remove(context)?;
         }
         note(&mut outcome, &answers, files, &work);
         match trial.is(LIMIT, SMALL_LIMIT) {
-            true => check_end(&answers, &mut outcome, ground)?,
+            true => check_end(&answers, &mut outcome, context)?,
             false => answers.check()?,
         }
         Ok(outcome)
@@ -221,13 +224,18 @@ impl Experiment for Temp {
 
 /// Bytes of temporary files that the database has written so far. Sessions that wrote some are gone
 /// by then, and have handed over what they counted.
-fn temp_bytes(ground: &Ground) -> Result<Option<u64>> {
-    let connection = ground.connect()?;
+fn temp_bytes(context: &TrialContext) -> Result<Option<u64>> {
+    let connection = context.connect()?;
     let look = async { Ok(Measurement::take(&connection.client, &[]).await) };
-    Ok(ground.block_on(look)?.database.temp_bytes)
+    Ok(context.block_on(look)?.database.temp_bytes)
 }
 
-fn note(outcome: &mut Outcome, answers: &Answers, files: Option<u64>, work: &Work) {
+fn note(
+    outcome: &mut TrialOutcome,
+    answers: &QueryResults,
+    files: Option<u64>,
+    work: &SpillingQueries,
+) {
     let seconds = outcome.seconds().max(1e-9);
     let bytes = match work.query.as_str() {
         CREATE_AS => Some(answers.table_bytes),
@@ -242,19 +250,23 @@ fn note(outcome: &mut Outcome, answers: &Answers, files: Option<u64>, work: &Wor
 }
 
 /// Temporary space was to end: with a clear error, and for those alone who needed it.
-fn check_end(answers: &Answers, outcome: &mut Outcome, ground: &Ground) -> Result<()> {
+fn check_end(
+    answers: &QueryResults,
+    outcome: &mut TrialOutcome,
+    context: &TrialContext,
+) -> Result<()> {
     let Some(error) = answers.errors.first() else {
-        return Err(Error::new(Kind::Bug, "no query met the end of temporary space"));
+        return Err(Error::new(ErrorKind::Bug, "no query met the end of temporary space"));
     };
-    let connection = ground.connect()?;
+    let connection = context.connect()?;
     let count = async |sql: &str| number(&connection, "look at what is left", sql).await;
-    let rows = ground.block_on(count("select count(*) from bystander"))?;
+    let rows = context.block_on(count("select count(*) from bystander"))?;
     if rows.unsigned_abs() != answers.bystander_rows {
-        return Err(Error::new(Kind::Bug, "rows of a session beside the queries are lost"));
+        return Err(Error::new(ErrorKind::Bug, "rows of a session beside the queries are lost"));
     }
-    let left = ground.block_on(count("select count(*) from pg_ls_tmpdir()"))?;
+    let left = context.block_on(count("select count(*) from pg_ls_tmpdir()"))?;
     if left != 0 {
-        return Err(Error::new(Kind::Bug, format!("{left} temporary files are left")));
+        return Err(Error::new(ErrorKind::Bug, format!("{left} temporary files are left")));
     }
     outcome.notes.push(format!(
         "{} of {} queries ended with: {error}. The sessions went on, their files were gone, and \
@@ -269,8 +281,8 @@ fn check_end(answers: &Answers, outcome: &mut Outcome, ground: &Ground) -> Resul
 mod tests {
     use super::*;
 
-    fn trial(query: &str, clients: &str, work_mem: &str) -> Trial {
-        Trial::of(&[(QUERY, query), (CLIENTS, clients), (WORK_MEM, work_mem)])
+    fn trial(query: &str, clients: &str, work_mem: &str) -> LabTrial {
+        LabTrial::of(&[(QUERY, query), (CLIENTS, clients), (WORK_MEM, work_mem)])
     }
 
     #[test]

@@ -6,30 +6,30 @@
 use std::fs;
 
 use super::super::ways::number;
-use crate::{Ground, Machine};
+use crate::{Machine, TrialContext};
 
 /// Bytes that all sessions may take together, and what that is. Nothing where it cannot be found.
-pub(super) fn memory(ground: &Ground) -> Option<(u64, &'static str)> {
-    if ground.is_local() {
+pub(super) fn memory(context: &TrialContext) -> Option<(u64, &'static str)> {
+    if context.is_local() {
         let all = Machine::here(None).memory_bytes;
         let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
         let limit = limit.and_then(|text| text.trim().parse::<u64>().ok());
         let all = all.min(limit.unwrap_or(u64::MAX));
         return (all > 0).then_some((all / 2, "half of what the machine has"));
     }
-    let bytes = shared_buffers(ground).ok()?;
+    let bytes = shared_buffers(context).ok()?;
     Some((bytes.saturating_mul(2), "twice the server's shared_buffers"))
 }
 
-fn shared_buffers(ground: &Ground) -> pgspate::Result<u64> {
-    let connection = ground.connect()?;
+fn shared_buffers(context: &TrialContext) -> pgspate::Result<u64> {
+    let connection = context.connect()?;
     let sql = "select pg_size_bytes(current_setting('shared_buffers'))";
-    let bytes = ground.block_on(number(&connection, "look up the server's memory", sql))?;
+    let bytes = context.block_on(number(&connection, "look up the server's memory", sql))?;
     Ok(bytes.unsigned_abs())
 }
 
 /// Bytes that are free where the server's data are, if that is seen.
-pub(super) fn disk(ground: &Ground) -> Option<u64> {
-    let space = rustix::fs::statvfs(ground.data_folder()?).ok()?;
+pub(super) fn disk(context: &TrialContext) -> Option<u64> {
+    let space = rustix::fs::statvfs(context.data_folder()?).ok()?;
     Some(space.f_bavail * space.f_frsize)
 }

@@ -9,11 +9,11 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 use std::time::Duration;
 
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 use tempfile::TempDir;
 
 use super::super::ways::failed;
-use crate::Ground;
+use crate::TrialContext;
 
 /// The tablespace's name.
 pub(super) const NAME: &str = "pgspate_lab_temp";
@@ -25,24 +25,24 @@ const PREFIX: &str = "pgspate-lab-";
 
 /// A folder that the server has a tablespace in. Gone with its value; it is locked as long as its
 /// lab lives, so that another can remove what one that was killed has left.
-pub(super) struct Space {
+pub(super) struct TempTablespace {
     folder: TempDir,
     is_other_device: bool,
     _lock: File,
 }
 
-impl Space {
+impl TempTablespace {
     /// Makes folder and tablespace; `bytes` is what may be written to it.
-    pub(super) fn make(ground: &Ground, bytes: u64) -> Result<Space> {
-        let (Some(data), Some(beside)) = (ground.data_folder(), ground.server_folder()) else {
-            return Err(Error::new(Kind::Bug, "a tablespace is made on an own server only"));
+    pub(super) fn make(context: &TrialContext, bytes: u64) -> Result<TempTablespace> {
+        let (Some(data), Some(beside)) = (context.data_folder(), context.server_folder()) else {
+            return Err(Error::new(ErrorKind::Bug, "a tablespace is made on an own server only"));
         };
         let memory = Path::new(MEMORY);
         let is_other_device = is_apart(memory, data, bytes);
         let base = if is_other_device { memory } else { beside };
         let failed_at = |error| {
             let message = format!("could not make a folder in \"{}\"", base.display());
-            Error::new(Kind::Usage, message).because(error)
+            Error::new(ErrorKind::Usage, message).because(error)
         };
         let (folder, lock) = locked(base).map_err(failed_at)?;
         let owner = fs::metadata(data).map_err(failed_at)?;
@@ -52,8 +52,8 @@ impl Space {
         }
         let path = folder.path().display().to_string().replace('\'', "''");
         let sql = format!("create tablespace {NAME} location '{path}'");
-        ground.sql("make a tablespace", &sql)?;
-        Ok(Space { folder, is_other_device, _lock: lock })
+        context.sql("make a tablespace", &sql)?;
+        Ok(TempTablespace { folder, is_other_device, _lock: lock })
     }
 
     /// Where it is, in words.
@@ -67,9 +67,9 @@ impl Space {
     }
 
     /// Removes both.
-    pub(super) fn remove(self, ground: &Ground) -> Result<()> {
-        let connection = ground.connect()?;
-        ground.block_on(async {
+    pub(super) fn remove(self, context: &TrialContext) -> Result<()> {
+        let connection = context.connect()?;
+        context.block_on(async {
             let sql = format!("drop tablespace {NAME}");
             for _ in 0..100 {
                 // Temporary tables of sessions that have just ended may still be there.
@@ -82,7 +82,7 @@ impl Space {
             dropped.map_err(failed(&connection, "drop the tablespace"))
         })?;
         self.folder.close().map_err(|error| {
-            Error::new(Kind::Usage, "could not remove the tablespace's folder").because(error)
+            Error::new(ErrorKind::Usage, "could not remove the tablespace's folder").because(error)
         })
     }
 }

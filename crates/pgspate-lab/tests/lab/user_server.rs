@@ -1,17 +1,17 @@
-//! A server that is not the lab's own is left as it was.
+//! Tests that the lab leaves the user's server as it was.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pgspate::{Kind, load, reading};
+use pgspate::{ErrorKind, load, reading};
 use pgspate_embedded::testing::{TestDb, database};
-use pgspate_lab::{Event, Options, experiments, read, report};
+use pgspate_lab::{LabEvent, LabOptions, experiments, read, report};
 
 use crate::support::{ROWS_BEFORE, TOY, dsn, dsn_with, options, run, run_beside};
 
-/// What is in the database: schemas, tables, and settings of the server.
+/// Lists schemas, tables and server settings.
 fn everything(database: &TestDb) -> Vec<Vec<Option<String>>> {
     let mut all =
         database.query("select nspname from pg_namespace where nspname !~ '^pg_' order by 1");
@@ -29,19 +29,19 @@ fn everything(database: &TestDb) -> Vec<Vec<Option<String>>> {
 fn load_into(database: &TestDb, table: &str, folder: &Path) {
     let file = folder.join("two.csv");
     std::fs::write(&file, "1\n2\n").unwrap();
-    let options = load::Options {
-        reading: reading::Options::of_sources(vec![file.display().to_string()]),
+    let options = load::LoadOptions {
+        reading: reading::ReadingOptions::of_sources(vec![file.display().to_string()]),
         table: Some(table.to_owned()),
-        ..load::Options::default()
+        ..load::LoadOptions::default()
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let load = load::prepare(options, dsn(&database.dsn()), runtime.handle()).unwrap();
     assert_eq!(load.run(&Arc::default()).unwrap().rows_written, 2);
 }
 
-/// On this server.
-fn on(database: &TestDb, folder: &Path) -> Options {
-    Options { to: Some(dsn(&database.dsn())), installation: None, ..options(folder) }
+/// Options of a run on the user's server.
+fn on(database: &TestDb, folder: &Path) -> LabOptions {
+    LabOptions { to: Some(dsn(&database.dsn())), installation: None, ..options(folder) }
 }
 
 #[test]
@@ -53,7 +53,10 @@ fn trials_are_made_in_a_schema_and_nothing_is_left() {
     let options = on(&database, folder.path());
     let summary = run(&options, None).0.unwrap();
     assert_eq!((summary.measured, summary.skipped.len()), (4, 2));
-    assert_eq!(summary.skipped[0].1, "it needs settings of the whole server");
+    assert_eq!(
+        summary.skipped[0].1,
+        "it needs server settings that the lab does not change on your server"
+    );
     assert_eq!(everything(&database), before);
     let lines = read(folder.path()).unwrap();
     assert_eq!(lines.len(), 6);
@@ -78,8 +81,8 @@ fn what_others_write_into_a_new_ledger_stays() {
     database.run("create table mine (id int)");
     let folder = tempfile::tempdir().unwrap();
     let is_loaded = AtomicBool::new(false);
-    let load = |event: &Event<'_>| {
-        if matches!(event, Event::Measured { .. }) && !is_loaded.swap(true, Ordering::Relaxed) {
+    let load = |event: &LabEvent<'_>| {
+        if matches!(event, LabEvent::Measured { .. }) && !is_loaded.swap(true, Ordering::Relaxed) {
             load_into(&database, "mine", folder.path());
         }
     };
@@ -147,21 +150,21 @@ fn a_stream_that_was_stopped_can_be_measured_again() {
     let is_over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
         let ended = run_beside(&options, None, &|event, stop| {
-            if matches!(event, Event::Trial { .. }) {
+            if matches!(event, LabEvent::TrialStarted { .. }) {
                 let (stop, is_over) = (stop.clone(), &is_over);
                 scope.spawn(move || {
                     // Also if the trial fails before its stream begins.
                     while !is_over.load(Ordering::Relaxed) && !has_begun() {
                         std::thread::sleep(Duration::from_millis(5));
                     }
-                    stop.ask();
+                    stop.request();
                 });
             }
         });
         is_over.store(true, Ordering::Relaxed);
         ended.0
     });
-    assert_eq!(ended.unwrap_err().kind(), Kind::Cancelled);
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Cancelled);
     let streams = || database.query("select count(*) from pgspate.stream");
     assert_eq!(streams(), [[Some("0".to_owned())]]);
     options.scale = Some(0.01);
@@ -172,7 +175,7 @@ fn a_stream_that_was_stopped_can_be_measured_again() {
 }
 
 #[test]
-fn a_ledger_that_cannot_go_yet_is_taken_away_by_the_next_run() {
+fn a_ledger_that_could_not_be_dropped_is_dropped_by_the_next_run() {
     let (database, folder) = (database(), tempfile::tempdir().unwrap());
     let before = everything(&database);
     let mut options = on(&database, folder.path());
@@ -181,8 +184,8 @@ fn a_ledger_that_cannot_go_yet_is_taken_away_by_the_next_run() {
     let only = [("contender", "pgspate apply"), ("batch", "100")];
     options.only = only.map(|(factor, level)| (factor.to_owned(), level.to_owned())).to_vec();
     let warnings = Mutex::new(Vec::new());
-    let keep = |event: &Event<'_>| {
-        if let Event::Warning { text } = event {
+    let keep = |event: &LabEvent<'_>| {
+        if let LabEvent::Warning { text } = event {
             warnings.lock().unwrap().push((*text).to_owned());
         }
     };
@@ -192,7 +195,7 @@ fn a_ledger_that_cannot_go_yet_is_taken_away_by_the_next_run() {
     assert_eq!(summary.measured, 1);
     let said = warnings.lock().unwrap().clone();
     assert!(matches!(&said[..], [one] if one.starts_with("Other sessions of pgspate")), "{said:?}");
-    // Who made it is known, so that it is nobody else's.
+    // The mark says that the lab made the ledger.
     let mark = "select obj_description('pgspate_lab'::regnamespace, 'pg_namespace') ~ 'the ledger'";
     assert_eq!(database.query(mark)[0][0].as_deref(), Some("t"));
     assert_eq!(database.query("select 1 from pgspate.job"), Vec::<Vec<Option<String>>>::new());
@@ -202,7 +205,7 @@ fn a_ledger_that_cannot_go_yet_is_taken_away_by_the_next_run() {
 }
 
 #[test]
-fn what_the_user_has_set_for_sessions_is_not_in_the_way() {
+fn session_settings_of_the_user_do_not_affect_the_lab() {
     let (database, folder) = (database(), tempfile::tempdir().unwrap());
     let before = everything(&database);
     let variables = [("PGAPPNAME", "nightly"), ("PGOPTIONS", "-c statement_timeout=600000")];
@@ -212,10 +215,10 @@ fn what_the_user_has_set_for_sessions_is_not_in_the_way() {
     assert_eq!(everything(&database), before);
 }
 
-/// A role of a database, gone with the value.
-struct Role<'a>(&'a TestDb, String);
+/// A role of a database, dropped with the value.
+struct DatabaseRole<'a>(&'a TestDb, String);
 
-impl Drop for Role<'_> {
+impl Drop for DatabaseRole<'_> {
     fn drop(&mut self) {
         let name = &self.1;
         self.0.run(&format!("drop owned by {name}; drop role {name}"));
@@ -223,21 +226,22 @@ impl Drop for Role<'_> {
 }
 
 #[test]
-fn a_role_that_may_not_make_checkpoints_is_said_to_be_one() {
+fn a_role_without_the_right_to_checkpoint_is_noted() {
     let (database, folder) = (database(), tempfile::tempdir().unwrap());
     let name = format!("{}_role", database.name());
     database.run(&format!(
         "create role {name}; grant create on database {} to {name}",
         database.name()
     ));
-    let role = Role(&database, name);
+    let role = DatabaseRole(&database, name);
     let before = everything(&database);
     let mut options = on(&database, folder.path());
     let options_of_session = format!("-c role={}", role.1);
     options.to = Some(dsn_with(&database.dsn(), &[("PGOPTIONS", &options_of_session)]));
     assert_eq!(run(&options, None).0.unwrap().measured, 4);
     for line in read(folder.path()).unwrap().iter().filter(|line| line.skipped.is_none()) {
-        let is_it = |note: &String| note.starts_with("The role may not make a checkpoint there");
+        let is_it =
+            |note: &String| note.starts_with("The role may not run CHECKPOINT on this server");
         assert!(line.outcome.notes.iter().any(is_it), "{:?}", line.outcome.notes);
     }
     assert_eq!(everything(&database), before);
@@ -269,7 +273,7 @@ fn a_run_that_is_stopped_leaves_nothing_either() {
     let mut options = options(folder.path());
     options.to = Some(dsn(&database.dsn()));
     let error = run(&options, Some(1)).0.unwrap_err();
-    assert_eq!(error.kind(), Kind::Cancelled);
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
     assert_eq!(everything(&database), before);
 }
 
@@ -281,13 +285,13 @@ fn a_schema_that_is_not_the_labs_is_not_touched() {
     let mut options = options(folder.path());
     options.to = Some(dsn(&database.dsn()));
     let error = run(&options, None).0.unwrap_err();
-    assert_eq!(error.to_string(), "schema \"pgspate_lab\" is there already, and is not the lab's");
+    assert_eq!(error.to_string(), "schema \"pgspate_lab\" already exists, and is not the lab's");
     assert!(error.hint_text().unwrap().contains("alter schema pgspate_lab rename"));
     assert_eq!(database.query("select count(*) from pgspate_lab.mine")[0][0].as_deref(), Some("0"));
 }
 
 #[test]
-fn a_ledger_is_as_it_was_or_is_not() {
+fn a_ledger_is_restored_or_dropped() {
     let folder = tempfile::tempdir().unwrap();
     for (has_ledger, has_schema) in [(false, false), (false, true), (true, true)] {
         let database = database();
@@ -295,7 +299,7 @@ fn a_ledger_is_as_it_was_or_is_not() {
             database.run("create table mine (id int)");
             load_into(&database, "mine", folder.path());
         } else if has_schema {
-            // As somebody makes it who may, for the role that loads.
+            // As an administrator makes it for the role that loads.
             database.run("create schema pgspate");
         }
         let jobs = "select to_regclass('pgspate.job'), to_regclass('pgspate.ledger')";

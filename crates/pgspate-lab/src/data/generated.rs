@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use pgspate::{Error, Kind, Result};
+use pgspate::{Error, ErrorKind, Result};
 
-use super::Rows;
-use crate::ground::stopped;
-use crate::stop::Stop;
+use super::RowSource;
+use crate::context::stopped;
+use crate::stop::RunStop;
 
 /// A table, and the file that has its rows: COPY text under a header.
 #[derive(Debug, Clone, Copy)]
-pub struct Table {
+pub struct GeneratedTable {
     /// The table's name, unquoted.
     pub name: &'static str,
     /// `create table`, without keys.
@@ -29,10 +29,10 @@ pub struct Table {
     /// Rows at a scale.
     pub(super) count: fn(f64) -> u64,
     /// Its rows at a scale, from a seed.
-    pub(super) make: fn(f64, u64) -> Box<dyn Rows>,
+    pub(super) make: fn(f64, u64) -> Box<dyn RowSource>,
 }
 
-impl Table {
+impl GeneratedTable {
     /// The name of its file, as IMDb's are named.
     pub fn file(&self) -> String {
         format!("{}.tsv.gz", self.name.replacen('_', ".", 1))
@@ -44,7 +44,7 @@ impl Table {
     }
 
     /// All its rows, as COPY text without the header.
-    pub fn all(&self, scale: f64, seed: u64) -> Box<dyn Rows> {
+    pub fn all(&self, scale: f64, seed: u64) -> Box<dyn RowSource> {
         (self.make)(scale, seed)
     }
 }
@@ -56,12 +56,12 @@ impl Table {
 /// # Errors
 /// The folder cannot be written, or is full; kind `Cancelled` when the run is stopped meanwhile.
 pub(super) fn write(
-    tables: &[Table],
+    tables: &[GeneratedTable],
     large: usize,
     folder: &Path,
     name: &str,
     (scale, seed): (f64, u64),
-    stop: &Stop,
+    stop: &RunStop,
 ) -> Result<Vec<PathBuf>> {
     let folder = folder.join(format!("{name}-{scale}-{seed}"));
     fs::create_dir_all(&folder).map_err(|error| not_written(&folder, error))?;
@@ -75,12 +75,12 @@ pub(super) fn write(
     std::thread::scope(|scope| {
         let other = scope.spawn(|| make(large..tables.len()));
         make(0..large)?;
-        other.join().map_err(|_| Error::new(Kind::Bug, "the thread that makes files died"))?
+        other.join().map_err(|_| Error::new(ErrorKind::Bug, "the thread that makes files died"))?
     })?;
     Ok(paths)
 }
 
-fn write_file(header: &str, rows: &mut dyn Rows, path: &Path, stop: &Stop) -> Result<()> {
+fn write_file(header: &str, rows: &mut dyn RowSource, path: &Path, stop: &RunStop) -> Result<()> {
     let partial = path.with_extension("part");
     let written = (|| -> std::io::Result<bool> {
         let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
@@ -89,7 +89,7 @@ fn write_file(header: &str, rows: &mut dyn Rows, path: &Path, stop: &Stop) -> Re
         loop {
             let has_more = rows.append(&mut piece);
             if piece.len() > 1 << 16 || !has_more {
-                if stop.is_asked() {
+                if stop.is_requested() {
                     return Ok(false);
                 }
                 out.write_all(&piece)?;
@@ -112,5 +112,5 @@ fn write_file(header: &str, rows: &mut dyn Rows, path: &Path, stop: &Stop) -> Re
 
 fn not_written(path: &Path, error: std::io::Error) -> Error {
     let message = format!("could not write \"{}\"", path.display());
-    Error::new(Kind::Source, message).because(error)
+    Error::new(ErrorKind::Source, message).because(error)
 }

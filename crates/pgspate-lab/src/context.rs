@@ -1,7 +1,7 @@
-//! What an experiment stands on: a server, a folder, and the numbers that data follow from.
+//! The context of a trial: server, scratch folder, scale, seed and data.
 //!
-//! Every wait on it ends when the run is stopped. All tables are in one schema, which every
-//! session of the ground looks in first.
+//! Every wait ends when the run is stopped. All tables are in one schema, which is first in the
+//! search path of every session.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,122 +17,130 @@ use pgspate_embedded::ThrowawayServer;
 use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 
-use crate::dataset::{Dataset, Loadable};
+use crate::dataset::{Dataset, TableToLoad};
 use crate::probe::{self, Probe};
-use crate::stop::Stop;
-use crate::throttle::{Throttle, Throttled};
+use crate::stop::RunStop;
+use crate::throttle::{ActiveThrottle, Throttle};
 
-/// The schema that everything is made in.
+/// The schema of all the lab's objects.
 pub const SCHEMA: &str = "pgspate_lab";
-/// What its sessions are called.
+/// The application name of the lab's sessions.
 pub(crate) const SESSION: &str = "pgspate lab";
-/// What the names of the lab's streams begin with, in a ledger that others use as well.
+/// The prefix of the lab's streams in the ledger.
 pub(crate) const STREAM: &str = "pgspate lab";
 
-/// What all grounds of an experiment share.
+/// What all trials of an experiment share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedByTrials {
     pub(crate) scale: f64,
     pub(crate) seed: u64,
     pub(crate) scratch: PathBuf,
     pub(crate) runtime: Handle,
-    pub(crate) stop: Stop,
-    /// What tuning for a bulk load would set.
+    pub(crate) stop: RunStop,
+    /// The settings that `pgspate tune` proposes.
     pub(crate) tuned: Mutex<Vec<(String, String)>>,
     pub(crate) agreed: Mutex<BTreeMap<String, String>>,
     pub(crate) data: Arc<Dataset>,
-    /// What of it is to be loaded, once that is known.
-    pub(crate) tables: OnceLock<Vec<Loadable>>,
+    /// The tables to load, once they are known.
+    pub(crate) tables: OnceLock<Vec<TableToLoad>>,
 }
 
-/// A server that is ready for a trial, and what belongs to it.
-pub struct Ground {
-    shared: Arc<Shared>,
+/// A server that is ready for a trial, with the trial's data and folders.
+pub struct TrialContext {
+    shared: Arc<SharedByTrials>,
     dsn: Dsn,
-    own: Option<OwnServer>,
+    own: Option<OwnServerFolders>,
     postmaster: Option<i32>,
     version: u32,
-    agreed_here: Mutex<BTreeMap<String, String>>,
+    values_of_this_trial: Mutex<BTreeMap<String, String>>,
 }
 
-/// What is known of a server of the lab's own.
+/// The folders of the lab's own server.
 #[derive(Debug, Clone)]
-struct OwnServer {
+struct OwnServerFolders {
     folder: PathBuf,
     data: PathBuf,
 }
 
-impl Ground {
-    /// On a server of the lab's own.
-    pub(crate) fn on_own(shared: &Arc<Shared>, server: &ThrowawayServer) -> Result<Ground> {
-        let mut ground = Ground::stopped(shared, server)?;
-        ground.postmaster = server.pid();
-        ground.version = ground.connect()?.server_version();
-        Ok(ground)
+impl TrialContext {
+    /// Creates a context on the lab's own server.
+    pub(crate) fn on_lab_server(
+        shared: &Arc<SharedByTrials>,
+        server: &ThrowawayServer,
+    ) -> Result<TrialContext> {
+        let mut context = TrialContext::stopped(shared, server)?;
+        context.postmaster = server.pid();
+        context.version = context.connect()?.server_version();
+        Ok(context)
     }
 
-    /// Of a server that is stopped: nothing can be asked of it, but what it is.
-    pub(crate) fn stopped(shared: &Arc<Shared>, server: &ThrowawayServer) -> Result<Ground> {
-        let own = OwnServer { folder: server.folder().to_owned(), data: server.data_folder() };
-        Ok(Ground {
+    /// Creates a context on a stopped server, which cannot be queried.
+    pub(crate) fn stopped(
+        shared: &Arc<SharedByTrials>,
+        server: &ThrowawayServer,
+    ) -> Result<TrialContext> {
+        let own =
+            OwnServerFolders { folder: server.folder().to_owned(), data: server.data_folder() };
+        Ok(TrialContext {
             shared: Arc::clone(shared),
-            dsn: crate::own::dsn(server)?,
+            dsn: crate::lab_server::dsn(server)?,
             own: Some(own),
             postmaster: None,
             version: server.installation().major * 10_000,
-            agreed_here: Mutex::default(),
+            values_of_this_trial: Mutex::default(),
         })
     }
 
-    /// On another server, whose processes can be seen if it is on this machine.
+    /// Creates a context on the user's server. Its processes are visible if it runs on this
+    /// machine.
     ///
     /// # Errors
-    /// The server cannot be asked about the session.
-    pub(crate) fn on_foreign(
-        shared: &Arc<Shared>,
+    /// When the server cannot be queried.
+    pub(crate) fn on_user_server(
+        shared: &Arc<SharedByTrials>,
         keeper: &Connection,
         dsn: &Dsn,
-    ) -> Result<Ground> {
+    ) -> Result<TrialContext> {
         let postmaster = match keeper.is_local() {
             true => shared.runtime.block_on(probe::postmaster_of(keeper))?,
             false => None,
         };
-        Ok(Ground {
+        Ok(TrialContext {
             shared: Arc::clone(shared),
             dsn: dsn.clone(),
             own: None,
             postmaster,
             version: keeper.server_version(),
-            agreed_here: Mutex::default(),
+            values_of_this_trial: Mutex::default(),
         })
     }
 
-    /// 1 is the published size.
+    /// Returns the scale; 1 is the published size.
     pub fn scale(&self) -> f64 {
         self.shared.scale
     }
 
-    /// What data follow from.
+    /// Returns the seed of generated data.
     pub fn seed(&self) -> u64 {
         self.shared.seed
     }
 
-    /// A folder for the experiment's files. It stays for all trials, and is gone after the last.
+    /// Returns the folder for the experiment's files, which is removed after the last trial.
     pub fn scratch(&self) -> &Path {
         &self.shared.scratch
     }
 
-    /// The data that an experiment loads which takes any.
+    /// Returns the data of `--data`.
     pub(crate) fn data(&self) -> &Dataset {
         &self.shared.data
     }
 
-    /// Their tables, the largest first. Asked for the first time, it makes what has to be made, in
-    /// an empty schema, which is empty again afterwards.
+    /// Returns the tables to load, the largest first. The first call generates the files, or loads
+    /// the user's files once; it needs an empty schema, and leaves the schema empty.
     ///
     /// # Errors
-    /// Files cannot be made, or those that were given do not fit any table.
-    pub(crate) fn tables(&self) -> Result<&[Loadable]> {
+    /// When files cannot be generated, or the user's files fit no table.
+    pub(crate) fn tables(&self) -> Result<&[TableToLoad]> {
         if let Some(known) = self.shared.tables.get() {
             return Ok(known);
         }
@@ -140,33 +148,33 @@ impl Ground {
         Ok(self.shared.tables.get_or_init(|| made))
     }
 
-    /// What drives connections.
+    /// Returns the runtime of the connections.
     pub fn runtime(&self) -> &Handle {
         &self.shared.runtime
     }
 
-    /// How the server is reached.
+    /// Returns the server's DSN.
     pub fn dsn(&self) -> &Dsn {
         &self.dsn
     }
 
-    /// `server_version_num`.
+    /// Returns `server_version_num`.
     pub fn server_version(&self) -> u32 {
         self.version
     }
 
-    /// Whether the server is the lab's own and for this trial alone.
+    /// Returns whether the server is the lab's own.
     pub fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Whether the server is on this machine for certain: its processes are seen there. An address
-    /// alone may be a tunnel's.
+    /// Returns whether the server certainly runs on this machine: its processes are visible. The
+    /// address alone proves nothing, as it may be a tunnel's.
     pub(crate) fn is_local(&self) -> bool {
         self.is_own() || self.postmaster.is_some()
     }
 
-    /// A name for a stream of changes that no other trial has.
+    /// Returns a new name for a stream of changes.
     pub(crate) fn stream(&self) -> String {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let nth = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -174,44 +182,45 @@ impl Ground {
         format!("{STREAM} {}-{nth}-{}", std::process::id(), since.as_nanos())
     }
 
-    /// A folder that an own server may write to, outside of its data, for example for tablespaces.
+    /// Returns a folder outside the data folder that the lab's server may write to, as for
+    /// tablespaces.
     pub fn server_folder(&self) -> Option<&Path> {
         self.own.as_ref().map(|own| own.folder.as_path())
     }
 
-    /// The data folder of an own server.
+    /// Returns the data folder of the lab's server.
     pub fn data_folder(&self) -> Option<&Path> {
         self.own.as_ref().map(|own| own.data.as_path())
     }
 
-    /// Has the system write what it has put off, so that it is not in the way of what is measured
-    /// next; where the server is the lab's own, and so on this machine.
+    /// Writes the system's dirty pages to disk (`sync`), so that these writes do not slow the next
+    /// measurement. Does nothing on the user's server.
     pub fn settle_disk(&self) {
         if self.is_own() {
             rustix::fs::sync();
         }
     }
 
-    /// The settings that `pgspate tune` would make for a bulk load on this machine.
+    /// Returns the settings that `pgspate tune` proposes for a bulk load on this server.
     pub fn tuned(&self) -> Vec<(String, String)> {
         self.shared.tuned.lock().expect("no panic while held").clone()
     }
 
-    /// A table's name, quoted where it has to be, for SQL that runs in any session, and for names
-    /// that may be those of a catalog's tables, which are found before the lab's.
+    /// Returns the table's name with the lab's schema. It is needed where the search path is
+    /// another one, or where a catalog table has this name.
     pub fn table(&self, name: &str) -> String {
         format!("{SCHEMA}.{name}")
     }
 
-    /// Whether the run is to stop.
+    /// Fails if the run is to stop.
     ///
     /// # Errors
-    /// ErrorKind `Cancelled`, if it is.
+    /// [`ErrorKind::Cancelled`] when a stop was requested.
     pub fn check(&self) -> Result<()> {
-        if self.shared.stop.is_asked() { Err(stopped()) } else { Ok(()) }
+        if self.shared.stop.is_requested() { Err(stopped()) } else { Ok(()) }
     }
 
-    /// Waits for something, unless the run is stopped.
+    /// Runs a future until it ends or the run is stopped.
     ///
     /// # Errors
     /// Those of the future; kind `Cancelled` when the run is stopped.
@@ -219,21 +228,20 @@ impl Ground {
         self.shared.runtime.block_on(async {
             tokio::select! {
                 biased;
-                () = self.shared.stop.asked() => Err(stopped()),
+                () = self.shared.stop.requested() => Err(stopped()),
                 result = future => result,
             }
         })
     }
 
-    /// A new session that finds the experiment's tables by their bare names, unless these are names
-    /// of the catalog.
+    /// Opens a session whose search path begins with the lab's schema.
     ///
     /// # Errors
     /// As [`Dsn::connect`].
     pub async fn open(&self) -> Result<Connection> {
         let connection = self.dsn.connect(SESSION).await?;
-        // No contender is cut short: pgspate's own sessions are not either.
-        // The second is the path by which the engine finds a table.
+        // No statement timeout, as in pgspate's own sessions. The second setting is the search path
+        // by which the engine finds a table.
         let sql = format!(
             "set search_path = {SCHEMA}, public; \
              set pgspate.search_path = '{SCHEMA}, public'; set statement_timeout = 0"
@@ -244,7 +252,7 @@ impl Ground {
         }
     }
 
-    /// The same, waited for.
+    /// Opens a session as [`TrialContext::open`] does, and blocks.
     ///
     /// # Errors
     /// As [`Dsn::connect`]; kind `Cancelled` when the run is stopped.
@@ -255,7 +263,7 @@ impl Ground {
     /// Runs statements in a session of their own. `what` completes "could not".
     ///
     /// # Errors
-    /// The server refuses one, or cannot be reached.
+    /// When a statement fails, or the server cannot be reached.
     pub fn sql(&self, what: &str, sql: &str) -> Result<()> {
         self.block_on(async {
             let connection = self.open().await?;
@@ -266,8 +274,7 @@ impl Ground {
         })
     }
 
-    /// Has the server write all its pages, and tells whether it did. On a server that is not ours
-    /// the role may not be allowed to have that done; they are written later then.
+    /// Runs CHECKPOINT. Returns false if the role on the user's server may not.
     pub(crate) fn checkpoint(&self) -> Result<bool> {
         let is_forbidden =
             |error: &Error| error.sqlstate() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
@@ -277,7 +284,7 @@ impl Ground {
         }
     }
 
-    /// Loads through pgspate. The table of `options` should be named by [`Ground::table`].
+    /// Loads with pgspate. The table of `options` should be named by [`TrialContext::table`].
     ///
     /// # Errors
     /// As [`load::prepare`] and [`load::Load::run`].
@@ -290,7 +297,7 @@ impl Ground {
         )
     }
 
-    /// Does something that blocks, and calls `cancel` when the run is stopped meanwhile.
+    /// Runs blocking work, and calls `cancel` when the run is stopped meanwhile.
     pub(crate) fn stoppable<T>(
         &self,
         cancel: impl FnOnce() + Send + 'static,
@@ -298,7 +305,7 @@ impl Ground {
     ) -> Result<T> {
         let stop = self.shared.stop.clone();
         let stopping = self.runtime().spawn(async move {
-            stop.asked().await;
+            stop.requested().await;
             cancel();
         });
         let done = work();
@@ -306,20 +313,21 @@ impl Ground {
         done
     }
 
-    /// Remembers a value, or compares it with the one remembered under this key: what contenders
-    /// leave behind has to be the same.
+    /// Stores a value under a key, or compares it with the stored one. All contenders must leave
+    /// the same values, such as checksums.
     ///
     /// # Errors
-    /// ErrorKind `Bug`, if it is another.
-    pub fn agree(&self, key: &str, value: &str) -> Result<()> {
-        self.agree_unkept(key, value)?;
-        let mut here = self.agreed_here.lock().expect("no panic while held");
+    /// [`ErrorKind::Bug`], if it is another.
+    pub fn expect_same(&self, key: &str, value: &str) -> Result<()> {
+        self.expect_same_in_run(key, value)?;
+        let mut here = self.values_of_this_trial.lock().expect("no panic while held");
         here.insert(key.to_owned(), value.to_owned());
         Ok(())
     }
 
-    /// The same for what is not to be kept: it is compared within a run alone.
-    pub(crate) fn agree_unkept(&self, key: &str, value: &str) -> Result<()> {
+    /// Compares as [`TrialContext::expect_same`] does, but only within a run: the value is not
+    /// written to the results.
+    pub(crate) fn expect_same_in_run(&self, key: &str, value: &str) -> Result<()> {
         let mut agreed = self.shared.agreed.lock().expect("no panic while held");
         let known = agreed.entry(key.to_owned()).or_insert_with(|| value.to_owned());
         if known == value {
@@ -327,33 +335,33 @@ impl Ground {
         }
         let message = format!("{key} is {value} after this trial, and was {known} after another");
         Err(Error::new(ErrorKind::Bug, message).hint(
-            "If the other was measured by an earlier run, and what was wrong with it is mended, \
-             begin anew with `--fresh`.",
+            "If an earlier run measured the other trial with a fault that is now fixed, start \
+             over with `--fresh`.",
         ))
     }
 
-    /// What has been agreed on here.
-    pub(crate) fn agreed_here(&self) -> BTreeMap<String, String> {
-        self.agreed_here.lock().expect("no panic while held").clone()
+    /// Returns the values that this trial has compared.
+    pub(crate) fn values_of_this_trial(&self) -> BTreeMap<String, String> {
+        self.values_of_this_trial.lock().expect("no panic while held").clone()
     }
 
-    /// Holds back what the server reads and writes, until the result is dropped.
+    /// Limits the server's reads and writes until the result is dropped.
     ///
     /// # Errors
-    /// In words, why that cannot be done here.
-    pub fn throttle(&self, throttle: &Throttle) -> Result<Throttled, String> {
+    /// The reason why this machine cannot limit them.
+    pub fn throttle(&self, throttle: &Throttle) -> Result<ActiveThrottle, String> {
         match (self.data_folder(), self.postmaster) {
             (Some(data), Some(postmaster)) => throttle.apply(postmaster, data),
             _ => Err("the server is not the lab's own".to_owned()),
         }
     }
 
-    /// What whoever makes data looks at in between.
-    pub(crate) fn stop(&self) -> &Stop {
+    /// Returns the stop request, for generators of data.
+    pub(crate) fn stop(&self) -> &RunStop {
         &self.shared.stop
     }
 
-    /// What looks at the server's processes and its disk.
+    /// Returns the probe of the server's processes and disk.
     pub(crate) fn probe(&self) -> Probe {
         Probe::new(self.postmaster, self.data_folder())
     }

@@ -1,70 +1,70 @@
-//! A server that is not the lab's own: experiments have one schema there, and leave nothing.
+//! The user's server: experiments use one schema there, which is dropped afterwards.
 //!
-//! The schema is marked as the lab's by its comment; one without that mark is never touched. What
-//! pgspate's ledger came to know of the lab's tables is forgotten, by name; a ledger that was not
-//! there before is gone afterwards, unless somebody else has begun to use it. That holds also after
-//! a kill, and where another session of pgspate was in the way: the schema with its mark is there
-//! as long as there is something to put back, and the next run does that. No setting of the server
-//! is ever changed.
+//! A comment marks the schema as the lab's; a schema without the mark is never touched. The lab
+//! deletes its jobs and streams from the ledger. It drops a ledger that did not exist before,
+//! unless another program has begun to use it. After a kill, or if another session of pgspate
+//! prevented the cleanup, the marked schema stays, and the next run cleans up. No setting of the
+//! server is ever changed.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pgspate::target::connect::{Connection, Dsn};
-use pgspate::{Error, Kind, Result, ledger};
+use pgspate::{Error, ErrorKind, Result, ledger};
 use tokio_postgres::error::SqlState;
 
-use crate::ground::{SCHEMA, SESSION, STREAM};
+use crate::context::{SCHEMA, SESSION, STREAM};
 
 const MARK: &str = "scratch of pgspate lab, made and dropped by it";
 
-/// What a database had of a ledger before the lab came.
+/// The state of the ledger before the lab's first run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Before {
+enum LedgerBefore {
     Ledger,
-    /// The schema, made for the role that loads, with nothing in it.
+    /// The empty schema `pgspate`, made for the role that loads.
     EmptySchema,
     Nothing,
 }
 
-impl Before {
-    const ALL: [Before; 3] = [Before::Ledger, Before::EmptySchema, Before::Nothing];
+impl LedgerBefore {
+    const ALL: [LedgerBefore; 3] =
+        [LedgerBefore::Ledger, LedgerBefore::EmptySchema, LedgerBefore::Nothing];
 
-    /// The comment on the lab's schema.
+    /// Returns the comment for the lab's schema.
     fn mark(self) -> String {
         let rest = match self {
-            Before::Ledger => "",
-            Before::EmptySchema => "; so are the tables of the ledger",
-            Before::Nothing => "; so is the ledger",
+            LedgerBefore::Ledger => "",
+            LedgerBefore::EmptySchema => "; so are the tables of the ledger",
+            LedgerBefore::Nothing => "; so is the ledger",
         };
         format!("{MARK}{rest}")
     }
 
-    /// What takes the ledger away.
+    /// Returns the SQL that drops the ledger.
     fn drop_ledger(self) -> String {
         let drop = match self {
-            Before::Nothing => "drop schema pgspate cascade",
-            Before::Ledger | Before::EmptySchema => DROP_TABLES,
+            LedgerBefore::Nothing => "drop schema pgspate cascade",
+            LedgerBefore::Ledger | LedgerBefore::EmptySchema => DROP_TABLES,
         };
         DROP_LEDGER.replace("DROP", drop)
     }
 }
 
-/// That the ledger could not go.
+/// The warning that the ledger could not be dropped.
 const LEDGER_LEFT: &str = "Other sessions of pgspate are connected to that database, so the ledger \
     that the lab has made stays there, empty (schema \"pgspate\"), and beside it the empty schema \
     \"pgspate_lab\", by which the next run of the lab there knows to take both away.";
-/// What the session is called that holds the lock.
+/// The application name of the session that holds the lock.
 const KEEPER: &str = "pgspate lab keeper";
-/// One run at a time in a database.
+/// The advisory lock that allows one run at a time in a database.
 const LOCK: i64 = 0x7067_7370_6c61_6230;
-/// Looks at whether sessions that were ended are gone: five seconds in all.
-const LOOKS_MAX: u32 = 100;
+/// Checks whether terminated sessions have ended: five seconds in all.
+const CHECKS_MAX: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Jobs on the lab's tables: these are in its schema, or gone. A table that only had been in a
-/// schema of that name is somebody else's.
+/// Finds jobs on the lab's tables: tables in the lab's schema, or dropped tables. A table that was
+/// moved to another schema is the user's.
 const JOBS: &str = "\
 select job from pgspate.job j
 where starts_with(table_name, $1) and not exists (
@@ -72,13 +72,13 @@ where starts_with(table_name, $1) and not exists (
     where c.oid = j.table_oid and c.relnamespace is distinct from to_regnamespace($2))
 order by job";
 
-/// Drops all the ledger's tables, which are not parts of each other.
+/// Drops all tables of the ledger.
 const DROP_TABLES: &str = "\
 execute (select 'drop table ' || string_agg(oid::regclass::text, ', ')
          from pg_class where relnamespace = 'pgspate'::regnamespace and relkind in ('r', 'p'))";
 
-/// Drops a ledger in which there is nothing, at a moment at which nobody is about to write to it.
-/// Waits for nobody, as others would then wait for us.
+/// Drops an empty ledger while no other session is about to write to it. It never waits for a lock,
+/// as other sessions would then queue behind it.
 const DROP_LEDGER: &str = "\
 do $drop$
 declare
@@ -108,38 +108,41 @@ begin
 end
 $drop$";
 
-/// The server, locked for this run.
-pub(crate) struct Foreign {
+/// The user's server, with the lab's lock held.
+pub(crate) struct UserServer {
     pub(crate) dsn: Dsn,
     connection: Connection,
-    before: Before,
-    /// Whether the lab's schema is there.
+    before: LedgerBefore,
+    /// Whether the lab's schema exists.
     has_schema: AtomicBool,
     jobs_before: BTreeSet<i64>,
 }
 
-impl Foreign {
-    /// Connects, and makes sure that nobody's schema is in the way. What a run that was killed has
-    /// left is taken away.
-    pub(crate) async fn open(dsn: &Dsn) -> Result<Foreign> {
-        // Under another name than the sessions that are ended.
-        let connection = dsn.called(KEEPER).connect(KEEPER).await?;
+impl UserServer {
+    /// Connects and takes the lab's lock. Refuses a schema of this name that is not the lab's, and
+    /// cleans up after a killed run.
+    pub(crate) async fn open(dsn: &Dsn) -> Result<UserServer> {
+        // A name of its own, as sessions with the lab's usual name get terminated.
+        let connection = dsn.with_application_name(KEEPER).connect(KEEPER).await?;
         let client = &connection.client;
         let failed = |error| connection.explain("could not lock the lab's schema", error);
         client.batch_execute("set statement_timeout = 0").await.map_err(failed)?;
         let locked = client.query_one("select pg_try_advisory_lock($1)", &[&LOCK]).await;
         if !locked.map_err(failed)?.get::<_, bool>(0) {
-            let message = "another lab is at work in this database";
-            return Err(Error::new(Kind::Usage, message).hint("Wait for its end."));
+            let message = "another run of pgspate lab is using this database";
+            return Err(Error::new(ErrorKind::Usage, message).hint(
+                "Wait until that run has \
+                                                                   ended.",
+            ));
         }
         let sql = "select obj_description(oid, 'pg_namespace') from pg_namespace \
                    where nspname = $1";
         let found = client.query_opt(sql, &[&SCHEMA]).await.map_err(failed)?;
         let mark = found.as_ref().map(|row| row.get::<_, Option<&str>>(0).unwrap_or_default());
-        let marked = Before::ALL.into_iter().find(|it| mark == Some(it.mark().as_str()));
+        let marked = LedgerBefore::ALL.into_iter().find(|it| mark == Some(it.mark().as_str()));
         if mark.is_some() && marked.is_none() {
-            let message = format!("schema \"{SCHEMA}\" is there already, and is not the lab's");
-            return Err(Error::new(Kind::Plan, message).hint(format!(
+            let message = format!("schema \"{SCHEMA}\" already exists, and is not the lab's");
+            return Err(Error::new(ErrorKind::Plan, message).hint(format!(
                 "Rename or drop it: `alter schema {SCHEMA} rename to {SCHEMA}_kept`."
             )));
         }
@@ -147,36 +150,36 @@ impl Foreign {
                    to_regclass('pgspate.version') is not null";
         let found = client.query_one(sql, &[]).await.map_err(failed)?;
         let now = match (found.get(0), found.get(1)) {
-            (_, true) => Before::Ledger,
-            (true, false) => Before::EmptySchema,
-            (false, false) => Before::Nothing,
+            (_, true) => LedgerBefore::Ledger,
+            (true, false) => LedgerBefore::EmptySchema,
+            (false, false) => LedgerBefore::Nothing,
         };
         let jobs_before = match marked {
-            // They are the lab's, of the run that was killed.
+            // They are jobs of the killed run.
             Some(_) => BTreeSet::new(),
-            None => ledger::list(client, None).await?.into_iter().map(|job| job.job).collect(),
+            None => ledger::list_jobs(client, None).await?.into_iter().map(|job| job.job).collect(),
         };
         let has_schema = AtomicBool::new(marked.is_some());
         let before = marked.unwrap_or(now);
-        // Also where the user has another name for sessions: those that are left are ended by it.
-        let dsn = dsn.called(SESSION);
-        let foreign = Foreign { dsn, connection, before, has_schema, jobs_before };
+        // Overrides the user's application name: cleanup finds the lab's sessions by this name.
+        let dsn = dsn.with_application_name(SESSION);
+        let user_server = UserServer { dsn, connection, before, has_schema, jobs_before };
         if marked.is_some() {
-            foreign.reset().await?;
+            user_server.reset().await?;
         }
-        Ok(foreign)
+        Ok(user_server)
     }
 
-    /// The session that holds the lock.
+    /// Returns the session that holds the lock.
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// The schema, new and empty: takes away everything that the lab has made. It is never gone in
-    /// between, as its mark tells what has to be put back.
+    /// Removes everything that the lab has made, and creates the schema again. Both happen in one
+    /// transaction, as the mark records what has to be restored.
     pub(crate) async fn reset(&self) -> Result<()> {
-        self.forget().await?;
-        // These are one transaction.
+        self.remove_jobs_and_streams().await?;
+        // The statements of one query are one transaction.
         let sql = format!(
             "drop schema if exists {SCHEMA} cascade; create schema {SCHEMA}; \
              comment on schema {SCHEMA} is '{}'",
@@ -194,27 +197,28 @@ impl Foreign {
         Ok(())
     }
 
-    /// Ends what is at work, and has the ledger forget it.
-    async fn forget(&self) -> Result<()> {
+    /// Terminates the lab's sessions, and deletes its jobs and streams from the ledger.
+    async fn remove_jobs_and_streams(&self) -> Result<()> {
         let client = &self.connection.client;
-        // Sessions of a trial that was stopped may still be at work.
+        // Sessions of a stopped trial may still be running.
         let sql = format!(
             "select pg_terminate_backend(pid) from pg_stat_activity \
              where application_name = '{SESSION}' and usename = current_user \
                and datname = current_database() and pid <> pg_backend_pid()"
         );
         let ended = client.batch_execute(&sql).await;
-        ended
-            .map_err(|error| self.connection.explain("could not end the lab's sessions", error))?;
+        ended.map_err(|error| {
+            self.connection.explain("could not terminate the lab's sessions", error)
+        })?;
         self.forget_jobs().await?;
         self.forget_streams().await
     }
 
-    /// Jobs on the lab's tables, also such as were killed before they put back what they had
-    /// changed: the tables go as well.
+    /// Deletes the jobs on the lab's tables, and their changes to restore: these tables are dropped
+    /// anyway.
     async fn forget_jobs(&self) -> Result<()> {
         let client = &self.connection.client;
-        let failed = |error| self.connection.explain("could not look into the ledger", error);
+        let failed = |error| self.connection.explain("could not read the ledger", error);
         if !self.has_table("pgspate.job").await? {
             return Ok(());
         }
@@ -226,9 +230,9 @@ impl Foreign {
             client.execute(changes, &[&job]).await.map_err(failed)?;
             let mut looks = 0;
             loop {
-                match ledger::forget(client, job).await {
-                    // Its session has been ended, or ends by itself, and is not gone yet.
-                    Err(error) if error.kind() == Kind::Ledger && looks < LOOKS_MAX => {
+                match ledger::forget_job(client, job).await {
+                    // The job's session was terminated, but has not ended yet.
+                    Err(error) if error.kind() == ErrorKind::Ledger && looks < CHECKS_MAX => {
                         looks += 1;
                         tokio::time::sleep(PAUSE).await;
                     }
@@ -239,8 +243,8 @@ impl Foreign {
         Ok(())
     }
 
-    /// Streams by the lab's names, and by the one that it gave them all before these were new for
-    /// each trial.
+    /// Deletes the lab's streams. Earlier versions gave all streams the name `pgspate lab`; now
+    /// each trial's stream has a suffix.
     async fn forget_streams(&self) -> Result<()> {
         if !self.has_table("pgspate.stream").await? {
             return Ok(());
@@ -250,7 +254,7 @@ impl Foreign {
             let gone =
                 self.connection.client.execute(&sql, &[&STREAM, &format!("{STREAM} ")]).await;
             gone.map_err(|error| {
-                self.connection.explain("could not forget the lab's streams", error)
+                self.connection.explain("could not delete the lab's streams from the ledger", error)
             })?;
         }
         Ok(())
@@ -264,18 +268,17 @@ impl Foreign {
         Ok(row.get(0))
     }
 
-    /// Drops the ledger if nobody has anything in it, and tells whether nothing is left to do about
-    /// it. Another session of pgspate may be about to write its first row, so it stays as long as
-    /// there is one.
+    /// Drops the ledger if it is empty. Returns false if it could not: another session of pgspate
+    /// is connected, and might be about to write its first row.
     async fn drop_ledger(&self) -> Result<bool> {
         let sql = self.before.drop_ledger();
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..CHECKS_MAX {
             let Err(error) = self.connection.client.batch_execute(&sql).await else {
                 return Ok(true);
             };
             match error.code() {
                 Some(&SqlState::LOCK_NOT_AVAILABLE) => tokio::time::sleep(PAUSE).await,
-                // Another role has made it meanwhile.
+                // Another role has created the ledger meanwhile.
                 Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return Ok(true),
                 _ => return Err(self.connection.explain("could not drop the ledger", error)),
             }
@@ -283,23 +286,23 @@ impl Foreign {
         Ok(false)
     }
 
-    /// Takes everything away, and lets others in; tells what had to be left, if something had.
+    /// Removes everything, and releases the lock. Returns a warning if something had to be left.
     pub(crate) async fn close(self) -> Result<Option<&'static str>> {
-        let left = self.leave().await;
+        let left = self.remove_everything().await;
         self.connection.close().await;
         left
     }
 
-    async fn leave(&self) -> Result<Option<&'static str>> {
+    async fn remove_everything(&self) -> Result<Option<&'static str>> {
         if !self.has_schema.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        self.forget().await?;
-        if self.before != Before::Ledger && !self.drop_ledger().await? {
+        self.remove_jobs_and_streams().await?;
+        if self.before != LedgerBefore::Ledger && !self.drop_ledger().await? {
             self.reset().await?;
             return Ok(Some(LEDGER_LEFT));
         }
-        // Last: its mark tells of the ledger.
+        // Drop the schema last: its mark records the state of the ledger.
         let sql = format!("drop schema if exists {SCHEMA} cascade");
         let dropped = self.connection.client.batch_execute(&sql).await;
         dropped.map_err(|error| {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pgspate::Kind;
-use pgspate_lab::{Event, RESULTS, experiments, read};
+use pgspate::ErrorKind;
+use pgspate_lab::{LabEvent, RESULTS, experiments, read};
 
 use crate::support::{HOSTILE, ROWS_BEFORE, options, run, run_beside};
 
@@ -43,7 +43,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let (stopped, began) = run(&options(folder.path()), Some(2));
     let error = stopped.unwrap_err();
-    assert_eq!((error.kind(), began.len()), (Kind::Cancelled, 3));
+    assert_eq!((error.kind(), began.len()), (ErrorKind::Cancelled, 3));
     assert_eq!(error.to_string(), "stopped; 2 trials are measured");
     assert!(error.hint_text().unwrap().contains("the same command again"));
     // As if it had been killed while it wrote a line.
@@ -77,7 +77,7 @@ fn what_is_left_out_again_takes_no_data_to_be_made() {
     for _ in 0..2 {
         let prepared = AtomicUsize::new(0);
         let (summary, began) = run_beside(&options, None, &|event, _| {
-            let is_it = matches!(event, Event::Preparing { .. });
+            let is_it = matches!(event, LabEvent::Preparing { .. });
             prepared.fetch_add(usize::from(is_it), Ordering::Relaxed);
         });
         let summary = summary.unwrap();
@@ -99,14 +99,14 @@ fn results_of_other_conditions_are_not_mixed_and_fresh_begins_anew() {
     options.scale = Some(0.25);
     let error = run(&options, None).0.unwrap_err();
     assert!(error.to_string().ends_with("of another scale: 0.5, not 0.25"), "{error}");
-    assert_eq!(error.kind(), Kind::Usage);
+    assert_eq!(error.kind(), ErrorKind::Usage);
     options.fresh = true;
     assert_eq!(run(&options, None).0.unwrap().measured, 3);
     let lines = read(folder.path()).unwrap();
     assert!(lines.len() == 3 && lines.iter().all(|line| line.conditions.scale == 0.25));
     assert!(lines.iter().any(|line| line.trial.is("way", HOSTILE)));
     options.repeats = 0;
-    assert_eq!(run(&options, None).0.unwrap_err().kind(), Kind::Usage);
+    assert_eq!(run(&options, None).0.unwrap_err().kind(), ErrorKind::Usage);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn lines_of_an_earlier_run_are_completed_and_compared() {
     fs::write(&path, text.replace("\"1007\"", "\"1008\"")).unwrap();
     options.repeats = 2;
     let error = run(&options, None).0.unwrap_err();
-    assert_eq!(error.kind(), Kind::Bug, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Bug, "{error}");
     assert!(error.hint_text().unwrap().contains("--fresh"));
     // Elsewhere results are others.
     fs::write(&path, text.replace("\"place\":\"", "\"place\":\"other")).unwrap();
