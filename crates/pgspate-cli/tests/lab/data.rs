@@ -120,7 +120,7 @@ fn own_files_are_loaded_by_all_strategies_alike() {
             "order alone.",
             "pgspate lab run bulk --data ... --repeats 1",
             "items: 3 files of csv",
-            "Files do not tell of keys",
+            "Files have no information about keys",
         ],
     );
     // What is measured stays as long as the files do.
@@ -209,9 +209,9 @@ fn what_copy_cannot_read_leaves_it_out_and_says_why() {
     let left_out: Vec<_> = all.iter().filter_map(|line| line["skipped"].as_str()).collect();
     assert_eq!(left_out, ["COPY does not read a.ndjson: it is json"; 4]);
     let said = done.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    let why = "there is no session of COPY beside it, as COPY does not read a.ndjson: it is json.";
+    let why = "COPY was not measured, because COPY does not read a.ndjson: it is json.";
     assert!(said.starts_with("bulk: pgspate loads 3 rows in ") && said.ends_with(why), "{said}");
-    page(folder, &["left out, as COPY does not read a.ndjson: it is json: one session"]);
+    page(folder, &["skipped, because COPY does not read a.ndjson: it is json: one session"]);
 }
 
 #[test]

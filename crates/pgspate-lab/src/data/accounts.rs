@@ -1,8 +1,8 @@
 //! Accounts and their transactions: wide rows that are written one at a time.
 //!
-//! Shaped after what a bank's team has published: account with about 964 bytes a row and one
-//! index, transaction with about 1,097 bytes and four. The columns are our own. Keys are dense and
-//! everything else is by chance, as far as an index sees it.
+//! Shaped after what a bank's team has published: account with about 964 bytes a row and one index,
+//! transaction with about 1,097 bytes and four. The columns are invented. Keys are dense; all other
+//! values are random.
 
 use super::words::{RemarkPool, person};
 use super::{SeededRandom, put};
@@ -10,9 +10,9 @@ use super::{SeededRandom, put};
 /// One of the two tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BankTable {
-    /// Who has an account, and how much is on it.
+    /// Account holders and balances.
     Account,
-    /// What has been paid.
+    /// Payments.
     Transaction,
 }
 

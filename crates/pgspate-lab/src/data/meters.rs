@@ -1,13 +1,13 @@
 //! Nightly predictions of meters: what a job that replaces its results writes every night.
 //!
-//! Shaped after the mix that a team has published for four hundred such jobs: of a meter's rows a
-//! night drops 15 %, changes 43 %, leaves 42 % as they are, and adds as many as it drops.
+//! The mix follows published numbers of four hundred such jobs. Each night deletes 15 % of a
+//! meter's rows, changes 43 %, keeps 42 %, and adds as many as it deletes.
 
 use pgspate::encode::arrow::calendar::write_timestamp;
 
 use super::{NumberedRows, RowSource, SeededRandom, put};
 
-/// Rows of a meter, as a rule.
+/// Rows per meter by default.
 pub const ROWS: u32 = 3000;
 
 /// The table's name.
@@ -68,7 +68,7 @@ impl NightlyPredictions {
         NightlyPredictions { random, meters }
     }
 
-    /// The next night comes.
+    /// Advances to the next night.
     pub fn advance(&mut self) {
         for meter in &mut self.meters {
             let rows = meter.len();
@@ -147,7 +147,7 @@ mod tests {
                 let kept = new.iter().filter(|of| old.contains_key(&of.quarter)).count();
                 let same = new.iter().filter(|of| old.get(&of.quarter) == Some(&of.thousandths));
                 assert_eq!((new.len(), kept), (1000, 850));
-                // A new value may be the old one by chance.
+                // A new value may equal the old one.
                 assert!((420..425).contains(&same.count()));
                 assert!(new.is_sorted_by_key(|of| of.quarter));
             }

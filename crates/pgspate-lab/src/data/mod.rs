@@ -1,9 +1,9 @@
-//! Generated data: shaped like what others measured with, and the same for the same seed.
+//! Generated data: like the data of published measurements, and reproducible by seed.
 //!
-//! Every row depends on the seed and its number alone, so that rows can be made in any order, by
-//! any number of threads, and never have to be held; TPC-H's are made one after the other, and are
-//! the same for all seeds. All rows are COPY text: fields between tabs,
-//! `\N` for NULL, and no other backslash, so that a tab-separated reader sees the same fields.
+//! Every row depends only on the seed and its number. So rows can be made in any order and by any
+//! number of threads. TPC-H's rows are made in order, and are the same for all seeds. All rows are
+//! COPY text: fields between tabs, `\N` for NULL, and no other backslash, so that a tab-separated
+//! reader sees the same fields.
 
 pub mod accounts;
 mod generated;
@@ -93,7 +93,7 @@ pub(crate) fn field(out: &mut Vec<u8>, value: Option<impl std::fmt::Display>, en
     }
 }
 
-/// So many of `whole` at a scale, and at least one.
+/// Scales a count; returns at least 1.
 pub fn scaled(whole: u64, scale: f64) -> u64 {
     ((whole as f64 * scale).round() as u64).max(1)
 }

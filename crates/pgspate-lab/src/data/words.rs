@@ -1,6 +1,6 @@
 //! Words for names, titles and remarks, of several alphabets.
 //!
-//! Lengths and bytes are what counts; what they say does not.
+//! Only the lengths and bytes matter, not the meaning.
 
 use std::sync::LazyLock;
 
@@ -74,7 +74,7 @@ pub(super) fn title(random: &mut SeededRandom, words: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// A long text of such words, of which remarks are cut: that is far cheaper than making each.
+/// A long text from which remarks are cut, which is far cheaper than generating each remark.
 #[derive(Debug)]
 pub(super) struct RemarkPool(String);
 
@@ -84,7 +84,7 @@ impl RemarkPool {
         let mut random = SeededRandom::new(seed, "soup");
         let mut text = String::with_capacity(70_000);
         while text.len() < 65_536 {
-            // Of one byte each, so that it can be cut anywhere.
+            // Only ASCII, so that it can be cut anywhere.
             let word = random.pick(&PLAIN);
             if word.is_ascii() {
                 text.push_str(word);
@@ -94,7 +94,7 @@ impl RemarkPool {
         RemarkPool(text)
     }
 
-    /// Some of it: so many bytes, up to 16 KiB.
+    /// Returns a random part of `bytes` bytes, up to 16 KiB.
     pub(super) fn cut(&self, random: &mut SeededRandom, bytes: usize) -> &str {
         let start = random.below((self.0.len() - bytes) as u64) as usize;
         &self.0[start..start + bytes]

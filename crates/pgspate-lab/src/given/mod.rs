@@ -146,8 +146,9 @@ fn columns(name: &str, context: &TrialContext) -> Result<String> {
     let connection = context.connect()?;
     context.block_on(async {
         let row = connection.client.query_one(sql, &[&name]).await;
-        let row =
-            row.map_err(|error| connection.explain(format!("could not read the columns of {name}"), error))?;
+        let row = row.map_err(|error| {
+            connection.explain(format!("could not read the columns of {name}"), error)
+        })?;
         Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
     })
 }

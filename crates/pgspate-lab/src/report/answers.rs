@@ -1,13 +1,12 @@
-//! Answers of results that have gaps, for the tests of every experiment.
+//! A check of answers from incomplete results, for the tests of every experiment.
 //!
-//! A run may be of some trials only, and some may be left out: what is said has to be a sentence,
-//! and true, all the same.
+//! A run may have only some of the trials. The answer must still be a whole and true sentence.
 
 use std::path::Path;
 
 use crate::{ResultLine, Results};
 
-/// Asks for the answer of all lines, of all but each one in turn, and of each one alone.
+/// Checks the answer from all lines, from all but one, and from one line alone.
 #[track_caller]
 pub(crate) fn check_answers_of_incomplete_results(
     lines: &[ResultLine],

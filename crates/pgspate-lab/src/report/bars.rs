@@ -13,7 +13,7 @@ const BAR: f64 = 16.0;
 const GAP: f64 = 8.0;
 const HEADING: f64 = 26.0;
 const AXIS: f64 = 26.0;
-/// What names may take of the width; longer ones go above their bars.
+/// The share of the width for names; longer names go above their bars.
 const NAMES_SHARE: f64 = 0.38;
 
 struct BarsFrame<'a> {
@@ -25,7 +25,7 @@ struct BarsFrame<'a> {
     colours: Vec<(&'a str, usize)>,
 }
 
-/// Draws them on so many pixels.
+/// Draws the bars at a width of `pixels`.
 pub(super) fn draw(bars: &Bars, pixels: f64, class: &str, label: &str) -> String {
     let frame = frame(bars, pixels);
     let mut svg = Svg::new(pixels);

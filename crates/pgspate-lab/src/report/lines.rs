@@ -31,7 +31,7 @@ impl LinesFrame {
     }
 }
 
-/// Draws them on so many pixels.
+/// Draws the lines at a width of `pixels`.
 pub(super) fn draw(lines: &Lines, pixels: f64, class: &str, label: &str) -> String {
     let shown: Vec<&Curve> = lines.lines.iter().filter(|it| !it.points.is_empty()).collect();
     let names: Vec<&str> = shown.iter().map(|line| line.name.as_str()).collect();

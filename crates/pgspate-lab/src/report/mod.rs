@@ -1,8 +1,8 @@
 //! One page of everything that was measured: self-contained, and read without scripts.
 //!
-//! The page is made of the lines alone, so it can be made again, and by somebody else. Whatever is
-//! in a line is escaped. Every trial that was measured is in a table, also where a figure leaves it
-//! out, and what is unfavourable to pgspate stays.
+//! The page depends only on the lines of results, so anyone can make it again from them. All text
+//! of the lines is escaped. A table shows every measured trial, also those without a figure,
+//! whether or not they favour pgspate.
 
 #[cfg(test)]
 pub(crate) mod answers;
@@ -45,12 +45,12 @@ pub fn write(experiments: &[&dyn Experiment], folder: &Path, out: &Path) -> Resu
     Ok(lines.len())
 }
 
-/// What an experiment came to, without the page.
+/// An experiment's answer and medians, for `--json`.
 #[derive(Debug, Clone, Serialize)]
 pub struct ExperimentDigest {
     /// The experiment.
     pub experiment: &'static str,
-    /// What it asked.
+    /// The question.
     pub question: &'static str,
     /// The answer in one sentence.
     pub answer: String,
@@ -58,12 +58,12 @@ pub struct ExperimentDigest {
     pub trials: Vec<TrialDigest>,
 }
 
-/// What a trial came to.
+/// A trial's numbers.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrialDigest {
-    /// Its levels.
+    /// The trial's levels.
     pub trial: LabTrial,
-    /// Its numbers, by name.
+    /// The spreads of its numbers, by name.
     pub numbers: BTreeMap<String, Spread>,
 }
 
@@ -166,8 +166,8 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
         html,
         "<header>\n<h1>Writing into PostgreSQL, measured</h1>\n<p class=\"about\">{} trials of \
          <code>pgspate lab</code>, {}. PostgreSQL {}{}. Every trial began from the same state, \
-         in an order that nobody chose. Bars and points are medians; whiskers go from the least to \
-         the greatest value.</p>\n<ul class=\"contents\">\n",
+         and the order of the trials was random. Bars and points show medians; whiskers show \
+         minimum and maximum.</p>\n<ul class=\"contents\">\n",
         lines().filter(|line| line.skipped.is_none()).count(),
         escape(&when),
         escape(&servers.join(", ")),

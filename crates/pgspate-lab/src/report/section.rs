@@ -1,6 +1,7 @@
 //! One experiment's part of the page.
 //!
-//! Question, answer, what was published, figures, every trial in a table, and how to do it again.
+//! It has the question, the answer, published results, figures, a table of all trials, and the
+//! command to repeat them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,13 +21,13 @@ use crate::spread::Spread;
 const WIDE: f64 = 780.0;
 const NARROW: f64 = 348.0;
 
-/// A factor as far as it was tried.
+/// A factor with the levels that were tried.
 struct TriedFactor<'a> {
     name: &'a str,
     levels: Vec<&'a str>,
 }
 
-/// Adds the section.
+/// Writes the section.
 pub(super) fn write(experiment: &dyn Experiment, results: &Results, html: &mut String) {
     let data = results.data().kind;
     let _ = write!(
@@ -37,7 +38,7 @@ pub(super) fn write(experiment: &dyn Experiment, results: &Results, html: &mut S
         escape(experiment.question_with(data))
     );
     if results.is_empty() {
-        html.push_str("<p class=\"answer\">Nothing of it could be measured on this server.</p>\n");
+        html.push_str("<p class=\"answer\">No trial could be measured on this server.</p>\n");
     } else {
         let _ = writeln!(html, "<p class=\"answer\">{}</p>", escape(&experiment.answer(results)));
         if data == DataKind::default() {
@@ -104,7 +105,7 @@ fn table(table: &PlotTable, html: &mut String) {
     html.push_str("</table></div>\n");
 }
 
-/// As pictures and not as part of the page, so that nothing in them can be more than a picture.
+/// Embeds SVG documents as images, so that no script in them can run.
 fn pictures(all: &[(String, TrialPicture)], html: &mut String) {
     html.push_str("<div class=\"pictures\">\n");
     for (caption, picture) in all {
@@ -133,8 +134,8 @@ fn image(picture: &TrialPicture, said: &str) -> String {
     format!("<img alt=\"{}\" src=\"data:image/svg+xml;base64,{data}\">", escape(said))
 }
 
-/// Every trial, whatever the figures show. Factors that are at their baseline for most trials share
-/// a column that names what is changed.
+/// Writes the table of all trials. Factors that most trials leave at their baseline share one
+/// column, `changed`.
 fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
     let trials = results.trials();
     let factors = factors(&trials);
@@ -147,7 +148,7 @@ fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
         factors.iter().partition(is_rare);
     let has_any = |name: &&str| results.spread(&[], name).is_some();
     let numbers: Vec<&str> = experiment.columns().into_iter().filter(has_any).collect();
-    html.push_str("<details open><summary>All trials: medians, least and greatest</summary>\n");
+    html.push_str("<details open><summary>All trials: median, minimum and maximum</summary>\n");
     html.push_str("<div class=\"scroll\"><table class=\"trials\">\n<tr>");
     let headings =
         own.iter().map(|factor| factor.name).chain((!rare.is_empty()).then_some("changed"));
@@ -177,7 +178,7 @@ fn trials(experiment: &dyn Experiment, results: &Results, html: &mut String) {
     html.push_str("</table></div></details>\n");
 }
 
-/// The factors of these trials with the levels that were tried, the baseline first.
+/// Returns the factors of these trials with their levels, the baseline first.
 fn factors<'a>(trials: &[&'a LabTrial]) -> Vec<TriedFactor<'a>> {
     let mut factors: Vec<TriedFactor<'a>> = Vec::new();
     for (name, level) in trials.iter().flat_map(|trial| trial.levels()) {
@@ -190,7 +191,7 @@ fn factors<'a>(trials: &[&'a LabTrial]) -> Vec<TriedFactor<'a>> {
     factors
 }
 
-/// `settings tuned`, or that nothing is.
+/// Returns the changed levels, as in `settings tuned`, or a dash.
 fn changed(trial: &LabTrial, rare: &[&TriedFactor<'_>]) -> String {
     let of = |factor: &&TriedFactor<'_>| {
         let level = trial.level(factor.name);
@@ -240,12 +241,13 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
     let machine = results.measured().next().unwrap_or(first);
     let client = if machine.facts.is_local { "" } else { "the client: " };
     let server = match conditions.target.as_str() {
-        "own" => "a server of the lab's own, a copy of its data folder for each trial".to_owned(),
+        "own" => "a server that the lab started, with a copy of its data folder for each trial"
+            .to_owned(),
         other => format!("the server {other}, a new schema for each trial"),
     };
     let _ = write!(
         html,
-        "<details class=\"reproduce\"><summary>How to do it again</summary>\n<pre>{}</pre>\n<ul>\n\
+        "<details class=\"reproduce\"><summary>How to repeat it</summary>\n<pre>{}</pre>\n<ul>\n\
          <li>PostgreSQL {}, pgspate {}{}, {}</li>\n<li>{client}{}</li>\n",
         escape(&command),
         escape(&conditions.postgres),
@@ -261,13 +263,13 @@ fn reproduce(experiment: &dyn Experiment, results: &Results, html: &mut String) 
         let _ = writeln!(html, "<li>{}</li>", escape(&note));
     }
     for (reason, labels) in skipped(results) {
-        let text = format!("left out, as {reason}: {}", labels.join("; "));
+        let text = format!("skipped, because {reason}: {}", labels.join("; "));
         let _ = writeln!(html, "<li>{}</li>", escape(&text));
     }
     html.push_str("</ul>\n</details>\n");
 }
 
-/// What else is to be known, each once.
+/// Returns the remarks, each once.
 fn notes(results: &Results) -> BTreeSet<String> {
     let where_its_data_were = |line: &ResultLine| {
         facts::in_memory_warning(&line.facts.machine.storage).map(str::to_owned)
@@ -277,8 +279,8 @@ fn notes(results: &Results) -> BTreeSet<String> {
     results.lines().iter().flat_map(of).collect()
 }
 
-/// The `--only` that has these trials and no others, if some are left out and there is one. Of a
-/// run that was stopped there may be none.
+/// Returns the `--only` flags that select exactly these trials. Returns nothing if no trial
+/// is missing, or if no flags select them, as after an interrupted run.
 fn only(experiment: &dyn Experiment, results: &Results) -> String {
     let Some(first) = results.lines().first() else { return String::new() };
     let conditions = &first.conditions;
@@ -309,7 +311,7 @@ fn only(experiment: &dyn Experiment, results: &Results) -> String {
     wanted.iter().map(one).collect()
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "=-_.,/".contains(c);
     match word.chars().all(is_plain) {
@@ -318,7 +320,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// What was loaded, where that is not what the experiment loads unless it is told.
+/// Describes the loaded data, if not the default.
 fn loaded(conditions: &RunConditions) -> Vec<String> {
     let table = |table: &TableFacts| {
         let files = if table.files == 1 { "file" } else { "files" };
@@ -328,15 +330,15 @@ fn loaded(conditions: &RunConditions) -> Vec<String> {
     match conditions.data.kind {
         DataKind::Imdb => Vec::new(),
         DataKind::Tpch => vec![format!(
-            "TPC-H's eight tables at scale factor {}, with comments from a shorter text: no result \
-             of that benchmark",
+            "TPC-H's eight tables at scale factor {}, with comments from a shorter text; these \
+             are not TPC-H results",
             tpch::factor(conditions.scale)
         )],
         DataKind::Files => conditions.data.tables.iter().map(table).collect(),
     }
 }
 
-/// The settings of all trials, then those that only some have.
+/// Describes the settings of all trials, then those of only some.
 fn settings(results: &Results) -> Vec<String> {
     let lines: Vec<&ResultLine> = results.measured().collect();
     let Some(first) = lines.first() else { return Vec::new() };
@@ -350,8 +352,8 @@ fn settings(results: &Results) -> Vec<String> {
     };
     let common: BTreeMap<&String, &String> = first.facts.settings.iter().filter(in_all).collect();
     let mut text = vec![match common.is_empty() {
-        true => "all settings as they come".to_owned(),
-        false => format!("settings that are not as they come: {}", said(&common)),
+        true => "default settings".to_owned(),
+        false => format!("settings that differ from the defaults: {}", said(&common)),
     }];
     let mut rest: Vec<(String, Vec<&LabTrial>)> = Vec::new();
     for line in &lines {
@@ -372,7 +374,7 @@ fn settings(results: &Results) -> Vec<String> {
     text
 }
 
-/// What these trials have and no other; else their names.
+/// Returns the levels that exactly these trials share, or else their labels.
 fn in_short(these: &[&LabTrial], all: &[&LabTrial]) -> String {
     let Some(first) = these.first() else { return String::new() };
     let is_theirs = |(factor, level): &(&str, &str)| {

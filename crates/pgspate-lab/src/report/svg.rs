@@ -26,7 +26,7 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// At most so many pixels are needed for a text.
+/// Estimates the width of a text in pixels, rather too wide.
 pub(super) fn width(text: &str) -> f64 {
     let of = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | '\'' | ' ' | 'f' | 't' | 'r' | '(' | ')' | '/' => 0.42,
@@ -38,7 +38,7 @@ pub(super) fn width(text: &str) -> f64 {
     text.chars().map(of).sum::<f64>() * FONT
 }
 
-/// The same of strong letters.
+/// Estimates the width of bold text.
 pub(super) fn strong_width(text: &str) -> f64 {
     width(text) * 1.1
 }
@@ -69,8 +69,7 @@ impl Svg {
         Svg { body: String::new(), width }
     }
 
-    /// A shape: its element and attributes, which are ours and not escaped, and what is said when
-    /// one points at it.
+    /// Adds a shape. `attributes` must be safe: they are not escaped. `title` is its tooltip.
     pub(super) fn shape(&mut self, element: &str, attributes: impl Display, title: &str) {
         let _ = match title {
             "" => write!(self.body, "<{element} {attributes}/>"),
@@ -111,7 +110,7 @@ impl Svg {
     }
 }
 
-/// Which colour each name has: pgspate's are two, and the others have the rest.
+/// Returns each name's colour: pgspate has two, the other contenders have the rest.
 pub(super) fn colours(names: &[&str]) -> Vec<usize> {
     const OURS: [usize; 2] = [0, 1];
     const OTHERS: [usize; 6] = [2, 3, 4, 5, 6, 7];

@@ -1,13 +1,13 @@
-//! Numbers in the units of their own, for people.
+//! Numbers with units, formatted for the report.
 //!
-//! Three digits of meaning; the unit is always there.
+//! Numbers have three significant digits and always a unit.
 
 use pgspate::numbers;
 
 use crate::experiment::Unit;
 use crate::spread::Spread;
 
-/// A number with its unit.
+/// Formats a number with its unit.
 pub fn value(value: f64, unit: Unit) -> String {
     let whole = value.max(0.0) as u64;
     match unit {
@@ -26,7 +26,7 @@ pub fn value(value: f64, unit: Unit) -> String {
     }
 }
 
-/// The same where space is short and zeros tell nothing: on an axis.
+/// Formats a number shortly for an axis, without trailing zeros.
 pub(super) fn tick(at: f64, unit: Unit) -> String {
     if at == 0.0 {
         return "0".to_owned();
@@ -39,7 +39,7 @@ pub(super) fn tick(at: f64, unit: Unit) -> String {
     }
 }
 
-/// A median, with the least and the greatest value where they can be told apart.
+/// Formats a median, with minimum and maximum if they differ.
 pub fn spread(of: &Spread, unit: Unit) -> String {
     let median = value(of.median, unit);
     let (min, max) = (value(of.min, unit), value(of.max, unit));
@@ -49,8 +49,8 @@ pub fn spread(of: &Spread, unit: Unit) -> String {
     format!("{median} ({min} – {max})")
 }
 
-/// How one time compares with another: `1.62 times as fast as`, `as fast as`, or
-/// `1.20 times as slow as`. Within two hundredths they are the same.
+/// Compares two times: `1.62 times as fast as`, `as fast as`, or `1.20 times as slow as`. A
+/// difference below two percent counts as equal.
 pub fn faster(ours: f64, theirs: f64) -> String {
     let ratio = theirs / ours.max(f64::MIN_POSITIVE);
     match ratio {
@@ -60,9 +60,8 @@ pub fn faster(ours: f64, theirs: f64) -> String {
     }
 }
 
-/// How a time of ours compares with another's: `1.62 times as fast as NAME`, `as fast as NAME` or
-/// `1.20 times as slow as NAME`. Where repeats of the two overlap, they are not told apart; what
-/// alone was made once is said to be.
+/// Compares pgspate's time with another contender's. If the ranges of their repeats overlap, they
+/// count as equal. The text notes a contender that was measured once.
 pub fn compared(ours: &Spread, theirs: &Spread, name: &str) -> String {
     let is_repeated = ours.count > 1 || theirs.count > 1;
     if is_repeated && ours.overlaps(theirs) {
@@ -72,7 +71,7 @@ pub fn compared(ours: &Spread, theirs: &Spread, name: &str) -> String {
     format!("{} {name}{once}", faster(ours.median, theirs.median))
 }
 
-/// A median with its unit, and that it is of one trial alone, if it is.
+/// Formats a median with its unit, and notes if it was measured once.
 pub fn measured(of: &Spread, unit: Unit) -> String {
     format!("{}{}", value(of.median, unit), once(of))
 }
@@ -90,7 +89,7 @@ pub fn listed(all: &[String]) -> String {
     }
 }
 
-/// How many times as much: `3.2 times`.
+/// Formats a ratio: `3.2 times`.
 pub fn times(ratio: f64) -> String {
     format!("{} times", digits(ratio))
 }
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_apart_where_repeats_do() {
+    fn times_differ_only_if_the_ranges_of_repeats_do() {
         let of = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
         let said = |ours: &[f64], theirs: &[f64]| compared(&of(ours), &of(theirs), "COPY");
         assert_eq!(said(&[2.0, 2.1], &[4.1, 4.2]), "2.02 times as fast as COPY");
@@ -147,7 +146,7 @@ mod tests {
         let alike = "as fast as COPY within what repeats differ by";
         assert_eq!(said(&[2.0, 3.0], &[2.9, 3.5]), alike);
         assert_eq!(said(&[2.0, 3.0], &[2.5]), alike);
-        // Of one trial each nobody knows.
+        // With one trial each, the range is unknown.
         assert_eq!(said(&[2.0], &[2.0]), "as fast as COPY");
         assert_eq!(said(&[2.0], &[3.0]), "1.50 times as fast as COPY");
         assert_eq!(said(&[2.0, 2.0], &[3.0]), "1.50 times as fast as COPY (made once)");

@@ -4,6 +4,7 @@
 //! affect only one contender. A trial that has its line is not run again; the same command
 //! continues an interrupted run. Results of different conditions are never mixed.
 
+mod counters;
 mod order;
 mod place;
 mod refusals;
@@ -13,7 +14,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use pgspate::measure::Measurement;
 use pgspate::target::connect::{Connection, Dsn};
 use pgspate::{Error, ErrorKind, Result};
 use pgspate_doctor::tune;
@@ -30,14 +30,11 @@ use crate::lab_server::LabServer;
 use crate::results::{self, ResultLine, ResultsWriter, RunConditions};
 use crate::stop::RunStop;
 use crate::user_server::UserServer;
+use counters::{find_tables, take_measurement, wait_for_ended_sessions};
 pub use order::run_time;
 pub(crate) use order::trials;
 use order::{keep_wanted, order};
 use place::{ScratchFolder, TrialPlace, other_conditions_error};
-
-/// Checks for ended sessions: one second in all, as a session may belong to another program.
-const SESSION_CHECKS_MAX: u32 = 100;
-const SESSION_CHECK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The note of a trial whose role may not run CHECKPOINT.
 const NOT_FLUSHED: &str = "The role may not run CHECKPOINT on this server (`grant pg_checkpoint \
@@ -513,15 +510,15 @@ impl ExperimentRun<'_> {
         if line.skipped.is_some() {
             return Ok(());
         }
-        let tables = context.block_on(tables(&connection))?;
-        let before = context.block_on(take(&connection, &tables))?;
+        let tables = context.block_on(find_tables(&connection))?;
+        let before = context.block_on(take_measurement(&connection, &tables))?;
         let probe = context.probe();
         let (read, began) = (probe.read(), Instant::now());
         let mut outcome = self.plan.experiment.run(trial, context)?;
         let took = began.elapsed().as_secs_f64();
         probe.read().add_since(&read, took, &mut outcome);
         context.block_on(wait_for_ended_sessions(&connection))?;
-        let after = context.block_on(take(&connection, &tables))?;
+        let after = context.block_on(take_measurement(&connection, &tables))?;
         let measured = after.since(&before);
         outcome.number("seconds", outcome.seconds(), Unit::Seconds);
         let bytes = measured.wal_bytes.map(|bytes| bytes as f64);
@@ -571,35 +568,6 @@ fn known(value: serde_json::Result<Value>) -> Result<Value> {
     let mut value = value.map_err(failed)?;
     strip(&mut value);
     Ok(value)
-}
-
-/// Waits until the trial's sessions have ended. A session publishes its counters when it ends,
-/// shortly after the client has disconnected.
-async fn wait_for_ended_sessions(connection: &Connection) -> Result<()> {
-    let sql = "select exists (select from pg_stat_activity where usename = current_user \
-               and datname = current_database() and application_name like 'pgspate%' \
-               and application_name <> 'pgspate lab keeper' and pid <> pg_backend_pid())";
-    for _ in 0..SESSION_CHECKS_MAX {
-        let row = connection.client.query_one(sql, &[]).await;
-        let row = row.map_err(|error| connection.explain("could not list sessions", error))?;
-        if !row.get::<_, bool>(0) {
-            break;
-        }
-        tokio::time::sleep(SESSION_CHECK_PAUSE).await;
-    }
-    Ok(())
-}
-
-async fn take(connection: &Connection, tables: &[u32]) -> Result<Measurement> {
-    Ok(Measurement::take(&connection.client, tables).await)
-}
-
-async fn tables(connection: &Connection) -> Result<Vec<u32>> {
-    let sql = "select c.oid from pg_class c join pg_namespace n on n.oid = relnamespace \
-               where nspname = $1 and relkind in ('r', 'p', 'm')";
-    let rows = connection.client.query(sql, &[&SCHEMA]).await;
-    let rows = rows.map_err(|error| connection.explain("could not list the tables", error))?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 fn trial_error(error: Error, name: &str, trial: &LabTrial) -> Error {

@@ -1,8 +1,7 @@
 //! The experiments about tables that are written again and again, from their beginning to the page.
 //!
-//! They compare what each contender leaves themselves, so that a run without an error says that all
-//! have done the same work. What needs no settings of the whole server runs on a server that is
-//! there already; the rest on servers of the lab's own.
+//! A run fails if contenders leave different rows, so success means that all did the same work.
+//! Trials without server settings run on the tests' server; the others run on the lab's server.
 
 use std::path::Path;
 
@@ -214,7 +213,7 @@ fn temporary_space_ends_clearly_and_for_nobody_else() {
     assert_eq!(spilt("twice the table"), 0.0);
     let elsewhere = line(&lines, &[("temp space", "tablespace")]);
     assert!(elsewhere.outcome.notes[0].starts_with("The"), "{:?}", elsewhere.outcome.notes);
-    page(folder.path(), &["Throughput by clients", "When the space ends"]);
+    page(folder.path(), &["Throughput by clients", "When temporary space runs out"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use pgspate_lab::{
 };
 use tokio::runtime::Runtime;
 
-/// Rows that are there before each trial.
+/// Rows in the table before each trial.
 pub(crate) const ROWS_BEFORE: i64 = 7;
 /// What is in the names of things, and must not become part of a page.
 pub(crate) const HOSTILE: &str = "</td><script>alert(1)</script>";
@@ -144,7 +144,7 @@ pub(crate) fn run(
     run_beside(options, stop_after, &|_, _| {})
 }
 
-/// The same, and does something when something happens.
+/// Runs, and calls `beside` at each event.
 pub(crate) fn run_beside(
     options: &LabOptions,
     stop_after: Option<usize>,

@@ -259,7 +259,7 @@ fn a_disk_that_is_not_seen_is_computed_from_what_the_server_counts() {
     assert!(digests[0].answer.starts_with("At 750 IOPS, computed, "), "{}", digests[0].answer);
     let lines = read(folder.path()).unwrap();
     let page = report::page(&experiments::ALL, &lines, folder.path()).unwrap();
-    for text in ["From what the server counted", "as the server is not the lab&#39;s own"] {
+    for text in ["From what the server counted", "because the server is not the lab&#39;s own"] {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains(" 0 processors"));

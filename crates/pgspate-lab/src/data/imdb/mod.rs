@@ -1,6 +1,6 @@
 //! Seven files shaped like IMDb's: the same layouts, and about the same sizes, lengths and skew.
 //!
-//! Nothing in them is of IMDb. At scale 1 they have as many rows as IMDb's had at the end of 2023,
+//! All rows are invented. At scale 1 they have as many rows as IMDb's had at the end of 2023,
 //! 140 million, in about 1.5 GB. A file is complete when it has its name, and a complete file of
 //! the same scale and seed is not made again.
 
@@ -18,11 +18,11 @@ use crate::RunStop;
 /// The scale at which the seven files take about 60 MB.
 pub const SCALE_SMALL: f64 = 0.04;
 
-/// Appends the rows of a title or person, as many as there is room for, and returns how many: from
-/// sizes, the number of the title or person, and the room.
+/// Appends the rows of one title or person, and returns their number. Arguments: sizes, number of
+/// the title or person, rows at most.
 type RowMaker = fn(&ImdbSizes, u64, u64, &mut Vec<u8>) -> u64;
 
-/// What references have to know.
+/// The seed, and the numbers of people and titles for references.
 #[derive(Debug, Clone, Copy)]
 struct ImdbSizes {
     seed: u64,

@@ -94,7 +94,7 @@ fn random_of<'a>(random: &mut SeededRandom, of: &'a [&'static str]) -> &'a &'sta
     &of[random.skewed(of.len() as u64) as usize]
 }
 
-/// So many values with commas between.
+/// Appends `count` values, separated by commas.
 pub(super) fn list<T: std::fmt::Display>(
     out: &mut Vec<u8>,
     count: u64,

@@ -51,7 +51,7 @@ const CREW: u64 = 5;
 const EPISODE: u64 = 6;
 const RATING: u64 = 7;
 
-/// The title itself has a stream of its own, as it stands in two files.
+/// The title's text has its own stream, as two files contain it.
 const NAME: u64 = 8;
 
 fn name(sizes: &ImdbSizes, title: u64, is_episode: bool, out: &mut Vec<u8>) {

@@ -20,10 +20,10 @@ const BASE: [(&str, &str); 4] = [
 ];
 
 pub(super) fn all(results: &Results) -> Vec<Figure> {
-    let settings = [("settings as they come", DEFAULT_SETTINGS), ("tuned settings", TUNED)];
+    let settings = [("default settings", DEFAULT_SETTINGS), ("tuned settings", TUNED)];
     let by_settings = settings.map(|(name, level)| (name, changed(&[("settings", level)])));
     let one_at_a_time = [
-        ("everything as it comes", BASE),
+        ("all defaults", BASE),
         ("autovacuum off", changed(&[("autovacuum", "off")])),
         ("synchronous_commit off", changed(&[("synchronous_commit", "off")])),
         ("with indexes", changed(&[("indexes", "present")])),
@@ -32,23 +32,23 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
     vec![
         Figure::new(
             words.all,
-            "From the first byte to the last commit. Tuned settings are those that pgspate tune \
-             proposes for this machine.",
+            "Time from the first byte to the last commit. Tuned settings are the proposals of \
+             pgspate tune for this machine.",
             bars(results, &by_settings, "seconds"),
         ),
         Figure::new(
             words.largest,
             &format!(
-                "{} alone. A session per file has its processors to itself only when the smaller \
-                 files are done.",
+                "{} alone. With a session per file, the largest file competes for the processors \
+                 until the smaller files are done.",
                 words.its_name
             ),
             bars(results, &by_settings, largest_number(results.data().kind)),
         ),
         Figure::new(
             words.each,
-            "Settings as they come. Small files show what a load costs before its first row: \
-             pgspate looks at file and table, keeps a ledger and opens a session for each lane.",
+            "Default settings. Small files show the fixed cost of a load: pgspate inspects file \
+             and table, keeps a ledger and opens a session for each lane.",
             by_table(results),
         ),
         Figure::new(
@@ -58,7 +58,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         ),
         Figure::new(
             "Processor time of the server",
-            "Of all of PostgreSQL's processes.",
+            "CPU time of all PostgreSQL processes.",
             bars(results, &by_settings, "server CPU"),
         ),
         Figure::new("WAL", words.wal, bars(results, &[one_at_a_time[0], one_at_a_time[3]], "WAL")),
@@ -75,12 +75,12 @@ fn visits(results: &Results) -> String {
     }
     let visited = vacuums.iter().filter(|count| **count > 0).count();
     let text = format!(
-        " Autovacuum looks once a minute, unless it is told otherwise: it had vacuumed a table \
-         before the end of {visited} of {} trials with autovacuum on",
+        " Autovacuum checks once a minute by default: it vacuumed a table in {visited} of {} \
+         trials with autovacuum on",
         vacuums.len()
     );
     match visited {
-        0 => text + ", so that what it costs is not in them.",
+        0 => text + ", so its cost is not included.",
         _ => text + ".",
     }
 }
@@ -117,14 +117,15 @@ impl FigureTexts {
         };
         let (changes, wal) = match data.kind {
             DataKind::Imdb | DataKind::Tpch => (
-                "Indexes are there before the load: the sessions keep them up row by row, pgspate \
-                 drops them and makes them again where that pays, and that is in its time.",
-                "With indexes, each row's entry is logged; an index that is built afterwards is \
-                 logged once.",
+                "The tables have indexes before the load. Plain sessions update them row by row; \
+                 pgspate drops and rebuilds them where that is faster, and its time includes \
+                 this.",
+                "With indexes, each row's index entry is logged; an index that is built \
+                 afterwards is logged as whole pages.",
             ),
             DataKind::Files => (
-                "Files do not tell of keys, so nothing is measured with indexes.",
-                "What is written to the log for the same rows.",
+                "Files have no information about keys, so nothing is measured with indexes.",
+                "WAL written for the same rows.",
             ),
         };
         FigureTexts { all, largest, its_name: its_name.to_owned(), each, changes, wal }
@@ -209,7 +210,7 @@ pub(super) fn answer(results: &Results) -> String {
     let rows = words::value(rows, Unit::Count);
     if let (Some(ours), None, Some(why)) = (ours, one, left_out(results, &BASE)) {
         return format!(
-            "pgspate loads {rows} rows in {}; there is no session of COPY beside it, as {why}.",
+            "pgspate loads {rows} rows in {}; COPY was not measured, because {why}.",
             words::measured(&ours, Unit::Seconds)
         );
     }
@@ -284,8 +285,8 @@ mod tests {
             ResultLine { measured, ..with(ONE, &BASE) }
         };
         let said = |lines: Vec<ResultLine>| visits(&Results::new(lines, Path::new(".")));
-        assert!(said(vec![with(0), with(0)]).contains("of 0 of 2 trials with autovacuum on, so"));
-        assert!(said(vec![with(3), with(0)]).ends_with("of 1 of 2 trials with autovacuum on."));
+        assert!(said(vec![with(0), with(0)]).contains("in 0 of 2 trials with autovacuum on, so"));
+        assert!(said(vec![with(3), with(0)]).ends_with("in 1 of 2 trials with autovacuum on."));
         assert_eq!(said(Vec::new()), "");
     }
 
@@ -298,7 +299,7 @@ mod tests {
         base.skipped = Some("COPY does not read a.json: it is json".to_owned());
         let results = Results::new(vec![tuned, with(PGSPATE, &BASE), base], Path::new("."));
         let answer = answer(&results);
-        assert!(answer.ends_with("as COPY does not read a.json: it is json."), "{answer}");
+        assert!(answer.ends_with("because COPY does not read a.json: it is json."), "{answer}");
     }
 
     #[test]

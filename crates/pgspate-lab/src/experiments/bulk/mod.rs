@@ -43,8 +43,8 @@ impl Experiment for BulkExperiment {
 
     fn published(&self) -> PublishedResults {
         PublishedResults {
-            setting: "IMDb's seven files, before and after tuning; the files are those that ours \
-                      are shaped like.",
+            setting: "IMDb's seven files, before and after tuning. The lab's files have the same \
+                      layout and sizes.",
             figures: vec![
                 ("the largest file", "from 5 min 45 s to 44 s"),
                 ("all seven files", "from 2 min 9 s to 57 s"),
@@ -60,7 +60,7 @@ impl Experiment for BulkExperiment {
         match data {
             DataKind::Imdb => self.title(),
             DataKind::Tpch => "Loading TPC-H's eight tables from compressed files",
-            DataKind::Files => "Loading files of one's own",
+            DataKind::Files => "Loading your own files",
         }
     }
 
@@ -82,7 +82,7 @@ impl Experiment for BulkExperiment {
     }
 
     fn factors(&self, setup: &RunSetup) -> Vec<Factor> {
-        // Files of one's own do not tell of keys.
+        // The user's files have no information about keys.
         let indexes: &[&str] = match setup.data {
             DataKind::Files => &["none"],
             DataKind::Imdb | DataKind::Tpch => &["none", "present"],

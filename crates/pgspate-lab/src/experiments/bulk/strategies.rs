@@ -1,7 +1,7 @@
 //! Ways to load several files.
 //!
-//! All of them load the same files into the same empty tables, are told the same about the files,
-//! and decompress beside the sending, as `gzip -dc | psql` would.
+//! All strategies load the same files into the same empty tables, with the same format options. All
+//! decompress in parallel with sending, as `gzip -dc | psql` would.
 
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Messages that may wait for the server.
 const PIECES_AHEAD: usize = 8;
 
-/// Sessions that a server takes beside those of others, if it is as it comes.
+/// Sessions that the lab may open on a server with default settings.
 const SESSIONS_MAX: usize = 80;
 
 /// Why a strategy cannot load the files, if it cannot.
@@ -44,7 +44,7 @@ pub(crate) fn refusal(strategy: &str, context: &TrialContext) -> Option<String> 
     let files = context.data().files();
     match strategy {
         EACH if files > SESSIONS_MAX => {
-            Some(format!("{files} files are more than the sessions that a server has room for"))
+            Some(format!("{files} files need more sessions than the server allows"))
         }
         ONE | EACH => context.data().copy_refusal(),
         _ => None,
@@ -124,7 +124,7 @@ fn pgspate(
                 )
             },
             table: Some(context.table(&quote_ident(&table.name))),
-            // Nobody else does one.
+            // The other strategies do not analyze either.
             plan: plan::PlanOptions { analyze: AutoChoice::Never, ..plan::PlanOptions::default() },
             restart: true,
             ..load::LoadOptions::default()
@@ -165,8 +165,8 @@ async fn copy(
     Ok((rows, began.elapsed().as_secs_f64()))
 }
 
-/// The file's bytes but for the first so many, decompressed by a thread of their own. It ends when
-/// nobody wants them any more.
+/// Reads the file after its first `skip` bytes in a separate thread, which also decompresses. The
+/// thread ends when the receiver is dropped.
 fn read_ahead(file: &LoadFile, skip: u64) -> mpsc::Receiver<Result<Bytes>> {
     let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
     let input = file.input.clone();

@@ -43,7 +43,7 @@ impl OrderEvent {
         }
     }
 
-    /// As `pgspate apply` reads it, without the newline.
+    /// Appends the event as JSON for `pgspate apply`, without a newline.
     pub(super) fn json(&self, table: &str, out: &mut Vec<u8>) {
         let op = match self {
             OrderEvent::Insert(_) => "insert",
@@ -75,7 +75,7 @@ pub(super) fn start(keys: u64, seed: u64) -> impl RowSource {
     })
 }
 
-/// So many events on a table of so many keys.
+/// Generates `count` events on a table of `keys` keys.
 pub(super) fn events(count: u64, keys: u64, seed: u64) -> Vec<OrderEvent> {
     let mut random = SeededRandom::at(seed, 51, 0);
     let (mut live, mut gone): (Vec<u64>, Vec<u64>) = ((0..keys).collect(), Vec::new());
@@ -90,7 +90,7 @@ pub(super) fn events(count: u64, keys: u64, seed: u64) -> Vec<OrderEvent> {
                 return OrderEvent::Delete(key.to_string());
             }
             if pick < DELETE_PERCENT + INSERT_PERCENT {
-                // Half of them come back under a key that was there before.
+                // Half of the inserts use the key of a deleted row.
                 let key = match random.percent(50.0) && !gone.is_empty() {
                     true => gone.swap_remove(random.below(gone.len() as u64) as usize),
                     false => {

@@ -35,7 +35,7 @@ fn rate(results: &Results, way: ChangeMethod, batch: &str) -> Option<Spread> {
     results.spread(&[(CONTENDER, way.name()), (BATCH, batch)], RATE)
 }
 
-/// The ways other than ours at a batch size, the slowest first.
+/// Returns the other contenders at a batch size, the slowest first.
 fn others(results: &Results, batch: &str) -> Vec<(ChangeMethod, Spread)> {
     let others = ChangeMethod::ALL.into_iter().filter(|way| *way != ChangeMethod::Apply);
     let mut others: Vec<(ChangeMethod, Spread)> =
@@ -44,7 +44,7 @@ fn others(results: &Results, batch: &str) -> Vec<(ChangeMethod, Spread)> {
     others
 }
 
-/// Where other ways are ahead of ours: by more than repeats differ by, and within that.
+/// Describes where others are faster than pgspate: clearly, or only within the range of repeats.
 fn beside_others(results: &Results, batches: &[(u64, String)]) -> Option<String> {
     let (mut ahead, mut perhaps, mut compared) = (Vec::new(), Vec::new(), 0);
     for (count, batch) in batches {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_ahead_is_told_apart() {
+    fn a_lead_counts_only_beyond_the_range_of_repeats() {
         let of = |rates: &[(ChangeMethod, &str, [f64; 2])]| {
             let repeats = rates.iter().flat_map(|(way, batch, rates)| {
                 [0, 1].map(|repeat| measured(*way, batch, repeat, rates[repeat as usize]))
@@ -187,7 +187,7 @@ mod tests {
                  repeats differ by; ahead within that: {within}"
             )
         );
-        // The one with the highest median may not be told apart, and another be.
+        // The contender with the highest median may overlap with pgspate while another does not.
         let other = (ChangeMethod::Values, "10", [126.0, 130.0]);
         let clear = "other ways were ahead of it with multi-row VALUES at 10 (1.16 times as many)";
         assert_eq!(of(&[ours, perhaps, other]), format!("{clear}."));

@@ -21,7 +21,7 @@ use super::super::ways::{
 use super::events::{COLUMNS, OrderEvent, OrderRow};
 use crate::TrialContext;
 
-/// How changes are applied.
+/// A method of applying changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChangeMethod {
     Statements,
@@ -110,7 +110,7 @@ fn names() -> String {
     COLUMNS.map(|(name, _)| name).join(", ")
 }
 
-/// Inserts rows, or updates those that are there.
+/// Returns an upsert of `rows`.
 fn upsert(rows: &str) -> String {
     let sets = sets(|_, name| format!("excluded.{name}"));
     format!("insert into orders ({}) {rows} on conflict (id) do update set {sets}", names())
@@ -217,8 +217,7 @@ impl<'a> ChangeWriter<'a> {
         }
     }
 
-    /// The same without waiting for each, as drivers send batches; also begin and commit are sent
-    /// one behind the other with the rest.
+    /// Sends all statements without waiting, including begin and commit, as drivers send batches.
     async fn pipelined(&self, events: &[OrderEvent]) -> Result<(), tokio_postgres::Error> {
         let plain = |sql: &'static str| {
             let done = self.connection.client.batch_execute(sql);

@@ -46,7 +46,7 @@ fn sizes(scale: f64) -> [u64; 3] {
     SIZES.map(|size| scaled(size, scale).max(20))
 }
 
-/// Records at each size: no more than half of the rows that are there.
+/// Returns the number of records at each size: at most half of the existing rows.
 fn records(scale: f64) -> u64 {
     (sizes(scale)[0] / 2).min(RECORDS_MAX)
 }

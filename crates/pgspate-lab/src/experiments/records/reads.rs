@@ -28,8 +28,8 @@ pub(super) fn said(query: &str) -> &'static str {
     }
 }
 
-/// The mean time of each query in milliseconds, asked once before: the first one looks up for all
-/// that follow which rows are committed. Keys up to `end` are there.
+/// Returns each query's mean time in milliseconds, after one run that is not timed. The first run
+/// sets hint bits for the later ones. The table has keys up to `end`.
 pub(super) async fn measure(
     connection: &Connection,
     table: BankTable,

@@ -1,8 +1,8 @@
 //! Small pictures of the table's pages after each night, to be laid side by side.
 //!
-//! All pictures of a scale have cells of as many pages, so that a table that grows fills more of
-//! them. On the lab's own server pages are read from the table's file, after a checkpoint, and not
-//! through the server's cache: what the next night finds there does not change by a look.
+//! All pictures of a scale have the same number of pages per cell, so a growing table fills more
+//! cells. On the lab's own server the pages are read from the table's file after a checkpoint. So
+//! the server's cache stays unchanged for the next night.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ const GAP: usize = 1;
 /// Pages of a cell that are looked at.
 const PAGES_LOOKED: u64 = 4;
 /// Rows of a page, and how many times as large as in the beginning the pictures' table may become:
-/// ten nights of all rows anew, and room for more.
+/// ten nights that rewrite all rows, and some more.
 const ROWS_PER_PAGE: u64 = 150;
 const GROWTH: u64 = 12;
 /// Pages of a file: a larger table has several.
@@ -81,8 +81,8 @@ pub(super) async fn take(
     Some(cells)
 }
 
-/// Live and dead bytes by cell. Nobody writes meanwhile, and all transactions have ended well: a
-/// row version that none has deleted, or only locked, is live.
+/// Live and dead bytes by cell. No session writes meanwhile, and all transactions are committed. So
+/// a row version that is not deleted, or only locked, is live.
 fn sql(table: u32, pages: u64, page_bytes: u64, per_cell: u64, has_files: bool) -> String {
     let page = match has_files {
         true => format!(

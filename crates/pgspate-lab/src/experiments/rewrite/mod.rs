@@ -131,8 +131,8 @@ impl Experiment for RewriteExperiment {
             data::copy(client, meters::TABLE, &mut first.text()).await?;
             let rest = format!("vacuum analyze {}", meters::TABLE);
             client.batch_execute(&rest).await.map_err(&wrong)?;
-            // For the pictures, and here so that it is in nobody's numbers. Without it, or without
-            // the right to it, there is only the last one, of live rows alone.
+            // For the pictures; created here so that it is not measured. Without pageinspect there
+            // is only the last picture, with live rows only.
             let _ = client.batch_execute("create extension if not exists pageinspect").await;
             Ok(())
         })
@@ -242,7 +242,7 @@ fn note_night(outcome: &mut TrialOutcome, night: u32, done: &MeasuredDifference)
     }
 }
 
-/// A picture of the table's pages, with dead rows told apart where the role may look.
+/// A picture of the table's pages, with dead rows where the role may use pageinspect.
 async fn draw(connection: &Connection) -> Result<TrialPicture> {
     let table = TargetTable::read(&connection.client, meters::TABLE).await?;
     let table = table.ok_or_else(|| Error::new(ErrorKind::Bug, "the table is gone"))?;

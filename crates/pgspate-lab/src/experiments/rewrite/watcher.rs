@@ -1,4 +1,4 @@
-//! Waits until a night is over, and looks at what the server has counted.
+//! Waits until a night is over, and reads the server's counters.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ impl<'a> NightWatcher<'a> {
         Ok(())
     }
 
-    /// Sessions hand over what they counted when they end, a moment after the client has left.
+    /// Waits until the night's sessions have ended: a session publishes its counters when it ends.
     fn wait_for_sessions(&self) -> Result<()> {
         let sql = "select count(*) from pg_stat_activity \
                    where datname = current_database() and usename = current_user \

@@ -105,7 +105,8 @@ const UPSERT: &str = "insert into use_prediction (meter, occurred, prediction) \
 const UPDATE: &str = "update use_prediction set prediction = $3 where meter = $1 and occurred = $2";
 const DELETE: &str = "delete from use_prediction where meter = $1 and occurred = $2";
 const DELETE_METER: &str = "delete from use_prediction where meter = $1";
-/// As a join: the plan for `not occurred = any($2)`, once prepared, compares all with all.
+/// Deletes by a join: the generic plan for `not occurred = any($2)` compares each row with each
+/// value.
 const DELETE_OTHERS: &str = "delete from use_prediction t where meter = $1 and not exists \
                              (select from unnest($2::timestamp[]) kept(occurred) \
                              where kept.occurred = t.occurred)";
@@ -186,7 +187,7 @@ impl<'a> NightlyJob<'a> {
         })
     }
 
-    /// Has the server know what this session has counted.
+    /// Makes this session publish its counters.
     pub(super) fn flush_counters(&self) -> Result<()> {
         self.context.block_on(async {
             Measurement::take(&self.connection.client, &[]).await;
@@ -206,7 +207,7 @@ impl<'a> NightlyJob<'a> {
         Ok(())
     }
 
-    /// Every row is written, whether it differs or not; then what is gone is deleted.
+    /// Writes every row, changed or not, then deletes the rows that are absent tonight.
     async fn upsert(
         &self,
         meter: i32,
@@ -242,7 +243,7 @@ impl<'a> NightlyJob<'a> {
         Ok(())
     }
 
-    /// COPY into a temporary table, MERGE of what differs, and a delete of what is gone.
+    /// Copies into a temporary table, merges the differences, and deletes absent rows.
     async fn merge(&self, meter: i32, rows: &[PredictionRow]) -> Result<(), tokio_postgres::Error> {
         let client = &self.connection.client;
         client.batch_execute(STAGE).await?;

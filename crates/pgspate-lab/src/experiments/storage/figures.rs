@@ -45,7 +45,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
     });
     let groups = vec![BarGroup { name: String::new(), bars: writes.collect() }];
     figures.push(Figure::new(
-        "What the disk has to take",
+        "Bytes read and written by the disk",
         match written::source(results) {
             CounterSource::Disk => {
                 "Read and written while the load and its checkpoint ran, without a limit: tables, \
@@ -86,16 +86,16 @@ fn expected(results: &Results, volume: &str, strategy: &str) -> Option<f64> {
 /// How limits were made, and why there are none where none was.
 fn how_measured(results: &Results) -> String {
     let is_limited = |line: &&ResultLine| !line.trial.is("volume", UNLIMITED);
-    let how = "The limit is made by the operating system, for reads and writes each, also of \
-               bytes; an I/O there may be larger than the 256 KiB that a volume counts as one, and \
-               what the system writes by itself in between is not held back.";
+    let how = "The operating system limits reads and writes, each in I/Os and in bytes. An I/O \
+               may be larger than the 256 KiB that a volume counts as one, and background writes \
+               of the system are not limited.";
     if results.measured().any(|line| is_limited(&line)) {
         return how.to_owned();
     }
     let left_out = results.lines().iter().filter(is_limited);
     match left_out.filter_map(|line| line.skipped.as_deref()).next() {
-        Some(why) => format!("Nothing is measured under a limit, as {why}."),
-        None => "Nothing is measured under a limit in this run.".to_owned(),
+        Some(why) => format!("Nothing was measured under a limit, because {why}."),
+        None => "Nothing was measured under a limit in this run.".to_owned(),
     }
 }
 
@@ -114,8 +114,7 @@ pub(super) fn answer(results: &Results) -> String {
         let why = bulk::left_out(results, &[("volume", UNLIMITED)]);
         return match (why, free(PGSPATE)) {
             (Some(why), Some(ours)) => format!(
-                "Without a limit pgspate takes {}; there is no session of COPY beside it, as \
-                 {why}.",
+                "Without a limit pgspate takes {}; COPY was not measured, because {why}.",
                 words::value(ours, Unit::Seconds)
             ),
             _ => "Too little is measured to compare.".to_owned(),

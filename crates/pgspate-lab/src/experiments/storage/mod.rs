@@ -1,8 +1,8 @@
 //! `storage`: the same load on volumes that let so many I/Os through and no more.
 //!
-//! Where the machine can hold a server's processes back, the time is measured under the limit;
-//! everywhere it is also computed from what the load without a limit has written, and drawn as
-//! computed. The time includes a checkpoint: the load is done when its pages are on the disk.
+//! If the machine can limit a server's I/O, the time is measured under the limit. The time is also
+//! computed from the I/O of the load without a limit, and drawn as computed. The time includes a
+//! checkpoint: the load is done when its pages are on the disk.
 
 mod figures;
 mod written;
@@ -41,17 +41,17 @@ const TUNED: &str = "pgspate, tuned settings";
 /// The phase after the tables'. No table that is named after a file has a space in its name.
 const CHECKPOINT: &str = "final checkpoint";
 
-/// Of servers that would not make it for us.
+/// The note of a trial whose role may not run CHECKPOINT.
 const NO_CHECKPOINT: &str = "The role may not make a checkpoint there, so the times are without \
     the final one: pages that were not written by then are not in them.";
 
-/// What a volume lets through.
+/// Returns the limits of a volume.
 fn limits(level: &str) -> Option<VolumeLimits> {
     let (_, order) = VOLUMES.iter().find(|(name, _)| *name == level)?;
     Volume::parse(order).ok().map(|volume| volume.limits())
 }
 
-/// The same as a limit for processes.
+/// Converts a volume's limits to a throttle.
 fn throttle(limits: &VolumeLimits) -> Throttle {
     let bytes = (limits.throughput * MIB).min(limits.iops * IO_BYTES);
     Throttle { iops: limits.iops, bytes_per_second: bytes }
@@ -98,7 +98,7 @@ impl Experiment for StorageExperiment {
         match data {
             DataKind::Imdb => self.title(),
             DataKind::Tpch => "Loading TPC-H's eight tables on smaller volumes",
-            DataKind::Files => "Loading files of one's own on smaller volumes",
+            DataKind::Files => "Loading your own files on smaller volumes",
         }
     }
 

@@ -1,7 +1,7 @@
-//! What a load had the disk take, by whoever counted it.
+//! The I/O of a load, counted by the disk or by the server.
 //!
-//! The disk's own counters have everything. Where the disk is not seen, as on another machine, the
-//! server's are there: its WAL, and the pages that it handed to the system.
+//! The disk's counters include everything. If the disk is not visible, as on another machine, the
+//! server's counters are used: WAL and written pages.
 
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ pub(super) fn source(results: &Results) -> CounterSource {
     }
 }
 
-/// Of the trials with these levels.
+/// Returns the I/O of the trials with these levels.
 pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<DiskTraffic> {
     if source(results) == CounterSource::Disk {
         let median = |number| results.median(levels, number);
@@ -50,9 +50,9 @@ pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<DiskTraff
     Some(DiskTraffic { bytes, operations: None })
 }
 
-/// Bytes of WAL, and of the pages that checkpoints, sessions and the background writer wrote, files
-/// that became longer among them; or of what the tables grew by, where that is more: somebody has
-/// to write that yet. From version 17 on the older counters have nothing of sessions.
+/// Returns the bytes of WAL, plus the pages that checkpoints, sessions and the background writer
+/// wrote. If the tables grew by more, it uses their growth, which is written later. From version 17
+/// on, the older counters lack the pages that sessions write.
 fn by_server(line: &ResultLine) -> Option<f64> {
     let count = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64);
     let wal = count(&line.measured, "/wal_bytes")?;
@@ -99,7 +99,7 @@ mod tests {
     fn what_sessions_write_is_counted_by_every_version() {
         let mut line = line(&[], 0, 1.0);
         let pages = |count: u64| count * PAGE_BYTES as u64;
-        // As version 16 has it, where both are there, and 17.
+        // Version 16 has both counters, version 17 only pg_stat_io.
         let io = json!({"write_bytes": pages(5), "extend_bytes": pages(4)});
         for checkpoints in
             [json!({"buffers_written": 3, "buffers_by_sessions": 6}), json!({"buffers_written": 3})]

@@ -32,12 +32,12 @@ pub(super) struct OpenSessions {
     bystander: Connection,
 }
 
-/// What came of it.
+/// The results of all queries.
 #[derive(Default)]
 pub(super) struct QueryResults {
-    /// Of each query that ended well.
+    /// The seconds of each successful query.
     pub(super) seconds: Vec<f64>,
-    /// What the others met, each in the server's words.
+    /// The errors of the failed queries, in the server's words.
     pub(super) errors: Vec<String>,
     /// Bytes of all temporary tables.
     pub(super) table_bytes: u64,
@@ -49,7 +49,7 @@ pub(super) struct QueryResults {
 type QueryAnswer = Result<(f64, u64), String>;
 
 impl QueryResults {
-    /// Of the queries that ended well, if any did.
+    /// Returns the mean of the successful queries.
     pub(super) fn mean_seconds(&self) -> Option<f64> {
         let count = self.seconds.len();
         (count > 0).then(|| self.seconds.iter().sum::<f64>() / count as f64)

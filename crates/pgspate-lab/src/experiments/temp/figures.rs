@@ -52,8 +52,8 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     vec![
         Figure::new(
             "Throughput by clients",
-            "Bytes of temporary tables and files over the time from the first query's begin to the \
-             last one's end. work_mem is a sixteenth of the table.",
+            "Bytes of temporary tables and files, divided by the time from the first query's \
+             start to the last query's end. work_mem is a sixteenth of the table.",
             by_clients("throughput", Unit::BytesPerSecond),
         ),
         Figure::new("Mean time of a query by clients", "", by_clients("mean time", Unit::Seconds)),
@@ -68,8 +68,8 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         ),
         Figure::new("The same at 20 clients: another place", &place, others(MOST)),
         Figure::new(
-            "When the space ends",
-            "What queries met at temp_file_limit, which counts the files of sorts and hashes, not \
+            "When temporary space runs out",
+            "Errors at temp_file_limit, which counts the files of sorts and hashes, not \
              temporary tables.",
             Plot::Table(ends(results)),
         ),
@@ -87,7 +87,7 @@ fn ends(results: &Results) -> PlotTable {
             }
         }
     }
-    PlotTable { columns: vec!["query".to_owned(), "what came of it".to_owned()], rows }
+    PlotTable { columns: vec!["query".to_owned(), "result".to_owned()], rows }
 }
 
 /// Where the tablespaces were, as the trials have noted it.
@@ -140,13 +140,13 @@ pub(super) fn answer(results: &Results) -> String {
     if ended > 0.0 {
         let queries = if ended == 1.0 { "query" } else { "queries" };
         parts.push(format!(
-            "{} {queries} that met temp_file_limit were refused with SQLSTATE 53400 and harmed \
-             nobody else",
+            "{} {queries} that exceeded temp_file_limit failed with SQLSTATE 53400, without \
+             effect on other sessions",
             words::value(ended, Unit::Count)
         ));
     }
     match parts.is_empty() {
-        true => "Nothing of it has been measured that could be compared.".to_owned(),
+        true => "Too little is measured to compare.".to_owned(),
         false => format!("{}.", parts.join("; ")),
     }
 }
@@ -197,8 +197,8 @@ mod tests {
             "20 clients filled temporary tables at 200 MB/s in the data folder and 300 MB/s in a \
              tablespace; select distinct within work_mem was 1.50 times as fast as spilling (made \
              once); order by within work_mem was 1.50 times as slow as spilling (made once); 8 \
-             queries that met temp_file_limit were refused with SQLSTATE 53400 and harmed nobody \
-             else."
+             queries that exceeded temp_file_limit failed with SQLSTATE 53400, without effect on \
+             other sessions."
         );
     }
 

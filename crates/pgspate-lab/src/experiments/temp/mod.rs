@@ -222,8 +222,8 @@ impl Experiment for TempExperiment {
     }
 }
 
-/// Bytes of temporary files that the database has written so far. Sessions that wrote some are gone
-/// by then, and have handed over what they counted.
+/// Returns the bytes of temporary files that the database has written so far. The sessions must
+/// have ended, as they publish their counters then.
 fn temp_bytes(context: &TrialContext) -> Result<Option<u64>> {
     let connection = context.connect()?;
     let look = async { Ok(Measurement::take(&connection.client, &[]).await) };

@@ -46,7 +46,7 @@ impl TempTablespace {
         };
         let (folder, lock) = locked(base).map_err(failed_at)?;
         let owner = fs::metadata(data).map_err(failed_at)?;
-        // Under root the server runs as somebody else; otherwise it is ours already.
+        // As root, the lab runs the server as another user, who must own the folder.
         if fs::metadata(folder.path()).map_err(failed_at)?.uid() != owner.uid() {
             chown(folder.path(), Some(owner.uid()), Some(owner.gid())).map_err(failed_at)?;
         }
@@ -61,7 +61,7 @@ impl TempTablespace {
         match self.is_other_device {
             true => "The tablespace is in memory, as a stand-in for a fast local disk.".to_owned(),
             false => "There is no second device here: the tablespace is on the disk of the data, \
-                      so nothing is to be expected of it."
+                      so it cannot be faster."
                 .to_owned(),
         }
     }
