@@ -18,7 +18,7 @@ use pgspate::encode::arrow::{ColumnEncoder, ValueRoute};
 use pgspate::target::SessionSettings;
 
 use load::{pg_type, session};
-use same::{Via, refused, same, same_in, same_ipc};
+use same::{ArrowFileKind, refused, same, same_in, same_ipc};
 use server::Database;
 
 type F16 = <Float16Type as ArrowPrimitiveType>::Native;
@@ -430,7 +430,7 @@ fn times() {
         naive,
         "timestamptz",
         &[Some("1970-01-01 00:00:00+05:30"), None],
-        &[Via::Parquet],
+        &[ArrowFileKind::Parquet],
     );
 }
 

@@ -21,10 +21,10 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use pgspate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use pgspate::format::parquet::{ParquetCutter, ParquetFile};
-use pgspate::format::{Chunk, ChunkData, Cutter, Mode};
-use pgspate::{Error, Kind};
+use pgspate::format::{Chunk, ChunkData, Cutter, EncodeMode};
+use pgspate::{Error, ErrorKind};
 
-use load::{Memory, encode, framed, parquet_cutter, pg_type, session};
+use load::{FuzzMemory, encode, framed, parquet_cutter, pg_type, session};
 use pgspate::encode::arrow::schema_types;
 use server::Database;
 
@@ -48,7 +48,7 @@ fn fixed(bytes: &[u8]) -> FixedLenByteArray {
 /// Loads a one-column file into the type that `--create` would give it, and compares.
 fn same<T: DataType>(db: &Database, declared: &str, values: &[T::T], sql: &str, want: &[&str]) {
     let bytes = column::<T>(declared, values);
-    for mode in [Mode::Binary, Mode::Text] {
+    for mode in [EncodeMode::Binary, EncodeMode::Text] {
         let (mut cutter, schema) = parquet_cutter(bytes.clone());
         let made = schema_types(&schema);
         assert_eq!(made[0].1, sql, "{declared}");
@@ -213,7 +213,7 @@ fn large_row_groups_are_cut() {
             _ => &[250_000, 250_000, 100_000],
         };
         assert_eq!(sizes(cutter.as_mut(), 600_000), want);
-        let file = ParquetFile::open("f", Arc::new(Memory(bytes))).unwrap();
+        let file = ParquetFile::open("f", Arc::new(FuzzMemory(bytes))).unwrap();
         assert_eq!((file.rows(), file.row_groups()), (600_000, 2));
         let chunk = ParquetCutter::new(Arc::new(file), 3).next().unwrap().unwrap();
         assert!(matches!(chunk, Chunk { input: 3, data: ChunkData::Rows(_), .. }), "{chunk:?}");
@@ -230,7 +230,7 @@ fn batches_are_joined_and_cut() {
         let mut writer =
             FileWriter::try_new_with_options(Vec::new(), &schema, options.clone()).unwrap();
         batches.iter().for_each(|batch| writer.write(batch).unwrap());
-        let bytes = Memory(writer.into_inner().unwrap().into());
+        let bytes = FuzzMemory(writer.into_inner().unwrap().into());
         let file = Arc::new(ArrowFile::open("f", Arc::new(bytes)).unwrap());
         let mut cutter = ArrowCutter::new(file, 0);
         assert_eq!(sizes(&mut cutter, 303_010), [3_000, 100_000, 100_000, 100_010]);
@@ -258,12 +258,12 @@ fn read_all(cutter: &mut dyn Cutter) -> Result<u64, Error> {
 }
 
 fn read_parquet(bytes: Vec<u8>) -> Result<u64, Error> {
-    let file = ParquetFile::open("bad.parquet", Arc::new(Memory(bytes.into())))?;
+    let file = ParquetFile::open("bad.parquet", Arc::new(FuzzMemory(bytes.into())))?;
     read_all(&mut ParquetCutter::new(Arc::new(file), 0))
 }
 
 fn read_arrow(bytes: Vec<u8>) -> Result<u64, Error> {
-    let file = ArrowFile::open("bad.arrow", Arc::new(Memory(bytes.into())))?;
+    let file = ArrowFile::open("bad.arrow", Arc::new(FuzzMemory(bytes.into())))?;
     read_all(&mut ArrowCutter::new(Arc::new(file), 0))
 }
 
@@ -306,7 +306,7 @@ fn truncated_files_are_refused() {
         for len in 0..bytes.len() {
             match read(bytes[..len].to_vec()) {
                 Err(error) => {
-                    assert_eq!(error.kind(), Kind::Format, "{len} {error:?}");
+                    assert_eq!(error.kind(), ErrorKind::Format, "{len} {error:?}");
                     let place = error.place().unwrap().to_string();
                     assert!(place.starts_with("bad."), "{place}");
                     assert!(error.hint_text().is_some(), "{error:?}");
@@ -329,7 +329,7 @@ fn damaged_files_never_panic() {
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
                 let result = outcome.unwrap_or_else(|_| panic!("panic at byte {at} ^ {flip}"));
                 if let Err(error) = result {
-                    assert_eq!(error.kind(), Kind::Format, "byte {at}: {error:?}");
+                    assert_eq!(error.kind(), ErrorKind::Format, "byte {at}: {error:?}");
                 }
             }
         }

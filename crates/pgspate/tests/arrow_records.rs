@@ -15,17 +15,18 @@ use load::{pg_type, session};
 use pgspate::encode::Encoded;
 use pgspate::encode::arrow::ColumnEncoder;
 use pgspate::format::batches::{BatchColumn, BatchesEncoder};
-use pgspate::format::json::{JsonColumn, JsonEncoder, JsonOptions};
-use pgspate::format::{BatchSource, Chunk, ChunkData, ChunkEncoder, Mode};
-use pgspate::{Error, Kind, Result};
+use pgspate::format::json::JsonEncoder;
+use pgspate::format::keyed::{KeyedColumn, KeyedOptions};
+use pgspate::format::{BatchSource, Chunk, ChunkData, ChunkEncoder, EncodeMode};
+use pgspate::{Error, ErrorKind, Result};
 
 /// Batches in memory, of which the last may be damaged.
 #[derive(Debug)]
-struct Held(Vec<RecordBatch>, bool);
+struct BatchesInMemory(Vec<RecordBatch>, bool);
 
-impl BatchSource for Held {
+impl BatchSource for BatchesInMemory {
     fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
-        let damage = self.1.then(|| Err(Error::new(Kind::Format, "damaged")));
+        let damage = self.1.then(|| Err(Error::new(ErrorKind::Format, "damaged")));
         Ok(Box::new(self.0.clone().into_iter().map(Ok).chain(damage)))
     }
 
@@ -45,7 +46,7 @@ fn chunk(data: ChunkData) -> Arc<Chunk> {
 /// All rows as COPY text.
 fn text(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> String {
     let mut out = Encoded::default();
-    encoder.begin(Arc::clone(chunk), Mode::Text).unwrap();
+    encoder.begin(Arc::clone(chunk), EncodeMode::Text).unwrap();
     while encoder.fill(&mut out, 100).unwrap() {}
     String::from_utf8_lossy(&out.text).into_owned()
 }
@@ -75,15 +76,15 @@ fn same_field(field: Field, array: &ArrayRef, ty: &str) {
     let mut batches = encoder(&batch, &[ty]);
     let rows = batch.num_rows() as u64;
     let halves = vec![batch.slice(0, 1), batch.slice(1, batch.num_rows() - 1)];
-    let chunk_of_rows = chunk(ChunkData::Rows(Arc::new(Held(halves, false))));
+    let chunk_of_rows = chunk(ChunkData::Rows(Arc::new(BatchesInMemory(halves, false))));
     let expected = text(&mut batches, &chunk_of_rows);
     let wanted: Vec<u64> = (0..rows).collect();
     let records = batches.records(&chunk_of_rows, &wanted).unwrap();
     let places: Vec<_> = records.iter().map(|record| record.place.row).collect();
     assert_eq!(places, wanted.iter().map(|row| Some(row + 11)).collect::<Vec<_>>());
     let json: Vec<u8> = records.into_iter().flat_map(|record| record.bytes).collect();
-    let column = JsonColumn { name: "c0".to_owned(), ty: pg_type(ty), field: None };
-    let mut again = JsonEncoder::new(JsonOptions::new(vec![column]));
+    let column = KeyedColumn { name: "c0".to_owned(), ty: pg_type(ty), field: None };
+    let mut again = JsonEncoder::new(KeyedOptions::new(vec![column]));
     let found = text(&mut again, &chunk(ChunkData::Bytes(json.clone())));
     assert_eq!(found, expected, "{ty} from {}", String::from_utf8_lossy(&json));
 }
@@ -158,12 +159,12 @@ fn what_json_cannot_hold_is_refused_again() {
     let refused = |array: ArrayRef, ty: &str| {
         let batch = RecordBatch::try_from_iter([("a", array)]).unwrap();
         let batches = encoder(&batch, &[ty]);
-        let rows = chunk(ChunkData::Rows(Arc::new(Held(vec![batch], false))));
+        let rows = chunk(ChunkData::Rows(Arc::new(BatchesInMemory(vec![batch], false))));
         let record = batches.records(&rows, &[0]).unwrap().remove(0).bytes;
-        let column = JsonColumn { name: "c0".to_owned(), ty: pg_type(ty), field: None };
-        let mut again = JsonEncoder::new(JsonOptions::new(vec![column]));
+        let column = KeyedColumn { name: "c0".to_owned(), ty: pg_type(ty), field: None };
+        let mut again = JsonEncoder::new(KeyedOptions::new(vec![column]));
         let twice = record.repeat(2);
-        again.begin(chunk(ChunkData::Bytes(twice)), Mode::Text).unwrap();
+        again.begin(chunk(ChunkData::Bytes(twice)), EncodeMode::Text).unwrap();
         let mut refuse = || again.fill(&mut Encoded::default(), 100).unwrap_err();
         let errors = [refuse(), refuse()];
         let [first, second] = errors.map(|error| error.sqlstate().unwrap().code().to_owned());
@@ -190,7 +191,7 @@ fn columns_that_are_not_loaded_stay() {
     let int4 = ColumnEncoder::new(batch.schema().field(1), &pg_type("int4"), &session("UTC"));
     let column = BatchColumn { name: "B".to_owned(), index: 1, encoder: int4.unwrap() };
     let encoder = BatchesEncoder::new(vec![column]).unwrap();
-    let rows = chunk(ChunkData::Rows(Arc::new(Held(vec![batch], false))));
+    let rows = chunk(ChunkData::Rows(Arc::new(BatchesInMemory(vec![batch], false))));
     let records = encoder.records(&rows, &[1]).unwrap();
     assert_eq!(records[0].bytes, b"{\"skipped\":\"y\",\"B\":2}\n");
     assert!(encoder.records(&rows, &[2]).is_err());
@@ -202,15 +203,15 @@ fn a_damaged_batch_ends_its_chunk() {
         RecordBatch::try_from_iter([("a", Arc::new(Int32Array::from(vec![1])) as ArrayRef)]);
     let batch = batch.unwrap();
     let mut encoder = encoder(&batch, &["int4"]);
-    let damaged = chunk(ChunkData::Rows(Arc::new(Held(vec![batch.clone()], true))));
-    encoder.begin(damaged.clone(), Mode::Text).unwrap();
+    let damaged = chunk(ChunkData::Rows(Arc::new(BatchesInMemory(vec![batch.clone()], true))));
+    encoder.begin(damaged.clone(), EncodeMode::Text).unwrap();
     let mut out = Encoded::default();
     let error = encoder.fill(&mut out, 100).unwrap_err();
-    assert!(!pgspate::format::is_of_row(&error));
+    assert!(!pgspate::format::is_row_error(&error));
     assert_eq!(out.text, b"1\n");
     assert!(encoder.fill(&mut out, 100).is_err());
     assert_eq!(encoder.records(&damaged, &[0]).unwrap().len(), 1);
     assert!(encoder.records(&damaged, &[1]).is_err());
-    let whole = chunk(ChunkData::Rows(Arc::new(Held(vec![batch], false))));
+    let whole = chunk(ChunkData::Rows(Arc::new(BatchesInMemory(vec![batch], false))));
     assert_eq!(text(&mut encoder, &whole), "1\n");
 }

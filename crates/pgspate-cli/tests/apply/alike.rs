@@ -1,22 +1,22 @@
-//! Rows that look alike: the source's own tables are the judge.
+//! Rows that look alike: after each round, the target must equal the source's tables.
 //!
-//! Tables of many sorts, with keys that are checked late, or none, live through transactions by
-//! chance; their changes go through a slot, through wal2json and through pgspate's own events.
-//! `PGSPATE_TEST_LONG=300` goes on for so many seconds, `PGSPATE_TEST_SEED=7` begins with the
-//! round of that seed.
+//! Random transactions change tables of many kinds, also with deferrable keys or without a key.
+//! Their changes reach the target through a slot, through wal2json and as pgspate's own events.
+//! `PGSPATE_TEST_LONG=300` runs rounds for 300 seconds. `PGSPATE_TEST_SEED=7` begins with the round
+//! of seed 7.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::history::Chance;
+use crate::history::SplitMix;
 use crate::oracle::number;
-use crate::source::{Source, applied_slot};
-use crate::support::Case;
+use crate::source::{PublishedDatabase, applied_slot};
+use crate::support::LoadCase;
 use crate::{applied, apply};
 
-/// The sorts of tables: what `k` and `u` are.
+/// The kinds of tables: the definitions of the columns `k` and `u`.
 const SORTS: [&str; 8] = [
     "k int primary key deferrable initially deferred, u int",
     "k int primary key deferrable, u int",
@@ -28,10 +28,10 @@ const SORTS: [&str; 8] = [
     "k int not null unique deferrable initially deferred, u int unique",
 ];
 
-/// The ways by which changes come.
+/// The ways by which changes reach the target.
 const LEGS: [&str; 4] = ["slot", "native", "wal2json", "plugin"];
 
-/// The tables of a round.
+/// Returns the SQL that creates the tables of a round.
 fn tables(count: usize) -> String {
     let mut sql = String::new();
     for nth in 0..count {
@@ -47,8 +47,8 @@ fn tables(count: usize) -> String {
     sql
 }
 
-/// Triggers that write down what a change stream would say: all of old rows, and of new ones what
-/// is not stored elsewhere unchanged.
+/// Triggers that record the events of a change stream. Old rows are complete. New rows lack
+/// unchanged values that are stored out of line.
 const TRIGGERS: &str = "\
 create table events (nth bigint generated always as identity, tx xid8 default pg_current_xact_id(),
                      line jsonb);
@@ -85,8 +85,8 @@ fn triggers(count: usize) -> String {
     format!("{TRIGGERS}{};\n", (0..count).map(one).collect::<String>())
 }
 
-/// A statement by chance.
-fn statement(chance: &mut Chance, nth: u64) -> String {
+/// Returns a random statement.
+fn statement(chance: &mut SplitMix, nth: u64) -> String {
     let mut n = |limit| chance.below(limit);
     let (k, other, u, v) = (n(7), n(7), n(4), ["'a'", "'b'", "null"][n(3) as usize]);
     let big = ["null", "null", "'s'", "repeat('x', 3000)"][n(4) as usize];
@@ -119,8 +119,8 @@ fn statement(chance: &mut Chance, nth: u64) -> String {
     }
 }
 
-/// Transactions on the tables, a few statements of which are undone.
-fn live(source: &Source, chance: &mut Chance, count: u64, transactions: u64) {
+/// Runs transactions on the tables. A few of their statements are rolled back.
+fn live(source: &PublishedDatabase, chance: &mut SplitMix, count: u64, transactions: u64) {
     let (runtime, client) = crate::run::session(&source.dsn());
     for _ in 0..transactions {
         let table = chance.below(count);
@@ -128,12 +128,12 @@ fn live(source: &Source, chance: &mut Chance, count: u64, transactions: u64) {
         for _ in 0..=chance.below(6) {
             let statement = statement(chance, table);
             let end = if chance.below(9) == 0 { "raise division_by_zero;" } else { "" };
-            // One that fails is passed over, as if it had not been.
+            // A failed statement is ignored and changes nothing.
             let body = format!("{statement}; {end} exception when others then null;");
             write!(sql, "do $do$ begin {body} end $do$;").unwrap();
         }
         if chance.below(3) > 0 {
-            // Of rows that share a key, one stays.
+            // Keep one of the rows that share a key.
             write!(
                 sql,
                 "delete from t{table} a using t{table} b where a.k = b.k and a.ctid > b.ctid \
@@ -147,8 +147,8 @@ fn live(source: &Source, chance: &mut Chance, count: u64, transactions: u64) {
     }
 }
 
-/// What the triggers have written, as pgspate's own events.
-fn events(source: &Source) -> Vec<Value> {
+/// Returns the changes that the triggers recorded, as pgspate's own events.
+fn events(source: &PublishedDatabase) -> Vec<Value> {
     let sql = "select coalesce(jsonb_agg(line || jsonb_build_object('tx', tx::text, 'end', \
                nth = max) order by nth), '[]')::text \
                from (select *, max(nth) over (partition by tx) from events) x";
@@ -159,7 +159,7 @@ fn lines<'a>(events: impl IntoIterator<Item = &'a Value>) -> String {
     events.into_iter().map(|event| format!("{event}\n")).collect()
 }
 
-/// The same as wal2json writes it, in its second version.
+/// Returns the events in the form of wal2json's format version 2.
 fn as_wal2json(events: &[Value]) -> Vec<Value> {
     let columns = |row: &Value| -> Value {
         let all = row.as_object().unwrap().iter();
@@ -188,8 +188,8 @@ fn as_wal2json(events: &[Value]) -> Vec<Value> {
     out
 }
 
-/// What wal2json has written of it, where the source has it.
-fn real_wal2json(source: &Source) -> Option<String> {
+/// Returns the output of wal2json, or `None` if the source lacks the plugin.
+fn real_wal2json(source: &PublishedDatabase) -> Option<String> {
     let slot = format!("w_{}", source.name());
     let sql = format!(
         "select coalesce(string_agg(data, E'\\n'), '') from \
@@ -199,21 +199,21 @@ fn real_wal2json(source: &Source) -> Option<String> {
     crate::run::try_ask(&source.dsn(), &sql).ok()
 }
 
-/// How many of them have rows, after a round of so many tables and parts.
+/// Runs a round of `count` tables and `parts` parts. Returns how many tables have rows afterwards.
 fn round(seed: u64, count: usize, parts: u64) -> usize {
-    let mut chance = Chance(seed);
-    let source = Source::new(&tables(count));
+    let mut chance = SplitMix(seed);
+    let source = PublishedDatabase::new(&tables(count));
     source.value(&triggers(count));
     let names: Vec<_> = (0..count).map(|nth| format!("t{nth}")).collect();
     source.run(&format!("create publication p for table {}", names.join(", ")));
-    let cases = LEGS.map(|leg| (leg, Case::new(&tables(count))));
+    let cases = LEGS.map(|leg| (leg, LoadCase::new(&tables(count))));
     applied_slot(&source, &cases[0].1, "--create-slot");
     let slot = format!("w_{}", source.name());
     let plugin = format!("select pg_create_logical_replication_slot('{slot}', 'wal2json')");
     let has_plugin = crate::run::try_ask(&source.dsn(), &plugin).is_ok();
     for part in 0..parts {
         live(&source, &mut chance, count as u64, 5 * count as u64);
-        // A commit for each transaction takes long where there are many.
+        // With many tables, a commit for each transaction would take long.
         let rows = &[1, 7, 60, 100_000][if count > 20 { 1 } else { 0 }..];
         let rows = rows[chance.below(rows.len() as u64) as usize];
         let direct = [0, 1000][chance.below(2) as usize];
@@ -246,7 +246,7 @@ fn round(seed: u64, count: usize, parts: u64) -> usize {
     contents(&source.dsn(), count).lines().filter(|line| line.contains('(')).count()
 }
 
-/// A line for each table.
+/// Returns the contents of the tables, one line for each table.
 fn contents(dsn: &str, count: usize) -> String {
     let one = |nth| {
         let all = format!("select string_agg(t::text, ' ' order by t::text) from t{nth} t");
@@ -257,7 +257,7 @@ fn contents(dsn: &str, count: usize) -> String {
 }
 
 #[test]
-fn tables_of_alike_rows_are_as_in_the_source() {
+fn tables_with_rows_that_look_alike_equal_the_source() {
     let limit = number("PGSPATE_TEST_LONG").map(Duration::from_secs);
     let first = number("PGSPATE_TEST_SEED").unwrap_or(1);
     let (count, parts) = if limit.is_some() { (80, 1) } else { (SORTS.len(), 2) };

@@ -1,4 +1,4 @@
-//! Sources and targets that are not any more what they were: restored, replaced, made anew.
+//! Sources and targets that were restored from a backup, replaced, or created again.
 
 use std::path::Path;
 use std::process::Child;
@@ -7,34 +7,34 @@ use pgspate_embedded::{ThrowawayServer, silent, testing};
 
 use crate::rows;
 use crate::run::{ask, finish, spawn, wait_until};
-use crate::source::{CONF, Source, follow};
-use crate::support::Case;
+use crate::source::{CONF, PublishedDatabase, follow};
+use crate::support::LoadCase;
 
 const TABLE: &str = "create table t (id int primary key)";
 
-fn source() -> Source {
-    Source::new(&format!("{TABLE};\ncreate publication p for table t"))
+fn source() -> PublishedDatabase {
+    PublishedDatabase::new(&format!("{TABLE};\ncreate publication p for table t"))
 }
 
-/// A stream that runs and has applied a row.
-fn started(source: &Source, case: &Case) -> Child {
+/// Starts a stream and waits until it has applied a row.
+fn started(source: &PublishedDatabase, case: &LoadCase) -> Child {
     let child = follow(source, case, "--create-slot --follow --quiet");
     source.wait_for_reader();
     source.run("insert into t values (1)");
-    wait_until("the first row is there", || rows(case, "t") == "(1)");
+    wait_until("the target has the first row", || rows(case, "t") == "(1)");
     child
 }
 
-/// The target is put back to an older state while a stream runs, with its ledger and its fence.
-/// What was applied since then is gone, and the stream must not go on after it.
+/// While a stream runs, the target is restored to an older state with its ledger and its fence. The
+/// target lost the events applied since then, and the stream must not continue after them.
 #[test]
-fn a_target_that_goes_back_is_noticed_while_the_stream_runs() {
+fn a_running_stream_notices_a_target_restored_to_an_older_state() {
     let source = source();
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     let child = started(&source, &case);
     case.db.run("create table backup as select * from pgspate.stream");
     source.run("insert into t values (2)");
-    wait_until("the second row is there", || rows(&case, "t") == "(1) (2)");
+    wait_until("the target has the second row", || rows(&case, "t") == "(1) (2)");
     case.db.run(
         "delete from t where id = 2;
          update pgspate.stream s set (ordinal, source, digest, fence)
@@ -47,20 +47,20 @@ fn a_target_that_goes_back_is_noticed_while_the_stream_runs() {
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("but the ledger is now at "), "{}", run.stderr);
     assert_eq!(rows(&case, "t"), "(1)");
-    // The source does not have the second one any more.
+    // The source no longer has the second row.
     let again = finish(follow(&source, &case, "--quiet"));
     assert!(again.stderr.contains("cannot be read any more"), "{}", again.stderr);
     assert_eq!(rows(&case, "t"), "(1)");
 }
 
-/// A source that was put back with its slot, of which the ledger knows more than there is:
-/// what it commits until it is there again would be passed over in silence.
+/// The source was restored with its slot. The ledger's position lies after the end of the source's
+/// WAL. Everything that the source commits before that position would be skipped silently.
 #[test]
-fn a_source_that_goes_back_is_refused() {
+fn a_source_restored_to_an_older_state_is_refused() {
     let old = server(None);
     ask(&old.dsn(), TABLE);
     ask(&old.dsn(), "create publication p for table t");
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     let apply = |source: &ThrowawayServer, args: &str| {
         let address = format!("{}?slot=s&publication=p", source.tcp_dsn_for("postgres"));
         finish(spawn(crate::command(&case, &format!("--quiet {args}")).arg(address)))
@@ -90,11 +90,12 @@ fn server(data: Option<&Path>) -> ThrowawayServer {
     builder.start(&silent).unwrap_or_else(|error| panic!("{}", error.chain()))
 }
 
-/// A slot that is dropped and made anew while its reader is away has lost what came in between.
+/// A slot is dropped and created again while its reader is disconnected. The changes in between are
+/// lost.
 #[test]
-fn a_slot_that_is_made_anew_is_noticed_while_the_stream_runs() {
+fn a_running_stream_notices_a_slot_that_was_created_again() {
     let source = source();
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     let child = started(&source, &case);
     let slot = source.slot_name();
     let drop = format!(
@@ -122,23 +123,23 @@ fn a_slot_that_is_made_anew_is_noticed_while_the_stream_runs() {
     assert_eq!(rows(&case, "t"), "(1)");
 }
 
-/// A second start waits for the slot and gives up; the first goes on as if nothing had been.
+/// A second run waits for the slot and gives up. The first run is not disturbed.
 #[test]
-fn a_second_start_ends_nobodys_work() {
+fn a_second_run_does_not_end_the_first() {
     let source = source();
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     let mut first = follow(&source, &case, "--create-slot --follow --quiet");
     source.wait_for_reader();
     let second = finish(follow(&source, &case, "--quiet --retry-for 1"));
     assert_eq!(second.status, Some(2), "{}", second.stderr);
     assert!(second.stderr.contains("is active for PID"), "{}", second.stderr);
     source.run("insert into t values (1)");
-    wait_until("the first goes on", || rows(&case, "t") == "(1)");
+    wait_until("the first run applies more rows", || rows(&case, "t") == "(1)");
     assert!(first.try_wait().unwrap().is_none());
-    // One that waits long enough takes over from the position that it finds then.
+    // A run that waits long enough takes over at the position that the ledger has then.
     let third = follow(&source, &case, "--quiet --retry-for 60");
     source.run("insert into t values (2)");
-    wait_until("the first goes on", || rows(&case, "t") == "(1) (2)");
+    wait_until("the first run applies more rows", || rows(&case, "t") == "(1) (2)");
     first.kill().unwrap();
     first.wait().unwrap();
     source.run("insert into t values (3)");
@@ -148,17 +149,17 @@ fn a_second_start_ends_nobodys_work() {
     assert_eq!(rows(&case, "t"), "(1) (2) (3)");
 }
 
-/// A copy that has not come to its end is done again only when that is asked for, and empties the
-/// tables that it has filled and no others.
+/// An unfinished copy is repeated only on request. The repeated copy truncates only the tables that
+/// the unfinished copy filled.
 #[test]
-fn a_copy_empties_only_what_it_has_filled() {
-    let source = Source::new(
+fn a_repeated_copy_truncates_only_tables_that_it_filled() {
+    let source = PublishedDatabase::new(
         "create table a (id int primary key);\ncreate table b (id int primary key);
          create table c (id int primary key);\ninsert into a values (1);
          insert into b values (2);\ninsert into c values (3);
          create publication p for table a, b",
     );
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table a (id int primary key); create table b (id int primary key check (id < 2));
          create table c (id int primary key)",
     );
@@ -171,8 +172,8 @@ fn a_copy_empties_only_what_it_has_filled() {
     for (args, says) in [
         ("", "the initial copy of the rows is not complete"),
         ("--create-slot", "the initial copy of the rows is not complete"),
-        ("--snapshot", "public.c is not empty"),
-        ("--snapshot --map public.a=public.c", "public.c is not empty"),
+        ("--snapshot", "could not copy rows into public.c: the table is not empty"),
+        ("--snapshot --map public.a=public.c", "into public.c: the table is not empty"),
     ] {
         let refused = run(args);
         assert_eq!(refused.status, Some(2), "{args}: {}", refused.stderr);
@@ -185,12 +186,12 @@ fn a_copy_empties_only_what_it_has_filled() {
     assert_eq!(["a", "b", "c"].map(|table| rows(&case, table)), ["(1)", "(2)", "(3)"]);
 }
 
-/// Where no row was committed nothing was begun: neither a slot nor a position is left.
+/// A copy that committed no row leaves neither a slot nor a position.
 #[test]
-fn a_copy_of_nothing_leaves_nothing() {
+fn a_copy_without_committed_rows_leaves_nothing() {
     let source = source();
     source.run("insert into t values (5)");
-    let case = Case::new("create table t (id int primary key check (id < 5))");
+    let case = LoadCase::new("create table t (id int primary key check (id < 5))");
     let run = finish(follow(&source, &case, "--quiet --snapshot"));
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     let slots = "select count(*) from pg_replication_slots where database = current_database()";

@@ -1,13 +1,13 @@
-//! Small batches, which are sent with their rows as parameters, and the same ones staged.
+//! Small batches: sent directly, with their rows as parameters, and through the stage table.
 
 use std::process::Command;
 use std::time::Duration;
 
 use crate::run::{finish_within, spawn, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{applied, apply, command, counts, rows};
 
-/// Columns of many types, and such as only the server knows what becomes of them.
+/// Columns of many types. For some columns, only the server knows which value it stores.
 const TABLE: &str = r#"
 create type mood as enum ('glad', 'sad');
 create table log (sql text);
@@ -38,10 +38,16 @@ const EVENTS: &str = r#"
 {"op":"snapshot","table":"t","row":{"id":2,"b":"two"}}
 "#;
 
-/// The events, staged and not: rows and counts of both. How many statements had parameters.
-fn both(tables: &str, events: &str, args: &str, table: &str) -> [(String, [u64; 4], u64); 2] {
+/// Applies the events directly and through the stage. Returns for each way the rows, the counts and
+/// the number of statements with parameters.
+fn apply_both_ways(
+    tables: &str,
+    events: &str,
+    args: &str,
+    table: &str,
+) -> [(String, [u64; 4], u64); 2] {
     ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
-        let case = Case::new(tables);
+        let case = LoadCase::new(tables);
         let report = applied(&case, events, &format!("{args} {way}"));
         let direct = case.value("select count(*) from log where sql like '%unnest(case%$1::%'");
         (rows(&case, table), counts(&report), direct.parse().unwrap())
@@ -52,7 +58,7 @@ fn both(tables: &str, events: &str, args: &str, table: &str) -> [(String, [u64; 
 fn rows_are_the_same_without_a_stage() {
     for size in [1, 2, 100] {
         let args = format!("--batch-rows {size} --batch-delay 1000");
-        let [staged, direct] = both(TABLE, EVENTS, &args, "t");
+        let [staged, direct] = apply_both_ways(TABLE, EVENTS, &args, "t");
         assert_eq!(staged.0, direct.0, "{size}");
         assert_eq!(staged.1, direct.1, "{size}");
         assert!(staged.0.contains("1.01"), "{}", staged.0);
@@ -60,9 +66,9 @@ fn rows_are_the_same_without_a_stage() {
     }
 }
 
-/// Identity columns that only the server gives, and partitions.
+/// Tables with generated identity columns, and partitions.
 #[test]
-fn tables_of_all_sorts_need_no_stage() {
+fn direct_batches_work_for_identity_columns_and_partitions() {
     let tables = "create table log (sql text); \
                   create function note() returns trigger language plpgsql as \
                     'begin insert into log values (current_query()); return null; end'; \
@@ -87,7 +93,8 @@ fn tables_of_all_sorts_need_no_stage() {
         }
     }
     for size in [1, 7] {
-        let [staged, direct] = both(tables, &events, &format!("--batch-rows {size}"), "t");
+        let [staged, direct] =
+            apply_both_ways(tables, &events, &format!("--batch-rows {size}"), "t");
         assert_eq!((&staged.0, staged.1), (&direct.0, direct.1));
         assert!(staged.2 == 0 && direct.2 > 0, "{size}: {staged:?} {direct:?}");
     }
@@ -99,11 +106,11 @@ create table t (id int primary key, u int unique, v varchar(3),
                 p int references p deferrable initially deferred);
 insert into p values (1); insert into t values (1, 1, 'a', 1)";
 
-/// What only the commit refuses is refused in the same words, and nothing of its batch is there.
+/// Both ways report a refused commit in the same words. No event of the batch is applied.
 #[test]
-fn what_the_commit_refuses_is_not_there() {
+fn a_refused_commit_applies_no_event_of_its_batch() {
     let refusals = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
-        let case = Case::new(REFERRING);
+        let case = LoadCase::new(REFERRING);
         let events = r#"{"op":"insert","table":"t","row":{"id":2,"u":2,"p":1}}
 {"op":"insert","table":"t","row":{"id":3,"u":3,"p":4}}
 "#;
@@ -120,10 +127,10 @@ fn what_the_commit_refuses_is_not_there() {
     }
 }
 
-/// What only the commit refuses is found, too, however it comes: the child may come before its
+/// pgspate finds the event because of which the commit is refused, also if a child comes before its
 /// parent.
 #[test]
-fn what_only_the_commit_refuses_is_set_aside() {
+fn an_event_that_only_the_commit_refuses_is_set_aside() {
     let child =
         |id, p| format!("\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id},\"p\":{p}}}");
     let parent = |id: &str| format!("\"op\":\"insert\",\"table\":\"p\",\"row\":{{\"id\":{id}}}");
@@ -136,20 +143,20 @@ fn what_only_the_commit_refuses_is_set_aside() {
     let long =
         "\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":99,\"v\":\"long\",\"p\":1}".to_owned();
     let histories = [
-        // Each event for itself, in batches that have all of them.
+        // Each event is a transaction, and one batch has all events.
         (each(&[child(2, 1), child(3, 4), child(4, 1)]), 1),
         (each(&[child(2, 9), parent("9"), child(3, 4), long.clone(), child(4, 1), child(5, 6)]), 3),
-        // Whole transactions, one of which has what the commit refuses in its middle.
+        // Source transactions, one of which has the refused event in its middle.
         (
             together(1, &[child(2, 9), parent("9")])
                 + &together(2, &[child(4, 1), child(3, 4), child(7, 1)])
                 + &together(3, &[child(8, 1), long.clone(), child(10, 1)]),
             2,
         ),
-        // One that has both what is refused at once and what the commit refuses.
+        // A transaction with an event that fails at once and an event that fails at the commit.
         (together(1, &[child(2, 1), long.clone(), child(3, 4), child(4, 1)]), 2),
-        // The same, and both are found in one of several; its parent is refused, and so are all
-        // who refer to that, but nobody else.
+        // Both kinds of events in one of several transactions. The parent is refused. The events
+        // that refer to the parent are refused too, and no others.
         (
             each(&[child(2, 9), parent("9")])
                 + &together(2, &[parent(r#""x""#), child(3, 4), child(4, 1), child(5, 4)])
@@ -160,7 +167,7 @@ fn what_only_the_commit_refuses_is_set_aside() {
     for (events, letters) in histories {
         let args = "--batch-delay 1000 --max-dead-letters 9";
         let [staged, direct] = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
-            let case = Case::new(REFERRING);
+            let case = LoadCase::new(REFERRING);
             let report = applied(&case, &events, &format!("{args} {way}"));
             assert_eq!(report["dead_letters"], letters, "{events}");
             let codes = "select string_agg(sqlstate || ' ' || position, ', ' order by position) \
@@ -175,9 +182,9 @@ fn what_only_the_commit_refuses_is_set_aside() {
     }
 }
 
-/// Where it cannot be told which event it is, the place of the first of them is said.
+/// If pgspate cannot find the refused event, the error gives the place of the first event.
 #[test]
-fn what_the_commit_refuses_of_many_has_a_place() {
+fn a_refused_commit_of_many_events_has_a_place() {
     let events = |count: u64| {
         let row = |id| format!("\"row\":{{\"id\":{id},\"p\":{}}}", if id == 70 { 4 } else { 1 });
         let event = |id| format!("{{\"op\":\"insert\",\"table\":\"t\",{},\"tx\":2", row(id));
@@ -188,7 +195,7 @@ fn what_the_commit_refuses_of_many_has_a_place() {
         (120, 100_000, "line 1", "the 120 events that begin with the insert of public.t"),
         (120, 20, "line 120", "--batch-rows"),
     ] {
-        let case = Case::new(REFERRING);
+        let case = LoadCase::new(REFERRING);
         case.put("s.ndjson", events(count));
         let args = format!("s.ndjson --quiet --max-dead-letters 9 --batch-rows {rows_max}");
         let run = apply(&case, &args);
@@ -199,10 +206,11 @@ fn what_the_commit_refuses_of_many_has_a_place() {
     }
 }
 
-/// The search ends when the run is to stop, however long it would go on.
+/// The search for the refused event ends when the run is stopped, however long the search would
+/// take.
 #[test]
-fn the_search_for_what_the_commit_refuses_can_be_stopped() {
-    let case = Case::new(
+fn the_search_for_the_refused_event_can_be_stopped() {
+    let case = LoadCase::new(
         "create table t (id int primary key); create sequence n; \
          create function look() returns trigger language plpgsql as $$ begin \
            perform nextval('n'), pg_sleep(0.02); \
@@ -222,10 +230,10 @@ fn the_search_for_what_the_commit_refuses_can_be_stopped() {
     assert_eq!((run.status, rows(&case, "t").as_str()), (Some(130), ""));
 }
 
-/// A row that can only get its key where it is, as others follow it, is checked by the commit, too.
+/// A row with referring rows must change its key in place. The commit checks such a row, too.
 #[test]
-fn what_the_commit_refuses_of_a_moved_row_is_set_aside() {
-    let case = Case::new(
+fn a_key_change_that_the_commit_refuses_is_set_aside() {
+    let case = LoadCase::new(
         "create table p (id int primary key); insert into p values (1); \
          create table a (id int primary key, p int references p deferrable initially deferred); \
          create table b (a int references a on update cascade); \
@@ -242,10 +250,10 @@ fn what_the_commit_refuses_of_a_moved_row_is_set_aside() {
     );
 }
 
-/// Transactions are told apart where their last events are not applied: those that are left out,
-/// those that are none, or none at all, so that only the next transaction tells.
+/// pgspate finds the end of a transaction whose last event is not applied. The last event may be
+/// excluded or change no row. It may be absent, and then the next transaction marks the end.
 #[test]
-fn transactions_end_with_events_that_are_not_there() {
+fn transactions_may_end_with_events_that_are_not_applied() {
     for (last, letters) in [("x", 3), ("p", 6), ("", 3)] {
         let mut events = String::new();
         let mut insert = |table: &str, row: &str, more: &str| {
@@ -261,7 +269,7 @@ fn transactions_end_with_events_that_are_not_there() {
             }
         }
         insert("p", "\"id\":14", "\"tx\":4,\"end\":true");
-        let case = Case::new(REFERRING);
+        let case = LoadCase::new(REFERRING);
         let args = "--batch-delay 1000 --max-dead-letters 9 --tables p,t";
         let report = applied(&case, &events, &format!("{args} --unknown-columns ignore"));
         assert_eq!(report["dead_letters"], letters, "{events}");
@@ -270,9 +278,9 @@ fn transactions_end_with_events_that_are_not_there() {
     }
 }
 
-/// What the server refuses is found as in other batches.
+/// Refused events of a direct batch are found as in staged batches.
 #[test]
-fn events_that_are_refused_are_found() {
+fn refused_events_of_a_direct_batch_are_found() {
     let events = r#"{"op":"insert","table":"t","row":{"id":2,"u":2,"v":"b","p":1}}
 {"op":"insert","table":"t","row":{"id":4,"u":4,"v":"long","p":1}}
 {"op":"insert","table":"t","row":{"id":5,"u":1,"v":"e","p":1}}
@@ -281,29 +289,29 @@ fn events_that_are_refused_are_found() {
 "#;
     for size in [1, 2, 6] {
         let args = format!("--batch-rows {size} --batch-delay 1000 --max-dead-letters 9");
-        let [staged, direct] = both(REFERRING, events, &args, "t");
+        let [staged, direct] = apply_both_ways(REFERRING, events, &args, "t");
         assert_eq!((&staged.0, staged.1), (&direct.0, direct.1), "{size}");
         assert!(direct.0.starts_with("(1,6,a,1) (2,2,b,1)"), "{}", direct.0);
     }
 }
 
-/// Two spellings of a key that only the server takes for one.
+/// Two spellings of a key that only the server considers equal.
 #[test]
-fn keys_of_two_spellings_are_one() {
+fn two_spellings_of_a_key_are_one_key() {
     let tables = "create table log (sql text); \
                   create table t (id interval primary key, v int); \
                   insert into t values ('1 day', 0)";
     let events = r#"{"op":"update","table":"t","row":{"id":"24 hours","v":1}}
 {"op":"update","table":"t","row":{"id":"1 day","v":2}}
 "#;
-    let [staged, direct] = both(tables, events, "--batch-delay 1000", "t");
+    let [staged, direct] = apply_both_ways(tables, events, "--batch-delay 1000", "t");
     assert_eq!(staged, direct);
     assert!(staged.0.ends_with(",2)"), "{}", staged.0);
 }
 
-/// What keeps one batch from being sent as a whole need not be there for the next one.
+/// A lock timeout that prevents sending one batch at once does not affect the next batch.
 #[test]
-fn a_lock_that_came_too_late_is_no_reason_for_ever() {
+fn a_lock_timeout_of_one_batch_does_not_affect_the_next() {
     for code in ["55P03", "57014"] {
         let tables = format!(
             "create table log (sql text); create sequence n; \
@@ -316,7 +324,7 @@ fn a_lock_that_came_too_late_is_no_reason_for_ever() {
         let events = r#"{"op":"insert","table":"t","row":{"id":1}}
 {"op":"insert","table":"t","row":{"id":2}}
 "#;
-        let case = Case::new(&tables);
+        let case = LoadCase::new(&tables);
         let report = applied(&case, events, "--batch-rows 1");
         assert_eq!((rows(&case, "t").as_str(), counts(&report)), ("(1) (2)", [2, 0, 0, 0]));
         let direct = "select count(*) from log where sql like '%unnest(case%$1::%'";
@@ -324,7 +332,7 @@ fn a_lock_that_came_too_late_is_no_reason_for_ever() {
     }
 }
 
-/// Triggers run under the same settings either way.
+/// Triggers run under the same settings with and without a stage.
 #[test]
 fn settings_are_the_same_without_a_stage() {
     let tables = "create table log (sql text); create table set (way text); \
@@ -337,7 +345,7 @@ fn settings_are_the_same_without_a_stage() {
                   create trigger seen after insert on t for each statement \
                     execute function note()";
     let events = r#"{"op":"insert","table":"t","row":{"id":1}}"#;
-    let [staged, direct] = both(tables, events, "", "set");
+    let [staged, direct] = apply_both_ways(tables, events, "", "set");
     assert_eq!(staged.0, direct.0);
     assert!(direct.0.contains("enable_hashjoinoff") && direct.2 == 1, "{}", direct.0);
 }

@@ -4,10 +4,10 @@ use pgspate_embedded::{ThrowawayServer, testing};
 
 use crate::run::{Run, ask, finish, spawn, wait_until};
 use crate::source::CONF;
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{command, rows};
 
-/// Whoever comes is let in: to look and to replicate.
+/// Access rules that let every client connect, also for replication.
 const HBA: &str =
     "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 trust\n";
 
@@ -15,7 +15,7 @@ fn builder() -> pgspate_embedded::ThrowawayBuilder {
     testing::builder().hba(HBA)
 }
 
-/// A server with a table and its publication.
+/// Starts a server with a table and its publication.
 fn primary() -> ThrowawayServer {
     let primary = builder().conf(CONF).start(&|_| {}).unwrap();
     ask(&primary.dsn(), "create table t (id int primary key)");
@@ -23,9 +23,9 @@ fn primary() -> ThrowawayServer {
     primary
 }
 
-/// A standby that has what the primary has by now, its slots too, and `follows` it or not.
+/// Starts a standby with the primary's data and slots. `follows` says whether it then replicates.
 fn standby_of(primary: &ThrowawayServer, follows: bool) -> ThrowawayServer {
-    // What is copied is that of a stopped server.
+    // Copy the data folder while the primary is stopped.
     primary.stop().unwrap();
     let (folder, port) = (primary.socket_folder(), primary.port());
     let folder = folder.display();
@@ -41,14 +41,14 @@ fn standby_of(primary: &ThrowawayServer, follows: bool) -> ThrowawayServer {
     standby
 }
 
-fn apply_from(server: &ThrowawayServer, case: &Case, args: &str) -> Run {
+fn apply_from(server: &ThrowawayServer, case: &LoadCase, args: &str) -> Run {
     let port = server.port();
     let source = format!("postgres://postgres@127.0.0.1:{port}/postgres?slot=s&publication=p");
     finish(spawn(command(case, &format!("--quiet {args}")).arg(source)))
 }
 
 #[track_caller]
-fn applied_from(server: &ThrowawayServer, case: &Case, args: &str) {
+fn applied_from(server: &ThrowawayServer, case: &LoadCase, args: &str) {
     let run = apply_from(server, case, args);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
@@ -59,16 +59,16 @@ fn insert(server: &ThrowawayServer, from: u32, upto: u32) {
 
 fn promote(standby: &ThrowawayServer) {
     ask(&standby.dsn(), "select pg_promote()");
-    wait_until("the standby has taken over", || {
+    wait_until("the standby is promoted", || {
         ask(&standby.dsn(), "select pg_is_in_recovery()") == "f"
     });
 }
 
-/// The new primary's log may reach further than the stream, and yet lack what was applied.
+/// The new primary's WAL may be longer than the stream, and yet lack changes that were applied.
 #[test]
-fn a_standby_that_was_behind_is_no_source_any_more() {
+fn a_promoted_standby_that_lacks_changes_is_refused() {
     let primary = primary();
-    let case = Case::new("create table t (id int primary key)");
+    let case = LoadCase::new("create table t (id int primary key)");
     applied_from(&primary, &case, "--create-slot");
     insert(&primary, 1, 3);
     applied_from(&primary, &case, "");
@@ -86,16 +86,16 @@ fn a_standby_that_was_behind_is_no_source_any_more() {
 }
 
 #[test]
-fn a_standby_that_had_all_goes_on() {
+fn a_promoted_standby_that_had_all_changes_continues_the_stream() {
     let primary = primary();
-    let case = Case::new("create table t (id int primary key)");
+    let case = LoadCase::new("create table t (id int primary key)");
     applied_from(&primary, &case, "--create-slot");
     let standby = standby_of(&primary, true);
     insert(&primary, 1, 3);
     applied_from(&primary, &case, "");
     let end = ask(&primary.dsn(), "select pg_current_wal_lsn()");
     let has_all = format!("select pg_last_wal_replay_lsn() >= '{end}'");
-    wait_until("the standby has all", || ask(&standby.dsn(), &has_all) == "t");
+    wait_until("the standby has all changes", || ask(&standby.dsn(), &has_all) == "t");
     primary.kill().unwrap();
     promote(&standby);
     for nth in [4, 5] {

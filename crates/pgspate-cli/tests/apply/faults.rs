@@ -1,15 +1,15 @@
 //! Connections that are lost at any message: no event is lost, and none is applied twice.
 //!
-//! `PGSPATE_TEST_FAULTS=300` tries so many faults of chance instead of a few.
+//! `PGSPATE_TEST_FAULTS=300` tries 300 random faults instead of a few.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::plan::{At, Fault, Plan};
-use crate::proxy::{Proxy, Release};
+use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::proxy::{Proxy, StallRelease};
 use crate::run::{finish, finish_within, session, spawn, wait_until};
-use crate::support::Case;
-use crate::wire::Side;
+use crate::support::LoadCase;
+use crate::wire::MessageSide;
 use crate::{apply, counts, rows};
 
 const TABLES: &str = "\
@@ -22,7 +22,8 @@ create trigger note after insert or update on t for each row execute function no
 
 const EVENTS: u64 = 1200;
 
-/// Each row is written with one number more than before, so that what is lost or doubled shows.
+/// Returns events that increase the number of each row by one, so that a lost or doubled event
+/// shows.
 fn events() -> String {
     let mut events = String::new();
     for nth in 0..EVENTS {
@@ -43,22 +44,22 @@ fn events() -> String {
     events
 }
 
-/// Runs the stream with a fault, and then without. `Err`: what is not as it should be.
-fn trial(plan: Plan) -> Result<(), String> {
-    let case = Case::new(TABLES);
+/// Runs the stream with a fault, and then without. An error describes the broken rule.
+fn trial(plan: FaultPlan) -> Result<(), String> {
+    let case = LoadCase::new(TABLES);
     case.put("s.ndjson", events());
     let args = "s.ndjson --quiet --batch-rows 150 --batch-delay 0 --retry-for 20";
     let proxy = Proxy::start(&case.db.dsn(), Some(plan));
     let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
     let mut child = spawn(command.args(args.split_whitespace()));
     let mut is_over = false;
-    wait_until("the fault or the end", || {
+    wait_until("the fault has fired or the run has ended", || {
         is_over = child.try_wait().unwrap().is_some();
         is_over || proxy.has_fired()
     });
     if !is_over {
         std::thread::sleep(Duration::from_millis(20));
-        proxy.release(Release::Cut);
+        proxy.release(StallRelease::Cut);
     }
     let first = finish_within(child, Duration::from_secs(60));
     let log = || proxy.log().lines().rev().take(30).collect::<Vec<_>>().join("\n");
@@ -84,9 +85,9 @@ fn trial(plan: Plan) -> Result<(), String> {
     }
 }
 
-/// Messages of a run without any fault.
+/// Returns the number of messages of a run without a fault.
 fn messages() -> u64 {
-    let case = Case::new(TABLES);
+    let case = LoadCase::new(TABLES);
     case.put("s.ndjson", events());
     let proxy = Proxy::start(&case.db.dsn(), None);
     let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
@@ -96,16 +97,19 @@ fn messages() -> u64 {
     proxy.counts().0
 }
 
-/// What was set aside by a commit whose answer is lost is told all the same.
+/// The reply to a commit is lost. The report still counts the dead letters of that commit.
 #[test]
-fn a_lost_answer_loses_no_counts() {
-    let case = Case::new("create table t (id int primary key check (id <> 2))");
+fn a_lost_reply_to_a_commit_loses_no_counts() {
+    let case = LoadCase::new("create table t (id int primary key check (id <> 2))");
     let insert = |id| format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id}}}}}\n");
-    // The ledger is there then, so that the first commit is that of the batch.
+    // This run creates the ledger, so that the next run's first commit is the commit of the batch.
     case.put("a.ndjson", insert(9));
     apply(&case, "a.ndjson --quiet").success();
     case.put("s.ndjson", (1..4).map(insert).collect::<String>());
-    let proxy = Proxy::start(&case.db.dsn(), Some(Plan::new(Fault::SwallowCommit, At::Commit(1))));
+    let proxy = Proxy::start(
+        &case.db.dsn(),
+        Some(FaultPlan::new(Fault::SwallowCommit, FaultPlace::Commit(1))),
+    );
     let mut command = case.command(&["apply", "--to", &proxy.dsn(), "s.ndjson", "--json"]);
     command.args(["--quiet", "--max-dead-letters", "1", "--retry-for", "20"]);
     command.args(["--batch-delay", "60000"]);
@@ -117,14 +121,15 @@ fn a_lost_answer_loses_no_counts() {
     assert_eq!(rows(&case, "t"), "(1) (3) (9)");
 }
 
-/// The same of a batch that is sent as a whole: what it did has been answered before, or the run
-/// says that it is not counted.
+/// A direct batch is sent at once, and the reply to its commit is lost. Its counts were received
+/// before, or the run says that they are missing.
 #[test]
-fn a_lost_answer_loses_no_counts_without_a_stage() {
-    let case = Case::new("create table t (id int primary key, v int); insert into t values (9, 0)");
+fn a_lost_reply_to_a_direct_commit_is_counted_or_reported() {
+    let case =
+        LoadCase::new("create table t (id int primary key, v int); insert into t values (9, 0)");
     let (runtime, holder) = session(&case.db.dsn());
     let ask = |sql| runtime.block_on(holder.batch_execute(sql)).unwrap();
-    let run = |id: u64, plan: Option<Plan>| {
+    let run = |id: u64, plan: Option<FaultPlan>| {
         let event = |op, id| {
             let row = format!("{{\"id\":{id},\"v\":{}}}", id + 1);
             format!("{{\"op\":\"{op}\",\"table\":\"t\",\"row\":{row}}}\n")
@@ -135,8 +140,8 @@ fn a_lost_answer_loses_no_counts_without_a_stage() {
         let mut command = case.command(&["apply", "--to", &proxy.dsn(), &file, "--json"]);
         let child = spawn(command.args(["--quiet", "--batch-delay", "60000"]));
         if plan.is_some_and(|plan| plan.fault == Fault::SwallowCommit) {
-            // Nothing is answered before the commit is sent, however busy the machine is.
-            wait_until("the commit", || proxy.has_fired());
+            // The proxy passes no reply on before the commit is sent, however busy the machine is.
+            wait_until("the commit was sent", || proxy.has_fired());
             ask("rollback");
         }
         let run = finish(child);
@@ -146,22 +151,25 @@ fn a_lost_answer_loses_no_counts_without_a_stage() {
         assert_eq!(run.status, Some(i32::from(!is_counted)), "{}", run.stderr);
         (report, proxy.log().matches(" <- C ").count() as u64)
     };
-    // The ledger is there then.
+    // This run creates the ledger.
     run(10, None);
     let (report, answers) = run(11, None);
     assert_eq!(counts(&report), [1, 0, 1, 0], "{report}");
-    let last = Plan::new(Fault::Cut, At::Kind(Side::Server, b'C', answers));
+    let last = FaultPlan::new(Fault::Cut, FaultPlace::Kind(MessageSide::Server, b'C', answers));
     let (report, _) = run(12, Some(last));
     assert_eq!((counts(&report), &report["warnings"]), ([1, 0, 1, 0], &serde_json::json!([])));
     ask("begin; select from t where id = 12 for update");
-    let (report, _) = run(13, Some(Plan::new(Fault::SwallowCommit, At::Commit(1))));
-    assert!(report["warnings"][0].as_str().unwrap().contains("1 batch was"), "{report}");
+    let (report, _) = run(13, Some(FaultPlan::new(Fault::SwallowCommit, FaultPlace::Commit(1))));
+    assert!(
+        report["warnings"][0].as_str().unwrap().contains("to 1 committed batch were lost"),
+        "{report}"
+    );
     assert_eq!(report["uncounted"], 1);
     assert_eq!(rows(&case, "t"), "(13,14)");
 }
 
 #[test]
-fn faults_of_chance_lose_and_double_nothing() {
+fn random_faults_lose_and_double_no_event() {
     let many = std::env::var("PGSPATE_TEST_FAULTS").ok().map(|many| many.parse::<u64>().unwrap());
     let count = many.unwrap_or(16);
     let all = messages();
@@ -177,11 +185,11 @@ fn faults_of_chance_lose_and_double_nothing() {
     for nth in 0..count {
         let fault = kinds[nth as usize % kinds.len()];
         let at = match fault {
-            Fault::SwallowCommit => At::Commit(1 + nth / 6 % 11),
-            // Spread over the run, and never twice at the same message.
-            _ => At::Message(1 + (nth * all / count + nth * 7) % all),
+            Fault::SwallowCommit => FaultPlace::Commit(1 + nth / 6 % 11),
+            // Spread the faults over the run, never two at the same message.
+            _ => FaultPlace::Message(1 + (nth * all / count + nth * 7) % all),
         };
-        let plan = Plan::new(fault, at);
+        let plan = FaultPlan::new(fault, at);
         println!("{plan}");
         if let Err(what) = trial(plan) {
             failures.push(format!("{plan}: {what}"));

@@ -1,4 +1,4 @@
-//! Formats of other tools, found out by their first record, to the same table.
+//! Formats of other tools: pgspate detects each by its first record, and all lead to one table.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{applied, apply, counts, rows};
 
 #[track_caller]
-fn leads_to(events: &str, args: &str, expected: &str) {
-    let case = Case::new("create table t (id int primary key, n numeric, note text)");
+fn assert_leads_to(events: &str, args: &str, expected: &str) {
+    let case = LoadCase::new("create table t (id int primary key, n numeric, note text)");
     case.db.run("insert into t values (1, 1.50, 'one'), (2, 2, 'two')");
     applied(&case, events, args);
     assert_eq!(rows(&case, "t"), expected);
@@ -33,13 +33,13 @@ fn debezium() {
         "}\n",
         "null\n",
     ];
-    leads_to(&events.concat(), "", "(1,9,one) (3,3.25,three)");
+    assert_leads_to(&events.concat(), "", "(1,9,one) (3,3.25,three)");
 }
 
-/// Numbers whose scale states far more zeros than the event has bytes; also as keys.
+/// Numbers whose scale stands for far more zeros than the event has bytes, also in keys.
 #[test]
 fn numbers_of_large_scales() {
-    let case = Case::new("create table t (n numeric primary key, v int)");
+    let case = LoadCase::new("create table t (n numeric primary key, v int)");
     let field = r#"{"field":"n","type":"struct","name":"io.debezium.data.VariableScaleDecimal"}"#;
     let fields = format!(r#"[{field},{{"field":"v","type":"int32"}}]"#);
     let schema = format!(
@@ -61,11 +61,11 @@ fn numbers_of_large_scales() {
     assert_eq!(case.value(found), "2 true, 3 true, 4 true");
 }
 
-/// A column that the target does not have is passed over, whatever it holds; a time of more than a
-/// day is an interval.
+/// Columns that the target lacks are ignored, whatever value they have. A time of more than 24
+/// hours becomes an interval.
 #[test]
-fn debezium_with_what_the_target_has_no_column_for() {
-    let case = Case::new("create table t (id int primary key, note interval)");
+fn debezium_columns_that_the_target_lacks_are_ignored() {
+    let case = LoadCase::new("create table t (id int primary key, note interval)");
     let geometry = r#"{"type":"struct","name":"io.debezium.data.geometry.Geometry","field":"g"}"#;
     let time = r#"{"type":"int64","name":"io.debezium.time.MicroTime","field":"note"}"#;
     let id = r#"{"type":"int32","field":"id"}"#;
@@ -96,11 +96,11 @@ fn wal2json() {
         + r#"{"name":"n","type":"numeric","value":1.50}],"#
         + r#""identity":[{"name":"id","type":"integer","value":1}]}"#
         + "\n{\"action\":\"C\",\"xid\":7}\n";
-    leads_to(&v2, "", "(10,1.50,one) (2,2,two)");
+    assert_leads_to(&v2, "", "(10,1.50,one) (2,2,two)");
     let v1 = r#"{"change":[{"kind":"delete","schema":"public","table":"t","#.to_owned()
         + r#""oldkeys":{"keynames":["id"],"keytypes":["integer"],"keyvalues":[2]}}]}"#
         + "\n";
-    leads_to(&v1, "", "(1,1.50,one)");
+    assert_leads_to(&v1, "", "(1,1.50,one)");
 }
 
 #[test]
@@ -110,19 +110,19 @@ fn maxwell_and_canal() {
         + r#""data":{"id":1,"n":7,"note":"m"},"old":{"n":1.5,"note":"one"},"#
         + r#""primary_key_columns":["id"]}"#
         + "\n";
-    leads_to(&maxwell, "--map shop.t=public.t", "(1,7,m) (2,2,two)");
+    assert_leads_to(&maxwell, "--map shop.t=public.t", "(1,7,m) (2,2,two)");
     let canal = r#"{"data":[{"id":"2","n":"8","note":"c"}],"old":[{"n":"2"}],"database":"shop","#
         .to_owned()
         + r#""table":"t","type":"UPDATE","isDdl":false,"es":1,"ts":1,"id":1,"pkNames":["id"],"#
         + r#""mysqlType":{},"sqlType":{},"sql":""}"#
         + "\n";
-    leads_to(&canal, "--map shop.*=public.* --format canal", "(1,1.50,one) (2,8,c)");
+    assert_leads_to(&canal, "--map shop.*=public.* --format canal", "(1,1.50,one) (2,8,c)");
 }
 
-/// What identifies rows at the source does not tell which row of the target an update is about.
+/// The source's key does not say which row of the target an update changes.
 #[test]
 fn a_target_with_another_key_than_the_source() {
-    let case = Case::new("create table t (id int not null, email text not null unique, v int)");
+    let case = LoadCase::new("create table t (id int not null, email text not null unique, v int)");
     case.db.run("insert into t values (1, 'a@x', 1)");
     let event = r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":1,"email":"b@x","v":1}}"#;
     case.put("s.ndjson", event);
@@ -135,7 +135,7 @@ fn a_target_with_another_key_than_the_source() {
           … or have the source send whole old rows.
     "#);
     assert_eq!(rows(&case, "t"), "(1,a@x,1)");
-    // A whole old row says it.
+    // A complete old row has the target's key.
     let plain = r#"{"op":"update","table":"t","key":{"id":1},"old":{"id":1,"email":"a@x","v":1},"#
         .to_owned()
         + "\"row\":{\"id\":1,\"email\":\"b@x\",\"v\":2}}\n";
@@ -143,10 +143,10 @@ fn a_target_with_another_key_than_the_source() {
     assert_eq!(rows(&case, "t"), "(1,b@x,2)");
 }
 
-/// A row that was found by the target's key, and keeps it, though the source's key is another one.
+/// The target finds the row by its own key, which the update keeps. The source has another key.
 #[test]
-fn what_identifies_a_row_need_not_be_the_primary_key() {
-    let case = Case::new("create table t (id int not null, email text primary key, v int)");
+fn rows_may_be_identified_by_another_key_than_the_primary_key() {
+    let case = LoadCase::new("create table t (id int not null, email text primary key, v int)");
     case.db.run("insert into t values (1, 'a@x', 1)");
     let event = r#"{"action":"U","schema":"public","table":"t","columns":[
 {"name":"id","type":"integer","value":1},{"name":"email","type":"text","value":"a@x"},
@@ -159,10 +159,10 @@ fn what_identifies_a_row_need_not_be_the_primary_key() {
     assert_eq!(rows(&case, "t"), "(1,a@x,2)");
 }
 
-/// The source finds rows by `id`, the target by `note`: what an update says of the columns that it
-/// changed tells how the row was found.
+/// The source finds rows by `id`, the target by `note`. The update's old values of changed columns
+/// give the old value of `note`.
 #[test]
-fn mysql_says_what_the_key_was_by_which_the_target_finds_rows() {
+fn old_values_from_mysql_give_the_old_key_of_the_target() {
     let maxwell = |old: &str, data: &str| {
         format!(
             r#"{{"database":"d","table":"t","type":"update","ts":1,"xid":1,"commit":true,{}}}"#,
@@ -181,31 +181,31 @@ fn mysql_says_what_the_key_was_by_which_the_target_finds_rows() {
         maxwell(moved.0, moved.1) + &maxwell(changed.0, changed.1),
         canal(moved.0, moved.1) + &canal(changed.0, changed.1),
     ] {
-        let case = Case::new("create table t (id int, n numeric, note text primary key)");
+        let case = LoadCase::new("create table t (id int, n numeric, note text primary key)");
         case.db.run("insert into t values (1, 1.50, 'one'), (2, 2, 'two')");
         applied(&case, &events, "--map d.t=public.t");
         assert_eq!(rows(&case, "t"), "(1,1.50,uno) (2,22,two)");
     }
 }
 
-/// Files of DMS name neither their table nor, without a header, their columns.
+/// CSV files of DMS do not name their table. Without a header, they do not name their columns.
 #[test]
-fn files_of_dms_with_what_they_do_not_say() {
+fn options_name_the_table_and_columns_of_dms_files() {
     let args = "--source-table public.t --dms-columns id,n,note --dms-null NIL --dms-delimiter ;";
-    leads_to("U;1;9;NIL\nI;3;3;\"NIL\"\nD;2;2;two\n", args, "(1,9,) (3,3,NIL)");
+    assert_leads_to("U;1;9;NIL\nI;3;3;\"NIL\"\nD;2;2;two\n", args, "(1,9,) (3,3,NIL)");
     let header = "--source-table t --dms-header --format dms";
-    leads_to("id,n,note\nU,1,9,uno\n", header, "(1,9,uno) (2,2,two)");
+    assert_leads_to("id,n,note\nU,1,9,uno\n", header, "(1,9,uno) (2,2,two)");
     let flat = r#"{"id":1,"n":"AMg=","__op":"u"}"#.to_owned() + "\n";
     let debezium = "--source-table t --debezium-decimals text";
-    let case = Case::new("create table t (id int primary key, n text)");
+    let case = LoadCase::new("create table t (id int primary key, n text)");
     applied(&case, &flat, debezium);
     assert_eq!(rows(&case, "t"), "(1,AMg=)");
 }
 
-/// A full load without `Op`, changes with it, and the same files again.
+/// Applies a full load without the column `Op`, then changes with it, then the same files again.
 #[test]
 fn parquet_files_of_dms() {
-    let case = Case::new("create table t (id int primary key, n numeric, note text)");
+    let case = LoadCase::new("create table t (id int primary key, n numeric, note text)");
     let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
         let batch = RecordBatch::try_from_iter_with_nullable(
             columns.into_iter().map(|(name, column)| (name, column, true)),

@@ -1,16 +1,16 @@
-//! Histories by chance: what statements do to a source, row by row, and what the events of that do
-//! to a target.
+//! Random histories: random statements change a source. Triggers record the row changes as events,
+//! and applying the events must lead to the same tables in the target.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{apply, rows};
 
-/// Numbers by chance, the same for the same seed: splitmix64.
-pub(crate) struct Chance(pub(crate) u64);
+/// Random numbers from a seed, by splitmix64. Equal seeds give equal numbers.
+pub(crate) struct SplitMix(pub(crate) u64);
 
-impl Chance {
+impl SplitMix {
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -26,8 +26,8 @@ create table child (id int primary key, parent int references parent ACTION, n i
 create table loner (a int, b text);
 alter table loner replica identity full";
 
-/// Triggers that write down what a change stream would say: of updates the columns that changed
-/// and those that are not `big`, as databases leave out what is stored elsewhere and unchanged.
+/// Triggers that record the events of a change stream. An update has every column except an
+/// unchanged `big`, because databases omit unchanged values that are stored out of line.
 const TRIGGERS: &str = "\
 create table events (nth bigint generated always as identity, tx xid8 default pg_current_xact_id(),
                      line jsonb);
@@ -63,8 +63,8 @@ create trigger note after insert or update or delete on loner for each row execu
 create trigger note_truncate after truncate on loner for each statement
   execute function note_truncate()";
 
-/// A statement by chance. Not all of them succeed, which changes nothing.
-fn statement(chance: &mut Chance) -> String {
+/// Returns a random statement. Some statements fail, and a failed one changes nothing.
+fn statement(chance: &mut SplitMix) -> String {
     let mut n = |limit| chance.below(limit);
     let (id, other, x) = (n(12), n(12), n(6));
     match n(17) {
@@ -89,13 +89,13 @@ fn statement(chance: &mut Chance) -> String {
     }
 }
 
-/// A history of transactions on the source; its events.
-fn live(source: &Case, chance: &mut Chance) -> String {
+/// Runs random transactions on the source. Returns their events.
+fn live(source: &LoadCase, chance: &mut SplitMix) -> String {
     let (runtime, client) = crate::run::session(&source.db.dsn());
     for _ in 0..60 {
         let mut sql = "begin;".to_owned();
         for _ in 0..=chance.below(4) {
-            // One that fails is passed over, as if it had not been.
+            // A failed statement is ignored and changes nothing.
             writeln!(
                 sql,
                 "do $do$ begin {}; exception when others then null; end $do$;",
@@ -113,17 +113,17 @@ fn live(source: &Case, chance: &mut Chance) -> String {
 }
 
 #[test]
-fn histories_by_chance_lead_to_the_same_tables() {
+fn random_histories_lead_to_the_same_tables() {
     for (seed, action) in
         [(1, ""), (2, "on delete cascade"), (3, "on delete set null"), (4, "deferrable"), (5, "")]
     {
         let tables = TABLES.replace("ACTION", action);
-        let source = Case::new(&format!("{tables}; {TRIGGERS}"));
-        let target = Case::new(&tables);
-        let mut chance = Chance(seed);
+        let source = LoadCase::new(&format!("{tables}; {TRIGGERS}"));
+        let target = LoadCase::new(&tables);
+        let mut chance = SplitMix(seed);
         let mut events = live(&source, &mut chance);
         let mut sizes = BTreeMap::new();
-        // The stream in several runs, with batches of any size.
+        // Apply the stream in several runs, with batches of any size.
         let all: Vec<String> = events.lines().map(str::to_owned).collect();
         for _ in 0..3 {
             let upto = chance.below(all.len() as u64) as usize;
@@ -134,7 +134,7 @@ fn histories_by_chance_lead_to_the_same_tables() {
             let direct = [0, 1000][chance.below(2) as usize];
             let args = format!("--stream s --batch-rows {rows} --direct-rows {direct}");
             let run = apply(&target, &format!("s.ndjson --quiet {args}"));
-            // It may end within a transaction, or be shorter than one that was applied before.
+            // The input may end within a transaction, or before the position that was applied.
             assert!(matches!(run.status, Some(0 | 2)), "seed {seed} {sizes:?}: {}", run.stderr);
         }
         target.put("s.ndjson", all.join("\n"));

@@ -1,10 +1,10 @@
-//! Rows whose key changes, columns that are absent, and what is left of many events of a row.
+//! Key changes, absent columns, and the net result of many events of one row.
 
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{applied, apply, counts, rows};
 
-fn case() -> Case {
-    Case::new(
+fn case() -> LoadCase {
+    LoadCase::new(
         "create table t (id int primary key, a text, b text default 'dflt'); \
          insert into t select i, 'a' || i, 'b' || i from generate_series(1, 5) i",
     )
@@ -27,9 +27,9 @@ fn inserts_updates_and_deletes() {
     assert_eq!(rows(&case, "t"), "(1,y,b1) (2,a2,b2) (4,a4,b4) (5,a5,b5) (6,x,) (7,z,dflt)");
 }
 
-/// Complaint 1: what is not said of a column must not be written to it.
+/// Complaint 1: a column that is absent from the event keeps its value.
 #[test]
-fn absent_columns_keep_what_they_have() {
+fn absent_columns_keep_their_values() {
     let case = case();
     let report = applied(
         &case,
@@ -41,7 +41,7 @@ fn absent_columns_keep_what_they_have() {
 "#,
         "",
     );
-    // Of row 99 not everything is known, so it is not made up.
+    // The event has only some columns of row 99, so pgspate does not insert the row.
     assert_eq!(counts(&report), [0, 3, 0, 1]);
     assert_eq!(rows(&case, "t"), "(1,y,x) (2,y,) (3,a3,z) (4,a4,b4) (5,a5,b5)");
 }
@@ -82,7 +82,7 @@ fn deletes_and_inserts_keep_their_order() {
 "#,
         "",
     );
-    // Row 1 is another one: what it does not give has its default, not what the old one had.
+    // Row 1 is a new row: absent columns get their default, not the old row's values.
     assert_eq!(rows(&case, "t"), "(1,new,dflt) (2,y,z) (4,a4,b4) (5,a5,b5)");
 }
 
@@ -103,9 +103,9 @@ fn all_keys_move_by_one() {
     assert_eq!(rows(&case, "t"), "(2,a1,b1) (3,a2,b2) (4,a3,b3) (5,a4,b4) (6,a5,b5)");
 }
 
-/// Complaint 5: the old row goes, and the new one has what the event does not say.
+/// Complaint 5: the row with the new key keeps the values of columns that the event lacks.
 #[test]
-fn a_key_change_takes_the_other_columns_along() {
+fn a_key_change_keeps_the_other_columns() {
     let case = case();
     applied(
         &case,
@@ -127,7 +127,7 @@ fn a_key_change_takes_the_other_columns_along() {
 #[test]
 fn keys_are_swapped() {
     let case = case();
-    // By way of a third key, as most databases must.
+    // Swap through a third key, as most databases must.
     applied(
         &case,
         r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":-1}}
@@ -137,7 +137,7 @@ fn keys_are_swapped() {
         "--stream a",
     );
     assert_eq!(rows(&case, "t"), "(1,a2,b2) (2,a1,b1) (3,a3,b3) (4,a4,b4) (5,a5,b5)");
-    // In one statement, as some can; what the old rows say of other columns tells them apart.
+    // Swap in one statement, as some databases can. The other old columns distinguish the rows.
     applied(
         &case,
         r#"{"op":"update","table":"t","old":{"id":3,"a":"a3"},"row":{"id":4,"a":"a3"},"tx":1}
@@ -149,12 +149,12 @@ fn keys_are_swapped() {
     assert_eq!(rows(&case, "t"), "(1,a2,b2) (2,a1,b1) (3,a5,b5) (4,a3,b3) (5,a4,b4)");
 }
 
-/// The new row of the second event is not what the first one has made: that is no sign of a row
-/// that was there before.
+/// The second event's old row differs from the first event's new row. pgspate must not conclude
+/// that another row existed before.
 #[test]
 fn a_key_that_changes_twice_leaves_one_row() {
     let case =
-        Case::new("create table t (id int primary key, a text); insert into t values (1, 'a')");
+        LoadCase::new("create table t (id int primary key, a text); insert into t values (1, 'a')");
     applied(
         &case,
         r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":2,"a":"a"},"tx":1}
@@ -165,10 +165,10 @@ fn a_key_that_changes_twice_leaves_one_row() {
     assert_eq!(rows(&case, "t"), "(3,b)");
 }
 
-/// A batch is not cut between a row that comes to a key and the one that leaves it.
+/// A batch does not end between the row that takes a key and the row that gives the key up.
 #[test]
 fn keys_are_swapped_in_a_transaction_of_many_batches() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, a text); insert into t values (1, 'a'), (2, 'b')",
     );
     let insert = |id: u32| {
@@ -192,10 +192,10 @@ fn keys_are_swapped_in_a_transaction_of_many_batches() {
     assert_eq!(case.value("select count(*) from t"), "102");
 }
 
-/// Nor are the events of a swap taken apart when another event is refused.
+/// The events of a swap stay together when the server refuses another event.
 #[test]
 fn keys_are_swapped_beside_a_refused_event() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, a text check (a <> 'no')); \
          insert into t values (1, 'a'), (2, 'b')",
     );
@@ -205,7 +205,7 @@ fn keys_are_swapped_beside_a_refused_event() {
 "#;
     let report = applied(&case, events, "--max-dead-letters 1");
     assert_eq!((&report["dead_letters"], rows(&case, "t")), (&1.into(), "(1,b) (2,a)".into()));
-    // One that stands between them is not set aside alone.
+    // A bad event between the two is not set aside alone.
     let bad = r#"{"op":"insert","table":"t","row":{"id":3,"a":"no"},"tx":1}"#;
     let good = r#"{"op":"insert","table":"t","row":{"id":4,"a":"x"},"tx":1}"#;
     let swap = r#"{"op":"update","table":"t","old":{"id":1,"a":"b"},"row":{"id":2,"a":"b"},"tx":1}
@@ -220,11 +220,13 @@ BAD
     assert_eq!(rows(&case, "t"), "(1,a) (2,b) (4,x)");
 }
 
-/// Each update gives other columns, of which there are more kinds than are kept.
+/// Each update sets another combination of columns. There are more combinations than pgspate
+/// caches.
 #[test]
-fn updates_of_ever_other_columns() {
+fn updates_with_many_column_combinations() {
     let columns: Vec<_> = (0..14).map(|nth| format!("c{nth} int default -1")).collect();
-    let case = Case::new(&format!("create table t (id int primary key, {})", columns.join(", ")));
+    let case =
+        LoadCase::new(&format!("create table t (id int primary key, {})", columns.join(", ")));
     case.db.run("insert into t (id) values (1)");
     let mut events = String::new();
     for nth in 1..10_000 {
@@ -236,16 +238,16 @@ fn updates_of_ever_other_columns() {
         );
     }
     applied(&case, &events, "");
-    // Of each column the last number below 10,000 with its bit.
+    // Returns the last number below 10,000 that has the column's bit.
     let last = |at: u32| (1..10_000_u32).rev().find(|nth| nth >> at & 1 == 1).unwrap();
     let last: Vec<_> = (0..14).map(|at| last(at).to_string()).collect();
     assert_eq!(rows(&case, "t"), format!("(1,{})", last.join(",")));
 }
 
-/// Complaint 6: a key many times in a batch, in one or several spellings.
+/// Complaint 6: a batch has a key many times, in one or several spellings.
 #[test]
 fn repeated_keys_of_a_batch() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table n (k numeric, at timestamptz, v int, primary key (k, at)); \
          create extension if not exists citext; create table c (k citext primary key, v int)",
     );
@@ -279,13 +281,13 @@ fn a_stream_that_is_read_again_changes_nothing() {
     assert_eq!(before, "(10,q,b1) (3,a3,b3) (4,a4,b4) (5,a5,b5) (7,z,y)");
     applied(&case, events, "--stream two");
     assert_eq!(rows(&case, "t"), before);
-    // And under the same name it is not even applied.
+    // Under the same stream name, the events are skipped.
     let report = applied(&case, events, "--stream two");
     assert_eq!((&report["events"], &report["events_before"]), (&0.into(), &4.into()));
 }
 
-/// A table beside it that refers to it.
-fn with_child() -> Case {
+/// Returns a case with a second table, whose foreign key refers to `t`.
+fn with_child() -> LoadCase {
     let case = case();
     case.db.run(
         "create table child (id int primary key, of int references t); \
@@ -295,7 +297,7 @@ fn with_child() -> Case {
 }
 
 #[test]
-fn truncate_forgets_what_came_before() {
+fn truncate_discards_earlier_events() {
     let case = with_child();
     let report = applied(
         &case,
@@ -313,9 +315,9 @@ fn truncate_forgets_what_came_before() {
 }
 
 #[test]
-fn tables_that_are_emptied_at_once_are_in_one_batch() {
+fn tables_truncated_together_are_in_one_batch() {
     let case = with_child();
-    // The first batch is full when the first of them is there.
+    // The first batch is full after the truncate of the first table.
     let report = applied(
         &case,
         r#"{"op":"insert","table":"t","row":{"id":6,"a":"x"},"tx":"a"}
@@ -331,7 +333,7 @@ fn tables_that_are_emptied_at_once_are_in_one_batch() {
 
 #[test]
 fn tables_without_a_key() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (a int, b text, c json); insert into t values (1, 'x', null), \
          (1, 'x', null), (2, null, '{\"a\": 1}'), (3, '', null)",
     );
@@ -346,7 +348,7 @@ fn tables_without_a_key() {
 "#,
         "",
     );
-    // The last one is not there: an empty text is not NULL.
+    // The last row does not exist: an empty text is not NULL.
     assert_eq!(counts(&report), [3, 0, 3, 1]);
     let expected = "(1,x,) (2,z,\"{\"\"a\"\": 1}\") (3,\"\",) (4,y,)";
     assert_eq!(rows(&case, "t"), expected);
@@ -361,7 +363,7 @@ fn tables_without_a_key() {
     ");
 }
 
-/// Complaint 10: what is as it should be is not written again.
+/// Complaint 10: rows that are already as the event says are not written.
 #[test]
 fn unchanged_rows_are_not_written() {
     let case = case();

@@ -1,14 +1,14 @@
-//! Dead letters: in every format the bad event alone is set aside, as an event that can be applied
-//! again once it is mended.
+//! Dead letters: in every format, pgspate sets aside the bad event alone. A dead letter is an event
+//! that can be applied again after it was corrected.
 
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{applied, apply, counts, rows};
 
 const T: &str = "create table t (id int primary key, v int, note text)";
 const ID: &str = r#"{"name":"id","type":"integer","value":"#;
 
-/// An insert of the row `id`, which the server refuses where `v` is no number.
-type Insert = fn(id: u32, v: &str) -> String;
+/// Writes an insert of the row `id`. The server refuses the insert if `v` is no number.
+type InsertWriter = fn(id: u32, v: &str) -> String;
 
 fn wal2json_2(id: u32, v: &str) -> String {
     let v = format!(r#"{{"name":"v","type":"integer","value":"{v}"}}"#);
@@ -59,7 +59,7 @@ fn plain(id: u32, v: &str) -> String {
     format!(r#"{{"op":"insert","table":"public.t","row":{}}}"#, row(id, v))
 }
 
-const FORMATS: [(&str, Insert, &str); 9] = [
+const FORMATS: [(&str, InsertWriter, &str); 9] = [
     ("wal2json 2", wal2json_2, ""),
     ("wal2json 1", wal2json_1, ""),
     ("debezium", debezium, ""),
@@ -71,8 +71,8 @@ const FORMATS: [(&str, Insert, &str); 9] = [
     ("pgspate", plain, ""),
 ];
 
-/// Rows 1 to 5, of which the third cannot be.
-fn stream(format: &str, insert: Insert) -> String {
+/// Returns inserts of rows 1 to 5. The server refuses the third.
+fn stream(format: &str, insert: InsertWriter) -> String {
     let mut lines: Vec<String> =
         (1..=5).map(|id| insert(id, if id == 3 { "three" } else { "7" })).collect();
     if format == "wal2json 2" {
@@ -82,8 +82,8 @@ fn stream(format: &str, insert: Insert) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Position, line, table and SQLSTATE of all letters, and their events.
-fn letters(case: &Case) -> String {
+/// Returns position, line, table, SQLSTATE and event of all dead letters.
+fn letters(case: &LoadCase) -> String {
     case.value(
         "select string_agg(concat_ws('|', position, line, table_name, sqlstate, payload), e'\\n' \
          order by position) from pgspate.dead_letter",
@@ -91,9 +91,9 @@ fn letters(case: &Case) -> String {
 }
 
 #[test]
-fn the_bad_event_alone_is_set_aside_and_can_be_mended() {
+fn only_the_bad_event_is_set_aside_and_can_be_corrected() {
     for (format, insert, args) in FORMATS {
-        let case = Case::new(T);
+        let case = LoadCase::new(T);
         let report =
             applied(&case, &stream(format, insert), &format!("{args} --max-dead-letters 1"));
         assert_eq!(
@@ -113,11 +113,11 @@ fn the_bad_event_alone_is_set_aside_and_can_be_mended() {
     }
 }
 
-/// What pgspate itself refuses, before the server sees it.
+/// pgspate itself refuses these events, before the server sees them.
 #[test]
-fn an_event_of_a_column_that_the_target_lacks_is_set_aside_as_an_event() {
+fn an_event_with_an_unknown_column_is_set_aside() {
     for (format, insert, args) in FORMATS {
-        let case = Case::new("create table t (id int primary key, v int)");
+        let case = LoadCase::new("create table t (id int primary key, v int)");
         case.put("s.ndjson", stream(format, insert));
         let run = apply(&case, &format!("s.ndjson --quiet --max-dead-letters 5 {args}"));
         assert_eq!(run.status, Some(1), "{format}: {}", run.stderr);
@@ -132,10 +132,10 @@ fn an_event_of_a_column_that_the_target_lacks_is_set_aside_as_an_event() {
     }
 }
 
-/// The last event of a transaction, the first one, and the only one.
+/// The bad event is the last, the first, or the only event of its transaction.
 #[test]
-fn a_bad_event_of_wal2json_is_set_aside_wherever_it_stands() {
-    let case = Case::new(T);
+fn a_bad_event_of_wal2json_is_set_aside_at_any_position() {
+    let case = LoadCase::new(T);
     let transaction = |rows: &[(u32, &str)]| {
         let rows: String = rows.iter().map(|(id, v)| wal2json_2(*id, v) + "\n").collect();
         format!("{{\"action\":\"B\"}}\n{rows}{{\"action\":\"C\"}}\n")
@@ -144,7 +144,7 @@ fn a_bad_event_of_wal2json_is_set_aside_wherever_it_stands() {
         + &transaction(&[(3, "b")])
         + &transaction(&[(4, "7"), (5, "c")])
         + &transaction(&[(6, "7")])
-        // What cannot be decoded is one event, too.
+        // A record that cannot be decoded counts as one event.
         + &transaction(&[(7, "7"), (8, "7")]).replace("\"value\":8", "\"value\":\"\\u0000\"");
     let report = applied(&case, &events, "--max-dead-letters 9");
     assert_eq!((&report["events"], &report["dead_letters"]), (&8.into(), &4.into()));
@@ -152,15 +152,15 @@ fn a_bad_event_of_wal2json_is_set_aside_wherever_it_stands() {
     let lines = "select string_agg(position || ' ' || line, ', ' order by position) \
                  from pgspate.dead_letter";
     assert_eq!(case.value(lines), "0 2, 2 6, 4 10, 7 17");
-    // Read again, nothing is set aside twice.
+    // When the stream is read again, no event is set aside twice.
     let report = applied(&case, &events, "--max-dead-letters 9");
     assert_eq!((&report["events"], &report["dead_letters"]), (&0.into(), &0.into()));
 }
 
-/// A transaction that has begun and not ended is not applied, however short it is.
+/// A transaction without an end is not applied, however short the transaction is.
 #[test]
-fn a_transaction_of_wal2json_that_is_cut_off_is_not_passed_over() {
-    let case = Case::new(T);
+fn a_truncated_transaction_of_wal2json_is_refused() {
+    let case = LoadCase::new(T);
     for count in 1..=2 {
         let events = "{\"action\":\"B\"}\n".to_owned() + &wal2json_2(1, "7") + "\n";
         let cut: String = events.lines().take(count).map(|line| format!("{line}\n")).collect();
@@ -170,10 +170,10 @@ fn a_transaction_of_wal2json_that_is_cut_off_is_not_passed_over() {
     }
 }
 
-/// An input function may raise any error, which is then of the value.
+/// An input function may raise any SQLSTATE. The error belongs to the event with the value.
 #[test]
-fn what_any_input_function_raises_is_about_its_event() {
-    let case = Case::new("create table t (id int primary key, r regclass, c regconfig)");
+fn any_error_of_an_input_function_belongs_to_its_event() {
+    let case = LoadCase::new("create table t (id int primary key, r regclass, c regconfig)");
     let event = |id: u32, r: &str, c: &str| {
         let row = format!(r#"{{"id":{id},"r":"{r}","c":"{c}"}}"#);
         format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{row}}}\n")
@@ -190,10 +190,10 @@ fn what_any_input_function_raises_is_about_its_event() {
     assert_eq!(case.value(codes), "2 42P01, 3 42704");
 }
 
-/// What could not be read is quoted, with its column, its table and what says how to read it.
+/// The error quotes the value and names the column, the table and the option for such values.
 #[test]
-fn a_value_that_may_be_two_things_is_told_with_the_option_that_settles_it() {
-    let case = Case::new("create table t (id int primary key, at timestamp, data bytea)");
+fn errors_about_ambiguous_values_name_the_option_to_set() {
+    let case = LoadCase::new("create table t (id int primary key, at timestamp, data bytea)");
     let event = |row: &str| {
         let source = r#""source":{"schema":"public","table":"t"}"#;
         format!("{{\"op\":\"c\",\"before\":null,\"after\":{row},{source}}}\n")
@@ -215,8 +215,8 @@ fn a_value_that_may_be_two_things_is_told_with_the_option_that_settles_it() {
 }
 
 #[test]
-fn a_stream_in_no_format_is_told_by_its_keys() {
-    let case = Case::new(T);
+fn the_error_for_an_unknown_format_names_the_keys_of_the_record() {
+    let case = LoadCase::new(T);
     case.put("s.ndjson", "{\"id\":1,\"secret\":\"value\"}\n".repeat(200));
     insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
     error: could not detect the format of the events from their first record: it is an
@@ -225,7 +225,7 @@ fn a_stream_in_no_format_is_told_by_its_keys() {
 
     hint: Name the format with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate.
     "#);
-    // A later record tells the format of those before it, too.
+    // A later record reveals the format of the earlier records, too.
     let flat = |id: u32, rest: &str| format!("{{\"id\":{id},\"v\":1{rest}}}\n");
     let events = flat(1, "") + &flat(2, "") + &flat(3, ",\"__deleted\":\"false\"");
     applied(&case, &events, "--source-table t --stream flat");

@@ -43,34 +43,34 @@ mod wire;
 use std::process::Command;
 
 use run::{Run, finish, spawn};
-use support::Case;
+use support::LoadCase;
 
-/// `pgspate apply` with these arguments, split at spaces, into the case's database.
-fn command(case: &Case, args: &str) -> Command {
+/// Returns the command `pgspate apply` into the case's database. `args` are split at spaces.
+fn command(case: &LoadCase, args: &str) -> Command {
     let mut command = case.command(&["apply", "--to", &case.db.dsn()]);
     command.args(args.split_whitespace());
     command
 }
 
-fn apply(case: &Case, args: &str) -> Run {
+fn apply(case: &LoadCase, args: &str) -> Run {
     finish(spawn(&mut command(case, args)))
 }
 
-/// Puts the events into a file and applies it, which must work. The report.
+/// Writes the events to a file and applies the file, which must succeed. Returns the report.
 #[track_caller]
-fn applied(case: &Case, events: &str, args: &str) -> serde_json::Value {
+fn applied(case: &LoadCase, events: &str, args: &str) -> serde_json::Value {
     case.put("s.ndjson", events);
     let run = apply(case, &format!("s.ndjson --json --quiet {args}"));
     assert!(matches!(run.status, Some(0 | 1)), "{}", run.stderr);
     serde_json::from_str(&run.stdout).unwrap()
 }
 
-/// Inserted, updated, deleted and missing rows, as a report has them.
+/// Returns the report's numbers of inserted, updated, deleted and missing rows.
 fn counts(report: &serde_json::Value) -> [u64; 4] {
     ["inserted", "updated", "deleted", "missing"].map(|name| report[name].as_u64().unwrap())
 }
 
-/// The rows of a table, in one line.
-fn rows(case: &Case, table: &str) -> String {
+/// Returns the rows of a table in one line.
+fn rows(case: &LoadCase, table: &str) -> String {
     case.rows(table).join(" ")
 }

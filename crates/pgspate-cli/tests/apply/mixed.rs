@@ -1,48 +1,49 @@
-//! Changes by chance, written in every format as its tool writes them, with what else its tool
-//! writes and with bad events among them: the table is as it should be, and the letters hold the
-//! bad events alone.
+//! Random changes in every format, as the format's tool writes them. The stream also has the tool's
+//! other records and bad events. The table must have the expected rows, and the dead letters must
+//! be exactly the bad events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::history::Chance;
-use crate::support::Case;
+use crate::history::SplitMix;
+use crate::support::LoadCase;
 use crate::{applied, rows};
 
-/// v, n, note and data of a row.
+/// The columns `v`, `n`, `note` and `data` of a row.
 #[derive(Clone)]
-struct Row {
+struct ChangedRow {
     v: Value,
     n: Value,
     note: Value,
     data: Option<Vec<u8>>,
 }
 
-enum Change {
-    Insert(u32, Row),
-    Update(u32, Row),
-    /// Its `v` is none.
-    Bad(u32, Row),
-    Delete(u32, Row),
-    /// From one key to another; the note does not change.
-    Move(u32, u32, Row),
+enum RowChange {
+    Insert(u32, ChangedRow),
+    Update(u32, ChangedRow),
+    /// An update whose `v` is no integer.
+    Bad(u32, ChangedRow),
+    Delete(u32, ChangedRow),
+    /// A change from one key to another. The note stays.
+    Move(u32, u32, ChangedRow),
 }
 
 const NOTES: [&str; 6] =
     ["", "plain", "\"quoted\", with a comma", "back\\slash", "é 😀", "{\"a\":1}"];
 
-fn row(chance: &mut Chance) -> Row {
+fn row(chance: &mut SplitMix) -> ChangedRow {
     let note = NOTES.get(chance.below(7) as usize).map_or(Value::Null, |note| json!(note));
     let data = (chance.below(3) > 0).then(|| vec![0xfb, 0xff, chance.below(256) as u8]);
     let n =
         format!("{}.{:02}", "9876543210".repeat(chance.below(3) as usize) + "1", chance.below(100));
-    Row { v: json!(chance.below(1000)), n: json!(n), note, data }
+    ChangedRow { v: json!(chance.below(1000)), n: json!(n), note, data }
 }
 
-/// What happens to a table of at most 20 rows, and what is left of it.
-fn changes(chance: &mut Chance) -> (Vec<Change>, BTreeMap<u32, Row>, BTreeSet<u32>) {
-    let (mut model, mut all, mut bad) = (BTreeMap::<u32, Row>::new(), Vec::new(), BTreeSet::new());
+/// Returns random changes of a table with at most 20 rows, the rows afterwards and the bad keys.
+fn changes(chance: &mut SplitMix) -> (Vec<RowChange>, BTreeMap<u32, ChangedRow>, BTreeSet<u32>) {
+    let (mut model, mut all, mut bad) =
+        (BTreeMap::<u32, ChangedRow>::new(), Vec::new(), BTreeSet::new());
     for nth in 0..120 {
         let (id, other) = (chance.below(20) as u32, 20 + chance.below(20) as u32);
         let new = row(chance);
@@ -50,24 +51,24 @@ fn changes(chance: &mut Chance) -> (Vec<Change>, BTreeMap<u32, Row>, BTreeSet<u3
             (0, _) => {
                 let id = 1000 + nth;
                 bad.insert(id);
-                all.push(Change::Bad(id, Row { v: json!("x"), ..new }));
+                all.push(RowChange::Bad(id, ChangedRow { v: json!("x"), ..new }));
             }
             (_, None) => {
-                all.push(Change::Insert(id, new.clone()));
+                all.push(RowChange::Insert(id, new.clone()));
                 model.insert(id, new);
             }
             (1 | 2, Some(old)) => {
                 model.remove(&id);
-                all.push(Change::Delete(id, old));
+                all.push(RowChange::Delete(id, old));
             }
             (3, Some(old)) if !model.contains_key(&other) => {
-                let new = Row { note: old.note, ..new };
+                let new = ChangedRow { note: old.note, ..new };
                 model.remove(&id);
-                all.push(Change::Move(id, other, new.clone()));
+                all.push(RowChange::Move(id, other, new.clone()));
                 model.insert(other, new);
             }
             (_, Some(_)) => {
-                all.push(Change::Update(id, new.clone()));
+                all.push(RowChange::Update(id, new.clone()));
                 model.insert(id, new);
             }
         }
@@ -90,14 +91,14 @@ fn latin1(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// A row as an object, with bytes spelled so.
-fn object(id: u32, row: &Row, spell: fn(&[u8]) -> String) -> Value {
+/// Returns a row as a JSON object, with bytes written by `spell`.
+fn object(id: u32, row: &ChangedRow, spell: fn(&[u8]) -> String) -> Value {
     let data = row.data.as_deref().map(spell);
     json!({"id": id, "v": row.v, "n": row.n, "note": row.note, "data": data})
 }
 
-/// The same, with every value a string.
-fn strings(id: u32, row: &Row) -> Value {
+/// Returns a row as a JSON object whose values are all strings.
+fn strings(id: u32, row: &ChangedRow) -> Value {
     let mut object = object(id, row, latin1);
     for value in object.as_object_mut().unwrap().values_mut() {
         if value.is_number() {
@@ -107,28 +108,30 @@ fn strings(id: u32, row: &Row) -> Value {
     object
 }
 
-/// The lines of a change, and how many events they are.
-type Write = fn(&Change, u32) -> (Vec<String>, u64);
+/// Returns the lines of a change and the number of their events.
+type EventWriter = fn(&RowChange, u32) -> (Vec<String>, u64);
 
 fn one(record: &Value) -> (Vec<String>, u64) {
     (vec![record.to_string()], 1)
 }
 
-/// A change of a key as what it is to formats that do not know of it.
-fn twice(write: Write, from: u32, to: u32, row: &Row, nth: u32) -> (Vec<String>, u64) {
-    let (mut lines, _) = write(&Change::Delete(from, row.clone()), nth);
-    lines.extend(write(&Change::Insert(to, row.clone()), nth).0);
+/// Returns a key change as a delete and an insert, for formats that have no key changes.
+fn twice(write: EventWriter, from: u32, to: u32, row: &ChangedRow, nth: u32) -> (Vec<String>, u64) {
+    let (mut lines, _) = write(&RowChange::Delete(from, row.clone()), nth);
+    lines.extend(write(&RowChange::Insert(to, row.clone()), nth).0);
     (lines, 2)
 }
 
-fn plain(change: &Change, _: u32) -> (Vec<String>, u64) {
+fn plain(change: &RowChange, _: u32) -> (Vec<String>, u64) {
     let spell = |bytes: &[u8]| format!("\\x{}", hex(bytes));
     let event = |op: &str, row: Value| json!({"op": op, "table": "public.t", "row": row});
     one(&match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => event("insert", object(*id, row, spell)),
-        Change::Update(id, row) => event("update", object(*id, row, spell)),
-        Change::Delete(id, _) => json!({"op": "delete", "table": "public.t", "key": {"id": id}}),
-        Change::Move(from, to, row) => {
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => {
+            event("insert", object(*id, row, spell))
+        }
+        RowChange::Update(id, row) => event("update", object(*id, row, spell)),
+        RowChange::Delete(id, _) => json!({"op": "delete", "table": "public.t", "key": {"id": id}}),
+        RowChange::Move(from, to, row) => {
             let mut row = object(*to, row, spell);
             row.as_object_mut().unwrap().remove("note");
             json!({"op": "update", "table": "public.t", "key": {"id": from}, "row": row})
@@ -142,17 +145,19 @@ fn envelope(op: &str, before: Value, after: Value, nth: u32) -> Value {
     json!({"before": before, "after": after, "source": source, "op": op, "ts_ms": 1})
 }
 
-fn debezium(change: &Change, nth: u32) -> (Vec<String>, u64) {
+fn debezium(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
     let gone = |id: u32| json!({"id": id, "v": null, "n": null, "note": null, "data": null});
     match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => {
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => {
             one(&envelope("c", Value::Null, object(*id, row, base64), nth))
         }
-        Change::Update(id, row) => one(&envelope("u", Value::Null, object(*id, row, base64), nth)),
-        Change::Delete(id, _) => {
+        RowChange::Update(id, row) => {
+            one(&envelope("u", Value::Null, object(*id, row, base64), nth))
+        }
+        RowChange::Delete(id, _) => {
             (vec![envelope("d", gone(*id), Value::Null, nth).to_string(), "null".to_owned()], 1)
         }
-        Change::Move(from, to, row) => {
+        RowChange::Move(from, to, row) => {
             let mut after = object(*to, row, base64);
             after["note"] = json!("__debezium_unavailable_value");
             let delete = envelope("d", gone(*from), Value::Null, nth).to_string();
@@ -162,8 +167,8 @@ fn debezium(change: &Change, nth: u32) -> (Vec<String>, u64) {
     }
 }
 
-/// With the schemas that Kafka Connect's converter writes.
-fn schemas(change: &Change, nth: u32) -> (Vec<String>, u64) {
+/// Returns a Debezium event with the schemas that Kafka Connect's converter writes.
+fn schemas(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
     let field = |name: &str, ty: &str| json!({"field": name, "type": ty, "optional": true});
     let fields = json!([
         field("id", "int32"),
@@ -184,8 +189,8 @@ fn schemas(change: &Change, nth: u32) -> (Vec<String>, u64) {
     (lines.into_iter().map(wrap).collect(), count)
 }
 
-fn flattened(change: &Change, nth: u32) -> (Vec<String>, u64) {
-    let flat = |op: &str, id: u32, row: &Row| {
+fn flattened(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
+    let flat = |op: &str, id: u32, row: &ChangedRow| {
         let mut flat = object(id, row, base64);
         flat["__op"] = json!(op);
         flat["__deleted"] = json!((op == "d").to_string());
@@ -194,14 +199,14 @@ fn flattened(change: &Change, nth: u32) -> (Vec<String>, u64) {
         one(&flat)
     };
     match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => flat("c", *id, row),
-        Change::Update(id, row) => flat("u", *id, row),
-        Change::Delete(id, row) => flat("d", *id, row),
-        Change::Move(from, to, row) => twice(flattened, *from, *to, row, nth),
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => flat("c", *id, row),
+        RowChange::Update(id, row) => flat("u", *id, row),
+        RowChange::Delete(id, row) => flat("d", *id, row),
+        RowChange::Move(from, to, row) => twice(flattened, *from, *to, row, nth),
     }
 }
 
-fn columns(id: u32, row: &Row, has_note: bool) -> Vec<(&'static str, &'static str, Value)> {
+fn columns(id: u32, row: &ChangedRow, has_note: bool) -> Vec<(&'static str, &'static str, Value)> {
     let mut columns = vec![("id", "integer", json!(id)), ("v", "integer", row.v.clone())];
     columns.push(("n", "numeric(40,2)", row.n.clone()));
     if has_note {
@@ -211,20 +216,20 @@ fn columns(id: u32, row: &Row, has_note: bool) -> Vec<(&'static str, &'static st
     columns
 }
 
-fn wal2json_2(change: &Change, nth: u32) -> (Vec<String>, u64) {
+fn wal2json_2(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
     let list = |columns: Vec<(&str, &str, Value)>| -> Value {
         let column = |(name, ty, value)| json!({"name": name, "type": ty, "value": value});
         columns.into_iter().map(column).collect()
     };
     let key = |id: u32| json!([{"name": "id", "type": "integer", "value": id}]);
     let mut record = match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => {
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => {
             json!({"action": "I", "columns": list(columns(*id, row, true))})
         }
-        Change::Update(id, row) => json!({"action": "U",
+        RowChange::Update(id, row) => json!({"action": "U",
             "columns": list(columns(*id, row, true)), "identity": key(*id)}),
-        Change::Delete(id, _) => json!({"action": "D", "identity": key(*id)}),
-        Change::Move(from, to, row) => json!({"action": "U",
+        RowChange::Delete(id, _) => json!({"action": "D", "identity": key(*id)}),
+        RowChange::Move(from, to, row) => json!({"action": "U",
             "columns": list(columns(*to, row, false)), "identity": key(*from)}),
     };
     (record["schema"], record["table"], record["xid"]) = (json!("public"), json!("t"), json!(nth));
@@ -232,7 +237,7 @@ fn wal2json_2(change: &Change, nth: u32) -> (Vec<String>, u64) {
     (vec![mark("B"), record.to_string(), mark("C")], 1)
 }
 
-fn wal2json_1(change: &Change, nth: u32) -> (Vec<String>, u64) {
+fn wal2json_1(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
     let add = |record: &mut Value, columns: Vec<(&str, &str, Value)>| {
         record["columnnames"] = columns.iter().map(|(name, ..)| *name).collect();
         record["columntypes"] = columns.iter().map(|(_, ty, _)| *ty).collect();
@@ -241,18 +246,18 @@ fn wal2json_1(change: &Change, nth: u32) -> (Vec<String>, u64) {
     let key = |id: u32| json!({"keynames": ["id"], "keytypes": ["integer"], "keyvalues": [id]});
     let mut record = json!({"schema": "public", "table": "t"});
     match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => {
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => {
             record["kind"] = json!("insert");
             add(&mut record, columns(*id, row, true));
         }
-        Change::Update(id, row) => {
+        RowChange::Update(id, row) => {
             (record["kind"], record["oldkeys"]) = (json!("update"), key(*id));
             add(&mut record, columns(*id, row, true));
         }
-        Change::Delete(id, _) => {
+        RowChange::Delete(id, _) => {
             (record["kind"], record["oldkeys"]) = (json!("delete"), key(*id));
         }
-        Change::Move(from, to, row) => {
+        RowChange::Move(from, to, row) => {
             (record["kind"], record["oldkeys"]) = (json!("update"), key(*from));
             add(&mut record, columns(*to, row, false));
         }
@@ -260,70 +265,71 @@ fn wal2json_1(change: &Change, nth: u32) -> (Vec<String>, u64) {
     one(&json!({"xid": nth, "change": [record]}))
 }
 
-fn maxwell(change: &Change, nth: u32) -> (Vec<String>, u64) {
+fn maxwell(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
     let record = |ty: &str, data: Value, old: Value| {
         one(&json!({"database": "public", "table": "t", "type": ty, "ts": 1, "xid": nth,
             "commit": true, "primary_key_columns": ["id"], "data": data, "old": old}))
     };
     match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => {
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => {
             record("insert", object(*id, row, base64), Value::Null)
         }
-        Change::Update(id, row) => record("update", object(*id, row, base64), json!({"v": 1})),
-        Change::Delete(id, row) => record("delete", object(*id, row, base64), Value::Null),
-        Change::Move(from, to, row) => {
+        RowChange::Update(id, row) => record("update", object(*id, row, base64), json!({"v": 1})),
+        RowChange::Delete(id, row) => record("delete", object(*id, row, base64), Value::Null),
+        RowChange::Move(from, to, row) => {
             record("update", object(*to, row, base64), json!({"id": from}))
         }
     }
 }
 
-fn canal(change: &Change, nth: u32) -> (Vec<String>, u64) {
+fn canal(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
     let message = |ty: &str, data: Value, old: Value| {
         one(&json!({"data": [data], "old": old, "database": "public", "table": "t", "type": ty,
             "isDdl": false, "es": 1, "ts": 1, "id": nth, "pkNames": ["id"], "sql": "",
             "mysqlType": {"id": "int"}, "sqlType": {"id": 4}}))
     };
     match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => {
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => {
             message("INSERT", strings(*id, row), Value::Null)
         }
-        Change::Update(id, row) => message("UPDATE", strings(*id, row), json!([{"v": "1"}])),
-        Change::Delete(id, row) => message("DELETE", strings(*id, row), Value::Null),
-        Change::Move(from, to, row) => {
+        RowChange::Update(id, row) => message("UPDATE", strings(*id, row), json!([{"v": "1"}])),
+        RowChange::Delete(id, row) => message("DELETE", strings(*id, row), Value::Null),
+        RowChange::Move(from, to, row) => {
             message("UPDATE", strings(*to, row), json!([{"id": from.to_string()}]))
         }
     }
 }
 
-/// Flink writes rows that come and rows that go, and of an update both.
-fn flink(change: &Change, nth: u32) -> (Vec<String>, u64) {
-    let message =
-        |ty: &str, id: u32, row: &Row| one(&json!({"data": [object(id, row, base64)], "type": ty}));
+/// Returns Flink's records: a deleted row, an inserted row, or both for an update.
+fn flink(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
+    let message = |ty: &str, id: u32, row: &ChangedRow| {
+        one(&json!({"data": [object(id, row, base64)], "type": ty}))
+    };
     match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => message("INSERT", *id, row),
-        Change::Update(id, row) => twice(flink, *id, *id, row, nth),
-        Change::Delete(id, row) => message("DELETE", *id, row),
-        Change::Move(from, to, row) => twice(flink, *from, *to, row, nth),
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => message("INSERT", *id, row),
+        RowChange::Update(id, row) => twice(flink, *id, *id, row, nth),
+        RowChange::Delete(id, row) => message("DELETE", *id, row),
+        RowChange::Move(from, to, row) => twice(flink, *from, *to, row, nth),
     }
 }
 
-fn dms_json(change: &Change, nth: u32) -> (Vec<String>, u64) {
-    let message = |operation: &str, id: u32, row: &Row| {
+fn dms_json(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
+    let message = |operation: &str, id: u32, row: &ChangedRow| {
         let metadata = json!({"record-type": "data", "operation": operation, "timestamp": "now",
             "schema-name": "public", "table-name": "t", "partition-key-type": "primary-key"});
         one(&json!({"data": object(id, row, |bytes| format!("0x{}", hex(bytes))),
             "metadata": metadata}))
     };
     match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => message("insert", *id, row),
-        Change::Update(id, row) => message("update", *id, row),
-        Change::Delete(id, row) => message("delete", *id, row),
-        Change::Move(from, to, row) => twice(dms_json, *from, *to, row, nth),
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => message("insert", *id, row),
+        RowChange::Update(id, row) => message("update", *id, row),
+        RowChange::Delete(id, row) => message("delete", *id, row),
+        RowChange::Move(from, to, row) => twice(dms_json, *from, *to, row, nth),
     }
 }
 
-fn dms_csv(change: &Change, nth: u32) -> (Vec<String>, u64) {
-    let line = |op: &str, id: u32, row: &Row| {
+fn dms_csv(change: &RowChange, nth: u32) -> (Vec<String>, u64) {
+    let line = |op: &str, id: u32, row: &ChangedRow| {
         let text = |value: &Value| match value {
             Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
             Value::Null => "NULL".to_owned(),
@@ -334,10 +340,10 @@ fn dms_csv(change: &Change, nth: u32) -> (Vec<String>, u64) {
         (vec![format!("{op},{id},{cells}")], 1)
     };
     match change {
-        Change::Insert(id, row) | Change::Bad(id, row) => line("I", *id, row),
-        Change::Update(id, row) => line("U", *id, row),
-        Change::Delete(id, row) => line("D", *id, row),
-        Change::Move(from, to, row) => twice(dms_csv, *from, *to, row, nth),
+        RowChange::Insert(id, row) | RowChange::Bad(id, row) => line("I", *id, row),
+        RowChange::Update(id, row) => line("U", *id, row),
+        RowChange::Delete(id, row) => line("D", *id, row),
+        RowChange::Move(from, to, row) => twice(dms_csv, *from, *to, row, nth),
     }
 }
 
@@ -393,7 +399,7 @@ const DMS: &[&str] = &[concat!(
     r#""table-name":"t"},"control":{}}"#,
 )];
 
-const FORMATS: [(&str, Write, &[&str], &str); 11] = [
+const FORMATS: [(&str, EventWriter, &[&str], &str); 11] = [
     ("pgspate", plain, &[], ""),
     ("debezium", debezium, DEBEZIUM, ""),
     ("debezium with schemas", schemas, DEBEZIUM, ""),
@@ -408,14 +414,14 @@ const FORMATS: [(&str, Write, &[&str], &str); 11] = [
 ];
 
 #[test]
-fn every_format_leads_to_the_table_that_was_meant() {
+fn every_format_leads_to_the_expected_table() {
     for (at, (format, write, noise, args)) in FORMATS.into_iter().enumerate() {
-        let mut chance = Chance(at as u64 + 1);
+        let mut chance = SplitMix(at as u64 + 1);
         let (changes, model, bad) = changes(&mut chance);
         let mut lines = Vec::new();
         let mut events = 0;
         for (nth, change) in changes.iter().enumerate() {
-            // Each of them is the first record of some stream.
+            // Each other record comes first in one stream.
             let turn = if nth == 0 { 1 } else { chance.below(4) };
             if turn == 1 && !noise.is_empty() {
                 lines.push(noise[chance.below(noise.len() as u64) as usize].to_owned());
@@ -424,7 +430,7 @@ fn every_format_leads_to_the_table_that_was_meant() {
             lines.extend(more);
             events += count;
         }
-        let case = Case::new(
+        let case = LoadCase::new(
             "create table t (id int primary key, v int, n numeric, note text, data bytea); \
              create table model (like t)",
         );
@@ -454,14 +460,14 @@ fn every_format_leads_to_the_table_that_was_meant() {
     }
 }
 
-/// Whatever a tool writes beside rows tells its format as well as rows do, wherever it stands.
+/// pgspate detects the format also from a tool's records that are not rows, at any position.
 #[test]
 fn the_format_is_found_whatever_comes_first() {
     for (format, write, noise, args) in FORMATS {
-        let row = Row { v: json!(1), n: json!("1.50"), note: json!("a"), data: None };
-        let (lines, _) = write(&Change::Insert(1, row), 1);
+        let row = ChangedRow { v: json!(1), n: json!("1.50"), note: json!("a"), data: None };
+        let (lines, _) = write(&RowChange::Insert(1, row), 1);
         for first in noise {
-            let case = Case::new(
+            let case = LoadCase::new(
                 "create table t (id int primary key, v int, n numeric, note text, data bytea)",
             );
             applied(&case, &format!("{first}\n{}\n", lines.join("\n")), args);

@@ -1,4 +1,4 @@
-//! Exactly once: resumed streams, fences, dead letters, large transactions, what is left behind.
+//! Exactly once: resumed streams, fences, dead letters, large transactions, leftover objects.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use insta::assert_snapshot;
 
 use crate::run::{ask, session, wait_until};
-use crate::support::{Case, folded, redact};
+use crate::support::{LoadCase, folded, redact};
 use crate::{applied, apply, command, counts, finish, rows, spawn};
 
-fn case() -> Case {
-    Case::new("create table t (id int primary key, v int, note text)")
+fn case() -> LoadCase {
+    LoadCase::new("create table t (id int primary key, v int, note text)")
 }
 
-/// A counter for each of ten keys: an event that were lost or applied twice would show, as each
-/// says what there was before.
+/// Returns updates of ten counters. Each update has the old value, so that an event that is lost or
+/// applied twice shows.
 fn ticks(from: u64, to: u64) -> String {
     let mut events = String::new();
     for nth in from..to {
@@ -31,7 +31,7 @@ fn ticks(from: u64, to: u64) -> String {
     events
 }
 
-fn log_of_versions(case: &Case) {
+fn log_of_versions(case: &LoadCase) {
     case.db.run(
         "create table log (n bigint generated always as identity, id int, v int); \
          create function note() returns trigger language plpgsql as $$ begin \
@@ -42,7 +42,7 @@ fn log_of_versions(case: &Case) {
 
 /// Complaint 12: killed between and within batches, and run again.
 #[test]
-fn a_stream_that_is_killed_goes_on_where_it_was() {
+fn a_killed_stream_continues_where_it_was() {
     let case = case();
     log_of_versions(&case);
     case.put("s.ndjson", ticks(0, 30_000));
@@ -51,7 +51,7 @@ fn a_stream_that_is_killed_goes_on_where_it_was() {
         let mut child = spawn(&mut command(&case, args));
         let enough =
             format!("select coalesce(max(ordinal), 0) >= {} from pgspate.stream", round * 2000);
-        wait_until("some batches are in", || {
+        wait_until("some batches are applied", || {
             case.value("select to_regclass('pgspate.stream') is not null") == "t"
                 && case.value(&enough) == "t"
         });
@@ -65,7 +65,7 @@ fn a_stream_that_is_killed_goes_on_where_it_was() {
     assert!(before >= 10_000, "{before}");
     assert_eq!(before + report["events"].as_u64().unwrap(), 30_000);
     assert_eq!(case.value("select count(*) from t where v = 2999"), "10");
-    // No version was written twice, and none after a later one.
+    // No version was written twice, and no version after a later version.
     let twice = "select count(*) from (select from log group by id, v having count(*) > 1) x";
     assert_eq!(case.value(twice), "0");
     let back = "select count(*) from (select v - lag(v) over (partition by id order by n) as step \
@@ -84,7 +84,7 @@ fn a_stream_that_grows_is_applied_from_where_it_ended() {
     let report: serde_json::Value = serde_json::from_str(&second.stdout).unwrap();
     assert_eq!((&report["events_before"], &report["events"]), (&25.into(), &15.into()));
     assert_eq!(case.value("select string_agg(v::text, '' order by id) from t"), "3333333333");
-    // Another input under the name of the stream, and one that is too short.
+    // Another input under the stream's name is refused, and so is an input that is too short.
     case.put("c.ndjson", ticks(1, 60));
     assert_snapshot!(apply(&case, "c.ndjson --stream grows --quiet").refusal(), @"
     error: the input is not the stream that was applied before: its first 40 events differ
@@ -106,9 +106,9 @@ fn a_stream_that_grows_is_applied_from_where_it_ended() {
     ");
 }
 
-/// The last record of every transaction is the same one, whatever was in it.
+/// Every transaction ends with an equal record, whatever its other records are.
 #[test]
-fn another_stream_of_wal2json_is_not_taken_for_the_first() {
+fn another_stream_of_wal2json_is_not_mistaken_for_the_first() {
     let case = case();
     let stream = |from: u32| -> String {
         (from..from + 3)
@@ -133,7 +133,7 @@ fn another_stream_of_wal2json_is_not_taken_for_the_first() {
     ");
 }
 
-/// What is passed over while the stream is read again is not passed over after that.
+/// Unknown columns are ignored only in events that were applied before, not in later events.
 #[test]
 fn unknown_columns_are_refused_after_a_restart_too() {
     let case = case();
@@ -150,7 +150,7 @@ fn unknown_columns_are_refused_after_a_restart_too() {
 }
 
 #[test]
-fn a_second_process_fences_the_first_out() {
+fn a_second_process_fences_off_the_first() {
     let case = case();
     let mut first = spawn(&mut command(&case, "- --stream one --quiet"));
     let mut pipe = first.stdin.take().unwrap();
@@ -173,10 +173,11 @@ fn a_second_process_fences_the_first_out() {
     assert_eq!(case.value("select string_agg(distinct v::text, '') from t"), "1");
 }
 
-/// Complaint 8: bad events are set aside with the position, in one transaction, or stop it all.
+/// Complaint 8: bad events are set aside in the transaction that saves the position, or the run
+/// stops.
 #[test]
 fn dead_letters() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, v int check (v <> 1300), note text); \
          create table c (id int primary key, of int references t); insert into t values (0, 0)",
     );
@@ -238,12 +239,12 @@ fn dead_letters() {
     could not read a record as pgspate; the format was detected from a record: it has an
           … "op" and a "table": invalid event at byte 1: expected an object
     "#);
-    // Mended, a letter is an event again.
+    // A corrected dead letter can be applied as an event.
     let payload =
         "select replace(payload, '\"777\"', '\"77\"') from pgspate.dead_letter where line = 202";
     applied(&case, &(case.value(payload) + "\n"), "--stream mended");
     assert_eq!(rows(&case, "c"), "(1,77) (2,77)");
-    // One more than may be: nothing of the batch stays.
+    // With one dead letter more than allowed, the batch is rolled back.
     case.db.run("truncate t cascade");
     case.put("s.ndjson", &events);
     let run =
@@ -265,10 +266,10 @@ fn transactions_of_the_source_are_not_split() {
         )
         .unwrap();
     }
-    // Much larger than a batch, so that several of these are one transaction.
+    // The transaction is much larger than a batch, so that several batches are one transaction.
     let report = applied(&case, &events, "--batch-rows 10");
     assert_eq!((&report["batches"], &report["events"]), (&5.into(), &5000.into()));
-    // One that does not end is not applied, and that is said.
+    // A transaction without an end is not applied, and the run says so.
     let cut: String = events.lines().take(2500).map(|line| format!("{line}\n")).collect();
     case.put("cut.ndjson", cut.replace("\"id\":", "\"id\":9"));
     assert_snapshot!(apply(&case, "cut.ndjson --quiet").refusal(), @"
@@ -278,29 +279,29 @@ fn transactions_of_the_source_are_not_split() {
           … the input is complete, or apply the incomplete transaction with `--at-end
           … apply`.
     ");
-    // What ended before is applied; its keys have a 9 before them.
+    // The transactions that ended before are applied. Their keys begin with a 9.
     assert_eq!(case.value("select count(*) from t where v < 2 and id > 5000"), "1900");
     assert_eq!(case.value("select max(ordinal) from pgspate.stream"), "5000");
 }
 
-/// Of a wide table an event takes far more memory than its record has bytes.
+/// An event of a wide table takes far more memory than its record has bytes.
 #[test]
-fn batches_are_cut_by_what_their_events_take() {
+fn batches_are_limited_by_the_memory_of_their_events() {
     let columns: String = (0..500).map(|nth| format!(", c{nth} int")).collect();
-    let case = Case::new(&format!("create table t (id int primary key{columns})"));
+    let case = LoadCase::new(&format!("create table t (id int primary key{columns})"));
     let mut events = String::new();
     for id in 0..1000 {
         writeln!(events, r#"{{"op":"insert","table":"t","row":{{"id":{id}}}}}"#).unwrap();
     }
     assert!(events.len() < 1 << 20);
     let report = applied(&case, &events, "--batch-bytes 1 --batch-delay 600000");
-    // Four bytes or more for each of 500 columns.
+    // Each of the 500 columns takes four bytes or more.
     assert!(report["batches"].as_u64() >= Some(2), "{report}");
     assert_eq!(report["bytes"], events.len());
     assert_eq!(case.value("select count(*) from t"), "1000");
 }
 
-/// A record that is a transaction is written in parts, like one of many records.
+/// A record that is a whole transaction is applied in parts, like a transaction of many records.
 #[test]
 fn a_record_of_many_events_is_not_split() {
     let case = case();
@@ -339,10 +340,10 @@ fn a_refused_event_within_a_large_transaction() {
     assert_eq!((&report["batches"], &report["inserted"]), (&1.into(), &299.into()));
 }
 
-/// Tables that a large transaction comes to only after a refused event, or with one.
+/// A large transaction first writes a table after a refused event, or with one.
 #[test]
-fn stages_that_a_savepoint_undoes_are_made_again() {
-    let case = Case::new(
+fn stage_tables_rolled_back_to_a_savepoint_are_created_again() {
+    let case = LoadCase::new(
         "create table t (id int primary key check (id <> 2)); \
          create table u (id int primary key check (id <> 3)); create table w (id int primary key)",
     );
@@ -358,13 +359,13 @@ fn stages_that_a_savepoint_undoes_are_made_again() {
     }
     let report = applied(&case, &events, "--batch-rows 5 --max-dead-letters 2");
     assert_eq!((&report["dead_letters"], &report["inserted"]), (&2.into(), &118.into()));
-    // The next transaction has the same stages.
+    // The next transaction uses the same stage tables.
     let next = events.replace("\"id\":", "\"id\":9").replace("\"tx\":1", "\"tx\":2");
     let report = applied(&case, &(events + &next), "--batch-rows 5 --max-dead-letters 2");
     assert_eq!(report["inserted"], 120);
 }
 
-/// Complaint 11: nothing is left behind, and the catalog does not grow with batches.
+/// Complaint 11: no object is left behind, and the catalog does not grow with batches.
 #[test]
 fn the_catalog_does_not_grow_with_batches() {
     let case = case();
@@ -381,12 +382,16 @@ fn the_catalog_does_not_grow_with_batches() {
     };
     let staged = "--direct-rows 0 --batch-rows 50";
     applied(&case, &ticks(0, 100), &format!("--stream a {staged}"));
-    wait_until("statistics are in", || inserted(&one).iter().all(|rows| *rows > 0));
+    wait_until("the server's statistics have the inserts", || {
+        inserted(&one).iter().all(|rows| *rows > 0)
+    });
     let two = case.value(sizes);
     let report = applied(&case, &ticks(0, 10_000), &format!("--stream b {staged} --batch-delay 0"));
     assert!(report["batches"].as_u64().unwrap() >= 100);
-    wait_until("statistics are in", || inserted(&two).iter().all(|rows| *rows > 0));
-    // The temporary table of the session and nothing else; not one for each batch.
+    wait_until("the server's statistics have the inserts", || {
+        inserted(&two).iter().all(|rows| *rows > 0)
+    });
+    // The session creates one temporary table in all, not one for each batch.
     assert!(inserted(&two).iter().all(|rows| *rows < 60), "{two}: {:?}", inserted(&two));
     assert_eq!(
         case.value("select count(*) from pg_class where relname like 'pgspate_apply%'"),
@@ -394,9 +399,9 @@ fn the_catalog_does_not_grow_with_batches() {
     );
 }
 
-/// Statistics that are missing or lie do not make a batch quadratic.
+/// Missing or wrong statistics do not make the time of a batch quadratic.
 #[test]
-fn statistics_that_lie_do_not_lead_to_nested_loops() {
+fn wrong_statistics_do_not_lead_to_nested_loops() {
     let case = case();
     case.db.run("alter table t set (autovacuum_enabled = off); analyze t");
     case.db.run("insert into t select i, 0 from generate_series(0, 39999) i");
@@ -423,8 +428,8 @@ fn a_lone_event_does_not_wait_for_others() {
     let mut pipe = child.stdin.take().unwrap();
     for nth in 0..20 {
         pipe.write_all(ticks(nth, nth + 1).as_bytes()).unwrap();
-        // It is there though the input stays open and silent.
-        wait_until("the event is in", || {
+        // The event is applied though the input stays open without more data.
+        wait_until("the event is applied", || {
             case.value("select coalesce(sum(v + 1), 0) from t") == (nth + 1).to_string()
         });
     }
@@ -433,21 +438,23 @@ fn a_lone_event_does_not_wait_for_others() {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
 
-/// The session that looks at tables may have been lost long before a new one is named.
+/// The session that reads table facts may be lost long before an event names a new table.
 #[test]
-fn a_table_is_looked_up_after_its_session_was_lost() {
+fn table_facts_are_read_again_after_their_session_was_lost() {
     let case = case();
     case.db.run("create table late (id int primary key)");
     let mut child = spawn(&mut command(&case, "- --quiet --json --retry-for 20"));
     let mut pipe = child.stdin.take().unwrap();
     pipe.write_all(ticks(0, 10).as_bytes()).unwrap();
-    wait_until("the first events are in", || case.value("select count(*) from t") == "10");
+    wait_until("the first events are applied", || case.value("select count(*) from t") == "10");
     let (runtime, other) = session(&case.db.dsn());
     let sessions = "from pg_stat_activity where datname = current_database() \
                     and application_name = 'pgspate apply'";
     let end = format!("select count(pg_terminate_backend(pid)) {sessions}");
     runtime.block_on(other.query_one(&end, &[])).unwrap();
-    wait_until("they are gone", || case.value(&format!("select count(*) {sessions}")) == "0");
+    wait_until("the sessions have ended", || {
+        case.value(&format!("select count(*) {sessions}")) == "0"
+    });
     pipe.write_all(b"{\"op\":\"insert\",\"table\":\"late\",\"row\":{\"id\":1}}\n").unwrap();
     drop(pipe);
     let run = finish(child);
@@ -461,7 +468,7 @@ fn a_growing_file_is_followed_until_a_signal() {
     case.put("s.ndjson", ticks(0, 15));
     let child = spawn(&mut command(&case, "s.ndjson --follow --quiet --json"));
     let done = |events: u64| {
-        wait_until("the events are in", || {
+        wait_until("the events are applied", || {
             case.value("select to_regclass('pgspate.stream') is not null") == "t"
                 && case.value("select coalesce(max(ordinal), 0) from pgspate.stream")
                     == events.to_string()
@@ -470,7 +477,7 @@ fn a_growing_file_is_followed_until_a_signal() {
     done(15);
     let mut file = std::fs::OpenOptions::new().append(true).open(case.path("s.ndjson")).unwrap();
     let more = ticks(15, 40);
-    // A record that is cut in the middle is waited for.
+    // The run waits for the rest of an incomplete record.
     file.write_all(&more.as_bytes()[..100]).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     file.write_all(&more.as_bytes()[100..]).unwrap();
@@ -484,7 +491,7 @@ fn a_growing_file_is_followed_until_a_signal() {
 }
 
 #[test]
-fn a_lost_connection_is_made_again() {
+fn a_lost_connection_is_replaced() {
     let case = case();
     log_of_versions(&case);
     case.db.run(
@@ -500,7 +507,7 @@ fn a_lost_connection_is_made_again() {
                where datname = current_database() and application_name = 'pgspate apply' \
                  and query not like 'select%'";
     for round in 1..6 {
-        wait_until("some batches are in", || {
+        wait_until("some batches are applied", || {
             case.value("select to_regclass('pgspate.stream') is not null") == "t"
                 && case.value(&format!(
                     "select coalesce(max(ordinal), 0) > {} from pgspate.stream",

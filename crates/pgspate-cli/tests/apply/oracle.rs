@@ -1,8 +1,8 @@
-//! PostgreSQL's own logical replication as judge: the same history through a subscription and
-//! through `pgspate apply` leads to the same tables.
+//! PostgreSQL's own logical replication as the reference. A subscription and `pgspate apply` get
+//! the same random history and must lead to the same tables.
 //!
-//! `PGSPATE_TEST_LONG=300` makes histories for so many seconds, others every time, instead of one
-//! for each sort of foreign key; `PGSPATE_TEST_SEED=7` begins with the history of that seed.
+//! By default there is one history for each action of a foreign key. `PGSPATE_TEST_LONG=300` runs
+//! new histories for 300 seconds. `PGSPATE_TEST_SEED=7` begins with the history of seed 7.
 
 use std::fmt::Write as _;
 use std::thread::{self, ScopedJoinHandle};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pgspate_embedded::{ThrowawayServer, silent, testing};
 
-use crate::history::Chance;
+use crate::history::SplitMix;
 use crate::run::{ask, wait_until};
-use crate::source::{CONF, Source, applied_slot};
-use crate::support::Case;
+use crate::source::{CONF, PublishedDatabase, applied_slot};
+use crate::support::LoadCase;
 
 const NAMES: [&str; 5] = ["parent", "child", "loner", "swaps", "wide"];
 
@@ -33,8 +33,8 @@ fn tables(action: &str) -> String {
     )
 }
 
-/// A statement by chance. Not all of them succeed, which changes nothing.
-fn statement(chance: &mut Chance) -> String {
+/// Returns a random statement. Some statements fail, and a failed one changes nothing.
+fn statement(chance: &mut SplitMix) -> String {
     let mut n = |limit| chance.below(limit);
     let (id, other, x) = (n(14), n(14), n(6));
     let big = format!("repeat(md5('{id}{other}{x}'), {})", if x < 3 { 2 } else { 90 });
@@ -79,12 +79,12 @@ fn statement(chance: &mut Chance) -> String {
     }
 }
 
-fn live(source: &Source, chance: &mut Chance, transactions: u64) {
+fn live(source: &PublishedDatabase, chance: &mut SplitMix, transactions: u64) {
     let (runtime, client) = crate::run::session(&source.dsn());
     for _ in 0..transactions {
         let mut sql = "begin;".to_owned();
         for _ in 0..=chance.below(5) {
-            // One that fails is passed over, as if it had not been.
+            // A failed statement is ignored and changes nothing.
             writeln!(
                 sql,
                 "do $do$ begin {}; exception when others then null; end $do$;",
@@ -93,14 +93,14 @@ fn live(source: &Source, chance: &mut Chance, transactions: u64) {
             .unwrap();
         }
         let end = if chance.below(9) == 0 { "rollback" } else { "commit" };
-        // Deferred constraints may refuse it as a whole.
+        // Deferred constraints may refuse the whole transaction.
         if runtime.block_on(client.batch_execute(&format!("{sql} {end}"))).is_err() {
             runtime.block_on(client.batch_execute("rollback")).unwrap();
         }
     }
 }
 
-/// The rows of a database's tables.
+/// Returns the rows of a database's tables.
 fn contents(dsn: &str) -> Vec<String> {
     let rows = |table| {
         ask(dsn, &format!("select string_agg(t::text, E'\\n' order by t::text) from {table} t"))
@@ -108,7 +108,7 @@ fn contents(dsn: &str) -> Vec<String> {
     NAMES.map(rows).to_vec()
 }
 
-/// What the foreign key does.
+/// The actions of the foreign key.
 const ACTIONS: [&str; 5] = [
     "",
     "on delete cascade",
@@ -117,14 +117,14 @@ const ACTIONS: [&str; 5] = [
     "on update cascade deferrable",
 ];
 
-/// One history, through both. How many tables have rows in the end.
+/// Replicates one history both ways. Returns how many tables have rows in the end.
 fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
     let action = ACTIONS[seed as usize % ACTIONS.len()];
-    let mut chance = Chance(seed);
-    let source = Source::new(&tables(action));
+    let mut chance = SplitMix(seed);
+    let source = PublishedDatabase::new(&tables(action));
     live(&source, &mut chance, 30);
     source.run("create publication p for all tables");
-    let case = Case::new(&tables(action));
+    let case = LoadCase::new(&tables(action));
     println!("seed {seed} is in {}", source.name());
     let database = format!("copy_{seed}");
     ask(&subscriber.dsn(), &format!("create database {database} template template0"));
@@ -142,7 +142,7 @@ fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
     for _ in 0..3 {
         live(&source, &mut chance, 25);
         let rows = 1 + chance.below(90);
-        // Without a stage where that can be, or all staged.
+        // Send batches directly where possible, or stage all of them.
         let direct = [0, 1000][chance.below(2) as usize];
         applied_slot(&source, &case, &format!("--batch-rows {rows} --direct-rows {direct}"));
         assert_eq!(contents(&case.db.dsn()), contents(&source.dsn()), "seed {seed} {action}");
@@ -160,7 +160,7 @@ fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
     theirs.iter().filter(|rows| !rows.is_empty()).count()
 }
 
-/// What subscriptions of several databases need at a time.
+/// Settings that subscriptions of several databases need at the same time.
 const WORKERS: &str = "max_worker_processes = 60\nmax_logical_replication_workers = 50\n\
                        max_sync_workers_per_subscription = 5\n";
 
@@ -181,8 +181,8 @@ fn a_subscription_leads_to_the_same_tables() {
     println!("{histories} histories from seed {first} on in {:?}", begin.elapsed());
 }
 
-/// Histories of this seed and those that follow, one for each sort of foreign key, side by side:
-/// subscriptions begin slowly, and mostly wait. How many tables have rows in the end.
+/// Runs one history for each foreign key action, at the same time, with seeds from `first`.
+/// Subscriptions start slowly and mostly wait. Returns how many tables have rows in the end.
 #[track_caller]
 fn some_at_once(subscriber: &ThrowawayServer, first: u64) -> usize {
     let (filled, failed) = thread::scope(|scope| {
@@ -205,7 +205,7 @@ fn some_at_once(subscriber: &ThrowawayServer, first: u64) -> usize {
     );
 }
 
-/// The number that a variable holds, if it is set.
+/// Returns the number in an environment variable, if the variable is set.
 pub(crate) fn number(name: &str) -> Option<u64> {
     let number = std::env::var(name).ok()?;
     Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))

@@ -1,6 +1,6 @@
-//! A stream as a service: metrics, and the deaths of everybody who has a part in it.
+//! A stream as a service: metrics, and kills of pgspate, the source and the target.
 //!
-//! `PGSPATE_TEST_FAULTS=100` kills so often instead of a few times.
+//! `PGSPATE_TEST_FAULTS=100` kills 100 times instead of a few times.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,13 +11,13 @@ use std::time::Duration;
 use pgspate_embedded::{ThrowawayServer, silent, testing};
 use tempfile::TempDir;
 
-use crate::history::Chance;
+use crate::history::SplitMix;
 use crate::rows;
 use crate::run::{ask, command, finish, spawn, wait_until};
-use crate::source::{CONF, Source, follow};
-use crate::support::Case;
+use crate::source::{CONF, PublishedDatabase, follow};
+use crate::support::LoadCase;
 
-/// What a scrape gives: the head and the page.
+/// Requests a page of the metrics server. Returns the response with its head.
 fn scrape(port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).ok()?;
@@ -28,15 +28,16 @@ fn scrape(port: u16, path: &str) -> Option<String> {
 
 #[test]
 fn metrics_are_served_while_a_stream_runs() {
-    let source =
-        Source::new("create table t (id int primary key);\ncreate publication p for table t");
-    let case = Case::new("create table t (id int primary key)");
+    let source = PublishedDatabase::new(
+        "create table t (id int primary key);\ncreate publication p for table t",
+    );
+    let case = LoadCase::new("create table t (id int primary key)");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let args = format!("--create-slot --follow --quiet --metrics 127.0.0.1:{port}");
     let mut child = follow(&source, &case, &args);
     source.wait_for_reader();
     source.run("insert into t select generate_series(1, 1234)");
-    wait_until("the events show", || {
+    wait_until("the metrics show the events", || {
         let page = scrape(port, "/metrics").unwrap_or_default();
         page.contains("\npgspate_apply_events_total 1234\n")
             && page.contains("\npgspate_apply_lag_bytes 0\n")
@@ -58,7 +59,7 @@ fn metrics_are_served_while_a_stream_runs() {
     }
     assert!(body.contains("\npgspate_apply_connected 1\n"), "{body}");
     assert!(scrape(port, "/").unwrap().starts_with("HTTP/1.1 404 "));
-    // A second process cannot have the same address.
+    // A second process cannot listen on the same address.
     let taken = finish(follow(&source, &case, &args));
     assert_eq!(taken.status, Some(2));
     assert!(taken.stderr.contains("could not listen on 127.0.0.1"), "{}", taken.stderr);
@@ -71,17 +72,17 @@ const TABLES: &str = "\
 create table t (id int primary key, v int);
 create table other (id int primary key, v int, big text)";
 
-/// What the target keeps of each version of a row that it was given.
+/// A trigger in the target that logs each version of a row that was written.
 const NOTES: &str = "\
 create table log (n bigint generated always as identity, id int, v int);
 create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
 create trigger note after insert or update on t for each row execute function note()";
 
-/// Counts up rows of the source until it is told to stop; what the server does not take is lost,
-/// and no harm.
+/// Increments rows of the source until `stop` is set. Increments that the server refuses are lost,
+/// which is no fault.
 fn count_up(dsn: &str, stop: &AtomicBool, done: &AtomicU64) {
-    let mut chance = Chance(11);
+    let mut chance = SplitMix(11);
     while !stop.load(Ordering::Relaxed) {
         let mut attempt = || -> Option<()> {
             let runtime = tokio::runtime::Runtime::new().ok()?;
@@ -98,7 +99,7 @@ fn count_up(dsn: &str, stop: &AtomicBool, done: &AtomicU64) {
                     );
                     client.batch_execute(&sql).await.ok()?;
                     done.fetch_add(1, Ordering::Relaxed);
-                    // Not more than a build for tests can apply between two deaths.
+                    // Write no more than a debug build can apply between two kills.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 Some(())
@@ -115,10 +116,10 @@ fn server(conf: &str) -> ThrowawayServer {
     started.unwrap_or_else(|error| panic!("{}", error.chain()))
 }
 
-/// Kills pgspate, the source and the target by turns while a stream runs. Nothing is lost, and no
+/// Kills pgspate, the source and the target in turn while a stream runs. No change is lost, and no
 /// version of a row is written twice.
 #[test]
-fn deaths_lose_and_double_nothing() {
+fn kills_lose_and_double_no_change() {
     let many = std::env::var("PGSPATE_TEST_FAULTS").ok().map(|many| many.parse::<u64>().unwrap());
     let (source, target) = (server(CONF), server(""));
     ask(&source.dsn(), TABLES);
@@ -139,10 +140,10 @@ fn deaths_lose_and_double_nothing() {
     let dsn = source.dsn();
     std::thread::scope(|scope| {
         scope.spawn(|| count_up(&dsn, &stop, &done));
-        let mut chance = Chance(5);
+        let mut chance = SplitMix(5);
         let mut child = start("--follow");
         for nth in 0..many.unwrap_or(9) {
-            // Early deaths meet the copy of the rows.
+            // Early kills hit the copy of the rows.
             let pause = if nth < 3 { 30 + 150 * nth } else { chance.below(900) };
             std::thread::sleep(Duration::from_millis(pause));
             match if nth < 3 { 0 } else { nth % 3 } {
@@ -162,13 +163,16 @@ fn deaths_lose_and_double_nothing() {
             }
             if let Some(status) = child.try_wait().unwrap() {
                 let run = finish(child);
-                // A copy of rows, and a transaction larger than a batch, ends with its target.
+                // A copy of rows fails when its target dies, and so does a transaction larger than
+                // a batch.
                 println!("{nth}: ended with {status}: {}", run.stderr);
                 child = start("--follow");
             }
         }
         let before = done.load(Ordering::Relaxed);
-        wait_until("the source goes on", || done.load(Ordering::Relaxed) > before + 50);
+        wait_until("the source accepts changes again", || {
+            done.load(Ordering::Relaxed) > before + 50
+        });
         stop.store(true, Ordering::Relaxed);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -193,10 +197,10 @@ fn deaths_lose_and_double_nothing() {
 
 #[test]
 fn a_bad_event_is_set_aside_with_its_place() {
-    let source = Source::new(
+    let source = PublishedDatabase::new(
         "create table t (id int primary key, v int);\ncreate publication p for table t",
     );
-    let case = Case::new("create table t (id int primary key, v int check (v <> 2))");
+    let case = LoadCase::new("create table t (id int primary key, v int check (v <> 2))");
     let create = finish(follow(&source, &case, "--create-slot --quiet"));
     assert_eq!(create.status, Some(0), "{}", create.stderr);
     source.run("insert into t values (1, 1), (2, 2), (3, 3)");

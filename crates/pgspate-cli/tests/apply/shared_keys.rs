@@ -1,9 +1,9 @@
-//! Rows that share or exchange keys, tables without a key, and ends of input within a transaction.
+//! Rows that share or swap keys, tables without a key, and inputs that end within a transaction.
 
 use serde_json::{Value, json};
 
-use crate::source::{Source, applied_slot};
-use crate::support::Case;
+use crate::source::{PublishedDatabase, applied_slot};
+use crate::support::LoadCase;
 use crate::{applied, apply, counts, rows};
 
 const KEYS: &str = "create table kk (k int primary key deferrable, v text);\n\
@@ -13,7 +13,7 @@ fn column(name: &str, value: &Value) -> Value {
     json!({"name": name, "value": value})
 }
 
-/// An update as wal2json writes it of a table with replica identity full.
+/// Returns wal2json's record of an update of a table with `replica identity full`.
 fn update(table: &str, old: [Value; 2], new: [Value; 2]) -> String {
     let row = |row: &[Value; 2]| json!([column("k", &row[0]), column("v", &row[1])]);
     let line = json!({"action": "U", "schema": "public", "table": table, "columns": row(&new),
@@ -26,13 +26,14 @@ fn exchange() -> String {
         + &update("kk", [json!(2), json!("b")], [json!(1), json!("b")])
 }
 
-/// All keys move on by one, and every row finds the next one in its place.
+/// All keys increase by one, so that every row takes the key of the next row.
 #[test]
-fn rows_that_differ_by_their_key_alone_are_all_there() {
+fn rows_that_differ_only_in_their_key_are_all_kept() {
     let rows_before = "insert into kk select n, 'x' from generate_series(1, 5) n";
-    let source = Source::new(&format!("{KEYS}create publication p for table kk;\n{rows_before}"));
+    let source =
+        PublishedDatabase::new(&format!("{KEYS}create publication p for table kk;\n{rows_before}"));
     for direct in [0, 1000] {
-        let case = Case::new(&format!("{KEYS}{rows_before}"));
+        let case = LoadCase::new(&format!("{KEYS}{rows_before}"));
         source.run("truncate kk");
         source.run(rows_before);
         let args = format!("--direct-rows {direct} --stream s{direct}");
@@ -48,8 +49,8 @@ fn rows_that_differ_by_their_key_alone_are_all_there() {
 }
 
 #[test]
-fn keys_that_are_exchanged_need_transactions() {
-    let case = Case::new(&format!("{KEYS}insert into kk values (1, 'a'), (2, 'b')"));
+fn swapped_keys_need_transactions() {
+    let case = LoadCase::new(&format!("{KEYS}insert into kk values (1, 'a'), (2, 'b')"));
     case.put("s.json", exchange());
     for args in ["", "--direct-rows 0", "--batch-rows 1"] {
         let run = apply(&case, &format!("s.json --quiet --stream s {args}"));
@@ -60,22 +61,22 @@ fn keys_that_are_exchanged_need_transactions() {
         }
         assert_eq!(rows(&case, "kk"), "(1,a) (2,b)");
     }
-    // Inserted by the same batch, the other row is known.
+    // The same batch inserted the other row, so pgspate knows that row.
     let insert = |k: u8, v: &str| {
         let columns = json!([column("k", &json!(k)), column("v", &json!(v))]);
         json!({"action": "I", "schema": "public", "table": "kk", "columns": columns}).to_string()
     };
-    let case = Case::new(KEYS);
+    let case = LoadCase::new(KEYS);
     case.put("s.json", format!("{}\n{}\n{}", insert(1, "a"), insert(2, "b"), exchange()));
     let run = apply(&case, "s.json --quiet");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("s.json, line 3"), "{}", run.stderr);
-    // With transactions it is told.
-    let case = Case::new(&format!("{KEYS}insert into kk values (1, 'a'), (2, 'b')"));
+    // Transaction marks show which events belong to the swap.
+    let case = LoadCase::new(&format!("{KEYS}insert into kk values (1, 'a'), (2, 'b')"));
     let events = format!("{{\"action\":\"B\"}}\n{}{{\"action\":\"C\"}}\n", exchange());
     applied(&case, &events, "");
     assert_eq!(rows(&case, "kk"), "(1,b) (2,a)");
-    // A key that nobody has is not another row's.
+    // No other row has the new key.
     let moved = update("kk", [json!(1), json!("b")], [json!(3), json!("b")]);
     applied(&case, &moved, "--stream other");
     assert_eq!(rows(&case, "kk"), "(2,a) (3,b)");
@@ -83,7 +84,7 @@ fn keys_that_are_exchanged_need_transactions() {
 
 #[test]
 fn an_update_that_changes_nothing_is_counted() {
-    let case = Case::new("create table l (k int, v text); insert into l values (1, 'a')");
+    let case = LoadCase::new("create table l (k int, v text); insert into l values (1, 'a')");
     let same = update("l", [json!(1), json!("a")], [json!(1), json!("a")]);
     let report = applied(&case, &same, "");
     assert_eq!((&report["events"], counts(&report)), (&1.into(), [0, 0, 0, 0]));
@@ -93,27 +94,27 @@ fn an_update_that_changes_nothing_is_counted() {
     assert_eq!(rows(&case, "l"), "(1,b)");
 }
 
-/// Rows of a table without a key that come and go and come again, in this order.
+/// A table without a key: rows are inserted, deleted and inserted again, in this order.
 #[test]
-fn rows_without_a_key_go_and_come_in_their_order() {
+fn rows_without_a_key_are_deleted_and_inserted_in_order() {
     let line = |op: &str, n: u8| {
         let part = if op == "insert" { "row" } else { "old" };
         format!("{{\"op\":\"{op}\",\"table\":\"l\",\"{part}\":{{\"n\":{n}}}}}\n")
     };
-    let case = Case::new("create table l (n int)");
-    // The first one finds no row, and does not take the one that comes later.
+    let case = LoadCase::new("create table l (n int)");
+    // The first delete finds no row. It must not delete the row that is inserted later.
     let events = [line("delete", 1), line("insert", 1), line("insert", 2), line("delete", 2)];
     let report = applied(&case, &events.concat(), "");
     assert_eq!(counts(&report), [2, 0, 1, 1], "{report}");
     assert_eq!(rows(&case, "l"), "(1)");
 }
 
-/// A unique index that is no key is in nobody's way, also where rows refer to it.
+/// A unique index that is not the key prevents no update, also if foreign keys refer to it.
 #[test]
 fn rows_with_a_unique_value_that_may_be_null_are_updated() {
     for child in ["", "create table c (k int references l (k) on delete cascade);"] {
         let tables = format!("create table l (k int unique, v text); {child}");
-        let case = Case::new(&format!("{tables} insert into l values (1, 'a'), (2, 'b')"));
+        let case = LoadCase::new(&format!("{tables} insert into l values (1, 'a'), (2, 'b')"));
         if !child.is_empty() {
             case.db.run("insert into c values (1)");
         }
@@ -128,7 +129,7 @@ fn rows_with_a_unique_value_that_may_be_null_are_updated() {
 }
 
 #[test]
-fn what_there_is_of_a_transaction_is_held_or_applied() {
+fn an_unfinished_transaction_is_held_or_applied() {
     let line = |n: u8, end: &str| {
         format!(
             "{{\"database\":\"d\",\"table\":\"l\",\"type\":\"insert\",\"xid\":{end},\
@@ -148,7 +149,7 @@ fn what_there_is_of_a_transaction_is_held_or_applied() {
         + "{\"op\":\"insert\",\"table\":\"l\",\"row\":{\"n\":3},\"tx\":8}\n";
     for (events, args) in [(maxwell, "--map d.l=public.l"), (wal2json, ""), (plain, "")] {
         for batch in ["", "--batch-rows 1"] {
-            let case = Case::new("create table l (n int primary key)");
+            let case = LoadCase::new("create table l (n int primary key)");
             case.put("s.json", &events);
             let args = format!("s.json --quiet {args} {batch}");
             let run = apply(&case, &args);
@@ -158,7 +159,7 @@ fn what_there_is_of_a_transaction_is_held_or_applied() {
             let run = apply(&case, &format!("{args} --at-end apply"));
             assert_eq!(run.status, Some(0), "{}", run.stderr);
             assert_eq!(rows(&case, "l"), "(1) (2) (3)");
-            // Nothing is left of it.
+            // No events of the transaction remain to be applied.
             let run = apply(&case, &format!("{args} --at-end apply"));
             assert_eq!(run.status, Some(0), "{}", run.stderr);
         }

@@ -1,11 +1,11 @@
-//! Replication slots as sources: rows that there are, what changes, what is refused.
+//! Replication slots as sources: the snapshot, the changes after it, and refusals.
 
 use insta::assert_snapshot;
 use regex_lite::Regex;
 
 use crate::run::wait_until;
-use crate::source::{Source, applied_slot, apply_slot, follow};
-use crate::support::{Case, redact};
+use crate::source::{PublishedDatabase, applied_slot, apply_slot, follow};
+use crate::support::{LoadCase, redact};
 use crate::{Run, counts, finish, rows};
 
 const TABLES: &str = "\
@@ -38,7 +38,7 @@ delete from log where ctid = (select min(ctid) from log);
 insert into news values (1), (2);
 ";
 
-/// What it said, without places in logs and the names of slots.
+/// Returns the text with log positions and slot names replaced by placeholders.
 fn words(text: &str) -> String {
     let places = Regex::new(r"\b[0-9A-F]+/[0-9A-F]+\b").unwrap();
     let slots = Regex::new(r"\bs_source_\d+\b").unwrap();
@@ -46,7 +46,7 @@ fn words(text: &str) -> String {
     redact(&slots.replace_all(&text, "[SLOT]"))
 }
 
-/// The same of a run that has failed.
+/// Returns the message of a failed run with placeholders.
 #[track_caller]
 fn refused(run: &Run) -> String {
     assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{}", run.stderr);
@@ -54,18 +54,18 @@ fn refused(run: &Run) -> String {
 }
 
 #[track_caller]
-fn assert_same(source: &Source, case: &Case) {
+fn assert_same(source: &PublishedDatabase, case: &LoadCase) {
     for table in ["parent", "t", "log", "news"] {
         assert!(rows(case, table) == source.rows(table), "{table} differs");
     }
 }
 
-/// First the rows that there are, then what has changed since; run again, what has changed since
-/// then, and nothing twice.
+/// The first run copies the existing rows. Each later run applies the changes since the run before,
+/// and none twice.
 #[test]
 fn a_snapshot_and_the_stream_after_it() {
-    let source = Source::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
-    let case = Case::new(TABLES);
+    let source = PublishedDatabase::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
+    let case = LoadCase::new(TABLES);
     let report = applied_slot(&source, &case, "--snapshot");
     assert_eq!(report["copied"].as_array().unwrap().len(), 4, "{report}");
     assert_eq!(report["events"], 0);
@@ -78,7 +78,7 @@ fn a_snapshot_and_the_stream_after_it() {
     let report = applied_slot(&source, &case, "");
     assert_eq!((&report["truncated"], &report["events"]), (&2.into(), &3.into()), "{report}");
     assert_same(&source, &case);
-    // What is applied is confirmed, and nothing of it comes again.
+    // Applied changes are confirmed, so that the source does not send them again.
     let behind = format!(
         "select confirmed_flush_lsn < '{}'::pg_lsn from pg_replication_slots \
          where slot_name = '{}'",
@@ -91,9 +91,9 @@ fn a_snapshot_and_the_stream_after_it() {
 }
 
 #[test]
-fn a_slot_without_the_rows_before_it() {
-    let source = Source::new(&format!("{TABLES}{PUBLICATION};\n"));
-    let case = Case::new(TABLES);
+fn a_slot_without_a_snapshot() {
+    let source = PublishedDatabase::new(&format!("{TABLES}{PUBLICATION};\n"));
+    let case = LoadCase::new(TABLES);
     applied_slot(&source, &case, "--create-slot");
     source.run(ROWS);
     let report = applied_slot(&source, &case, "");
@@ -102,9 +102,9 @@ fn a_slot_without_the_rows_before_it() {
 }
 
 #[test]
-fn tables_are_mapped_and_left_out() {
-    let source = Source::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
-    let case = Case::new("create schema copy; create table copy.log (n int, what text)");
+fn tables_are_mapped_and_excluded() {
+    let source = PublishedDatabase::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
+    let case = LoadCase::new("create schema copy; create table copy.log (n int, what text)");
     let args = "--tables public.log --map public.*=copy.*";
     let report = applied_slot(&source, &case, &format!("--snapshot {args}"));
     assert_eq!(report["copied"][0]["table"], "copy.log");
@@ -114,30 +114,32 @@ fn tables_are_mapped_and_left_out() {
     assert_eq!(rows(&case, "copy.log"), "(1,a) (2,b) (3,\"\")");
 }
 
-/// A column that comes and goes on the source, and one that the target has for itself.
+/// The source adds and drops a column. The target has another column of its own.
 #[test]
-fn the_shape_of_a_table_may_change() {
-    let source = Source::new(
+fn columns_may_be_added_and_dropped_while_a_stream_runs() {
+    let source = PublishedDatabase::new(
         "create table t (id int primary key, a text);\ncreate publication p for table t",
     );
-    let case = Case::new("create table t (id int primary key, a text, own int default 7)");
+    let case = LoadCase::new("create table t (id int primary key, a text, own int default 7)");
     let mut child = follow(&source, &case, "--create-slot --follow --quiet");
     source.wait_for_reader();
     source.run("insert into t values (1, 'one')");
-    wait_until("a row is there", || rows(&case, "t") == "(1,one,7)");
-    // First on the target, then on the source.
+    wait_until("the target has the first row", || rows(&case, "t") == "(1,one,7)");
+    // Add the column first to the target, then to the source.
     case.db.run("alter table t add b int");
     source.run("alter table t add b int;\ninsert into t values (2, 'two', 2)");
     source.run(
         "alter table t drop a;\ninsert into t values (3, 3);\nupdate t set b = 1 where id = 1",
     );
-    wait_until("all is there", || rows(&case, "t") == "(1,one,7,1) (2,two,7,2) (3,,7,3)");
+    wait_until("the target has all rows", || {
+        rows(&case, "t") == "(1,one,7,1) (2,two,7,2) (3,,7,3)"
+    });
     assert!(child.try_wait().unwrap().is_none());
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").arg(pid).status().unwrap().success());
     let run = finish(child);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    // Of a column that the target lacks, the error says what to do.
+    // For a column that the target lacks, the error says what to do.
     source.run("alter table t add c int;\ninsert into t values (4, 4, 4)");
     assert_snapshot!(refused(&apply_slot(&source, &case, "--quiet")), @r#"
     error: column "c" of relation "t" does not exist
@@ -151,9 +153,9 @@ fn the_shape_of_a_table_may_change() {
 }
 
 #[test]
-fn what_is_missing_is_said_with_what_to_do() {
-    let source = Source::new("create table t (id int primary key)");
-    let case = Case::new("create table t (id int primary key)");
+fn errors_name_what_is_missing_and_the_remedy() {
+    let source = PublishedDatabase::new("create table t (id int primary key)");
+    let case = LoadCase::new("create table t (id int primary key)");
     let refusal = |args: &str| {
         let run = apply_slot(&source, &case, &format!("--quiet {args}"));
         refused(&run)
@@ -189,7 +191,7 @@ fn what_is_missing_is_said_with_what_to_do() {
     hint: Leave `--snapshot` out, name another slot, or drop this one: `select
           … pg_drop_replication_slot('[SLOT]')`.
     "#);
-    // Read by somebody else: what that one has confirmed is lost.
+    // Another client reads the slot. The changes that it confirmed are lost to pgspate.
     applied_slot(&source, &case, "");
     source.run("insert into t values (1)");
     applied_slot(&source, &case, "");
@@ -216,9 +218,9 @@ fn what_is_missing_is_said_with_what_to_do() {
 }
 
 #[test]
-fn the_plan_says_what_would_be_done() {
-    let source = Source::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
-    let case = Case::new(TABLES);
+fn the_plan_says_what_the_run_would_do() {
+    let source = PublishedDatabase::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
+    let case = LoadCase::new(TABLES);
     case.db.run("drop table news; alter table log drop what");
     let plan = apply_slot(&source, &case, "--snapshot --plan --tables parent,log,news,t --follow");
     assert_eq!(plan.status, Some(0), "{}", plan.stderr);
@@ -226,8 +228,8 @@ fn the_plan_says_what_would_be_done() {
     stream slot [SLOT]
       reads   slot [SLOT] of publication p
       begins  create replication slot [SLOT]
-              copy the rows of all tables, as they are where the slot begins, through the
-          … lanes of a load
+              copy the rows of all tables, as of the start of the slot, through the lanes
+          … of a load
               apply the transactions that commit later
       ends    never: new commits are applied as they come
       public.log -> public.log, rows found by all columns
@@ -246,10 +248,11 @@ fn the_plan_says_what_would_be_done() {
 }
 
 #[test]
-fn one_session_reads_a_slot() {
-    let source =
-        Source::new("create table t (id int primary key);\ncreate publication p for table t");
-    let case = Case::new("create table t (id int primary key)");
+fn only_one_session_reads_a_slot() {
+    let source = PublishedDatabase::new(
+        "create table t (id int primary key);\ncreate publication p for table t",
+    );
+    let case = LoadCase::new("create table t (id int primary key)");
     let mut first = follow(&source, &case, "--create-slot --follow --quiet");
     source.wait_for_reader();
     let second = apply_slot(&source, &case, "--quiet --follow --stream other --retry-for 1");

@@ -1,27 +1,28 @@
-//! The rows that there are when a slot begins: which they are, and what is in their way.
+//! The snapshot: the rows that exist when a slot is created, and what prevents copying them.
 
 use crate::run::wait_until;
-use crate::source::{Source, applied_slot, apply_slot, follow};
-use crate::support::Case;
+use crate::source::{PublishedDatabase, applied_slot, apply_slot, follow};
+use crate::support::LoadCase;
 use crate::{finish, rows};
 
 const FAMILY: &str = "create table parent (id int primary key, v int);
 create table child (extra int, primary key (id)) inherits (parent);
 ";
 
-/// Each table of a family of tables has its own rows, and keeps them when another one is emptied.
+/// Parent and child tables of inheritance keep their own rows, also when the other is truncated.
 #[test]
-fn rows_of_tables_that_inherit_are_their_own() {
-    let source = Source::new(&format!(
+fn inheriting_tables_keep_their_own_rows() {
+    let source = PublishedDatabase::new(&format!(
         "{FAMILY}insert into parent values (1, 1);\ninsert into child values (2, 2, 2);\n\
          create publication p for table parent, child"
     ));
-    let case = Case::new(&FAMILY.replace('\n', " "));
+    let case = LoadCase::new(&FAMILY.replace('\n', " "));
     applied_slot(&source, &case, "--snapshot");
     for table in ["only parent", "child"] {
         assert_eq!(rows(&case, table), source.rows(table), "{table}");
     }
-    // What is the same under the same key in both is written in the one that the event names.
+    // Both tables have a row with the same key. The row is written in the table that the event
+    // names.
     source.run(
         "insert into parent values (2, 7), (3, 7);\ninsert into child values (3, 8, 8);\n\
          update only parent set v = 9;\ndelete from only parent where id = 2;\n\
@@ -36,10 +37,10 @@ fn rows_of_tables_that_inherit_are_their_own() {
     assert_eq!(rows(&case, "parent"), "(2,2)");
 }
 
-/// Names in values are whole, whatever the search path of the source's role.
+/// Names in values have their schema, whatever the search path of the source's role is.
 #[test]
-fn the_search_path_of_the_source_does_not_show() {
-    let source = Source::new(
+fn the_search_path_of_the_source_does_not_change_values() {
+    let source = PublishedDatabase::new(
         "create schema shop;\ncreate table t (id int primary key, of regclass);\n\
          create table shop.goods (id int);\n\
          insert into t select n, 'shop.goods' from generate_series(1, 100) n;\n\
@@ -47,7 +48,7 @@ fn the_search_path_of_the_source_does_not_show() {
     );
     let name = source.value("select current_database()");
     source.run(&format!("alter database {name} set search_path = shop, public"));
-    let case = Case::new(
+    let case = LoadCase::new(
         "create schema shop; create table shop.goods (id int); \
          create table t (id int primary key, of regclass)",
     );
@@ -58,10 +59,10 @@ fn the_search_path_of_the_source_does_not_show() {
     assert_eq!(case.value("select count(*) from t where of = 'shop.goods'::regclass"), "101");
 }
 
-/// Sessions for replication, too, begin with `pg_catalog` alone.
+/// Replication sessions, too, search only `pg_catalog` for operators.
 #[test]
-fn no_operator_of_the_source_is_used_in_place_of_postgresqls() {
-    let source = Source::new(
+fn operators_of_the_source_do_not_replace_operators_of_postgresql() {
+    let source = PublishedDatabase::new(
         "create table t (id int primary key);\ninsert into t values (1);\n\
          create publication p for table t;\ncreate schema evil;\ncreate sequence evil.runs;\n\
          create function evil.same(text, text) returns bool language plpgsql as \
@@ -71,7 +72,7 @@ fn no_operator_of_the_source_is_used_in_place_of_postgresqls() {
     let name = source.value("select current_database()");
     source.run(&format!("alter database {name} set search_path = evil, pg_catalog, public"));
     let was_run = || source.value("select is_called from evil.runs");
-    let case = Case::new("create table t (id int primary key)");
+    let case = LoadCase::new("create table t (id int primary key)");
     applied_slot(&source, &case, "--snapshot");
     source.run("insert into t values (2)");
     applied_slot(&source, &case, "");
@@ -81,10 +82,10 @@ fn no_operator_of_the_source_is_used_in_place_of_postgresqls() {
     assert_eq!(was_run(), "t");
 }
 
-/// Planning a query would run the condition of an index, as the role that replicates.
+/// Planning a query could run the condition of an index as the role that replicates.
 #[test]
-fn no_function_of_a_tables_owner_is_run() {
-    let source = Source::new(
+fn a_snapshot_runs_no_function_of_the_tables_owner() {
+    let source = PublishedDatabase::new(
         "create table t (id int primary key, n int);\ninsert into t values (1, 1), (2, null);\n\
          create sequence runs;\n\
          create function look() returns int immutable language plpgsql as \
@@ -92,15 +93,15 @@ fn no_function_of_a_tables_owner_is_run() {
          create index on t (id) where look() = 1;\nalter sequence runs restart;\n\
          create publication p for table t",
     );
-    let case = Case::new("create table t (id int primary key, n int)");
+    let case = LoadCase::new("create table t (id int primary key, n int)");
     applied_slot(&source, &case, "--snapshot");
     assert_eq!(rows(&case, "t"), "(1,1) (2,)");
     assert_eq!(source.value("select is_called from runs"), "f");
 }
 
 #[test]
-fn rows_that_a_policy_hides_are_not_left_out_in_silence() {
-    let source = Source::new(
+fn rows_hidden_by_a_policy_are_not_skipped_silently() {
+    let source = PublishedDatabase::new(
         "create table t (id int primary key);\ninsert into t select generate_series(1, 10);\n\
          create policy few on t using (id < 3);\nalter table t enable row level security;\n\
          create publication p for table t",
@@ -108,7 +109,7 @@ fn rows_that_a_policy_hides_are_not_left_out_in_silence() {
     let reader = format!("reader_of_{}", source.value("select current_database()"));
     source.run(&format!("create role {reader} login replication password 'x'"));
     source.run(&format!("grant select on t to {reader}"));
-    let case = Case::new("create table t (id int primary key)");
+    let case = LoadCase::new("create table t (id int primary key)");
     let url = source.slot();
     let (_, at) = url.split_once('@').unwrap_or_else(|| url.split_once("//").unwrap());
     let mut command = crate::command(&case, "--snapshot --quiet");
@@ -120,12 +121,14 @@ fn rows_that_a_policy_hides_are_not_left_out_in_silence() {
     assert_eq!(rows(&case, "t"), "");
 }
 
-/// A signal ends what waits for others, on the server, too: nothing of it comes later.
+/// A signal ends a wait for other sessions. The wait ends on the server, too, and nothing is
+/// created later.
 #[test]
-fn a_signal_ends_what_waits_for_the_source() {
-    let source =
-        Source::new("create table t (id int primary key);\ncreate publication p for table t");
-    let case = Case::new("create table t (id int primary key)");
+fn a_signal_ends_a_wait_for_the_source() {
+    let source = PublishedDatabase::new(
+        "create table t (id int primary key);\ncreate publication p for table t",
+    );
+    let case = LoadCase::new("create table t (id int primary key)");
     let slots = format!(
         "select count(*) from pg_replication_slots where slot_name = '{}'",
         source.slot_name()
@@ -141,25 +144,25 @@ fn a_signal_ends_what_waits_for_the_source() {
             client
         });
         let child = follow(&source, &case, args);
-        wait_until("the slot is being made", || source.value(&slots) == "1");
+        wait_until("the slot is being created", || source.value(&slots) == "1");
         let pid = child.id().to_string();
         assert!(std::process::Command::new("kill").arg(pid).status().unwrap().success());
         let run = finish(child);
         assert_eq!(run.status, Some(130), "{}", run.stderr);
-        wait_until("nobody makes it any more", || source.value(&slots) == "0");
+        wait_until("no session creates the slot any more", || source.value(&slots) == "0");
         drop(blocker);
     }
     applied_slot(&source, &case, "--snapshot");
 }
 
-/// A copy that has not come to its end is begun anew, whatever the sessions are called.
+/// An unfinished copy starts again from scratch, whatever `application_name` the sessions have.
 #[test]
-fn a_copy_is_begun_anew_under_any_name() {
-    let source = Source::new(
+fn an_unfinished_copy_starts_again_under_any_application_name() {
+    let source = PublishedDatabase::new(
         "create table t (id int primary key, v int);\ninsert into t values (1, 1), (2, 2);\n\
          create publication p for table t",
     );
-    let case = Case::new("create table t (id int primary key, v int check (v <> 2))");
+    let case = LoadCase::new("create table t (id int primary key, v int check (v <> 2))");
     let snapshot = || {
         let mut command = crate::command(&case, "--snapshot --quiet");
         finish(crate::spawn(command.env("PGAPPNAME", "mine").arg(source.slot())))
@@ -171,15 +174,15 @@ fn a_copy_is_begun_anew_under_any_name() {
     assert_eq!(rows(&case, "t"), "(1,1) (2,2)");
 }
 
-/// What a source knows of streams that were applied to it is none of the target's.
+/// A ledger in the source describes streams that were applied to the source. It is not copied.
 #[test]
-fn a_ledger_of_the_source_is_left_out() {
-    let source = Source::new(
+fn a_ledger_in_the_source_is_not_copied() {
+    let source = PublishedDatabase::new(
         "create table t (id int primary key);\ncreate schema pgspate;\n\
          create table pgspate.version (version int);\ninsert into pgspate.version values (1);\n\
          insert into t values (1);\ncreate publication p for all tables",
     );
-    let case = Case::new("create table t (id int primary key)");
+    let case = LoadCase::new("create table t (id int primary key)");
     applied_slot(&source, &case, "--snapshot");
     source.run("insert into pgspate.version values (2);\ninsert into t values (2)");
     let report = applied_slot(&source, &case, "");
@@ -188,17 +191,21 @@ fn a_ledger_of_the_source_is_left_out() {
 }
 
 #[test]
-fn slots_that_cannot_be_read_say_why() {
-    let source = Source::new("create table t (id int primary key)");
+fn errors_say_why_a_slot_cannot_be_read() {
+    let source = PublishedDatabase::new("create table t (id int primary key)");
     let slot = source.slot_name();
     let make = "select pg_create_logical_replication_slot";
-    let case = Case::new("create table t (id int primary key)");
+    let case = LoadCase::new("create table t (id int primary key)");
     source.run(&format!("{make}('{slot}', 'pgoutput');\ninsert into t values (1)"));
     source.run("create publication p for table t");
     if source.value("show server_version_num").parse::<u32>().unwrap() < 180_000 {
         let young = apply_slot(&source, &case, "--quiet");
         assert_eq!(young.status, Some(2));
-        assert!(young.stderr.contains("after the publication"), "{}", young.stderr);
+        assert!(
+            young.stderr.contains("but did not exist when these changes were made"),
+            "{}",
+            young.stderr
+        );
     }
     source.run(&format!("select pg_drop_replication_slot('{slot}')"));
     if source.value("show server_version_num").parse::<u32>().unwrap() < 140_000 {
@@ -209,21 +216,22 @@ fn slots_that_cannot_be_read_say_why() {
     assert_eq!(two_phase.status, Some(2));
     assert!(two_phase.stderr.contains("sends prepared transactions"), "{}", two_phase.stderr);
     source.run(&format!("select pg_drop_replication_slot('{slot}')"));
-    // A publication may get its tables later.
+    // A publication may get its tables after the slot was created.
     source.run("create publication q");
     let mut command = crate::command(&case, "--create-slot --quiet --stream q");
     let run = finish(crate::spawn(command.arg(source.slot().replace("=p", "=q"))));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
 
-/// A source that hangs is given up, and not waited for in vain.
+/// A run gives up a source that stopped responding.
 #[test]
-fn a_source_that_keeps_silent_is_noticed() {
-    let source =
-        Source::new("create table t (id int primary key);\ncreate publication p for table t");
+fn a_source_that_stopped_responding_is_noticed() {
+    let source = PublishedDatabase::new(
+        "create table t (id int primary key);\ncreate publication p for table t",
+    );
     let name = source.value("select current_database()");
     source.run(&format!("alter database {name} set wal_sender_timeout = '2s'"));
-    let case = Case::new("create table t (id int primary key)");
+    let case = LoadCase::new("create table t (id int primary key)");
     let child = follow(&source, &case, "--create-slot --follow --quiet --retry-for 1");
     source.wait_for_reader();
     let active = format!(

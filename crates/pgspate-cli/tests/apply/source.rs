@@ -1,4 +1,4 @@
-//! A database that replicates: the source of a stream.
+//! A database with logical replication, which is the source of a stream.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,29 +6,30 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pgspate_embedded::{ThrowawayServer, silent, testing};
 
 use crate::run::{ask, try_ask, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{Run, finish, spawn};
 
-/// What a source server needs beyond its defaults.
+/// Settings that a source server needs beyond its defaults.
 pub(crate) const CONF: &str = "wal_level = logical\nmax_wal_senders = 100\n\
                                max_replication_slots = 100\nmax_connections = 200\n\
                                wal_sender_timeout = 20s\ntimezone = 'UTC'\n";
 
-/// One server for all tests of the process, as slots need a setting that others do not have.
+/// The source server of all tests of the process. Slots need `wal_level = logical`, which the
+/// other test servers do not set.
 static SERVER: OnceLock<ThrowawayServer> = OnceLock::new();
 
-/// A database of it.
-pub(crate) struct Source {
+/// A database of the source server.
+pub(crate) struct PublishedDatabase {
     name: String,
 }
 
-impl Source {
-    /// A database in which this was run.
-    pub(crate) fn new(sql: &str) -> Source {
+impl PublishedDatabase {
+    /// Creates a database and runs `sql` in it.
+    pub(crate) fn new(sql: &str) -> PublishedDatabase {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("source_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         ask(&server().dsn(), &format!("create database {name} template template0"));
-        let source = Source { name };
+        let source = PublishedDatabase { name };
         source.run(sql);
         source
     }
@@ -37,7 +38,7 @@ impl Source {
         server().dsn_for(&self.name)
     }
 
-    /// Runs statements, each line that ends with a semicolon by itself.
+    /// Runs statements one by one. A semicolon at the end of a line ends a statement.
     pub(crate) fn run(&self, sql: &str) {
         for statement in sql.split(";\n").filter(|statement| !statement.trim().is_empty()) {
             ask(&self.dsn(), statement);
@@ -48,13 +49,13 @@ impl Source {
         ask(&self.dsn(), sql)
     }
 
-    /// The address of a slot, whose name is made unlike that of other tests.
+    /// Returns the URL of the slot. The slot's name is unique to this test.
     pub(crate) fn slot(&self) -> String {
         let slot = self.slot_name();
         format!("{}?slot={slot}&publication=p", server().tcp_dsn_for(&self.name))
     }
 
-    /// The database's name, which is in what the servers say of it.
+    /// Returns the database's name, which appears in messages of the server.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -63,7 +64,7 @@ impl Source {
         format!("s_{}", self.name)
     }
 
-    /// Waits until somebody reads the slot.
+    /// Waits until a session reads the slot.
     #[track_caller]
     pub(crate) fn wait_for_reader(&self) {
         let slot = self.slot_name();
@@ -71,19 +72,19 @@ impl Source {
             "select count(*) from pg_replication_slots join pg_stat_replication \
              on pid = active_pid where slot_name = '{slot}' and state = 'streaming'"
         );
-        wait_until("somebody reads the slot", || self.value(&reads) == "1");
+        wait_until("a session reads the slot", || self.value(&reads) == "1");
     }
 
-    /// The rows of a table as text, sorted, in one line.
+    /// Returns the rows of a table as text, sorted, in one line.
     pub(crate) fn rows(&self, table: &str) -> String {
         let sql = format!("select string_agg(t::text, ' ' order by t::text) from {table} t");
         self.value(&sql)
     }
 }
 
-impl Drop for Source {
+impl Drop for PublishedDatabase {
     fn drop(&mut self) {
-        // A test that has failed may have left somebody who reads.
+        // A failed test may have left a session that reads the slot.
         let end = format!(
             "select pg_terminate_backend(active_pid) from pg_replication_slots \
              where database = '{0}' and active;
@@ -92,7 +93,7 @@ impl Drop for Source {
              select count(*) = 0 from pg_replication_slots where database = '{0}'",
             self.name
         );
-        // Somebody may come again in between, and the slot then not be dropped.
+        // A reader may reconnect in between, and then the slot cannot be dropped.
         for _ in 0..100 {
             if try_ask(&server().dsn(), &end).is_ok_and(|is_clear| is_clear == "t") {
                 break;
@@ -115,20 +116,28 @@ fn server() -> &'static ThrowawayServer {
     })
 }
 
-/// `pgspate apply` of the slot, with more arguments.
-pub(crate) fn follow(source: &Source, case: &Case, args: &str) -> std::process::Child {
+/// Starts `pgspate apply` of the slot with more arguments.
+pub(crate) fn follow(
+    source: &PublishedDatabase,
+    case: &LoadCase,
+    args: &str,
+) -> std::process::Child {
     let mut command = crate::command(case, args);
     spawn(command.arg(source.slot()))
 }
 
-/// The same, to its end.
-pub(crate) fn apply_slot(source: &Source, case: &Case, args: &str) -> Run {
+/// Runs `pgspate apply` of the slot to its end.
+pub(crate) fn apply_slot(source: &PublishedDatabase, case: &LoadCase, args: &str) -> Run {
     finish(follow(source, case, args))
 }
 
-/// The same, which must work; the report.
+/// Runs `pgspate apply` of the slot, which must succeed. Returns the report.
 #[track_caller]
-pub(crate) fn applied_slot(source: &Source, case: &Case, args: &str) -> serde_json::Value {
+pub(crate) fn applied_slot(
+    source: &PublishedDatabase,
+    case: &LoadCase,
+    args: &str,
+) -> serde_json::Value {
     let run = apply_slot(source, case, &format!("--quiet --json {args}"));
     assert_eq!(run.status, Some(0), "{}{}", run.stderr, run.stdout);
     serde_json::from_str(&run.stdout).unwrap()

@@ -2,11 +2,11 @@
 
 use insta::assert_snapshot;
 
-use crate::support::{Case, folded};
+use crate::support::{LoadCase, folded};
 use crate::{applied, apply, counts, rows};
 
-fn family() -> Case {
-    Case::new(
+fn family() -> LoadCase {
+    LoadCase::new(
         "create table parent (id int primary key, email text unique); \
          create table child (id int primary key, parent int not null references parent, v text); \
          insert into parent values (1, 'a'), (2, 'b'), (3, 'c'); \
@@ -14,8 +14,8 @@ fn family() -> Case {
     )
 }
 
-/// Complaint 7: children before parents in the file's tables, and parents that go while children
-/// move on.
+/// Complaint 7: the file has child rows before their parents. Parents are deleted after their
+/// children were updated to other parents.
 #[test]
 fn foreign_keys_hold_whatever_the_order_of_tables() {
     let case = family();
@@ -37,12 +37,12 @@ fn foreign_keys_hold_whatever_the_order_of_tables() {
     assert_eq!(rows(&case, "child"), "(1,4,x) (2,4,y) (4,4,new)");
 }
 
-/// A parent's key changes; its children follow in events of their own. That the target would delete
-/// them with the old parent must not come to pass.
+/// A parent's key changes, and events of their own update its children. The target's cascade must
+/// not delete the children with the old parent.
 #[test]
-fn keys_that_are_referred_to_change_without_a_cascade() {
+fn a_change_of_a_referenced_key_deletes_no_child() {
     for action in ["", "on delete cascade", "on delete set null", "deferrable"] {
-        let case = Case::new(&format!(
+        let case = LoadCase::new(&format!(
             "create table parent (id int primary key, v text); \
              create table child (id int primary key, parent int references parent {action}); \
              insert into parent values (1, 'a'), (2, 'b'); insert into child values (1, 1), (2, 2)"
@@ -62,8 +62,8 @@ fn keys_that_are_referred_to_change_without_a_cascade() {
 }
 
 #[test]
-fn trees_and_circles() {
-    let case = Case::new(
+fn foreign_keys_may_form_trees_and_cycles() {
+    let case = LoadCase::new(
         "create table tree (id int primary key, up int references tree); \
          insert into tree values (1, null), (2, 1), (3, 2); \
          create table a (id int primary key, b int); \
@@ -114,12 +114,12 @@ fn unique_values_move_between_rows() {
 
 #[test]
 fn many_unique_values_rotate() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, u int unique not null, v text); \
          insert into t select i, i, 'v' from generate_series(0, 2999) i",
     );
-    // All move up by one, the last to the first, as one statement of the source would do it
-    // with a deferred constraint.
+    // All values increase by one, and the last becomes the first. The source could do so in one
+    // statement with a deferred constraint.
     let events: String = (0..3000)
         .map(|id| {
             let u = (id + 1) % 3000;
@@ -134,7 +134,7 @@ fn many_unique_values_rotate() {
 
 #[test]
 fn deferred_constraints_wait_for_the_commit() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table p (id int primary key, u int unique deferrable); \
          create table c (id int primary key, p int references p deferrable); \
          insert into p values (1, 1), (2, 2)",
@@ -153,7 +153,7 @@ fn deferred_constraints_wait_for_the_commit() {
 
 #[test]
 fn types_and_special_columns() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create type mood as enum ('sad', 'ok'); create domain qty as int check (value > 0); \
          create table t (id bigint generated always as identity primary key, n numeric(10,2), \
            f float8, d date, ts timestamptz, b bytea, j jsonb, js json, u uuid, m mood, q qty, \
@@ -187,7 +187,7 @@ fn types_and_special_columns() {
 
 #[test]
 fn unknown_columns() {
-    let case = Case::new("create table t (id int primary key, a text)");
+    let case = LoadCase::new("create table t (id int primary key, a text)");
     let events = r#"{"op":"insert","table":"t","row":{"id":1,"a":"x","extra":"e","more":[1]}}
 {"op":"update","table":"t","row":{"id":1,"a":"y","extra":"f","more":null}}
 {"op":"insert","table":"t","row":{"id":2,"a":"z"}}
@@ -212,8 +212,8 @@ fn unknown_columns() {
 }
 
 #[test]
-fn tables_are_mapped_chosen_and_missed() {
-    let case = Case::new(
+fn tables_are_mapped_selected_and_reported_as_missing() {
+    let case = LoadCase::new(
         "create schema s; create table s.t (id int primary key); \
          create table o (id int primary key)",
     );
@@ -242,10 +242,10 @@ fn tables_are_mapped_chosen_and_missed() {
     ");
 }
 
-/// Texts that their collation takes for equal are not the same text.
+/// Texts that are equal under their collation may still differ.
 #[test]
-fn a_change_of_case_is_a_change_under_any_collation() {
-    let case = Case::new(
+fn a_change_of_letter_case_is_applied_under_any_collation() {
+    let case = LoadCase::new(
         "create collation lax (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
          create table t (id int primary key, note text collate lax); \
          insert into t values (1, 'abc')",
@@ -255,10 +255,10 @@ fn a_change_of_case_is_a_change_under_any_collation() {
     assert_eq!(rows(&case, "t"), "(1,ABC)");
 }
 
-/// What a type makes of a value is known to the server only.
+/// Only the server knows which value a type modifier makes of a key.
 #[test]
-fn keys_that_a_modifier_makes_one() {
-    let case = Case::new(
+fn keys_that_a_type_modifier_makes_equal_are_one_key() {
+    let case = LoadCase::new(
         "create domain cents as numeric(10,2); create table d (k cents primary key, v int); \
          create domain short as varchar(2); create table s (k short primary key, v int); \
          create table c (k char(3) primary key, v int)",
@@ -275,10 +275,10 @@ fn keys_that_a_modifier_makes_one() {
     assert_eq!(case.value("select count(*) from c"), "2");
 }
 
-/// A row whose key changes does not take along those that still refer to it.
+/// A key change does not delete rows that still refer to the old key.
 #[test]
-fn a_key_change_does_not_delete_what_refers_to_it() {
-    let case = Case::new(
+fn a_key_change_does_not_delete_referring_rows() {
+    let case = LoadCase::new(
         "create table p (id int primary key, v int); \
          create table c (id int primary key, \
            p int references p on update cascade on delete cascade); \
@@ -288,7 +288,7 @@ fn a_key_change_does_not_delete_what_refers_to_it() {
     );
     let change = r#"{"op":"update","table":"p","key":{"id":1},"row":{"id":10,"v":0}}
 "#;
-    // Where the foreign key lets a key change, those that refer to it follow.
+    // With `on update cascade`, the referring rows get the new key.
     applied(&case, change, "--stream one");
     assert_eq!((rows(&case, "c"), rows(&case, "n")), ("(1,10) (2,3)".into(), "(1,4)".into()));
     case.db.run("update p set id = 1 where id = 10");
@@ -303,7 +303,7 @@ fn a_key_change_does_not_delete_what_refers_to_it() {
           … are set aside in pgspate.dead_letter, and the others applied.
     ");
     assert_eq!((rows(&case, "c"), rows(&case, "n")), ("(1,1) (2,3)".into(), "(1,4)".into()));
-    // Those that the stream changes too do not refer to it any more; and deletes do cascade.
+    // Rows that the stream updates no longer refer to the old key. Deletes do cascade.
     let with_child = change.to_owned()
         + r#"{"op":"update","table":"c","row":{"id":1,"p":10}}
 {"op":"update","table":"p","key":{"id":2},"row":{"id":20}}
@@ -316,10 +316,10 @@ fn a_key_change_does_not_delete_what_refers_to_it() {
     );
 }
 
-/// A row that gets its new key where it is keeps what the event does not say.
+/// A key change in place keeps the values of columns that the event lacks.
 #[test]
 fn a_key_change_in_place_keeps_other_columns() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table p (id int primary key, v int, w int default 9); \
          create table c (p int references p on update cascade on delete cascade); \
          insert into p values (1, 7, 8), (2, 7, 8); insert into c values (1), (2)",
@@ -334,10 +334,10 @@ fn a_key_change_in_place_keeps_other_columns() {
     );
 }
 
-/// What an event does not say is no NULL to a domain that has none.
+/// A column that the event lacks is not set to NULL, so that a domain `not null` accepts the row.
 #[test]
-fn domains_that_refuse_null_are_left_out_of_events() {
-    let case = Case::new(
+fn events_may_lack_columns_whose_domain_refuses_null() {
+    let case = LoadCase::new(
         "create domain word as text not null; create domain cents as numeric(10,2) not null; \
          create domain label as word check (value is not null); \
          create domain no as int not null check (value > 0); \

@@ -1,16 +1,16 @@
-//! Values that a source leaves out as they did not change: they are taken over, or the event is
-//! refused. They never become NULL.
+//! Unchanged values that a source omits. The target keeps its value, or the event is refused. Such
+//! a value never becomes NULL.
 
 use std::io::Write as _;
 
 use crate::run::wait_until;
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{applied, apply, command, counts, finish, rows, spawn};
 
 const GONE: &str = "\"__debezium_unavailable_value\"";
 
-fn case() -> Case {
-    let case = Case::new("create table t (id int primary key, v int, note text)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int primary key, v int, note text)");
     case.db.run("insert into t select id, id, 'large ' || id from generate_series(1, 3) id");
     case
 }
@@ -26,7 +26,7 @@ fn envelope(op: &str, before: &str, after: &str, lsn: u32) -> String {
     format!(r#"{{"before":{before},"after":{after},"source":{source},"op":"{op}"}}"#) + "\n"
 }
 
-/// A key change as Debezium tells it, without headers.
+/// Returns Debezium's two records of a key change, without headers.
 fn moved(from: u32, to: u32) -> [String; 2] {
     let delete = envelope("d", &row(from, "null", "null"), "null", from);
     [delete + "null\n", envelope("c", "null", &row(to, &to.to_string(), GONE), from)]
@@ -40,30 +40,33 @@ fn a_delete_and_an_insert_without_headers_are_one_change() {
         let report = applied(&case, &events, args);
         assert_eq!((&report["events"], &report["missing"]), (&6.into(), &0.into()));
         assert_eq!(rows(&case, "t"), "(1,1,\"large 2\") (12,12,\"large 1\") (3,3,\"large 3\")");
-        // All of it is known when it is read again, and more comes.
+        // The next run reads the same events again and two new ones.
         let more = events + &moved(3, 4).concat();
         assert_eq!(applied(&case, &more, args)["events"], 2);
         assert_eq!(case.value("select note from t where id = 4"), "large 3");
     }
 }
 
-/// The delete is committed before the insert is there: what it had is gone.
+/// The delete is committed before the insert arrives. The deleted row's values are lost.
 #[test]
-fn halves_of_a_change_that_come_in_two_runs_are_not_made_up() {
+fn a_key_change_split_between_two_runs_invents_no_values() {
     let case = case();
     let [delete, insert] = moved(1, 11);
     applied(&case, &delete, "");
     assert_eq!(case.value("select count(*) from t"), "2");
     case.put("s.ndjson", delete.clone() + &insert);
     let refusal = apply(&case, "s.ndjson --quiet").refusal();
-    assert!(refusal.contains("unchanged values are to be taken is deleted"), "{refusal}");
+    assert!(
+        refusal.contains("which has the event's unchanged values, is deleted already"),
+        "{refusal}"
+    );
     assert!(refusal.contains("at: s.ndjson, line 3"), "{refusal}");
     let report = applied(&case, &(delete + &insert), "--max-dead-letters 1");
     assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [0, 0, 0, 0]));
     assert_eq!(case.value("select count(*) from t"), "2");
     let payload = case.value("select payload from pgspate.dead_letter");
     assert!(payload.contains(r#""row":{"id":"11","v":"11"},"unchanged":["note"]"#), "{payload}");
-    // It makes nothing up either as long as it is not mended.
+    // The uncorrected dead letter is refused again, without invented values.
     let report = applied(&case, &(payload.clone() + "\n"), "--stream unmended");
     assert_eq!(counts(&report), [0, 0, 0, 1]);
     let mended = payload.replace(r#"},"unchanged":["note"]"#, r#","note":"large 1"}"#);
@@ -72,12 +75,12 @@ fn halves_of_a_change_that_come_in_two_runs_are_not_made_up() {
 }
 
 #[test]
-fn an_insert_that_leaves_values_out_is_refused() {
+fn an_insert_with_omitted_values_is_refused() {
     let insert = envelope("c", "null", &row(9, "9", GONE), 1);
     let snapshot = envelope("r", "null", &row(9, "9", GONE), 1);
     let flat = r#"{"id":9,"v":9,"note":GONE,"__op":"c","__schema":"public","__table":"t"}"#;
     let flat = flat.replace("GONE", GONE) + "\n";
-    // The tombstone does not say what it is half of.
+    // The tombstone does not say to which key change it belongs.
     let pair = r#"{"key":{"id":1},"value":null}"#.to_owned()
         + "\n{\"key\":{\"id\":9},\"value\":"
         + flat.trim_end()
@@ -107,7 +110,7 @@ fn an_insert_that_leaves_values_out_is_refused() {
 }
 
 #[test]
-fn flattened_rows_take_values_along_by_their_headers() {
+fn headers_of_flattened_rows_keep_omitted_values_of_a_key_change() {
     let case = case();
     let row = |id: u32, rest: &str| {
         format!(r#"{{"id":{id},"v":{id},"note":{GONE},"__schema":"public","__table":"t"{rest}}}"#)
@@ -124,9 +127,9 @@ fn flattened_rows_take_values_along_by_their_headers() {
     assert_eq!(rows(&case, "t"), "(11,11,\"large 1\") (12,12,\"large 2\") (3,3,\"large 3\")");
 }
 
-/// wal2json says nothing of such columns, so that an update may look as if it told all.
+/// wal2json omits such columns without a mark, so that an update may look complete.
 #[test]
-fn an_update_of_a_row_that_is_not_there_makes_nothing_up() {
+fn an_update_of_a_missing_row_invents_no_values() {
     let column = |name: &str, value: &str| format!(r#"{{"name":"{name}","value":{value}}}"#);
     let wal2json = format!(
         r#"{{"action":"U","schema":"public","table":"t","columns":[{},{}],"identity":[{}]}}"#,
@@ -145,7 +148,7 @@ fn an_update_of_a_row_that_is_not_there_makes_nothing_up() {
     }
 }
 
-/// A delete waits for its other half, but not for ever.
+/// A delete waits a limited time for the insert that may complete a key change.
 #[test]
 fn a_lone_delete_is_applied_though_the_stream_stays_open() {
     let case = case();
@@ -153,13 +156,13 @@ fn a_lone_delete_is_applied_though_the_stream_stays_open() {
     let mut pipe = child.stdin.take().unwrap();
     let [delete, insert] = moved(1, 11);
     pipe.write_all(delete.as_bytes()).unwrap();
-    wait_until("the row is gone", || case.value("select count(*) from t") == "2");
+    wait_until("the row is deleted", || case.value("select count(*) from t") == "2");
     let [other, its_insert] = moved(2, 12);
     pipe.write_all((other + &its_insert).as_bytes()).unwrap();
     wait_until("the key has changed", || case.value("select max(id) from t") == "12");
     pipe.write_all(insert.as_bytes()).unwrap();
     drop(pipe);
     let refusal = finish(child).refusal();
-    assert!(refusal.contains("does not tell column \"note\""), "{refusal}");
+    assert!(refusal.contains("the event has no value for column \"note\""), "{refusal}");
     assert_eq!(rows(&case, "t"), "(12,12,\"large 2\") (3,3,\"large 3\")");
 }

@@ -1,4 +1,4 @@
-//! `pgspate tune`: applied and put back, also after a kill in between.
+//! `pgspate tune`: settings are applied and reverted, also after a kill in between.
 
 mod roles;
 
@@ -9,7 +9,7 @@ use pgspate_embedded::{ThrowawayServer, testing};
 use serde_json::Value;
 
 use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{findings, found, remedy, silent};
 
 fn start(dsn: &str, args: &str) -> std::process::Child {
@@ -29,8 +29,8 @@ fn run(server: &ThrowawayServer, sql: &str) {
     }
 }
 
-/// What the server is set to, from where, and what ALTER SYSTEM has left: its lines may come in
-/// another order.
+/// Returns the server's settings with their sources, and the sorted lines of the file that `alter
+/// system` writes.
 fn state(server: &ThrowawayServer) -> (String, Vec<String>) {
     let settings = "select string_agg(concat_ws(' ', name, setting, source), ';' order by name) \
                     from pg_settings where source <> 'client' and name <> 'in_hot_standby'";
@@ -41,7 +41,7 @@ fn state(server: &ThrowawayServer) -> (String, Vec<String>) {
     (ask(&server.dsn(), settings), lines)
 }
 
-/// A server on which somebody has changed settings already, one of them among those of `tune`.
+/// Starts a server with settings that a user changed before. `tune` changes one of them, too.
 fn server() -> ThrowawayServer {
     let server = testing::server("");
     run(
@@ -54,7 +54,7 @@ fn server() -> ThrowawayServer {
 }
 
 #[test]
-fn applied_and_put_back() {
+fn settings_are_applied_and_reverted() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
@@ -93,7 +93,7 @@ fn applied_and_put_back() {
 }
 
 #[test]
-fn settings_are_the_servers_and_the_way_back_is_in_one_database() {
+fn settings_apply_to_the_server_and_one_database_has_the_way_back() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
@@ -127,7 +127,7 @@ fn settings_are_the_servers_and_the_way_back_is_in_one_database() {
 }
 
 #[test]
-fn what_somebody_else_has_set_since_stays() {
+fn settings_that_another_user_changed_since_stay() {
     let server = server();
     let dsn = server.dsn();
     assert_eq!(tune(&dsn, "--apply --memory 16GiB --cpus 8").status, Some(0));
@@ -142,22 +142,22 @@ fn what_somebody_else_has_set_since_stays() {
 }
 
 #[test]
-fn put_back_after_a_kill_at_any_point() {
+fn settings_are_reverted_after_a_kill_at_any_point() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
     run(&server, "create role plain login; create database other");
     let elsewhere = server.dsn_for("other");
-    // The ledger is made by the first.
+    // The first run creates the ledger.
     assert_eq!(tune(&dsn, "--apply").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
     let changed = "select count(*) from pg_file_settings where sourcefile like '%auto.conf'";
     let clean = ask(&dsn, changed).parse::<u32>().unwrap();
     let mut seen = Vec::new();
-    // Killed as soon as so many settings are changed, or at whatever point it is by then.
+    // Kill the run once this number of settings is changed, or later.
     for more in 0..5 {
         let mut child = start(&dsn, "--apply --memory 64GiB --cpus 16");
-        wait_until("it is under way", || {
+        wait_until("the run has changed settings", || {
             let is_over = child.try_wait().unwrap().is_some();
             is_over || ask(&dsn, changed).parse::<u32>().unwrap() >= clean + more
         });
@@ -170,7 +170,8 @@ fn put_back_after_a_kill_at_any_point() {
             found(&elsewhere, "not-put-back", "");
         }
         if ask(&dsn, changed).parse::<u32>().unwrap() > clean + 1 {
-            // Settings, which are the second to be changed: nobody has to read files to see it.
+            // The marker is a setting that `tune` changes early. A role sees it without reading
+            // files.
             found(&format!("{elsewhere} user=plain"), "not-put-back", "");
         }
         seen.push(outstanding);
@@ -182,13 +183,13 @@ fn put_back_after_a_kill_at_any_point() {
 }
 
 #[test]
-fn put_back_but_not_read_by_the_server() {
+fn reverted_settings_that_the_server_has_not_read() {
     let server = testing::server("");
     let dsn = server.dsn();
     run(&server, "create role plain login");
     let before = state(&server);
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
-    // As far as a `--revert` comes that dies before the last thing that it does.
+    // The state of a `--revert` that was killed before its last step.
     run(&server, "alter system reset all");
     assert_eq!(ask(&dsn, "show max_wal_size"), "16GB");
     for dsn in [dsn.clone(), format!("{dsn} user=plain")] {
@@ -215,7 +216,7 @@ fn a_server_that_cannot_read_its_settings() {
     };
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     let (slow, broken) = ("has not read its settings in", "cannot read its settings");
-    // It does not know the name, and cannot make sense of the other one.
+    // The server does not know the name, and cannot parse the other line.
     spoil("nonsense = 1");
     fails("--revert", slow);
     spoil("nonsense");
@@ -241,7 +242,7 @@ fn a_server_that_cannot_read_its_settings() {
 }
 
 #[test]
-fn put_back_after_the_server_crashed() {
+fn settings_are_reverted_after_the_server_crashed() {
     let server = server();
     let before = state(&server);
     assert_eq!(tune(&server.dsn(), "--apply").status, Some(0));
@@ -259,7 +260,7 @@ fn an_apply_that_the_server_refuses_leaves_nothing() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
-    // Where the server would write the new file.
+    // The path at which the server would write the new file.
     let blocked = server.data_folder().join("postgresql.auto.conf.tmp");
     fs::create_dir(&blocked).unwrap();
     let refused = tune(&dsn, "--apply");
@@ -294,7 +295,7 @@ fn a_server_that_takes_no_alter_system() {
 }
 
 #[test]
-fn what_counts_and_what_does_not() {
+fn pending_settings_are_counted() {
     let server = server();
     let dsn = server.dsn();
     run(&server, "alter database postgres set maintenance_work_mem = '32MB'");
@@ -307,11 +308,11 @@ fn what_counts_and_what_does_not() {
 }
 
 #[test]
-fn nothing_of_the_ledger_is_run() {
+fn no_sql_from_the_ledger_is_run() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
-    // The marker was formerly the database alone, and did not say which rows are its own.
+    // In earlier versions the marker was the database's name, without the rows of the ledger.
     let formerly = "set pgspate.tuned = ''; alter system set pgspate.tuned = 'postgres'; \
                     select pg_reload_conf()";
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
@@ -321,7 +322,7 @@ fn nothing_of_the_ledger_is_run() {
     assert_eq!(state(&server), before);
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     run(&server, formerly);
-    // As statements, which is what was recorded before that.
+    // Still earlier versions recorded SQL statements.
     run(
         &server,
         "update pgspate.change set steps = array[case steps[1] \
@@ -375,7 +376,7 @@ fn a_ledger_that_is_lost() {
     for name in ask(&dsn, &names).split(' ').filter(|name| *name != "pgspate.tuned") {
         run(&server, &format!("alter system reset {name}"));
     }
-    // Each as it is, in one go.
+    // Run each statement as shown, in one session.
     let (runtime, client) = session(&dsn);
     for statement in [reset, reload] {
         runtime.block_on(client.batch_execute(statement)).unwrap();
@@ -385,8 +386,8 @@ fn a_ledger_that_is_lost() {
 }
 
 #[test]
-fn a_load_that_is_under_way_puts_back_itself() {
-    let case = Case::new(
+fn a_running_load_reverts_its_own_changes() {
+    let case = LoadCase::new(
         "create table t (id int, note text);
          create function wait() returns trigger language plpgsql as
              'begin perform pg_advisory_xact_lock_shared(7); return new; end';
@@ -403,21 +404,21 @@ fn a_load_that_is_under_way_puts_back_itself() {
         (found.len() == 1 && found[0]["verdict"] == "ok").then_some(text)
     };
     let said = "job 1 is running and will put back autovacuum";
-    wait_until("it has changed the table", || under_way().is_some_and(|text| text == said));
+    wait_until("the load has changed the table", || under_way().is_some_and(|text| text == said));
     child.kill().unwrap();
     child.wait().unwrap();
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     let finding = found(&dsn, "not-put-back", "");
     assert_eq!(finding["evidence"], "job 1 has not put back autovacuum");
     assert_eq!(remedy(&finding), ["pgspate status --restore 1"]);
-    wait_until("it can be put back", || {
+    wait_until("the change can be reverted", || {
         let status = ["status", "--restore", "1", "--to", &dsn];
         finish(spawn(&mut command(&std::env::temp_dir(), &status))).status == Some(0)
     });
     silent(&dsn, "not-put-back", "");
 }
 
-/// Which method there is for compressing depends on how the server was built.
+/// Replaces the compression method, which depends on the build of the server.
 fn plain(text: &str) -> String {
     let methods =
         regex_lite::Regex::new(r"\b(lz4|zstd|pglz|on)\b instead|'(lz4|zstd|pglz|on)'").unwrap();
@@ -429,8 +430,8 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn what_is_proposed() {
-    // As it is by itself from PostgreSQL 14 on.
+fn proposed_settings_fit_the_server() {
+    // The default from PostgreSQL 14 on.
     let server = testing::server("checkpoint_completion_target = 0.9");
     let dsn = server.dsn();
     let size = "--memory 16GiB --cpus 8";

@@ -1,24 +1,25 @@
-//! Numbers of chance that come again with the same seed.
+//! Pseudo-random numbers: one seed always gives one sequence.
 
 use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A sequence of numbers (SplitMix64).
-pub(crate) struct Chance {
+pub(crate) struct TestRandom {
     pub(crate) seed: u64,
     state: u64,
 }
 
-impl Chance {
-    pub(crate) fn new(seed: u64) -> Chance {
-        Chance { seed, state: seed }
+impl TestRandom {
+    pub(crate) fn new(seed: u64) -> TestRandom {
+        TestRandom { seed, state: seed }
     }
 
-    /// The same every time but for a long run, unless `PGSPATE_TEST_FAULTS_SEED` says otherwise.
-    pub(crate) fn of_run(seed: u64) -> Chance {
+    /// Starts from `PGSPATE_TEST_FAULTS_SEED` if set, in a long run from the clock, else from
+    /// `seed`.
+    pub(crate) fn of_run(seed: u64) -> TestRandom {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = if long_run().is_some() { now } else { seed };
-        let chance = Chance::new(from_environment("PGSPATE_TEST_FAULTS_SEED").unwrap_or(seed));
+        let chance = TestRandom::new(from_environment("PGSPATE_TEST_FAULTS_SEED").unwrap_or(seed));
         println!("seed {}", chance.seed);
         chance
     }
@@ -39,12 +40,12 @@ impl Chance {
     }
 }
 
-/// So many faults of chance of each sort, and every message tried as well.
+/// Returns `PGSPATE_TEST_FAULTS`: how many random faults of each kind a long run tries.
 pub(crate) fn long_run() -> Option<u64> {
     from_environment("PGSPATE_TEST_FAULTS")
 }
 
-/// The number that a variable holds, if it is set.
+/// Returns the number in an environment variable, if the variable is set.
 pub(crate) fn from_environment(name: &str) -> Option<u64> {
     let number = std::env::var(name).ok()?;
     Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))

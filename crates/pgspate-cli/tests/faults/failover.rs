@@ -1,17 +1,17 @@
 //! The server dies and its standby takes over, with all it had or with less.
 
 use pgspate::copy::Commit;
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{ThrowawayServer, testing};
 
-use crate::input::Rows;
-use crate::plan::{At, Fault, Plan};
-use crate::proxy::{Proxy, Release};
-use crate::rule::{End, LIMIT, nothing_is_left_over, run_again_until_done};
+use crate::input::RowKinds;
+use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::proxy::{Proxy, StallRelease};
+use crate::rule::{LIMIT, LoadEnd, nothing_is_left_over, run_again_until_done};
 use crate::run::{ask, finish_within, wait_until};
-use crate::scene::Scene;
-use crate::tally::Tally;
-use crate::trial::Settings;
-use crate::wire::Side;
+use crate::scene::LoadFaultScene;
+use crate::tally::TrialTally;
+use crate::trial::LoadSettings;
+use crate::wire::MessageSide;
 
 /// Whoever comes is let in: to load, to look, to replicate.
 const HBA: &str =
@@ -19,7 +19,7 @@ const HBA: &str =
 
 /// What reaches the standby before its primary dies.
 #[derive(Debug, Clone, Copy)]
-enum Lag {
+enum StandbyLag {
     /// What the network has carried by then.
     Natural,
     /// Nothing of the load: not even that it began.
@@ -28,16 +28,17 @@ enum Lag {
 
 #[test]
 fn a_standby_that_takes_over() {
-    let (end, each) = (Settings::new(3, Commit::AtEnd), Settings::new(2, Commit::EachChunk));
-    let data = |nth| At::Kind(Side::Client, b'd', nth);
-    let mut tally = Tally::default();
+    let (end, each) =
+        (LoadSettings::new(3, Commit::AtEnd), LoadSettings::new(2, Commit::EachChunk));
+    let data = |nth| FaultPlace::Kind(MessageSide::Client, b'd', nth);
+    let mut tally = TrialTally::default();
     for (at, lag, settings) in [
-        (data(12), Lag::Natural, each),
-        (At::Commit(4), Lag::Natural, each),
-        (At::Commit(4), Lag::All, each),
-        (data(20), Lag::All, end),
-        (At::Commit(3), Lag::Natural, end),
-        (At::Commit(5), Lag::Natural, Settings::mixed(2)),
+        (data(12), StandbyLag::Natural, each),
+        (FaultPlace::Commit(4), StandbyLag::Natural, each),
+        (FaultPlace::Commit(4), StandbyLag::All, each),
+        (data(20), StandbyLag::All, end),
+        (FaultPlace::Commit(3), StandbyLag::Natural, end),
+        (FaultPlace::Commit(5), StandbyLag::Natural, LoadSettings::mixed(2)),
     ] {
         let what = format!("standby takes over, lag {lag:?}, commit {:?}", settings.commit);
         tally.add(&what, fail_over(at, lag, &settings));
@@ -46,11 +47,11 @@ fn a_standby_that_takes_over() {
 }
 
 /// Loads while the primary dies at a message; the error says which rule was broken.
-fn fail_over(at: At, lag: Lag, settings: &Settings) -> Result<End, String> {
+fn fail_over(at: FaultPlace, lag: StandbyLag, settings: &LoadSettings) -> Result<LoadEnd, String> {
     let primary = testing::builder().hba(HBA).start(&|_| {}).unwrap();
-    let mut scene = Scene::on(settings.rows, primary.dsn());
+    let mut scene = LoadFaultScene::on(settings.rows, primary.dsn());
     let standby = standby_of(&primary, lag);
-    let proxy = Proxy::start(&primary.dsn(), Some(Plan::new(Fault::Stall, at)));
+    let proxy = Proxy::start(&primary.dsn(), Some(FaultPlan::new(Fault::Stall, at)));
     let dsn = format!(
         "host=127.0.0.1,{} port={},{} user=postgres dbname=postgres \
          target_session_attrs=read-write",
@@ -62,20 +63,20 @@ fn fail_over(at: At, lag: Lag, settings: &Settings) -> Result<End, String> {
     wait_until("the load is under way", || proxy.has_fired());
     primary.kill().unwrap();
     ask(&standby.dsn(), "select pg_promote()");
-    proxy.release(Release::Cut);
+    proxy.release(StallRelease::Cut);
     standby.dsn().clone_into(&mut scene.dsn);
     let run = finish_within(load, LIMIT).map_err(|run| format!("it hangs: {}", run.stderr))?;
     nothing_is_left_over(&scene)?;
-    let expected = i32::from(settings.rows == Rows::Mixed);
+    let expected = i32::from(settings.rows == RowKinds::Mixed);
     match run.status {
-        Some(status) if status == expected => scene.difference().map_or(Ok(End::Done), Err),
-        Some(2) => run_again_until_done(&scene, &dsn, settings).map(End::Again),
+        Some(status) if status == expected => scene.difference().map_or(Ok(LoadEnd::Done), Err),
+        Some(2) => run_again_until_done(&scene, &dsn, settings).map(LoadEnd::Again),
         status => Err(format!("{status:?}: {}", run.stderr)),
     }
 }
 
 /// A standby that has what the primary has by now, and follows it unless it is to lag.
-fn standby_of(primary: &Throwaway, lag: Lag) -> Throwaway {
+fn standby_of(primary: &ThrowawayServer, lag: StandbyLag) -> ThrowawayServer {
     // What is copied is that of a stopped server.
     primary.stop().unwrap();
     let folder = primary.socket_folder();
@@ -85,12 +86,12 @@ fn standby_of(primary: &Throwaway, lag: Lag) -> Throwaway {
     let builder = testing::builder().hba(HBA).data_from(&primary.data_folder());
     let builder = builder.file("standby.signal", "");
     let builder = match lag {
-        Lag::Natural => builder.conf(&follow),
-        Lag::All => builder,
+        StandbyLag::Natural => builder.conf(&follow),
+        StandbyLag::All => builder,
     };
     let standby = builder.start(&|_| {}).unwrap();
     primary.restart().unwrap();
-    if let Lag::Natural = lag {
+    if let StandbyLag::Natural = lag {
         let follows = "select count(*) from pg_stat_wal_receiver where status = 'streaming'";
         wait_until("the standby follows", || ask(&standby.dsn(), follows) == "1");
     }

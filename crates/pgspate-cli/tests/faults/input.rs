@@ -1,8 +1,8 @@
-//! Files to load: records that the table takes, and where wanted some that it does not.
+//! Files to load: records that the table accepts and, for some tests, records that it rejects.
 
 use std::sync::LazyLock;
 
-use crate::chance::{Chance, long_run};
+use crate::chance::{TestRandom, long_run};
 
 /// Chunks of the file, of 4 MiB each: more than lanes, where chunks are committed one by one.
 pub(crate) static CHUNKS: LazyLock<u64> =
@@ -17,46 +17,46 @@ const BAD: u64 = 24;
 
 pub(crate) const HEADER: &str = "id,name,amount,at,note\n";
 
-/// What a file has.
+/// Which kinds of rows a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Rows {
-    /// Nothing that is refused.
+pub(crate) enum RowKinds {
+    /// Only rows that the table accepts.
     Good,
-    /// The same; the table has indexes, which the load drops and makes again.
+    /// Only accepted rows, into a table whose indexes the load drops and rebuilds.
     Indexed,
-    /// Also records that are to be set aside; the table has a unique key.
+    /// Also records that must become rejects; the table has a unique key.
     Mixed,
 }
 
 /// A file, and what its records are.
-pub(crate) struct Input {
+pub(crate) struct FaultInput {
     pub(crate) text: String,
     /// Records that are always refused, each a line, in the order of the file.
     pub(crate) bad: Vec<String>,
-    /// Records of which one in two is refused.
+    /// Pairs of records with one key: the second one that arrives is rejected.
     pub(crate) twins: Vec<[String; 2]>,
 }
 
 /// A record that is put before the good row of this ordinal.
-enum Extra {
+enum ExtraRecord {
     Bad(u64),
     Twin(u64, usize),
 }
 
 /// Made once for all tests.
-static GOOD: LazyLock<Input> = LazyLock::new(|| Input::new(Rows::Good));
-static MIXED: LazyLock<Input> = LazyLock::new(|| Input::new(Rows::Mixed));
+static GOOD: LazyLock<FaultInput> = LazyLock::new(|| FaultInput::new(RowKinds::Good));
+static MIXED: LazyLock<FaultInput> = LazyLock::new(|| FaultInput::new(RowKinds::Mixed));
 
-impl Input {
-    pub(crate) fn of(rows: Rows) -> &'static Input {
+impl FaultInput {
+    pub(crate) fn of(rows: RowKinds) -> &'static FaultInput {
         match rows {
-            Rows::Good | Rows::Indexed => &GOOD,
-            Rows::Mixed => &MIXED,
+            RowKinds::Good | RowKinds::Indexed => &GOOD,
+            RowKinds::Mixed => &MIXED,
         }
     }
 
-    fn new(rows: Rows) -> Input {
-        let mut extras = if rows == Rows::Mixed { extras() } else { Vec::new() };
+    fn new(rows: RowKinds) -> FaultInput {
+        let mut extras = if rows == RowKinds::Mixed { extras() } else { Vec::new() };
         extras.sort_by_key(|(before, _)| *before);
         let mut extras = extras.into_iter().peekable();
         let mut text = HEADER.to_owned();
@@ -65,11 +65,11 @@ impl Input {
         for id in 0..*ROWS {
             while let Some((_, extra)) = extras.next_if(|(before, _)| *before <= id) {
                 let record = match extra {
-                    Extra::Bad(nth) => {
+                    ExtraRecord::Bad(nth) => {
                         bad.push(bad_record(nth));
                         bad_record(nth)
                     }
-                    Extra::Twin(nth, which) => {
+                    ExtraRecord::Twin(nth, which) => {
                         let record = twin(nth, which);
                         twins[nth as usize][which].clone_from(&record);
                         record
@@ -79,10 +79,10 @@ impl Input {
             }
             text += &row(id);
         }
-        if rows == Rows::Good {
+        if rows == RowKinds::Good {
             twins.clear();
         }
-        Input { text, bad, twins }
+        FaultInput { text, bad, twins }
     }
 
     /// All records.
@@ -96,16 +96,16 @@ impl Input {
     }
 }
 
-/// Anywhere, but the same every time; twins often in different chunks.
-fn extras() -> Vec<(u64, Extra)> {
-    let mut chance = Chance::new(11);
+/// Places the extra records at random but repeatably; twins are often in different chunks.
+fn extras() -> Vec<(u64, ExtraRecord)> {
+    let mut chance = TestRandom::new(11);
     let mut extras = Vec::new();
     for nth in 0..BAD {
-        extras.push((chance.among(0..=*ROWS - 1), Extra::Bad(nth)));
+        extras.push((chance.among(0..=*ROWS - 1), ExtraRecord::Bad(nth)));
     }
     for nth in 0..TWINS {
         for which in [0, 1] {
-            extras.push((chance.among(0..=*ROWS - 1), Extra::Twin(nth, which)));
+            extras.push((chance.among(0..=*ROWS - 1), ExtraRecord::Twin(nth, which)));
         }
     }
     extras

@@ -1,4 +1,4 @@
-//! The proxy does to connections what it says, and nothing else.
+//! Tests of the proxy itself: each fault does to a connection exactly what its name says.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 
-use crate::plan::{At, Fault, Plan};
-use crate::proxy::{Proxy, Release};
+use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::proxy::{Proxy, StallRelease};
 use crate::run::wait_until;
-use crate::wire::Side;
+use crate::wire::MessageSide;
 
 /// A database with a table, and a client of it by way of a proxy with this fault.
-fn connected(plan: Plan) -> (TestDb, Proxy, Runtime, Client) {
+fn connected(plan: FaultPlan) -> (TestDb, Proxy, Runtime, Client) {
     let db = testing::database();
     db.run("create table x (a int)");
     let proxy = Proxy::start(&db.dsn(), Some(plan));
@@ -31,9 +31,9 @@ fn rows(db: &TestDb) -> String {
     db.query("select count(*) from x")[0][0].clone().unwrap()
 }
 
-/// Whether a commit was confirmed, and the rows that are there afterwards.
+/// Returns whether a commit was confirmed, and how many rows the table has afterwards.
 fn commit(fault: Fault, sql: &str) -> (bool, String) {
-    let (db, proxy, runtime, client) = connected(Plan::new(fault, At::Commit(1)));
+    let (db, proxy, runtime, client) = connected(FaultPlan::new(fault, FaultPlace::Commit(1)));
     runtime.block_on(client.batch_execute("begin; insert into x values (1)")).unwrap();
     let committed = runtime.block_on(client.batch_execute(sql)).is_ok();
     wait_until("it is cut", || client.is_closed());
@@ -58,7 +58,8 @@ fn what_becomes_of_a_commit() {
 
 #[test]
 fn a_commit_that_was_prepared() {
-    let (db, proxy, runtime, client) = connected(Plan::new(Fault::SwallowCommit, At::Commit(1)));
+    let (db, proxy, runtime, client) =
+        connected(FaultPlan::new(Fault::SwallowCommit, FaultPlace::Commit(1)));
     let work = async {
         client.batch_execute("begin; insert into x values (1)").await.unwrap();
         let commit = client.prepare("commit").await.unwrap();
@@ -73,7 +74,7 @@ fn a_commit_that_was_prepared() {
 #[test]
 fn a_stall_holds_one_connection_until_it_is_let_go() {
     let (db, proxy, runtime, client) =
-        connected(Plan::new(Fault::Stall, At::Kind(Side::Client, b'Q', 1)));
+        connected(FaultPlan::new(Fault::Stall, FaultPlace::Kind(MessageSide::Client, b'Q', 1)));
     runtime.block_on(async {
         let statement = client.batch_execute("insert into x values (1)");
         tokio::pin!(statement);
@@ -84,7 +85,7 @@ fn a_stall_holds_one_connection_until_it_is_let_go() {
         let (other, connection) = tokio_postgres::connect(&proxy.dsn(), NoTls).await.unwrap();
         tokio::spawn(connection);
         other.batch_execute("select 1").await.unwrap();
-        proxy.release(Release::Resume);
+        proxy.release(StallRelease::Resume);
         statement.await.unwrap();
     });
     assert_eq!(rows(&db), "1");
@@ -92,7 +93,7 @@ fn a_stall_holds_one_connection_until_it_is_let_go() {
 
 #[test]
 fn a_server_that_is_away_refuses_connections_and_comes_back() {
-    let plan = Plan::new(Fault::Cut, At::Kind(Side::Client, b'Q', 2));
+    let plan = FaultPlan::new(Fault::Cut, FaultPlace::Kind(MessageSide::Client, b'Q', 2));
     let (_db, proxy, runtime, client) = connected(plan.away(Duration::from_secs(2)));
     runtime.block_on(async {
         let (other, connection) = tokio_postgres::connect(&proxy.dsn(), NoTls).await.unwrap();

@@ -2,8 +2,8 @@
 //!
 //! However a load ends, it must end; its exit status must be true; and the same command, run
 //! again, must do what is left and nothing else. With `PGSPATE_TEST_FAULTS=N` every message of a
-//! load is tried with a fault, and N faults of chance of each sort; what fails is printed as it can
-//! be run again, with `PGSPATE_TEST_FAULTS_REPLAY`.
+//! load is tried with a fault, and N random faults of each kind. A failing trial is printed in the
+//! form that `PGSPATE_TEST_FAULTS_REPLAY` takes.
 
 mod chance;
 #[path = "../support/disk.rs"]

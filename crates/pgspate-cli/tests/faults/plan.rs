@@ -1,10 +1,10 @@
-//! What goes wrong, where, and what comes after: written so that a failing case can be run again.
+//! Which fault happens to which message. The text form lets a failing trial be run again.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::wire::Side;
+use crate::wire::MessageSide;
 
 /// What happens to a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,46 +13,46 @@ pub(crate) enum Fault {
     Cut,
     /// Half of it is passed on, and then the connection is closed.
     CutInside,
-    /// It is passed on, and then the connection is closed.
+    /// The whole message is passed on, and then the connection is closed.
     CutAfter,
-    /// It is passed on, and then the connection is closed, of which the server is not told until
-    /// the test lets go: it goes on with what it has.
+    /// The message is passed on, and then the client's side is closed. The server's side stays open
+    /// until the test releases it, so the server continues with the bytes it has.
     Lose,
-    /// Nothing passes on its connection any more, which stays open, until the test lets go.
+    /// The connection stays open, but nothing passes on it until the test releases it.
     Stall,
     /// The commit is passed on; the server's answer is dropped and the connection closed.
     SwallowCommit,
 }
 
-/// Which message it happens to. All count from 1, over all connections.
+/// The message that the fault happens to. Numbers start at 1 and run over all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum At {
-    /// So many messages of either side.
+pub(crate) enum FaultPlace {
+    /// The nth message of either side.
     Message(u64),
-    /// So many messages that commit.
+    /// The nth message that commits.
     Commit(u64),
-    /// So many messages of one side and type.
-    Kind(Side, u8, u64),
-    /// Each time so many messages have passed, again and again.
+    /// The nth message of one side and type.
+    Kind(MessageSide, u8, u64),
+    /// Every nth message, repeatedly.
     Every(u64),
 }
 
 /// One fault of one load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct FaultPlan {
     pub(crate) fault: Fault,
-    pub(crate) at: At,
-    /// How long no server is there afterwards; then all connections are cut, too.
+    pub(crate) at: FaultPlace,
+    /// How long the server refuses connections after the fault. All connections are cut then, too.
     pub(crate) away: Option<Duration>,
 }
 
-impl Plan {
-    pub(crate) fn new(fault: Fault, at: At) -> Plan {
-        Plan { fault, at, away: None }
+impl FaultPlan {
+    pub(crate) fn new(fault: Fault, at: FaultPlace) -> FaultPlan {
+        FaultPlan { fault, at, away: None }
     }
 
-    pub(crate) fn away(self, time: Duration) -> Plan {
-        Plan { away: Some(time), ..self }
+    pub(crate) fn away(self, time: Duration) -> FaultPlan {
+        FaultPlan { away: Some(time), ..self }
     }
 }
 
@@ -73,15 +73,19 @@ impl fmt::Display for Fault {
 }
 
 /// `cut@137`, `cut-after@commit:2`, `stall@server:G:1`, each perhaps with `+away:500`.
-impl fmt::Display for Plan {
+impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@", self.fault)?;
         match self.at {
-            At::Message(nth) => write!(f, "{nth}")?,
-            At::Commit(nth) => write!(f, "commit:{nth}")?,
-            At::Every(count) => write!(f, "every:{count}")?,
-            At::Kind(Side::Client, kind, nth) => write!(f, "client:{}:{nth}", char::from(kind))?,
-            At::Kind(Side::Server, kind, nth) => write!(f, "server:{}:{nth}", char::from(kind))?,
+            FaultPlace::Message(nth) => write!(f, "{nth}")?,
+            FaultPlace::Commit(nth) => write!(f, "commit:{nth}")?,
+            FaultPlace::Every(count) => write!(f, "every:{count}")?,
+            FaultPlace::Kind(MessageSide::Client, kind, nth) => {
+                write!(f, "client:{}:{nth}", char::from(kind))?
+            }
+            FaultPlace::Kind(MessageSide::Server, kind, nth) => {
+                write!(f, "server:{}:{nth}", char::from(kind))?
+            }
         }
         match self.away {
             Some(time) => write!(f, "+away:{}", time.as_millis()),
@@ -90,10 +94,10 @@ impl fmt::Display for Plan {
     }
 }
 
-impl FromStr for Plan {
+impl FromStr for FaultPlan {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Plan, String> {
+    fn from_str(text: &str) -> Result<FaultPlan, String> {
         let wrong = || format!("\"{text}\" is no fault; one is cut@137 or stall@server:G:1");
         let (fault, rest) = text.split_once('@').ok_or_else(wrong)?;
         let fault = FAULTS.iter().find(|(_, name)| *name == fault).ok_or_else(wrong)?.0;
@@ -102,16 +106,16 @@ impl FromStr for Plan {
             None => (rest, None),
         };
         let at = match *at.split(':').collect::<Vec<_>>() {
-            [nth] => At::Message(number(nth, wrong)?),
-            ["commit", nth] => At::Commit(number(nth, wrong)?),
-            ["every", count] => At::Every(number(count, wrong)?),
+            [nth] => FaultPlace::Message(number(nth, wrong)?),
+            ["commit", nth] => FaultPlace::Commit(number(nth, wrong)?),
+            ["every", count] => FaultPlace::Every(number(count, wrong)?),
             [side @ ("client" | "server"), kind, nth] if kind.len() == 1 => {
-                let side = if side == "client" { Side::Client } else { Side::Server };
-                At::Kind(side, kind.as_bytes()[0], number(nth, wrong)?)
+                let side = if side == "client" { MessageSide::Client } else { MessageSide::Server };
+                FaultPlace::Kind(side, kind.as_bytes()[0], number(nth, wrong)?)
             }
             _ => return Err(wrong()),
         };
-        Ok(Plan { fault, at, away })
+        Ok(FaultPlan { fault, at, away })
     }
 }
 
@@ -124,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_can_be_run_again() {
+    fn printed_fault_parses_to_the_same_fault() {
         for text in [
             "cut@137",
             "cut-inside@client:d:3",
@@ -132,10 +136,10 @@ mod tests {
             "swallow-commit@commit:2",
             "cut@every:97",
         ] {
-            assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<FaultPlan>().unwrap().to_string(), text);
         }
         for text in ["", "cut", "cat@1", "cut@x", "cut@client:dd:1", "cut@1+away:"] {
-            text.parse::<Plan>().unwrap_err();
+            text.parse::<FaultPlan>().unwrap_err();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A proxy between the command and the server that does one thing wrong, at a message of choice.
+//! A proxy between the command and the server that injects one fault at a chosen message.
 //!
 //! Both sides see a connection as it is: what is not cut, stalled or swallowed passes unchanged and
 //! in order, and nothing is held back. Messages of all connections are counted in one sequence;
@@ -19,43 +19,43 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio_postgres::config::Host;
 
-use crate::plan::{At, Fault, Plan};
-use crate::wire::{Commits, Message, Opening, Side, ends_commit};
+use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::wire::{CommitDetector, MessageSide, OpeningPacket, WireMessage, ends_commit};
 
 const READ_BYTES: usize = 64 << 10;
 
 /// Listens on loopback and passes on to one server; everything ends with the value.
 pub(crate) struct Proxy {
     runtime: Option<Runtime>,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     address: SocketAddr,
     config: tokio_postgres::Config,
 }
 
-/// What becomes of a stalled connection.
+/// How a stalled connection ends: its messages continue, or the connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Release {
+pub(crate) enum StallRelease {
     Resume,
     Cut,
 }
 
-struct Shared {
-    server: Server,
-    state: Mutex<State>,
+struct ProxyShared {
+    server: ProxiedServer,
+    state: Mutex<ProxyState>,
     has_fired: Condvar,
-    release: watch::Sender<Option<Release>>,
+    release: watch::Sender<Option<StallRelease>>,
     goes_away: Notify,
     begin: Instant,
 }
 
-enum Server {
+enum ProxiedServer {
     Tcp(String, u16),
     Socket(PathBuf),
 }
 
 #[derive(Default)]
-struct State {
-    plan: Option<Plan>,
+struct ProxyState {
+    plan: Option<FaultPlan>,
     messages: u64,
     commits: u64,
     /// Messages of the kind that the plan asks for.
@@ -69,16 +69,16 @@ struct State {
 
 impl Proxy {
     /// Passes everything on to the server that `dsn` names, but for what `plan` says.
-    pub(crate) fn start(dsn: &str, plan: Option<Plan>) -> Proxy {
+    pub(crate) fn start(dsn: &str, plan: Option<FaultPlan>) -> Proxy {
         let config: tokio_postgres::Config = dsn.parse().unwrap();
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let server = match &config.get_hosts()[0] {
-            Host::Tcp(name) => Server::Tcp(name.clone(), port),
-            Host::Unix(folder) => Server::Socket(folder.join(format!(".s.PGSQL.{port}"))),
+            Host::Tcp(name) => ProxiedServer::Tcp(name.clone(), port),
+            Host::Unix(folder) => ProxiedServer::Socket(folder.join(format!(".s.PGSQL.{port}"))),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyShared {
             server,
-            state: Mutex::new(State { plan, ..State::default() }),
+            state: Mutex::new(ProxyState { plan, ..ProxyState::default() }),
             has_fired: Condvar::new(),
             release: watch::Sender::new(None),
             goes_away: Notify::new(),
@@ -92,7 +92,7 @@ impl Proxy {
         Proxy { runtime: Some(runtime), shared, address, config }
     }
 
-    /// The same database, by way of the proxy.
+    /// Returns a connection string for the database through the proxy.
     pub(crate) fn dsn(&self) -> String {
         let quote = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"));
         let mut dsn = format!("host={} port={}", self.address.ip(), self.address.port());
@@ -111,7 +111,7 @@ impl Proxy {
     }
 
     /// Lets the fault happen that `plan` says; messages count from now on.
-    pub(crate) fn arm(&self, plan: Plan) {
+    pub(crate) fn arm(&self, plan: FaultPlan) {
         let mut state = self.shared.state();
         (state.plan, state.fired) = (Some(plan), false);
         (state.messages, state.commits, state.of_kind) = (0, 0, 0);
@@ -139,15 +139,15 @@ impl Proxy {
         waited.unwrap_or_else(PoisonError::into_inner).0.fired
     }
 
-    /// Lets go of what is stalled, now and later.
-    pub(crate) fn release(&self, how: Release) {
+    /// Releases stalled connections, now and later.
+    pub(crate) fn release(&self, how: StallRelease) {
         self.shared.note(&format!("release: {how:?}"));
         self.shared.release.send_replace(Some(how));
     }
 
     /// Passes everything on from now on.
     pub(crate) fn disarm(&self) {
-        self.release(Release::Cut);
+        self.release(StallRelease::Cut);
         self.shared.state().plan = None;
     }
 
@@ -172,8 +172,8 @@ impl Drop for Proxy {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ProxyShared {
+    fn state(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -181,29 +181,29 @@ impl Shared {
         let _ = writeln!(self.state().log, "{:9.3?} {line}", self.begin.elapsed());
     }
 
-    /// Counts a message, and tells what is to happen to it.
+    /// Counts a message, and returns the fault that happens to it.
     fn judge(
         &self,
         connection: usize,
-        side: Side,
-        message: &Message,
+        side: MessageSide,
+        message: &WireMessage,
         commits: bool,
     ) -> Option<Fault> {
         let mut state = self.state();
         state.messages += 1;
         state.commits += u64::from(commits);
         let (nth, kind) = (state.messages, char::from(message.kind));
-        let arrow = if side == Side::Client { "->" } else { "<-" };
+        let arrow = if side == MessageSide::Client { "->" } else { "<-" };
         let mark = if commits { " commit" } else { "" };
         let bytes = message.len();
         let _ = writeln!(state.log, "#{nth} {connection} {arrow} {kind} {bytes}{mark}");
         let has_fired = state.fired;
-        let plan = state.plan.filter(|it| !has_fired || matches!(it.at, At::Every(_)))?;
+        let plan = state.plan.filter(|it| !has_fired || matches!(it.at, FaultPlace::Every(_)))?;
         let is_here = match plan.at {
-            At::Message(at) => state.messages == at,
-            At::Every(count) => state.messages.is_multiple_of(count),
-            At::Commit(at) => commits && state.commits == at,
-            At::Kind(of, kind, at) => {
+            FaultPlace::Message(at) => state.messages == at,
+            FaultPlace::Every(count) => state.messages.is_multiple_of(count),
+            FaultPlace::Commit(at) => commits && state.commits == at,
+            FaultPlace::Kind(of, kind, at) => {
                 let is_of_kind = of == side && kind == message.kind;
                 state.of_kind += u64::from(is_of_kind);
                 is_of_kind && state.of_kind == at
@@ -227,7 +227,7 @@ impl Shared {
         }
     }
 
-    async fn listen(self: Arc<Shared>, mut listener: TcpListener, address: SocketAddr) {
+    async fn listen(self: Arc<ProxyShared>, mut listener: TcpListener, address: SocketAddr) {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
@@ -242,7 +242,7 @@ impl Shared {
         }
     }
 
-    fn accept(self: &Arc<Shared>, client: TcpStream) {
+    fn accept(self: &Arc<ProxyShared>, client: TcpStream) {
         let shared = Arc::clone(self);
         let mut state = self.state();
         let nth = state.connections.len() + 1;
@@ -256,7 +256,7 @@ impl Shared {
         state.connections.push(task.abort_handle());
     }
 
-    /// As if no server were there: connections are gone, new ones refused. The port is kept.
+    /// Acts as a server that is down: cuts all connections and refuses new ones. Keeps the port.
     async fn stay_away(&self, address: SocketAddr) -> TcpListener {
         let kept = loop {
             let kept = TcpSocket::new_v4().unwrap();
@@ -285,12 +285,12 @@ impl Shared {
         client.set_nodelay(true)?;
         let connection = ProxiedConnection::new(self, nth);
         match &self.server {
-            Server::Tcp(name, port) => {
+            ProxiedServer::Tcp(name, port) => {
                 let server = TcpStream::connect((name.as_str(), *port)).await?;
                 server.set_nodelay(true)?;
                 connection.serve(client, server).await
             }
-            Server::Socket(path) => {
+            ProxiedServer::Socket(path) => {
                 connection.serve(client, UnixStream::connect(path).await?).await
             }
         }
@@ -304,7 +304,7 @@ const ANSWERED: u8 = 2;
 
 /// One connection; both directions look at it.
 struct ProxiedConnection<'a> {
-    shared: &'a Shared,
+    shared: &'a ProxyShared,
     nth: usize,
     is_stalled: AtomicBool,
     is_lost: AtomicBool,
@@ -312,7 +312,7 @@ struct ProxiedConnection<'a> {
 }
 
 impl ProxiedConnection<'_> {
-    fn new(shared: &Shared, nth: usize) -> ProxiedConnection<'_> {
+    fn new(shared: &ProxyShared, nth: usize) -> ProxiedConnection<'_> {
         let (is_stalled, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
         let swallow = AtomicU8::new(NOT_SWALLOWING);
         ProxiedConnection { shared, nth, is_stalled, is_lost, swallow }
@@ -345,17 +345,25 @@ impl ProxiedConnection<'_> {
         let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
         let mut from_server = BufReader::with_capacity(READ_BYTES, from_server);
         loop {
-            let Some((message, opening)) = Message::read_opening(&mut from_client).await? else {
+            let Some((message, opening)) = WireMessage::read_opening(&mut from_client).await?
+            else {
                 return Ok(());
             };
-            self.pass(Side::Client, &message, false, &mut from_client, &mut to_server).await?;
+            self.pass(MessageSide::Client, &message, false, &mut from_client, &mut to_server)
+                .await?;
             match opening {
-                Opening::Startup | Opening::Cancel => break,
-                Opening::Encryption => {
+                OpeningPacket::Startup | OpeningPacket::Cancel => break,
+                OpeningPacket::Encryption => {
                     let answer = from_server.read_u8().await?;
-                    let message = Message::answer(answer);
-                    self.pass(Side::Server, &message, false, &mut from_server, &mut to_client)
-                        .await?;
+                    let message = WireMessage::answer(answer);
+                    self.pass(
+                        MessageSide::Server,
+                        &message,
+                        false,
+                        &mut from_server,
+                        &mut to_client,
+                    )
+                    .await?;
                     if answer != b'N' {
                         return Err(io::Error::other("encrypted; a fault cannot be placed"));
                     }
@@ -373,10 +381,10 @@ impl ProxiedConnection<'_> {
         R: AsyncBufRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let mut commits = Commits::default();
-        while let Some(message) = Message::read(from).await? {
+        let mut commits = CommitDetector::default();
+        while let Some(message) = WireMessage::read(from).await? {
             let is_commit = commits.is_one(&message);
-            self.pass(Side::Client, &message, is_commit, from, to).await?;
+            self.pass(MessageSide::Client, &message, is_commit, from, to).await?;
         }
         Ok(())
     }
@@ -386,9 +394,9 @@ impl ProxiedConnection<'_> {
         R: AsyncBufRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        while let Some(message) = Message::read(from).await? {
+        while let Some(message) = WireMessage::read(from).await? {
             if self.swallow.load(SeqCst) == NOT_SWALLOWING {
-                self.pass(Side::Server, &message, false, from, to).await?;
+                self.pass(MessageSide::Server, &message, false, from, to).await?;
                 continue;
             }
             message.skip(from).await?;
@@ -407,11 +415,11 @@ impl ProxiedConnection<'_> {
         Ok(())
     }
 
-    /// Counts a message, and passes it on unless it is the one.
+    /// Counts a message, and passes it on or injects the planned fault.
     async fn pass<R, W>(
         &self,
-        side: Side,
-        message: &Message,
+        side: MessageSide,
+        message: &WireMessage,
         is_commit: bool,
         from: &mut R,
         to: &mut W,
@@ -456,7 +464,7 @@ impl ProxiedConnection<'_> {
         let mut release = self.shared.release.subscribe();
         let how = *release.wait_for(Option::is_some).await.map_err(io::Error::other)?;
         match how {
-            Some(Release::Cut) => Err(self.cut()),
+            Some(StallRelease::Cut) => Err(self.cut()),
             _ => Ok(()),
         }
     }

@@ -6,49 +6,50 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::input::Rows;
+use crate::input::RowKinds;
 use crate::proxy::Proxy;
 use crate::run::{Run, finish_within};
-use crate::scene::Scene;
-use crate::trial::Settings;
+use crate::scene::LoadFaultScene;
+use crate::trial::LoadSettings;
 
 /// A load may take this long, however slow the machine; then it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Often enough for anything that helps at all.
+/// The most times a failed load is run again.
 const AGAIN_MAX: u8 = 8;
 /// Before the next but one: a server that is away may come back meanwhile.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// How long a server may take to notice that a client is gone.
+/// How long a server may take to notice a client's disconnect.
 const NOTICE_LIMIT: Duration = Duration::from_secs(30);
 
-/// How a load came to its end.
+/// How often a load had to run until it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum End {
-    /// By itself.
+pub(crate) enum LoadEnd {
+    /// The first run was enough.
     Done,
-    /// When it was run again, so many times.
+    /// The load was run again this many times.
     Again(u8),
 }
 
 /// Checks a load that has ended, and has it done. The error says which rule was broken, and how.
 /// `stopped`: it was killed or interrupted.
 pub(crate) fn check(
-    scene: &Scene,
+    scene: &LoadFaultScene,
     proxy: &Proxy,
-    settings: &Settings,
+    settings: &LoadSettings,
     first: &Run,
     stopped: bool,
-) -> Result<End, String> {
+) -> Result<LoadEnd, String> {
     in_good_order(scene, first, stopped)?;
     let end = match first.status {
         Some(status @ (0 | 1)) => {
-            is_done(scene, status, i32::from(settings.rows == Rows::Mixed)).map(|()| End::Done)?
+            is_done(scene, status, i32::from(settings.rows == RowKinds::Mixed))
+                .map(|()| LoadEnd::Done)?
         }
         _ => {
             proxy.disarm();
-            End::Again(run_again_until_done(scene, &proxy.dsn(), settings)?)
+            LoadEnd::Again(run_again_until_done(scene, &proxy.dsn(), settings)?)
         }
     };
     nothing_more_to_do(scene, settings)?;
@@ -57,9 +58,9 @@ pub(crate) fn check(
 
 /// Runs the same command until it is done; how often that was.
 pub(crate) fn run_again_until_done(
-    scene: &Scene,
+    scene: &LoadFaultScene,
     dsn: &str,
-    settings: &Settings,
+    settings: &LoadSettings,
 ) -> Result<u8, String> {
     let mut said = String::new();
     for times in 1..=AGAIN_MAX {
@@ -77,8 +78,8 @@ pub(crate) fn run_again_until_done(
     Err(format!("run again {AGAIN_MAX} times, it still fails: {said}"))
 }
 
-/// That a load which says that it is done is right.
-fn is_done(scene: &Scene, status: i32, expected: i32) -> Result<(), String> {
+/// Checks that a load which reports success has loaded exactly the expected rows.
+fn is_done(scene: &LoadFaultScene, status: i32, expected: i32) -> Result<(), String> {
     match scene.difference() {
         Some(difference) => Err(format!("it says that it is done, but {difference}")),
         None if status != expected => Err(format!("exit status {status} and not {expected}")),
@@ -87,7 +88,7 @@ fn is_done(scene: &Scene, status: i32, expected: i32) -> Result<(), String> {
 }
 
 /// Runs a load once more that is done.
-fn nothing_more_to_do(scene: &Scene, settings: &Settings) -> Result<(), String> {
+fn nothing_more_to_do(scene: &LoadFaultScene, settings: &LoadSettings) -> Result<(), String> {
     let before = scene.state();
     let run = finish_within(scene.load(&scene.dsn, settings), LIMIT);
     let run = run.map_err(|run| format!("run once more, it hangs: {}", run.stderr))?;
@@ -105,8 +106,8 @@ fn nothing_more_to_do(scene: &Scene, settings: &Settings) -> Result<(), String> 
     Ok(())
 }
 
-/// That a run has ended as one may, and nothing of it goes on.
-fn in_good_order(scene: &Scene, run: &Run, stopped: bool) -> Result<(), String> {
+/// Checks that a run ended in an allowed way and left no session, lock or table on the server.
+fn in_good_order(scene: &LoadFaultScene, run: &Run, stopped: bool) -> Result<(), String> {
     nothing_is_left_over(scene)?;
     if run.stderr.contains("panicked") || run.stderr.contains("RUST_BACKTRACE") {
         return Err("it panicked".to_owned());
@@ -123,7 +124,7 @@ fn in_good_order(scene: &Scene, run: &Run, stopped: bool) -> Result<(), String> 
     }
 }
 
-pub(crate) fn nothing_is_left_over(scene: &Scene) -> Result<(), String> {
+pub(crate) fn nothing_is_left_over(scene: &LoadFaultScene) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         let left = scene.left_over();

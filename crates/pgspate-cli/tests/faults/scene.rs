@@ -7,14 +7,14 @@ use std::process::{Child, Command};
 
 use futures_util::SinkExt;
 use pgspate::copy::Commit;
-use pgspate_embedded::Throwaway;
+use pgspate_embedded::ThrowawayServer;
 use pgspate_embedded::testing::{self, TestDb};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::input::{CHUNKS, HEADER, Input, Rows};
+use crate::input::{CHUNKS, FaultInput, HEADER, RowKinds};
 use crate::run::{ask, command, finish, session, spawn};
-use crate::trial::Settings;
+use crate::trial::LoadSettings;
 
 /// Where a row may come twice it has no key, so that this is seen rather than refused.
 const COLUMNS: &str = "(id int8, name text, amount numeric, at timestamp, note text)";
@@ -23,23 +23,23 @@ const COLUMNS: &str = "(id int8, name text, amount numeric, at timestamp, note t
 const FINGERPRINT: &str = "count(*) as rows, count(distinct id) as ids, \
                            coalesce(sum(hashtextextended(x::text, 0)::numeric), 0) as content";
 
-/// What is there after a load, and when it was written.
+/// Rows, ledger and reject files after a load, with the transactions that wrote them.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct LoadedState {
     server: String,
     rejects: Option<Vec<u8>>,
     reasons: Option<Vec<u8>>,
 }
 
-/// A database with the table `t`, empty, and the tables `truth` and `twin`, as `\copy` fills them:
-/// rows that must be there in the end, and those of which one in two must. `print` is of `truth`.
-pub(crate) struct Scene {
+/// A database with the empty table `t`. `truth` has the rows that `t` must hold in the end. `twin`
+/// has pairs of rows, of which `t` must hold one. `print` has the fingerprint of `truth`.
+pub(crate) struct LoadFaultScene {
     folder: TempDir,
-    rows: Rows,
-    input: &'static Input,
+    rows: RowKinds,
+    input: &'static FaultInput,
     /// The server itself, by no proxy.
     pub(crate) dsn: String,
-    server: Option<Throwaway>,
+    server: Option<ThrowawayServer>,
     /// The table's indexes, in full, where the load drops them.
     shape: Option<String>,
     _db: Option<TestDb>,
@@ -58,29 +58,34 @@ select coalesce(string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), c.conna
 from pg_index i left join pg_constraint c on c.conindid = i.indexrelid
 where i.indrelid = 't'::regclass";
 
-impl Scene {
+impl LoadFaultScene {
     /// In a database of its own on the tests' server.
-    pub(crate) fn new(rows: Rows) -> Scene {
+    pub(crate) fn new(rows: RowKinds) -> LoadFaultScene {
         let db = testing::database();
-        Scene::make(rows, db.dsn(), Some(db), None)
+        LoadFaultScene::make(rows, db.dsn(), Some(db), None)
     }
 
     /// On a server of its own, which may be hurt.
-    pub(crate) fn with_server(rows: Rows, conf: &str) -> Scene {
+    pub(crate) fn with_server(rows: RowKinds, conf: &str) -> LoadFaultScene {
         let server = testing::server(conf);
-        Scene::make(rows, server.dsn(), None, Some(server))
+        LoadFaultScene::make(rows, server.dsn(), None, Some(server))
     }
 
-    /// On a server that somebody else takes care of.
-    pub(crate) fn on(rows: Rows, dsn: String) -> Scene {
-        Scene::make(rows, dsn, None, None)
+    /// Uses a server that the caller starts and stops.
+    pub(crate) fn on(rows: RowKinds, dsn: String) -> LoadFaultScene {
+        LoadFaultScene::make(rows, dsn, None, None)
     }
 
-    fn make(rows: Rows, dsn: String, db: Option<TestDb>, server: Option<Throwaway>) -> Scene {
+    fn make(
+        rows: RowKinds,
+        dsn: String,
+        db: Option<TestDb>,
+        server: Option<ThrowawayServer>,
+    ) -> LoadFaultScene {
         let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
-        let input = Input::of(rows);
+        let input = FaultInput::of(rows);
         fs::write(folder.path().join("t.csv"), &input.text).unwrap();
-        let key = if rows == Rows::Mixed { "create unique index on t (id);" } else { "" };
+        let key = if rows == RowKinds::Mixed { "create unique index on t (id);" } else { "" };
         ask(
             &dsn,
             &format!(
@@ -88,24 +93,24 @@ impl Scene {
                  create table twin {COLUMNS}"
             ),
         );
-        copy(&dsn, "truth", Input::of(Rows::Good).text.as_bytes());
+        copy(&dsn, "truth", FaultInput::of(RowKinds::Good).text.as_bytes());
         let twins = HEADER.to_owned() + &input.twins.concat().concat();
         copy(&dsn, "twin", twins.as_bytes());
         ask(&dsn, &format!("create table print as select {FINGERPRINT} from truth x"));
-        let shape = (rows == Rows::Indexed).then(|| {
+        let shape = (rows == RowKinds::Indexed).then(|| {
             ask(&dsn, INDEXES);
             ask(&dsn, SHAPE)
         });
-        Scene { folder, rows, input, dsn, server, shape, _db: db }
+        LoadFaultScene { folder, rows, input, dsn, server, shape, _db: db }
     }
 
-    pub(crate) fn server(&self) -> &Throwaway {
+    pub(crate) fn server(&self) -> &ThrowawayServer {
         self.server.as_ref().expect("a server of its own")
     }
 
     /// Starts `pgspate load` of the file into the table, by way of `dsn`.
-    pub(crate) fn load(&self, dsn: &str, settings: &Settings) -> Child {
-        let Settings { lanes, commit, rows, retry_for } = settings;
+    pub(crate) fn load(&self, dsn: &str, settings: &LoadSettings) -> Child {
+        let LoadSettings { lanes, commit, rows, retry_for } = settings;
         assert_eq!(self.rows, *rows);
         let lanes = lanes.map_or("auto".to_owned(), |lanes| lanes.to_string());
         let commit = match commit {
@@ -118,7 +123,7 @@ impl Scene {
         if let Some(seconds) = retry_for {
             load.args(["--retry-for", &seconds.to_string()]);
         }
-        if *rows == Rows::Mixed {
+        if *rows == RowKinds::Mixed {
             // Rows that are set aside by a chunk that has to be written again count once.
             let most = self.input.refused().to_string();
             load.args(["--rejects", "bad.csv", "--max-rejects", &most]);
@@ -158,7 +163,7 @@ impl Scene {
         self.remove_rejects();
     }
 
-    /// The same, but the ledger stays, and is empty.
+    /// Empties table, ledger and rejects, but keeps the ledger's tables.
     pub(crate) fn empty(&self) {
         self.ask(
             "truncate t, pgspate.bound, pgspate.job, pgspate.ledger, pgspate.reject, \
@@ -179,10 +184,10 @@ impl Scene {
 
     /// The status of a load that is done: 1 where rows are set aside, also when it is run again.
     pub(crate) fn status_when_done(&self) -> i32 {
-        i32::from(self.rows == Rows::Mixed)
+        i32::from(self.rows == RowKinds::Mixed)
     }
 
-    /// How what is there differs from what must be; `None` if it does not.
+    /// Returns how table, ledger and rejects differ from the expected ones; `None` if equal.
     pub(crate) fn difference(&self) -> Option<String> {
         let refused = match self.refused_twins() {
             Ok(refused) => refused,
@@ -216,7 +221,7 @@ impl Scene {
 
     /// Notes of the twins that were set aside; the error when other rows were, or not all.
     fn refused_twins(&self) -> Result<Vec<String>, String> {
-        if self.rows != Rows::Mixed {
+        if self.rows != RowKinds::Mixed {
             return Ok(Vec::new());
         }
         let read = |name: &str| fs::read_to_string(self.folder.path().join(name));
@@ -292,8 +297,8 @@ impl Scene {
         (!is_right).then(|| format!("status says {}{}", run.stdout, run.stderr))
     }
 
-    /// What is there, to tell whether it was touched.
-    pub(crate) fn state(&self) -> State {
+    /// Returns the state of table, ledger and rejects, to compare before and after a run.
+    pub(crate) fn state(&self) -> LoadedState {
         let read = |name: &str| fs::read(self.folder.path().join(name)).ok();
         let server = self.ask(
             "select concat_ws(' ', \
@@ -302,7 +307,7 @@ impl Scene {
                 from pgspate.ledger l), \
                (select concat_ws(' ', count(*), max(xmin::text::int8)) from t))",
         );
-        State { server, rejects: read("bad.csv"), reasons: read("bad.csv.json") }
+        LoadedState { server, rejects: read("bad.csv"), reasons: read("bad.csv.json") }
     }
 
     fn files(&self) -> BTreeSet<String> {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::input::Rows;
-use crate::rule::End;
-use crate::scene::Scene;
-use crate::trial::Trial;
+use crate::input::RowKinds;
+use crate::rule::LoadEnd;
+use crate::scene::LoadFaultScene;
+use crate::trial::LoadTrial;
 
 /// Much of a trial is waiting.
 const AT_ONCE: usize = 2;
@@ -16,28 +16,28 @@ const EACH_MIN: usize = 4;
 
 /// How trials ended, by what they were.
 #[derive(Default)]
-pub(crate) struct Tally {
-    ends: BTreeMap<(String, End), usize>,
+pub(crate) struct TrialTally {
+    ends: BTreeMap<(String, LoadEnd), usize>,
     broken: Vec<String>,
 }
 
 /// Runs all of them, and fails where a rule was broken.
 #[track_caller]
-pub(crate) fn run_all(trials: impl IntoIterator<Item = Trial>) {
+pub(crate) fn run_all(trials: impl IntoIterator<Item = LoadTrial>) {
     let trials = trials.into_iter().collect::<Vec<_>>();
     let count = trials.len();
     let trials = Mutex::new(trials.into_iter().enumerate());
-    let tally = Mutex::new(Tally::default());
+    let tally = Mutex::new(TrialTally::default());
     let work = || {
-        let mut scenes: HashMap<(Rows, bool), Scene> = HashMap::new();
+        let mut scenes: HashMap<(RowKinds, bool), LoadFaultScene> = HashMap::new();
         loop {
             let next = trials.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((nth, trial)) = next else { return };
             println!("{} of {count}: {trial}", nth + 1);
             let (rows, needs_server) = (trial.settings.rows, trial.then.needs_server());
             let scene = scenes.entry((rows, needs_server)).or_insert_with(|| match needs_server {
-                true => Scene::with_server(rows, ""),
-                false => Scene::new(rows),
+                true => LoadFaultScene::with_server(rows, ""),
+                false => LoadFaultScene::new(rows),
             });
             let end = trial.run(scene);
             println!(
@@ -59,8 +59,8 @@ pub(crate) fn run_all(trials: impl IntoIterator<Item = Trial>) {
     tally.into_inner().unwrap_or_else(PoisonError::into_inner).close();
 }
 
-impl Tally {
-    pub(crate) fn add(&mut self, what: &str, result: Result<End, String>) {
+impl TrialTally {
+    pub(crate) fn add(&mut self, what: &str, result: Result<LoadEnd, String>) {
         match result {
             Ok(end) => *self.ends.entry((what.to_owned(), end)).or_default() += 1,
             Err(broken) => {

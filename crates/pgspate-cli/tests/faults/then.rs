@@ -6,18 +6,18 @@ use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
-use pgspate_embedded::Throwaway;
+use pgspate_embedded::ThrowawayServer;
 
-use crate::proxy::Release;
+use crate::proxy::StallRelease;
 use crate::run::{ask, wait_until};
-use crate::scene::Scene;
+use crate::scene::LoadFaultScene;
 
-/// A stalled connection stays so long: until others have run into it.
+/// How long a connection stays stalled: until other sessions wait for it.
 const STALL: Duration = Duration::from_millis(600);
 
-/// What comes of a stall. The message goes on its way afterwards, if there still is one.
+/// What happens during a stall. The message is passed on afterwards if its connection is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Then {
+pub(crate) enum StallAction {
     /// Nothing but that it takes a while.
     Resume,
     /// The connection is closed.
@@ -30,75 +30,80 @@ pub(crate) enum Then {
     KillServer,
     /// The server is stopped in good order, and started again at once.
     RestartServer,
-    /// The server ends all sessions, and is not there again before the load has ended.
+    /// The server ends all sessions, and restarts after the load has ended.
     StopServer,
     /// The server lets new sessions only read, until the load has ended.
     ReadOnly,
-    /// One of the load's sessions is ended; the number says which, and how long before the message
-    /// goes on.
+    /// One of the load's sessions is terminated. The number chooses the session and the pause
+    /// before the message continues.
     Terminate(u8),
 }
 
-const NAMES: [(Then, &str); 8] = [
-    (Then::Resume, "resume"),
-    (Then::Cut, "cut"),
-    (Then::Kill, "kill"),
-    (Then::Interrupt, "interrupt"),
-    (Then::KillServer, "kill-server"),
-    (Then::RestartServer, "restart-server"),
-    (Then::StopServer, "stop-server"),
-    (Then::ReadOnly, "read-only"),
+const NAMES: [(StallAction, &str); 8] = [
+    (StallAction::Resume, "resume"),
+    (StallAction::Cut, "cut"),
+    (StallAction::Kill, "kill"),
+    (StallAction::Interrupt, "interrupt"),
+    (StallAction::KillServer, "kill-server"),
+    (StallAction::RestartServer, "restart-server"),
+    (StallAction::StopServer, "stop-server"),
+    (StallAction::ReadOnly, "read-only"),
 ];
 
-impl Then {
-    /// What becomes of the stalled connection.
-    pub(crate) fn release(self) -> Release {
-        if self == Then::Cut { Release::Cut } else { Release::Resume }
+impl StallAction {
+    /// Returns how the stalled connection is released.
+    pub(crate) fn release(self) -> StallRelease {
+        if self == StallAction::Cut { StallRelease::Cut } else { StallRelease::Resume }
     }
 
-    /// Whether it takes a server that nobody else uses.
+    /// Whether the action needs a server that no other test uses.
     pub(crate) fn needs_server(self) -> bool {
-        let needs = [Then::KillServer, Then::RestartServer, Then::StopServer, Then::ReadOnly];
+        let needs = [
+            StallAction::KillServer,
+            StallAction::RestartServer,
+            StallAction::StopServer,
+            StallAction::ReadOnly,
+        ];
         needs.contains(&self)
     }
 
     /// Whether the load does not end by itself.
     pub(crate) fn stops_load(self) -> bool {
-        matches!(self, Then::Kill | Then::Interrupt)
+        matches!(self, StallAction::Kill | StallAction::Interrupt)
     }
 
-    pub(crate) fn act(self, scene: &Scene, load: &Child) {
+    pub(crate) fn act(self, scene: &LoadFaultScene, load: &Child) {
         match self {
-            Then::Resume | Then::Cut => thread::sleep(STALL),
-            Then::Kill => signal("-KILL", load.id()),
-            Then::Interrupt => {
+            StallAction::Resume | StallAction::Cut => thread::sleep(STALL),
+            StallAction::Kill => signal("-KILL", load.id()),
+            StallAction::Interrupt => {
                 signal("-INT", load.id());
                 thread::sleep(Duration::from_millis(100));
             }
-            Then::KillServer => {
+            StallAction::KillServer => {
                 scene.server().kill().unwrap();
                 scene.server().restart().unwrap();
             }
-            Then::RestartServer => {
+            StallAction::RestartServer => {
                 scene.server().stop().unwrap();
                 scene.server().restart().unwrap();
             }
-            Then::StopServer => {
+            StallAction::StopServer => {
                 signal("-QUIT", scene.server().pid().unwrap().cast_unsigned());
                 wait_until("the server has stopped", || scene.server().pid().is_none());
             }
-            Then::ReadOnly => {
+            StallAction::ReadOnly => {
                 set_read_only(scene.server(), "set default_transaction_read_only = on", "on");
             }
-            Then::Terminate(which) => terminate(scene, which),
+            StallAction::Terminate(which) => terminate(scene, which),
         }
     }
 
     /// Once the load has ended: makes the server fit for the next one.
-    pub(crate) fn undo(self, scene: &Scene) {
+    pub(crate) fn undo(self, scene: &LoadFaultScene) {
         match self {
-            Then::StopServer => scene.server().restart().unwrap(),
-            Then::ReadOnly => {
+            StallAction::StopServer => scene.server().restart().unwrap(),
+            StallAction::ReadOnly => {
                 set_read_only(scene.server(), "reset default_transaction_read_only", "off");
             }
             _ => {}
@@ -112,7 +117,7 @@ pub(crate) fn signal(name: &str, pid: u32) {
 }
 
 /// Switches it for all sessions that begin from now on.
-fn set_read_only(server: &Throwaway, setting: &str, shown: &str) {
+fn set_read_only(server: &ThrowawayServer, setting: &str, shown: &str) {
     let dsn = format!("{} options='-c default_transaction_read_only=off'", server.dsn());
     ask(&dsn, &format!("alter system {setting}"));
     ask(&dsn, "select pg_reload_conf()");
@@ -120,7 +125,7 @@ fn set_read_only(server: &Throwaway, setting: &str, shown: &str) {
     wait_until("the setting holds", || ask(&server.dsn(), show) == shown);
 }
 
-fn terminate(scene: &Scene, which: u8) {
+fn terminate(scene: &LoadFaultScene, which: u8) {
     let sql = "select string_agg(pid::text, ' ' order by pid) from pg_stat_activity \
                where datname = current_database() and application_name like 'pgspate load%'";
     let pids = scene.ask(sql);
@@ -133,22 +138,22 @@ fn terminate(scene: &Scene, which: u8) {
     thread::sleep(Duration::from_millis(u64::from(which) * 7 % 31));
 }
 
-impl fmt::Display for Then {
+impl fmt::Display for StallAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Then::Terminate(which) => write!(f, "terminate:{which}"),
+            StallAction::Terminate(which) => write!(f, "terminate:{which}"),
             then => f.write_str(NAMES.iter().find(|(other, _)| other == then).unwrap().1),
         }
     }
 }
 
-impl FromStr for Then {
+impl FromStr for StallAction {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Then, String> {
+    fn from_str(text: &str) -> Result<StallAction, String> {
         if let Some(which) = text.strip_prefix("terminate:") {
             let which = which.parse().map_err(|_| format!("\"{which}\" is no number"))?;
-            return Ok(Then::Terminate(which));
+            return Ok(StallAction::Terminate(which));
         }
         let found = NAMES.iter().find(|(_, name)| *name == text);
         found.map(|(then, _)| *then).ok_or_else(|| format!("\"{text}\" is nothing that happens"))

@@ -6,77 +6,77 @@ use std::time::{Duration, Instant};
 
 use pgspate::copy::Commit;
 
-use crate::input::Rows;
-use crate::plan::{At, Fault, Plan};
+use crate::input::RowKinds;
+use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::Proxy;
-use crate::rule::{self, End, LIMIT};
+use crate::rule::{self, LIMIT, LoadEnd};
 use crate::run::finish_within;
-use crate::scene::Scene;
-use crate::then::Then;
+use crate::scene::LoadFaultScene;
+use crate::then::StallAction;
 
 /// Lines of the proxy's log that are printed of a trial that broke a rule.
 const LOG_LINES: usize = 40;
 
-/// One that looks at the table and keeps the ledger, one that tries whether the load may write.
+/// The load opens a connection for the ledger and a connection that tests write permission.
 const CONNECTIONS_BEFORE: usize = 2;
 
 /// How the command is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct LoadSettings {
     /// `None` for as many as the command finds good.
     pub(crate) lanes: Option<u8>,
     pub(crate) commit: Commit,
-    pub(crate) rows: Rows,
+    pub(crate) rows: RowKinds,
     /// Seconds; by default as the command has it.
     pub(crate) retry_for: Option<u32>,
 }
 
 /// A load through a proxy with this fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Trial {
-    pub(crate) plan: Plan,
-    /// What comes of a stall.
-    pub(crate) then: Then,
-    pub(crate) settings: Settings,
+pub(crate) struct LoadTrial {
+    pub(crate) plan: FaultPlan,
+    /// What happens during a stall.
+    pub(crate) then: StallAction,
+    pub(crate) settings: LoadSettings,
 }
 
-impl Settings {
-    pub(crate) fn new(lanes: u8, commit: Commit) -> Settings {
-        Settings { lanes: Some(lanes), commit, rows: Rows::Good, retry_for: None }
+impl LoadSettings {
+    pub(crate) fn new(lanes: u8, commit: Commit) -> LoadSettings {
+        LoadSettings { lanes: Some(lanes), commit, rows: RowKinds::Good, retry_for: None }
     }
 
     /// Into a table with indexes.
-    pub(crate) fn indexed(lanes: u8) -> Settings {
-        Settings { rows: Rows::Indexed, ..Settings::new(lanes, Commit::AtEnd) }
+    pub(crate) fn indexed(lanes: u8) -> LoadSettings {
+        LoadSettings { rows: RowKinds::Indexed, ..LoadSettings::new(lanes, Commit::AtEnd) }
     }
 
-    /// Of a file with rows that are to be set aside, which is committed chunk by chunk.
-    pub(crate) fn mixed(lanes: u8) -> Settings {
-        Settings { rows: Rows::Mixed, ..Settings::new(lanes, Commit::EachChunk) }
+    /// Loads a file with rows that must become rejects, and commits each chunk.
+    pub(crate) fn mixed(lanes: u8) -> LoadSettings {
+        LoadSettings { rows: RowKinds::Mixed, ..LoadSettings::new(lanes, Commit::EachChunk) }
     }
 }
 
-impl Trial {
-    pub(crate) fn new(fault: Fault, at: At, settings: Settings) -> Trial {
-        Trial { plan: Plan::new(fault, at), then: Then::Resume, settings }
+impl LoadTrial {
+    pub(crate) fn new(fault: Fault, at: FaultPlace, settings: LoadSettings) -> LoadTrial {
+        LoadTrial { plan: FaultPlan::new(fault, at), then: StallAction::Resume, settings }
     }
 
-    /// A stall, and what comes of it.
-    pub(crate) fn stall(at: At, then: Then, settings: Settings) -> Trial {
+    /// Returns a trial with a stall and an action during the stall.
+    pub(crate) fn stall(at: FaultPlace, then: StallAction, settings: LoadSettings) -> LoadTrial {
         // A server that is not there before the load has ended is not worth a long wait.
-        let retry_for = if then == Then::StopServer { Some(1) } else { settings.retry_for };
-        let settings = Settings { retry_for, ..settings };
-        Trial { then, ..Trial::new(Fault::Stall, at, settings) }
+        let retry_for = if then == StallAction::StopServer { Some(1) } else { settings.retry_for };
+        let settings = LoadSettings { retry_for, ..settings };
+        LoadTrial { then, ..LoadTrial::new(Fault::Stall, at, settings) }
     }
 
-    pub(crate) fn away(self, time: Duration) -> Trial {
-        Trial { plan: Plan { away: Some(time), ..self.plan }, ..self }
+    pub(crate) fn away(self, time: Duration) -> LoadTrial {
+        LoadTrial { plan: FaultPlan { away: Some(time), ..self.plan }, ..self }
     }
 
     /// What it is one of, for the count.
     pub(crate) fn sort(self) -> String {
         let what = match (self.plan.fault, self.then) {
-            (Fault::Stall, Then::Terminate(_)) => "stall, then terminate".to_owned(),
+            (Fault::Stall, StallAction::Terminate(_)) => "stall, then terminate".to_owned(),
             (Fault::Stall, then) => format!("stall, then {then}"),
             (fault, _) => fault.to_string(),
         };
@@ -86,15 +86,15 @@ impl Trial {
             Commit::EachChunk => "each chunk",
         };
         let rejects = match self.settings.rows {
-            Rows::Good => "",
-            Rows::Indexed => ", with indexes",
-            Rows::Mixed => ", with rejects",
+            RowKinds::Good => "",
+            RowKinds::Indexed => ", with indexes",
+            RowKinds::Mixed => ", with rejects",
         };
         format!("{what}{away}; commit {commit}{rejects}")
     }
 
     /// Runs it; the error has all that is known about a broken rule.
-    pub(crate) fn run(self, scene: &Scene) -> Result<End, String> {
+    pub(crate) fn run(self, scene: &LoadFaultScene) -> Result<LoadEnd, String> {
         scene.reset();
         let begin = Instant::now();
         let proxy = Proxy::start(&scene.dsn, Some(self.plan));
@@ -135,16 +135,16 @@ impl Trial {
 
     /// What is not lost needs no second run; nor does what is lost once lanes are at work, which
     /// connect again.
-    fn expected(self, end: End, proxy: &Proxy) -> Result<End, String> {
-        if !proxy.has_fired() && !matches!(self.plan.at, At::Message(_)) {
+    fn expected(self, end: LoadEnd, proxy: &Proxy) -> Result<LoadEnd, String> {
+        if !proxy.has_fired() && !matches!(self.plan.at, FaultPlace::Message(_)) {
             return Err("nothing has happened to it".to_owned());
         }
         let may_end = self.then.stops_load()
-            || matches!(self.then, Then::StopServer | Then::ReadOnly)
+            || matches!(self.then, StallAction::StopServer | StallAction::ReadOnly)
             || proxy.connections_then() <= CONNECTIONS_BEFORE;
-        let is_harmless = self.plan.fault == Fault::Stall && self.then == Then::Resume;
+        let is_harmless = self.plan.fault == Fault::Stall && self.then == StallAction::Resume;
         match end {
-            End::Again(_) if is_harmless || !proxy.has_fired() || !may_end => {
+            LoadEnd::Again(_) if is_harmless || !proxy.has_fired() || !may_end => {
                 Err("it ended before it was done".to_owned())
             }
             end => Ok(end),
@@ -153,35 +153,35 @@ impl Trial {
 }
 
 /// A plan, ` lanes=3 commit=chunk`, ` rejects` and ` then=cut` where that is so.
-impl fmt::Display for Trial {
+impl fmt::Display for LoadTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { lanes, commit, rows, retry_for } = self.settings;
+        let LoadSettings { lanes, commit, rows, retry_for } = self.settings;
         let lanes = lanes.map_or("auto".to_owned(), |lanes| lanes.to_string());
         let commit = if commit == Commit::AtEnd { "end" } else { "chunk" };
         write!(f, "{} lanes={lanes} commit={commit}", self.plan)?;
         f.write_str(match rows {
-            Rows::Good => "",
-            Rows::Indexed => " indexes",
-            Rows::Mixed => " rejects",
+            RowKinds::Good => "",
+            RowKinds::Indexed => " indexes",
+            RowKinds::Mixed => " rejects",
         })?;
         if let Some(seconds) = retry_for {
             write!(f, " retry-for={seconds}")?;
         }
         match self.then {
-            Then::Resume => Ok(()),
+            StallAction::Resume => Ok(()),
             then => write!(f, " then={then}"),
         }
     }
 }
 
-impl FromStr for Trial {
+impl FromStr for LoadTrial {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Trial, String> {
+    fn from_str(text: &str) -> Result<LoadTrial, String> {
         let mut words = text.split_whitespace();
         let plan = words.next().unwrap_or_default().parse()?;
-        let settings = Settings::new(3, Commit::AtEnd);
-        let mut trial = Trial { plan, then: Then::Resume, settings };
+        let settings = LoadSettings::new(3, Commit::AtEnd);
+        let mut trial = LoadTrial { plan, then: StallAction::Resume, settings };
         let settings = &mut trial.settings;
         for word in words {
             let wrong = || format!("\"{word}\" is no setting of a trial");
@@ -196,8 +196,8 @@ impl FromStr for Trial {
                     settings.retry_for = Some(seconds.parse().map_err(|_| wrong())?);
                 }
                 Some(("then", then)) => trial.then = then.parse()?,
-                None if word == "rejects" => settings.rows = Rows::Mixed,
-                None if word == "indexes" => settings.rows = Rows::Indexed,
+                None if word == "rejects" => settings.rows = RowKinds::Mixed,
+                None if word == "indexes" => settings.rows = RowKinds::Indexed,
                 _ => return Err(wrong()),
             }
         }
@@ -218,10 +218,10 @@ mod tests {
             "stall@commit:2 lanes=3 commit=end retry-for=1 then=stop-server",
             "stall@40 lanes=1 commit=chunk then=terminate:3",
         ] {
-            assert_eq!(text.parse::<Trial>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<LoadTrial>().unwrap().to_string(), text);
         }
         for text in ["", "cut@1 lanes=x", "cut@1 then=go", "cut@1 twice", "cut@1 commit=now"] {
-            text.parse::<Trial>().unwrap_err();
+            text.parse::<LoadTrial>().unwrap_err();
         }
     }
 }

@@ -18,15 +18,15 @@ const CANCEL_REQUEST: u32 = 80_877_102;
 
 /// Who sent a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum MessageSide {
     Client,
     Server,
 }
 
 /// A packet that has no type byte, as all are before the session begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// It asks for encryption, and is answered by one byte.
+pub(crate) enum OpeningPacket {
+    /// A request for encryption, which the server answers with one byte.
     Encryption,
     Cancel,
     Startup,
@@ -34,7 +34,7 @@ pub(crate) enum Opening {
 
 /// A message, of which the first bytes are here and the others perhaps still to be read.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub(crate) struct WireMessage {
     /// The type byte; `!` for a packet that has none.
     pub(crate) kind: u8,
     /// What was read so far: the head, and of a short message the body.
@@ -44,9 +44,11 @@ pub(crate) struct Message {
     rest: u64,
 }
 
-impl Message {
+impl WireMessage {
     /// The next message; `None` at the end of the stream.
-    pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Option<Message>> {
+    pub(crate) async fn read<R: AsyncRead + Unpin>(
+        from: &mut R,
+    ) -> io::Result<Option<WireMessage>> {
         let mut kind = [0];
         if from.read(&mut kind).await? == 0 {
             return Ok(None);
@@ -54,7 +56,7 @@ impl Message {
         let mut bytes = vec![kind[0], 0, 0, 0, 0];
         from.read_exact(&mut bytes[1..]).await?;
         let body = body_bytes(&bytes[1..])?;
-        let mut message = Message { kind: kind[0], bytes, head: 5, rest: body };
+        let mut message = WireMessage { kind: kind[0], bytes, head: 5, rest: body };
         if body <= HELD_BYTES_MAX as u64 {
             message.hold(from, body as usize).await?;
         }
@@ -64,7 +66,7 @@ impl Message {
     /// The next packet without a type byte, and what it is for.
     pub(crate) async fn read_opening<R: AsyncRead + Unpin>(
         from: &mut R,
-    ) -> io::Result<Option<(Message, Opening)>> {
+    ) -> io::Result<Option<(WireMessage, OpeningPacket)>> {
         let mut bytes = vec![0; 4];
         if from.read(&mut bytes[..1]).await? == 0 {
             return Ok(None);
@@ -74,19 +76,19 @@ impl Message {
         if !(4..=STARTUP_BYTES_MAX).contains(&body) {
             return Err(io::Error::other(format!("a startup packet of {body} bytes")));
         }
-        let mut message = Message { kind: b'!', bytes, head: 4, rest: body as u64 };
+        let mut message = WireMessage { kind: b'!', bytes, head: 4, rest: body as u64 };
         message.hold(from, body).await?;
         let opening = match u32::from_be_bytes(message.bytes[4..8].try_into().unwrap()) {
-            SSL_REQUEST | GSSENC_REQUEST => Opening::Encryption,
-            CANCEL_REQUEST => Opening::Cancel,
-            _ => Opening::Startup,
+            SSL_REQUEST | GSSENC_REQUEST => OpeningPacket::Encryption,
+            CANCEL_REQUEST => OpeningPacket::Cancel,
+            _ => OpeningPacket::Startup,
         };
         Ok(Some((message, opening)))
     }
 
     /// The one byte that answers a request for encryption.
-    pub(crate) fn answer(byte: u8) -> Message {
-        Message { kind: b'!', bytes: vec![byte], head: 0, rest: 0 }
+    pub(crate) fn answer(byte: u8) -> WireMessage {
+        WireMessage { kind: b'!', bytes: vec![byte], head: 0, rest: 0 }
     }
 
     async fn hold<R: AsyncRead + Unpin>(&mut self, from: &mut R, body: usize) -> io::Result<()> {
@@ -126,7 +128,7 @@ impl Message {
         self.bytes.len() as u64 + self.rest
     }
 
-    /// Reads the rest of it, for nobody.
+    /// Reads and discards the rest of the message.
     pub(crate) async fn skip<R: AsyncRead + Unpin>(&self, from: &mut R) -> io::Result<()> {
         tokio::io::copy(&mut from.take(self.rest), &mut tokio::io::sink()).await.map(drop)
     }
@@ -141,15 +143,15 @@ fn body_bytes(length: &[u8]) -> io::Result<u64> {
 
 /// Which of a client's messages commit.
 #[derive(Debug, Default)]
-pub(crate) struct Commits {
+pub(crate) struct CommitDetector {
     /// Names of prepared statements that do.
     prepared: Vec<Vec<u8>>,
 }
 
-impl Commits {
+impl CommitDetector {
     /// Whether the server commits when it gets this: a simple query with the word, or the binding
     /// of a prepared statement with it.
-    pub(crate) fn is_one(&mut self, message: &Message) -> bool {
+    pub(crate) fn is_one(&mut self, message: &WireMessage) -> bool {
         let body = message.body();
         let name_end = |bytes: &[u8]| bytes.iter().position(|&byte| byte == 0);
         match message.kind {
@@ -185,7 +187,7 @@ fn says_commit(sql: &[u8]) -> bool {
 }
 
 /// Whether the server is done with a commit: it has committed, rolled back, or refused.
-pub(crate) fn ends_commit(message: &Message) -> bool {
+pub(crate) fn ends_commit(message: &WireMessage) -> bool {
     let tag = message.body();
     let is_end = tag.starts_with(b"COMMIT") || tag.starts_with(b"ROLLBACK");
     message.kind == b'E' || (message.kind == b'C' && is_end)
@@ -210,17 +212,17 @@ mod tests {
     fn words_that_commit_and_names_that_only_hold_the_word() {
         let is_one = |kind, body: &[u8]| {
             let bytes = message(kind, body);
-            let read = run(Message::read(&mut bytes.as_slice())).unwrap().unwrap();
-            Commits::default().is_one(&read)
+            let read = run(WireMessage::read(&mut bytes.as_slice())).unwrap().unwrap();
+            CommitDetector::default().is_one(&read)
         };
         assert!(is_one(b'Q', b"set local synchronous_commit to off; COMMIT\0"));
         assert!(is_one(b'Q', b"commit and chain\0"));
         assert!(!is_one(b'Q', b"set synchronous_commit = off\0"));
         assert!(!is_one(b'd', b"commit"));
-        let mut commits = Commits::default();
+        let mut commits = CommitDetector::default();
         let mut is_one = |kind, body: &[u8]| {
             let bytes = message(kind, body);
-            commits.is_one(&run(Message::read(&mut bytes.as_slice())).unwrap().unwrap())
+            commits.is_one(&run(WireMessage::read(&mut bytes.as_slice())).unwrap().unwrap())
         };
         assert!(!is_one(b'P', b"s1\0commit\0\0\0"));
         assert!(!is_one(b'P', b"s2\0select 1\0\0\0"));
@@ -237,14 +239,14 @@ mod tests {
         let mut from = bytes.as_slice();
         let mut to = Vec::new();
         let work = async {
-            let first = Message::read(&mut from).await.unwrap().unwrap();
+            let first = WireMessage::read(&mut from).await.unwrap().unwrap();
             assert!(ends_commit(&first));
             first.pass(first.total(), &mut from, &mut to).await.unwrap();
-            let second = Message::read(&mut from).await.unwrap().unwrap();
+            let second = WireMessage::read(&mut from).await.unwrap().unwrap();
             assert_eq!((second.kind, second.len()), (b'd', long.len() as u64));
             assert_eq!(second.body(), b"");
             second.pass(second.total(), &mut from, &mut to).await.unwrap();
-            assert!(Message::read(&mut from).await.unwrap().is_none());
+            assert!(WireMessage::read(&mut from).await.unwrap().is_none());
         };
         run(work);
         assert_eq!(to, bytes);
@@ -253,10 +255,10 @@ mod tests {
     #[test]
     fn lengths_that_no_message_has() {
         for bytes in [&[b'Q', 0, 0, 0, 3][..], &[b'Q', 0xff, 0, 0, 0], &[b'Q', 0]] {
-            assert!(run(Message::read(&mut { bytes })).is_err());
+            assert!(run(WireMessage::read(&mut { bytes })).is_err());
         }
         for bytes in [&[0, 0, 0, 7, 0, 0, 0][..], &[0, 1, 0x40, 0, 0]] {
-            assert!(run(Message::read_opening(&mut { bytes })).is_err());
+            assert!(run(WireMessage::read_opening(&mut { bytes })).is_err());
         }
     }
 }

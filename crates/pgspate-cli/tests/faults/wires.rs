@@ -4,54 +4,54 @@ use std::time::Duration;
 
 use pgspate::copy::Commit;
 
-use crate::chance::{Chance, long_run};
-use crate::input::{CHUNKS, Rows};
-use crate::plan::{At, Fault};
+use crate::chance::{TestRandom, long_run};
+use crate::input::{CHUNKS, RowKinds};
+use crate::plan::{Fault, FaultPlace};
 use crate::proxy::Proxy;
 use crate::run::finish;
-use crate::scene::Scene;
+use crate::scene::LoadFaultScene;
 use crate::tally::run_all;
-use crate::then::Then;
-use crate::trial::{Settings, Trial};
-use crate::wire::Side;
+use crate::then::StallAction;
+use crate::trial::{LoadSettings, LoadTrial};
+use crate::wire::MessageSide;
 
 const CUTS: [Fault; 3] = [Fault::Cut, Fault::CutInside, Fault::CutAfter];
 
 /// Each way to commit, with several lanes; some of these take a second chunk.
-const SETTINGS: [fn() -> Settings; 2] =
-    [|| Settings::new(3, Commit::AtEnd), || Settings::new(2, Commit::EachChunk)];
+const SETTINGS: [fn() -> LoadSettings; 2] =
+    [|| LoadSettings::new(3, Commit::AtEnd), || LoadSettings::new(2, Commit::EachChunk)];
 
 /// About as many messages a load takes.
 pub(crate) const MESSAGES: u64 = 500;
 
 /// How many messages a load takes without faults, and how many of them commit.
-fn count_messages(settings: Settings) -> (u64, u64) {
-    let scene = Scene::new(settings.rows);
+fn count_messages(settings: LoadSettings) -> (u64, u64) {
+    let scene = LoadFaultScene::new(settings.rows);
     let proxy = Proxy::start(&scene.dsn, None);
     let run = finish(scene.load(&proxy.dsn(), &settings));
-    let done = i32::from(settings.rows == Rows::Mixed);
+    let done = i32::from(settings.rows == RowKinds::Mixed);
     assert_eq!((run.status, run.stderr.as_str()), (Some(done), ""), "{}", proxy.log());
     assert_eq!(scene.difference(), None);
     proxy.counts()
 }
 
 /// A fault of chance.
-fn of_chance(chance: &mut Chance) -> Trial {
-    let at = At::Message(chance.among(1..=MESSAGES));
+fn of_chance(chance: &mut TestRandom) -> LoadTrial {
+    let at = FaultPlace::Message(chance.among(1..=MESSAGES));
     let lanes = chance.pick(&[1, 2, 3, 3]);
     let settings = match chance.among(0..=3) {
-        0 => Settings::mixed(lanes),
-        _ => Settings::new(lanes, chance.pick(&[Commit::AtEnd, Commit::EachChunk])),
+        0 => LoadSettings::mixed(lanes),
+        _ => LoadSettings::new(lanes, chance.pick(&[Commit::AtEnd, Commit::EachChunk])),
     };
     let trial = match chance.among(0..=4) {
-        0 => Trial::stall(at, Then::Resume, settings),
-        1 => Trial::stall(at, Then::Cut, settings),
+        0 => LoadTrial::stall(at, StallAction::Resume, settings),
+        1 => LoadTrial::stall(at, StallAction::Cut, settings),
         // A session that is cut off keeps the keys that it has written from others.
-        2 if settings.rows == Rows::Good => Trial::new(Fault::Lose, at, settings),
-        _ => Trial::new(chance.pick(&CUTS), at, settings),
+        2 if settings.rows == RowKinds::Good => LoadTrial::new(Fault::Lose, at, settings),
+        _ => LoadTrial::new(chance.pick(&CUTS), at, settings),
     };
     let away = Duration::from_millis(chance.among(0..=900));
-    let is_cut = CUTS.contains(&trial.plan.fault) || trial.then == Then::Cut;
+    let is_cut = CUTS.contains(&trial.plan.fault) || trial.then == StallAction::Cut;
     if is_cut && chance.among(0..=3) == 0 { trial.away(away) } else { trial }
 }
 
@@ -71,17 +71,17 @@ fn faults_at_commits() {
     for (settings, commits) in SETTINGS.into_iter().zip([3, *CHUNKS]) {
         let settings = settings();
         for nth in 1..=1 + commits {
-            let at = At::Commit(nth);
-            trials.push(Trial::new(Fault::SwallowCommit, at, settings));
+            let at = FaultPlace::Commit(nth);
+            trials.push(LoadTrial::new(Fault::SwallowCommit, at, settings));
             if nth % 2 == 1 {
-                trials.push(Trial::new(CUTS[nth as usize / 2], at, settings));
+                trials.push(LoadTrial::new(CUTS[nth as usize / 2], at, settings));
             }
         }
-        let swallow = Trial::new(Fault::SwallowCommit, At::Commit(3), settings);
+        let swallow = LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(3), settings);
         trials.push(swallow.away(Duration::from_millis(300)));
     }
-    let alone = Settings::new(1, Commit::AtEnd);
-    trials.push(Trial::new(Fault::SwallowCommit, At::Commit(2), alone));
+    let alone = LoadSettings::new(1, Commit::AtEnd);
+    trials.push(LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(2), alone));
     run_all(trials);
 }
 
@@ -89,51 +89,51 @@ fn faults_at_commits() {
 fn faults_in_each_phase_of_a_load() {
     let kinds = [
         // Connections: of the load itself, and of its lanes.
-        (Side::Client, b'!', 1),
-        (Side::Server, b'!', 2),
+        (MessageSide::Client, b'!', 1),
+        (MessageSide::Server, b'!', 2),
         // COPY: its start, its data, its end, its answer.
-        (Side::Server, b'G', 2),
-        (Side::Client, b'd', 17),
-        (Side::Client, b'c', 2),
-        (Side::Server, b'C', 24),
+        (MessageSide::Server, b'G', 2),
+        (MessageSide::Client, b'd', 17),
+        (MessageSide::Client, b'c', 2),
+        (MessageSide::Server, b'C', 24),
     ];
     let settings = SETTINGS.map(|settings| settings());
     let mut trials = Vec::new();
     for (nth, (side, kind, count)) in kinds.into_iter().enumerate() {
-        let at = At::Kind(side, kind, count);
-        trials.push(Trial::new(CUTS[nth % CUTS.len()], at, settings[nth % 2]));
+        let at = FaultPlace::Kind(side, kind, count);
+        trials.push(LoadTrial::new(CUTS[nth % CUTS.len()], at, settings[nth % 2]));
     }
-    let stalls = [(Side::Client, b'd', 9), (Side::Server, b'G', 3)];
+    let stalls = [(MessageSide::Client, b'd', 9), (MessageSide::Server, b'G', 3)];
     for ((side, kind, count), settings) in stalls.into_iter().zip(settings) {
-        let at = At::Kind(side, kind, count);
-        trials.push(Trial::stall(at, Then::Resume, settings));
-        trials.push(Trial::stall(at, Then::Cut, settings));
-        trials.push(Trial::new(Fault::Cut, at, settings).away(Duration::from_millis(300)));
+        let at = FaultPlace::Kind(side, kind, count);
+        trials.push(LoadTrial::stall(at, StallAction::Resume, settings));
+        trials.push(LoadTrial::stall(at, StallAction::Cut, settings));
+        trials.push(LoadTrial::new(Fault::Cut, at, settings).away(Duration::from_millis(300)));
     }
     run_all(trials);
 }
 
 #[test]
 fn faults_of_loads_with_rejects() {
-    let settings = Settings::mixed(2);
-    let at = |side, kind, count| At::Kind(side, kind, count);
+    let settings = LoadSettings::mixed(2);
+    let at = |side, kind, count| FaultPlace::Kind(side, kind, count);
     run_all([
-        Trial::new(Fault::Cut, at(Side::Client, b'd', 20), settings),
-        // Refusals: of a COPY, and while rows are sifted.
-        Trial::new(Fault::Cut, at(Side::Server, b'E', 1), settings),
-        Trial::new(Fault::CutAfter, at(Side::Server, b'E', 12), settings),
-        Trial::new(Fault::SwallowCommit, At::Commit(2), settings),
-        Trial::new(Fault::SwallowCommit, At::Commit(4), settings),
-        Trial::new(Fault::Cut, At::Commit(3), settings),
-        Trial::new(Fault::Cut, At::Commit(5), settings),
-        Trial::stall(At::Commit(3), Then::Kill, settings),
-        Trial::stall(at(Side::Server, b'E', 20), Then::Terminate(2), settings),
+        LoadTrial::new(Fault::Cut, at(MessageSide::Client, b'd', 20), settings),
+        // Server errors: of a COPY, and while bad rows are separated.
+        LoadTrial::new(Fault::Cut, at(MessageSide::Server, b'E', 1), settings),
+        LoadTrial::new(Fault::CutAfter, at(MessageSide::Server, b'E', 12), settings),
+        LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(2), settings),
+        LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(4), settings),
+        LoadTrial::new(Fault::Cut, FaultPlace::Commit(3), settings),
+        LoadTrial::new(Fault::Cut, FaultPlace::Commit(5), settings),
+        LoadTrial::stall(FaultPlace::Commit(3), StallAction::Kill, settings),
+        LoadTrial::stall(at(MessageSide::Server, b'E', 20), StallAction::Terminate(2), settings),
     ]);
 }
 
 #[test]
 fn faults_of_chance() {
-    let mut chance = Chance::of_run(1);
+    let mut chance = TestRandom::of_run(1);
     run_all((0..long_run().unwrap_or(6)).map(|_| of_chance(&mut chance)));
 }
 
@@ -143,7 +143,7 @@ fn faults_of_chance() {
 #[test]
 fn faults_at_every_message() {
     if let Ok(trial) = std::env::var("PGSPATE_TEST_FAULTS_REPLAY") {
-        let trial: Trial = trial.parse().unwrap();
+        let trial: LoadTrial = trial.parse().unwrap();
         return run_all([trial; 10]);
     }
     if long_run().is_none() {
@@ -151,19 +151,19 @@ fn faults_at_every_message() {
         return;
     }
     let mut trials = Vec::new();
-    let turn = Chance::of_run(9).number() % 1000;
+    let turn = TestRandom::of_run(9).number() % 1000;
     for settings in SETTINGS.map(|settings| settings()) {
         let (messages, commits) = count_messages(settings);
         println!("{messages} messages, {commits} commits");
         for nth in 1..=messages {
-            let at = At::Message(nth);
+            let at = FaultPlace::Message(nth);
             let cut = CUTS.get((nth + turn) as usize % (CUTS.len() + 1));
             trials.push(match cut {
-                Some(cut) => Trial::new(*cut, at, settings),
-                None => Trial::stall(at, Then::Cut, settings),
+                Some(cut) => LoadTrial::new(*cut, at, settings),
+                None => LoadTrial::stall(at, StallAction::Cut, settings),
             });
         }
-        let swallow = |nth| Trial::new(Fault::SwallowCommit, At::Commit(nth), settings);
+        let swallow = |nth| LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(nth), settings);
         trials.extend((1..=commits).map(swallow));
     }
     run_all(trials);

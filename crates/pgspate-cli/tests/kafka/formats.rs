@@ -1,7 +1,7 @@
 //! What keys, headers and messages without a value mean to the formats.
 
-use crate::cluster::Cluster;
-use crate::support::Case;
+use crate::cluster::KafkaCluster;
+use crate::support::LoadCase;
 use crate::{applied, apply, places, rows};
 
 const T: &str = "create table t (id int primary key, v int, note text)";
@@ -25,8 +25,8 @@ const KEPT: &str = "__debezium_unavailable_value";
 
 #[test]
 fn a_tombstone_after_a_delete_says_nothing() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[(TOPIC, 1)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[(TOPIC, 1)]);
     let send = |id, value: Option<&str>| cluster.send(TOPIC, 0, Some(&key(id)), value, &[]);
     send(1, Some(&envelope("c", "null", &row(1, 1, "a"))));
     send(2, Some(&envelope("c", "null", &row(2, 1, "b"))));
@@ -46,8 +46,8 @@ fn a_tombstone_after_a_delete_says_nothing() {
 
 #[test]
 fn a_key_without_a_value_is_a_flattened_row_that_is_gone() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[(TOPIC, 2), ("t", 1)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[(TOPIC, 2), ("t", 1)]);
     let send = |part, id, value: Option<&str>| {
         cluster.send(TOPIC, part, Some(&key(id)), value, &[]);
     };
@@ -68,8 +68,8 @@ fn a_key_without_a_value_is_a_flattened_row_that_is_gone() {
 /// A row changes its key: what it does not tell is known under the old one.
 #[test]
 fn a_key_that_changes_takes_values_along_within_a_partition() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[(TOPIC, 1)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[(TOPIC, 1)]);
     let send = |id, value: Option<&str>, headers: &[(&str, &str)]| {
         cluster.send(TOPIC, 0, Some(&key(id)), value, headers);
     };
@@ -88,8 +88,8 @@ fn a_key_that_changes_takes_values_along_within_a_partition() {
 /// and nothing is taken along.
 #[test]
 fn a_key_that_changes_between_partitions_takes_nothing_along() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[(TOPIC, 2)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[(TOPIC, 2)]);
     let send = |part, id, value: Option<&str>, headers: &[(&str, &str)]| {
         cluster.send(TOPIC, part, Some(&key(id)), value, headers);
     };
@@ -110,17 +110,14 @@ fn a_key_that_changes_between_partitions_takes_nothing_along() {
     send(1, 8, Some(&envelope("c", "null", &row(8, 2, KEPT))), &old);
     cluster.flush();
     let refusal = apply(&case, &cluster, TOPIC, "").refusal();
-    assert!(
-        refusal.contains("a row whose key has changed lacks columns"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("a row whose key has changed lacks columns"), "{refusal}");
 }
 
 /// Transactions that the messages mark are kept where there is one partition only.
 #[test]
 fn marked_transactions_are_not_split() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[("one", 1), ("two", 2)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[("one", 1), ("two", 2)]);
     let event = |tx: u32, id: u32, end: bool| {
         format!(
             "{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id}}},\"tx\":\"{tx}\"{}}}",

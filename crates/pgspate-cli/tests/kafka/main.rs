@@ -14,40 +14,40 @@ mod topics;
 
 use std::process::{Child, Command};
 
-use cluster::Cluster;
+use cluster::KafkaCluster;
 use run::{Run, finish, spawn};
-use support::Case;
+use support::LoadCase;
 
 /// `pgspate apply` of these topics with these arguments, split at spaces.
-fn command(case: &Case, cluster: &Cluster, topics: &str, args: &str) -> Command {
+fn command(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> Command {
     let mut command = case.command(&["apply", "--to", &case.db.dsn()]);
     command.arg(cluster.address(topics)).args(args.split_whitespace());
     command
 }
 
-fn start(case: &Case, cluster: &Cluster, topics: &str, args: &str) -> Child {
+fn start(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> Child {
     spawn(&mut command(case, cluster, topics, &format!("--quiet {args}")))
 }
 
-fn apply(case: &Case, cluster: &Cluster, topics: &str, args: &str) -> Run {
+fn apply(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> Run {
     finish(start(case, cluster, topics, args))
 }
 
 /// The same, which must work; the report.
 #[track_caller]
-fn applied(case: &Case, cluster: &Cluster, topics: &str, args: &str) -> serde_json::Value {
+fn applied(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> serde_json::Value {
     let run = apply(case, cluster, topics, &format!("--json {args}"));
     assert!(matches!(run.status, Some(0 | 1)), "{}", run.stderr);
     serde_json::from_str(&run.stdout).unwrap()
 }
 
 /// The rows of a table, in one line.
-fn rows(case: &Case, table: &str) -> String {
+fn rows(case: &LoadCase, table: &str) -> String {
     case.rows(table).join(" ")
 }
 
 /// What the ledger has of partitions.
-fn places(case: &Case) -> String {
+fn places(case: &LoadCase) -> String {
     let sql = "select coalesce(string_agg(partition || ' ' || ordinal || ' ' || source, ', ' \
                order by partition), '') from pgspate.stream where partition <> ''";
     case.value(sql)

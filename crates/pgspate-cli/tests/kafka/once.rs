@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Writer};
+use crate::cluster::{KafkaCluster, TopicWriter};
 use crate::run::{finish, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{applied, event, places, start};
 
 /// What the target keeps of each version of a row that it was given.
@@ -28,7 +28,7 @@ const COUNTERS: u64 = 30;
 const PARTITIONS: u64 = 3;
 
 /// The nth message: which counter, and what it is at.
-fn tick(writer: &Writer, nth: u64) {
+fn tick(writer: &TopicWriter, nth: u64) {
     let id = nth % COUNTERS;
     let topic = if id.is_multiple_of(2) { "even" } else { "odd" };
     writer.put(topic, (id % PARTITIONS) as i32, &event(id, nth / COUNTERS));
@@ -43,8 +43,8 @@ fn next(seed: &mut u64) -> u64 {
 #[test]
 fn kills_lose_and_double_nothing() {
     let kills = std::env::var("PGSPATE_TEST_FAULTS").map_or(8, |many| many.parse().unwrap());
-    let case = Case::new(TABLES);
-    let cluster = Cluster::new(&[("even", 3), ("odd", 3)]);
+    let case = LoadCase::new(TABLES);
+    let cluster = KafkaCluster::new(&[("even", 3), ("odd", 3)]);
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let args = "--follow --batch-delay 0 --batch-rows 50";
     let writer = &cluster.writer;
@@ -93,12 +93,12 @@ fn kills_lose_and_double_nothing() {
 
 #[test]
 fn the_second_that_applies_a_stream_ends_the_first() {
-    let case = Case::new(TABLES);
-    let cluster = Cluster::new(&[("even", 1)]);
+    let case = LoadCase::new(TABLES);
+    let cluster = KafkaCluster::new(&[("even", 1)]);
     cluster.put("even", 0, &event(0, 0));
     let at = |place: &str| {
         let place = place.to_owned();
-        move |case: &Case| {
+        move |case: &LoadCase| {
             case.value("select to_regclass('pgspate.stream') is not null") == "t"
                 && places(case) == place
         }

@@ -2,8 +2,8 @@
 
 use insta::assert_snapshot;
 
-use crate::cluster::Cluster;
-use crate::support::Case;
+use crate::cluster::KafkaCluster;
+use crate::support::LoadCase;
 use crate::{applied, apply, event, places, rows};
 
 const T: &str = "create table t (id int primary key, v int, note text)";
@@ -11,8 +11,8 @@ const T: &str = "create table t (id int primary key, v int, note text)";
 /// The cluster of the tests keeps five megabytes of a partition.
 #[test]
 fn messages_that_are_gone_are_not_passed_over() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[("a", 1)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[("a", 1)]);
     (0..3).for_each(|id| cluster.put("a", 0, &event(id, 0)));
     cluster.flush();
     assert_eq!(applied(&case, &cluster, "a", "")["events"], 3);
@@ -55,12 +55,12 @@ fn messages_that_are_gone_are_not_passed_over() {
 
 #[test]
 fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
-    let case = Case::new(T);
-    let first = Cluster::new(&[("a", 1)]);
+    let case = LoadCase::new(T);
+    let first = KafkaCluster::new(&[("a", 1)]);
     (0..5).for_each(|id| first.put("a", 0, &event(id, 0)));
     first.flush();
     applied(&case, &first, "a", "");
-    let shorter = Cluster::new(&[("a", 1)]);
+    let shorter = KafkaCluster::new(&[("a", 1)]);
     (0..4).for_each(|id| shorter.put("a", 0, &event(id, 1)));
     shorter.flush();
     assert_snapshot!(apply(&case, &shorter, "a", "").refusal(), @"
@@ -92,8 +92,8 @@ fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
 
 #[test]
 fn what_cannot_be_read_says_so() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[("a", 1)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[("a", 1)]);
     cluster.put("a", 0, "\0\0\0\0\x07avro");
     cluster.flush();
     assert_snapshot!(apply(&case, &cluster, "a", "").refusal(), @"
@@ -122,8 +122,8 @@ fn what_cannot_be_read_says_so() {
 
 #[test]
 fn bad_messages_are_set_aside_with_their_place() {
-    let case = Case::new("create table t (id int primary key, v int check (v <> 2))");
-    let cluster = Cluster::new(&[("a", 2)]);
+    let case = LoadCase::new("create table t (id int primary key, v int check (v <> 2))");
+    let cluster = KafkaCluster::new(&[("a", 2)]);
     cluster.put("a", 0, &event(1, 1));
     cluster.put("a", 1, &event(2, 2));
     cluster.put("a", 0, "{\"op\":\"insert\",\"table\":");

@@ -4,9 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 
-use crate::cluster::Cluster;
+use crate::cluster::KafkaCluster;
 use crate::run::{finish, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{apply, event, places, start};
 
 const T: &str = "create table t (id int primary key, v int)";
@@ -27,8 +27,8 @@ fn terminate(child: &Child) {
 
 #[test]
 fn a_broker_that_comes_back_is_read_where_it_was_left() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[("a", 2)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[("a", 2)]);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let args = format!("--follow --metrics 127.0.0.1:{port} --json");
     let child = start(&case, &cluster, "a", &args);
@@ -57,8 +57,8 @@ fn a_broker_that_comes_back_is_read_where_it_was_left() {
 
 #[test]
 fn a_broker_that_stays_away_ends_the_run() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[("a", 1)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[("a", 1)]);
     cluster.put("a", 0, &event(1, 1));
     cluster.flush();
     let child = start(&case, &cluster, "a", "--follow --retry-for 2");

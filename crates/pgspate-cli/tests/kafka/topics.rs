@@ -2,17 +2,17 @@
 
 use insta::assert_snapshot;
 
-use crate::cluster::Cluster;
+use crate::cluster::KafkaCluster;
 use crate::run::{finish, spawn};
-use crate::support::{Case, redact};
+use crate::support::{LoadCase, redact};
 use crate::{applied, command, event, places, rows};
 
 const T: &str = "create table t (id int primary key, v int)";
 
 #[test]
 fn all_partitions_of_all_topics_are_applied_to_their_ends() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[("a", 3), ("b", 1), ("c", 1)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[("a", 3), ("b", 1), ("c", 1)]);
     for id in 0..300 {
         cluster.put("a", id % 2, &event(id as u64, 1));
     }
@@ -80,8 +80,8 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
 
 #[test]
 fn what_is_written_after_the_start_may_be_all_that_is_wanted() {
-    let case = Case::new(T);
-    let cluster = Cluster::new(&[("a", 2)]);
+    let case = LoadCase::new(T);
+    let cluster = KafkaCluster::new(&[("a", 2)]);
     (0..10).for_each(|id| cluster.put("a", 0, &event(id, 1)));
     cluster.flush();
     let late = "a?auto.offset.reset=latest";
@@ -97,9 +97,9 @@ fn what_is_written_after_the_start_may_be_all_that_is_wanted() {
 
 #[test]
 fn every_compression_is_read() {
-    let case = Case::new(T);
+    let case = LoadCase::new(T);
     for (nth, compression) in ["gzip", "snappy", "lz4", "zstd"].into_iter().enumerate() {
-        let cluster = Cluster::compressing(&[("a", 1)], compression);
+        let cluster = KafkaCluster::compressing(&[("a", 1)], compression);
         (0..50).for_each(|id| cluster.put("a", 0, &event(50 * nth as u64 + id, 1)));
         cluster.flush();
         let report = applied(&case, &cluster, "a", &format!("--stream {compression}"));

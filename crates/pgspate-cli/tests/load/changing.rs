@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-use crate::support::{Case, Run, finish, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 
 /// Rows of 2 KiB: about 20 MiB in five chunks of 4 MiB.
 const ROWS: u64 = 10_000;
@@ -25,15 +25,15 @@ fn file(version: &str) -> String {
     format!("id,version,pad\n{}", rows(version, 0..ROWS))
 }
 
-fn case() -> Case {
-    let case = Case::new("create table t (id bigint, version text, pad text)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id bigint, version text, pad text)");
     case.put("t.csv", file("a"));
     case
 }
 
 /// What happens to a file.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Change {
+enum FileChange {
     Grow,
     Truncate,
     /// Another file takes its name.
@@ -49,18 +49,18 @@ enum Change {
     Chmod,
 }
 
-const CHANGES: [Change; 8] = [
-    Change::Grow,
-    Change::Truncate,
-    Change::Replace,
-    Change::Rewrite,
-    Change::RewriteUnseen,
-    Change::Delete,
-    Change::Touch,
-    Change::Chmod,
+const CHANGES: [FileChange; 8] = [
+    FileChange::Grow,
+    FileChange::Truncate,
+    FileChange::Replace,
+    FileChange::Rewrite,
+    FileChange::RewriteUnseen,
+    FileChange::Delete,
+    FileChange::Touch,
+    FileChange::Chmod,
 ];
 
-fn apply(change: Change, path: &Path) {
+fn apply(change: FileChange, path: &Path) {
     let open = || File::options().write(true).read(true).open(path).unwrap();
     let rewrite = || {
         let file = open();
@@ -70,47 +70,47 @@ fn apply(change: Change, path: &Path) {
         (file, changed)
     };
     match change {
-        Change::Grow => {
+        FileChange::Grow => {
             let mut file = File::options().append(true).open(path).unwrap();
             file.write_all(rows("a", ROWS..ROWS + 10).as_bytes()).unwrap();
         }
-        Change::Truncate => open().set_len(6 << 20).unwrap(),
-        Change::Replace => {
+        FileChange::Truncate => open().set_len(6 << 20).unwrap(),
+        FileChange::Replace => {
             let other = path.with_extension("new");
             fs::write(&other, file("b")).unwrap();
             fs::rename(other, path).unwrap();
         }
-        Change::Rewrite => drop(rewrite()),
-        Change::RewriteUnseen => {
+        FileChange::Rewrite => drop(rewrite()),
+        FileChange::RewriteUnseen => {
             let (file, before) = rewrite();
             let times = FileTimes::new().set_modified(before.modified().unwrap());
             file.set_times(times).unwrap();
         }
-        Change::Delete => fs::remove_file(path).unwrap(),
-        Change::Touch => {
+        FileChange::Delete => fs::remove_file(path).unwrap(),
+        FileChange::Touch => {
             let now = std::time::SystemTime::now();
             open().set_times(FileTimes::new().set_modified(now)).unwrap();
         }
-        Change::Chmod => fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap(),
+        FileChange::Chmod => fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap(),
     }
 }
 
 /// Makes a load wait at a row: its key is there, but not committed. Other keys may come twice.
-struct Held {
+struct RowLock {
     runtime: tokio::runtime::Runtime,
     holder: tokio_postgres::Client,
 }
 
-impl Held {
-    fn at(case: &Case, id: u64) -> Held {
+impl RowLock {
+    fn at(case: &LoadCase, id: u64) -> RowLock {
         case.db.run(&format!("create unique index held on t (id) where id = {id}"));
         let (runtime, holder) = session(&case.db.dsn());
         let sql = format!("begin; insert into t values ({id}, 'held')");
         runtime.block_on(holder.batch_execute(&sql)).unwrap();
-        Held { runtime, holder }
+        RowLock { runtime, holder }
     }
 
-    fn wait(&self, case: &Case) {
+    fn wait(&self, case: &LoadCase) {
         let waits = "select count(*) from pg_stat_activity \
                      where wait_event_type = 'Lock' and datname = current_database()";
         wait_until("the load waits for the key", || case.value(waits) != "0");
@@ -121,7 +121,7 @@ impl Held {
     }
 }
 
-fn table(case: &Case) -> String {
+fn table(case: &LoadCase) -> String {
     case.value(
         "select concat_ws(' ', count(*), count(distinct id), coalesce(min(version), '-'), \
                           coalesce(max(version), '-'), max(id)) from t",
@@ -140,7 +140,7 @@ fn content(path: &Path) -> String {
 }
 
 #[track_caller]
-fn nothing_is_there_twice(case: &Case, run: &Run, path: &Path, what: &str) {
+fn nothing_is_there_twice(case: &LoadCase, run: &Run, path: &Path, what: &str) {
     let twice = case.value("select count(*) - count(distinct id) from t");
     assert_eq!(twice, "0", "{what}: {}", run.stderr);
     match run.status {
@@ -150,11 +150,11 @@ fn nothing_is_there_twice(case: &Case, run: &Run, path: &Path, what: &str) {
     }
 }
 
-fn trial(change: Change, commit: &str, moment: u64, loses_session: bool) {
+fn trial(change: FileChange, commit: &str, moment: u64, loses_session: bool) {
     let what = format!("{change:?} at {moment}, commit {commit}, session lost: {loses_session}");
     let case = case();
     let path = case.path("t.csv");
-    let held = Held::at(&case, moment);
+    let held = RowLock::at(&case, moment);
     let args = format!("t.csv --commit {commit} --lanes 1 --quiet");
     let child = spawn(&mut case.load_command(&args));
     held.wait(&case);
@@ -169,8 +169,8 @@ fn trial(change: Change, commit: &str, moment: u64, loses_session: bool) {
     let run = finish(child);
     nothing_is_there_twice(&case, &run, &path, &what);
     // With another session all is read once more: what is there by then is one version, too.
-    let is_read_again = loses_session && commit == "end" && change == Change::RewriteUnseen;
-    let is_same = change == Change::Chmod || is_read_again;
+    let is_read_again = loses_session && commit == "end" && change == FileChange::RewriteUnseen;
+    let is_same = change == FileChange::Chmod || is_read_again;
     assert_eq!(run.status, Some(if is_same { 0 } else { 2 }), "{what}: {}", run.stderr);
     if commit == "end" && !is_same {
         assert_eq!(table(&case), "0 0 - -", "{what}");
@@ -179,7 +179,7 @@ fn trial(change: Change, commit: &str, moment: u64, loses_session: bool) {
     let again = case.load(&args);
     nothing_is_there_twice(&case, &again, &path, &format!("{what}, again"));
     // Nothing was written: the file is loaded as it is by now.
-    let is_whole = !matches!(change, Change::Delete | Change::Truncate);
+    let is_whole = !matches!(change, FileChange::Delete | FileChange::Truncate);
     if commit == "end" && is_whole {
         assert_eq!(again.status, Some(0), "{what}: {}", again.stderr);
     }
@@ -222,9 +222,9 @@ fn a_file_that_changes_while_a_session_is_lost() {
 }
 
 /// A load with chunks in the table that was killed, before a row of the third.
-fn killed() -> Case {
+fn killed() -> LoadCase {
     let case = case();
-    let held = Held::at(&case, MOMENTS[0]);
+    let held = RowLock::at(&case, MOMENTS[0]);
     let mut child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 1 --quiet"));
     held.wait(&case);
     child.kill().unwrap();
@@ -244,7 +244,7 @@ fn a_load_is_gone_on_with_only_over_what_it_has_read() {
         let run = case.load("t.csv --commit chunk --lanes 1 --quiet");
         nothing_is_there_twice(&case, &run, &case.path("t.csv"), &format!("{change:?}"));
         // Whatever is behind the chunks that are written may be another.
-        let goes_on = matches!(change, Change::Grow | Change::Touch | Change::Chmod);
+        let goes_on = matches!(change, FileChange::Grow | FileChange::Touch | FileChange::Chmod);
         if goes_on {
             assert_eq!(run.status, Some(0), "{change:?}: {}", run.stderr);
         } else {
@@ -263,22 +263,22 @@ fn a_file_that_was_loaded_is_not_loaded_twice() {
         apply(change, &case.path("t.csv"));
         let run = case.load("t.csv --quiet");
         match change {
-            Change::Touch | Change::Chmod => {
+            FileChange::Touch | FileChange::Chmod => {
                 assert_eq!((run.status, table(&case)), (Some(0), before), "{change:?}");
             }
-            Change::Grow | Change::Truncate => {
+            FileChange::Grow | FileChange::Truncate => {
                 let said = run.refusal();
                 assert!(said.contains("contains rows that job 1 has already loaded"), "{said}");
                 assert!(said.contains("The table has 10000 rows of job 1"), "{said}");
                 assert_eq!(table(&case), before, "{change:?}");
             }
             // Other rows under the same name, as of the next day.
-            Change::Replace | Change::Rewrite | Change::RewriteUnseen => {
+            FileChange::Replace | FileChange::Rewrite | FileChange::RewriteUnseen => {
                 run.success();
                 let versions = "select string_agg(distinct version, '') || count(*) from t";
                 assert_eq!(case.value(versions), "ab20000", "{change:?}");
             }
-            Change::Delete => assert_eq!(run.status, Some(2)),
+            FileChange::Delete => assert_eq!(run.status, Some(2)),
         }
     }
 }
@@ -304,7 +304,7 @@ fn a_changed_row_in_the_middle_is_seen() {
 
 #[test]
 fn one_file_of_several_and_compressed_ones() {
-    let case = Case::new("create table t (id bigint, version text, pad text)");
+    let case = LoadCase::new("create table t (id bigint, version text, pad text)");
     for part in 0..3 {
         let rows = rows("a", part * 3000..(part + 1) * 3000);
         case.put(&format!("in/{part}.csv"), format!("id,version,pad\n{rows}"));
@@ -315,7 +315,7 @@ fn one_file_of_several_and_compressed_ones() {
     };
     compress("in/2.csv");
     for (commit, changed) in [("end", "in/2.csv.gz"), ("end", "in/0.csv"), ("chunk", "in/0.csv")] {
-        let held = Held::at(&case, 4_000);
+        let held = RowLock::at(&case, 4_000);
         let args = format!("in --table t --commit {commit} --lanes 1 --quiet");
         let child = spawn(&mut case.load_command(&args));
         held.wait(&case);
@@ -351,7 +351,7 @@ fn one_file_of_several_and_compressed_ones() {
 fn standard_input_is_what_comes_through_it() {
     let case = case();
     let path = case.path("t.csv");
-    let held = Held::at(&case, MOMENTS[0]);
+    let held = RowLock::at(&case, MOMENTS[0]);
     let mut command = case.load_command("- --table t --lanes 1 --quiet");
     let mut child = {
         command.stdin(File::open(&path).unwrap());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 
-use crate::support::{Case, Run, folded, redact, session, wait_until};
+use crate::support::{LoadCase, Run, folded, redact, session, wait_until};
 
 /// More than indexes are dropped for unasked: 9 MB.
 fn rows() -> String {
@@ -17,14 +17,14 @@ const INDEXED: &str = "\
 create table t (id int constraint t_key primary key, a int, note text);
 create index t_a on t (a)";
 
-fn case(sql: &str) -> Case {
-    let case = Case::new(&format!("{INDEXED}; {sql}"));
+fn case(sql: &str) -> LoadCase {
+    let case = LoadCase::new(&format!("{INDEXED}; {sql}"));
     case.put("t.csv", rows());
     case
 }
 
 /// What the plan says of indexes and all that comes after them.
-fn plan(case: &Case, args: &str) -> String {
+fn plan(case: &LoadCase, args: &str) -> String {
     let run = case.load(&format!("t.csv --plan {args}"));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let lines = run.stdout.lines().skip_while(|line| !line.starts_with("indexes"));
@@ -36,7 +36,7 @@ fn plan(case: &Case, args: &str) -> String {
 fn where_it_pays() {
     let case = case("");
     assert_snapshot!(plan(&case, ""), @"
-    indexes  dropped for the load, and made again after it: the table is empty
+    indexes  dropped for the load, and created again after it: the table is empty
              t_a    index, dropped
              t_key  primary key, dropped
     ");
@@ -45,13 +45,13 @@ fn where_it_pays() {
     indexes  stay: without a ledger nothing could restore the table after a crash
     ");
     assert_snapshot!(plan(&case, "--rejects bad.csv"), @"
-    indexes  dropped for the load, and made again after it: the table is empty
+    indexes  dropped for the load, and created again after it: the table is empty
              t_a    index, dropped
-             t_key  primary key, stays: it decides which rows are rejected
+             t_key  primary key, stays: its checks decide which rows are rejected
     ");
     case.db.run("insert into t select n, n, repeat('x', 200) from generate_series(1, 1000) n");
     assert_snapshot!(plan(&case, ""), @"
-    indexes  dropped for the load, and made again after it: the table is small compared
+    indexes  dropped for the load, and created again after it: the table is small compared
           … with the input
              t_a    index, dropped
              t_key  primary key, stays: the table has rows
@@ -61,7 +61,7 @@ fn where_it_pays() {
     indexes  stay: the table has too many rows compared with the input
     ");
     assert_snapshot!(plan(&case, "--rebuild-indexes always"), @"
-    indexes  dropped for the load, and made again after it: as asked
+    indexes  dropped for the load, and created again after it: as asked
              t_a    index, dropped
              t_key  primary key, dropped
     ");
@@ -91,33 +91,33 @@ fn what_others_depend_on_stays() {
              add constraint t_far foreign key (a) references far (id)",
     );
     assert_snapshot!(plan(&case, ""), @r#"
-    indexes  dropped for the load, and made again after it: the table is empty
+    indexes  dropped for the load, and created again after it: the table is empty
              t_a       index, dropped
-             t_half    index, stays: it calls public.half(integer), which need not work
-          … under another search path
+             t_half    index, stays: it calls public.half(integer), which may need a
+          … certain search path
              t_key     primary key, stays: constraint child_id_fkey on table public.child
           … depends on it
-             t_note    unique index, stays: rows that it refuses at the end could not be
-          … deleted again
+             t_note    unique index, stays: rows that violate it could not be deleted again
+          … after the load
              t_span    exclusion constraint, stays: it would be rebuilt under an exclusive
           … lock
-             t_turned  index, stays: it calls public.turn(integer,integer), which need not
-          … work under another search path
-             t_far     foreign key, stays: rows that it refuses at the end could not be
-          … deleted again
-    warning  foreign key "t_far" is checked for each row after its chunk
+             t_turned  index, stays: it calls public.turn(integer,integer), which may need
+          … a certain search path
+             t_far     foreign key, stays: rows that violate it could not be deleted again
+          … after the load
+    warning  foreign key "t_far" is checked for each row after each COPY
     "#);
     assert_snapshot!(plan(&case, "--rebuild-indexes always"), @"
-    indexes  dropped for the load, and made again after it: as asked
+    indexes  dropped for the load, and created again after it: as asked
              t_a       index, dropped
-             t_half    index, stays: it calls public.half(integer), which need not work
-          … under another search path
+             t_half    index, stays: it calls public.half(integer), which may need a
+          … certain search path
              t_key     primary key, stays: constraint child_id_fkey on table public.child
           … depends on it
              t_note    unique index, dropped
              t_span    exclusion constraint, dropped
-             t_turned  index, stays: it calls public.turn(integer,integer), which need not
-          … work under another search path
+             t_turned  index, stays: it calls public.turn(integer,integer), which may need
+          … a certain search path
              t_far     foreign key, dropped
     ");
 }
@@ -132,20 +132,20 @@ fn what_a_table_with_rows_cannot_take_back_stays() {
          create trigger gone before delete on t for each row execute function f()",
     );
     assert_snapshot!(plan(&case, ""), @r#"
-    indexes  dropped for the load, and made again after it: the table is small compared
+    indexes  dropped for the load, and created again after it: the table is small compared
           … with the input
              t_a    index, dropped
              t_key  primary key, stays: the table has rows
              t_far  foreign key, stays: the table has rows
-    warning  foreign key "t_far" is checked for each row after its chunk
+    warning  foreign key "t_far" is checked for each row after each COPY
     "#);
     assert_snapshot!(plan(&case, "--commit chunk"), @r#"
-    indexes  dropped for the load, and made again after it: the table is small compared
+    indexes  dropped for the load, and created again after it: the table is small compared
           … with the input
              t_a    index, dropped
              t_key  primary key, stays: the table has rows
              t_far  foreign key, stays: the table has rows
-    warning  foreign key "t_far" is checked for each row after its chunk
+    warning  foreign key "t_far" is checked for each row after each COPY
     "#);
 }
 

@@ -11,14 +11,14 @@ use regex_lite::Regex;
 use crate::support::{self, Run};
 
 /// A folder for data and files, and no server left in it at the end.
-struct Home(PathBuf);
+struct TestHome(PathBuf);
 
-impl Home {
-    fn new() -> Home {
+impl TestHome {
+    fn new() -> TestHome {
         let folder = tempfile::Builder::new().prefix("pgspate-").tempdir_in("/tmp").unwrap().keep();
         // As root, the server is another user and must be able to reach it.
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        Home(folder)
+        TestHome(folder)
     }
 
     fn command(&self, args: &str) -> Command {
@@ -33,7 +33,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for TestHome {
     fn drop(&mut self) {
         let _ = self.command("server stop").output();
         let _ = fs::remove_dir_all(&self.0);
@@ -54,7 +54,7 @@ fn shown(text: &str) -> String {
 
 #[test]
 fn it_is_started_shared_and_stopped() {
-    let home = Home::new();
+    let home = TestHome::new();
     assert_snapshot!(shown(&home.run("server status").stdout), @"not made");
     assert_snapshot!(shown(&home.run("server dsn").refusal()), @"
     error: the embedded PostgreSQL is not running
@@ -142,7 +142,7 @@ fn it_is_started_shared_and_stopped() {
 
 #[test]
 fn quiet_loads_start_it_without_a_word() {
-    let home = Home::new();
+    let home = TestHome::new();
     fs::write(home.0.join("x.csv"), "id,name\n1,a\n2,b\n").unwrap();
     let run = home.run("load x.csv --create --quiet");
     assert_eq!((run.status, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
 use crate::disk::Disk;
-use crate::support::{Case, Run, ask, finish, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, ask, finish, session, spawn, wait_until};
 
 fn signal(child: &Child, name: &str) {
     let pid = child.id().to_string();
@@ -23,7 +23,7 @@ const LANES: &str = "from pg_stat_activity where datname = current_database() \
                      and application_name like 'pgspate load%' and xact_start is not null \
                      and pid <> pg_backend_pid()";
 
-fn count_lanes(case: &Case) -> usize {
+fn count_lanes(case: &LoadCase) -> usize {
     case.value(&format!("select count(*) {LANES}")).parse().unwrap()
 }
 
@@ -35,7 +35,7 @@ fn feed(pipe: &mut ChildStdin) {
 }
 
 /// A load that has read some rows and waits for more; its standard input must be kept open.
-fn waiting(case: &Case, args: &str) -> (Child, ChildStdin) {
+fn waiting(case: &LoadCase, args: &str) -> (Child, ChildStdin) {
     let mut child = spawn(&mut case.load_command(args));
     let mut pipe = child.stdin.take().unwrap();
     feed(&mut pipe);
@@ -45,7 +45,7 @@ fn waiting(case: &Case, args: &str) -> (Child, ChildStdin) {
 
 #[test]
 fn an_interrupt_rolls_back_while_the_input_is_slow() {
-    let case = Case::new("create table t (id int, note text)");
+    let case = LoadCase::new("create table t (id int, note text)");
     let said = ["-INT", "-TERM"].map(|name| {
         let (child, pipe) = waiting(&case, "- --table t --quiet");
         signal(&child, name);
@@ -67,7 +67,7 @@ fn an_interrupt_rolls_back_while_the_input_is_slow() {
 
 #[test]
 fn an_interrupt_drops_the_table_that_was_made() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     let (child, pipe) = waiting(&case, "- --table made --create --quiet");
     signal(&child, "-INT");
     assert_eq!(finish(child).status, Some(130));
@@ -77,7 +77,7 @@ fn an_interrupt_drops_the_table_that_was_made() {
 
 #[test]
 fn a_second_interrupt_ends_at_once() {
-    let case = Case::new("create table t (id int, note text)");
+    let case = LoadCase::new("create table t (id int, note text)");
     let (child, pipe) = waiting(&case, "- --table t --quiet");
     // Stopped, it cannot act on the first one before the second one is there.
     signal(&child, "-STOP");
@@ -92,7 +92,7 @@ fn a_second_interrupt_ends_at_once() {
 
 #[test]
 fn an_interrupt_ends_the_wait_for_a_lock() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\n2\n");
     let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
@@ -109,7 +109,7 @@ fn an_interrupt_ends_the_wait_for_a_lock() {
 
 #[test]
 fn a_lock_that_is_let_go_is_waited_for() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\n2\n");
     let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
@@ -124,7 +124,7 @@ fn a_lock_that_is_let_go_is_waited_for() {
 
 #[test]
 fn a_backend_that_is_terminated() {
-    let case = Case::new("create table t (id int, note text)");
+    let case = LoadCase::new("create table t (id int, note text)");
     let (child, mut pipe) = waiting(&case, "- --table t --quiet --lanes 2");
     case.db.run(&format!("select pg_terminate_backend(pid) {LANES}"));
     // It notices with the next chunk at the latest.
@@ -146,7 +146,7 @@ fn a_backend_that_is_terminated() {
 
 #[test]
 fn a_server_that_dies() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     let server = testing::server("");
     let sql = "create table t (id int, note text)";
     let run = |sql: &str| ask(&server.dsn(), sql);
@@ -176,7 +176,7 @@ fn a_server_that_dies() {
 
 #[test]
 fn a_disk_that_is_full() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     let server = testing::server("");
     let Some(disk) = Disk::mount(server.folder().join("small"), &server.data_folder()) else {
         println!("not tested: only root may mount a small disk");
@@ -207,7 +207,7 @@ fn a_disk_that_is_full() {
 
 #[test]
 fn a_reader_that_goes_away() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\n");
     let mut child = spawn(&mut case.load_command("t.csv --header yes --json --quiet"));
     drop(child.stdout.take());
@@ -220,16 +220,16 @@ fn a_reader_that_goes_away() {
 
 /// A load into a server of its own that has committed two chunks, and holds the third one until a
 /// session lets go, whoever asks it to stop.
-struct Holding {
+struct BlockedThirdChunk {
     server: ThrowawayServer,
-    case: Case,
+    case: LoadCase,
     child: Child,
     _holder: (Runtime, Client),
 }
 
-impl Holding {
-    fn new(args: &str) -> Holding {
-        let (server, case) = (testing::server(""), Case::new(""));
+impl BlockedThirdChunk {
+    fn new(args: &str) -> BlockedThirdChunk {
+        let (server, case) = (testing::server(""), LoadCase::new(""));
         let run = |sql: &str| ask(&server.dsn(), sql);
         run("create table t (id int, note text); \
              create function hold() returns trigger language plpgsql as $$ begin \
@@ -254,7 +254,7 @@ impl Holding {
             run("select count(*) from pgspate.ledger where job > 1") == "2"
                 && run("select count(*) from pg_stat_activity where wait_event = 'advisory'") != "0"
         });
-        Holding { server, case, child, _holder: holder }
+        BlockedThirdChunk { server, case, child, _holder: holder }
     }
 
     /// Rows of its chunks.
@@ -265,7 +265,7 @@ impl Holding {
 
 #[test]
 fn a_second_interrupt_says_what_is_in_the_table_and_how_to_go_on() {
-    let Holding { server, case, mut child, _holder } = Holding::new("");
+    let BlockedThirdChunk { server, case, mut child, _holder } = BlockedThirdChunk::new("");
     let rows = ask(&server.dsn(), "select count(*) from t where id >= 0");
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     signal(&child, "-TERM");
@@ -284,14 +284,13 @@ fn a_second_interrupt_says_what_is_in_the_table_and_how_to_go_on() {
 
 #[test]
 fn a_server_that_vanishes_does_not_take_along_what_is_known_of_the_table() {
-    let holding = Holding::new("--retry-for 1");
+    let holding = BlockedThirdChunk::new("--retry-for 1");
     let rows = holding.rows();
-    let Holding { server, case, child, .. } = holding;
+    let BlockedThirdChunk { server, case, child, .. } = holding;
     server.kill().unwrap();
     let said = finish(child).refusal().replace("\n      … ", " ");
     let words = format!(
-        "{rows} rows in 2 committed chunks were in the table when the server last answered;
-          … \
+        "{rows} rows in 2 committed chunks were in the table when the server last answered; \
          the same command, run again, finds out and loads what is missing."
     );
     assert!(said.contains(&words), "{said}");
@@ -303,7 +302,7 @@ fn a_server_that_vanishes_does_not_take_along_what_is_known_of_the_table() {
 
 #[test]
 fn whose_limit_of_connections_is_reached_is_said() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\n");
     let name = format!("{}_limit", case.db.name());
     case.db.run(&format!("create role {name} login; alter role {name} connection limit 0"));

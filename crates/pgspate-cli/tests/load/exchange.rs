@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use insta::assert_snapshot;
 
 use crate::kept::{EVERYTHING, dump, signal, watch};
-use crate::support::{Case, finish, folded, redact, session, spawn, wait_until};
+use crate::support::{LoadCase, finish, folded, redact, session, spawn, wait_until};
 
 /// More than a megabyte, so that it is not one transaction by itself: this many rows, several
 /// chunks.
@@ -19,17 +19,17 @@ fn rows(from: usize) -> String {
     text
 }
 
-fn sum(case: &Case) -> String {
+fn sum(case: &LoadCase) -> String {
     case.value("select count(*) || ' from ' || coalesce(min(id), 0) from t")
 }
 
-fn shadows(case: &Case) -> String {
+fn shadows(case: &LoadCase) -> String {
     case.value("select count(*) from pg_namespace where nspname like 'pgspate\\_job%'")
 }
 
 #[test]
 fn whatever_the_table_has_is_kept() {
-    let case = Case::new(EVERYTHING);
+    let case = LoadCase::new(EVERYTHING);
     let before = dump(&case);
     case.put("t.csv", "a,b,c\n1,x,0.5\n2,y,1.5\n");
     assert_snapshot!(folded(&case.load("t.csv --replace=swap --plan --header yes").stdout), @r#"
@@ -38,8 +38,7 @@ fn whatever_the_table_has_is_kept() {
     input    header yes: as given
     table    public.t
     replace  shadow table, which takes the table's place: as asked
-    path     binary COPY: every column has an exact encoder; fields that it does not take
-          … go as text
+    path     binary COPY: every column has an exact encoder; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -69,7 +68,7 @@ fn whatever_the_table_has_is_kept() {
 
 #[test]
 fn readers_see_the_old_rows_or_the_new_ones() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, note text); \
          insert into t select n, 'old' from generate_series(1, 50000) n",
     );
@@ -96,7 +95,7 @@ fn readers_see_the_old_rows_or_the_new_ones() {
 
 #[test]
 fn an_empty_table_is_filled_at_once() {
-    let case = Case::new("create table t (id int primary key, note text)");
+    let case = LoadCase::new("create table t (id int primary key, note text)");
     case.put("t.csv", rows(1));
     let load = spawn(&mut case.load_command("t.csv --table t --atomic --quiet --lanes 2"));
     watch(&case, load, "select count(*) from t", &["0", &ROWS.to_string()]);
@@ -108,7 +107,7 @@ fn an_empty_table_is_filled_at_once() {
 
 #[test]
 fn rows_that_are_added_meanwhile_are_not_lost() {
-    let case = Case::new("create table t (id int, note text)");
+    let case = LoadCase::new("create table t (id int, note text)");
     case.put("t.csv", rows(1));
     let (child, holder) = before_the_exchange(&case, "t.csv --table t --atomic --quiet");
     holder("insert into t values (-1, 'mine'); commit");
@@ -127,7 +126,10 @@ fn rows_that_are_added_meanwhile_are_not_lost() {
 }
 
 /// A load that waits for the lock on `t`, and a session that holds it and can be told more.
-fn before_the_exchange(case: &Case, args: &str) -> (std::process::Child, impl Fn(&str) + use<>) {
+fn before_the_exchange(
+    case: &LoadCase,
+    args: &str,
+) -> (std::process::Child, impl Fn(&str) + use<>) {
     let (runtime, holder) = session(&case.db.dsn());
     let child = spawn(&mut case.load_command(args));
     wait_until("a shadow is there", || shadows(case) == "1");
@@ -142,7 +144,7 @@ fn before_the_exchange(case: &Case, args: &str) -> (std::process::Child, impl Fn
 
 #[test]
 fn a_lock_that_is_not_let_go_costs_nothing() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, note text); insert into t values (1, 'old')",
     );
     case.put("t.csv", rows(7));
@@ -172,7 +174,7 @@ fn a_lock_that_is_not_let_go_costs_nothing() {
 
 #[test]
 fn killed_at_any_moment_it_leaves_the_old_rows_and_goes_on() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, note text); insert into t values (1, 'old'); \
          create index t_note on t (note)",
     );
@@ -211,7 +213,7 @@ fn killed_at_any_moment_it_leaves_the_old_rows_and_goes_on() {
 
 #[test]
 fn an_interrupt_while_it_waits_for_the_lock() {
-    let case = Case::new("create table t (id int, note text); insert into t values (1, 'old')");
+    let case = LoadCase::new("create table t (id int, note text); insert into t values (1, 'old')");
     case.put("t.csv", rows(7));
     let (child, holder) = before_the_exchange(&case, "t.csv --table t --replace --quiet");
     signal(&child, "-INT");
@@ -237,7 +239,7 @@ fn an_interrupt_while_it_waits_for_the_lock() {
 
 #[test]
 fn bad_input_leaves_nothing_behind() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table kind (id int primary key); insert into kind values (1); \
          create table t (id int primary key, note text, kind int references kind, check (id > 0)); \
          insert into t values (1, 'old', 1)",
@@ -284,7 +286,7 @@ fn bad_input_leaves_nothing_behind() {
 
 #[test]
 fn shadows_are_dropped_on_demand() {
-    let case = Case::new("create table t (id int, note text); insert into t values (1, 'old')");
+    let case = LoadCase::new("create table t (id int, note text); insert into t values (1, 'old')");
     case.put("t.csv", rows(7));
     let leave = || {
         let args = "t.csv --table t --replace --quiet --lock-timeout 1";
@@ -311,7 +313,7 @@ fn shadows_are_dropped_on_demand() {
 
 #[test]
 fn what_depends_on_the_table_keeps_it_in_its_place() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int, note text); insert into t values (1, 'old'); \
          create table u (like t); create table w (like t); create publication p for table w; \
          create view v as select count(*) as n from t",
@@ -329,13 +331,13 @@ fn what_depends_on_the_table_keeps_it_in_its_place() {
     assert_snapshot!(case.refusal("t.csv --table t --replace=swap"), @"
     error: no other table can take the place of public.t: view public.v depends on it
 
-    hint: `--replace` without a method replaces the rows in one transaction.
+    hint: `--replace` alone replaces the rows in one transaction.
     ");
 }
 
 #[test]
 fn what_comes_to_depend_on_it_meanwhile() {
-    let case = Case::new("create table t (id int, note text); insert into t values (1, 'old')");
+    let case = LoadCase::new("create table t (id int, note text); insert into t values (1, 'old')");
     case.put("t.csv", rows(7));
     let (child, holder) = before_the_exchange(&case, "t.csv --table t --replace --quiet");
     holder("create view v as select count(*) as n from t; commit");
@@ -353,7 +355,7 @@ fn what_comes_to_depend_on_it_meanwhile() {
 
 #[test]
 fn a_transaction_that_would_see_half_of_it() {
-    let case = Case::new("create table t (id int, note text); insert into t values (1, 'old')");
+    let case = LoadCase::new("create table t (id int, note text); insert into t values (1, 'old')");
     case.put("t.csv", rows(7));
     let (runtime, reader) = session(&case.db.dsn());
     runtime
@@ -382,35 +384,35 @@ fn a_transaction_that_would_see_half_of_it() {
 }
 
 /// Statements as a role that owns little; what it makes is gone with the case.
-struct Owner {
+struct DatabaseOwner {
     name: String,
     dsn: String,
 }
 
-impl Owner {
-    fn new(case: &Case, rights: &str) -> Owner {
+impl DatabaseOwner {
+    fn new(case: &LoadCase, rights: &str) -> DatabaseOwner {
         let name = format!("{}_owner", case.db.name());
         let dsn = format!("{} options='-c role={name}'", case.db.dsn());
         case.db.run(&format!("create role {name} login"));
         case.db.run(&rights.replace(":owner", &name));
-        Owner { name, dsn }
+        DatabaseOwner { name, dsn }
     }
 
-    fn load(&self, case: &Case, args: &str) -> crate::support::Run {
+    fn load(&self, case: &LoadCase, args: &str) -> crate::support::Run {
         let mut command = case.command(&["load", "--to", &self.dsn]);
         crate::support::Run::of(command.args(args.split_whitespace()).output().unwrap())
     }
 
-    fn forget(self, case: &Case) {
+    fn forget(self, case: &LoadCase) {
         case.db.run(&format!("drop owned by {0} cascade; drop role {0}", self.name));
     }
 }
 
 #[test]
 fn a_role_with_few_rights() {
-    let case = Case::new("create table t (id int, note text); insert into t values (1, 'old')");
+    let case = LoadCase::new("create table t (id int, note text); insert into t values (1, 'old')");
     case.put("t.csv", rows(7));
-    let owner = Owner::new(
+    let owner = DatabaseOwner::new(
         &case,
         "revoke create on schema public from public; create schema pgspate authorization :owner; \
          grant select, insert, truncate on t to :owner",
@@ -445,9 +447,9 @@ fn a_role_with_few_rights() {
 
 #[test]
 fn the_owner_and_who_else_may_do_what() {
-    let case = Case::new("create table t (id int, note text); insert into t values (1, 'old')");
+    let case = LoadCase::new("create table t (id int, note text); insert into t values (1, 'old')");
     case.put("t.csv", rows(7));
-    let owner = Owner::new(
+    let owner = DatabaseOwner::new(
         &case,
         "grant create on schema public to :owner; alter table t owner to :owner; \
          grant select on t to public; \
@@ -464,7 +466,7 @@ fn the_owner_and_who_else_may_do_what() {
 
 #[test]
 fn sessions_that_are_ended_are_no_loss() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, note text); insert into t values (1, 'old')",
     );
     case.put("t.csv", rows(7));
@@ -483,7 +485,7 @@ fn sessions_that_are_ended_are_no_loss() {
 
 #[test]
 fn names_of_all_kinds() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create schema \"S.1\"; create unlogged table \"S.1\".\":table's\" (\"Id\" smallint \
              generated always as identity (minvalue -9 maxvalue 9 increment -1 start 2) \
              primary key, \
@@ -505,7 +507,7 @@ fn names_of_all_kinds() {
 
 #[test]
 fn what_a_copy_does_not_have_keeps_the_table_in_its_place() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int, note text); insert into t values (-1, 'old'); \
          alter table t add constraint positive check (id > 0) not valid",
     );

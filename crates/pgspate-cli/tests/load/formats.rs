@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use futures_util::TryStreamExt;
 use insta::assert_snapshot;
 
-use crate::support::{Case, session};
+use crate::support::{LoadCase, session};
 
 const TABLE: &str = "create table t (id int, name text, at date)";
 const ROWS: &str = "id,name,at\n1,one,2024-01-01\n2,,2024-02-29\n3,\"thr,ee\",\n";
@@ -26,7 +26,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn compressed_files() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     let mut bzip2 = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
     bzip2.write_all(ROWS.as_bytes()).unwrap();
     let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
@@ -48,7 +48,7 @@ fn compressed_files() {
 
 #[test]
 fn stdin() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     case.load_from(ROWS, "- --table t").success();
     assert_eq!(case.rows("t"), LOADED);
     case.db.run("truncate t; alter table t add primary key (id)");
@@ -60,7 +60,7 @@ fn stdin() {
 
 #[test]
 fn a_named_pipe() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     let pipe = case.path("pipe.csv");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
@@ -72,7 +72,7 @@ fn a_named_pipe() {
 
 #[test]
 fn several_files_with_their_columns_in_another_order() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     case.put("d/1.csv", ROWS);
     case.put("d/2.csv", "at,id,name\n2024-03-01,4,four\n");
     case.put("d/3.csv", "");
@@ -91,7 +91,7 @@ fn several_files_with_their_columns_in_another_order() {
 
 #[test]
 fn json() {
-    let case = Case::new("create table t (id int, name text, tags text[], doc jsonb, at date)");
+    let case = LoadCase::new("create table t (id int, name text, tags text[], doc jsonb, at date)");
     let lines = "{\"id\":1,\"name\":\"one\",\"tags\":[\"a\",\"b c\"],\"doc\":{\"k\":[1,null]}}\n\
                  {\"at\":\"2024-02-29\",\"doc\":null,\"name\":null,\"id\":2}\n";
     let rows = ["(1,one,\"{a,\"\"b c\"\"}\",\"{\"\"k\"\": [1, null]}\",)", "(2,,,,2024-02-29)"];
@@ -128,7 +128,7 @@ const BATCH: [&str; 2] = [
 
 #[test]
 fn parquet() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     let mut file = Vec::new();
     let mut writer =
         parquet::arrow::ArrowWriter::try_new(&mut file, batch().schema(), None).unwrap();
@@ -171,7 +171,7 @@ fn parquet() {
 
 #[test]
 fn arrow() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     let schema = batch().schema();
     let mut file = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &schema).unwrap();
     file.write(&batch()).unwrap();
@@ -188,7 +188,7 @@ fn arrow() {
 
 #[test]
 fn batches_that_do_not_fit_the_table() {
-    let case = Case::new("create table t (id smallint, name date)");
+    let case = LoadCase::new("create table t (id smallint, name date)");
     let ids: ArrayRef = Arc::new(Int32Array::from_iter_values([1, 2, 70_000]));
     let names: ArrayRef = Arc::new(BooleanArray::from(vec![true, false, true]));
     let mut file = Vec::new();
@@ -215,7 +215,7 @@ fn batches_that_do_not_fit_the_table() {
 
 #[test]
 fn what_copy_to_wrote() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table source (a int, b text, c bytea, d text[]); \
          insert into source values \
            (1, E'tab\\there\\nand \\\\ back', '\\x00ff5c', '{a,NULL,\"x y\"}'), \
@@ -232,7 +232,7 @@ fn what_copy_to_wrote() {
 }
 
 /// What `copy ... to stdout` gives.
-fn copy_out(case: &Case, sql: &str) -> Vec<u8> {
+fn copy_out(case: &LoadCase, sql: &str) -> Vec<u8> {
     let (runtime, client) = session(&case.db.dsn());
     let pieces = async {
         let stream = client.copy_out(sql).await.unwrap();
@@ -243,7 +243,7 @@ fn copy_out(case: &Case, sql: &str) -> Vec<u8> {
 
 #[test]
 fn tabs_as_imdb_has_them() {
-    let case = Case::new("create table t (tconst text, title text, is_adult int, year int)");
+    let case = LoadCase::new("create table t (tconst text, title text, is_adult int, year int)");
     let rows = "tconst\ttitle\tisAdult\tyear\n\
                 tt0000001\tCarmencita \"the\" dancer\t0\t1894\n\
                 tt0000002\t\"Le clown et ses chiens\t0\t\\N\n\
@@ -285,7 +285,7 @@ fn other_dialects() {
             "1\tone\t2024-01-01\n2\t~\t2024-02-29\n3\tthr\\,ee\t~\n\\.\n",
         ),
     ] {
-        let case = Case::new(TABLE);
+        let case = LoadCase::new(TABLE);
         case.put(args.split(' ').next().unwrap(), content);
         case.load(args).success();
         assert_eq!(case.rows("t"), LOADED, "{args}: {content}");
@@ -294,7 +294,7 @@ fn other_dialects() {
 
 #[test]
 fn a_last_column_that_is_always_null() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     case.put("t.psv", "1|one|\n2||\n");
     case.load("t.psv --header no").success();
     assert_eq!(case.rows("t"), ["(1,one,)", "(2,,)"]);
@@ -302,7 +302,7 @@ fn a_last_column_that_is_always_null() {
 
 #[test]
 fn null_and_the_empty_string() {
-    let case = Case::new("create table t (a text, b text, c text)");
+    let case = LoadCase::new("create table t (a text, b text, c text)");
     case.put("t.csv", "a,b,c\n,\"\",x\n\"\",,x\n");
     let told = || case.rows("t").join(" ");
     let cases = [
@@ -320,7 +320,7 @@ fn null_and_the_empty_string() {
 
 #[test]
 fn latin1() {
-    let case = Case::new("create table t (\"größe\" int, name text)");
+    let case = LoadCase::new("create table t (\"größe\" int, name text)");
     case.put("t.csv", b"name,gr\xf6\xdfe\ncaf\xe9,1\n\"\xdcber, \",2\n");
     case.load("t.csv --encoding LATIN1 --header yes").success();
     assert_eq!(case.rows("t"), ["(1,café)", "(2,\"Über, \")"]);
@@ -351,7 +351,7 @@ fn latin1() {
 
 #[test]
 fn keys_that_the_first_records_lack() {
-    let case = Case::new("create table t (id int, note text default 'none', \"Qty\" int)");
+    let case = LoadCase::new("create table t (id int, note text default 'none', \"Qty\" int)");
     let mut rows = String::new();
     let long = " ".repeat(99);
     (0..20_000).for_each(|row| rows += &format!("{{\"id\": {row}, \"x\": \"{long}\"}}\n"));

@@ -10,18 +10,18 @@ mod streams;
 
 use std::process::{Command, Stdio};
 
-use crate::support::{Case, Run, finish};
+use crate::support::{LoadCase, Run, finish};
 
 /// Kilobytes of address space: what a load needs, and far less than what is stated.
 const ADDRESS_KIB: u32 = 2_000_000;
 
 /// A table with a row, which must stay alone.
-fn case() -> Case {
-    Case::new("create table t (v text); insert into t values ('kept')")
+fn case() -> LoadCase {
+    LoadCase::new("create table t (v text); insert into t values ('kept')")
 }
 
 /// The command with little address space.
-fn load(case: &Case, args: &str) -> Run {
+fn load(case: &LoadCase, args: &str) -> Run {
     let full = case.load_command(args);
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("ulimit -v {ADDRESS_KIB} && exec \"$0\" \"$@\""));
@@ -38,7 +38,7 @@ fn load(case: &Case, args: &str) -> Run {
 
 /// Loads a file that must be refused with these words.
 #[track_caller]
-fn refused(case: &Case, name: &str, content: impl AsRef<[u8]>, words: &[&str]) {
+fn refused(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, words: &[&str]) {
     case.put(name, content);
     let run = load(case, &format!("--quiet {name} --table t"));
     assert_eq!(run.status, Some(2), "{name}: {:?} {}{}", run.status, run.stdout, run.stderr);
@@ -52,7 +52,7 @@ fn refused(case: &Case, name: &str, content: impl AsRef<[u8]>, words: &[&str]) {
 
 /// Loads a file that must be taken, as what is refused must not be refused for want of memory.
 #[track_caller]
-fn taken(case: &Case, name: &str, content: impl AsRef<[u8]>, rows: u64) {
+fn taken(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, rows: u64) {
     case.put(name, content);
     let before: u64 = case.value("select count(*) from t").parse().unwrap();
     let run = load(case, &format!("--quiet {name} --table t"));

@@ -10,7 +10,7 @@ use pgspate_embedded::testing;
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
-use crate::support::{Case, Run, ask, finish, folded, redact, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, ask, finish, folded, redact, session, spawn, wait_until};
 
 /// Everything about the indexes and constraints of table `t`, a line each.
 const SHAPE: &str = "\
@@ -85,10 +85,10 @@ fn rows(count: u32) -> String {
     rows
 }
 
-fn everything() -> Case {
+fn everything() -> LoadCase {
     // A unique column must not be NULL to identify rows.
     let sql = EVERYTHING.replace("name text, \"Odd", "name text not null, \"Odd");
-    let case = Case::new(&sql);
+    let case = LoadCase::new(&sql);
     case.put("t.csv", rows(1000));
     case
 }
@@ -113,7 +113,7 @@ fn everything_comes_back_as_it_was() {
 
 #[test]
 fn an_index_comes_back_where_it_was() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     let server = testing::server("");
     let folder = server.folder().join("elsewhere");
     std::fs::create_dir(&folder).unwrap();
@@ -144,7 +144,7 @@ fn an_index_comes_back_where_it_was() {
 }
 
 /// `pgspate status` with these arguments.
-fn status(case: &Case, args: &str) -> Run {
+fn status(case: &LoadCase, args: &str) -> Run {
     let mut command = case.command(&["status", "--to", &case.db.dsn()]);
     Run::of(command.args(args.split_whitespace()).output().unwrap())
 }
@@ -155,7 +155,7 @@ fn shown(text: &str) -> String {
 }
 
 /// How many changes are not put back.
-fn outstanding(case: &Case) -> String {
+fn outstanding(case: &LoadCase) -> String {
     case.value("select count(*) from pgspate.change where done < cardinality(steps)")
 }
 
@@ -170,7 +170,7 @@ create function wait() returns trigger language plpgsql as
 create trigger wait before insert on t for each row execute function wait()";
 
 /// Its load, of which no row is in before the session ends its transaction.
-fn waiting(case: &Case, args: &str) -> (Child, Runtime, Client) {
+fn waiting(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
     let mut rows = "id,a,b\n".to_owned();
     (0..1000).for_each(|row| writeln!(rows, "{row},{},b{row}", row % 7).unwrap());
     case.put("t.csv", rows);
@@ -188,7 +188,7 @@ fn waiting(case: &Case, args: &str) -> (Child, Runtime, Client) {
 
 #[test]
 fn killed_after_the_drop_it_goes_on() {
-    let case = Case::new(SLOW);
+    let case = LoadCase::new(SLOW);
     let before = case.value(SHAPE);
     let (mut child, runtime, holder) = waiting(&case, "");
     child.kill().unwrap();
@@ -215,7 +215,7 @@ fn killed_after_the_drop_it_goes_on() {
 
 #[test]
 fn killed_after_the_drop_it_is_restored() {
-    let case = Case::new(SLOW);
+    let case = LoadCase::new(SLOW);
     let before = case.value(SHAPE);
     let (mut child, runtime, holder) = waiting(&case, "--commit chunk");
     // Not while it is under way.
@@ -251,7 +251,7 @@ fn killed_after_the_drop_it_is_restored() {
 
 #[test]
 fn another_load_puts_back_what_one_that_was_killed_has_left() {
-    let case = Case::new(SLOW);
+    let case = LoadCase::new(SLOW);
     let before = case.value(SHAPE);
     let (mut child, runtime, holder) = waiting(&case, "");
     case.put("other.csv", "id,a,b\n5000,1,x\n");
@@ -269,7 +269,7 @@ fn another_load_puts_back_what_one_that_was_killed_has_left() {
 }
 
 /// Waits until a session waits for a lock on the table.
-fn wait_for_lock(case: &Case, query: &str) {
+fn wait_for_lock(case: &LoadCase, query: &str) {
     let sql = format!(
         "select count(*) from pg_stat_activity where datname = current_database() \
          and wait_event_type = 'Lock' and query like '%{query}%' and pid <> pg_backend_pid()"
@@ -280,7 +280,7 @@ fn wait_for_lock(case: &Case, query: &str) {
 #[test]
 fn killed_while_indexes_are_made_again() {
     for (mode, query) in [("row exclusive", "CREATE INDEX"), ("access share", "add constraint")] {
-        let case = Case::new(SLOW);
+        let case = LoadCase::new(SLOW);
         let before = case.value(SHAPE);
         let (mut child, runtime, holder) = waiting(&case, "");
         // In the way of the index, or of the constraint only.
@@ -303,7 +303,7 @@ fn killed_while_indexes_are_made_again() {
 #[test]
 fn an_interrupt_puts_everything_back() {
     for commit in ["end", "chunk"] {
-        let case = Case::new(SLOW);
+        let case = LoadCase::new(SLOW);
         let before = case.value(SHAPE);
         let (child, _runtime, _holder) = waiting(&case, &format!("--commit {commit}"));
         let pid = child.id().to_string();
@@ -317,7 +317,7 @@ fn an_interrupt_puts_everything_back() {
 
 #[test]
 fn an_interrupt_while_indexes_are_made_again() {
-    let case = Case::new(SLOW);
+    let case = LoadCase::new(SLOW);
     let before = case.value(SHAPE);
     let (child, runtime, holder) = waiting(&case, "--quiet");
     let (other, lock) = session(&case.db.dsn());
@@ -355,7 +355,7 @@ insert into t values (-1, 0)";
 
 #[test]
 fn a_key_that_is_there_twice_fails_the_load_as_ever() {
-    let case = Case::new(KEYED);
+    let case = LoadCase::new(KEYED);
     let before = (case.value(SHAPE), case.rows("t"));
     case.put("t.csv", "id,a\n1,1\n2,2\n1,3\n");
     assert_snapshot!(shown(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
@@ -378,7 +378,7 @@ fn a_key_that_is_there_twice_fails_the_load_as_ever() {
 
 #[test]
 fn a_key_that_is_there_twice_where_chunks_are_kept() {
-    let case = Case::new(KEYED);
+    let case = LoadCase::new(KEYED);
     let before = case.value(SHAPE);
     case.put("t.csv", "id,a\n1,1\n2,2\n1,3\n");
     let args = "t.csv --rebuild-indexes always --commit chunk";
@@ -426,7 +426,7 @@ fn a_key_that_is_there_twice_where_chunks_are_kept() {
 
 #[test]
 fn a_row_that_refers_to_nothing_fails_the_load_as_ever() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table far (id int primary key); insert into far values (1); \
          create table t (id int primary key, far int references far)",
     );

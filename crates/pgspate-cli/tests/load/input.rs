@@ -8,13 +8,13 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
 
-use crate::support::Case;
+use crate::support::LoadCase;
 
 const TABLE: &str = "create table t (id int primary key, name text, qty int default 7); \
                      insert into t values (-1, 'old', 0)";
 
-fn case() -> Case {
-    Case::new(TABLE)
+fn case() -> LoadCase {
+    LoadCase::new(TABLE)
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_header_that_does_not_fit_the_table() {
 
 #[test]
 fn a_generated_column_in_the_header() {
-    let case = Case::new("create table g (a int, b int generated always as (a * 2) stored)");
+    let case = LoadCase::new("create table g (a int, b int generated always as (a * 2) stored)");
     case.put("g.csv", "a,b\n1,2\n");
     assert_snapshot!(case.refusal("g.csv"), @r#"
     error: could not load "g.csv" into public.g
@@ -288,7 +288,7 @@ fn columns_that_are_not_there() {
 
 #[test]
 fn columns_whose_nulls_are_forced() {
-    let case = Case::new("create table t (\"Qty\" int, name text)");
+    let case = LoadCase::new("create table t (\"Qty\" int, name text)");
     case.put("t.csv", "qty\n\"\"\n1\n");
     case.load("t.csv --header yes --force-null QTY").success();
     assert_eq!(case.rows("t"), ["(,)", "(1,)"]);
@@ -306,12 +306,12 @@ fn columns_whose_nulls_are_forced() {
     assert_snapshot!(case.refusal("t.json --force-null Qty"), @r#"
     error: COPY FORCE_NULL requires CSV mode
 
-    hint: Leave `--force-null` out: the format says itself what is NULL.
+    hint: Leave `--force-null` out: this format has its own marks for NULL.
     "#);
     assert_snapshot!(case.refusal("t.csv --header yes --format text --force-not-null qty"), @r#"
     error: COPY FORCE_NOT_NULL requires CSV mode
 
-    hint: Leave `--force-not-null` out: the format says itself what is NULL.
+    hint: Leave `--force-not-null` out: this format has its own marks for NULL.
     "#);
 }
 
@@ -322,7 +322,8 @@ fn several_files_that_differ() {
     case.put("2.csv", "id,qty\n1,2\n");
     assert_snapshot!(case.refusal("1.csv 2.csv --table t --header yes"), @r#"
     error: could not load "1.csv" and 1 more into public.t
-      caused by: its header differs from that of the first input: it lacks "name"
+      caused by: the header differs from the header of the first input: field "name" is
+          … missing
       at: 2.csv, line 1
 
     hint: Load inputs with different columns one after the other.

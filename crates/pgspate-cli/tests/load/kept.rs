@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command};
 
-use crate::support::{Case, finish};
+use crate::support::{LoadCase, finish};
 
 /// A table with whatever a table can have, and what depends on it.
 pub(crate) const EVERYTHING: &str = "\
@@ -65,7 +65,7 @@ create rule counted as on delete to t do also update other set n = n + 1";
 
 /// What pg_dump says of the case's schema, without what differs from run to run; where there is
 /// none for servers of this version, what the catalog's views say.
-pub(crate) fn dump(case: &Case) -> String {
+pub(crate) fn dump(case: &LoadCase) -> String {
     let installed = pgspate_embedded::testing::installation(&|_| {}).unwrap();
     let own = installed.program("pg_dump");
     let program = if own.exists() { own } else { "pg_dump".into() };
@@ -114,7 +114,7 @@ pub(crate) fn signal(child: &Child, name: &str) {
 
 /// Asks again and again while a load runs: the answer must always be one of these, the first one
 /// at first and the last one in the end.
-pub(crate) fn watch(case: &Case, mut load: Child, sql: &str, answers: &[&str]) {
+pub(crate) fn watch(case: &LoadCase, mut load: Child, sql: &str, answers: &[&str]) {
     let mut seen = vec![case.value(sql)];
     while load.try_wait().unwrap().is_none() {
         seen.push(case.value(sql));

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
-use crate::support::{Case, Run, finish, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 
 /// Forgets all rows and jobs.
 const EMPTY: &str = "truncate t, pgspate.job, pgspate.bound, pgspate.ledger, pgspate.reject, \
@@ -42,7 +42,7 @@ fn rows(count: usize) -> String {
 }
 
 /// A load that has dropped the keys, and of which no row is in before the session lets it go.
-fn waiting(case: &Case, args: &str) -> (Child, Runtime, Client) {
+fn waiting(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
     let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute("begin; select pg_advisory_xact_lock(7)")).unwrap();
     let child = spawn(&mut case.load_command(args));
@@ -57,7 +57,7 @@ fn waiting(case: &Case, args: &str) -> (Child, Runtime, Client) {
 const ALWAYS: &str = "t.csv --rebuild-indexes always --lanes 2 --quiet";
 
 /// Kills a load that has dropped the keys.
-fn kill_one(case: &Case) {
+fn kill_one(case: &LoadCase) {
     let (mut child, runtime, holder) = waiting(case, ALWAYS);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -66,13 +66,13 @@ fn kill_one(case: &Case) {
     assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "0");
 }
 
-fn restore(case: &Case) -> Run {
+fn restore(case: &LoadCase) -> Run {
     let mut command = case.command(&["status", "--restore", "--to", &case.db.dsn()]);
     Run::of(command.output().unwrap())
 }
 
-fn case() -> (Case, String) {
-    let case = Case::new(TABLE);
+fn case() -> (LoadCase, String) {
+    let case = LoadCase::new(TABLE);
     case.put("t.csv", rows(1000));
     let shape = case.value(SHAPE);
     assert_eq!(shape.lines().count(), 7, "{shape}");
@@ -80,7 +80,7 @@ fn case() -> (Case, String) {
 }
 
 /// Loads that end before they have put back anything, or soon after.
-fn early_errors(case: &Case) -> Vec<(&'static str, Command)> {
+fn early_errors(case: &LoadCase) -> Vec<(&'static str, Command)> {
     let role = format!("{}_reader", case.db.name());
     let load = |args: &str| case.load_command(&format!("{ALWAYS} {args}"));
     let with = |mut command: Command, options: &str| {
@@ -173,7 +173,7 @@ fn old_jobs_keep_what_is_not_back() {
 
 #[test]
 fn without_a_ledger_there_is_nothing_to_put_back() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     let run = restore(&case);
     assert_eq!((run.status, run.stderr.as_str()), (Some(0), "there is nothing to put back\n"));
 }
@@ -245,7 +245,7 @@ fn a_column_that_was_renamed_is_named() {
     let run = restore(&case);
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("could not put back"), "{}", run.stderr);
-    assert!(run.stderr.contains("is called"), "{}", run.stderr);
+    assert!(run.stderr.contains("was renamed to"), "{}", run.stderr);
     assert!(run.stderr.contains("Give the column its old name"), "{}", run.stderr);
     case.db.run(
         "alter table t rename a to x; alter table t rename b to a; alter table t rename x to b",
@@ -263,7 +263,10 @@ fn a_name_that_was_taken_meanwhile_is_told() {
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("already exists"), "{said}");
-    assert!(said.contains("Rename or drop that object, then run `pgspate status --restore 1`"), "{said}");
+    assert!(
+        said.contains("Rename or drop that object, then run `pgspate status --restore 1`"),
+        "{said}"
+    );
     case.db.run("drop table t_a; drop index t_b");
     assert_eq!(restore(&case).status, Some(0));
     assert_eq!(case.value(SHAPE), shape);
@@ -271,7 +274,7 @@ fn a_name_that_was_taken_meanwhile_is_told() {
 
 #[test]
 fn keys_come_back_under_other_settings() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     case.db.run(
         r"alter table t add at timestamp, add f float8, add s interval;
           create index t_back on t (id) where b <> 'a\b' and b <> 'it''s';
@@ -414,7 +417,7 @@ fn another_load_into_rows_puts_the_keys_back_first() {
 
 #[test]
 fn a_table_with_an_index_that_is_locked_is_waited_for() {
-    let case = Case::new("create table t (id int primary key, a int)");
+    let case = LoadCase::new("create table t (id int primary key, a int)");
     case.put("t.csv", "id,a\n1,1\n2,2\n");
     let (runtime, holder) = session(&case.db.dsn());
     let lock = "set application_name = 'the holder'; begin; lock table t";
@@ -438,7 +441,7 @@ fn a_table_with_an_index_that_is_locked_is_waited_for() {
 
 #[test]
 fn a_limit_of_temporary_files_is_looked_at_first() {
-    let case = Case::new("create table t (id int constraint t_key primary key, a int, b text)");
+    let case = LoadCase::new("create table t (id int constraint t_key primary key, a int, b text)");
     case.put("t.csv", rows(600_000));
     let load = |args: &str, options: &str| {
         let mut command = case.load_command(&format!("t.csv {args}"));
@@ -471,7 +474,7 @@ fn late(rows: usize) -> String {
 #[test]
 fn a_table_of_a_load_that_was_killed_still_becomes_wider() {
     for is_committed in [false, true] {
-        let case = Case::new("");
+        let case = LoadCase::new("");
         case.put("first.csv", "id\n1\n");
         case.load("first.csv --create --quiet --header yes").success();
         case.put("late.csv", late(50_000));

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 
-use crate::support::{Case, Run, finish, redact, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, finish, redact, session, spawn, wait_until};
 
 const ROWS: u64 = 200_000;
 
@@ -16,30 +16,30 @@ fn rows() -> String {
     text
 }
 
-fn case() -> Case {
-    let case = Case::new("create table t (id bigint, note text)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id bigint, note text)");
     case.put("t.csv", rows());
     case
 }
 
 /// Every row once, with its own note.
-fn assert_complete(case: &Case) {
+fn assert_complete(case: &LoadCase) {
     let sql = "select concat_ws(' ', count(*), count(distinct id), min(id), max(id), \
                       count(*) filter (where trim(note)::bigint = id * 7)) from t";
     assert_eq!(case.value(sql), format!("{ROWS} {ROWS} 0 {} {ROWS}", ROWS - 1));
 }
 
-fn count(case: &Case, sql: &str) -> u64 {
+fn count(case: &LoadCase, sql: &str) -> u64 {
     case.value(&format!("select count(*) from {sql}")).parse().unwrap()
 }
 
-fn status(case: &Case, args: &str) -> Run {
+fn status(case: &LoadCase, args: &str) -> Run {
     let mut command = case.command(&["status", "--to", &case.db.dsn()]);
     Run::of(command.args(args.split_whitespace()).output().unwrap())
 }
 
 /// Makes a chunk wait in the middle of a load: a key of it is there, but not committed.
-fn stopped_at(case: &Case, id: u64) -> (tokio::runtime::Runtime, tokio_postgres::Client) {
+fn stopped_at(case: &LoadCase, id: u64) -> (tokio::runtime::Runtime, tokio_postgres::Client) {
     case.db.run("create unique index on t (id)");
     let (runtime, holder) = session(&case.db.dsn());
     let sql = format!("begin; insert into t values ({id}, 'of another session')");
@@ -189,7 +189,7 @@ fn a_run_that_waits_for_another_one_to_end_does_not_load_again() {
 }
 
 /// A load of which some chunks are written and the rest is not.
-fn half_done() -> Case {
+fn half_done() -> LoadCase {
     let case = case();
     let mut broken = rows();
     broken.push_str("not a number,x\n");
@@ -294,7 +294,7 @@ fn a_role_that_may_not_make_the_ledger() {
 
 #[test]
 fn standard_input_keeps_no_ledger() {
-    let case = Case::new("create table t (id bigint, note text)");
+    let case = LoadCase::new("create table t (id bigint, note text)");
     for rows in [1, 2] {
         case.load_from("id,note\n1,x\n", "- --table t --quiet").success();
         assert_eq!(count(&case, "t"), rows);
@@ -313,7 +313,7 @@ fn standard_input_keeps_no_ledger() {
 #[test]
 fn a_schema_that_is_no_ledger_is_left_alone() {
     let case =
-        Case::new("create table t (id int); create schema pgspate; create table pgspate.x ()");
+        LoadCase::new("create table t (id int); create schema pgspate; create table pgspate.x ()");
     case.put("t.csv", "id\n1\n");
     assert_snapshot!(case.load("t.csv --header yes --quiet").refusal(), @r#"
     error: schema "pgspate" is not a ledger of pgspate
@@ -325,7 +325,7 @@ fn a_schema_that_is_no_ledger_is_left_alone() {
 
 #[test]
 fn a_lock_that_is_not_let_go_is_named() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\n");
     let (runtime, holder) = session(&format!("{} application_name=greedy", case.db.dsn()));
     runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
@@ -368,7 +368,7 @@ fn a_job_that_is_forgotten_meanwhile_is_not_gone_on_with() {
 /// A partition that is locked is waited for as any lock is, and is no server out of reach.
 #[test]
 fn a_lock_on_a_partition_is_waited_for() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int) partition by range (id); \
          create table t1 partition of t for values from (0) to (10)",
     );

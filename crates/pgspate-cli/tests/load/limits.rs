@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crate::support::{Case, finish, spawn};
+use crate::support::{LoadCase, finish, spawn};
 
 /// Highest resident memory so far, in MiB.
 fn peak_mib(pid: u32) -> Option<u64> {
@@ -27,7 +27,7 @@ fn follow(child: &Child, mut peak: u64) -> u64 {
 
 #[test]
 fn a_long_pipe_needs_little_memory() {
-    let case = Case::new("create unlogged table t (id int, note text)");
+    let case = LoadCase::new("create unlogged table t (id int, note text)");
     let mut child = spawn(&mut case.load_command("- --table t --quiet --lanes 4"));
     let mut pipe = child.stdin.take().unwrap();
     let (mut block, mut rows) = (Vec::new(), 0);
@@ -51,7 +51,7 @@ fn a_long_pipe_needs_little_memory() {
 
 #[test]
 fn chunks_that_are_committed_are_let_go_of() {
-    let case = Case::new("create unlogged table t (id int, note text)");
+    let case = LoadCase::new("create unlogged table t (id int, note text)");
     let row = |id: u32| format!("{id},{:>999}\n", "");
     case.put("t.csv", (0..200_000).map(row).collect::<String>());
     let child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 1 --header no --quiet"));
@@ -63,7 +63,7 @@ fn chunks_that_are_committed_are_let_go_of() {
 
 #[test]
 fn a_record_longer_than_many_chunks() {
-    let case = Case::new("create table t (id int, note text)");
+    let case = LoadCase::new("create table t (id int, note text)");
     let long = "x".repeat(30 << 20);
     case.put("t.csv", format!("id,note\n1,a\n2,\"{long}\n\"\n3,c\n"));
     case.load("t.csv").success();

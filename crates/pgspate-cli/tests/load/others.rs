@@ -5,7 +5,7 @@ use std::process::Child;
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
-use crate::support::{Case, finish, session, spawn, wait_until};
+use crate::support::{LoadCase, finish, session, spawn, wait_until};
 
 const ROWS: usize = 40_000;
 
@@ -17,28 +17,28 @@ create function hold(text) returns text immutable language plpgsql as
 insert into t values (-1, 'old')";
 
 /// A load that is held up, and the session that holds it up.
-struct Held<'a> {
-    case: &'a Case,
+struct BlockedLoad<'a> {
+    case: &'a LoadCase,
     child: Child,
     runtime: Runtime,
     holder: Client,
 }
 
-fn input(case: &Case) {
+fn input(case: &LoadCase) {
     let rows: Vec<_> = (1..=ROWS).map(|id| format!("{id},{:>60}\n", "a note")).collect();
     case.put("t.csv", format!("id,note\n{}", rows.concat()));
 }
 
 /// What the plan says that others can do.
-fn others(case: &Case, args: &str) -> String {
+fn others(case: &LoadCase, args: &str) -> String {
     let plan = case.load(&format!("{args} --plan")).stdout;
     let line = plan.lines().find_map(|line| line.strip_prefix("others"));
     line.unwrap_or_else(|| panic!("{plan}")).trim().to_owned()
 }
 
-impl Held<'_> {
+impl BlockedLoad<'_> {
     /// Starts the load and returns when a backend of it is held up.
-    fn new<'a>(case: &'a Case, args: &str) -> Held<'a> {
+    fn new<'a>(case: &'a LoadCase, args: &str) -> BlockedLoad<'a> {
         let (runtime, holder) = session(&case.db.dsn());
         runtime.block_on(holder.batch_execute("begin; select pg_advisory_xact_lock(7)")).unwrap();
         let child = spawn(&mut case.load_command(&format!("{args} --quiet")));
@@ -47,7 +47,7 @@ impl Held<'_> {
                        where datname = current_database() and wait_event = 'advisory'";
             case.value(sql) != "0"
         });
-        Held { case, child, runtime, holder }
+        BlockedLoad { case, child, runtime, holder }
     }
 
     /// Whether another session gets this done while the load is held up.
@@ -82,12 +82,12 @@ impl Held<'_> {
 #[test]
 fn beside_rows_that_are_added() {
     for args in ["", "--commit chunk", "--atomic"] {
-        let case = Case::new(TABLE);
+        let case = LoadCase::new(TABLE);
         case.db.run("alter table t add check (hold(note) is not null)");
         input(&case);
         let args = format!("t.csv --table t --rebuild-indexes never {args}");
         assert_eq!(others(&case, &args), "read and write as always");
-        let held = Held::new(&case, &args);
+        let held = BlockedLoad::new(&case, &args);
         // The check holds up whoever writes a row, but no lock does.
         assert!(held.can_read() && held.can("delete from t where id = -1"));
         held.release();
@@ -97,7 +97,7 @@ fn beside_rows_that_are_added() {
 
 #[test]
 fn beside_indexes_that_are_built() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     input(&case);
     let args = "t.csv --table t --rebuild-indexes always";
     // Makes the ledger, which counts an index in the transaction that builds it.
@@ -112,7 +112,7 @@ fn beside_indexes_that_are_built() {
         others(&case, args),
         "read without the dropped indexes, and write except while indexes are built"
     );
-    let held = Held::new(&case, args);
+    let held = BlockedLoad::new(&case, args);
     assert!(held.can_read());
     assert!(!held.can_write());
     held.release();
@@ -121,7 +121,7 @@ fn beside_indexes_that_are_built() {
 
 #[test]
 fn beside_a_shadow_table() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     case.db.run("create index t_held on t (hold(note)) where id > 0");
     input(&case);
     let args = "t.csv --table t --replace=swap";
@@ -129,7 +129,7 @@ fn beside_a_shadow_table() {
         others(&case, args),
         "read the old rows until the exchange, which replaces what they write meanwhile"
     );
-    let held = Held::new(&case, args);
+    let held = BlockedLoad::new(&case, args);
     assert!(held.can_read() && held.can_write());
     assert!(held.can("insert into t values (-3, 'goes')"));
     held.release();
@@ -138,7 +138,7 @@ fn beside_a_shadow_table() {
 
 #[test]
 fn beside_one_transaction() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     case.db.run("create table o (id int references t); alter table t add check (hold(note) <> '')");
     input(&case);
     let args = "t.csv --table t --replace=truncate";
@@ -146,7 +146,7 @@ fn beside_one_transaction() {
         others(&case, args),
         "can neither read nor write it, nor public.o until the load is done"
     );
-    let held = Held::new(&case, args);
+    let held = BlockedLoad::new(&case, args);
     assert!(!held.can_read() && !held.can("delete from t") && !held.can("select * from o"));
     held.release();
     assert_eq!(case.value("select count(*) from t"), ROWS.to_string());
@@ -156,7 +156,7 @@ fn beside_one_transaction() {
 /// that up, and another one that waits to update a row.
 #[test]
 fn rows_that_others_have_changed_are_not_taken_back_in_part() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     case.put("one.csv", "id,note\n0,one\n");
     // Makes the ledger, which counts an index in the transaction that builds it.
     case.load("one.csv --table t").success();
@@ -169,7 +169,7 @@ fn rows_that_others_have_changed_are_not_taken_back_in_part() {
     let rows: Vec<_> = (1..=1000).map(|id| format!("{id},note\n")).collect();
     let rows = format!("id,note\n{}", rows.concat());
     case.put("t.csv", format!("{rows}3,twice\n"));
-    let held = Held::new(&case, "t.csv --rebuild-indexes always");
+    let held = BlockedLoad::new(&case, "t.csv --rebuild-indexes always");
     let dsn = case.db.dsn();
     let update = std::thread::spawn(move || {
         let (runtime, client) = session(&dsn);
@@ -185,7 +185,7 @@ fn rows_that_others_have_changed_are_not_taken_back_in_part() {
     update.join().unwrap();
     assert!(said.contains("Key (id)=(3) is duplicated"), "{said}");
     let said = said.replace("\n      … ", " ");
-    assert!(said.contains("Other sessions have changed or deleted 1 of them since"), "{said}");
+    assert!(said.contains("because other sessions have changed or deleted 1 of them"), "{said}");
     assert_eq!(case.value("select count(*) || ' ' || min(note) from t"), "1001 mine");
     assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "1");
     // As the hint says: the rows are mended in the table.

@@ -4,10 +4,10 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::support::{Case, Run, folded, redact};
+use crate::support::{LoadCase, Run, folded, redact};
 
-fn case() -> Case {
-    let case = Case::new("create table t (id int, name text)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int, name text)");
     case.put("t.csv", "id,name\n1,a\n 2,b\n3,\n");
     case
 }
@@ -80,7 +80,7 @@ fn no_colours_but_on_a_terminal_that_wants_them() {
 
 #[test]
 fn the_plan_tells_all() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create type mood as enum ('sad', 'ok'); create domain small as int check (value < 10); \
          create table u (id int primary key); \
          create table t (id serial primary key, a smallint, b bigint, c numeric(10,2), \
@@ -102,8 +102,7 @@ fn the_plan_tells_all() {
     input    delimiter ",": 20 fields in each line
     input    header yes: as given
     table    public.t
-    path     binary COPY: every column has an exact encoder; fields that it does not take
-          … go as text
+    path     binary COPY: every column has an exact encoder; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -136,7 +135,7 @@ fn the_plan_tells_all() {
     indexes  stay: the input is small
     warning  column "key" is not in the input, and its volatile default gen_random_uuid()
           … makes COPY insert row by row
-    warning  foreign key "t_u_fkey" is checked for each row after its chunk
+    warning  foreign key "t_u_fkey" is checked for each row after each COPY
     "#);
     case.db.run("alter table t enable trigger watch; alter table t add column z money");
     case.put("z.csv", "a,z\n1,2\n");
@@ -146,8 +145,8 @@ fn the_plan_tells_all() {
     input    header yes: the first line names the table's columns
     table    public.t
     path     text COPY: one statement reads everything in order
-    lanes    1: one COPY statement: trigger "watch" may depend on the rows before; `--lanes
-          … N` if not
+    lanes    1: one COPY statement: trigger "watch" may depend on earlier rows; if not, use
+          … `--lanes N`
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
     others   read and write as always
@@ -180,15 +179,15 @@ fn the_plan_tells_all() {
     warning  trigger "watch" runs for each row and makes COPY insert row by row
     warning  column "key" is not in the input, and its volatile default gen_random_uuid()
           … makes COPY insert row by row
-    warning  foreign key "t_u_fkey" is checked for each row after its chunk
+    warning  foreign key "t_u_fkey" is checked for each row after each COPY
     "#);
     assert_snapshot!(folded(&case.load("z.csv --table t --plan --lanes 3").stdout), @r#"
     input    format csv: the name ends with .csv
     input    delimiter ",": 2 fields in each line
     input    header yes: the first line names the table's columns
     table    public.t
-    path     text COPY: all rows go as text, for the server to read: column "z": type money
-          … depends on lc_monetary
+    path     text COPY: all rows go as text, which the server parses: column "z": type
+          … money depends on lc_monetary
     lanes    3: as asked
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -223,14 +222,14 @@ fn the_plan_tells_all() {
     warning  trigger "watch" runs for each row and makes COPY insert row by row
     warning  column "key" is not in the input, and its volatile default gen_random_uuid()
           … makes COPY insert row by row
-    warning  foreign key "t_u_fkey" is checked for each row after its chunk
+    warning  foreign key "t_u_fkey" is checked for each row after each COPY
     "#);
     assert_eq!(case.rows("t").len(), 0);
 }
 
 #[test]
 fn the_plan_of_a_big_load() {
-    let case = Case::new("create table t (id serial, a int, b text)");
+    let case = LoadCase::new("create table t (id serial, a int, b text)");
     case.put("t.csv", format!("a,b\n{}", "1,some text\n".repeat(100_000)));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let lanes = format!("lanes    {}: ", cores.clamp(2, 8));
@@ -241,8 +240,7 @@ fn the_plan_of_a_big_load() {
     input    delimiter ",": 2 fields in each line
     input    header yes: the first line names the table's columns
     table    public.t
-    path     binary COPY: every column has an exact encoder; fields that it does not take
-          … go as text
+    path     binary COPY: every column has an exact encoder; unusual values go as text
     lanes    [LANES]: the server is on this machine, with [CORES] processors
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -256,7 +254,7 @@ fn the_plan_of_a_big_load() {
 
 #[test]
 fn the_plan_for_a_table_to_be_made_leaves_nothing() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     case.put("t.csv", "id,name\n1,a\n");
     assert_snapshot!(folded(&case.load("t.csv --plan --create").stdout), @r#"
     input    format csv: the name ends with .csv
@@ -267,8 +265,7 @@ fn the_plan_for_a_table_to_be_made_leaves_nothing() {
         name text
     );
     table    public.t
-    path     binary COPY: every column has an exact encoder; fields that it does not take
-          … go as text
+    path     binary COPY: every column has an exact encoder; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind

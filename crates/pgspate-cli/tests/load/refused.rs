@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 
-use crate::support::Case;
+use crate::support::LoadCase;
 
 /// A table `t` of these columns, and rows for it of which the last but one is refused.
 fn refusal(columns: &str, rows: &str) -> String {
-    let case = Case::new(&format!("create table t ({columns})"));
+    let case = LoadCase::new(&format!("create table t ({columns})"));
     case.put("t.csv", rows);
     case.refusal("t.csv --header no")
 }
@@ -87,7 +87,7 @@ fn values_out_of_range() {
 
 #[test]
 fn labels_and_domains() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create type mood as enum ('sad', 'ok'); create domain small as int check (value < 10); \
          create table t (a mood, b small)",
     );
@@ -141,7 +141,7 @@ fn constraints() {
 #[test]
 fn foreign_keys() {
     let case =
-        Case::new("create table u (id int primary key); create table t (a int references u)");
+        LoadCase::new("create table u (id int primary key); create table t (a int references u)");
     case.db.run("insert into u values (1)");
     case.put("t.csv", "1\n2\n1\n");
     assert_snapshot!(case.refusal("t.csv --header no"), @r#"
@@ -155,7 +155,7 @@ fn foreign_keys() {
 #[test]
 fn keys_that_are_there_already() {
     let case =
-        Case::new("create table t (id int primary key, b text); insert into t values (5, 'x')");
+        LoadCase::new("create table t (id int primary key, b text); insert into t values (5, 'x')");
     case.put("t.csv", "id,b\n1,a\n5,b\n6,c\n");
     assert_snapshot!(case.refusal("t.csv"), @r#"
     error: could not load "t.csv" into public.t
@@ -167,7 +167,7 @@ fn keys_that_are_there_already() {
 
 #[test]
 fn deferred_constraints() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table u (id int primary key); \
          create table t (id int unique deferrable initially deferred, \
                          u int references u deferrable initially deferred)",
@@ -211,8 +211,8 @@ fn many(replaced: &[(usize, &str)]) -> String {
     text
 }
 
-fn big(replaced: &[(usize, &str)]) -> Case {
-    let case = Case::new("create table big (id int, qty int, note text)");
+fn big(replaced: &[(usize, &str)]) -> LoadCase {
+    let case = LoadCase::new("create table big (id int, qty int, note text)");
     case.put("big.csv", many(replaced));
     case
 }
@@ -333,7 +333,7 @@ fn lanes_that_wait_for_each_other() {
 
 #[test]
 fn equal_keys_on_stdin() {
-    let case = Case::new("create table big (id int unique, qty int, note text)");
+    let case = LoadCase::new("create table big (id int unique, qty int, note text)");
     let rows = many(&[(200_003, "3,1,again")]);
     let run = case.load_from(rows.clone(), "- --table big --quiet");
     assert_snapshot!(run.refusal(), @r#"

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, chown, symlink};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::support::{Case, folded, session, spawn, wait_until};
+use crate::support::{LoadCase, folded, session, spawn, wait_until};
 
 const TABLE: &str = "\
 create table kind (id int primary key);
@@ -34,14 +34,14 @@ x,1,two,1,\"[2,3)\"
 13,1,\"13\"\"\",2,\"[13,14)\"
 ";
 
-fn reasons(case: &Case, file: &str) -> Vec<Value> {
+fn reasons(case: &LoadCase, file: &str) -> Vec<Value> {
     let text = fs::read_to_string(case.path(file)).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
 fn every_kind_of_refusal() {
-    let case = Case::new(TABLE);
+    let case = LoadCase::new(TABLE);
     case.put("t.csv", MIXED);
     let run = case.load("t.csv --format csv --rejects bad.csv --lanes 1");
     assert_snapshot!(run.partial(), @r#"
@@ -58,7 +58,7 @@ fn every_kind_of_refusal() {
       2 rows left to the server as text
       11 rows set aside in bad.csv, the reasons in bad.csv.json
       once corrected, they can be loaded with --format csv --header yes
-    warning: foreign key "t_kind_fkey" is checked for each row after its chunk
+    warning: foreign key "t_kind_fkey" is checked for each row after each COPY
     open it with [PSQL] -c 'table public.t limit 10'
     "#);
     assert_eq!(case.rows("t").len(), 2);
@@ -98,7 +98,7 @@ fn every_kind_of_refusal() {
 
 #[test]
 fn invalid_bytes_and_open_quotes() {
-    let case = Case::new("create table t (id int, note text)");
+    let case = LoadCase::new("create table t (id int, note text)");
     case.put("t.csv", b"id,note\n1,a\n2,\xff\n3,c\n4,\"open\n5,e\n");
     assert_eq!(case.load("t.csv --rejects bad.csv").status, Some(1));
     assert_eq!(case.rows("t"), ["(1,a)", "(3,c)"]);
@@ -124,7 +124,7 @@ fn many() -> (String, u64) {
 
 #[test]
 fn a_load_that_is_killed_sets_every_row_aside_once() {
-    let case = Case::new("create table t (id int primary key, note text)");
+    let case = LoadCase::new("create table t (id int primary key, note text)");
     let (text, bad) = many();
     case.put("t.csv", text);
     let (runtime, holder) = session(&case.db.dsn());
@@ -154,7 +154,7 @@ fn a_load_that_is_killed_sets_every_row_aside_once() {
 
 #[test]
 fn a_load_that_stopped_goes_on_with_rejects() {
-    let case = Case::new("create table t (id int primary key, note text)");
+    let case = LoadCase::new("create table t (id int primary key, note text)");
     let (text, bad) = many();
     case.put("t.csv", text.replacen("0x,", "0,", 1));
     let said = case.load("t.csv --commit chunk --lanes 1 --quiet").refusal();
@@ -165,7 +165,7 @@ fn a_load_that_stopped_goes_on_with_rejects() {
 
 #[test]
 fn more_than_there_may_be() {
-    let case = Case::new("create table t (id int primary key, note text)");
+    let case = LoadCase::new("create table t (id int primary key, note text)");
     let (text, bad) = many();
     case.put("t.csv", text);
     let stopped = case.load("t.csv --rejects bad.csv --max-rejects 10 --lanes 1 --quiet");
@@ -183,7 +183,7 @@ fn more_than_there_may_be() {
 /// Rows that are sent again without the refused ones count once.
 #[test]
 fn a_share_is_one_of_all_rows() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     let rows: Vec<_> =
         (0..2000).map(|id| format!("{id}{}\n", ["x", ""][(id % 100).min(1)])).collect();
     case.put("t.csv", format!("id\n{}", rows.concat()));
@@ -195,7 +195,7 @@ fn a_share_is_one_of_all_rows() {
 
 #[test]
 fn files_that_are_not_ours_to_write() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\nx\n");
     case.put("bad.csv", "something else\n");
     assert_snapshot!(case.refusal("t.csv --header yes --rejects bad.csv"), @r#"
@@ -225,7 +225,7 @@ fn files_that_are_not_ours_to_write() {
 /// What others have put where rows are written to does not get them.
 #[test]
 fn rows_that_are_set_aside_are_nobody_elses_to_read() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\nx\n");
     let refused = |file: &str, why: &str| {
         let said = case.load(&format!("t.csv --header yes --quiet --rejects {file}")).refusal();
@@ -257,7 +257,7 @@ fn rows_that_are_set_aside_are_nobody_elses_to_read() {
 
 #[test]
 fn json_and_standard_input() {
-    let case = Case::new("create table t (id int, tags text[])");
+    let case = LoadCase::new("create table t (id int, tags text[])");
     case.put(
         "t.json",
         "{\"id\": 1, \"tags\": [\"a\"]}\n{\"id\": \"x\"}\n{\"id\": 3 4}\n{\"id\": 4}\n",
@@ -277,7 +277,7 @@ fn json_and_standard_input() {
 
 #[test]
 fn where_rows_cannot_be_set_aside() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, parent int references t); \
          create table u (id int)",
     );
@@ -289,12 +289,12 @@ fn where_rows_cannot_be_set_aside() {
     hint: Load without `--rejects`: the error names the first refused row.
     "#);
     assert_snapshot!(case.refusal("t.csv --table u --ignore-unknown --rejects bad.csv --no-ledger"), @"
-    error: rows cannot be set aside: they are kept in the ledger
+    error: rows cannot be set aside: rejected rows are kept in the ledger
 
     hint: Leave `--no-ledger` out.
     ");
     assert_snapshot!(case.refusal("t.csv --table u --ignore-unknown --rejects bad.csv --commit end"), @"
-    error: rows cannot be set aside: each chunk is committed on its own
+    error: rows cannot be set aside: each chunk must be committed on its own
 
     hint: Leave `--commit end` out.
     ");
@@ -312,7 +312,7 @@ fn where_rows_cannot_be_set_aside() {
 /// A load with rejects that was killed, and run again without.
 #[test]
 fn rows_that_were_set_aside_are_told_of_without_a_file_too() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     let rows: String = (0..10).map(|id| format!("{id}{}\n", ["", "x"][id % 2])).collect();
     case.put("t.csv", format!("id\n{rows}"));
     assert_eq!(case.load("t.csv --header yes --rejects bad.csv --quiet").status, Some(1));
@@ -342,7 +342,7 @@ fn rows_that_were_set_aside_are_told_of_without_a_file_too() {
 
 #[test]
 fn two_loads_do_not_write_one_file() {
-    let case = Case::new("create table t (id int primary key); create table u (id int)");
+    let case = LoadCase::new("create table t (id int primary key); create table u (id int)");
     case.put("t.csv", "id\n1\nx\n");
     case.put("u.csv", "id\n1\ny\n");
     let (runtime, holder) = session(&case.db.dsn());
@@ -372,7 +372,7 @@ fn two_loads_do_not_write_one_file() {
 /// `--rejects` is offered only for what it can help with.
 #[test]
 fn what_no_row_is_to_blame_for_is_not_set_aside() {
-    let case = Case::new("create table t (id bigint, note text)");
+    let case = LoadCase::new("create table t (id bigint, note text)");
     let rows: String = (0..100_000).map(|id| format!("{id},{:>90}\n", "")).collect();
     case.put("t.csv", format!("id,note\n{rows}"));
     let mut gzip = std::process::Command::new("gzip");
@@ -387,7 +387,7 @@ fn what_no_row_is_to_blame_for_is_not_set_aside() {
 #[test]
 fn rows_are_set_aside_whatever_isolation_level_the_role_has() {
     for level in ["repeatable read", "serializable"] {
-        let case = Case::new("create table t (id int primary key)");
+        let case = LoadCase::new("create table t (id int primary key)");
         case.db.run(&format!(
             "do $$ begin execute format('alter database %I set default_transaction_isolation \
              to %L', current_database(), '{level}'); end $$"

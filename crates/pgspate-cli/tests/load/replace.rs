@@ -3,15 +3,15 @@
 use insta::assert_snapshot;
 
 use crate::kept::{DEPENDING, EVERYTHING, dump, signal, watch};
-use crate::support::{Case, finish, folded, session, spawn, wait_until};
+use crate::support::{LoadCase, finish, folded, session, spawn, wait_until};
 
-fn ids(case: &Case, table: &str) -> String {
+fn ids(case: &LoadCase, table: &str) -> String {
     case.value(&format!("select string_agg(id::text, ' ' order by id) from {table}"))
 }
 
 #[test]
 fn the_plan_says_how_and_why() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, note text); \
          create table other (t int references t)",
     );
@@ -24,8 +24,7 @@ fn the_plan_says_how_and_why() {
     table    public.t
     replace  one transaction, truncate and COPY FREEZE: constraint other_t_fkey on table
           … public.other depends on it
-    path     binary COPY: every column has an exact encoder; fields that it does not take
-          … go as text
+    path     binary COPY: every column has an exact encoder; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -41,8 +40,7 @@ fn the_plan_says_how_and_why() {
     input    header yes: the first line names the table's columns
     table    public.t
     at once  one transaction: constraint other_t_fkey on table public.other depends on it
-    path     binary COPY: every column has an exact encoder; fields that it does not take
-          … go as text
+    path     binary COPY: every column has an exact encoder; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -62,7 +60,8 @@ fn the_plan_says_how_and_why() {
 
 #[test]
 fn afterwards_the_table_holds_the_input_and_nothing_else() {
-    let case = Case::new("create table t (id int primary key); insert into t values (1), (2), (3)");
+    let case =
+        LoadCase::new("create table t (id int primary key); insert into t values (1), (2), (3)");
     case.put("t.csv", "id\n3\n4\n");
     assert_snapshot!(case.load("t.csv --table t --replace --quiet").success(), @"");
     assert_eq!(ids(&case, "t"), "3 4");
@@ -82,7 +81,7 @@ fn afterwards_the_table_holds_the_input_and_nothing_else() {
 
 #[test]
 fn loads_from_before_count_no_more() {
-    let case = Case::new("create table t (id int)");
+    let case = LoadCase::new("create table t (id int)");
     case.put("a.csv", "id\n1\n");
     case.put("b.csv", "id\n2\n");
     case.load("a.csv --table t --header yes").success();
@@ -96,7 +95,7 @@ fn loads_from_before_count_no_more() {
 
 #[test]
 fn a_bad_row_leaves_everything_as_it_was() {
-    let case = Case::new("create table t (id int primary key); insert into t values (1), (2)");
+    let case = LoadCase::new("create table t (id int primary key); insert into t values (1), (2)");
     // The first two are in the table already, and are no reason to refuse the input.
     case.put("t.csv", "id\n1\n2\nx\n");
     assert_snapshot!(case.refusal("t.csv --table t --replace --header yes"), @r#"
@@ -109,7 +108,7 @@ fn a_bad_row_leaves_everything_as_it_was() {
 
 #[test]
 fn rows_are_frozen() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create extension pageinspect; \
          create table t (id int, note text); insert into t values (0, '')",
     );
@@ -126,7 +125,7 @@ fn rows_are_frozen() {
 
 #[test]
 fn whatever_the_table_has_is_kept() {
-    let case = Case::new(&format!("{EVERYTHING}; {DEPENDING}"));
+    let case = LoadCase::new(&format!("{EVERYTHING}; {DEPENDING}"));
     let before = dump(&case);
     case.put("t.csv", "a,b,c\n1,x,0.5\n2,y,1.5\n");
     let sequences = "select last_value from t_i_seq union all select last_value from t_s_seq";
@@ -149,7 +148,7 @@ fn whatever_the_table_has_is_kept() {
 
 #[test]
 fn partitioned_tables_and_partitions() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, at date) partition by range (id); \
          create table low partition of t for values from (0) to (10); \
          create table high partition of t for values from (10) to (20); \
@@ -164,8 +163,7 @@ fn partitioned_tables_and_partitions() {
     input    header yes: the first line names the table's columns
     table    public.t
     replace  one transaction, truncate and COPY: it is partitioned
-    path     binary COPY: every column has an exact encoder; fields that it does not take
-          … go as text
+    path     binary COPY: every column has an exact encoder; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -173,8 +171,8 @@ fn partitioned_tables_and_partitions() {
     columns  id  integer  binary (int4)
              at           not in the input: null
     warning  foreign key other_id_fkey of public.other is dropped, added and checked again
-    warning  a transaction in repeatable read that began before the load ends finds the
-          … table empty, as after any TRUNCATE
+    warning  a repeatable read transaction that began before the load ends sees an empty
+          … table, as after any TRUNCATE
     "#);
     case.load("t.csv --table t --replace").success();
     assert_eq!(ids(&case, "t"), "1 2 11");
@@ -185,8 +183,7 @@ fn partitioned_tables_and_partitions() {
     input    header yes: the first line names the table's columns
     table    public.low
     replace  one transaction, truncate and COPY FREEZE: it is a partition
-    path     binary COPY: every column has an exact encoder; fields that it does not take
-          … go as text
+    path     binary COPY: every column has an exact encoder; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -211,7 +208,7 @@ fn partitioned_tables_and_partitions() {
 
 #[test]
 fn a_table_that_is_made() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     // The sample has numbers only, so that the load starts over with a wider column.
     let mut rows = "id,code\n".to_owned();
     (0..200_000).for_each(|id| rows += &format!("{id},{}\n", id * 7));
@@ -225,7 +222,7 @@ fn a_table_that_is_made() {
 
 #[test]
 fn what_cannot_be_replaced() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table parent (id int); create table child () inherits (parent); \
          create table t (id int); create view v as select * from t; \
          create table p (id int primary key); create table c (p int); \
@@ -237,9 +234,10 @@ fn what_cannot_be_replaced() {
         said += &case.refusal(&format!("a.csv --header yes --table {table} --replace"));
     }
     assert_snapshot!(said, @"
-    error: other tables inherit from public.parent, and their rows are rows of it
+    error: other tables inherit from public.parent, so the rows of those tables are rows of
+          … public.parent, too
 
-    hint: First run `truncate public.parent` for all of them or `truncate only
+    hint: First run `truncate public.parent` for all of these tables, or `truncate only
           … public.parent`, and load without `--replace`.
     error: public.v is a view, whose rows cannot be replaced
 
@@ -253,7 +251,7 @@ fn what_cannot_be_replaced() {
 
 #[test]
 fn a_lock_that_is_not_let_go() {
-    let case = Case::new("create table t (id int); insert into t values (1)");
+    let case = LoadCase::new("create table t (id int); insert into t values (1)");
     case.put("t.csv", "id\n2\n");
     let (runtime, holder) = session(&case.db.dsn());
     runtime
@@ -274,7 +272,7 @@ fn a_lock_that_is_not_let_go() {
 
 #[test]
 fn an_interrupt_ends_the_wait_for_the_lock() {
-    let case = Case::new("create table t (id int); insert into t values (1)");
+    let case = LoadCase::new("create table t (id int); insert into t values (1)");
     case.put("t.csv", "id\n2\n");
     let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute("begin; table t")).unwrap();
@@ -291,7 +289,7 @@ fn an_interrupt_ends_the_wait_for_the_lock() {
 
 #[test]
 fn killed_it_leaves_the_old_rows() {
-    let case = Case::new("create table t (id int, note text); insert into t values (1)");
+    let case = LoadCase::new("create table t (id int, note text); insert into t values (1)");
     let mut child = spawn(&mut case.load_command("- --table t --replace --format csv --header no"));
     let mut pipe = child.stdin.take().unwrap();
     let rows = format!("5,{:>999}\n", "").repeat(10_000);
@@ -306,7 +304,7 @@ fn killed_it_leaves_the_old_rows() {
 
 #[test]
 fn appended_rows_appear_at_once() {
-    let case = Case::new("create table t (id int); insert into t values (0)");
+    let case = LoadCase::new("create table t (id int); insert into t values (0)");
     let rows: String = (1..400_000).map(|id| format!("{id}\n")).collect();
     case.put("t.csv", rows);
     let load = spawn(&mut case.load_command("t.csv --table t --atomic --header no --quiet"));

@@ -3,10 +3,10 @@
 use insta::assert_snapshot;
 use pgspate_embedded::testing;
 
-use crate::support::{Case, Run, redact, wait_until};
+use crate::support::{LoadCase, Run, redact, wait_until};
 
-fn rows() -> Case {
-    let case = Case::new("create table t (id int, name text)");
+fn rows() -> LoadCase {
+    let case = LoadCase::new("create table t (id int, name text)");
     case.put("t.csv", "id,name\n1,a\n2,b\n");
     case
 }
@@ -171,7 +171,7 @@ fn a_server_that_only_reads() {
 
 #[test]
 fn a_role_with_few_connections() {
-    let case = Case::new("create table t (id int, note text)");
+    let case = LoadCase::new("create table t (id int, note text)");
     let name = format!("{}_role", case.db.name());
     let role = format!(
         "create role \"{name}\" login connection limit 2; grant all on t to \"{name}\"; \
@@ -220,7 +220,7 @@ fn a_role_with_few_connections() {
 
 #[test]
 fn the_state_of_the_embedded_server_as_json() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     let mut status = case.command(&["server", "status", "--json"]);
     // Nobody else's, such as root's.
     status.env("PGSPATE_DATA_DIR", case.path("data"));

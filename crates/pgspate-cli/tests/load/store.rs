@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use insta::assert_snapshot;
 
 use crate::moto::Moto;
-use crate::support::{Case, Run};
+use crate::support::{LoadCase, Run};
 
 /// Makes a bucket or an object. The server here asks for no signature.
 fn put(moto: &Moto, path: &str, content: &[u8]) {
@@ -25,7 +25,7 @@ fn put(moto: &Moto, path: &str, content: &[u8]) {
 
 #[test]
 fn objects_by_name_pattern_and_folder() {
-    let case = Case::new("create table t (id int primary key, name text)");
+    let case = LoadCase::new("create table t (id int primary key, name text)");
     let moto = Moto::start(&[]);
     put(&moto, "lake", b"");
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -14,19 +14,19 @@ use tempfile::TempDir;
 pub(crate) use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
 
 /// A folder to run in and a database to load into, both gone with the value.
-pub(crate) struct Case {
+pub(crate) struct LoadCase {
     folder: TempDir,
     pub(crate) db: TestDb,
 }
 
-impl Case {
+impl LoadCase {
     /// An empty folder, and a database in which `sql` was run.
-    pub(crate) fn new(sql: &str) -> Case {
+    pub(crate) fn new(sql: &str) -> LoadCase {
         let db = testing::database();
         if !sql.is_empty() {
             db.run(sql);
         }
-        Case { folder: TempDir::with_prefix("pgspate-cli-").unwrap(), db }
+        LoadCase { folder: TempDir::with_prefix("pgspate-cli-").unwrap(), db }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -24,13 +24,13 @@ const WAITING: &str = "select count(*) > 0 from pg_stat_activity \
                        where wait_event_type = 'Lock' and wait_event = 'advisory'";
 
 /// A server to crash, and a file of several chunks.
-struct Scene {
+struct CrashScene {
     server: ThrowawayServer,
     folder: TempDir,
 }
 
-impl Scene {
-    fn new(conf: &str, sql: &str) -> Scene {
+impl CrashScene {
+    fn new(conf: &str, sql: &str) -> CrashScene {
         let server = testing::server(conf);
         ask(&server.dsn(), &format!("{WAITS}; {sql}"));
         let folder = TempDir::with_prefix("pgspate-crash-").unwrap();
@@ -38,7 +38,7 @@ impl Scene {
         (0..ROWS).for_each(|id| writeln!(rows, "{id},{:>999}", "").unwrap());
         fs::write(folder.path().join("t.csv"), rows).unwrap();
         fs::write(folder.path().join("one.csv"), "id,note\n-1,one\n").unwrap();
-        Scene { server, folder }
+        CrashScene { server, folder }
     }
 
     fn ask(&self, sql: &str) -> String {
@@ -109,7 +109,7 @@ fn all() -> String {
 }
 
 #[track_caller]
-fn is_done(scene: &Scene, run: &Run) {
+fn is_done(scene: &CrashScene, run: &Run) {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     assert_eq!(scene.rows(), all(), "{}", run.stderr);
     let written = "select max(rows_written) from pgspate.job where finished is not null";
@@ -120,12 +120,16 @@ fn is_done(scene: &Scene, run: &Run) {
 fn a_crash_while_indexes_are_built_empties_no_table_unseen() {
     for commit in ["chunk", "end"] {
         let table = "create unlogged table t (id int, note text); create index i on t (id)";
-        let scene = Scene::new("", table);
+        let scene = CrashScene::new("", table);
         scene.hold_index();
         let args = format!("t.csv --table t --commit {commit} --rebuild-indexes always");
         let run = finish(scene.crash_while_waiting(&args));
         is_done(&scene, &run);
-        assert!(run.stderr.contains("the server crashed and emptied public.t"), "{}", run.stderr);
+        assert!(
+            run.stderr.contains("the server crashed and emptied unlogged table public.t"),
+            "{}",
+            run.stderr
+        );
         assert!(run.stderr.contains("public.t: 30,000 rows"), "{}", run.stderr);
         assert_eq!(
             scene
@@ -141,7 +145,7 @@ fn a_crash_while_indexes_are_built_empties_no_table_unseen() {
 
 #[test]
 fn a_crash_between_chunks_has_all_of_them_loaded_again() {
-    let scene = Scene::new("", "create unlogged table t (id int, note text)");
+    let scene = CrashScene::new("", "create unlogged table t (id int, note text)");
     scene.hold_third_chunk();
     let run = finish(scene.crash_while_waiting("t.csv --table t --commit chunk --lanes 2"));
     is_done(&scene, &run);
@@ -149,7 +153,7 @@ fn a_crash_between_chunks_has_all_of_them_loaded_again() {
 
 #[test]
 fn rows_that_were_set_aside_before_a_crash_are_so_once() {
-    let scene = Scene::new("", "create unlogged table t (id int check (id <> 3), note text)");
+    let scene = CrashScene::new("", "create unlogged table t (id int check (id <> 3), note text)");
     scene.hold_third_chunk();
     let args = "t.csv --table t --commit chunk --lanes 2 --rejects bad.csv";
     let run = finish(scene.crash_while_waiting(args));
@@ -161,7 +165,7 @@ fn rows_that_were_set_aside_before_a_crash_are_so_once() {
 
 #[test]
 fn a_load_that_died_with_the_server_begins_over() {
-    let scene = Scene::new("", "create unlogged table t (id int, note text)");
+    let scene = CrashScene::new("", "create unlogged table t (id int, note text)");
     scene.hold_third_chunk();
     let (runtime, holder) = session(&scene.server.dsn());
     runtime.block_on(holder.batch_execute("select pg_advisory_lock(42)")).unwrap();
@@ -180,7 +184,7 @@ fn a_load_that_died_with_the_server_begins_over() {
 
 #[test]
 fn what_was_loaded_before_a_crash_is_not_loaded_already() {
-    let scene = Scene::new("", "create unlogged table t (id int, note text)");
+    let scene = CrashScene::new("", "create unlogged table t (id int, note text)");
     is_done(&scene, &scene.load("t.csv --table t --quiet"));
     assert!(!scene.status().contains("emptied"));
     let again = scene.load("t.csv --table t");
@@ -197,7 +201,7 @@ fn what_was_loaded_before_a_crash_is_not_loaded_already() {
 
 #[test]
 fn a_table_that_is_unlogged_in_part_is_not_gone_on_with() {
-    let scene = Scene::new(
+    let scene = CrashScene::new(
         "",
         "create table t (id int, note text) partition by range (id); \
          create table kept partition of t for values from (minvalue) to (15000); \
@@ -217,7 +221,7 @@ fn a_table_that_is_unlogged_in_part_is_not_gone_on_with() {
 
 #[test]
 fn without_a_ledger_a_crash_after_the_commit_is_no_success() {
-    let scene = Scene::new("", "create unlogged table t (id int, note text)");
+    let scene = CrashScene::new("", "create unlogged table t (id int, note text)");
     let (runtime, holder) = session(&scene.server.dsn());
     // ANALYZE waits for this lock, and COPY does not.
     let lock = "begin; lock table t in share update exclusive mode";
@@ -240,7 +244,7 @@ fn without_a_ledger_a_crash_after_the_commit_is_no_success() {
 fn commits_that_a_crash_has_taken_are_made_again() {
     let conf = "wal_writer_delay = 10s\nwal_writer_flush_after = 1GB\nwal_buffers = 128MB\n";
     let table = "create table t (id int, note text); create index i on t (id)";
-    let scene = Scene::new(conf, table);
+    let scene = CrashScene::new(conf, table);
     scene.hold_index();
     let args = "t.csv --table t --commit chunk --rebuild-indexes always";
     let run = finish(scene.crash_while_waiting(args));

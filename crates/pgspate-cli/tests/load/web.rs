@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use crate::support::{Case, Run, finish, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 
 /// How the server says where a body ends.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Framing {
+pub(crate) enum BodyFraming {
     Length,
     Chunked,
     /// With the connection.
@@ -18,8 +18,8 @@ pub(crate) enum Framing {
 
 /// What is there, as long as nobody puts something else there.
 #[derive(Clone)]
-struct Page {
-    framing: Framing,
+struct ServedBody {
+    framing: BodyFraming,
     body: Vec<u8>,
     /// The body stops here without a word.
     cut: Option<usize>,
@@ -29,16 +29,16 @@ struct Page {
 }
 
 /// A server on loopback, which ends with the process.
-pub(crate) struct Web {
+pub(crate) struct BodyServer {
     address: SocketAddr,
-    page: Arc<Mutex<Page>>,
+    page: Arc<Mutex<ServedBody>>,
 }
 
-impl Web {
-    pub(crate) fn start(framing: Framing, body: impl Into<Vec<u8>>) -> Web {
+impl BodyServer {
+    pub(crate) fn start(framing: BodyFraming, body: impl Into<Vec<u8>>) -> BodyServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let page = Page { framing, body: body.into(), cut: None, headers: "", first: None };
+        let page = ServedBody { framing, body: body.into(), cut: None, headers: "", first: None };
         let page = Arc::new(Mutex::new(page));
         let shared = Arc::clone(&page);
         std::thread::spawn(move || {
@@ -48,7 +48,7 @@ impl Web {
                 std::thread::spawn(move || drop(answer(&stream.unwrap(), &page)));
             }
         });
-        Web { address, page }
+        BodyServer { address, page }
     }
 
     fn url(&self) -> String {
@@ -59,16 +59,16 @@ impl Web {
         self.page.lock().unwrap().body = body.into();
     }
 
-    fn change(&self, change: impl FnOnce(&mut Page)) {
+    fn change(&self, change: impl FnOnce(&mut ServedBody)) {
         change(&mut self.page.lock().unwrap());
     }
 
-    pub(crate) fn load(&self, case: &Case, args: &str) -> Run {
+    pub(crate) fn load(&self, case: &LoadCase, args: &str) -> Run {
         case.load(&format!("{} --table t --quiet {args}", self.url()))
     }
 }
 
-fn answer(mut stream: &TcpStream, page: &Mutex<Page>) -> std::io::Result<()> {
+fn answer(mut stream: &TcpStream, page: &Mutex<ServedBody>) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     let mut is_probe = false;
     while let Some(line) = lines.next().transpose()?.filter(|line| !line.is_empty()) {
@@ -77,31 +77,31 @@ fn answer(mut stream: &TcpStream, page: &Mutex<Page>) -> std::io::Result<()> {
     let mut page = page.lock().unwrap().clone_for(is_probe);
     let body = std::mem::take(&mut page.body);
     let framing = match page.framing {
-        Framing::Length => format!("Content-Length: {}\r\n", body.len()),
-        Framing::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
-        Framing::Close => String::new(),
+        BodyFraming::Length => format!("Content-Length: {}\r\n", body.len()),
+        BodyFraming::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
+        BodyFraming::Close => String::new(),
     };
     let headers = page.headers;
     write!(stream, "HTTP/1.1 200 OK\r\n{headers}{framing}Connection: close\r\n\r\n")?;
     let sent = &body[..page.cut.unwrap_or(body.len())];
     for piece in sent.chunks(100_000) {
-        if page.framing == Framing::Chunked {
+        if page.framing == BodyFraming::Chunked {
             write!(stream, "{:x}\r\n", piece.len())?;
         }
         stream.write_all(piece)?;
-        if page.framing == Framing::Chunked {
+        if page.framing == BodyFraming::Chunked {
             stream.write_all(b"\r\n")?;
         }
     }
-    if page.framing == Framing::Chunked && page.cut.is_none() {
+    if page.framing == BodyFraming::Chunked && page.cut.is_none() {
         stream.write_all(b"0\r\n\r\n")?;
     }
     Ok(())
 }
 
-impl Page {
+impl ServedBody {
     /// What this request gets. The first one that is no probe may get something else.
-    fn clone_for(&mut self, is_probe: bool) -> Page {
+    fn clone_for(&mut self, is_probe: bool) -> ServedBody {
         let mut page = self.clone();
         if let Some(first) = self.first.take_if(|_| !is_probe) {
             page.body = first;
@@ -116,11 +116,11 @@ fn rows(version: &str, rows: u64) -> String {
     text
 }
 
-fn case() -> Case {
-    Case::new("create table t (id bigint, version text, pad text)")
+fn case() -> LoadCase {
+    LoadCase::new("create table t (id bigint, version text, pad text)")
 }
 
-fn count(case: &Case) -> String {
+fn count(case: &LoadCase) -> String {
     case.value("select concat_ws(' ', count(*), count(distinct id), max(version)) from t")
 }
 
@@ -128,7 +128,7 @@ fn count(case: &Case) -> String {
 fn a_body_whose_end_nobody_tells_is_refused() {
     let case = case();
     let text = rows("a", 20_000);
-    let web = Web::start(Framing::Close, text.clone());
+    let web = BodyServer::start(BodyFraming::Close, text.clone());
     web.change(|page| page.cut = Some(text.len() / 2));
     for commit in ["end", "chunk"] {
         let said = web.load(&case, &format!("--commit {commit}")).refusal();
@@ -163,9 +163,9 @@ fn a_body_whose_end_nobody_tells_is_refused() {
 #[test]
 fn a_body_that_ends_before_its_end_is_an_error() {
     let text = rows("a", 5_000);
-    for framing in [Framing::Length, Framing::Chunked] {
+    for framing in [BodyFraming::Length, BodyFraming::Chunked] {
         let case = case();
-        let web = Web::start(framing, text.clone());
+        let web = BodyServer::start(framing, text.clone());
         web.change(|page| page.cut = Some(text.len() / 2));
         let said = web.load(&case, "").refusal();
         assert!(said.contains("lost the connection while reading"), "{said}");
@@ -177,7 +177,7 @@ fn a_body_that_ends_before_its_end_is_an_error() {
 fn an_export_is_read_whole_before_it_is_said_to_be_loaded() {
     for headers in ["", "Last-Modified: Sat, 01 Feb 2025 10:00:00 GMT\r\n", "ETag: W/\"1\"\r\n"] {
         let case = case();
-        let web = Web::start(Framing::Chunked, rows("a", 3_000));
+        let web = BodyServer::start(BodyFraming::Chunked, rows("a", 3_000));
         web.change(|page| page.headers = headers);
         web.load(&case, "").success();
         let url = web.url();
@@ -200,7 +200,7 @@ fn an_export_is_read_whole_before_it_is_said_to_be_loaded() {
 }
 
 /// A load with chunks in the table that was killed.
-fn killed(web: &Web) -> Case {
+fn killed(web: &BodyServer) -> LoadCase {
     let case = case();
     case.db.run("create unique index held on t (id) where id = 11000");
     let (runtime, holder) = session(&case.db.dsn());
@@ -221,9 +221,9 @@ fn killed(web: &Web) -> Case {
 
 #[test]
 fn versions_are_not_mixed_when_a_load_goes_on() {
-    for framing in [Framing::Chunked, Framing::Length] {
+    for framing in [BodyFraming::Chunked, BodyFraming::Length] {
         let text = rows("a", 16_000);
-        let web = Web::start(framing, text.clone());
+        let web = BodyServer::start(framing, text.clone());
         let case = killed(&web);
         let before = count(&case);
         // Other rows where chunks are written.
@@ -241,7 +241,7 @@ fn versions_are_not_mixed_when_a_load_goes_on() {
 #[test]
 fn what_was_looked_at_is_what_is_loaded() {
     let case = case();
-    let web = Web::start(Framing::Chunked, rows("a", 2_000));
+    let web = BodyServer::start(BodyFraming::Chunked, rows("a", 2_000));
     web.change(|page| page.first = Some(rows("b", 2_000).into()));
     let child = spawn(&mut case.load_command(&format!("{} --table t --quiet", web.url())));
     let said = finish(child).refusal();
@@ -254,8 +254,8 @@ fn what_was_looked_at_is_what_is_loaded() {
 /// What a URL says behind the question mark is not kept, and still tells sources apart.
 #[test]
 fn what_is_not_shown_of_a_url_tells_jobs_apart() {
-    let case = Case::new("create table t (id bigint, version text, pad text)");
-    let web = Web::start(Framing::Length, rows("a", 10));
+    let case = LoadCase::new("create table t (id bigint, version text, pad text)");
+    let web = BodyServer::start(BodyFraming::Length, rows("a", 10));
     let load = |query: &str| {
         let run = case.load(&format!("{}?{query} --table t", web.url()));
         assert_eq!(run.status, Some(0), "{}", run.stderr);

@@ -2,31 +2,31 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::scene::Scene;
-use crate::web::{Answer, Web};
+use crate::scene::SecretScene;
+use crate::web::{RecordingServer, WebAnswer};
 
 const ROWS: &str = "id,name\n1,a\n2,b\n";
 
-fn rows() -> Answer {
+fn rows() -> WebAnswer {
     ("200 OK", "ETag: \"1\"\r\n".to_owned(), ROWS.to_owned())
 }
 
 /// A server that has rows, and one that sends everybody to a place that is set later.
-fn servers() -> (Web, Web, Arc<Mutex<String>>) {
+fn servers() -> (RecordingServer, RecordingServer, Arc<Mutex<String>>) {
     let place = Arc::<Mutex<String>>::default();
     let shared = Arc::clone(&place);
-    let first = Web::start(move |request| match request.path.as_str() {
+    let first = RecordingServer::start(move |request| match request.path.as_str() {
         path if path.starts_with("/moved") => {
             ("302 Found", format!("Location: {}\r\n", shared.lock().unwrap()), String::new())
         }
         _ => rows(),
     });
-    (first, Web::start(|_| rows()), place)
+    (first, RecordingServer::start(|_| rows()), place)
 }
 
 #[test]
 fn a_header_is_not_sent_to_where_a_server_redirects() {
-    let scene = Scene::new();
+    let scene = SecretScene::new();
     let (first, other, place) = servers();
     let dsn = scene.server.dsn();
     let load = |url: &str| {
@@ -76,7 +76,7 @@ fn a_header_is_not_sent_to_where_a_server_redirects() {
 
 #[test]
 fn redirects_end() {
-    let scene = Scene::new();
+    let scene = SecretScene::new();
     let (first, _, place) = servers();
     for (to, expected) in [
         ("/moved.csv?sig=m4rk", "sent more than 10 redirects"),
@@ -95,7 +95,7 @@ fn redirects_end() {
 
 #[test]
 fn a_header_names_its_server_where_there_are_several() {
-    let scene = Scene::new();
+    let scene = SecretScene::new();
     let (first, other, _) = servers();
     let (one, two) = (first.url("/1.csv"), other.url("/2.csv"));
     let load = |options: &[&str]| {
@@ -108,7 +108,11 @@ fn a_header_names_its_server_where_there_are_several() {
     };
     let run = load(&["header.X-Key=m4rk"]);
     assert_eq!(run.status, Some(2), "{}", run.stderr);
-    assert!(run.stderr.contains("does not name its server, and the sources are on 2"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("does not name its server, and the sources are on 2"),
+        "{}",
+        run.stderr
+    );
     let hint = format!("'{}/:header.NAME=VALUE'", first.url(""));
     assert!(run.stderr.replace("\n      … ", " ").contains(&hint), "{}", run.stderr);
     assert!(first.take().is_empty() && other.take().is_empty());
@@ -126,8 +130,8 @@ fn a_header_names_its_server_where_there_are_several() {
 
 #[test]
 fn a_header_comes_from_a_file_or_a_variable() {
-    let mut scene = Scene::new();
-    let web = Web::start(|request| match request.header("authorization") {
+    let mut scene = SecretScene::new();
+    let web = RecordingServer::start(|request| match request.header("authorization") {
         Some("Bearer m4rk=") => rows(),
         _ => ("401 Unauthorized", String::new(), "m4rk".to_owned()),
     });

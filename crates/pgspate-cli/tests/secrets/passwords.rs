@@ -3,23 +3,23 @@
 use std::process::Command;
 
 use crate::run::{Run, ask, finish, session, spawn, wait_until};
-use crate::scene::{MARK, PASSWORD, Scene, assert_clean};
+use crate::scene::{MARK, PASSWORD, SecretScene, assert_clean};
 
 /// Where the password is given, and what else connects: `--to` and the environment.
-struct Given {
+struct PasswordPlace {
     place: &'static str,
     to: String,
     variables: Vec<(&'static str, String)>,
 }
 
-impl Given {
+impl PasswordPlace {
     fn apply(&self, command: &mut Command) {
         command.args(["--to", &self.to]).envs(self.variables.iter().map(|(k, v)| (k, v)));
     }
 }
 
 /// The same password in every place that takes one.
-fn places(scene: &mut Scene, password: &str) -> Vec<Given> {
+fn places(scene: &mut SecretScene, password: &str) -> Vec<PasswordPlace> {
     let port = scene.server.port();
     let encoded = password.replace('@', "%40").replace('\'', "%27");
     let quoted = password.replace('\'', "\\'");
@@ -28,7 +28,7 @@ fn places(scene: &mut Scene, password: &str) -> Vec<Given> {
     let lines = plain.replace(' ', "\n");
     let service =
         scene.put_secret("service.conf", &format!("[here]\n{lines}\npassword={password}\n"));
-    let given = |place, to: String, variables| Given { place, to, variables };
+    let given = |place, to: String, variables| PasswordPlace { place, to, variables };
     vec![
         given("url", format!("postgres://app:{encoded}@127.0.0.1:{port}/postgres"), vec![]),
         given(
@@ -72,7 +72,7 @@ const COMMANDS: &[(&str, &[i32])] = &[
 
 #[test]
 fn no_command_shows_a_password() {
-    let mut scene = Scene::new();
+    let mut scene = SecretScene::new();
     for given in places(&mut scene, PASSWORD) {
         ask(&scene.server.dsn(), "truncate public.t; drop schema if exists pgspate cascade");
         for (args, expected) in COMMANDS {
@@ -92,7 +92,7 @@ fn no_command_shows_a_password() {
 
 #[test]
 fn no_lab_shows_a_password() {
-    let mut scene = Scene::new();
+    let mut scene = SecretScene::new();
     let given = places(&mut scene, PASSWORD).swap_remove(0);
     let args = "lab run storage --scale 0.00002 --repeats 1 --only strategy=pgspate --json";
     let words: Vec<&str> = args.split_whitespace().collect();
@@ -107,7 +107,7 @@ fn no_lab_shows_a_password() {
 
 #[test]
 fn no_refusal_shows_a_password() {
-    let mut scene = Scene::new();
+    let mut scene = SecretScene::new();
     for given in places(&mut scene, "m4rk-wr@ng") {
         for args in [&["load", "good.csv", "--table", "t"][..], &["doctor"], &["status"], &["tune"]]
         {
@@ -141,7 +141,7 @@ fn no_refusal_shows_a_password() {
 
 #[test]
 fn no_slot_shows_the_password_of_its_source() {
-    let mut scene = Scene::new();
+    let mut scene = SecretScene::new();
     ask(
         &scene.server.dsn(),
         "create table public.s (id int primary key); create table public.d (id int primary key); \
@@ -174,7 +174,7 @@ fn no_slot_shows_the_password_of_its_source() {
 
 #[test]
 fn other_sessions_see_no_password() {
-    let mut scene = Scene::new();
+    let mut scene = SecretScene::new();
     let (runtime, holder) = session(&scene.server.dsn());
     let locked = "begin; lock table public.t in share mode";
     runtime.block_on(holder.batch_execute(locked)).unwrap();

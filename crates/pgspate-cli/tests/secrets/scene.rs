@@ -19,15 +19,15 @@ const CONF: &str = "log_statement = all\nlog_min_duration_statement = 0\nlog_con
                     log_line_prefix = '%a %u '\nlog_min_messages = debug1\nwal_level = logical";
 
 /// What commands run on. All of it is gone with the value.
-pub(crate) struct Scene {
+pub(crate) struct SecretScene {
     pub(crate) server: ThrowawayServer,
     folder: TempDir,
     /// Files that the test has put there itself.
     own: Vec<PathBuf>,
 }
 
-impl Scene {
-    pub(crate) fn new() -> Scene {
+impl SecretScene {
+    pub(crate) fn new() -> SecretScene {
         let server = testing::server(CONF);
         let quoted = PASSWORD.replace('\'', "''");
         // What the test itself says of the password is not to be logged.
@@ -40,7 +40,7 @@ impl Scene {
             runtime.block_on(client.batch_execute(sql)).unwrap();
         }
         let scene =
-            Scene { server, folder: TempDir::with_prefix("pgspate-").unwrap(), own: vec![] };
+            SecretScene { server, folder: TempDir::with_prefix("pgspate-").unwrap(), own: vec![] };
         scene.put("good.csv", "id,name\n1,a\n2,b\n");
         scene.put("bad.csv", "id,name\n3,c\nx,d\n");
         scene.put(

@@ -1,13 +1,13 @@
 //! URLs with secrets in them: what is shown and kept of them, with every command that reads one.
 
-use crate::scene::{Scene, assert_clean};
-use crate::web::{Answer, Request, Web};
+use crate::scene::{SecretScene, assert_clean};
+use crate::web::{RecordedRequest, RecordingServer, WebAnswer};
 
 /// The parameters that nobody would take for a secret by their names, and some that one would.
 const QUERY: &str = "pwd=m4rk&code=m4rk&jwt=m4rk&session=m4rk&sig=m4rk&part=m4rk&m4rk";
 
 /// Rows or events for those who have the secrets; trouble by the name of the page.
-fn answer(request: &Request) -> Answer {
+fn answer(request: &RecordedRequest) -> WebAnswer {
     let is_known = request.header("authorization").is_some() && request.path.contains("jwt=m4rk");
     let page = request.path.split('?').next().unwrap_or_default();
     let body = match page {
@@ -59,8 +59,8 @@ const COMMANDS: &[(&str, i32)] = &[
 
 #[test]
 fn no_command_shows_what_a_url_has_of_secrets() {
-    let scene = Scene::new();
-    let web = Web::start(answer);
+    let scene = SecretScene::new();
+    let web = RecordingServer::start(answer);
     let dsn = scene.server.dsn();
     let base = web.url("").replace("http://", "http://m4rk-user:m4rk@");
     for (args, status) in COMMANDS {
@@ -84,8 +84,8 @@ fn no_command_shows_what_a_url_has_of_secrets() {
 
 #[test]
 fn a_url_without_its_secrets_is_refused_without_showing_them() {
-    let scene = Scene::new();
-    let web = Web::start(answer);
+    let scene = SecretScene::new();
+    let web = RecordingServer::start(answer);
     let dsn = scene.server.dsn();
     let url = web.url("/good.csv?code=m4rk");
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

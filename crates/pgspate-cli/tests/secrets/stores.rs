@@ -3,11 +3,11 @@
 
 use std::net::TcpListener;
 
-use crate::scene::Scene;
-use crate::web::{Answer, Request, Web};
+use crate::scene::SecretScene;
+use crate::web::{RecordedRequest, RecordingServer, WebAnswer};
 
 /// What a store says that refuses: with everything that it knows of the request.
-fn refusal(status: &'static str, code: &str, request: &Request) -> Answer {
+fn refusal(status: &'static str, code: &str, request: &RecordedRequest) -> WebAnswer {
     let told = request.text().replace('<', " ");
     let body = format!(
         "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>no</Message>\
@@ -16,7 +16,7 @@ fn refusal(status: &'static str, code: &str, request: &Request) -> Answer {
     (status, String::new(), body)
 }
 
-fn answer(request: &Request) -> Answer {
+fn answer(request: &RecordedRequest) -> WebAnswer {
     match request.path.split('?').next().unwrap_or_default().rsplit('/').next() {
         Some("denied.csv") => refusal("403 Forbidden", "AccessDenied", request),
         Some("signature.csv") => refusal("403 Forbidden", "SignatureDoesNotMatch", request),
@@ -32,8 +32,8 @@ const PAGES: [&str; 6] =
 
 #[test]
 fn no_store_has_its_keys_shown() {
-    let mut scene = Scene::new();
-    let web = Web::start(answer);
+    let mut scene = SecretScene::new();
+    let web = RecordingServer::start(answer);
     let (dsn, endpoint) = (scene.server.dsn(), web.url(""));
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = format!("http://{free}");
@@ -74,7 +74,8 @@ fn no_store_has_its_keys_shown() {
         }
         // The keys were what the store was asked with.
         let asked = web.take();
-        let token = |request: &Request| request.header("x-amz-security-token").map(str::to_owned);
+        let token =
+            |request: &RecordedRequest| request.header("x-amz-security-token").map(str::to_owned);
         assert!(asked.iter().all(|it| token(it).as_deref() == Some("m4rk-token")), "{asked:?}");
         assert!(!asked.is_empty());
     }
@@ -83,8 +84,8 @@ fn no_store_has_its_keys_shown() {
 
 #[test]
 fn no_signature_of_azure_is_shown() {
-    let scene = Scene::new();
-    let web = Web::start(answer);
+    let scene = SecretScene::new();
+    let web = RecordingServer::start(answer);
     let (dsn, endpoint) = (scene.server.dsn(), web.url(""));
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = format!("http://{free}");

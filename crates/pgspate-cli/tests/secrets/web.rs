@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 
 /// What it was asked: the first line and the headers, names in lower case.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub(crate) struct RecordedRequest {
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, String)>,
 }
 
-impl Request {
+impl RecordedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
@@ -24,19 +24,21 @@ impl Request {
 }
 
 /// What it says: status, more headers, body.
-pub(crate) type Answer = (&'static str, String, String);
+pub(crate) type WebAnswer = (&'static str, String, String);
 
 /// The server, which ends with the process.
-pub(crate) struct Web {
+pub(crate) struct RecordingServer {
     pub(crate) address: SocketAddr,
-    asked: Arc<Mutex<Vec<Request>>>,
+    asked: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
-impl Web {
-    pub(crate) fn start(handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Web {
+impl RecordingServer {
+    pub(crate) fn start(
+        handler: impl Fn(&RecordedRequest) -> WebAnswer + Send + Sync + 'static,
+    ) -> RecordingServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::<Mutex<Vec<Request>>>::default();
+        let asked = Arc::<Mutex<Vec<RecordedRequest>>>::default();
         let (shared, handler) = (Arc::clone(&asked), Arc::new(handler));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -45,7 +47,7 @@ impl Web {
                 std::thread::spawn(move || drop(serve(&stream.unwrap(), &asked, &*handler)));
             }
         });
-        Web { address, asked }
+        RecordingServer { address, asked }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -53,15 +55,15 @@ impl Web {
     }
 
     /// What it was asked since this was last called.
-    pub(crate) fn take(&self) -> Vec<Request> {
+    pub(crate) fn take(&self) -> Vec<RecordedRequest> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 }
 
 fn serve(
     mut stream: &TcpStream,
-    asked: &Mutex<Vec<Request>>,
-    handler: &dyn Fn(&Request) -> Answer,
+    asked: &Mutex<Vec<RecordedRequest>>,
+    handler: &dyn Fn(&RecordedRequest) -> WebAnswer,
 ) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next().transpose()?.unwrap_or_default();
@@ -71,7 +73,7 @@ fn serve(
         let (name, value) = line.split_once(':').unwrap_or((&line, ""));
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    let request = Request { path, headers };
+    let request = RecordedRequest { path, headers };
     asked.lock().unwrap().push(request.clone());
     let (status, headers, body) = handler(&request);
     let len = body.len();

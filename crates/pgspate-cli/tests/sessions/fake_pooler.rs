@@ -40,13 +40,13 @@ pub(crate) struct FakePooler {
 struct Pool {
     pooling: Pooling,
     config: tokio_postgres::Config,
-    free: Mutex<VecDeque<Server>>,
+    free: Mutex<VecDeque<PooledBackend>>,
     is_free: Notify,
     clients: Mutex<i32>,
 }
 
 /// A connection to the server: where to write, and the messages that come.
-struct Server {
+struct PooledBackend {
     write: Box<dyn AsyncWrite + Send + Unpin>,
     read: mpsc::Receiver<Vec<u8>>,
 }
@@ -146,7 +146,7 @@ impl Pool {
         Ok(())
     }
 
-    async fn take(&self) -> Server {
+    async fn take(&self) -> PooledBackend {
         loop {
             let server = {
                 let mut free = self.free.lock().unwrap();
@@ -163,7 +163,7 @@ impl Pool {
     }
 
     /// Logs a client in, whose key for cancel requests is the pooler's own.
-    async fn log_in(&self, startup: &[u8], client: &mut TcpStream) -> io::Result<Server> {
+    async fn log_in(&self, startup: &[u8], client: &mut TcpStream) -> io::Result<PooledBackend> {
         let (mut read, mut write) = self.connect().await?;
         write.write_all(startup).await?;
         loop {
@@ -178,7 +178,7 @@ impl Pool {
                 b'R' if !matches!(message[8], 0 | 12) => {
                     write.write_all(&self::message(client).await?).await?;
                 }
-                b'Z' => return Ok(Server { write, read: messages(read) }),
+                b'Z' => return Ok(PooledBackend { write, read: messages(read) }),
                 b'E' => return Err(io::Error::other("refused")),
                 _ => {}
             }

@@ -2,7 +2,7 @@
 //! command uses one of them. Triggers of the user are run under the user's path all the same.
 
 use crate::poolers::run;
-use crate::support::Case;
+use crate::support::LoadCase;
 
 const HOSTILE: &str = include_str!("hostile.sql");
 
@@ -30,17 +30,17 @@ create table app.n (id int primary key, n int, note text);
 create table app.c (id int primary key, t int references app.t);
 create unlogged table app.u (id int, n int)";
 
-struct Hostile {
-    case: Case,
+struct HostileSchema {
+    case: LoadCase,
     dsn: String,
 }
 
-impl Hostile {
-    fn new(path: &str) -> Hostile {
-        let case = Case::new(TABLES);
+impl HostileSchema {
+    fn new(path: &str) -> HostileSchema {
+        let case = LoadCase::new(TABLES);
         case.db.run(HOSTILE);
         let dsn = case.db.dsn();
-        Hostile { dsn: format!("{dsn} options='-csearch_path={path}'"), case }
+        HostileSchema { dsn: format!("{dsn} options='-csearch_path={path}'"), case }
     }
 
     /// Runs a command that must end with 0, or with 1 for its answer.
@@ -59,7 +59,7 @@ impl Hostile {
 // One test for each path, as the schema takes seconds to make.
 #[test]
 fn no_command_uses_namesakes_of_what_is_postgresqls() {
-    let hostile = Hostile::new("hostile,app,pg_catalog");
+    let hostile = HostileSchema::new("hostile,app,pg_catalog");
     unqualified_names_mean_the_namesakes(&hostile);
     all(&hostile);
 }
@@ -68,20 +68,20 @@ fn no_command_uses_namesakes_of_what_is_postgresqls() {
 /// type, and what takes a cast, is not.
 #[test]
 fn no_command_uses_what_fits_better_than_postgresqls_own() {
-    let hostile = Hostile::new("hostile,app");
+    let hostile = HostileSchema::new("hostile,app");
     for sql in ["select cardinality('{a}'::text[])", "select get_bit('a'::bytea, 1::int)"] {
         assert!(crate::run::try_ask(&hostile.dsn, sql).is_err(), "{sql}");
     }
     all(&hostile);
 }
 
-fn all(hostile: &Hostile) {
+fn all(hostile: &HostileSchema) {
     apply(hostile);
     load(hostile);
     sync(hostile);
 }
 
-fn unqualified_names_mean_the_namesakes(hostile: &Hostile) {
+fn unqualified_names_mean_the_namesakes(hostile: &HostileSchema) {
     for sql in [
         "select count(*) from pg_catalog.generate_series(1, 1)",
         "select 1 = 1",
@@ -94,7 +94,7 @@ fn unqualified_names_mean_the_namesakes(hostile: &Hostile) {
     }
 }
 
-fn load(hostile: &Hostile) {
+fn load(hostile: &HostileSchema) {
     hostile.case.put("t.csv", "id,n,note\n1,1,a\n2,2,b\n3,,c\n");
     hostile.case.put("bad.csv", "id,n,note\n11,1,k\n12,x,l\n13,,m\n11,1,n\n");
     hostile.case.put("t2.csv", "id,n,note\n4,1,A\n");
@@ -130,7 +130,7 @@ fn load(hostile: &Hostile) {
     assert_eq!(hostile.value("select count(*) from app.w"), "2");
 }
 
-fn sync(hostile: &Hostile) {
+fn sync(hostile: &HostileSchema) {
     for (nth, way) in [
         "--scope all --read-ahead never",
         "--scope all --read-ahead always",
@@ -174,7 +174,7 @@ fn events(first: u32) -> String {
     events
 }
 
-fn apply(hostile: &Hostile) {
+fn apply(hostile: &HostileSchema) {
     hostile.case.put("small.ndjson", events(1001));
     hostile.case.put("staged.ndjson", events(2001));
     for command in [

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
-use crate::chance::{Chance, from_environment};
+use crate::chance::{TestRandom, from_environment};
 use crate::run::{finish, session, spawn, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 
 const ROWS: u64 = 200_000;
 
@@ -15,8 +15,8 @@ const ROWS: u64 = 200_000;
 const LOAD: &str = "t.csv --commit chunk --rebuild-indexes never --quiet";
 
 /// About 20 MB, five chunks.
-fn case() -> Case {
-    let case = Case::new("create table t (id bigint primary key, note text)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id bigint primary key, note text)");
     let mut text = "id,note\n".to_owned();
     (0..ROWS).for_each(|id| writeln!(text, "{id},{:>90}", id * 7).unwrap());
     case.put("t.csv", text);
@@ -24,7 +24,7 @@ fn case() -> Case {
 }
 
 #[track_caller]
-fn assert_complete(case: &Case, what: &str) {
+fn assert_complete(case: &LoadCase, what: &str) {
     let sql = "select concat_ws(' ', count(*), min(id), max(id)) from t";
     assert_eq!(case.value(sql), format!("{ROWS} 0 {}", ROWS - 1), "{what}");
 }
@@ -80,7 +80,7 @@ fn lanes_of_a_killed_load_that_are_stuck_are_ended() {
 #[test]
 fn a_killed_load_is_run_again_at_once() {
     for seed in 1..=from_environment("PGSPATE_TEST_KILLS").unwrap_or(6) {
-        let (case, mut chance) = (case(), Chance::new(seed));
+        let (case, mut chance) = (case(), TestRandom::new(seed));
         for _ in 0..chance.among(1..=2) {
             let lanes = format!("{LOAD} --lanes {}", chance.among(1..=3));
             let mut child = spawn(&mut case.load_command(&lanes));

@@ -1,7 +1,7 @@
 //! Operators and functions of other people in a schema on the search path: none is called.
 
 use crate::poolers::run;
-use crate::support::Case;
+use crate::support::LoadCase;
 
 /// Makes every operator that a sync's statements use, for every pair of types of rows for which the
 /// server has none of its own: so it fits better than one of the server's that takes other types.
@@ -34,13 +34,13 @@ begin
     end loop;
 end $$";
 
-fn is_there(case: &Case, extension: &str) -> bool {
+fn is_there(case: &LoadCase, extension: &str) -> bool {
     case.value(&format!("select count(*) from pg_available_extensions where name = '{extension}'"))
         == "1"
 }
 
 /// Syncs in every way.
-fn sync_in_every_way(case: &Case, dsn: &str) {
+fn sync_in_every_way(case: &LoadCase, dsn: &str) {
     for (nth, way) in [
         "--scope all --read-ahead never",
         "--scope all --read-ahead always",
@@ -66,10 +66,10 @@ fn sync_in_every_way(case: &Case, dsn: &str) {
 
 #[test]
 fn a_sync_calls_none_of_other_peoples_operators() {
-    let case = Case::new("");
+    let case = LoadCase::new("");
     let types = if is_there(&case, "citext") { ["citext", "text"] } else { ["text", "text"] };
     for name in types {
-        let case = Case::new("create schema hostile; create schema ext");
+        let case = LoadCase::new("create schema hostile; create schema ext");
         case.db.run(match name {
             "citext" => "create extension citext schema ext",
             _ => "create domain ext.citext as int8",
@@ -92,7 +92,7 @@ fn a_sync_calls_none_of_other_peoples_operators() {
 
 #[test]
 fn an_extension_that_has_operators_for_arrays() {
-    let case = Case::new("create table t (id int primary key, n int)");
+    let case = LoadCase::new("create table t (id int primary key, n int)");
     if !is_there(&case, "intarray") {
         return;
     }

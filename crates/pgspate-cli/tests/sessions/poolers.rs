@@ -3,7 +3,7 @@
 
 use crate::fake_pooler::{FakePooler, Pooling};
 use crate::run::{Run, ask, finish, spawn};
-use crate::support::Case;
+use crate::support::LoadCase;
 
 /// Every command that talks to a server, split at spaces, with a file `t.csv` and a table `t`.
 pub(crate) const COMMANDS: [&str; 7] = [
@@ -28,15 +28,15 @@ select concat_ws(' ', current_setting('synchronous_commit'), current_setting('se
                  (select count(*) from pg_class where relnamespace = pg_my_temp_schema()),
                  (select count(*) from pg_prepared_statements))";
 
-pub(crate) fn case() -> Case {
-    let case = Case::new("create table t (id int primary key, n int)");
+pub(crate) fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int primary key, n int)");
     case.put("t.csv", "id,n\n1,1\n2,2\n");
     case.put("events.ndjson", "{\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":3,\"n\":3}}\n");
     case
 }
 
 /// A command on a server.
-pub(crate) fn run(case: &Case, dsn: &str, args: &str) -> Run {
+pub(crate) fn run(case: &LoadCase, dsn: &str, args: &str) -> Run {
     let mut args: Vec<&str> = args.split_whitespace().collect();
     args.splice(1..1, ["--to", dsn]);
     finish(spawn(&mut case.command(&args)))

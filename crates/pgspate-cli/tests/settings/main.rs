@@ -1,8 +1,9 @@
-//! Odd settings of databases and roles, drawn at random: every command does right under them, or
-//! refuses and says why. What COPY stores in a session with the same settings is what is right.
+//! Random odd settings of databases and roles. Under them, every command works correctly, or
+//! refuses and says why. The correct rows are the rows that COPY stores in a session with equal
+//! settings.
 //!
-//! `PGSPATE_TEST_SETTINGS=200` tries so many combinations instead of a few, others every time;
-//! `PGSPATE_TEST_SEED=7` begins with the combination of that seed.
+//! `PGSPATE_TEST_SETTINGS=200` tries 200 new combinations instead of a few. `PGSPATE_TEST_SEED=7`
+//! begins with the combination of seed 7.
 
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/chance.rs"]
@@ -21,11 +22,11 @@ use futures_util::SinkExt;
 use pgspate_embedded::testing::{self, TestDb};
 use tempfile::TempDir;
 
-use crate::chance::{Chance, from_environment};
-use crate::list::{SETTINGS, Setting};
+use crate::chance::{TestRandom, from_environment};
+use crate::list::{OddSetting, SETTINGS};
 use crate::run::{Run, command, finish, session, spawn};
 
-/// Combinations of a short run.
+/// The number of combinations of a short run.
 const FEW: u64 = 6;
 const ROWS: usize = 300;
 
@@ -34,8 +35,8 @@ id int primary key, d date, at timestamptz, moment timestamp, span interval, par
 zone, f float8, r real, n numeric, price money, bytes bytea, words text[], numbers int[], \
 doc jsonb, x xml, flag bool, note text";
 
-/// Values as people spell them; some of them are refused, or mean something else, under some
-/// setting.
+/// Values as people write them. Under some settings, the server refuses some of them or reads them
+/// differently.
 const VALUES: [&[&str]; 16] = [
     &["2024-02-03", "01/02/2024", "3 Feb 2024", "20240229", "infinity", "13/02/2024"],
     &["2024-03-10 02:30:00", "2024-02-03 04:05:06.789+05:30", "1.2.2024 10:00", "epoch"],
@@ -55,18 +56,18 @@ const VALUES: [&[&str]; 16] = [
     &["a\\nb", "it's", "say \"hi\"", "\\.", "é", " ", "$$"],
 ];
 
-/// A database with settings of its own, and a folder.
-struct Scene {
+/// A database with odd settings, and a folder.
+struct SettingsCase {
     db: TestDb,
     folder: TempDir,
     settings: Vec<(String, String)>,
-    chance: Chance,
+    chance: TestRandom,
 }
 
-impl Scene {
-    /// With a handful of the settings that this server has.
-    fn new(seed: u64) -> Scene {
-        let (db, mut chance) = (testing::database(), Chance::new(seed));
+impl SettingsCase {
+    /// Creates a database with a few of the settings that this server knows.
+    fn new(seed: u64) -> SettingsCase {
+        let (db, mut chance) = (testing::database(), TestRandom::new(seed));
         db.run(&format!(
             "create schema odd; create table public.t ({COLUMNS}); \
              create table public.o (like public.t including all); \
@@ -74,7 +75,7 @@ impl Scene {
         ));
         let mut settings = Vec::new();
         for _ in 0..chance.among(1..=8) {
-            let Setting { name, values } = chance.pick(SETTINGS);
+            let OddSetting { name, values } = chance.pick(SETTINGS);
             let (name, value) = (name.to_owned(), chance.pick(values).to_owned());
             let is_there = format!("select count(*) from pg_settings where name = '{name}'");
             let is_there =
@@ -84,8 +85,8 @@ impl Scene {
             }
         }
         let folder = TempDir::with_prefix("pgspate-settings-").unwrap();
-        let scene = Scene { db, folder, settings, chance };
-        // At last, as they hold for whoever comes then.
+        let scene = SettingsCase { db, folder, settings, chance };
+        // Set them last, because they affect every later session.
         scene.settings.iter().for_each(|(name, value)| scene.set(name, value));
         scene
     }
@@ -97,11 +98,11 @@ impl Scene {
             "search_path" => format!("alter database \"{database}\" set search_path = {value}"),
             _ => format!("alter database \"{database}\" set {name} = '{value}'"),
         };
-        self.sanely(&sql);
+        self.ask_with_defaults(&sql);
     }
 
-    /// In a session that no setting reaches.
-    fn sanely(&self, sql: &str) -> String {
+    /// Runs SQL in a session that none of the odd settings affects.
+    fn ask_with_defaults(&self, sql: &str) -> String {
         let dsn = format!("{} options='{}'", self.db.dsn(), list::SANE);
         run::ask(&dsn, sql)
     }
@@ -123,7 +124,8 @@ impl Scene {
         fs::write(self.folder.path().join(name), format!("{header}\n{}", rows.concat())).unwrap();
     }
 
-    /// Rows that a session with the same settings takes, and the SQLSTATE of the first refusal.
+    /// Returns the rows that COPY accepts under the same settings, and the SQLSTATE of the first
+    /// refusal.
     fn acceptable(&self, rows: Vec<String>) -> (Vec<String>, Option<String>) {
         let (runtime, client) = session(&self.db.dsn());
         runtime.block_on(async {
@@ -151,9 +153,9 @@ impl Scene {
         })
     }
 
-    /// How table `t` differs from `o`, seen without any setting.
+    /// Returns how table `t` differs from `o`, read without the odd settings.
     fn difference(&self) -> String {
-        self.sanely(
+        self.ask_with_defaults(
             "select string_agg(side || row, E'\\n') from ( \
                  (select 'only in t: ' side, t::text row from public.t \
                   except all select 'only in t: ', o::text from public.o) \
@@ -162,14 +164,14 @@ impl Scene {
         )
     }
 
-    /// Whether a command may refuse under these settings: what it must say then.
+    /// Returns whether a command may refuse with this message under these settings.
     fn excuse(&self, said: &str) -> bool {
         let excuses = list::EXCUSES.iter().filter(|(name, _)| self.has(name));
         excuses.clone().any(|(_, words)| said.contains(words))
     }
 }
 
-fn rows(chance: &mut Chance, ids: std::ops::Range<usize>) -> Vec<String> {
+fn rows(chance: &mut TestRandom, ids: std::ops::Range<usize>) -> Vec<String> {
     let row = |id: usize| {
         let mut row = format!("{id}");
         for values in VALUES {
@@ -184,14 +186,14 @@ fn rows(chance: &mut Chance, ids: std::ops::Range<usize>) -> Vec<String> {
 }
 
 #[test]
-fn every_command_does_right_or_refuses() {
+fn every_command_works_correctly_or_refuses() {
     let count = from_environment("PGSPATE_TEST_SETTINGS");
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let first = from_environment("PGSPATE_TEST_SEED");
     let first = first.unwrap_or_else(|| count.map_or(0, |_| now()));
     let mut failures = String::new();
     for seed in first..first + count.unwrap_or(FEW) {
-        let mut scene = Scene::new(seed);
+        let mut scene = SettingsCase::new(seed);
         if let Err(broken) = trial(&mut scene) {
             writeln!(failures, "seed {seed}, {:?}: {broken}", scene.settings).unwrap();
         }
@@ -199,7 +201,7 @@ fn every_command_does_right_or_refuses() {
     assert_eq!(failures, "");
 }
 
-fn trial(scene: &mut Scene) -> Result<(), String> {
+fn trial(scene: &mut SettingsCase) -> Result<(), String> {
     load(scene)?;
     sync(scene)?;
     apply(scene)?;
@@ -216,9 +218,9 @@ fn trial(scene: &mut Scene) -> Result<(), String> {
     Ok(())
 }
 
-/// Loads rows some of which may be refused: all or none, and then those that are not, with the
-/// others set aside.
-fn load(scene: &mut Scene) -> Result<(), String> {
+/// Loads rows of which the server may refuse some. The first load takes all rows or none. The
+/// second load rejects the refused rows and loads the others.
+fn load(scene: &mut SettingsCase) -> Result<(), String> {
     let all = rows(&mut scene.chance, 0..ROWS);
     scene.put("all.csv", &all);
     let (good, refused) = scene.acceptable(all);
@@ -238,24 +240,24 @@ fn load(scene: &mut Scene) -> Result<(), String> {
         if run.status != Some(2) || !(is_said || scene.excuse(&run.stderr)) {
             return Err(format!("refused with {code}: {:?} {}", run.status, run.stderr));
         }
-        if scene.sanely("select count(*) from public.t") != "0" {
+        if scene.ask_with_defaults("select count(*) from public.t") != "0" {
             return Err("a load that was refused has left rows".to_owned());
         }
         let run = scene.run("load all.csv --table public.t --quiet --rejects bad.csv");
         judge(scene, "rejects", &run, 1)?;
-        scene.sanely("truncate public.t");
+        scene.ask_with_defaults("truncate public.t");
     }
     let args = format!("load good.csv --table public.t --quiet {how}");
     let run = scene.run(&args);
     judge(scene, &args, &run, 0)
 }
 
-/// Makes the table like another file, rows of which are changed, gone and new.
-fn sync(scene: &mut Scene) -> Result<(), String> {
+/// Syncs the table with a file that has changed, removed and new rows.
+fn sync(scene: &mut SettingsCase) -> Result<(), String> {
     if scene.has("default_transaction_read_only") {
         return Ok(());
     }
-    scene.sanely("truncate public.o");
+    scene.ask_with_defaults("truncate public.o");
     let other = rows(&mut scene.chance, ROWS / 3..ROWS + ROWS / 3);
     let (good, _) = scene.acceptable(other);
     scene.put("other.csv", &good);
@@ -264,8 +266,8 @@ fn sync(scene: &mut Scene) -> Result<(), String> {
     judge(scene, args, &run, 0)
 }
 
-/// What the table must be like after a command that ends so.
-fn judge(scene: &Scene, what: &str, run: &Run, status: i32) -> Result<(), String> {
+/// Checks the table after a command that ended with this status.
+fn judge(scene: &SettingsCase, what: &str, run: &Run, status: i32) -> Result<(), String> {
     if run.status == Some(2) && scene.excuse(&run.stderr) {
         return Ok(());
     }
@@ -276,7 +278,7 @@ fn judge(scene: &Scene, what: &str, run: &Run, status: i32) -> Result<(), String
     }
 }
 
-fn apply(scene: &mut Scene) -> Result<(), String> {
+fn apply(scene: &mut SettingsCase) -> Result<(), String> {
     let mut events = String::new();
     for id in 0..50 {
         let row = format!("{{\"id\":{id},\"d\":\"2024-02-03\",\"v\":\"it's \\\\\\\\ {id}\"}}");
@@ -300,7 +302,7 @@ fn apply(scene: &mut Scene) -> Result<(), String> {
             false => Err(format!("apply, read-only: {:?} {}", run.status, run.stderr)),
         };
     }
-    let found = scene.sanely(
+    let found = scene.ask_with_defaults(
         "select count(*) || ' ' || count(*) filter (where v = 'new' and d = date '2024-02-03') \
          from public.a",
     );

@@ -1,7 +1,7 @@
-//! Debezium's streams of random workloads lead to the same tables.
+//! Applying Debezium's streams of random workloads makes source and target equal.
 //!
-//! What a trial's connectors cannot tell, as their settings are, is not in its workload, or its
-//! columns are left out: see docs/reference/event-formats.md.
+//! With some settings, connectors cannot represent every value. A trial's workload avoids such
+//! values, or the trial excludes their columns: see docs/reference/event-formats.md.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -9,38 +9,43 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::chance::Chance;
-use crate::database::{Source, server};
-use crate::engine::{Connector, Engine, built};
-use crate::mariadb::{Life, MariaDb, Shop};
+use crate::chance::TestRandom;
+use crate::database::{WorkloadSource, server};
+use crate::engine::{ConnectorConfig, DebeziumEngine, built};
+use crate::mariadb::{MariaDbDatabase, MariaDbServer, MariaDbWorkload};
 use crate::run::ask;
 use crate::seeds::each_seed;
-use crate::support::Case;
-use crate::values::Limits;
-use crate::variant::{Sort, Variant};
-use crate::workload::{TYPED, Workload};
+use crate::support::LoadCase;
+use crate::values::WorkloadLimits;
+use crate::variant::{ConnectorFeatures, ConnectorSettings};
+use crate::workload::{PostgresWorkload, TYPED};
 use crate::{database, mariadb, workload};
 
 /// A connector and its target.
-struct Stream {
-    connector: Connector,
-    /// What `apply` is told.
+struct ConnectorStream {
+    connector: ConnectorConfig,
+    /// The options of `pgspate apply`.
     args: String,
-    case: Case,
-    /// How much of its records is in the case's file.
+    case: LoadCase,
+    /// The bytes of the connector's records that were copied to the case's file.
     taken: usize,
 }
 
-impl Stream {
-    /// A connector of this class, and a target without the columns that are left out.
-    fn new(nth: usize, class: &str, sort: Sort, chance: &mut Chance) -> Stream {
-        let variant = Variant::by_chance(sort, chance);
+impl ConnectorStream {
+    /// Makes a connector of this class, and a target without the excluded columns.
+    fn new(
+        nth: usize,
+        class: &str,
+        sort: ConnectorFeatures,
+        chance: &mut TestRandom,
+    ) -> ConnectorStream {
+        let variant = ConnectorSettings::random(sort, chance);
         let is_postgres = class.contains("postgresql");
         let (schema, columns) = match is_postgres {
             true => (workload::schema(), left_out(&variant.left_out)),
             false => (mariadb::target_schema(), left_out_of_mariadb(&variant.left_out)),
         };
-        let case = Case::new(&schema);
+        let case = LoadCase::new(&schema);
         for (table, column) in &columns {
             case.db.run(&format!("alter table {table} drop column {column}"));
         }
@@ -66,15 +71,15 @@ impl Stream {
             true => variant.args,
             false => format!("{} --map SHOP.*=public.*", variant.args),
         };
-        Stream { connector: Connector { name, settings }, args, case, taken: 0 }
+        ConnectorStream { connector: ConnectorConfig { name, settings }, args, case, taken: 0 }
     }
 
     fn set(&mut self, name: &str, value: &str) {
         self.connector.settings.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Reads the changes of a database of PostgreSQL.
-    fn of_postgres(&mut self, source: &Source) {
+    /// Configures the connector to read the changes of a PostgreSQL database.
+    fn of_postgres(&mut self, source: &WorkloadSource) {
         for (name, value) in [
             ("database.hostname", "127.0.0.1"),
             ("database.port", &server().port().to_string()),
@@ -90,8 +95,8 @@ impl Stream {
         }
     }
 
-    /// Reads the changes of a MariaDB.
-    fn of_mariadb(&mut self, source: &Shop<'_>, nth: usize) {
+    /// Configures the connector to read the changes of a MariaDB database.
+    fn of_mariadb(&mut self, source: &MariaDbDatabase<'_>, nth: usize) {
         self.args = self.args.replace("SHOP", &source.name);
         for (name, value) in [
             ("database.hostname", "127.0.0.1"),
@@ -107,8 +112,9 @@ impl Stream {
         }
     }
 
-    /// Applies the whole lines that the engine has written since; what it said if it failed.
-    fn apply(&mut self, folder: &Path, chance: &mut Chance) -> Result<(), String> {
+    /// Applies the complete lines that the engine wrote since the last call. An error has the
+    /// message of the failed run.
+    fn apply(&mut self, folder: &Path, chance: &mut TestRandom) -> Result<(), String> {
         let records = fs::read(folder.join(&self.connector.name)).unwrap();
         let end = records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let file = OpenOptions::new().create(true).append(true).open(self.case.path("s.ndjson"));
@@ -121,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// All that is to be known of a failure.
+    /// Returns a description of a failed comparison.
     fn failed(&self, trial: &str, part: usize, found: &[String]) -> String {
         let kept = crate::keep(&self.case, &format!("{trial}-{}", self.connector.name));
         let settings = &self.connector.settings;
@@ -129,7 +135,7 @@ impl Stream {
     }
 }
 
-/// The columns of these types.
+/// Returns the columns of these types.
 fn left_out(types: &[&str]) -> Vec<(&'static str, String)> {
     let columns = TYPED.iter().flat_map(|(table, all)| {
         let nth = all.iter().enumerate().filter(|(_, ty)| types.contains(ty));
@@ -139,7 +145,7 @@ fn left_out(types: &[&str]) -> Vec<(&'static str, String)> {
     columns.chain(raw).collect()
 }
 
-/// The columns of types like these.
+/// Returns MariaDB's columns of types that correspond to these.
 fn left_out_of_mariadb(types: &[&str]) -> Vec<(&'static str, String)> {
     let mut columns = Vec::new();
     for (ty, theirs) in [
@@ -148,7 +154,7 @@ fn left_out_of_mariadb(types: &[&str]) -> Vec<(&'static str, String)> {
         ("timestamp(3)", "datetime"),
         ("timestamp(3)", "datetime(3)"),
         ("bit(16)", "bit(9)"),
-        // Decimals, and bytes even where decimals are text.
+        // Debezium writes this type as a decimal, or as bytes even if decimals are text.
         ("bit(16)", "bigint unsigned"),
     ] {
         if types.contains(&ty) {
@@ -158,15 +164,15 @@ fn left_out_of_mariadb(types: &[&str]) -> Vec<(&'static str, String)> {
     columns
 }
 
-/// A part of a trial has been lived: all streams are applied, and compared.
+/// Applies all streams after a part of a trial and compares source and targets.
 fn check_all(
     trial: &str,
     part: usize,
-    streams: &mut [Stream],
+    streams: &mut [ConnectorStream],
     folder: &Path,
-    chance: &mut Chance,
+    chance: &mut TestRandom,
     (before, after): (&[String], &[String]),
-    differences: &dyn Fn(&Case) -> Vec<String>,
+    differences: &dyn Fn(&LoadCase) -> Vec<String>,
 ) {
     let mut failed = Vec::new();
     for stream in streams {
@@ -187,9 +193,9 @@ const STREAMS: usize = 4;
 const PARTS: usize = 3;
 
 fn postgres_trial(seed: u64) {
-    let mut chance = Chance::new(seed);
-    let sort = Sort::by_chance(&mut chance);
-    let limits = Limits {
+    let mut chance = TestRandom::new(seed);
+    let sort = ConnectorFeatures::random(&mut chance);
+    let limits = WorkloadLimits {
         special_numbers: sort.has_special_numbers,
         truncates: !sort.is_flat,
         chains: true,
@@ -197,13 +203,13 @@ fn postgres_trial(seed: u64) {
         keyless: !sort.is_flat,
         large_moves: sort.has_headers && !sort.is_flat,
     };
-    let mut workload = Workload::new(seed, limits);
-    let source = Source::new();
+    let mut workload = PostgresWorkload::new(seed, limits);
+    let source = WorkloadSource::new();
     ask(&source.dsn(), "create publication p for all tables");
     println!("seed {seed} is in {}: {sort:?}", source.name);
     let class = "postgresql.PostgresConnector";
-    let new = |nth| Stream::new(nth, class, sort, &mut chance);
-    let mut streams: Vec<Stream> = (0..STREAMS).map(new).collect();
+    let new = |nth| ConnectorStream::new(nth, class, sort, &mut chance);
+    let mut streams: Vec<ConnectorStream> = (0..STREAMS).map(new).collect();
     streams.iter_mut().for_each(|stream| stream.of_postgres(&source));
     let folder = TempDir::with_prefix("pgspate-debezium-").unwrap();
     let mut engine = None;
@@ -226,14 +232,15 @@ fn postgres_trial(seed: u64) {
     engine.unwrap().finish();
 }
 
-fn mariadb_trial(server: &MariaDb, seed: u64) {
-    let mut chance = Chance::new(seed);
-    let sort = Sort { has_special_numbers: false, ..Sort::by_chance(&mut chance) };
-    let mut life = Life::new(seed, !sort.is_flat);
-    let source = Shop::new(server);
+fn mariadb_trial(server: &MariaDbServer, seed: u64) {
+    let mut chance = TestRandom::new(seed);
+    let sort =
+        ConnectorFeatures { has_special_numbers: false, ..ConnectorFeatures::random(&mut chance) };
+    let mut life = MariaDbWorkload::new(seed, !sort.is_flat);
+    let source = MariaDbDatabase::new(server);
     println!("seed {seed} is in {}: {sort:?}", source.name);
-    let new = |nth| Stream::new(nth, "mariadb.MariaDbConnector", sort, &mut chance);
-    let mut streams: Vec<Stream> = (0..STREAMS).map(new).collect();
+    let new = |nth| ConnectorStream::new(nth, "mariadb.MariaDbConnector", sort, &mut chance);
+    let mut streams: Vec<ConnectorStream> = (0..STREAMS).map(new).collect();
     for (nth, stream) in streams.iter_mut().enumerate() {
         stream.of_mariadb(&source, nth);
     }
@@ -258,9 +265,10 @@ fn mariadb_trial(server: &MariaDb, seed: u64) {
     engine.unwrap().finish();
 }
 
-fn start(folder: &Path, streams: &[Stream]) -> Engine {
-    let connectors: Vec<&Connector> = streams.iter().map(|stream| &stream.connector).collect();
-    Engine::start(&built().unwrap(), folder, &connectors)
+fn start(folder: &Path, streams: &[ConnectorStream]) -> DebeziumEngine {
+    let connectors: Vec<&ConnectorConfig> =
+        streams.iter().map(|stream| &stream.connector).collect();
+    DebeziumEngine::start(&built().unwrap(), folder, &connectors)
 }
 
 #[test]
@@ -275,7 +283,7 @@ fn debezium_of_postgresql_leads_to_the_same_tables() {
 fn debezium_of_mariadb_leads_to_the_same_tables() {
     match built() {
         Some(_) => {
-            let server = MariaDb::start();
+            let server = MariaDbServer::start();
             each_seed("debezium_of_mariadb", 6, &|seed| mariadb_trial(&server, seed));
         }
         None => println!("Debezium is not built: `make test-debezium` does that"),

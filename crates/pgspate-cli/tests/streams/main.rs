@@ -1,8 +1,9 @@
-//! Streams that other tools make of random workloads, applied: source and target are equal.
+//! Streams that other tools write for random workloads. Applying a stream must make source and
+//! target equal.
 //!
-//! wal2json is tried where the server has the plugin; Debezium by `make test-debezium`, which
-//! fetches it. `PGSPATE_TEST_LONG=300` makes workloads for so many seconds, others every time;
-//! `PGSPATE_TEST_SEED=7` begins with those of that seed.
+//! The test of wal2json runs if the server has the plugin. `make test-debezium` fetches Debezium
+//! and runs its tests. `PGSPATE_TEST_LONG=300` runs new workloads for 300 seconds.
+//! `PGSPATE_TEST_SEED=7` begins with the workload of seed 7.
 
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/chance.rs"]
@@ -24,12 +25,12 @@ mod workload;
 
 use std::time::Duration;
 
-use chance::Chance;
+use chance::TestRandom;
 use run::{Run, finish, finish_within, spawn};
-use support::Case;
+use support::LoadCase;
 
-/// Applies the file with settings by chance, killed in some and then run again. The last run.
-fn try_in_pieces(case: &Case, chance: &mut Chance, args: &str) -> Run {
+/// Applies the file with random settings, in some trials killing runs before. Returns the last run.
+fn try_in_pieces(case: &LoadCase, chance: &mut TestRandom, args: &str) -> Run {
     let rows = 1 + chance.below(90);
     let direct = chance.pick(&["0", "1000"]);
     let args = format!("s.ndjson --quiet --batch-rows {rows} --direct-rows {direct} {args}");
@@ -38,15 +39,15 @@ fn try_in_pieces(case: &Case, chance: &mut Chance, args: &str) -> Run {
         spawn(command.args(args.split_whitespace()))
     };
     for _ in 0..chance.below(4) {
-        // If it ends before, there was nothing to disturb.
+        // The run may end before the kill, which is no fault.
         drop(finish_within(start(), Duration::from_millis(chance.below(400))));
     }
     finish(start())
 }
 
-/// The same, which must work.
+/// Applies the file with random settings and kills, and the last run must succeed.
 #[track_caller]
-fn apply_in_pieces(case: &Case, chance: &mut Chance, args: &str) {
+fn apply_in_pieces(case: &LoadCase, chance: &mut TestRandom, args: &str) {
     let run = try_in_pieces(case, chance, args);
     if run.status != Some(0) {
         let kept = keep(case, "refused");
@@ -54,8 +55,8 @@ fn apply_in_pieces(case: &Case, chance: &mut Chance, args: &str) {
     }
 }
 
-/// Puts the stream where it is not taken away; says where.
-fn keep(case: &Case, name: &str) -> String {
+/// Copies the stream to a folder that is kept. Returns the path.
+fn keep(case: &LoadCase, name: &str) -> String {
     let to = std::env::temp_dir().join(format!("pgspate-stream-{name}.ndjson"));
     match std::fs::copy(case.path("s.ndjson"), &to) {
         Ok(_) => format!("its stream is in {}", to.display()),

@@ -1,4 +1,4 @@
-//! A MariaDB of the tests' own, what is done to it by chance, and what its tables have then.
+//! A MariaDB server for the tests, random changes in it, and the comparison of its tables.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pgspate_embedded::testing::TestDb;
 use tempfile::TempDir;
 
-use crate::chance::Chance;
+use crate::chance::TestRandom;
 use crate::run::wait_until;
 use crate::values::{quoted, word};
 
-/// A server, killed and removed with the value.
-pub(crate) struct MariaDb {
+/// A MariaDB server, which is killed and removed when the value is dropped.
+pub(crate) struct MariaDbServer {
     folder: TempDir,
     process: Child,
     pub(crate) port: u16,
 }
 
-impl MariaDb {
-    /// Starts one, which anybody on this machine may read.
-    pub(crate) fn start() -> MariaDb {
+impl MariaDbServer {
+    /// Starts a server that every local user may read.
+    pub(crate) fn start() -> MariaDbServer {
         let folder = TempDir::with_prefix("pgspate-mariadb-").unwrap();
         let data = folder.path().join("data");
         let made = Command::new("mariadb-install-db")
@@ -47,7 +47,7 @@ impl MariaDb {
             .stderr(log)
             .spawn()
             .unwrap();
-        let server = MariaDb { folder, process, port };
+        let server = MariaDbServer { folder, process, port };
         wait_until("MariaDB takes connections", || server.client("select 1", false).is_ok());
         server.run(
             "create user 'reader'@'%' identified by 'reader'; grant all on *.* to 'reader'@'%';",
@@ -63,7 +63,7 @@ impl MariaDb {
         client.arg(format!("--socket={}", self.folder.path().join("socket").display()));
         client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut client = client.spawn().map_err(|error| error.to_string())?;
-        // One that cannot connect does not read.
+        // A client that cannot connect does not read its input.
         let _ = client.stdin.take().unwrap().write_all(sql.as_bytes());
         let output = client.wait_with_output().unwrap();
         match output.status.success() || is_forced {
@@ -77,55 +77,56 @@ impl MariaDb {
     }
 }
 
-/// A database of it with the tables of the workload.
-pub(crate) struct Shop<'a> {
-    pub(crate) server: &'a MariaDb,
+/// A database of the server with the tables of the workload.
+pub(crate) struct MariaDbDatabase<'a> {
+    pub(crate) server: &'a MariaDbServer,
     pub(crate) name: String,
 }
 
-impl<'a> Shop<'a> {
-    pub(crate) fn new(server: &'a MariaDb) -> Shop<'a> {
+impl<'a> MariaDbDatabase<'a> {
+    pub(crate) fn new(server: &'a MariaDbServer) -> MariaDbDatabase<'a> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("shop_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         server.run(&format!("create database {name} character set utf8mb4"));
-        let shop = Shop { server, name };
+        let shop = MariaDbDatabase { server, name };
         shop.run(&schema());
         shop
     }
 
-    /// Runs statements, which must work.
+    /// Runs statements, which must succeed.
     pub(crate) fn run(&self, sql: &str) -> String {
         self.server.run(&format!("use {}; {sql}", self.name))
     }
 
-    /// Runs statements; those that are refused are passed over.
+    /// Runs statements and ignores failures.
     pub(crate) fn try_each(&self, sql: &str) {
         self.server.client(&format!("use {};\n{sql}", self.name), true).unwrap();
     }
 }
 
-impl Drop for MariaDb {
+impl Drop for MariaDbServer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// As root a server says that it may be root's.
+/// Returns the option that MariaDB needs to run as root.
 fn user() -> Option<&'static str> {
     let id = Command::new("id").arg("-u").output().unwrap();
     (id.stdout.trim_ascii() == b"0").then_some("--user=root")
 }
 
-/// Of a program that is where only root looks.
+/// Returns the path of a program that may be outside of a user's `PATH`.
 fn program(name: &str) -> PathBuf {
     let folders = ["/usr/sbin", "/usr/local/sbin", "/usr/libexec"];
     let mut paths = folders.iter().map(|folder| Path::new(folder).join(name));
     paths.find(|path| path.exists()).unwrap_or_else(|| name.into())
 }
 
-/// A column's type here and in the target, and how both write its values alike.
-struct Column {
+/// A column's types in MariaDB and in the target, and expressions that write its values equally in
+/// both.
+struct MariaDbColumn {
     ty: &'static str,
     target: &'static str,
     theirs: &'static str,
@@ -137,8 +138,8 @@ const fn column(
     target: &'static str,
     theirs: &'static str,
     ours: &'static str,
-) -> Column {
-    Column { ty, target, theirs, ours }
+) -> MariaDbColumn {
+    MariaDbColumn { ty, target, theirs, ours }
 }
 
 const AS_IT_IS: (&str, &str) = ("@", "@::text");
@@ -149,7 +150,7 @@ const STAMP: (&str, &str) =
 const CLOCK: (&str, &str) = ("time_format(@, '%H:%i:%s.%f')", "to_char(@, 'HH24:MI:SS.US')");
 const BYTES: (&str, &str) = ("hex(@)", "upper(encode(@, 'hex'))");
 
-const COLUMNS: [Column; 28] = [
+const COLUMNS: [MariaDbColumn; 28] = [
     column("tinyint", "int2", AS_IT_IS.0, AS_IT_IS.1),
     column("smallint unsigned", "int4", AS_IT_IS.0, AS_IT_IS.1),
     column("int unsigned", "int8", AS_IT_IS.0, AS_IT_IS.1),
@@ -180,18 +181,18 @@ const COLUMNS: [Column; 28] = [
     column("time", "interval", CLOCK.0, CLOCK.1),
 ];
 
-/// The column of this type.
+/// Returns the name of the column of this type.
 pub(crate) fn column_of(ty: &str) -> String {
     let nth = COLUMNS.iter().position(|column| column.ty == ty);
     format!("c{}", nth.unwrap_or_else(|| panic!("no column of type {ty}")))
 }
 
-fn columns(of: impl Fn(&Column) -> &'static str) -> String {
+fn columns(of: impl Fn(&MariaDbColumn) -> &'static str) -> String {
     let columns = COLUMNS.iter().enumerate();
     columns.map(|(nth, column)| format!(", c{nth} {}", of(column))).collect()
 }
 
-/// What makes the tables in MariaDB.
+/// Returns the SQL that creates the tables in MariaDB.
 fn schema() -> String {
     format!(
         "create table wide (id int primary key{});
@@ -206,7 +207,7 @@ fn schema() -> String {
     )
 }
 
-/// What makes them in the target.
+/// Returns the SQL that creates the tables in the target.
 pub(crate) fn target_schema() -> String {
     format!(
         "create table wide (id int primary key{});
@@ -220,8 +221,8 @@ pub(crate) fn target_schema() -> String {
     )
 }
 
-/// The rows of both as text that is the same if they are; those that are not.
-pub(crate) fn differences(source: &Shop<'_>, target: &TestDb) -> Vec<String> {
+/// Compares the rows of both databases as text. Returns the differences.
+pub(crate) fn differences(source: &MariaDbDatabase<'_>, target: &TestDb) -> Vec<String> {
     let with =
         |name: String, how: (&str, &str)| (how.0.replace('@', &name), how.1.replace('@', &name));
     let wide = COLUMNS
@@ -274,30 +275,31 @@ pub(crate) fn differences(source: &Shop<'_>, target: &TestDb) -> Vec<String> {
     found
 }
 
-/// A random life of the database.
-pub(crate) struct Life {
-    pub(crate) chance: Chance,
+/// Makes random changes of the database.
+pub(crate) struct MariaDbWorkload {
+    pub(crate) chance: TestRandom,
     grown: Vec<String>,
     names: u32,
-    /// Rows of the table without a key.
+    /// Whether rows of the table without a key change.
     keyless: bool,
 }
 
-/// Statements, and what the target is changed by before it gets their events, and after.
-pub(crate) struct Phase {
+/// A part of a workload: its statements, and SQL that changes the target before and after their
+/// events are applied.
+pub(crate) struct MariaDbPhase {
     pub(crate) sql: String,
     pub(crate) before: Vec<String>,
     pub(crate) after: Vec<String>,
 }
 
-impl Life {
-    pub(crate) fn new(seed: u64, keyless: bool) -> Life {
-        Life { chance: Chance::new(seed), grown: Vec::new(), names: 0, keyless }
+impl MariaDbWorkload {
+    pub(crate) fn new(seed: u64, keyless: bool) -> MariaDbWorkload {
+        MariaDbWorkload { chance: TestRandom::new(seed), grown: Vec::new(), names: 0, keyless }
     }
 
-    /// The next part, of so many transactions.
-    pub(crate) fn phase(&mut self, transactions: u64) -> Phase {
-        let mut phase = Phase { sql: String::new(), before: vec![], after: vec![] };
+    /// Makes the next part with this number of transactions.
+    pub(crate) fn phase(&mut self, transactions: u64) -> MariaDbPhase {
+        let mut phase = MariaDbPhase { sql: String::new(), before: vec![], after: vec![] };
         let ddl_at = self.chance.below(2 * transactions);
         for nth in 0..transactions {
             if nth == ddl_at {
@@ -322,7 +324,7 @@ impl Life {
         phase
     }
 
-    fn change_of_table(&mut self, phase: &mut Phase) {
+    fn change_of_table(&mut self, phase: &mut MariaDbPhase) {
         if self.grown.len() > 1 {
             let sql = format!("alter table grows drop column {};\n", self.grown.remove(0));
             phase.sql += &sql;
@@ -342,7 +344,7 @@ impl Life {
             return "null".to_owned();
         }
         let n = chance.below(2000);
-        let from = |chance: &mut Chance, values: &[&str]| chance.pick(values).to_owned();
+        let from = |chance: &mut TestRandom, values: &[&str]| chance.pick(values).to_owned();
         match COLUMNS[nth].ty {
             "tinyint" => from(chance, &["-128", "127", "0", "1"]),
             "smallint unsigned" => from(chance, &["0", "65535", "255"]),

@@ -1,21 +1,21 @@
-//! Literals by chance, of many types and with their extremes.
+//! Random literals of many types, including extreme values.
 
-use crate::chance::Chance;
+use crate::chance::TestRandom;
 
-/// What a stream can tell. What it cannot is not written into its source.
+/// The values and changes that a stream can represent. The workload writes no others.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// NaN and the infinities of numbers.
+pub(crate) struct WorkloadLimits {
+    /// Whether NaN and infinite numbers occur.
     pub(crate) special_numbers: bool,
     pub(crate) truncates: bool,
-    /// Keys that move from row to row within a statement.
+    /// Whether one statement may move keys from row to row.
     pub(crate) chains: bool,
-    /// What Debezium loses in Java's types: days before 1582, arrays of several dimensions, the
-    /// zone of a `timetz`, much money.
+    /// Whether values occur that Debezium loses in Java's types: days before 1582, arrays of
+    /// several dimensions, the time zone of a `timetz`, large amounts of `money`.
     pub(crate) beyond_java: bool,
-    /// Rows of tables without a key.
+    /// Whether rows of tables without a key change.
     pub(crate) keyless: bool,
-    /// Keys of rows that have large values.
+    /// Whether keys of rows with large values change.
     pub(crate) large_moves: bool,
 }
 
@@ -87,16 +87,16 @@ const STAMPS: [&str; 5] = [
     "infinity",
 ];
 
-fn pick<'a>(chance: &mut Chance, from: &[&'a str]) -> &'a str {
+fn pick<'a>(chance: &mut TestRandom, from: &[&'a str]) -> &'a str {
     from[chance.below(from.len() as u64) as usize]
 }
 
-/// A literal as SQL writes it.
+/// Returns the text as a quoted SQL literal.
 pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-pub(crate) fn word(chance: &mut Chance) -> String {
+pub(crate) fn word(chance: &mut TestRandom) -> String {
     match chance.below(6) {
         0 => format!("{}{}", pick(chance, &WORDS), pick(chance, &WORDS)),
         1 => format!("w{}", chance.below(1000)),
@@ -104,15 +104,15 @@ pub(crate) fn word(chance: &mut Chance) -> String {
     }
 }
 
-fn hex(chance: &mut Chance, bytes: u64) -> String {
+fn hex(chance: &mut TestRandom, bytes: u64) -> String {
     (0..bytes).map(|_| format!("{:02x}", chance.below(256))).collect()
 }
 
-fn bits(chance: &mut Chance, count: u64) -> String {
+fn bits(chance: &mut TestRandom, count: u64) -> String {
     (0..count).map(|_| if chance.below(2) == 0 { '0' } else { '1' }).collect()
 }
 
-fn day(chance: &mut Chance, limits: Limits) -> String {
+fn day(chance: &mut TestRandom, limits: WorkloadLimits) -> String {
     match chance.below(if limits.beyond_java { 9 } else { 5 }) {
         0 => "infinity".to_owned(),
         1 => "-infinity".to_owned(),
@@ -129,7 +129,7 @@ fn day(chance: &mut Chance, limits: Limits) -> String {
     }
 }
 
-fn clock(chance: &mut Chance) -> String {
+fn clock(chance: &mut TestRandom) -> String {
     match chance.below(5) {
         0 => "00:00:00".to_owned(),
         1 => "23:59:59.999999".to_owned(),
@@ -139,8 +139,8 @@ fn clock(chance: &mut Chance) -> String {
     }
 }
 
-/// A moment, which at its day's ends is none of an infinity.
-fn moment(chance: &mut Chance, limits: Limits, zone: &str) -> String {
+/// Returns a random timestamp. Near the type's limits it stays finite.
+fn moment(chance: &mut TestRandom, limits: WorkloadLimits, zone: &str) -> String {
     let (day, clock) = (day(chance, limits), clock(chance));
     match day.strip_suffix(" BC") {
         _ if day.ends_with("infinity") => day,
@@ -149,7 +149,7 @@ fn moment(chance: &mut Chance, limits: Limits, zone: &str) -> String {
     }
 }
 
-fn float(chance: &mut Chance, limits: Limits, largest: &str, least: &str) -> String {
+fn float(chance: &mut TestRandom, limits: WorkloadLimits, largest: &str, least: &str) -> String {
     match chance.below(if limits.special_numbers { 11 } else { 8 }) {
         0 => "0".to_owned(),
         1 => "-0".to_owned(),
@@ -165,13 +165,13 @@ fn float(chance: &mut Chance, limits: Limits, largest: &str, least: &str) -> Str
     }
 }
 
-/// A range between two of `bounds`, which are in order.
-fn range(chance: &mut Chance, bounds: &[&str]) -> String {
+/// Returns a range between two of the sorted `bounds`.
+fn range(chance: &mut TestRandom, bounds: &[&str]) -> String {
     if chance.below(8) == 0 {
         return "empty".to_owned();
     }
     let (one, other) = (chance.below(bounds.len() as u64), chance.below(bounds.len() as u64));
-    let bound = |nth: u64, chance: &mut Chance| match chance.below(5) {
+    let bound = |nth: u64, chance: &mut TestRandom| match chance.below(5) {
         0 => String::new(),
         _ => format!("\"{}\"", bounds[nth as usize]),
     };
@@ -180,16 +180,16 @@ fn range(chance: &mut Chance, bounds: &[&str]) -> String {
     format!("{open}{from},{to}{close}")
 }
 
-fn point(chance: &mut Chance) -> String {
-    let at = |chance: &mut Chance| pick(chance, &["0", "-1.5", "1e10", "0.1", "3"]).to_owned();
+fn point(chance: &mut TestRandom) -> String {
+    let at = |chance: &mut TestRandom| pick(chance, &["0", "-1.5", "1e10", "0.1", "3"]).to_owned();
     format!("({},{})", at(chance), at(chance))
 }
 
-fn network(chance: &mut Chance) -> &'static str {
+fn network(chance: &mut TestRandom) -> &'static str {
     pick(chance, &["10.0.0.0/8", "192.168.1.0/24", "::/0", "2001:db8::/32", "127.0.0.1/32"])
 }
 
-fn whole(chance: &mut Chance, bits: u32) -> String {
+fn whole(chance: &mut TestRandom, bits: u32) -> String {
     let top = (1_i128 << (bits - 1)) - 1;
     match chance.below(5) {
         0 => top.to_string(),
@@ -200,8 +200,8 @@ fn whole(chance: &mut Chance, bits: u32) -> String {
     }
 }
 
-/// The text of a value of this type.
-fn text(ty: &str, chance: &mut Chance, limits: Limits) -> String {
+/// Returns the text of a random value of the type.
+fn text(ty: &str, chance: &mut TestRandom, limits: WorkloadLimits) -> String {
     match ty {
         "bool" => pick(chance, &["t", "f"]).to_owned(),
         "int2" => whole(chance, 16),
@@ -245,7 +245,7 @@ fn text(ty: &str, chance: &mut Chance, limits: Limits) -> String {
         "date" => day(chance, limits),
         "time" | "time(3)" => match chance.below(9) {
             0 if limits.beyond_java => "24:00:00".to_owned(),
-            // As it may round up to that.
+            // Rounding `59.999999` would give 60 seconds.
             _ if ty == "time(3)" => clock(chance).replace("59.999999", "59.999"),
             _ => clock(chance),
         },
@@ -277,7 +277,7 @@ fn text(ty: &str, chance: &mut Chance, limits: Limits) -> String {
         "tstzrange" => range(chance, &STAMPS),
         "daterange" => range(chance, &["-infinity", "0044-03-15 BC", "2024-02-29", "infinity"]),
         "hstore" => {
-            let item = |chance: &mut Chance| {
+            let item = |chance: &mut TestRandom| {
                 let word = word(chance).replace('\\', "\\\\").replace('"', "\\\"");
                 format!("\"{word}\"")
             };
@@ -293,30 +293,30 @@ fn text(ty: &str, chance: &mut Chance, limits: Limits) -> String {
     }
 }
 
-/// An expression of this type, or NULL.
-pub(crate) fn literal(ty: &str, chance: &mut Chance, limits: Limits) -> String {
+/// Returns a random expression of the type, or NULL.
+pub(crate) fn literal(ty: &str, chance: &mut TestRandom, limits: WorkloadLimits) -> String {
     if chance.below(8) == 0 {
         return "null".to_owned();
     }
     let Some(element) = ty.strip_suffix("[]") else {
         return format!("{}::{ty}", quoted(&text(ty, chance, limits)));
     };
-    // An array of decimals with NaN is a NULL of Debezium's.
-    let limits = Limits {
+    // Debezium writes an array of decimals with NaN as NULL.
+    let limits = WorkloadLimits {
         special_numbers: limits.special_numbers
             && (limits.beyond_java || !ty.starts_with("numeric")),
         ..limits
     };
-    let item = |chance: &mut Chance| match chance.below(6) {
+    let item = |chance: &mut TestRandom| match chance.below(6) {
         0 => "null".to_owned(),
         _ => quoted(&text(element, chance, limits)),
     };
-    let list = |chance: &mut Chance, count: u64| {
+    let list = |chance: &mut TestRandom, count: u64| {
         (0..count).map(|_| item(chance)).collect::<Vec<_>>().join(",")
     };
     match chance.below(6) {
         0 => format!("'{{}}'::{ty}"),
-        // Of two dimensions.
+        // An array of two dimensions.
         1 if limits.beyond_java => {
             format!("array[[{}],[{}]]::{ty}", list(chance, 2), list(chance, 2))
         }

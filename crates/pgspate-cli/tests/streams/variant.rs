@@ -1,28 +1,28 @@
-//! How Debezium's connectors are set, by chance.
+//! Random settings of Debezium's connectors.
 
-use crate::chance::Chance;
+use crate::chance::TestRandom;
 
-/// How a connector is set, by chance.
-pub(crate) struct Variant {
+/// Random settings of one connector.
+pub(crate) struct ConnectorSettings {
     pub(crate) settings: Vec<(String, String)>,
-    /// What `apply` has to be told.
+    /// The options that `pgspate apply` needs.
     pub(crate) args: String,
-    /// Types of columns that do not come, or not as they are.
+    /// Types of columns that the connector omits or changes.
     pub(crate) left_out: Vec<&'static str>,
 }
 
-/// What connectors of one trial have in common, as it decides what the source may do.
+/// Features that all connectors of a trial share. They decide which changes the source may make.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sort {
+pub(crate) struct ConnectorFeatures {
     pub(crate) is_flat: bool,
     pub(crate) has_headers: bool,
-    /// NaN and the infinities, which decimals as bytes do not have.
+    /// Whether NaN and infinite numbers occur. Debezium cannot write them as bytes.
     pub(crate) has_special_numbers: bool,
 }
 
-impl Sort {
-    pub(crate) fn by_chance(chance: &mut Chance) -> Sort {
-        Sort {
+impl ConnectorFeatures {
+    pub(crate) fn random(chance: &mut TestRandom) -> ConnectorFeatures {
+        ConnectorFeatures {
             is_flat: chance.below(3) == 0,
             has_headers: chance.below(2) == 0,
             has_special_numbers: chance.below(2) == 0,
@@ -30,17 +30,17 @@ impl Sort {
     }
 }
 
-impl Variant {
+impl ConnectorSettings {
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.settings.push((name.to_owned(), value.to_owned()));
     }
 
-    pub(crate) fn by_chance(sort: Sort, chance: &mut Chance) -> Variant {
-        let mut variant = Variant {
+    pub(crate) fn random(sort: ConnectorFeatures, chance: &mut TestRandom) -> ConnectorSettings {
+        let mut variant = ConnectorSettings {
             settings: Vec::new(),
             args: "--format debezium".to_owned(),
-            // The number of its bits is not told, others come as bytes that nothing explains, and
-            // an enum's array is lost if a NULL is in it, and a name in changes.
+            // Debezium omits the number of bits of a varbit, and writes other types as unexplained
+            // bytes. It loses an array of an enum that contains NULL, and a name in changes.
             left_out: vec![
                 "varbit(20)",
                 "tsquery",
@@ -61,8 +61,8 @@ impl Variant {
             variant.set(&format!("{part}converter.schemas.enable"), &has_schemas.to_string());
         }
         let shapes: &[&str] = match sort {
-            Sort { has_headers: true, .. } => &["whole", "strings"],
-            Sort { is_flat: true, .. } => &["pair"],
+            ConnectorFeatures { has_headers: true, .. } => &["whole", "strings"],
+            ConnectorFeatures { is_flat: true, .. } => &["pair"],
             _ => &["pair", "value"],
         };
         variant.set("records.shape", chance.pick(shapes));
@@ -79,7 +79,7 @@ impl Variant {
         variant
     }
 
-    fn times(&mut self, has_schemas: bool, chance: &mut Chance) {
+    fn times(&mut self, has_schemas: bool, chance: &mut TestRandom) {
         let mode = chance.pick(&["adaptive", "adaptive_time_microseconds", "connect", "isostring"]);
         self.set("time.precision.mode", mode);
         let left_out: &[&str] = match (mode, has_schemas) {
@@ -96,13 +96,18 @@ impl Variant {
         }
     }
 
-    fn numbers_and_bytes(&mut self, sort: Sort, has_schemas: bool, chance: &mut Chance) {
+    fn numbers_and_bytes(
+        &mut self,
+        sort: ConnectorFeatures,
+        has_schemas: bool,
+        chance: &mut TestRandom,
+    ) {
         let bytes = chance.pick(&["bytes", "base64", "hex"]);
         self.set("binary.handling.mode", bytes);
         let digits = if bytes == "hex" { "hex" } else { "base64" };
         self.args += &format!(" --debezium-bytes {digits}");
         if bytes == "base64" {
-            // What stands for a value that is not told is written as NULL.
+            // The placeholder of an omitted value is written as NULL.
             self.left_out.push("raw");
         }
         if !has_schemas {
@@ -114,7 +119,7 @@ impl Variant {
         self.set("decimal.handling.mode", decimals);
     }
 
-    fn flatten(&mut self, sort: Sort, chance: &mut Chance) {
+    fn flatten(&mut self, sort: ConnectorFeatures, chance: &mut TestRandom) {
         self.set("transforms", "unwrap");
         self.set("transforms.unwrap.type", "io.debezium.transforms.ExtractNewRecordState");
         let deletes = ["rewrite", "rewrite-with-tombstone", "tombstone", "delete-to-tombstone"];

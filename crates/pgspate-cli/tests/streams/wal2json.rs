@@ -1,18 +1,18 @@
-//! wal2json's streams of random workloads lead to the same tables.
+//! Applying wal2json's stream of a random workload makes source and target equal.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-use crate::chance::Chance;
-use crate::database::{Source, differences, server};
+use crate::chance::TestRandom;
+use crate::database::{WorkloadSource, differences, server};
 use crate::run::{session, try_ask};
 use crate::seeds::each_seed;
-use crate::support::Case;
-use crate::values::Limits;
-use crate::workload::{Workload, schema};
+use crate::support::LoadCase;
+use crate::values::WorkloadLimits;
+use crate::workload::{PostgresWorkload, schema};
 
-/// Settings of the plugin by chance.
-fn options(chance: &mut Chance) -> Vec<(&'static str, &'static str)> {
+/// Returns random settings of the plugin.
+fn options(chance: &mut TestRandom) -> Vec<(&'static str, &'static str)> {
     let mut options = vec![("format-version", chance.pick(&["1", "2"]))];
     for name in [
         "include-xids",
@@ -35,8 +35,8 @@ fn options(chance: &mut Chance) -> Vec<(&'static str, &'static str)> {
     options
 }
 
-/// The lines that the slot has.
-fn lines(source: &Source, options: &[(&str, &str)]) -> String {
+/// Reads the lines of the slot.
+fn lines(source: &WorkloadSource, options: &[(&str, &str)]) -> String {
     let options: String =
         options.iter().map(|(name, value)| format!(", '{name}', '{value}'")).collect();
     let (runtime, client) = session(&source.dsn());
@@ -49,10 +49,10 @@ fn lines(source: &Source, options: &[(&str, &str)]) -> String {
 }
 
 fn trial(seed: u64) {
-    let mut chance = Chance::new(seed);
+    let mut chance = TestRandom::new(seed);
     let options = options(&mut chance);
     let is = |name, value| options.contains(&(name, value));
-    let limits = Limits {
+    let limits = WorkloadLimits {
         special_numbers: false,
         truncates: is("format-version", "2"),
         chains: !is("include-transaction", "0"),
@@ -60,9 +60,9 @@ fn trial(seed: u64) {
         keyless: true,
         large_moves: true,
     };
-    let mut workload = Workload::new(seed, limits);
-    let source = Source::new();
-    let case = Case::new(&schema());
+    let mut workload = PostgresWorkload::new(seed, limits);
+    let source = WorkloadSource::new();
+    let case = LoadCase::new(&schema());
     let slot =
         format!("select pg_create_logical_replication_slot('w_{}', 'wal2json')", source.name);
     crate::run::ask(&source.dsn(), &slot);

@@ -1,9 +1,9 @@
-//! A random life of a database: what its tables are, and what is done to them.
+//! A random workload on PostgreSQL: the tables, and the transactions that change them.
 
-use crate::chance::Chance;
-use crate::values::{Limits, literal, quoted, word};
+use crate::chance::TestRandom;
+use crate::values::{WorkloadLimits, literal, quoted, word};
 
-impl Chance {
+impl TestRandom {
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.among(0..=limit - 1)
     }
@@ -128,7 +128,7 @@ create table parts (id int primary key, v text) partition by range (id);
 create table parts_low partition of parts for values from (0) to (7);
 create table parts_high partition of parts for values from (7) to (100)";
 
-/// What makes the tables, on the source and the target.
+/// Returns the SQL that creates the tables, on the source and the target.
 pub(crate) fn schema() -> String {
     let mut sql = format!(
         "{EXTENSIONS};\n\
@@ -145,30 +145,30 @@ pub(crate) fn schema() -> String {
     sql
 }
 
-/// A part of a life.
-pub(crate) struct Phase {
-    /// What the target has to be changed by before it gets this part's events, and after.
+/// A part of a workload.
+pub(crate) struct WorkloadPhase {
+    /// SQL that changes the target before and after this part's events are applied.
     pub(crate) before: Vec<String>,
     pub(crate) after: Vec<String>,
-    pub(crate) transactions: Vec<Transaction>,
+    pub(crate) transactions: Vec<WorkloadTransaction>,
 }
 
-pub(crate) struct Transaction {
+pub(crate) struct WorkloadTransaction {
     pub(crate) sql: String,
-    /// It changes a table, and so must work.
+    /// Whether the transaction changes a table's columns and so must succeed.
     pub(crate) must: bool,
 }
 
-/// What is done to the tables, by chance.
-pub(crate) struct Workload {
-    pub(crate) chance: Chance,
-    limits: Limits,
-    /// The columns that `grows` has beside its first ones.
+/// Makes random transactions on the tables.
+pub(crate) struct PostgresWorkload {
+    pub(crate) chance: TestRandom,
+    limits: WorkloadLimits,
+    /// The columns that were added to the table `grows`.
     grown: Vec<(String, &'static str)>,
     names: u32,
 }
 
-/// Types of columns that come later, and what they are filled with.
+/// Types of added columns, with their defaults.
 const GROWN: [(&str, &str); 5] = [
     ("int4", ""),
     ("text", " default 'dflt'"),
@@ -177,14 +177,15 @@ const GROWN: [(&str, &str); 5] = [
     ("int4[]", ""),
 ];
 
-impl Workload {
-    pub(crate) fn new(seed: u64, limits: Limits) -> Workload {
-        Workload { chance: Chance::new(seed), limits, grown: Vec::new(), names: 0 }
+impl PostgresWorkload {
+    pub(crate) fn new(seed: u64, limits: WorkloadLimits) -> PostgresWorkload {
+        PostgresWorkload { chance: TestRandom::new(seed), limits, grown: Vec::new(), names: 0 }
     }
 
-    /// The next part, of so many transactions.
-    pub(crate) fn phase(&mut self, transactions: u64) -> Phase {
-        let mut phase = Phase { before: Vec::new(), after: Vec::new(), transactions: Vec::new() };
+    /// Makes the next part with this number of transactions.
+    pub(crate) fn phase(&mut self, transactions: u64) -> WorkloadPhase {
+        let mut phase =
+            WorkloadPhase { before: Vec::new(), after: Vec::new(), transactions: Vec::new() };
         let ddl_at = self.chance.below(2 * transactions);
         for nth in 0..transactions {
             let mut sql = "begin;\n".to_owned();
@@ -197,19 +198,19 @@ impl Workload {
             }
             let must = nth == ddl_at;
             sql += if !must && self.chance.below(9) == 0 { "rollback" } else { "commit" };
-            phase.transactions.push(Transaction { sql, must });
+            phase.transactions.push(WorkloadTransaction { sql, must });
         }
         phase
     }
 
-    /// A statement that is passed over if it fails, as if it had not been.
+    /// Returns a random statement that changes nothing if it fails.
     fn guarded(&mut self) -> String {
         let statement = self.statement();
         format!("do $do$ begin {statement}; exception when others then null; end $do$;\n")
     }
 
-    /// A column of `grows` comes or goes.
-    fn change_of_table(&mut self, phase: &mut Phase) -> String {
+    /// Adds a column to `grows` or drops one.
+    fn change_of_table(&mut self, phase: &mut WorkloadPhase) -> String {
         if self.grown.len() > 2 {
             let nth = self.chance.below(self.grown.len() as u64) as usize;
             let (name, _) = self.grown.remove(nth);
@@ -249,7 +250,7 @@ impl Workload {
         quoted(&word(&mut self.chance))
     }
 
-    /// A statement about one of the tables with many types.
+    /// Returns a statement on one of the tables with many types.
     fn typed(&mut self) -> String {
         let (table, types) = self.chance.pick(&TYPED);
         let (id, other) = (self.id(), self.id());
@@ -271,7 +272,7 @@ impl Workload {
         }
     }
 
-    /// A delete, or seldom a truncate.
+    /// Returns a delete, or seldom a truncate.
     fn removal(&mut self, table: &str, condition: &str) -> String {
         match self.chance.below(12) {
             0 if self.limits.truncates => format!("truncate {table}"),
@@ -279,7 +280,7 @@ impl Workload {
         }
     }
 
-    /// Values that are kept outside of their row, and updates that leave them as they are.
+    /// Returns a statement on values that are stored out of line, or an update that keeps them.
     fn large(&mut self) -> String {
         let (id, other) = (self.id(), self.id());
         let times = if self.chance.below(4) == 0 { 2 } else { 90 };
@@ -310,7 +311,7 @@ impl Workload {
         }
     }
 
-    /// Rows that look alike, of a table without a key.
+    /// Returns a statement on equal rows of a table without a key.
     fn keyless(&mut self) -> String {
         let (a, b) = (self.chance.below(4), self.chance.below(3));
         let big = match self.chance.below(3) {
@@ -329,7 +330,7 @@ impl Workload {
         }
     }
 
-    /// Keys that change.
+    /// Returns a statement that changes keys.
     fn keyed(&mut self) -> String {
         let (id, other, x) = (self.id(), self.id(), self.chance.below(4));
         let word = self.word();
@@ -375,7 +376,7 @@ impl Workload {
         }
     }
 
-    /// A statement about the table whose columns come and go.
+    /// Returns a statement on the table whose columns are added and dropped.
     fn growing(&mut self, id: u64, word: &str) -> String {
         let grown = self.grown.clone();
         let row = next("grows", "id", id);
@@ -394,7 +395,7 @@ impl Workload {
     }
 }
 
-/// The row of this key, or else the next one.
+/// Returns a condition for the row with this key, or else the row with the next key.
 fn next(table: &str, key: &str, id: u64) -> String {
     format!("{key} = (select min({key}) from {table} where {key} >= {id})")
 }

@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 
 use crate::run::{session, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{command, finish, spawn, sync};
 
 /// Meters of 500 rows each, in a table that is large enough to be read ahead.
 const METERS: u32 = 120;
 const EACH: u32 = 500;
 
-fn case() -> Case {
-    let case = Case::new(
+fn case() -> LoadCase {
+    let case = LoadCase::new(
         "create table t (meter int, at int, value numeric(8,2), note text, \
                          primary key (meter, at))",
     );
@@ -35,7 +35,7 @@ fn rows(meters: std::ops::RangeInclusive<u32>) -> String {
 }
 
 /// What was not staged, what was inserted, updated and deleted.
-fn report(case: &Case, args: &str) -> (Option<u64>, [u64; 3]) {
+fn report(case: &LoadCase, args: &str) -> (Option<u64>, [u64; 3]) {
     let run = sync(case, &format!("t.csv {args} --json --quiet"));
     assert!(run.status.is_some_and(|status| status < 2), "{}", run.stderr);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
@@ -44,7 +44,7 @@ fn report(case: &Case, args: &str) -> (Option<u64>, [u64; 3]) {
 }
 
 /// What the table would have to be.
-fn is_like_source(case: &Case, meters: &str) {
+fn is_like_source(case: &LoadCase, meters: &str) {
     case.db.run("create table src (like t)");
     case.load("t.csv --table src --no-ledger").success();
     let differs = case.value(&format!(
@@ -134,7 +134,7 @@ fn keys_that_come_twice_are_refused_as_ever() {
             for flags in ["--scope all", "--scope-by meter", "--no-delete", "--scope all --check"] {
                 let run = sync(&case, &format!("t.csv {flags}"));
                 assert_eq!(run.status, Some(2), "{flags} {again}: {}", run.stderr);
-                let words = "1 key of the source occur more than once: ";
+                let words = "the source has 1 key more than once: ";
                 assert!(run.stderr.contains(words), "{flags} {again}: {}", run.stderr);
             }
         }
@@ -193,7 +193,7 @@ fn nothing_is_left_when_it_is_interrupted() {
 }
 
 /// A case whose rows wait, as they are staged, for whoever holds the advisory lock 42.
-fn waiting_case() -> Case {
+fn waiting_case() -> LoadCase {
     let case = case();
     case.db.run(
         "create function free(text) returns boolean language plpgsql immutable as \
@@ -232,7 +232,7 @@ fn nobody_moves_or_empties_the_table_meanwhile() {
 
 #[test]
 fn scopes_of_several_spellings_are_not_read_ahead() {
-    let case = Case::new("create table t (g numeric, id int, v text, primary key (g, id))");
+    let case = LoadCase::new("create table t (g numeric, id int, v text, primary key (g, id))");
     case.db.run("insert into t values (1.0, 1, 'a'), (1.00, 2, 'b'), (2, 3, 'c')");
     case.put("t.csv", "g,id,v\n1.0,1,a\n");
     let args = "--scope-by g --read-ahead always --max-delete 90%";
@@ -242,7 +242,7 @@ fn scopes_of_several_spellings_are_not_read_ahead() {
 
 #[test]
 fn a_table_of_one_row() {
-    let case = Case::new("create table t (id int primary key, tid int, is_in boolean)");
+    let case = LoadCase::new("create table t (id int primary key, tid int, is_in boolean)");
     case.db.run("insert into t values (1, 5, true)");
     case.put("t.csv", "id,tid,is_in\n2,5,t\n3,5,f\n");
     let args = "--read-ahead always --max-delete 100%";
@@ -253,7 +253,7 @@ fn a_table_of_one_row() {
 
 #[test]
 fn constraints_that_are_deferred_stay_so() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, \
                          parent int references t deferrable initially deferred)",
     );

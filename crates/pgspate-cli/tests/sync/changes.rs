@@ -3,14 +3,14 @@
 use insta::assert_snapshot;
 
 use crate::run::wait_until;
-use crate::support::{Case, folded, redact};
+use crate::support::{LoadCase, folded, redact};
 use crate::{counts, sync};
 
 const TABLE: &str = "create table t (meter int, at int, value numeric, note text, \
                                      primary key (meter, at))";
 
-fn case() -> Case {
-    let case = Case::new(TABLE);
+fn case() -> LoadCase {
+    let case = LoadCase::new(TABLE);
     case.db.run(
         "insert into t select m, a, a * 10, 'n' || a from generate_series(1, 3) m, \
          generate_series(1, 4) a",
@@ -19,7 +19,7 @@ fn case() -> Case {
 }
 
 /// Before PostgreSQL 15 a small sync is not measured: that would take longer than all of it.
-fn counts_at_once(case: &Case) -> bool {
+fn counts_at_once(case: &LoadCase) -> bool {
     case.value("select (current_setting('server_version_num')::int >= 150000)::int") == "1"
 }
 
@@ -188,7 +188,7 @@ fn columns_that_the_source_does_not_have() {
 
 #[test]
 fn advice_without_a_change() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, n int) with (autovacuum_enabled = off); \
          insert into t select n, 0 from generate_series(1, 5000) n",
     );
@@ -252,7 +252,7 @@ fn dead_rows_are_vacuumed_when_asked() {
 
 #[test]
 fn the_last_row_of_a_key_is_the_last_in_the_source() {
-    let case = Case::new("create table t (id int primary key, at timestamptz, v int)");
+    let case = LoadCase::new("create table t (id int primary key, at timestamptz, v int)");
     // The server has to read the first, which it does after the others of their chunk.
     case.put("t.csv", "id,at,v\n1,yesterday,1\n1,2024-01-01 00:00:00+00,2\n");
     assert_eq!(counts(&case, "t.csv --scope all --keep last"), [1, 0, 0, 0]);

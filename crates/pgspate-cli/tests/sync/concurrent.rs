@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::run::{ask, session, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{command, counts, finish, interrupt, spawn};
 
 fn rows(count: u32, add: u32) -> String {
@@ -12,15 +12,15 @@ fn rows(count: u32, add: u32) -> String {
     text
 }
 
-fn case() -> Case {
-    let case = Case::new("create table t (id int primary key, scope int, n int)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int primary key, scope int, n int)");
     case.put("t.csv", rows(20_000, 0));
     counts(&case, "t.csv --scope all");
     case.put("t.csv", rows(20_000, 1));
     case
 }
 
-fn waits(case: &Case) -> bool {
+fn waits(case: &LoadCase) -> bool {
     let sql = "select count(*) from pg_stat_activity where datname = current_database() \
                and wait_event_type = 'Lock'";
     case.value(sql) != "0"
@@ -76,7 +76,7 @@ fn a_sync_that_is_killed_leaves_the_old_rows() {
 
 #[test]
 fn statistics_that_lie_do_not_lead_to_nested_loops() {
-    let case = Case::new("create table t (id int, scope int, n int)");
+    let case = LoadCase::new("create table t (id int, scope int, n int)");
     // As if the table were empty, and without an index for the key.
     case.db.run("alter table t set (autovacuum_enabled = off); analyze t");
     case.db.run("insert into t select i, i % 10, i from generate_series(0, 19999) i");

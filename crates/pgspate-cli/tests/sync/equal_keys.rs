@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{counts, sync};
 
 /// Every way in which rows are staged, compared and written.
@@ -15,14 +15,14 @@ const WAYS: [&str; 6] = [
     "--keep last",
 ];
 
-fn case(columns: &str) -> Case {
-    let case = Case::new(&format!("create table t ({columns})"));
+fn case(columns: &str) -> LoadCase {
+    let case = LoadCase::new(&format!("create table t ({columns})"));
     case.put("t.csv", "kind,id,n\n1,1,5\n1,2,2\n2,3,3\n");
     case
 }
 
 /// What a sync says that must fail and leave everything as it was.
-fn refusal(case: &Case, args: &str) -> String {
+fn refusal(case: &LoadCase, args: &str) -> String {
     let before = case.contents();
     let said = sync(case, &format!("t.csv --key kind,id --quiet {args}")).refusal();
     assert_eq!(case.contents(), before, "{args}");

@@ -1,7 +1,7 @@
 //! Unique values that rows take from each other.
 
-use crate::chance::Chance;
-use crate::support::Case;
+use crate::chance::TestRandom;
+use crate::support::LoadCase;
 use crate::{counts, sync};
 
 /// Every way in which rows are staged, compared and written.
@@ -14,7 +14,7 @@ const WAYS: [&str; 4] = [
 
 /// Syncs rows `id,kind,place` under a key of kind and id, which must work; then the table's rows.
 #[track_caller]
-fn synced(case: &Case, rows: &str, way: &str) -> String {
+fn synced(case: &LoadCase, rows: &str, way: &str) -> String {
     case.put("t.csv", format!("id,kind,place\n{rows}"));
     let run = sync(case, &format!("t.csv --key kind,id --quiet {way}"));
     assert_eq!(run.status, Some(0), "{way}: {}", run.stderr);
@@ -32,7 +32,7 @@ fn swaps_cycles_and_chains() {
         "exclude using btree (kind with =, place with =)",
     ] {
         for way in WAYS {
-            let case = Case::new(&format!("create table t ({COLUMNS}, {KEY}, {unique})"));
+            let case = LoadCase::new(&format!("create table t ({COLUMNS}, {KEY}, {unique})"));
             case.db.run("insert into t select 1, i, i from generate_series(1, 8) i");
             case.db.run("insert into t select 2, i, i from generate_series(1, 3) i");
             // A swap, a cycle of three, a chain that ends at a free value; and in the other kind
@@ -56,7 +56,7 @@ fn indexes_over_expressions_and_parts_of_a_table() {
         "create unique index on t (place) where place <> 100",
         "create unique index on t ((place % 1000), kind) include (id) where id > 0",
     ] {
-        let case = Case::new(&format!("create table t ({COLUMNS}, {KEY}); {index}"));
+        let case = LoadCase::new(&format!("create table t ({COLUMNS}, {KEY}); {index}"));
         case.db.run("insert into t select 1, i, i from generate_series(1, 5) i");
         let rows = "1,1,2\n2,1,1\n3,1,4\n4,1,5\n5,1,3\n";
         assert_eq!(synced(&case, rows, "--scope all"), "1,2 2,1 3,4 4,5 5,3", "{index}");
@@ -65,7 +65,7 @@ fn indexes_over_expressions_and_parts_of_a_table() {
 
 #[test]
 fn null_as_a_value_that_only_one_row_may_have() {
-    let case = Case::new(&format!("create table t ({COLUMNS}, {KEY})"));
+    let case = LoadCase::new(&format!("create table t ({COLUMNS}, {KEY})"));
     if case.value("select current_setting('server_version_num')::int >= 150000") != "t" {
         return;
     }
@@ -76,7 +76,7 @@ fn null_as_a_value_that_only_one_row_may_have() {
 
 #[test]
 fn what_the_source_does_not_have_stays() {
-    let case = Case::new(&format!(
+    let case = LoadCase::new(&format!(
         "create table t ({COLUMNS}, note text default 'new', n int generated always as identity, \
          twice int generated always as (place * 2) stored, {KEY}, unique (place)); \
          insert into t (kind, id, place, note) values (1, 1, 1, 'one'), (1, 2, 2, 'two')"
@@ -88,7 +88,7 @@ fn what_the_source_does_not_have_stays() {
 
 #[test]
 fn rows_of_partitions() {
-    let case = Case::new(&format!(
+    let case = LoadCase::new(&format!(
         "create table t ({COLUMNS}, {KEY}, unique (kind, place)) partition by list (kind); \
          create table t1 partition of t for values in (1); \
          create table t2 partition of t for values in (2); \
@@ -100,7 +100,7 @@ fn rows_of_partitions() {
 #[test]
 fn rows_that_are_referred_to_are_not_deleted() {
     for action in ["cascade", "set null", "no action", "restrict"] {
-        let case = Case::new(&format!(
+        let case = LoadCase::new(&format!(
             "create table t ({COLUMNS}, {KEY}, unique (place)); \
              create table child (kind int, id int, \
                  foreign key (kind, id) references t on delete {action}); \
@@ -116,13 +116,13 @@ fn rows_that_are_referred_to_are_not_deleted() {
         let said = sync(&case, "t.csv --key kind,id --scope all --quiet").refusal();
         assert_eq!(case.contents(), before);
         assert!(said.contains("duplicate key value violates unique constraint"), "{said}");
-        assert!(said.contains("hint: If rows exchange values: rows that a foreign key"), "{said}");
+        assert!(said.contains("hint: If rows exchange values: pgspate does not delete"), "{said}");
     }
 }
 
 #[test]
 fn rows_that_refer_to_their_own_table() {
-    let case = Case::new(&format!(
+    let case = LoadCase::new(&format!(
         "create table t ({COLUMNS}, {KEY}, above int, unique (place), \
              foreign key (kind, above) references t on delete cascade); \
          insert into t values (1, 1, 1, null), (1, 2, 2, 1), (1, 3, 3, 1), (1, 4, 4, 2)"
@@ -132,7 +132,7 @@ fn rows_that_refer_to_their_own_table() {
 
 #[test]
 fn a_value_that_another_row_keeps_is_refused() {
-    let case = Case::new(&format!("create table t ({COLUMNS}, {KEY}, unique (place))"));
+    let case = LoadCase::new(&format!("create table t ({COLUMNS}, {KEY}, unique (place))"));
     case.db.run("insert into t values (1, 1, 1), (1, 2, 2), (2, 1, 3)");
     case.put("t.csv", "id,kind,place\n1,1,2\n2,1,3\n");
     let before = case.contents();
@@ -144,8 +144,8 @@ fn a_value_that_another_row_keeps_is_refused() {
 #[test]
 fn random_exchanges() {
     for seed in 1..12 {
-        let mut chance = Chance::new(seed);
-        let case = Case::new(&format!(
+        let mut chance = TestRandom::new(seed);
+        let case = LoadCase::new(&format!(
             "create table t ({COLUMNS}, other text not null, {KEY}, unique (place), \
              unique (other, place), unique (other)); \
              insert into t select 1, i, i, 'v' || i from generate_series(1, 20) i"

@@ -25,21 +25,21 @@ mod types;
 use std::process::{Child, Command};
 
 use run::{Run, finish, spawn};
-use support::Case;
+use support::LoadCase;
 
 /// `pgspate sync` with these arguments, split at spaces, into the case's database.
-fn command(case: &Case, args: &str) -> Command {
+fn command(case: &LoadCase, args: &str) -> Command {
     let mut command = case.command(&["sync", "--to", &case.db.dsn()]);
     command.args(args.split_whitespace());
     command
 }
 
-fn sync(case: &Case, args: &str) -> Run {
+fn sync(case: &LoadCase, args: &str) -> Run {
     finish(spawn(&mut command(case, args)))
 }
 
 /// Inserted, updated, deleted and unchanged rows, as the report has them.
-fn counts(case: &Case, args: &str) -> [u64; 4] {
+fn counts(case: &LoadCase, args: &str) -> [u64; 4] {
     let run = sync(case, &format!("{args} --json --quiet"));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();

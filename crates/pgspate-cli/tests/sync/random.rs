@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::chance::{Chance, from_environment};
+use crate::chance::{TestRandom, from_environment};
 use crate::run::{session, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{command, finish, spawn, sync};
 
 /// Types, and values of each that differ, are equal and yet differ, or are refused nowhere.
@@ -42,7 +42,7 @@ insert into pg_catalog.pg_dist_partition values ('t')";
 const INSIDE: &str = "select * from t where scope <> 99";
 
 /// One random table with its source.
-struct Setting {
+struct SyncSetting {
     columns: Vec<usize>,
     /// Whether the scope is part of the key; unique then, or at least without an index.
     key: &'static str,
@@ -52,8 +52,8 @@ struct Setting {
     expected: String,
 }
 
-impl Setting {
-    fn random(chance: &mut Chance) -> Setting {
+impl SyncSetting {
+    fn random(chance: &mut TestRandom) -> SyncSetting {
         let columns = (0..chance.among(1..=3)).map(|_| chance.among(0..=8) as usize).collect();
         let key = chance.pick(&["scope,id", "id"]);
         let same_key = match key {
@@ -78,7 +78,7 @@ impl Setting {
                 ),
             ),
         };
-        Setting { columns, key, has_index: chance.among(0..=3) > 0, flags, expected }
+        SyncSetting { columns, key, has_index: chance.among(0..=3) > 0, flags, expected }
     }
 
     fn create(&self, name: &str) -> String {
@@ -90,7 +90,7 @@ impl Setting {
     }
 
     /// Rows with keys that occur once; of these scopes.
-    fn rows(&self, chance: &mut Chance, scopes: u64) -> String {
+    fn rows(&self, chance: &mut TestRandom, scopes: u64) -> String {
         let mut text = String::new();
         for id in 0..chance.among(0..=60) {
             // An id is of one scope, so that it can be a key by itself.
@@ -112,7 +112,7 @@ impl Setting {
 }
 
 /// Two queries' rows by what they hold; what only one of them has.
-fn difference(case: &Case, left: &str, right: &str) -> String {
+fn difference(case: &LoadCase, left: &str, right: &str) -> String {
     let text = |query: &str| format!("select x::text from ({query}) x");
     case.value(&format!(
         "select coalesce(string_agg(row, '; '), '') from ( \
@@ -128,7 +128,7 @@ fn difference(case: &Case, left: &str, right: &str) -> String {
 /// Writes outside of every scope until it is told to stop, and the same into `outside`.
 fn write_outside(dsn: &str, seed: u64, stop: &AtomicBool) {
     let (runtime, client) = session(dsn);
-    let mut chance = Chance::new(seed);
+    let mut chance = TestRandom::new(seed);
     while !stop.load(Relaxed) {
         let id = FOREIGN_ID + chance.among(0..=9);
         let change = |table: &str, what: u64| match what {
@@ -148,7 +148,7 @@ fn write_outside(dsn: &str, seed: u64, stop: &AtomicBool) {
     }
 }
 
-fn check(case: &Case, setting: &Setting, what: &str) {
+fn check(case: &LoadCase, setting: &SyncSetting, what: &str) {
     let wrong = difference(case, &setting.expected, INSIDE);
     assert_eq!(wrong, "", "{what}: the scope, {}", setting.flags);
     let wrong = difference(case, "select * from outside", "select * from t where scope = 99");
@@ -156,9 +156,9 @@ fn check(case: &Case, setting: &Setting, what: &str) {
 }
 
 fn one(seed: u64) {
-    let mut chance = Chance::new(seed);
-    let setting = Setting::random(&mut chance);
-    let case = Case::new(&format!("{}; {}", setting.create("t"), setting.create("src")));
+    let mut chance = TestRandom::new(seed);
+    let setting = SyncSetting::random(&mut chance);
+    let case = LoadCase::new(&format!("{}; {}", setting.create("t"), setting.create("src")));
     if setting.has_index {
         case.db.run(&format!("alter table t add primary key ({})", setting.key));
     }

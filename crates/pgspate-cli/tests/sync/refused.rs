@@ -2,17 +2,17 @@
 
 use insta::assert_snapshot;
 
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{counts, sync};
 
-fn case() -> Case {
-    let case = Case::new("create table t (id int primary key, kind text not null, n int)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int primary key, kind text not null, n int)");
     case.db.run("insert into t select i, 'a', i from generate_series(1, 10) i");
     case
 }
 
 /// What a sync says that must fail and leave everything as it was.
-fn refusal(case: &Case, args: &str) -> String {
+fn refusal(case: &LoadCase, args: &str) -> String {
     let before = case.contents();
     let said = sync(case, &format!("{args} --quiet")).refusal();
     assert_eq!(case.contents(), before);
@@ -52,7 +52,7 @@ fn equal_keys_in_the_source() {
     case.put("t.csv", "id,kind,n\n1,a,5\n2,b,2\n1,c,7\n");
     assert_snapshot!(refusal(&case, "t.csv --no-delete"), @"
     error: could not sync public.t
-      caused by: 1 key of the source occur more than once: (1) 2 times
+      caused by: the source has 1 key more than once: (1) 2 times
 
     hint: Name more columns with `--key`, or keep the last of such rows with `--keep last`.
     ");
@@ -100,7 +100,7 @@ fn rows_outside_of_the_scope() {
 
 #[test]
 fn keys_and_scopes_that_do_not_fit() {
-    let case = Case::new("create table t (a int, b json); create table u (id int primary key)");
+    let case = LoadCase::new("create table t (a int, b json); create table u (id int primary key)");
     case.put("t.csv", "a,b\n1,{}\n");
     assert_snapshot!(refusal(&case, "t.csv --no-delete"), @"
     error: public.t has no primary key to match rows by

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::run::{session, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{command, counts, finish, spawn, sync};
 
 const TABLE: &str = "create table t (meter int, at int, value int, primary key (meter, at))";
@@ -18,14 +18,14 @@ fn rows(meters: std::ops::Range<u32>, value: u32) -> String {
 }
 
 /// Forty meters of value 1.
-fn case(create: &str) -> Case {
-    let case = Case::new(create);
+fn case(create: &str) -> LoadCase {
+    let case = LoadCase::new(create);
     case.db
         .run("insert into t select m, a, 1 from generate_series(0, 39) m, generate_series(0, 9) a");
     case
 }
 
-fn sessions(case: &Case, args: &str) -> u64 {
+fn sessions(case: &LoadCase, args: &str) -> u64 {
     let run = sync(case, &format!("t.csv {args} --json --quiet"));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
@@ -71,8 +71,10 @@ fn one_session_where_others_would_need_its_rows() {
     let none = said(free, "--scope-by value --key meter,at --lanes 2");
     assert!(none.contains("no column of the scope (value) is in the key"), "{none}");
     for (more, reason) in [
-        ("create unique index on t (at, value, (meter + 1))", "a unique index does not
-          … contain meter"),
+        (
+            "create unique index on t (at, value, (meter + 1))",
+            "a unique index does not contain meter",
+        ),
         (
             "alter table t add foreign key (meter, value) references t (meter, at)",
             "a foreign key of the table refers to itself",
@@ -88,7 +90,10 @@ fn one_session_where_others_would_need_its_rows() {
     }
     // Equal values with different spellings would be in two shares.
     let numeric = "create table t (meter numeric, at int, value int, primary key (meter, at))";
-    assert!(said(numeric, "--scope-by meter --lanes 2").contains("no column of the scope (meter) is in the key"));
+    assert!(
+        said(numeric, "--scope-by meter --lanes 2")
+            .contains("no column of the scope (meter) is in the key")
+    );
     assert_eq!(said(numeric, "--scope-by meter,at --lanes 2"), "several");
     let scaled = "create table t (meter numeric(9,2), at int, value int, primary key (meter, at))";
     assert_eq!(said(scaled, "--scope-by meter --lanes 2"), "several");
@@ -96,7 +101,7 @@ fn one_session_where_others_would_need_its_rows() {
 
 #[test]
 fn values_that_some_indexes_find_equal() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create collation ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
          create table t (name text, at int, v int, primary key (name, at)); \
          create unique index on t (name collate ci, at)",
@@ -105,8 +110,12 @@ fn values_that_some_indexes_find_equal() {
     case.put("t.csv", "name,at,v\ncyd,1,2\nCyd,2,1\nAda,1,1\n");
     // In two sessions the new row could come before the old one is gone.
     let run = sync(&case, "t.csv --scope-by name --lanes 4 --max-delete 90%");
-    assert!(run.stderr.contains("one session: a unique index does not contain name"), "{}", run.stderr);
-    let two = Case::new(
+    assert!(
+        run.stderr.contains("one session: a unique index does not contain name"),
+        "{}",
+        run.stderr
+    );
+    let two = LoadCase::new(
         "create table t (a text collate \"C\", b text collate \"POSIX\", v int, \
                          primary key (a, b))",
     );
@@ -116,8 +125,9 @@ fn values_that_some_indexes_find_equal() {
 
 #[test]
 fn moments_that_are_read_at_different_ones() {
-    let case =
-        Case::new("create table t (meter int, at timestamptz, value int, primary key (meter, at))");
+    let case = LoadCase::new(
+        "create table t (meter int, at timestamptz, value int, primary key (meter, at))",
+    );
     let mut text = "meter,at,value\n".to_owned();
     (0..12).for_each(|meter| writeln!(text, "{meter},now,1").unwrap());
     case.put("t.csv", text);
@@ -133,7 +143,7 @@ fn moments_that_are_read_at_different_ones() {
 
 #[test]
 fn scopes_that_are_null() {
-    let case = Case::new("create table t (meter int, at int, value int)");
+    let case = LoadCase::new("create table t (meter int, at int, value int)");
     case.db.run("insert into t values (null, 1, 1), (null, 2, 1), (1, 1, 1)");
     case.put("t.csv", "meter,at,value\n,1,2\n1,1,1\n,3,1\n");
     let args = "t.csv --key meter,at --scope-by meter --lanes 4";

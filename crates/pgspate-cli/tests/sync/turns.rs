@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::run::{session, wait_until};
-use crate::support::Case;
+use crate::support::LoadCase;
 use crate::{command, counts, finish, interrupt, spawn, sync};
 
 const TABLE: &str = "create table t (meter int, at int, value int, note text, \
@@ -26,28 +26,28 @@ fn rows(value: u32) -> String {
     text
 }
 
-fn case() -> Case {
-    let case = Case::new(TABLE);
+fn case() -> LoadCase {
+    let case = LoadCase::new(TABLE);
     case.db.run(FILL);
     case.put("t.csv", rows(2));
     case
 }
 
-fn report(case: &Case, args: &str) -> Value {
+fn report(case: &LoadCase, args: &str) -> Value {
     let run = sync(case, &format!("t.csv --scope-by meter --json --quiet {args}"));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     serde_json::from_str(&run.stdout).unwrap()
 }
 
 /// A meter that the first, or the last, of two transactions writes.
-fn meter_of(case: &Case, turn: u32) -> String {
+fn meter_of(case: &LoadCase, turn: u32) -> String {
     case.value(&format!(
         "select min(meter) from t \
          where (hashtext((coalesce(meter::text, '')) collate \"C\") & 2147483647) % 2 = {turn}"
     ))
 }
 
-fn waits(case: &Case) -> bool {
+fn waits(case: &LoadCase) -> bool {
     let sql = "select count(*) from pg_stat_activity where datname = current_database() \
                and wait_event_type = 'Lock'";
     case.value(sql) != "0"
@@ -93,8 +93,9 @@ fn a_vacuum_makes_room_for_the_next_one() {
             "0"
         );
     }
-    let pages =
-        |case: &Case| -> u32 { case.value("select pg_relation_size('t') / 8192").parse().unwrap() };
+    let pages = |case: &LoadCase| -> u32 {
+        case.value("select pg_relation_size('t') / 8192").parse().unwrap()
+    };
     // Of the whole again, half would be little.
     assert!(3 * pages(&many) < 2 * pages(&one), "{} of {}", pages(&many), pages(&one));
 }
@@ -134,7 +135,11 @@ fn what_is_committed_stays_when_another_one_is_refused() {
     assert_eq!(refused.status, Some(2));
     let hint = "1 transaction is committed; the same command, run again, writes the rest";
     assert!(refused.stderr.contains(hint), "{}", refused.stderr);
-    assert!(refused.stderr.contains("`--transactions 1` writes everything in one transaction"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("`--transactions 1` writes everything in one transaction"),
+        "{}",
+        refused.stderr
+    );
     assert_eq!(case.value(MIXED), "0");
     assert_ne!(case.value("select count(*) from t where value = 2"), "0");
     // Nothing is written when the guard refuses.
@@ -158,7 +163,7 @@ fn an_interrupt_ends_the_transaction_that_is_open() {
     interrupt(&child);
     let stopped = finish(child);
     assert_eq!(stopped.status, Some(130));
-    assert!(stopped.stderr.contains("What 1 transaction wrote"), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("1 transaction is committed"), "{}", stopped.stderr);
     runtime.block_on(other.batch_execute("commit")).unwrap();
     assert_eq!(case.value(MIXED), "0");
     let left = case.value("select count(*) from t where value = 1").parse().unwrap();
@@ -179,7 +184,7 @@ fn an_interrupt_ends_a_vacuum_in_between() {
     interrupt(&child);
     let stopped = finish(child);
     assert_eq!(stopped.status, Some(130), "{}", stopped.stderr);
-    assert!(stopped.stderr.contains("What 1 transaction wrote"), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("1 transaction is committed"), "{}", stopped.stderr);
     runtime.block_on(other.batch_execute("commit")).unwrap();
     assert_ne!(case.value("select count(*) from t where value = 1"), "0");
 }
@@ -252,7 +257,11 @@ fn one_transaction_where_others_would_need_its_rows() {
     assert!(whole.contains("one transaction: only `--scope-by`"), "{whole}");
     let both = sync(&case, "t.csv --scope-by meter --transactions 2 --lanes 2");
     assert_eq!(both.status, Some(2));
-    assert!(both.stderr.contains("--lanes and --transactions cannot be combined"), "{}", both.stderr);
+    assert!(
+        both.stderr.contains("--lanes and --transactions cannot be combined"),
+        "{}",
+        both.stderr
+    );
     // Rows are found by their keys, too: another one may be in a place by then.
     let plan = sync(&case, "t.csv --scope-by meter --transactions 2 --plan");
     let by_key = "where t.ctid = s.\"pgspate tid\" and t.tableoid = s.\"pgspate part\" \

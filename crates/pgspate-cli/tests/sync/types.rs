@@ -2,11 +2,11 @@
 //! write.
 
 use crate::counts;
-use crate::support::Case;
+use crate::support::LoadCase;
 
 #[test]
 fn equal_values_that_look_different_are_written() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int primary key, n numeric, f float8, i interval, j json, b char(5), \
                          a numeric[])",
     );
@@ -24,7 +24,7 @@ fn equal_values_that_look_different_are_written() {
 
 #[test]
 fn null_is_a_key_like_any_other() {
-    let case = Case::new("create table t (a int, b text, n int)");
+    let case = LoadCase::new("create table t (a int, b text, n int)");
     case.db.run("insert into t values (1, null, 1), (null, null, 2), (2, 'x', 3)");
     case.put("t.csv", "a,b,n\n1,,1\n,,5\n,y,6\n");
     assert_eq!(counts(&case, "t.csv --key a,b --scope all"), [1, 1, 1, 1]);
@@ -35,7 +35,7 @@ fn null_is_a_key_like_any_other() {
 
 #[test]
 fn keys_that_match_without_being_the_same() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create collation ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
          create table t (name text collate ci primary key, n int)",
     );
@@ -47,7 +47,7 @@ fn keys_that_match_without_being_the_same() {
 
 #[test]
 fn generated_and_identity_columns() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int generated always as identity primary key, n int, \
                          twice int generated always as (n * 2) stored)",
     );
@@ -63,7 +63,7 @@ fn generated_and_identity_columns() {
 
 #[test]
 fn rows_that_move_between_partitions() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table t (id int, part int, n int) partition by list (part); \
          create table t1 partition of t for values in (1); \
          create table t2 partition of t for values in (2)",
@@ -76,7 +76,7 @@ fn rows_that_move_between_partitions() {
 
 #[test]
 fn triggers_and_foreign_keys() {
-    let case = Case::new(
+    let case = LoadCase::new(
         "create table kind (id int primary key); insert into kind values (1), (2); \
          create table t (id int primary key, kind int references kind); \
          create table log (what text); \
@@ -100,7 +100,7 @@ fn triggers_and_foreign_keys() {
 
 #[test]
 fn values_that_change_places_between_unique_rows() {
-    let case = Case::new("create table t (id int primary key, place int unique deferrable)");
+    let case = LoadCase::new("create table t (id int primary key, place int unique deferrable)");
     case.db.run("insert into t values (1, 1), (2, 2), (3, 3)");
     case.put("t.csv", "id,place\n1,2\n2,1\n4,3\n");
     assert_eq!(counts(&case, "t.csv --scope all"), [1, 2, 1, 0]);

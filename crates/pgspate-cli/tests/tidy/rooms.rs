@@ -13,7 +13,7 @@ use crate::{assert_none, text, with_extension};
 type Module = Vec<String>;
 
 /// A file's module uses another module.
-struct Use {
+struct ModuleUse {
     file: PathBuf,
     from: Module,
     to: Module,
@@ -99,7 +99,7 @@ fn paths(source: &str) -> Vec<String> {
 }
 
 /// What the files of a crate use of it.
-fn uses(name: &str) -> Vec<Use> {
+fn uses(name: &str) -> Vec<ModuleUse> {
     let source = Path::new("crates").join(name).join("src");
     let mut uses = Vec::new();
     for (file, text) in with_extension(&["rs"]) {
@@ -119,7 +119,7 @@ fn uses(name: &str) -> Vec<Use> {
                 to.clear();
             }
             to.extend(names.map(str::to_owned));
-            uses.push(Use { file: file.clone(), from: from.clone(), to });
+            uses.push(ModuleUse { file: file.clone(), from: from.clone(), to });
         }
     }
     uses
@@ -129,7 +129,7 @@ fn uses(name: &str) -> Vec<Use> {
 fn edges(name: &str) -> BTreeMap<PathBuf, BTreeMap<PathBuf, PathBuf>> {
     let source = crate::root().join("crates").join(name).join("src");
     let mut edges: BTreeMap<PathBuf, BTreeMap<PathBuf, PathBuf>> = BTreeMap::new();
-    for Use { file, from, to } in uses(name) {
+    for ModuleUse { file, from, to } in uses(name) {
         let shared = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
         if shared == from.len() || shared == to.len() {
             continue;

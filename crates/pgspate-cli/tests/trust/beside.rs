@@ -1,15 +1,16 @@
-//! Relations of other roles beside a table of ours: nothing that their owners made is run as us.
+//! Relations of other roles beside the current role's table. pgspate never runs code of their
+//! owners as the current role.
 
-use crate::support::Case;
-use crate::{Role, run_as};
+use crate::support::LoadCase;
+use crate::{TrustRole, run_as};
 
 const SWAP: &str = "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"n\":2}}\n\
                     {\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":2,\"n\":1}}\n";
 const DELETE: &str = "{\"op\":\"delete\",\"table\":\"t\",\"key\":{\"id\":3}}\n";
 const MOVE: &str = "{\"op\":\"update\",\"table\":\"t\",\"key\":{\"id\":4},\"row\":{\"id\":5}}\n";
 
-fn case() -> Case {
-    let case = Case::new(
+fn case() -> LoadCase {
+    let case = LoadCase::new(
         "create table t (id int primary key, n int unique); \
          insert into t values (1, 1), (2, 2), (3, 3), (4, 4)",
     );
@@ -20,10 +21,10 @@ fn case() -> Case {
     case
 }
 
-/// A role that may make schemas, with a function that tells of being run by a superuser, by a
-/// sequence, which a rollback leaves as it is.
-fn mallory(case: &Case) -> Role<'_> {
-    let role = Role::new(case, "mallory");
+/// Creates a role that may create schemas and has a spy function. If a superuser runs the function,
+/// it increments a sequence, which no rollback undoes.
+fn mallory(case: &LoadCase) -> TrustRole<'_> {
+    let role = TrustRole::new(case, "mallory");
     role.grant(&format!("create on database \"{}\"", case.db.name()));
     role.grant("create on schema public");
     role.sql(
@@ -36,17 +37,17 @@ fn mallory(case: &Case) -> Role<'_> {
     role
 }
 
-/// Whether a superuser has run the function.
-fn was_run(case: &Case) -> bool {
+/// Returns whether a superuser ran the function.
+fn was_run(case: &LoadCase) -> bool {
     case.value("select is_called from spy.runs") == "t"
 }
 
-/// The rows of the table in one line.
-fn rows(case: &Case) -> String {
+/// Returns the rows of the table in one line.
+fn rows(case: &LoadCase) -> String {
     case.rows("t").join(" ")
 }
 
-/// What makes a table of ours look like one of TimescaleDB's.
+/// SQL that makes the current role's table look like a hypertable of TimescaleDB.
 const CATALOG: &str = "\
 create schema _timescaledb_catalog;
 create RELATION _timescaledb_catalog.hypertable as
@@ -55,7 +56,7 @@ grant usage on schema _timescaledb_catalog to public;
 grant select on _timescaledb_catalog.hypertable to public";
 
 #[test]
-fn a_catalog_that_is_of_no_extension() {
+fn a_forged_extension_catalog_is_not_read() {
     let case = case();
     let role = mallory(&case);
     role.sql(&CATALOG.replace("RELATION", "view"));
@@ -112,7 +113,7 @@ const INDEX: &str = "create index on CHILD (id) where spy.look() = 1; \
 
 /// No command reads the child: each row of `t` counts as one that the child refers to.
 #[track_caller]
-fn is_not_read(case: &Case, child: &str) {
+fn is_not_read(case: &LoadCase, child: &str) {
     let duplicate = "duplicate key value violates unique constraint";
     for (command, refusal) in [
         ("sync t.csv --table t --scope all", Some("a foreign key refers to")),
@@ -136,7 +137,7 @@ fn is_not_read(case: &Case, child: &str) {
 }
 
 #[test]
-fn a_table_of_another_role_that_refers_to_ours() {
+fn a_referring_table_of_another_role_is_not_read() {
     let case = case();
     let role = mallory(&case);
     role.grant("references on t");
@@ -146,7 +147,7 @@ fn a_table_of_another_role_that_refers_to_ours() {
 }
 
 #[test]
-fn a_part_of_another_role_of_a_table_that_refers_to_ours() {
+fn a_referring_partition_of_another_role_is_not_read() {
     for child in [
         "create table child (id int references t on delete cascade) partition by list (id); \
          create table part partition of child default",
@@ -154,7 +155,7 @@ fn a_part_of_another_role_of_a_table_that_refers_to_ours() {
          create table part () inherits (child)",
     ] {
         let case = case();
-        let (owner, role) = (Role::new(&case, "owner"), mallory(&case));
+        let (owner, role) = (TrustRole::new(&case, "owner"), mallory(&case));
         case.db.run(&format!(
             "{child}; alter table t owner to \"{0}\"; alter table child owner to \"{0}\"; \
              alter table part owner to \"{1}\"",
@@ -165,11 +166,11 @@ fn a_part_of_another_role_of_a_table_that_refers_to_ours() {
     }
 }
 
-/// Whoever may act for the owner of a table has triggers of theirs run by all who write to it.
+/// A role that may act for the owner of a table can add triggers, which every writer runs.
 #[test]
 fn a_table_of_the_same_owner_that_refers_to_another() {
     let case = case();
-    let (owner, writer) = (Role::new(&case, "owner"), Role::new(&case, "writer"));
+    let (owner, writer) = (TrustRole::new(&case, "owner"), TrustRole::new(&case, "writer"));
     case.db.run(&format!(
         "create table child (id int references t on delete cascade); \
          insert into child values (4); \
@@ -185,9 +186,9 @@ fn a_table_of_the_same_owner_that_refers_to_another() {
 
 /// Rows that a policy hides would be deleted with the row that they refer to.
 #[test]
-fn a_table_that_refers_to_ours_by_rows_that_a_policy_hides() {
+fn a_referring_table_whose_policy_hides_rows() {
     let case = case();
-    let writer = Role::new(&case, "writer");
+    let writer = TrustRole::new(&case, "writer");
     case.db.run(
         "create table child (id int references t on delete cascade); \
          insert into child values (1), (2); alter table child enable row level security; \
@@ -217,7 +218,7 @@ fn a_foreign_key_of_another_role_that_would_be_added_again() {
         }
         assert_eq!(case.value("select count(*) from t"), "4");
     }
-    // Of one who could have us run it anyway.
+    // A superuser could make the current role run the function anyway.
     case.db.run("alter table spy.child owner to postgres");
     let run = run_as(&case, &case.db.dsn(), "load t.csv --table t --replace");
     assert_eq!(run.status, Some(0), "{}", run.stderr);

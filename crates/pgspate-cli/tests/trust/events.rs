@@ -1,26 +1,26 @@
 //! Events and commands that name the ledger's tables.
 
 use crate::run_as;
-use crate::support::Case;
+use crate::support::LoadCase;
 
-/// A change whose steps would make a table, as an event.
+/// An event that inserts a forged change into the ledger. Its steps would create a table.
 const CHANGE: &str = "{\"op\":\"insert\",\"table\":\"pgspate.change\",\"row\":{\
     \"job\":1,\"ordinal\":1,\"table_oid\":TABLE,\"kind\":\"index\",\"object\":\"x\",\
     \"steps\":\"{create table pwned()}\",\"done\":0,\"beside\":false}}\n";
 
-fn case() -> Case {
-    let case = Case::new("create table t (id int primary key, n int)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int primary key, n int)");
     case.put("t.csv", "id,n\n1,1\n");
     case.load("t.csv --quiet").success();
     case
 }
 
-fn event(case: &Case) -> String {
+fn event(case: &LoadCase) -> String {
     CHANGE.replace("TABLE", &case.value("select 't'::regclass::oid"))
 }
 
 #[test]
-fn events_about_the_ledger_are_left_out() {
+fn events_about_the_ledger_are_skipped() {
     let case = case();
     let row = "{\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":2}}\n";
     let stream = "{\"op\":\"insert\",\"table\":\"pgspate.stream\",\
@@ -37,7 +37,7 @@ fn events_about_the_ledger_are_left_out() {
 }
 
 #[test]
-fn no_way_leads_into_the_ledger() {
+fn no_command_writes_user_rows_into_the_ledger() {
     let case = case();
     let mapped = event(&case).replace("pgspate.change", "a.change");
     case.put("mapped.ndjson", &mapped);
@@ -72,7 +72,7 @@ fn no_way_leads_into_the_ledger() {
 }
 
 #[test]
-fn a_text_that_is_no_recipe_is_not_run() {
+fn a_change_that_pgspate_did_not_record_is_not_run() {
     let case = case();
     for steps in [
         "{create table pwned()}",

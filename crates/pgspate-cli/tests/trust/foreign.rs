@@ -1,7 +1,7 @@
-//! A ledger of a role that could make the current one run something.
+//! A ledger whose owner could make the current role run code.
 
-use crate::support::Case;
-use crate::{Role, run_as};
+use crate::support::LoadCase;
+use crate::{TrustRole, run_as};
 
 /// Every command that reads the ledger.
 const COMMANDS: [&str; 6] = [
@@ -13,7 +13,7 @@ const COMMANDS: [&str; 6] = [
     "doctor",
 ];
 
-/// A function that tells of being run by a superuser.
+/// A function that records that a superuser ran it.
 const SPY: &str = "\
 create table spy.seen (by text);
 grant insert on spy.seen to public;
@@ -22,23 +22,23 @@ create function spy.look() returns int language plpgsql as
 create function spy.fire() returns trigger language plpgsql as
     $$begin insert into spy.seen values (current_user); return new; end$$";
 
-fn case() -> Case {
-    let case = Case::new("create table t (id int primary key, n int)");
+fn case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int primary key, n int)");
     case.put("t.csv", "id,n\n1,1\n");
     case.put("e.ndjson", "{\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":7}}\n");
     case
 }
 
-/// A role that may make schemas, with a spy.
-fn mallory(case: &Case) -> Role<'_> {
-    let role = Role::new(case, "mallory");
+/// Creates a role that may create schemas, with the spy function.
+fn mallory(case: &LoadCase) -> TrustRole<'_> {
+    let role = TrustRole::new(case, "mallory");
     role.grant(&format!("create on database \"{}\"", case.db.name()));
     role.sql(&format!("create schema spy; {SPY}; grant usage on schema spy to public"));
     role
 }
 
-/// All commands refuse the ledger and name its owner; nothing of it is run.
-fn is_refused(case: &Case, role: &Role<'_>, what: &str) {
+/// Checks that all commands refuse the ledger, name its owner and run none of its code.
+fn is_refused(case: &LoadCase, role: &TrustRole<'_>, what: &str) {
     for command in COMMANDS {
         let run = run_as(case, &case.db.dsn(), command);
         if command == "doctor" {
@@ -64,13 +64,13 @@ fn a_view_in_place_of_a_table() {
          grant usage on schema pgspate to public; grant select on pgspate.version to public",
     );
     is_refused(&case, &role, "schema \"pgspate\"");
-    // Nor in a schema that is ours.
+    // The view is refused in a schema of the current role, too.
     case.db.run("alter schema pgspate owner to postgres");
     is_refused(&case, &role, "view pgspate.version");
 }
 
 #[test]
-fn a_ledger_that_somebody_else_has_made() {
+fn a_ledger_that_another_role_created_is_refused() {
     let case = case();
     let role = mallory(&case);
     role.grant("all on t");
@@ -84,13 +84,13 @@ fn a_ledger_that_somebody_else_has_made() {
     is_refused(&case, &role, "schema \"pgspate\"");
     // Its owner uses it.
     assert_eq!(run_as(&case, &role.dsn(), "status").status, Some(0));
-    // So does a superuser who takes the owner's role.
+    // A superuser who takes the owner's role uses it, too.
     let as_owner = format!("{} options='-crole={}'", case.db.dsn(), role.name);
     assert_eq!(run_as(&case, &as_owner, "status").status, Some(0));
 }
 
 #[test]
-fn a_trigger_on_a_ledger_that_is_ours() {
+fn a_foreign_trigger_on_the_current_roles_ledger_is_refused() {
     let case = case();
     let role = mallory(&case);
     case.load("t.csv --table t --quiet").success();
@@ -105,7 +105,7 @@ fn a_trigger_on_a_ledger_that_is_ours() {
         assert_eq!(run.status, Some(2), "{command}: {}", run.stdout);
         assert!(run.stderr.contains("trigger spy of pgspate.job"), "{command}: {}", run.stderr);
     }
-    // Nor one whose function is ours, but whose condition is not.
+    // A trigger with a trusted function and an untrusted condition is refused, too.
     case.db.run("drop trigger spy on pgspate.job");
     role.sql(
         "create trigger spy before update on pgspate.job for each row when (spy.look() = 1) \
@@ -116,9 +116,9 @@ fn a_trigger_on_a_ledger_that_is_ours() {
     assert_eq!(case.value("select count(*) from spy.seen"), "0");
 }
 
-/// Who owned the ledger before has left something in it that runs.
+/// A former owner of the ledger left code in it that runs.
 #[test]
-fn what_a_former_owner_has_left() {
+fn code_left_by_a_former_owner_is_refused() {
     let case = case();
     let role = mallory(&case);
     role.grant("all on t");
@@ -165,11 +165,11 @@ fn what_a_former_owner_has_left() {
     assert_eq!(run_as(&case, &case.db.dsn(), "status").status, Some(0));
 }
 
-/// Other members of a group could have this one run something.
+/// Other members of a group could make this member run code.
 #[test]
 fn a_ledger_of_a_group() {
     let case = case();
-    let (group, member) = (Role::new(&case, "group"), Role::new(&case, "member"));
+    let (group, member) = (TrustRole::new(&case, "group"), TrustRole::new(&case, "member"));
     case.db.run(&format!("grant \"{}\" to \"{}\"", group.name, member.name));
     group.grant(&format!("create on database \"{}\"", case.db.name()));
     group.grant("all on t");

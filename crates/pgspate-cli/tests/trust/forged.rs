@@ -1,12 +1,12 @@
-//! What a role forges in a ledger that it may write to.
+//! Forged rows in a ledger, written by a role that may write to the ledger.
 
 use crate::roles::GRANTS;
-use crate::support::Case;
-use crate::{Role, run_as};
+use crate::support::LoadCase;
+use crate::{TrustRole, run_as};
 
 /// A ledger of a superuser, and a role with the grants to use it.
-fn case() -> Case {
-    let case = Case::new(
+fn case() -> LoadCase {
+    let case = LoadCase::new(
         "create table t (id int primary key, n int); \
          create unlogged table u (id int primary key, n int)",
     );
@@ -17,18 +17,18 @@ fn case() -> Case {
     case
 }
 
-fn mallory(case: &Case) -> Role<'_> {
-    let role = Role::new(case, "mallory");
+fn mallory(case: &LoadCase) -> TrustRole<'_> {
+    let role = TrustRole::new(case, "mallory");
     GRANTS.iter().for_each(|grant| role.grant(grant));
     role
 }
 
-fn is_refused(role: &Role<'_>, sql: &str) {
+fn is_refused(role: &TrustRole<'_>, sql: &str) {
     let said = role.try_sql(sql).unwrap_err();
     assert!(said.contains("row-level security"), "{sql}: {said}");
 }
 
-/// Another key makes other jobs of the same URLs, which would be loaded again.
+/// Another key would give the same URLs other jobs, which would be loaded again.
 #[test]
 fn the_version_and_the_key() {
     let case = case();
@@ -45,7 +45,7 @@ fn the_version_and_the_key() {
     is_refused(&role, "insert into pgspate.version values (3, 'x')");
 }
 
-/// The next table may have the oid for which a finished job is forged.
+/// A later table may get the oid for which a finished job was forged.
 #[test]
 fn a_job_of_a_table_to_come() {
     let case = case();
@@ -65,12 +65,12 @@ fn a_job_of_a_table_to_come() {
     is_refused(&role, "update pgspate.job set table_oid = 4000000000 where role = current_user");
 }
 
-/// Whose bond is gone is not told that a crash has taken the rows.
+/// If a stream's row in `pgspate.bound` is deleted, pgspate cannot notice that a crash lost rows.
 #[test]
 fn bonds_of_unlogged_tables() {
     let case = case();
     let role = mallory(&case);
-    let app = Role::new(&case, "app");
+    let app = TrustRole::new(&case, "app");
     GRANTS.iter().chain(&["all on u"]).for_each(|grant| app.grant(grant));
     let apply = || app.run("apply u.ndjson --stream theirs");
     let bond = |columns: &str, from: &str| {
@@ -79,7 +79,7 @@ fn bonds_of_unlogged_tables() {
              select {columns}, 7, false from {from} limit 1"
         )
     };
-    // Before it.
+    // Before the crash.
     role.sql("insert into pgspate.life (life) values (7)");
     role.sql("insert into pgspate.stream (stream, partition) values ('theirs', '')");
     role.sql(&bond("null, 'theirs'", "pgspate.stream"));
@@ -99,15 +99,15 @@ fn bonds_of_unlogged_tables() {
     let run = apply();
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     assert_eq!(case.value("select count(*) from u"), "1");
-    // After it.
+    // After the crash.
     case.db.run("delete from pgspate.bound");
     is_refused(&role, &bond("null, 'theirs'", "pgspate.stream"));
     is_refused(&role, &bond("job, null", "pgspate.job"));
 }
 
-/// Recipes of a role that is not trusted are not run. The others are.
+/// Recorded changes of an untrusted role are not run. The others are run.
 #[test]
-fn a_recipe_among_others() {
+fn only_changes_of_trusted_roles_are_run() {
     let case = case();
     let role = mallory(&case);
     role.grant("create on schema public");

@@ -1,5 +1,5 @@
-//! Whom pgspate trusts. No event reaches the ledger. No ledger of somebody else is read. No role
-//! sees or forges what another role has in it. No relation of somebody else is looked into.
+//! The roles that pgspate trusts. No event reaches the ledger. pgspate reads no ledger and no
+//! relation of an untrusted role. No role sees or forges rows of another role in the ledger.
 
 mod beside;
 mod events;
@@ -13,19 +13,19 @@ mod run;
 mod support;
 
 use run::Run;
-use support::Case;
+use support::LoadCase;
 
-/// A role of the server, which may do nothing yet; gone with the value.
-struct Role<'a> {
-    case: &'a Case,
+/// A role without grants, which is dropped with the value.
+struct TrustRole<'a> {
+    case: &'a LoadCase,
     name: String,
 }
 
-impl<'a> Role<'a> {
-    fn new(case: &'a Case, suffix: &str) -> Role<'a> {
+impl<'a> TrustRole<'a> {
+    fn new(case: &'a LoadCase, suffix: &str) -> TrustRole<'a> {
         let name = format!("{}_{suffix}", case.db.name());
         case.db.run(&format!("create role \"{name}\" login"));
-        Role { case, name }
+        TrustRole { case, name }
     }
 
     fn dsn(&self) -> String {
@@ -43,7 +43,7 @@ impl<'a> Role<'a> {
         })
     }
 
-    /// Lets the role do something: `grant WHAT to ROLE`.
+    /// Runs `grant WHAT to ROLE`.
     fn grant(&self, what: &str) {
         self.case.db.run(&format!("grant {what} to \"{}\"", self.name));
     }
@@ -54,15 +54,15 @@ impl<'a> Role<'a> {
     }
 }
 
-impl Drop for Role<'_> {
+impl Drop for TrustRole<'_> {
     fn drop(&mut self) {
         let name = &self.name;
         self.case.db.run(&format!("drop owned by \"{name}\" cascade; drop role \"{name}\""));
     }
 }
 
-/// Runs the command, split at spaces, on a server.
-fn run_as(case: &Case, dsn: &str, args: &str) -> Run {
+/// Runs the command on a server. `args` are split at spaces.
+fn run_as(case: &LoadCase, dsn: &str, args: &str) -> Run {
     let mut args: Vec<&str> = args.split_whitespace().collect();
     args.splice(1..1, ["--to", dsn]);
     run::finish(run::spawn(&mut case.command(&args)))

@@ -1,13 +1,13 @@
 //! Several roles that use the ledger of a superuser.
 
-use crate::support::Case;
-use crate::{Role, run_as};
+use crate::support::LoadCase;
+use crate::{TrustRole, run_as};
 
 pub(crate) const GRANTS: [&str; 2] =
     ["usage on schema pgspate", "select, insert, update, delete on all tables in schema pgspate"];
 
-fn case() -> Case {
-    let case = Case::new(
+fn case() -> LoadCase {
+    let case = LoadCase::new(
         "create table t (id int primary key, n int); create table u (id int primary key, n int); \
          create table t2 (id int primary key, n int)",
     );
@@ -22,9 +22,9 @@ fn case() -> Case {
 }
 
 #[test]
-fn a_role_without_grants_is_told_which() {
+fn the_error_names_the_missing_grants() {
     let case = case();
-    let role = Role::new(&case, "plain");
+    let role = TrustRole::new(&case, "plain");
     role.grant("all on u");
     let run = role.run("load u.csv --table u --rejects u.bad");
     assert_eq!(run.status, Some(2), "{}", run.stdout);
@@ -52,7 +52,7 @@ fn a_role_without_grants_is_told_which() {
 #[test]
 fn a_role_sees_and_forges_nothing_of_another() {
     let case = case();
-    let role = Role::new(&case, "plain");
+    let role = TrustRole::new(&case, "plain");
     role.grant("all on u");
     role.grant("select, insert on t");
     for grant in GRANTS {
@@ -74,7 +74,7 @@ fn a_role_sees_and_forges_nothing_of_another() {
         "update pgspate.job set role = current_user where table_oid = 't'::regclass",
         "delete from pgspate.life",
     ] {
-        // Rows of others are not there to be changed.
+        // A role cannot change rows of other roles, because it does not see them.
         let (before, all) = (
             case.value("select sum(hashtext(j::text)) from pgspate.job j where role = 'postgres'"),
             "select count(*) from pgspate.stream where ordinal = 1",
@@ -105,7 +105,8 @@ fn a_role_sees_and_forges_nothing_of_another() {
         assert!(said.contains("row-level security"), "{refused}: {said}");
     }
     for refused in [
-        // That another's file is loaded, that its table is emptied, or without its key.
+        // Forge that another role's file is loaded, that its table is emptied, or that it has no
+        // key.
         "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, \
                                   sources, options) \
          select key, fingerprint, command, 't2'::regclass, table_name, false, sources, options \
@@ -117,7 +118,7 @@ fn a_role_sees_and_forges_nothing_of_another() {
         let said = role.try_sql(refused).unwrap_err();
         assert!(said.contains("row-level security"), "{refused}: {said}");
     }
-    // A stream has one role.
+    // A stream belongs to one role.
     case.put("e.ndjson", "{\"op\":\"insert\",\"table\":\"u\",\"row\":{\"id\":9}}\n".repeat(2));
     let run = role.run("apply e.ndjson");
     assert_eq!(run.status, Some(2), "{}", run.stdout);
@@ -128,13 +129,13 @@ fn a_role_sees_and_forges_nothing_of_another() {
 #[test]
 fn a_load_that_another_role_has_begun() {
     let case = case();
-    let role = Role::new(&case, "plain");
+    let role = TrustRole::new(&case, "plain");
     for grant in GRANTS.into_iter().chain(["all on u"]) {
         role.grant(grant);
     }
     case.put("g.csv", "id,n\n1,1\n");
     case.load("g.csv --table u --quiet").success();
-    // What is loaded is loaded, by whomever.
+    // A loaded file stays loaded, whichever role loaded it.
     let run = role.run("load g.csv --table u");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     assert_eq!(case.value("select count(*) from u"), "1");
@@ -149,7 +150,7 @@ fn a_load_that_another_role_has_begun() {
             run.stderr
         );
     }
-    // Who may empty the table may say that it is empty.
+    // A role that may truncate the table may record that the table is empty.
     case.db.run("update pgspate.job set finished = now() where table_oid = 'u'::regclass");
     case.put("h.csv", "id,n\n5,5\n");
     let run = role.run("load h.csv --table u --replace");

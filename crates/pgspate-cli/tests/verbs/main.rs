@@ -30,24 +30,24 @@ mod work;
 
 use std::time::Duration;
 
-use chance::{Chance, long_run};
-use plan::{At, Fault, Plan};
+use chance::{TestRandom, long_run};
+use plan::{Fault, FaultPlace, FaultPlan};
 use proxy::Proxy;
 use record::run_all;
 use run::finish;
-use scene::{Scene, is_done};
-use trial::{Sort, Trial};
-use wire::Side;
+use scene::{CommandScene, is_done};
+use trial::{CommandFault, CommandTrial};
+use wire::MessageSide;
 use work::WORKS;
 
 /// So many trials of each sort for each command, at messages of chance.
-fn trials(seed: u64, sorts: &[Sort], count: u64) -> Vec<Trial> {
-    let mut chance = Chance::of_run(seed);
+fn trials(seed: u64, sorts: &[CommandFault], count: u64) -> Vec<CommandTrial> {
+    let mut chance = TestRandom::of_run(seed);
     let mut trials = Vec::new();
     for _ in 0..long_run().unwrap_or(count) {
         for work in 0..WORKS.len() {
             for &sort in sorts {
-                trials.push(Trial { work, sort, place: chance.number() });
+                trials.push(CommandTrial { work, sort, place: chance.number() });
             }
         }
     }
@@ -57,13 +57,19 @@ fn trials(seed: u64, sorts: &[Sort], count: u64) -> Vec<Trial> {
 /// One connection falls silent for good: nothing passes on it any more, and nobody closes it.
 #[test]
 fn silence() {
-    run_all(trials(41, &[Sort::Silence], 1));
+    run_all(trials(41, &[CommandFault::Silence], 1));
 }
 
 /// Connections that are cut, or lost on one side, and answers to commits that are lost.
 #[test]
 fn lost_connections() {
-    let sorts = [Sort::Cut, Sort::CutInside, Sort::CutAfter, Sort::Lose, Sort::SwallowCommit];
+    let sorts = [
+        CommandFault::Cut,
+        CommandFault::CutInside,
+        CommandFault::CutAfter,
+        CommandFault::Lose,
+        CommandFault::SwallowCommit,
+    ];
     match long_run() {
         Some(_) => run_all(trials(42, &sorts, 1)),
         None => {
@@ -78,7 +84,7 @@ fn lost_connections() {
 /// The command is killed, or the server is.
 #[test]
 fn deaths() {
-    run_all(trials(43, &[Sort::Kill, Sort::KillServer], 1));
+    run_all(trials(43, &[CommandFault::Kill, CommandFault::KillServer], 1));
 }
 
 /// The session is lost that makes the table, or that locks what is synced; the server does not
@@ -93,12 +99,12 @@ fn sessions_that_hold_locks_are_lost() {
 /// reached. So all rows are staged instead, and the sync goes on to its end.
 #[test]
 fn a_sync_that_loses_all_its_sessions_goes_on() {
-    let mut scene = Scene::new();
+    let mut scene = CommandScene::new();
     let nth = WORKS.iter().position(|work| work.name == "sync-ahead").unwrap();
     let (work, wanted) = (&WORKS[nth], scene.baseline(nth).state);
     scene.reset(work);
-    let rows = At::Kind(Side::Client, b'd', 1);
-    let plan = Plan::new(Fault::Cut, rows).away(Duration::ZERO);
+    let rows = FaultPlace::Kind(MessageSide::Client, b'd', 1);
+    let plan = FaultPlan::new(Fault::Cut, rows).away(Duration::ZERO);
     let proxy = Proxy::start(&scene.server.dsn(), Some(plan));
     let run = finish(scene.start(work, &proxy.dsn()));
     assert!(proxy.has_fired());

@@ -9,8 +9,8 @@ use std::thread;
 use serde_json::json;
 
 use crate::chance::long_run;
-use crate::scene::{STALL_TIMEOUT, Scene};
-use crate::trial::{Outcome, Trial};
+use crate::scene::{CommandScene, STALL_TIMEOUT};
+use crate::trial::{CommandOutcome, CommandTrial};
 
 /// Trials at the same time: much of one is waiting.
 const AT_ONCE: usize = 2;
@@ -18,12 +18,12 @@ const AT_ONCE_IN_LONG_RUN: usize = 4;
 
 /// Runs all of them, and fails where a rule was broken.
 #[track_caller]
-pub(crate) fn run_all(trials: Vec<Trial>) {
+pub(crate) fn run_all(trials: Vec<CommandTrial>) {
     let count = trials.len();
     let trials = Mutex::new(trials.into_iter().enumerate());
     let ended = Mutex::new(Vec::new());
     let work = || {
-        let mut scene = Scene::new();
+        let mut scene = CommandScene::new();
         loop {
             let next = trials.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((nth, trial)) = next else { return };
@@ -33,7 +33,7 @@ pub(crate) fn run_all(trials: Vec<Trial>) {
                 Err(broken) => {
                     println!("{} of {count}: BROKEN {broken}", nth + 1);
                     // What is left of it would spoil the next.
-                    scene = Scene::new();
+                    scene = CommandScene::new();
                 }
             }
             record(trial, &outcome);
@@ -50,7 +50,7 @@ pub(crate) fn run_all(trials: Vec<Trial>) {
 }
 
 /// Adds a line to the record, where one is kept.
-fn record(trial: Trial, outcome: &Result<Outcome, String>) {
+fn record(trial: CommandTrial, outcome: &Result<CommandOutcome, String>) {
     let Ok(path) = std::env::var("PGSPATE_TEST_RECORD") else { return };
     let line = match outcome {
         Ok(it) => json!({
@@ -66,7 +66,7 @@ fn record(trial: Trial, outcome: &Result<Outcome, String>) {
 
 /// Prints the count, and fails where a rule was broken.
 #[track_caller]
-fn close(ended: Vec<Result<Outcome, String>>) {
+fn close(ended: Vec<Result<CommandOutcome, String>>) {
     let mut counts: BTreeMap<String, [usize; 4]> = BTreeMap::new();
     let mut broken = Vec::new();
     for outcome in ended {

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Child;
 
-use pgspate_embedded::{Throwaway, testing};
+use pgspate_embedded::{ThrowawayServer, testing};
 use tempfile::TempDir;
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::proxy::Proxy;
 use crate::run::{Run, ask, command, finish, session, spawn};
-use crate::work::{WORKS, Work, write_files};
+use crate::work::{DisturbedCommand, WORKS, write_files};
 
 /// After how many seconds of silence a command looks after a connection.
 pub(crate) const STALL_TIMEOUT: u64 = 2;
@@ -53,29 +53,29 @@ select concat_ws('; ',
             where relnamespace = 'public'::regnamespace))),
     (select string_agg('prepared ' || gid, ', ') from pg_prepared_xacts))";
 
-pub(crate) struct Scene {
+pub(crate) struct CommandScene {
     folder: TempDir,
-    pub(crate) server: Throwaway,
+    pub(crate) server: ThrowawayServer,
     /// What an undisturbed run of a work leaves, and of how many messages and commits it is.
-    baselines: HashMap<usize, Baseline>,
+    baselines: HashMap<usize, CommandBaseline>,
 }
 
 /// What an undisturbed run does.
 #[derive(Debug, Clone)]
-pub(crate) struct Baseline {
+pub(crate) struct CommandBaseline {
     pub(crate) state: String,
     pub(crate) messages: u64,
     pub(crate) commits: u64,
     pub(crate) seconds: f64,
 }
 
-impl Scene {
-    pub(crate) fn new() -> Scene {
+impl CommandScene {
+    pub(crate) fn new() -> CommandScene {
         let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
         write_files(folder.path());
         // Autovacuum would hold locks of its own.
         let server = testing::server("autovacuum = off");
-        Scene { folder, server, baselines: HashMap::new() }
+        CommandScene { folder, server, baselines: HashMap::new() }
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -83,7 +83,7 @@ impl Scene {
     }
 
     /// The undisturbed run of a work, by way of a proxy that counts.
-    pub(crate) fn baseline(&mut self, nth: usize) -> Baseline {
+    pub(crate) fn baseline(&mut self, nth: usize) -> CommandBaseline {
         if let Some(known) = self.baselines.get(&nth) {
             return known.clone();
         }
@@ -96,14 +96,14 @@ impl Scene {
         assert!(is_done(work, &run), "{}: {}", work.name, run.stderr);
         let (messages, commits) = proxy.counts();
         drop(proxy);
-        let baseline = Baseline { state: self.state(), messages, commits, seconds };
+        let baseline = CommandBaseline { state: self.state(), messages, commits, seconds };
         self.undo(work).unwrap();
         self.baselines.insert(nth, baseline.clone());
         baseline
     }
 
     /// Makes everything as it is before a work.
-    pub(crate) fn reset(&self, work: &Work) {
+    pub(crate) fn reset(&self, work: &DisturbedCommand) {
         let dsn = self.server.dsn();
         ask(
             &dsn,
@@ -125,7 +125,7 @@ impl Scene {
     }
 
     /// Starts the work's command by way of `dsn`.
-    pub(crate) fn start(&self, work: &Work, dsn: &str) -> Child {
+    pub(crate) fn start(&self, work: &DisturbedCommand, dsn: &str) -> Child {
         let mut command = command(self.folder(), &work.args.split(' ').collect::<Vec<_>>());
         command.args(["--to", dsn, "--stall-timeout", &STALL_TIMEOUT.to_string()]);
         let mut child = spawn(&mut command);
@@ -142,7 +142,7 @@ impl Scene {
     }
 
     /// Takes the work back, where it can be: then it has left no setting.
-    pub(crate) fn undo(&self, work: &Work) -> Result<(), String> {
+    pub(crate) fn undo(&self, work: &DisturbedCommand) -> Result<(), String> {
         if work.undo.is_empty() {
             return Ok(());
         }
@@ -182,6 +182,6 @@ impl Scene {
 }
 
 /// Whether a command says that it has done its work.
-pub(crate) fn is_done(work: &Work, run: &Run) -> bool {
+pub(crate) fn is_done(work: &DisturbedCommand, run: &Run) -> bool {
     run.status.is_some_and(|status| work.done.contains(&status))
 }

@@ -5,11 +5,11 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{At, Fault, Plan};
-use crate::proxy::{Proxy, Release};
+use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::proxy::{Proxy, StallRelease};
 use crate::run::{finish_within, try_ask};
-use crate::scene::{Baseline, Scene, is_done};
-use crate::work::{WORKS, Work};
+use crate::scene::{CommandBaseline, CommandScene, is_done};
+use crate::work::{DisturbedCommand, WORKS};
 
 /// A command that takes longer hangs, however slow the machine is.
 const HANG_LIMIT: Duration = Duration::from_secs(120);
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Sort {
+pub(crate) enum CommandFault {
     /// Nothing passes on the connection any more until the command has ended.
     Silence,
     Cut,
@@ -35,28 +35,28 @@ pub(crate) enum Sort {
     KillServer,
 }
 
-const SORTS: [(Sort, &str, Fault); 8] = [
-    (Sort::Silence, "silence", Fault::Stall),
-    (Sort::Cut, "cut", Fault::Cut),
-    (Sort::CutInside, "cut-inside", Fault::CutInside),
-    (Sort::CutAfter, "cut-after", Fault::CutAfter),
-    (Sort::Lose, "lose", Fault::Lose),
-    (Sort::SwallowCommit, "swallow-commit", Fault::SwallowCommit),
-    (Sort::Kill, "kill", Fault::Stall),
-    (Sort::KillServer, "kill-server", Fault::Stall),
+const SORTS: [(CommandFault, &str, Fault); 8] = [
+    (CommandFault::Silence, "silence", Fault::Stall),
+    (CommandFault::Cut, "cut", Fault::Cut),
+    (CommandFault::CutInside, "cut-inside", Fault::CutInside),
+    (CommandFault::CutAfter, "cut-after", Fault::CutAfter),
+    (CommandFault::Lose, "lose", Fault::Lose),
+    (CommandFault::SwallowCommit, "swallow-commit", Fault::SwallowCommit),
+    (CommandFault::Kill, "kill", Fault::Stall),
+    (CommandFault::KillServer, "kill-server", Fault::Stall),
 ];
 
 /// A command, a fault, and a number that becomes the message at which it happens.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Trial {
+pub(crate) struct CommandTrial {
     pub(crate) work: usize,
-    pub(crate) sort: Sort,
+    pub(crate) sort: CommandFault,
     pub(crate) place: u64,
 }
 
 /// How a trial ended.
 #[derive(Debug, Clone)]
-pub(crate) struct Outcome {
+pub(crate) struct CommandOutcome {
     /// As it can be run again.
     pub(crate) trial: String,
     pub(crate) sort: String,
@@ -72,24 +72,26 @@ pub(crate) struct Outcome {
     pub(crate) again: u32,
 }
 
-impl Trial {
+impl CommandTrial {
     /// The fault and its place, for a command of so many messages and commits.
-    fn plan(self, baseline: &Baseline) -> Plan {
+    fn plan(self, baseline: &CommandBaseline) -> FaultPlan {
         let fault = SORTS.iter().find(|(sort, ..)| *sort == self.sort).unwrap().2;
         let nth = |of: u64| 1 + self.place % of.max(1);
         match self.sort {
-            Sort::SwallowCommit => Plan::new(fault, At::Commit(nth(baseline.commits))),
-            _ => Plan::new(fault, At::Message(nth(baseline.messages))),
+            CommandFault::SwallowCommit => {
+                FaultPlan::new(fault, FaultPlace::Commit(nth(baseline.commits)))
+            }
+            _ => FaultPlan::new(fault, FaultPlace::Message(nth(baseline.messages))),
         }
     }
 
     /// Runs the command with the fault; the error says which rule was broken.
-    pub(crate) fn run(self, scene: &mut Scene) -> Result<Outcome, String> {
+    pub(crate) fn run(self, scene: &mut CommandScene) -> Result<CommandOutcome, String> {
         let work = &WORKS[self.work];
         let baseline = scene.baseline(self.work);
         let plan = self.plan(&baseline);
         let name = match plan.at {
-            At::Commit(nth) | At::Message(nth) => {
+            FaultPlace::Commit(nth) | FaultPlace::Message(nth) => {
                 let sort = SORTS.iter().find(|(sort, ..)| *sort == self.sort).unwrap().1;
                 format!("{} {sort}@{nth}", work.name)
             }
@@ -105,15 +107,15 @@ impl Trial {
         }
         let begin = Instant::now();
         let fired = proxy.has_fired();
-        if fired && self.sort == Sort::Kill {
+        if fired && self.sort == CommandFault::Kill {
             child.kill().unwrap();
         }
-        if fired && self.sort == Sort::KillServer {
+        if fired && self.sort == CommandFault::KillServer {
             scene.server.kill().unwrap();
             scene.server.restart().unwrap();
         }
-        if matches!(self.sort, Sort::Kill | Sort::KillServer) {
-            proxy.release(Release::Cut);
+        if matches!(self.sort, CommandFault::Kill | CommandFault::KillServer) {
+            proxy.release(StallRelease::Cut);
         }
         let ended = finish_within(child, HANG_LIMIT);
         let seconds = begin.elapsed().as_secs_f64();
@@ -124,16 +126,16 @@ impl Trial {
             format!("\nit said, after {seconds:.1} s: {said}\nthe proxy:\n{log}")
         };
         let run = ended.map_err(|run| format!("{name}: it hangs{}", tail(&run.stderr)))?;
-        let was_killed = fired && self.sort == Sort::Kill;
+        let was_killed = fired && self.sort == CommandFault::Kill;
         if run.status.is_none() != was_killed || run.stderr.contains("panicked") {
             return Err(format!("{name}: it ended with {:?}{}", run.status, tail(&run.stderr)));
         }
         if run.status == Some(2) && !run.stderr.contains("error:") {
             return Err(format!("{name}: it failed without a word{}", tail(&run.stderr)));
         }
-        if self.sort != Sort::Silence {
+        if self.sort != CommandFault::Silence {
             // Else a session that is lost would hold its locks until the server misses its client.
-            proxy.release(Release::Cut);
+            proxy.release(StallRelease::Cut);
         }
         let checked = if is_done(work, &run) {
             check_state(scene, work, &baseline).map(|()| 0)
@@ -141,18 +143,22 @@ impl Trial {
             run_again_until_done(scene, work, &baseline)
         };
         let again = checked.map_err(|broken| format!("{name}: {broken}{}", tail(&run.stderr)))?;
-        proxy.release(Release::Cut);
+        proxy.release(StallRelease::Cut);
         leaves_nothing(scene, work)
             .map_err(|broken| format!("{name}: {broken}{}", tail(&run.stderr)))?;
         let sort = name.split('@').next().unwrap_or_default().to_owned();
         let usual_seconds = baseline.seconds;
         let status = run.status;
-        Ok(Outcome { trial: name, sort, fired, seconds, usual_seconds, status, again })
+        Ok(CommandOutcome { trial: name, sort, fired, seconds, usual_seconds, status, again })
     }
 }
 
 /// Runs the command without a fault until it is done; how often that was.
-fn run_again_until_done(scene: &Scene, work: &Work, baseline: &Baseline) -> Result<u32, String> {
+fn run_again_until_done(
+    scene: &CommandScene,
+    work: &DisturbedCommand,
+    baseline: &CommandBaseline,
+) -> Result<u32, String> {
     let mut said = String::new();
     for times in 1..=AGAIN_MAX {
         // What is done in part has to be taken back first.
@@ -173,7 +179,11 @@ fn run_again_until_done(scene: &Scene, work: &Work, baseline: &Baseline) -> Resu
 }
 
 /// That the tables are as an undisturbed run leaves them.
-fn check_state(scene: &Scene, work: &Work, baseline: &Baseline) -> Result<(), String> {
+fn check_state(
+    scene: &CommandScene,
+    work: &DisturbedCommand,
+    baseline: &CommandBaseline,
+) -> Result<(), String> {
     let found = scene.state();
     match found == baseline.state {
         true => Ok(()),
@@ -185,7 +195,7 @@ fn check_state(scene: &Scene, work: &Work, baseline: &Baseline) -> Result<(), St
 }
 
 /// That one run more changes nothing, and that nothing is left over then.
-fn leaves_nothing(scene: &Scene, work: &Work) -> Result<(), String> {
+fn leaves_nothing(scene: &CommandScene, work: &DisturbedCommand) -> Result<(), String> {
     let before = scene.state();
     let run = finish_within(scene.start(work, &scene.server.dsn()), HANG_LIMIT);
     let run = run.map_err(|run| format!("once more, it hangs: {}", run.stderr))?;
@@ -211,23 +221,23 @@ fn leaves_nothing(scene: &Scene, work: &Work) -> Result<(), String> {
     }
 }
 
-impl fmt::Display for Trial {
+impl fmt::Display for CommandTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sort = SORTS.iter().find(|(sort, ..)| *sort == self.sort).unwrap().1;
         write!(f, "{} {sort}", WORKS[self.work].name)
     }
 }
 
-impl FromStr for Trial {
+impl FromStr for CommandTrial {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Trial, String> {
+    fn from_str(text: &str) -> Result<CommandTrial, String> {
         let parse = || {
             let (work, rest) = text.split_once(' ')?;
             let (sort, nth) = rest.split_once('@')?;
             let work = WORKS.iter().position(|it| it.name == work)?;
             let sort = SORTS.iter().find(|(_, name, _)| *name == sort)?.0;
-            Some(Trial { work, sort, place: nth.parse::<u64>().ok()?.checked_sub(1)? })
+            Some(CommandTrial { work, sort, place: nth.parse::<u64>().ok()?.checked_sub(1)? })
         };
         parse().ok_or_else(|| format!("\"{text}\" is no trial; one is \"sync-ahead cut@41\""))
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// One command on tables of its own.
-pub(crate) struct Work {
+pub(crate) struct DisturbedCommand {
     pub(crate) name: &'static str,
     /// Makes the tables.
     pub(crate) prepare: &'static str,
@@ -43,70 +43,81 @@ create table a (id int primary key, v int, note text);
 create table b (id int primary key, a int references a, u text unique);
 create table news (id int, v int)";
 
-pub(crate) const WORKS: [Work; 13] = [
-    Work {
+pub(crate) const WORKS: [DisturbedCommand; 13] = [
+    DisturbedCommand {
         name: "load-indexed",
         prepare: KEYED,
         args: "load rows.csv --table t --lanes 2 --rebuild-indexes always",
         ..LOAD
     },
-    Work {
+    DisturbedCommand {
         name: "load-chunks",
         prepare: "create table t (id int8, n int, note text); create index on t (n)",
         args: "load rows.csv --table t --lanes 2 --commit chunk --rebuild-indexes never",
         ..LOAD
     },
-    Work {
+    DisturbedCommand {
         name: "load-rejects",
         prepare: KEYED,
         args: "load bad.csv --table t --lanes 2 --commit chunk --rejects no.csv --max-rejects 50",
         done: &[0, 1],
         ..LOAD
     },
-    Work {
+    DisturbedCommand {
         name: "load-atomic",
         prepare: KEYED,
         args: "load rows.csv --table t --lanes 2 --atomic",
         ..LOAD
     },
-    Work {
+    DisturbedCommand {
         name: "load-replace",
         prepare: "create table t (id int8 primary key, n int, note text); \
                   insert into t select g, g, 'old' from generate_series(1, 100) g",
         args: "load rows.csv --table t --replace",
         ..LOAD
     },
-    Work { name: "load-create", prepare: "", args: "load rows.csv --table t --create", ..LOAD },
-    Work {
+    DisturbedCommand {
+        name: "load-create",
+        prepare: "",
+        args: "load rows.csv --table t --create",
+        ..LOAD
+    },
+    DisturbedCommand {
         name: "sync-staged",
         args: "sync m.csv --table m --scope all --read-ahead never --max-delete 100%",
         ..SYNC
     },
-    Work {
+    DisturbedCommand {
         name: "sync-ahead",
         args: "sync m.csv --table m --scope all --read-ahead always --max-delete 100%",
         ..SYNC
     },
-    Work {
+    DisturbedCommand {
         name: "sync-turns",
         args: "sync m.csv --table m --scope-by scope --transactions 3 --vacuum --max-delete 100%",
         ..SYNC
     },
-    Work {
+    DisturbedCommand {
         name: "apply",
         prepare: STREAM,
         args: "apply events.ndjson --batch-rows 400 --batch-delay 0 --direct-rows 100",
         ..LOAD
     },
-    Work {
+    DisturbedCommand {
         name: "tune",
         prepare: "",
         args: "tune --apply --memory 8GiB --cpus 4",
         undo: "tune --revert",
         ..LOAD
     },
-    Work { name: "doctor", prepare: NARROW, args: "doctor --json", done: &[0, 1], ..LOAD },
-    Work {
+    DisturbedCommand {
+        name: "doctor",
+        prepare: NARROW,
+        args: "doctor --json",
+        done: &[0, 1],
+        ..LOAD
+    },
+    DisturbedCommand {
         name: "status",
         prepare: KEYED,
         before: "load rows.csv --table t --quiet",
@@ -115,8 +126,9 @@ pub(crate) const WORKS: [Work; 13] = [
     },
 ];
 
-const LOAD: Work = Work { name: "", prepare: "", before: "", args: "", done: &[0], undo: "" };
-const SYNC: Work = Work { prepare: NARROW, ..LOAD };
+const LOAD: DisturbedCommand =
+    DisturbedCommand { name: "", prepare: "", before: "", args: "", done: &[0], undo: "" };
+const SYNC: DisturbedCommand = DisturbedCommand { prepare: NARROW, ..LOAD };
 
 /// Puts the files that the commands read into a folder.
 pub(crate) fn write_files(folder: &Path) {

@@ -7,13 +7,13 @@ use pgspate::ErrorKind;
 use pgspate::target::connect::{Dsn, Environment};
 
 use crate::certificates::Authority;
-use crate::tls_modes::{Outcome, change_certificate, check};
+use crate::tls_modes::{TlsOutcome, change_certificate, check};
 use crate::{Fixture, is_encrypted, told, write_private};
-use Outcome::{Encrypted, Refused};
+use TlsOutcome::{Encrypted, Refused};
 
-const REVOKED: Outcome = Refused("server certificate has been revoked");
-const UNKNOWN: Outcome = Refused("no revocation list was found for the authority");
-const OUTDATED: Outcome = Refused("revocation list of the authority that issued it has expired");
+const REVOKED: TlsOutcome = Refused("server certificate has been revoked");
+const UNKNOWN: TlsOutcome = Refused("no revocation list was found for the authority");
+const OUTDATED: TlsOutcome = Refused("revocation list of the authority that issued it has expired");
 
 /// When a list was made and when the next one is due, by year.
 type Years = (i32, i32);

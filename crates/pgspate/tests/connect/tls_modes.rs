@@ -8,21 +8,21 @@ use crate::{Fixture, is_encrypted, plain_server, resolve, tls_server, told};
 
 /// What a connection comes to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum TlsOutcome {
     Plain,
     Encrypted,
     Refused(&'static str),
 }
 
-use Outcome::{Encrypted, Plain, Refused};
+use TlsOutcome::{Encrypted, Plain, Refused};
 
-const NO_TLS: Outcome = Refused("server does not support TLS, but TLS was required");
-const UNTRUSTED: Outcome = Refused("server certificate was not issued by a trusted authority");
-const MISNAMED: Outcome =
+const NO_TLS: TlsOutcome = Refused("server does not support TLS, but TLS was required");
+const UNTRUSTED: TlsOutcome = Refused("server certificate was not issued by a trusted authority");
+const MISNAMED: TlsOutcome =
     Refused("server certificate for \"localhost\" does not match host name \"db.invalid\"");
-const NO_ROOT: Outcome = Refused("does not exist");
+const NO_ROOT: TlsOutcome = Refused("does not exist");
 
-pub(crate) async fn check(fixture: &Fixture, extra: &str, expected: &Outcome) {
+pub(crate) async fn check(fixture: &Fixture, extra: &str, expected: &TlsOutcome) {
     let context = format!("TLS {}: {extra}", fixture.has_tls);
     match (fixture.connect(extra).await, expected) {
         (Ok(connection), Plain) => assert!(!is_encrypted(&connection).await, "{context}"),

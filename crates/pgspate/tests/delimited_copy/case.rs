@@ -1,11 +1,11 @@
 //! Cases: a dialect and bytes, drawn at random or written down by hand.
 
+use pgspate::format::delimited::CopyFormat::{Csv, Text};
 use pgspate::format::delimited::Dialect;
-use pgspate::format::delimited::Family::{Csv, Text};
 
 /// What is given to both sides.
 #[derive(Debug, Clone)]
-pub(crate) struct Case {
+pub(crate) struct DelimitedCase {
     pub(crate) dialect: Dialect,
     /// Columns of type text; the last one is an integer where `has_number` says so.
     pub(crate) columns: usize,
@@ -20,9 +20,9 @@ pub(crate) struct Case {
     pub(crate) piece: usize,
 }
 
-impl Case {
-    pub(crate) fn new(dialect: Dialect, columns: usize, input: &[u8]) -> Case {
-        Case {
+impl DelimitedCase {
+    pub(crate) fn new(dialect: Dialect, columns: usize, input: &[u8]) -> DelimitedCase {
+        DelimitedCase {
             dialect,
             columns,
             has_number: false,
@@ -38,13 +38,13 @@ impl Case {
 
     /// COPY's options for it.
     pub(crate) fn options(&self) -> String {
-        let Dialect { family, delimiter, quote, escape, null, .. } = &self.dialect;
+        let Dialect { format, delimiter, quote, escape, null, .. } = &self.dialect;
         let mut options = vec![
             format!("delimiter {}", literal(&[*delimiter])),
             format!("null {}", literal(null)),
             format!("header {}", self.header),
         ];
-        match family {
+        match format {
             Text => options.push("format text".into()),
             Csv => {
                 options.push("format csv".into());
@@ -76,9 +76,9 @@ fn literal(bytes: &[u8]) -> String {
 }
 
 /// Numbers from a seed (a linear congruence, its high bits mixed).
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct CaseRandom(pub(crate) u64);
 
-impl Random {
+impl CaseRandom {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let mixed = self.0 ^ (self.0 >> 31);
@@ -99,10 +99,10 @@ impl Random {
 }
 
 /// A case at random.
-pub(crate) fn draw(random: &mut Random) -> Case {
+pub(crate) fn draw(random: &mut CaseRandom) -> DelimitedCase {
     let dialect = draw_dialect(random);
     let columns = random.below(4) + 1;
-    let is_csv = dialect.family == Csv;
+    let is_csv = dialect.format == Csv;
     let mut bits = || if random.one_in(3) { random.below(16) as u8 } else { 0 };
     let (force_null, force_not_null) = if is_csv { (bits(), bits()) } else { (0, 0) };
     let input = draw_input(random, &dialect, columns);
@@ -110,7 +110,7 @@ pub(crate) fn draw(random: &mut Random) -> Case {
     let is_foreign = random.one_in(6);
     // Not SQL_ASCII: with it COPY takes bytes unchecked that are not valid in the database.
     let encodings = ["LATIN1", "EUC_JP", "WIN1252"];
-    Case {
+    DelimitedCase {
         dialect,
         columns,
         // What the server says of a number may hold bytes that the client does not take.
@@ -125,7 +125,7 @@ pub(crate) fn draw(random: &mut Random) -> Case {
     }
 }
 
-fn draw_dialect(random: &mut Random) -> Dialect {
+fn draw_dialect(random: &mut CaseRandom) -> Dialect {
     if random.one_in(3) {
         let dialect = Dialect {
             delimiter: *random.of(&[b"\t", b"\t", b"|", b",", b"N", b"\""]).first().unwrap(),
@@ -151,7 +151,7 @@ fn draw_dialect(random: &mut Random) -> Dialect {
     if dialect.check().is_ok() { dialect } else { Dialect::csv() }
 }
 
-fn draw_input(random: &mut Random, dialect: &Dialect, columns: usize) -> Vec<u8> {
+fn draw_input(random: &mut CaseRandom, dialect: &Dialect, columns: usize) -> Vec<u8> {
     let eol: &[u8] = random.of(&[b"\n", b"\n", b"\r\n", b"\r"]);
     let mut input = Vec::new();
     let is_hostile = random.one_in(3);
@@ -193,7 +193,7 @@ fn draw_input(random: &mut Random, dialect: &Dialect, columns: usize) -> Vec<u8>
 }
 
 /// Mostly something that may stand within quotes.
-fn quoted_token(random: &mut Random, dialect: &Dialect, quote: u8, input: &mut Vec<u8>) {
+fn quoted_token(random: &mut CaseRandom, dialect: &Dialect, quote: u8, input: &mut Vec<u8>) {
     match random.below(6) {
         0 => input.extend_from_slice(&[dialect.escape, quote]),
         1 => input.push(dialect.delimiter),
@@ -202,7 +202,7 @@ fn quoted_token(random: &mut Random, dialect: &Dialect, quote: u8, input: &mut V
     }
 }
 
-fn token(random: &mut Random, dialect: &Dialect, is_hostile: bool, input: &mut Vec<u8>) {
+fn token(random: &mut CaseRandom, dialect: &Dialect, is_hostile: bool, input: &mut Vec<u8>) {
     let choice = random.below(if is_hostile { 34 } else { 20 });
     let bytes: &[u8] = match choice {
         0 | 1 => b"a",
@@ -214,11 +214,11 @@ fn token(random: &mut Random, dialect: &Dialect, is_hostile: bool, input: &mut V
         7 => random.of(&["€".as_bytes(), "塡".as_bytes()]),
         8 => b" ",
         9 => &dialect.null,
-        10 if dialect.family == Text => b"\\N",
-        11 if dialect.family == Text => b"\\\\",
-        12 if dialect.family == Text => random.of(&[&b"\\n"[..], b"\\t", b"\\r", b"\\b", b"\\q"]),
-        13 if dialect.family == Text => random.of(&[&b"\\\n"[..], b"\\\r", b"\\\t", b"\\|"]),
-        14 if dialect.family == Text => {
+        10 if dialect.format == Text => b"\\N",
+        11 if dialect.format == Text => b"\\\\",
+        12 if dialect.format == Text => random.of(&[&b"\\n"[..], b"\\t", b"\\r", b"\\b", b"\\q"]),
+        13 if dialect.format == Text => random.of(&[&b"\\\n"[..], b"\\\r", b"\\\t", b"\\|"]),
+        14 if dialect.format == Text => {
             random.of(&[&b"\\101"[..], b"\\x41", b"\\303\\251", b"\\xc3\\xA9", b"\\7", b"\\x4g"])
         }
         15 => b"x",

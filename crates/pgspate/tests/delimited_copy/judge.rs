@@ -4,13 +4,13 @@ use std::pin::pin;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, TryStreamExt};
-use pgspate::format::Mode;
-use pgspate::format::delimited::{Eol, Family, parse_records};
-use pgspate::target::{Session, read_session};
+use pgspate::format::EncodeMode;
+use pgspate::format::delimited::{CopyFormat, Eol, parse_records};
+use pgspate::target::{SessionSettings, read_session};
 use tokio_postgres::{Client, NoTls, Statement};
 
-use crate::case::Case;
-use crate::ours::{self, Stream};
+use crate::case::DelimitedCase;
+use crate::ours::{self, EncodedCase};
 
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 const TRAILER: &[u8] = b"\xff\xff";
@@ -20,18 +20,18 @@ const CASES_PER_TABLE: usize = 100;
 type Row = Vec<Option<Vec<u8>>>;
 
 /// Rows, or SQLSTATE and message.
-type Outcome = Result<Vec<Row>, (String, String)>;
+type CopiedRows = Result<Vec<Row>, (String, String)>;
 
 /// A connection with a table for each number and kind of columns.
-pub(crate) struct Judge {
+pub(crate) struct CopyJudge {
     client: Client,
-    pub(crate) session: Session,
+    pub(crate) session: SessionSettings,
     statements: Vec<[Statement; 2]>,
     cases: usize,
 }
 
-impl Judge {
-    pub(crate) async fn new(dsn: &str) -> Judge {
+impl CopyJudge {
+    pub(crate) async fn new(dsn: &str) -> CopyJudge {
         let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
         tokio::spawn(connection);
         let mut statements = Vec::new();
@@ -49,29 +49,29 @@ impl Judge {
             ]);
         }
         let session = read_session(&client).await.unwrap();
-        Judge { client, session, statements, cases: 0 }
+        CopyJudge { client, session, statements, cases: 0 }
     }
 
     /// What differs, in words.
-    pub(crate) async fn difference(&mut self, case: &Case) -> Option<String> {
+    pub(crate) async fn difference(&mut self, case: &DelimitedCase) -> Option<String> {
         self.cases += 1;
         if self.cases.is_multiple_of(CASES_PER_TABLE) {
             let tables: Vec<_> = (0..8).map(|table| format!("t{table}")).collect();
             let sql = format!("truncate {}", tables.join(", "));
             self.client.batch_execute(&sql).await.unwrap();
         }
-        let is_csv = case.dialect.family == Family::Csv;
+        let is_csv = case.dialect.format == CopyFormat::Csv;
         if case.header && !is_csv && self.session.server_version < 150_000 {
             // These servers know headers in csv only.
             return None;
         }
         let theirs = self.theirs(case).await;
-        let text = ours::run(case, Mode::Text, &self.session);
+        let text = ours::run(case, EncodeMode::Text, &self.session);
         let as_text = self.ours(case, &text).await;
         if let Some(why) = compare(case, &theirs, &as_text, &text, self.session.server_version) {
             return Some(format!("as text: {why}"));
         }
-        let binary = ours::run(case, Mode::Binary, &self.session);
+        let binary = ours::run(case, EncodeMode::Binary, &self.session);
         let as_binary = self.ours(case, &binary).await;
         // A refusal is settled by asking the server about the rows as text.
         match (&as_text, &as_binary) {
@@ -82,7 +82,7 @@ impl Judge {
         compare_parsed(case, &theirs, &text, self.session.server_version)
     }
 
-    async fn theirs(&self, case: &Case) -> Outcome {
+    async fn theirs(&self, case: &DelimitedCase) -> CopiedRows {
         let sql = format!("copy t{} from stdin ({})", case.table(), case.options());
         self.begin(case).await;
         let statement = self.client.prepare(&sql).await;
@@ -91,7 +91,7 @@ impl Judge {
         self.rows_after(case, copied).await
     }
 
-    async fn ours(&self, case: &Case, stream: &Stream) -> Outcome {
+    async fn ours(&self, case: &DelimitedCase, stream: &EncodedCase) -> CopiedRows {
         let [binary, text] = &self.statements[case.table()];
         self.begin(case).await;
         let mut copied = Ok(());
@@ -115,7 +115,7 @@ impl Judge {
         Ok((0..rows.len()).map(row).map(|row| row.unwrap().clone()).collect())
     }
 
-    async fn begin(&self, case: &Case) {
+    async fn begin(&self, case: &DelimitedCase) {
         let sql = format!("begin; set local client_encoding = '{}'", case.client_encoding);
         self.client.batch_execute(&sql).await.unwrap();
     }
@@ -133,7 +133,11 @@ impl Judge {
     }
 
     /// The table's rows, or the refusal; either way the table is as before.
-    async fn rows_after(&self, case: &Case, copied: Result<(), tokio_postgres::Error>) -> Outcome {
+    async fn rows_after(
+        &self,
+        case: &DelimitedCase,
+        copied: Result<(), tokio_postgres::Error>,
+    ) -> CopiedRows {
         let rows = match copied {
             Ok(()) => {
                 let sql = format!("copy t{} to stdout", case.table());
@@ -151,7 +155,7 @@ impl Judge {
     }
 }
 
-impl Case {
+impl DelimitedCase {
     fn table(&self) -> usize {
         self.columns - 1 + if self.has_number { 4 } else { 0 }
     }
@@ -196,10 +200,10 @@ fn as_written(value: &[u8]) -> Vec<u8> {
 }
 
 fn compare(
-    case: &Case,
-    theirs: &Outcome,
-    ours: &Outcome,
-    stream: &Stream,
+    case: &DelimitedCase,
+    theirs: &CopiedRows,
+    ours: &CopiedRows,
+    stream: &EncodedCase,
     version: u32,
 ) -> Option<String> {
     let differs = || Some(format!("{ours:?}, but COPY: {theirs:?}"));
@@ -241,7 +245,13 @@ fn compare(
 }
 
 /// Whether we refuse on purpose what COPY does not, or for another reason.
-fn is_excused(case: &Case, theirs: &Outcome, message: &str, stream: &Stream, version: u32) -> bool {
+fn is_excused(
+    case: &DelimitedCase,
+    theirs: &CopiedRows,
+    message: &str,
+    stream: &EncodedCase,
+    version: u32,
+) -> bool {
     let place = stream.error.as_ref().and_then(|error| error.place());
     let byte = place.and_then(|place| place.byte).unwrap_or(0) as usize;
     let rest = &case.input[byte.min(case.input.len())..];
@@ -272,12 +282,17 @@ fn is_encoding(code: &str) -> bool {
     matches!(code, "22021" | "22P05")
 }
 
-fn has_marker(case: &Case) -> bool {
+fn has_marker(case: &DelimitedCase) -> bool {
     case.input.windows(2).any(|two| two == b"\\.")
 }
 
 /// Records parsed for samples are the rows.
-fn compare_parsed(case: &Case, theirs: &Outcome, stream: &Stream, version: u32) -> Option<String> {
+fn compare_parsed(
+    case: &DelimitedCase,
+    theirs: &CopiedRows,
+    stream: &EncodedCase,
+    version: u32,
+) -> Option<String> {
     let (Ok(rows), Some(eol)) = (theirs, stream.eol) else { return None };
     if case.force_null | case.force_not_null != 0 || case.header || case.has_number {
         return None;
@@ -290,7 +305,7 @@ fn compare_parsed(case: &Case, theirs: &Outcome, stream: &Stream, version: u32) 
         .into_iter()
         .map(|row| row.into_iter().map(|value| value.map(|value| as_written(&value))).collect())
         .collect();
-    if has_marker(case) && (version < 180_000 || case.dialect.family == Family::Text) {
+    if has_marker(case) && (version < 180_000 || case.dialect.format == CopyFormat::Text) {
         parsed.truncate(rows.len());
         return (parsed.len() + 1 < rows.len()).then(|| format!("parsed {parsed:?}, not {rows:?}"));
     }

@@ -11,8 +11,8 @@ mod ours;
 
 use std::time::{Duration, Instant};
 
-use case::{Case, Random, draw};
-use judge::Judge;
+use case::{CaseRandom, DelimitedCase, draw};
+use judge::CopyJudge;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -21,8 +21,8 @@ fn setting(name: &str, default: u64) -> u64 {
 #[tokio::test]
 async fn random_input_is_what_copy_takes_it_for() {
     let db = pgspate_embedded::testing::database();
-    let mut judge = Judge::new(&db.dsn()).await;
-    let mut random = Random(setting("PGSPATE_TEST_SEED", 1));
+    let mut judge = CopyJudge::new(&db.dsn()).await;
+    let mut random = CaseRandom(setting("PGSPATE_TEST_SEED", 1));
     let until = Instant::now() + Duration::from_secs(setting("PGSPATE_TEST_SECONDS", 10));
     let mut cases = 0;
     while Instant::now() < until {
@@ -43,7 +43,7 @@ async fn random_input_is_what_copy_takes_it_for() {
 }
 
 /// A smaller case that still differs.
-async fn shrink(judge: &mut Judge, mut case: Case) -> Case {
+async fn shrink(judge: &mut CopyJudge, mut case: DelimitedCase) -> DelimitedCase {
     let mut width = case.input.len();
     while width > 0 {
         let mut at = 0;
@@ -58,7 +58,7 @@ async fn shrink(judge: &mut Judge, mut case: Case) -> Case {
         }
         width /= 2;
     }
-    let plainer: [fn(&mut Case); 5] = [
+    let plainer: [fn(&mut DelimitedCase); 5] = [
         |case| case.chunk_bytes = 1 << 20,
         |case| case.piece = 1 << 20,
         |case| case.header = false,

@@ -2,8 +2,8 @@
 
 use pgspate::format::delimited::Dialect;
 
-use crate::case::Case;
-use crate::judge::Judge;
+use crate::case::DelimitedCase;
+use crate::judge::CopyJudge;
 
 fn csv() -> Dialect {
     Dialect::csv()
@@ -16,7 +16,7 @@ fn text() -> Dialect {
 #[tokio::test]
 async fn odd_input_is_what_copy_takes_it_for() {
     let db = pgspate_embedded::testing::database();
-    let mut judge = Judge::new(&db.dsn()).await;
+    let mut judge = CopyJudge::new(&db.dsn()).await;
     let slash = Dialect { escape: b'\\', ..csv() };
     // In these a marker is two fields, where it is one at all.
     let dots = Dialect { delimiter: b'.', ..csv() };
@@ -86,8 +86,8 @@ async fn odd_input_is_what_copy_takes_it_for() {
     for (dialect, columns, input) in cases {
         let ways = [(1, "UTF8"), (3, "UTF8"), (1 << 20, "UTF8"), (1 << 20, "LATIN1")];
         for (chunk_bytes, client_encoding) in ways {
-            let case = Case::new(dialect.clone(), *columns, input);
-            let case = Case { chunk_bytes, client_encoding, ..case };
+            let case = DelimitedCase::new(dialect.clone(), *columns, input);
+            let case = DelimitedCase { chunk_bytes, client_encoding, ..case };
             let why = judge.difference(&case).await;
             assert_eq!(why, None, "{}", input.escape_ascii());
         }

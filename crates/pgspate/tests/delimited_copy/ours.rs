@@ -6,15 +6,17 @@ use std::sync::Arc;
 use pgspate::Error;
 use pgspate::encode::Encoded;
 use pgspate::encode::field::FieldEncoder;
-use pgspate::format::delimited::{Column, CutOptions, DelimitedCutter, DelimitedEncoder, Eol};
-use pgspate::format::{ChunkData, ChunkEncoder, Cutter, Mode};
-use pgspate::target::{PgType, Session, TypeKind};
+use pgspate::format::delimited::{
+    CutOptions, DelimitedColumn, DelimitedCutter, DelimitedEncoder, Eol,
+};
+use pgspate::format::{ChunkData, ChunkEncoder, Cutter, EncodeMode};
+use pgspate::target::{PgType, SessionSettings, TypeKind};
 
-use crate::case::Case;
+use crate::case::DelimitedCase;
 
 /// What the encoder made of a case.
 #[derive(Default)]
-pub(crate) struct Stream {
+pub(crate) struct EncodedCase {
     pub(crate) binary: Vec<u8>,
     pub(crate) binary_rows: usize,
     pub(crate) text: Vec<u8>,
@@ -27,9 +29,9 @@ pub(crate) struct Stream {
 }
 
 /// Gives out its bytes in small uneven pieces.
-struct Dribble(Cursor<Vec<u8>>, usize);
+struct SmallReads(Cursor<Vec<u8>>, usize);
 
-impl Read for Dribble {
+impl Read for SmallReads {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         self.1 = self.1 * 31 % 61 + 1;
         let len = buf.len().min(self.1);
@@ -38,13 +40,22 @@ impl Read for Dribble {
 }
 
 /// Runs a case in the given mode.
-pub(crate) fn run(case: &Case, mode: Mode, session: &Session) -> Stream {
-    let mut stream = Stream::default();
+pub(crate) fn run(
+    case: &DelimitedCase,
+    mode: EncodeMode,
+    session: &SessionSettings,
+) -> EncodedCase {
+    let mut stream = EncodedCase::default();
     stream.error = fill(case, mode, session, &mut stream).err();
     stream
 }
 
-fn fill(case: &Case, mode: Mode, session: &Session, stream: &mut Stream) -> Result<(), Error> {
+fn fill(
+    case: &DelimitedCase,
+    mode: EncodeMode,
+    session: &SessionSettings,
+    stream: &mut EncodedCase,
+) -> Result<(), Error> {
     let fields = case.columns + usize::from(case.dialect.trailing_delimiter);
     let columns = case.columns;
     let options = CutOptions {
@@ -53,7 +64,7 @@ fn fill(case: &Case, mode: Mode, session: &Session, stream: &mut Stream) -> Resu
         chunk_bytes: case.chunk_bytes,
         map: Arc::new(move |_| Ok((fields, (0..columns).collect()))),
     };
-    let reader = Box::new(Dribble(Cursor::new(case.input.clone()), case.chunk_bytes));
+    let reader = Box::new(SmallReads(Cursor::new(case.input.clone()), case.chunk_bytes));
     let mut cutter = DelimitedCutter::open("in.csv", reader, options)?;
     let mut encoder = DelimitedEncoder::new(
         case.dialect.clone(),
@@ -85,11 +96,11 @@ fn fill(case: &Case, mode: Mode, session: &Session, stream: &mut Stream) -> Resu
     Ok(())
 }
 
-fn columns_of(case: &Case, session: &Session) -> Vec<Column> {
+fn columns_of(case: &DelimitedCase, session: &SessionSettings) -> Vec<DelimitedColumn> {
     let column = |nth: usize| {
         let (oid, name) = if case.is_number(nth) { (23, "integer") } else { (25, "text") };
         let ty = PgType { oid, name: name.into(), typmod: -1, kind: TypeKind::Base };
-        Column {
+        DelimitedColumn {
             name: format!("c{nth}"),
             encoder: Some(FieldEncoder::new(&ty, session).unwrap()),
             force_null: case.force_null >> nth & 1 != 0,

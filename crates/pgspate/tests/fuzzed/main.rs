@@ -26,7 +26,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mutate::Random;
+use mutate::FuzzRandom;
 
 /// A target: its name, and what it does with an input.
 type Target = (&'static str, fn(&[u8]));
@@ -60,9 +60,9 @@ fn seed() -> u64 {
 }
 
 /// Leaves the input behind where the target fails, by whatever end.
-struct Trial(PathBuf);
+struct FuzzTrial(PathBuf);
 
-impl Trial {
+impl FuzzTrial {
     fn run(&self, (name, run): Target, input: &[u8]) {
         fs::write(&self.0, input).unwrap();
         if std::panic::catch_unwind(|| run(input)).is_err() {
@@ -75,10 +75,10 @@ fn mutated(target: Target) {
     pgspate::format::silence_contained_panics();
     let name = target.0;
     let seeds = seeds::of(name);
-    let trial = Trial(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzzed-{name}")));
+    let trial = FuzzTrial(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzzed-{name}")));
     seeds.iter().for_each(|seed| trial.run(target, seed));
     let seed = seed();
-    let mut random = Random::new(seed);
+    let mut random = FuzzRandom::new(seed);
     let end = seconds().map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut runs = 0;
     while end.map_or(runs < MUTATIONS, |end| Instant::now() < end) {

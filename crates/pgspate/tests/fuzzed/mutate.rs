@@ -21,11 +21,11 @@ const NUMBERS: [u64; 14] = [
 /// Bytes that formats give a meaning.
 const BYTES: &[u8] = b"{}[]\",:\\\n\r\t'=%@/?&0123456789-+.eEtfn\0\x01\xEF\xFE\xFF";
 
-pub(crate) struct Random(u64);
+pub(crate) struct FuzzRandom(u64);
 
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+impl FuzzRandom {
+    pub(crate) fn new(seed: u64) -> FuzzRandom {
+        FuzzRandom(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
     fn next(&mut self) -> u64 {

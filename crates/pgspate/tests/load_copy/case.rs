@@ -4,7 +4,7 @@ use pgspate::format::sniff::{Format, SniffOverrides};
 use pgspate::plan::RowRequest;
 use pgspate::reading;
 
-use crate::random::Random;
+use crate::random::CopyRandom;
 use crate::spellings::spelling;
 
 /// Types with encoders, and some without. The latter turn all of their table into text.
@@ -72,7 +72,7 @@ const SETTINGS: [(&str, &[&str]); 4] = [
 
 /// One column of the table.
 #[derive(Clone)]
-pub(crate) struct Column {
+pub(crate) struct CopyColumn {
     pub(crate) ty: &'static str,
     pub(crate) constraint: &'static str,
     pub(crate) force_null: bool,
@@ -84,9 +84,9 @@ pub(crate) type Field = Option<String>;
 
 /// Everything that one comparison needs.
 #[derive(Clone)]
-pub(crate) struct Case {
+pub(crate) struct CopyCase {
     pub(crate) settings: Vec<(&'static str, &'static str)>,
-    pub(crate) columns: Vec<Column>,
+    pub(crate) columns: Vec<CopyColumn>,
     pub(crate) rows: Vec<Vec<Field>>,
     pub(crate) dialect: RandomDialect,
     /// Bytes that stand in the file where they should not.
@@ -126,11 +126,11 @@ pub(crate) struct RandomDialect {
     salt: u64,
 }
 
-impl Case {
+impl CopyCase {
     /// The case of a seed, without its rows.
-    pub(crate) fn new(random: &mut Random) -> Case {
+    pub(crate) fn new(random: &mut CopyRandom) -> CopyCase {
         let only_encoded = !random.once_in(20);
-        let column = |random: &mut Random| Column {
+        let column = |random: &mut CopyRandom| CopyColumn {
             ty: if only_encoded || random.once_in(2) {
                 random.pick(&TYPES)
             } else {
@@ -142,7 +142,7 @@ impl Case {
         };
         let columns = (0..=random.below(5)).map(|_| column(random)).collect();
         let settings = SETTINGS.map(|(name, values)| (name, random.pick(values)));
-        Case {
+        CopyCase {
             settings: settings.into(),
             columns,
             rows: Vec::new(),
@@ -152,16 +152,21 @@ impl Case {
     }
 
     /// Spellings for each column; which of them the server takes is not known yet.
-    pub(crate) fn spellings(&self, random: &mut Random) -> Vec<Vec<String>> {
-        let some = |random: &mut Random, ty| (0..24).map(|_| spelling(ty, random)).collect();
+    pub(crate) fn spellings(&self, random: &mut CopyRandom) -> Vec<Vec<String>> {
+        let some = |random: &mut CopyRandom, ty| (0..24).map(|_| spelling(ty, random)).collect();
         self.columns.iter().map(|column| some(random, column.ty)).collect()
     }
 
     /// Fills in rows: of valid spellings alone, or with a few others among them.
-    pub(crate) fn fill(&mut self, valid: &[Vec<String>], all: &[Vec<String>], random: &mut Random) {
+    pub(crate) fn fill(
+        &mut self,
+        valid: &[Vec<String>],
+        all: &[Vec<String>],
+        random: &mut CopyRandom,
+    ) {
         let is_clean = !random.once_in(3);
         for _ in 0..random.below(50) {
-            let field = |(nth, column): (usize, &Column)| {
+            let field = |(nth, column): (usize, &CopyColumn)| {
                 let from = if is_clean || !random.once_in(30) { &valid[nth] } else { &all[nth] };
                 let is_required = column.constraint == "not null" || column.ty == "short";
                 let is_null = random.once_in(if is_required { 200 } else { 8 });
@@ -182,7 +187,7 @@ impl Case {
             let header = file.iter().position(is_end).map_or(file.len(), |at| at + 1);
             let from = if self.dialect.header { header } else { 0 };
             let len = file.len() - from + 1;
-            let place = |random: &mut Random| from + random.below(len);
+            let place = |random: &mut CopyRandom| from + random.below(len);
             let some = (0..=random.below(3)).map(|_| (place(random), random.pick(&RUBBISH)));
             self.rubbish = some.collect();
         }
@@ -234,7 +239,7 @@ impl Case {
         self.named(|column| column.force_not_null && !column.force_null && !self.dialect.text)
     }
 
-    fn named(&self, which: impl Fn(&Column) -> bool) -> Vec<String> {
+    fn named(&self, which: impl Fn(&CopyColumn) -> bool) -> Vec<String> {
         let each = self.columns.iter().zip(self.names());
         each.filter(|(column, _)| which(column)).map(|(_, name)| name).collect()
     }
@@ -338,7 +343,7 @@ impl Case {
 }
 
 impl RandomDialect {
-    fn new(random: &mut Random) -> RandomDialect {
+    fn new(random: &mut CopyRandom) -> RandomDialect {
         let text = random.once_in(6);
         let eol = random.pick(&["\n", "\n", "\n", "\r\n", "\r"]);
         let (ends, salt) = (!random.once_in(4), random.next());

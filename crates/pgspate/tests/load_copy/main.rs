@@ -13,32 +13,39 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::SinkExt;
-use pgspate::load::{self, Watch};
+use pgspate::load::{self, LoadWatch};
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::testing::{self, TestDb};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 
-use case::{Case, TYPES_SQL};
-use random::Random;
+use case::{CopyCase, TYPES_SQL};
+use random::CopyRandom;
 
 /// What became of a file.
 #[derive(Debug, PartialEq)]
-enum Outcome {
+enum LoadFileOutcome {
     /// So many rows.
     Loaded(u64),
     /// SQLSTATE, message, and the row, where it is known.
     Refused(String, String, Option<u64>),
 }
 
-impl Outcome {
+impl LoadFileOutcome {
     /// Whether it is what COPY said. A row with a field too few is refused as such, where COPY may
     /// come upon a wrong value in the same row first.
-    fn is_like(&self, by_copy: &Outcome) -> bool {
+    fn is_like(&self, by_copy: &LoadFileOutcome) -> bool {
         match (self, by_copy) {
             // Never are rows after a marker passed over in silence.
-            (Outcome::Refused(_, message, _), _) if message.contains("end-of-copy marker") => true,
-            (Outcome::Refused(state, message, row), Outcome::Refused(copy_state, _, copy_row)) => {
+            (LoadFileOutcome::Refused(_, message, _), _)
+                if message.contains("end-of-copy marker") =>
+            {
+                true
+            }
+            (
+                LoadFileOutcome::Refused(state, message, row),
+                LoadFileOutcome::Refused(copy_state, _, copy_row),
+            ) => {
                 let is_short = message.starts_with("missing data for") && row == copy_row;
                 // The message has bytes that follow, and those are different ones; and COPY may
                 // look at more of the file before it is through with a row.
@@ -51,28 +58,28 @@ impl Outcome {
 }
 
 /// A database, and what is needed to use it.
-struct Bench {
+struct CopyDatabase {
     db: TestDb,
     folder: tempfile::TempDir,
     runtime: Runtime,
 }
 
-impl Bench {
-    fn new() -> Bench {
+impl CopyDatabase {
+    fn new() -> CopyDatabase {
         let db = testing::database();
         db.run(TYPES_SQL);
         db.run("create schema by_pgspate; create schema by_copy");
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        Bench { db, folder: tempfile::tempdir().unwrap(), runtime: runtime.unwrap() }
+        CopyDatabase { db, folder: tempfile::tempdir().unwrap(), runtime: runtime.unwrap() }
     }
 
-    fn dsn(&self, case: &Case) -> String {
+    fn dsn(&self, case: &CopyCase) -> String {
         format!("{} options='{}'", self.db.dsn(), case.options())
     }
 
     /// A session as the case wants it.
-    fn session(&self, case: &Case) -> Client {
+    fn session(&self, case: &CopyCase) -> Client {
         let dsn = self.dsn(case);
         self.runtime.block_on(async {
             let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.unwrap();
@@ -81,9 +88,9 @@ impl Bench {
         })
     }
 
-    fn generate(&self, seed: u64) -> Case {
-        let mut random = Random::new(seed);
-        let mut case = Case::new(&mut random);
+    fn generate(&self, seed: u64) -> CopyCase {
+        let mut random = CopyRandom::new(seed);
+        let mut case = CopyCase::new(&mut random);
         let all = case.spellings(&mut random);
         let client = self.session(&case);
         let valid = all.iter().zip(&case.columns).map(|(spellings, column)| {
@@ -97,7 +104,7 @@ impl Bench {
     }
 
     /// How the two differ, if they do.
-    fn difference(&self, case: &Case) -> Option<String> {
+    fn difference(&self, case: &CopyCase) -> Option<String> {
         let client = self.session(case);
         let (ours, theirs) = ("by_pgspate.t", "by_copy.t");
         self.runtime.block_on(async {
@@ -134,15 +141,15 @@ impl Bench {
         (row.get::<_, i64>(0) > 0).then(|| "the rows' images differ".to_owned())
     }
 
-    fn pgspate(&self, case: &Case, table: &str, file: &[u8]) -> Outcome {
+    fn pgspate(&self, case: &CopyCase, table: &str, file: &[u8]) -> LoadFileOutcome {
         let path = self.folder.path().join("input");
         std::fs::write(&path, file).unwrap();
         let environment = Environment::capture().unwrap();
         let dsn = Dsn::resolve(Some(&self.dsn(case)), &environment).unwrap().unwrap();
         let options = case.load(table, path.to_str().unwrap());
         let load = load::prepare(options, dsn, self.runtime.handle()).unwrap();
-        match load.run(&Arc::new(Watch::default())) {
-            Ok(report) => Outcome::Loaded(report.rows_written),
+        match load.run(&Arc::new(LoadWatch::default())) {
+            Ok(report) => LoadFileOutcome::Loaded(report.rows_written),
             Err(error) => {
                 let message = match error.refusal() {
                     Some(refusal) => {
@@ -153,13 +160,17 @@ impl Bench {
                 };
                 let state = error.sqlstate().map_or("none", |state| state.code()).to_owned();
                 let line = error.place().and_then(|place| place.line);
-                Outcome::Refused(state, message, line.map(|line| case.row_beginning_at(line)))
+                LoadFileOutcome::Refused(
+                    state,
+                    message,
+                    line.map(|line| case.row_beginning_at(line)),
+                )
             }
         }
     }
 
     /// A smaller case that still differs.
-    fn shrunk(&self, mut case: Case) -> Case {
+    fn shrunk(&self, mut case: CopyCase) -> CopyCase {
         let mut step = case.rows.len();
         while step > 0 {
             let mut at = 0;
@@ -203,12 +214,12 @@ impl Bench {
     }
 }
 
-async fn copy(client: &Client, case: &Case, table: &str, file: &[u8]) -> Outcome {
+async fn copy(client: &Client, case: &CopyCase, table: &str, file: &[u8]) -> LoadFileOutcome {
     let sink = client.copy_in::<_, Bytes>(&case.copy(table)).await.unwrap();
     let mut sink = Box::pin(sink);
     let _ = sink.send(Bytes::copy_from_slice(file)).await;
     match sink.as_mut().finish().await {
-        Ok(rows) => Outcome::Loaded(rows),
+        Ok(rows) => LoadFileOutcome::Loaded(rows),
         Err(error) => {
             let said = error.as_db_error().unwrap_or_else(|| panic!("{error:?}"));
             let line: Option<u64> = said.where_().and_then(|context| {
@@ -218,7 +229,7 @@ async fn copy(client: &Client, case: &Case, table: &str, file: &[u8]) -> Outcome
             });
             let line = line.map(|line| case.row_ending_at(line));
             let state = said.code().code().to_owned();
-            Outcome::Refused(state, said.message().to_owned(), line)
+            LoadFileOutcome::Refused(state, said.message().to_owned(), line)
         }
     }
 }
@@ -229,7 +240,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 #[test]
 fn random_files_are_loaded_as_copy_loads_them() {
-    let bench = Bench::new();
+    let bench = CopyDatabase::new();
     let budget = Duration::from_secs(number("PGSPATE_TEST_SECONDS", 10));
     let (first, begin) = (number("PGSPATE_TEST_SEED", 1), Instant::now());
     let mut differences = 0;

@@ -1,12 +1,12 @@
 //! Numbers that look random and are the same for the same seed.
 
 /// SplitMix64.
-pub(crate) struct Random(u64);
+pub(crate) struct CopyRandom(u64);
 
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+impl CopyRandom {
+    pub(crate) fn new(seed: u64) -> CopyRandom {
         // Mixed, so that neighbours have nothing in common.
-        Random(Random(seed ^ 0x5851_f42d_4c95_7f2d).next())
+        CopyRandom(CopyRandom(seed ^ 0x5851_f42d_4c95_7f2d).next())
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -1,9 +1,9 @@
 //! Spellings of values, type by type: usual, odd, at the edge, and wrong.
 
-use crate::random::Random;
+use crate::random::CopyRandom;
 
 /// A value of type `ty` as somebody might write it. Often valid, never surely.
-pub(crate) fn spelling(ty: &str, random: &mut Random) -> String {
+pub(crate) fn spelling(ty: &str, random: &mut CopyRandom) -> String {
     let base = ty.split(['(', ' ']).next().unwrap_or(ty);
     let plain = match base.strip_suffix("[]") {
         Some(element) => array(element, random),
@@ -12,7 +12,7 @@ pub(crate) fn spelling(ty: &str, random: &mut Random) -> String {
     if random.once_in(4) { mutated(&plain, random) } else { plain }
 }
 
-fn scalar(ty: &str, random: &mut Random) -> String {
+fn scalar(ty: &str, random: &mut CopyRandom) -> String {
     match ty {
         "int2" | "int4" | "int8" | "oid" | "small" | "money" => integer(random),
         "numeric" | "float4" | "float8" => number(random),
@@ -66,7 +66,7 @@ const INTEGERS: [i128; 13] = [
     9_223_372_036_854_775_808,
 ];
 
-fn integer(random: &mut Random) -> String {
+fn integer(random: &mut CopyRandom) -> String {
     let value = match random.below(4) {
         0 => random.pick(&INTEGERS) + i128::from(random.between(-1, 1)),
         1 => i128::from(random.next() as i64 >> random.below(64)),
@@ -83,11 +83,11 @@ fn integer(random: &mut Random) -> String {
     }
 }
 
-fn digits(random: &mut Random, max: usize) -> String {
+fn digits(random: &mut CopyRandom, max: usize) -> String {
     (0..random.below(max + 1)).map(|_| char::from(b'0' + random.below(10) as u8)).collect()
 }
 
-fn number(random: &mut Random) -> String {
+fn number(random: &mut CopyRandom) -> String {
     const ODD: [&str; 24] = [
         "NaN",
         "nan",
@@ -132,7 +132,7 @@ fn number(random: &mut Random) -> String {
     }
 }
 
-fn year(random: &mut Random) -> i64 {
+fn year(random: &mut CopyRandom) -> i64 {
     match random.below(8) {
         0 => random.between(0, 99),
         1 => random.between(-4713, 300_000),
@@ -143,7 +143,7 @@ fn year(random: &mut Random) -> i64 {
 
 const MONTHS: [&str; 5] = ["Jan", "february", "MAR", "Sept", "December"];
 
-fn date(random: &mut Random) -> String {
+fn date(random: &mut CopyRandom) -> String {
     const ODD: [&str; 13] = [
         "infinity",
         "-infinity",
@@ -175,7 +175,7 @@ fn date(random: &mut Random) -> String {
     }
 }
 
-fn time(random: &mut Random) -> String {
+fn time(random: &mut CopyRandom) -> String {
     const ODD: [&str; 10] = [
         "24:00:00",
         "23:59:60",
@@ -198,7 +198,7 @@ fn time(random: &mut Random) -> String {
     }
 }
 
-fn zone(random: &mut Random) -> String {
+fn zone(random: &mut CopyRandom) -> String {
     const ZONES: [&str; 18] = [
         "Z",
         "+00",
@@ -222,7 +222,7 @@ fn zone(random: &mut Random) -> String {
     if random.once_in(2) { String::new() } else { random.pick(&ZONES).to_string() }
 }
 
-fn moment(random: &mut Random) -> String {
+fn moment(random: &mut CopyRandom) -> String {
     const ODD: [&str; 12] = [
         "infinity",
         "-infinity",
@@ -252,7 +252,7 @@ fn moment(random: &mut Random) -> String {
     }
 }
 
-fn interval(random: &mut Random) -> String {
+fn interval(random: &mut CopyRandom) -> String {
     const ODD: [&str; 22] = [
         "1 day",
         "-1 day",
@@ -285,7 +285,7 @@ fn interval(random: &mut Random) -> String {
         0 => random.pick(&ODD).to_string(),
         1 => format!("{} days {}", random.between(-400, 400), time(random)),
         _ => {
-            let part = |random: &mut Random| {
+            let part = |random: &mut CopyRandom| {
                 let point = if random.once_in(4) { "." } else { "" };
                 let fraction = if point.is_empty() { String::new() } else { digits(random, 7) };
                 let value = random.between(-50, 50);
@@ -297,7 +297,7 @@ fn interval(random: &mut Random) -> String {
     }
 }
 
-fn uuid(random: &mut Random) -> String {
+fn uuid(random: &mut CopyRandom) -> String {
     let hex = format!("{:016x}{:016x}", random.next(), random.next());
     let dashed = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
     match random.below(8) {
@@ -309,7 +309,7 @@ fn uuid(random: &mut Random) -> String {
     }
 }
 
-fn json(random: &mut Random, depth: usize) -> String {
+fn json(random: &mut CopyRandom, depth: usize) -> String {
     const LEAVES: [&str; 20] = [
         "null",
         "true",
@@ -347,7 +347,7 @@ fn json(random: &mut Random, depth: usize) -> String {
     format!("{{{}}}{space}", pairs.join(","))
 }
 
-fn bytes(random: &mut Random) -> String {
+fn bytes(random: &mut CopyRandom) -> String {
     match random.below(4) {
         0 => {
             const ODD: [&str; 8] =
@@ -359,7 +359,7 @@ fn bytes(random: &mut Random) -> String {
     }
 }
 
-fn address(random: &mut Random) -> String {
+fn address(random: &mut CopyRandom) -> String {
     const ODD: [&str; 16] = [
         "::",
         "::1",
@@ -378,7 +378,7 @@ fn address(random: &mut Random) -> String {
         "::10.2.3.4/96",
         "01.2.3.4",
     ];
-    let byte = |random: &mut Random| random.below(256);
+    let byte = |random: &mut CopyRandom| random.below(256);
     match random.below(3) {
         0 => random.pick(&ODD).to_string(),
         1 => format!("{}.{}.0.0/16", byte(random), byte(random)),
@@ -386,13 +386,13 @@ fn address(random: &mut Random) -> String {
     }
 }
 
-fn range(of: &str, random: &mut Random) -> String {
+fn range(of: &str, random: &mut CopyRandom) -> String {
     if random.once_in(6) {
         const ODD: [&str; 8] =
             ["empty", " EMPTY ", "(,)", "[,]", "[1,1)", "[1,1]", "( 1 , 2 ]", "[\"1\",\"2\"]"];
         return random.pick(&ODD).to_string();
     }
-    let bound = |random: &mut Random| {
+    let bound = |random: &mut CopyRandom| {
         let value = if random.once_in(6) { String::new() } else { scalar(of, random) };
         if random.once_in(4) { format!("\"{value}\"") } else { value }
     };
@@ -401,7 +401,7 @@ fn range(of: &str, random: &mut Random) -> String {
     format!("{open}{low},{high}{close}")
 }
 
-fn array(element: &str, random: &mut Random) -> String {
+fn array(element: &str, random: &mut CopyRandom) -> String {
     const ODD: [&str; 10] = [
         "{}",
         "{NULL}",
@@ -417,7 +417,7 @@ fn array(element: &str, random: &mut Random) -> String {
     if random.once_in(5) {
         return random.pick(&ODD).to_string();
     }
-    let item = |random: &mut Random| {
+    let item = |random: &mut CopyRandom| {
         if random.once_in(8) {
             return (random.pick(&["NULL", "null", "\"NULL\""])).to_owned();
         }
@@ -433,7 +433,7 @@ fn array(element: &str, random: &mut Random) -> String {
     format!("{{{}}}", items.join(random.pick(&[",", ", "])))
 }
 
-fn text(random: &mut Random) -> String {
+fn text(random: &mut CopyRandom) -> String {
     const PARTS: [&str; 22] = [
         "a", "B", " ", "é", "漢", "😀", ",", "\"", "'", "\\", "\n", "\r\n", "\t", ";", "\\N",
         "\\.", "NULL", "0", "-", "x y", "\u{a0}", "|",
@@ -442,7 +442,7 @@ fn text(random: &mut Random) -> String {
 }
 
 /// The same with one small change.
-fn mutated(value: &str, random: &mut Random) -> String {
+fn mutated(value: &str, random: &mut CopyRandom) -> String {
     let mut chars: Vec<char> = value.chars().collect();
     let at = random.below(chars.len() + 1);
     match random.below(6) {

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use arrow_schema::Schema;
 use bytes::Bytes;
 use pgspate::encode::Encoded;
-use pgspate::encode::arrow::{ColumnEncoder, Route};
+use pgspate::encode::arrow::{ColumnEncoder, ValueRoute};
 use pgspate::format::batches::{BatchColumn, BatchesEncoder};
 use pgspate::format::parquet::{ParquetCutter, ParquetFile};
-use pgspate::format::{ChunkEncoder, Cutter, Mode};
-use pgspate::target::{PgType, Session, TypeKind};
+use pgspate::format::{ChunkEncoder, Cutter, EncodeMode};
+use pgspate::target::{PgType, SessionSettings, TypeKind};
 
-pub(crate) use memory::Memory;
+pub(crate) use memory::FuzzMemory;
 
 /// The chunks of a Parquet file, and the schema that their batches have.
 pub(crate) fn parquet_cutter(bytes: Bytes) -> (Box<dyn Cutter>, Arc<Schema>) {
-    let file = Arc::new(ParquetFile::open("memory.parquet", Arc::new(Memory(bytes))).unwrap());
+    let file = Arc::new(ParquetFile::open("memory.parquet", Arc::new(FuzzMemory(bytes))).unwrap());
     let schema = file.schema().clone();
     (Box::new(ParquetCutter::new(file, 0)), schema)
 }
@@ -28,10 +28,10 @@ pub(crate) fn encode(
     cutter: &mut dyn Cutter,
     schema: &Schema,
     types: &[PgType],
-    session: &Session,
-    mode: Mode,
+    session: &SessionSettings,
+    mode: EncodeMode,
     piece: usize,
-) -> (Encoded, Vec<Route>) {
+) -> (Encoded, Vec<ValueRoute>) {
     let columns: Vec<BatchColumn> = schema
         .fields()
         .iter()
@@ -73,8 +73,8 @@ pub(crate) fn framed(rows: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn session(time_zone: &str) -> Session {
-    Session { time_zone: time_zone.to_owned(), ..Session::of_version(150_000) }
+pub(crate) fn session(time_zone: &str) -> SessionSettings {
+    SessionSettings { time_zone: time_zone.to_owned(), ..SessionSettings::of_version(150_000) }
 }
 
 const OIDS: &[(&str, u32, u32)] = &[

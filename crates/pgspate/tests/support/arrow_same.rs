@@ -7,38 +7,41 @@ use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use pgspate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
-use pgspate::format::{Cutter, Mode};
-use pgspate::target::Session;
+use pgspate::format::{Cutter, EncodeMode};
+use pgspate::target::SessionSettings;
 
-use crate::load::{Memory, encode, framed, parquet_cutter, pg_type, session};
+use crate::load::{FuzzMemory, encode, framed, parquet_cutter, pg_type, session};
 use crate::server::Database;
 
 /// The file formats that batches can go through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Via {
+pub(crate) enum ArrowFileKind {
     Parquet,
     File,
     Stream,
 }
 
 /// Chunks, and the schema that their batches have.
-pub(crate) fn cutter(batches: &[RecordBatch], via: Via) -> (Box<dyn Cutter>, Arc<Schema>) {
+pub(crate) fn cutter(
+    batches: &[RecordBatch],
+    via: ArrowFileKind,
+) -> (Box<dyn Cutter>, Arc<Schema>) {
     let schema = batches[0].schema();
     match via {
-        Via::Parquet => {
+        ArrowFileKind::Parquet => {
             let mut writer = ArrowWriter::try_new(Vec::new(), schema, None).unwrap();
             batches.iter().for_each(|batch| writer.write(batch).unwrap());
             parquet_cutter(writer.into_inner().unwrap().into())
         }
-        Via::File => {
+        ArrowFileKind::File => {
             let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &schema).unwrap();
             batches.iter().for_each(|batch| writer.write(batch).unwrap());
-            let bytes = Memory(writer.into_inner().unwrap().into());
+            let bytes = FuzzMemory(writer.into_inner().unwrap().into());
             let file = Arc::new(ArrowFile::open("memory.arrow", Arc::new(bytes)).unwrap());
             let schema = file.schema().clone();
             (Box::new(ArrowCutter::new(file, 0)), schema)
         }
-        Via::Stream => {
+        ArrowFileKind::Stream => {
             let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &schema).unwrap();
             batches.iter().for_each(|batch| writer.write(batch).unwrap());
             let bytes = Cursor::new(writer.into_inner().unwrap());
@@ -63,7 +66,7 @@ pub(crate) fn same(
         Arc::new(array),
         sql,
         literals,
-        &[Via::Parquet, Via::File, Via::Stream],
+        &[ArrowFileKind::Parquet, ArrowFileKind::File, ArrowFileKind::Stream],
     );
 }
 
@@ -74,16 +77,23 @@ pub(crate) fn same_ipc(
     sql: &str,
     literals: &[Option<&str>],
 ) {
-    same_in(db, &session("UTC"), Arc::new(array), sql, literals, &[Via::File, Via::Stream]);
+    same_in(
+        db,
+        &session("UTC"),
+        Arc::new(array),
+        sql,
+        literals,
+        &[ArrowFileKind::File, ArrowFileKind::Stream],
+    );
 }
 
 pub(crate) fn same_in(
     db: &Database,
-    session: &Session,
+    session: &SessionSettings,
     array: ArrayRef,
     sql: &str,
     literals: &[Option<&str>],
-    ways: &[Via],
+    ways: &[ArrowFileKind],
 ) {
     let batch = batch(array.clone());
     assert_eq!(array.len(), literals.len());
@@ -94,12 +104,14 @@ pub(crate) fn same_in(
     }
     db.run(&format!("create table t (id int, v {sql})"));
     let types = [pg_type("int4"), pg_type(sql)];
-    for (via, mode) in ways.iter().flat_map(|via| [(*via, Mode::Binary), (*via, Mode::Text)]) {
+    for (via, mode) in
+        ways.iter().flat_map(|via| [(*via, EncodeMode::Binary), (*via, EncodeMode::Text)])
+    {
         let context = format!("{:?} to {sql} via {via:?}, {mode:?}", array.data_type());
         let (mut chunks, schema) = cutter(std::slice::from_ref(&batch), via);
         let (out, _) = encode(chunks.as_mut(), &schema, &types, session, mode, 64);
         assert_eq!(out.binary_rows as usize + out.text_rows.len(), literals.len(), "{context}");
-        assert!(mode == Mode::Binary || out.binary_rows == 0, "{context}");
+        assert!(mode == EncodeMode::Binary || out.binary_rows == 0, "{context}");
         let done = db.copy("copy t from stdin (format binary)", framed(&out.binary));
         assert_eq!(done, Ok(out.binary_rows), "{context}");
         let text = String::from_utf8_lossy(&out.text).into_owned();
@@ -120,9 +132,9 @@ pub(crate) fn refused(db: &Database, array: impl Array + 'static, sql: &str, sta
     for row in 0..array.len() {
         let context = format!("row {row} of {:?} to {sql}", array.data_type());
         let one = batch(array.slice(row, 1));
-        let (mut chunks, schema) = cutter(&[one], Via::Stream);
+        let (mut chunks, schema) = cutter(&[one], ArrowFileKind::Stream);
         let (out, _) =
-            encode(chunks.as_mut(), &schema, &types, &session("UTC"), Mode::Binary, 1 << 20);
+            encode(chunks.as_mut(), &schema, &types, &session("UTC"), EncodeMode::Binary, 1 << 20);
         assert_eq!((out.binary_rows, out.text_rows.len()), (0, 1), "{context}");
         let text = String::from_utf8_lossy(&out.text).into_owned();
         let done = db.copy("copy t from stdin", out.text);

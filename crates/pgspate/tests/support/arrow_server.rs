@@ -16,12 +16,12 @@ use futures_util::SinkExt;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Config, NoTls};
 
-static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+static SHARED: Mutex<Weak<ArrowServer>> = Mutex::new(Weak::new());
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 /// Who runs the server when we are root, whom PostgreSQL refuses.
 const NOBODY: u32 = 65_534;
 
-struct Server {
+struct ArrowServer {
     config: Config,
     own: Option<(Child, tempfile::TempDir)>,
 }
@@ -31,13 +31,13 @@ pub(crate) struct Database {
     runtime: Runtime,
     pub(crate) client: Client,
     name: String,
-    server: Arc<Server>,
+    server: Arc<ArrowServer>,
 }
 
 impl Database {
     /// A fresh database.
     pub(crate) fn new() -> Database {
-        let server = Server::shared();
+        let server = ArrowServer::shared();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -97,21 +97,21 @@ async fn connect(config: &Config) -> Client {
     client
 }
 
-impl Server {
-    fn shared() -> Arc<Server> {
+impl ArrowServer {
+    fn shared() -> Arc<ArrowServer> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = shared.upgrade() {
             return server;
         }
         let server = Arc::new(match std::env::var("PGSPATE_TEST_DSN") {
-            Ok(dsn) => Server { config: dsn.parse().unwrap(), own: None },
-            Err(_) => Server::start(),
+            Ok(dsn) => ArrowServer { config: dsn.parse().unwrap(), own: None },
+            Err(_) => ArrowServer::start(),
         });
         *shared = Arc::downgrade(&server);
         server
     }
 
-    fn start() -> Server {
+    fn start() -> ArrowServer {
         let bin = bin_dir();
         let folder = tempfile::Builder::new().prefix("pgspate-arrow").tempdir().unwrap();
         let is_root = std::fs::metadata("/proc/self")
@@ -148,11 +148,11 @@ impl Server {
         let mut config = Config::new();
         config.host_path(folder.path()).user("postgres").dbname("postgres");
         wait(folder.path());
-        Server { config, own: Some((child, folder)) }
+        ArrowServer { config, own: Some((child, folder)) }
     }
 }
 
-impl Drop for Server {
+impl Drop for ArrowServer {
     fn drop(&mut self) {
         if let Some((child, _)) = &mut self.own {
             // An immediate shutdown: nobody needs what is in there.

@@ -12,10 +12,10 @@ use tokio_postgres::{Client, NoTls};
 
 pub(crate) struct FieldServer {
     dsn: String,
-    own: Option<Own>,
+    own: Option<OwnPostmaster>,
 }
 
-struct Own {
+struct OwnPostmaster {
     bin: PathBuf,
     folder: TempDir,
     user: Option<(u32, u32)>,
@@ -27,7 +27,7 @@ impl FieldServer {
         if let Ok(dsn) = std::env::var("PGSPATE_TEST_DSN") {
             return FieldServer { dsn, own: None };
         }
-        let own = Own::start();
+        let own = OwnPostmaster::start();
         let dsn = format!("host={} user=postgres dbname=postgres", own.folder.path().display());
         FieldServer { dsn, own: Some(own) }
     }
@@ -50,8 +50,8 @@ impl FieldServer {
     }
 }
 
-impl Own {
-    fn start() -> Own {
+impl OwnPostmaster {
+    fn start() -> OwnPostmaster {
         let bin = bin_folder().expect("a PostgreSQL on this machine, or PGSPATE_TEST_DSN");
         let folder = tempfile::Builder::new().prefix("pgspate-field-").tempdir().unwrap();
         let user = unprivileged_user(folder.path());
@@ -75,11 +75,11 @@ impl Own {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Own { bin, folder, user, postmaster }
+        OwnPostmaster { bin, folder, user, postmaster }
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnPostmaster {
     fn drop(&mut self) {
         let _ = as_user(&self.bin.join("pg_ctl"), self.user)
             .args(["stop", "-m", "immediate", "-D"])

@@ -1,9 +1,9 @@
-//! Replication slots while something goes wrong, on either side: no event is lost, and none is
-//! applied twice.
+//! Replication slots with faults of the source, the target and their connections. No event is lost,
+//! and none is applied twice.
 //!
-//! With `PGSPATE_TEST_FAULTS=5` there are so many faults of each sort, and of each sort of run five
-//! times as many that are spread over all of its messages; what fails is printed as it can be run
-//! again, with `PGSPATE_TEST_FAULTS_REPLAY`.
+//! `PGSPATE_TEST_FAULTS=5` runs five faults of each kind. For each run mode it spreads five times
+//! as many faults over all messages. A failed trial is printed in the form that
+//! `PGSPATE_TEST_FAULTS_REPLAY` takes to run it again.
 
 mod scene;
 mod trial;
@@ -14,48 +14,49 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use self::scene::{ALL, End, Scene};
-use self::trial::{Measure, Mode, Outcome, Then, Trial};
-use crate::chance::{Chance, long_run};
-use crate::plan::{At, Fault, Plan};
+use self::scene::{ALL, SlotServers, SlotTrialServer};
+use self::trial::{FaultlessRun, SlotOutcome, SlotRunMode, SlotTrial, StallEnd};
+use crate::chance::{TestRandom, long_run};
+use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::run::{PATIENCE, finish_within, wait_until};
 
-/// Much of a trial is waiting.
+/// Trials that run at the same time. A trial spends most of its time waiting.
 const AT_ONCE: usize = 2;
 
-/// So many times more faults are spread over all messages than there are of each sort.
+/// The number of faults spread over all messages, as a multiple of the faults of each kind.
 const SPREAD: u64 = 5;
 
 const CUTS: [Fault; 3] = [Fault::Cut, Fault::CutInside, Fault::CutAfter];
-const MODES: [Mode; 3] = [Mode::Stream, Mode::Snapshot, Mode::Follow];
-const ENDS: [End; 2] = [End::Source, End::Target];
+const MODES: [SlotRunMode; 3] = [SlotRunMode::Stream, SlotRunMode::Snapshot, SlotRunMode::Follow];
+const SERVERS: [SlotTrialServer; 2] = [SlotTrialServer::Source, SlotTrialServer::Target];
 
-/// Tells the command to stop.
+/// Sends the command SIGTERM.
 fn interrupt(child: &Child) {
     Command::new("kill").arg(child.id().to_string()).status().unwrap();
 }
 
-/// What the runs of each mode are without a fault.
-type Measures = BTreeMap<Mode, Measure>;
+/// For each mode, the measurements of a run without a fault.
+type FaultlessRuns = BTreeMap<SlotRunMode, FaultlessRun>;
 
-/// Runs the trials that are made of the measures, some at a time, counts how they ended, and fails
-/// where a rule was broken.
-fn run_all(trials: impl FnOnce(&Measures) -> Vec<Trial>) {
-    let first = Scene::new();
-    let measures: Measures = MODES.into_iter().map(|mode| (mode, mode.measure(&first))).collect();
+/// Runs the trials that `trials` makes from the measurements, several at a time. Prints how many
+/// ended how, and fails if a rule was broken.
+fn run_all(trials: impl FnOnce(&FaultlessRuns) -> Vec<SlotTrial>) {
+    let first = SlotServers::new();
+    let measures: FaultlessRuns =
+        MODES.into_iter().map(|mode| (mode, mode.measure(&first))).collect();
     println!("{measures:?}");
     let trials = trials(&measures);
     let count = trials.len();
     let trials = Mutex::new(trials.into_iter().enumerate());
-    let ends = Mutex::new((BTreeMap::<(String, Outcome), usize>::new(), Vec::new()));
-    let work = |scene: Scene| loop {
+    let ends = Mutex::new((BTreeMap::<(String, SlotOutcome), usize>::new(), Vec::new()));
+    let work = |scene: SlotServers| loop {
         let next = trials.lock().unwrap_or_else(PoisonError::into_inner).next();
         let Some((nth, trial)) = next else { return };
         let outcome = trial.run(&scene, measures[&trial.mode]);
         println!("{} of {count}: {trial}: {:?}", nth + 1, outcome.as_ref().ok());
         let mut ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
-            Ok(outcome) => *ends.0.entry((trial.sort(), outcome)).or_default() += 1,
+            Ok(outcome) => *ends.0.entry((trial.kind(), outcome)).or_default() += 1,
             Err(broken) => {
                 eprintln!("BROKEN {broken}");
                 ends.1.push(broken);
@@ -64,7 +65,7 @@ fn run_all(trials: impl FnOnce(&Measures) -> Vec<Trial>) {
     };
     thread::scope(|scope| {
         for _ in 1..AT_ONCE.min(count / 4) {
-            scope.spawn(|| work(Scene::new()));
+            scope.spawn(|| work(SlotServers::new()));
         }
         work(first);
     });
@@ -76,37 +77,42 @@ fn run_all(trials: impl FnOnce(&Measures) -> Vec<Trial>) {
     assert!(broken.is_empty(), "{} of {count}:\n{}", broken.len(), broken.join("\n"));
 }
 
-impl Measure {
-    fn messages(&self, end: End) -> u64 {
+impl FaultlessRun {
+    fn messages(&self, end: SlotTrialServer) -> u64 {
         match end {
-            End::Source => self.source,
-            End::Target => self.target,
+            SlotTrialServer::Source => self.source,
+            SlotTrialServer::Target => self.target,
         }
     }
 }
 
-fn trial(mode: Mode, end: End, fault: Fault, at: At) -> Trial {
-    Trial { mode, end, plan: Plan::new(fault, at), then: Then::Resume }
+fn trial(mode: SlotRunMode, end: SlotTrialServer, fault: Fault, at: FaultPlace) -> SlotTrial {
+    SlotTrial { mode, end, plan: FaultPlan::new(fault, at), then: StallEnd::Resume }
 }
 
-fn stall(mode: Mode, end: End, at: At, then: Then) -> Trial {
-    Trial { then, ..trial(mode, end, Fault::Stall, at) }
+fn stall(mode: SlotRunMode, end: SlotTrialServer, at: FaultPlace, then: StallEnd) -> SlotTrial {
+    SlotTrial { then, ..trial(mode, end, Fault::Stall, at) }
 }
 
-/// A message of chance, of those that there are without a fault.
-fn of_chance(chance: &mut Chance, measures: &Measures, mode: Mode, end: End) -> At {
-    At::Message(chance.among(1..=measures[&mode].messages(end)))
+/// Returns a random message among the messages of a run without a fault.
+fn random_message(
+    chance: &mut TestRandom,
+    measures: &FaultlessRuns,
+    mode: SlotRunMode,
+    end: SlotTrialServer,
+) -> FaultPlace {
+    FaultPlace::Message(chance.among(1..=measures[&mode].messages(end)))
 }
 
-/// Cuts at messages of chance, of each mode and side.
+/// Cuts connections at random messages, for each mode and each server.
 #[test]
-fn connections_that_are_cut() {
-    let mut chance = Chance::of_run(21);
+fn cut_connections_lose_and_double_no_event() {
+    let mut chance = TestRandom::of_run(21);
     run_all(|measures| {
         let mut trials = Vec::new();
         for nth in 0..long_run().unwrap_or(2) {
-            for (mode, end) in MODES.into_iter().flat_map(|mode| ENDS.map(|end| (mode, end))) {
-                let at = of_chance(&mut chance, measures, mode, end);
+            for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
+                let at = random_message(&mut chance, measures, mode, end);
                 let mut trial = trial(mode, end, chance.pick(&CUTS), at);
                 if nth % 3 == 1 {
                     let away = Duration::from_millis(chance.among(0..=1500));
@@ -119,48 +125,49 @@ fn connections_that_are_cut() {
     });
 }
 
-/// Connections that are lost on one side, that fall silent, or whose answer to a commit is lost.
+/// Connections that are lost on one side, that stall, or that lose the reply to a commit.
 #[test]
-fn connections_that_stall() {
-    let mut chance = Chance::of_run(22);
+fn stalled_connections_lose_and_double_no_event() {
+    let mut chance = TestRandom::of_run(22);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
-            for (mode, end) in MODES.into_iter().flat_map(|mode| ENDS.map(|end| (mode, end))) {
-                let mut at = || of_chance(&mut chance, measures, mode, end);
+            for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
+                let mut at = || random_message(&mut chance, measures, mode, end);
                 trials.push(trial(mode, end, Fault::Lose, at()));
-                trials.push(stall(mode, end, at(), Then::Resume));
-                trials.push(stall(mode, end, at(), Then::Cut));
+                trials.push(stall(mode, end, at(), StallEnd::Resume));
+                trials.push(stall(mode, end, at(), StallEnd::Cut));
             }
             for mode in MODES {
-                let at = At::Commit(chance.among(1..=measures[&mode].commits));
-                trials.push(trial(mode, End::Target, Fault::SwallowCommit, at));
+                let at = FaultPlace::Commit(chance.among(1..=measures[&mode].commits));
+                trials.push(trial(mode, SlotTrialServer::Target, Fault::SwallowCommit, at));
             }
         }
         trials
     });
 }
 
-/// The command, its sessions and both servers come to an end.
+/// Kills the command, its sessions and both servers.
 #[test]
-fn everybody_dies() {
-    let mut chance = Chance::of_run(23);
+fn kills_and_terminations_lose_and_double_no_event() {
+    let mut chance = TestRandom::of_run(23);
     run_all(|measures| {
         let mut trials = Vec::new();
         for nth in 0..long_run().unwrap_or(1) {
             for mode in MODES {
-                let other = if nth % 2 == 0 { End::Source } else { End::Target };
+                let other =
+                    if nth % 2 == 0 { SlotTrialServer::Source } else { SlotTrialServer::Target };
                 for (end, then) in [
-                    (other, Then::Kill),
-                    (End::Source, Then::Terminate),
-                    (End::Target, Then::Terminate),
-                    (other, Then::KillSource),
-                    (other, Then::KillTarget),
+                    (other, StallEnd::Kill),
+                    (SlotTrialServer::Source, StallEnd::Terminate),
+                    (SlotTrialServer::Target, StallEnd::Terminate),
+                    (other, StallEnd::KillSource),
+                    (other, StallEnd::KillTarget),
                 ] {
                     trials.push(stall(
                         mode,
                         end,
-                        of_chance(&mut chance, measures, mode, end),
+                        random_message(&mut chance, measures, mode, end),
                         then,
                     ));
                 }
@@ -170,24 +177,24 @@ fn everybody_dies() {
     });
 }
 
-/// Connections that are lost again while they are made anew, and networks in which that goes on.
+/// Connections that are lost again during reconnection, and networks that lose every connection.
 #[test]
-fn networks_that_are_bad() {
-    let mut chance = Chance::of_run(24);
+fn repeated_connection_losses_lose_and_double_no_event() {
+    let mut chance = TestRandom::of_run(24);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
-            for (mode, end) in MODES.into_iter().flat_map(|mode| ENDS.map(|end| (mode, end))) {
-                let at = of_chance(&mut chance, measures, mode, end);
-                let then = Then::CutAgain(chance.among(1..=120));
+            for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
+                let at = random_message(&mut chance, measures, mode, end);
+                let then = StallEnd::CutAgain(chance.among(1..=120));
                 trials.push(stall(mode, end, at, then));
-                // A stream survives where there is time for what is done at once.
+                // A stream survives if there is enough time to apply one batch.
                 let every = match (mode, end) {
-                    (Mode::Follow, End::Source) => 300..=700,
-                    (Mode::Follow, End::Target) => 700..=1500,
+                    (SlotRunMode::Follow, SlotTrialServer::Source) => 300..=700,
+                    (SlotRunMode::Follow, SlotTrialServer::Target) => 700..=1500,
                     _ => 40..=400,
                 };
-                let every = At::Every(chance.among(every));
+                let every = FaultPlace::Every(chance.among(every));
                 trials.push(trial(mode, end, chance.pick(&CUTS), every));
             }
         }
@@ -195,18 +202,18 @@ fn networks_that_are_bad() {
     });
 }
 
-/// Connections over which nothing comes any more, and which nobody closes; but for those of the
-/// loads that copy rows, which are the tests' of loads.
+/// Connections that stop transferring data and are never closed. The tests of `load` cover the
+/// connections that copy rows of a snapshot into the target.
 #[test]
-fn connections_that_fall_silent() {
-    let mut chance = Chance::of_run(26);
+fn silent_connections_lose_and_double_no_event() {
+    let mut chance = TestRandom::of_run(26);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
-            for (mode, end) in MODES.into_iter().flat_map(|mode| ENDS.map(|end| (mode, end))) {
-                let at = of_chance(&mut chance, measures, mode, end);
-                if (mode, end) != (Mode::Snapshot, End::Target) {
-                    trials.push(stall(mode, end, at, Then::Silence));
+            for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
+                let at = random_message(&mut chance, measures, mode, end);
+                if (mode, end) != (SlotRunMode::Snapshot, SlotTrialServer::Target) {
+                    trials.push(stall(mode, end, at, StallEnd::Silence));
                 }
             }
         }
@@ -214,11 +221,10 @@ fn connections_that_fall_silent() {
     });
 }
 
-/// A slot that is dropped while its stream runs is the end of that, and the rows that come with
-/// the next one are neither too few nor too many.
+/// A run ends when its slot is dropped. The next snapshot copies neither too few nor too many rows.
 #[test]
-fn a_slot_that_is_lost() {
-    let scene = Scene::new();
+fn a_dropped_slot_ends_the_run_and_a_new_snapshot_is_complete() {
+    let scene = SlotServers::new();
     for part in 0..3 {
         scene.reset();
         scene.make_slot();
@@ -226,45 +232,45 @@ fn a_slot_that_is_lost() {
         scene.change(0..4 * part);
         let child = scene.start_plain("--follow");
         let is_there = "select count(*) > 0 from parent";
-        wait_until("the stream runs", || scene.ask(End::Target, is_there) == "t");
+        wait_until("the stream runs", || scene.ask(SlotTrialServer::Target, is_there) == "t");
         scene.drop_slot();
         scene.change(4 * part..ALL.end);
         let run = finish_within(child, PATIENCE).unwrap_or_else(|run| panic!("{}", run.stderr));
         assert_eq!(run.status, Some(2), "{}", run.stderr);
         assert!(run.stderr.contains("does not exist any more"), "{}", run.stderr);
         assert_eq!(scene.doubled(), None);
-        // As the error says.
-        scene.ask(End::Target, "truncate parent, child, news, whole");
+        // Follow the hint of the error.
+        scene.ask(SlotTrialServer::Target, "truncate parent, child, news, whole");
         let run = finish_within(scene.start_plain("--stream new --snapshot"), PATIENCE);
         assert!(run.is_ok_and(|run| run.status == Some(0)));
         assert_eq!(scene.difference(), None);
     }
 }
 
-/// With `PGSPATE_TEST_FAULTS=N`: messages from the first to the last, with one of the faults in
-/// turn, of which the first is of chance.
-/// With `PGSPATE_TEST_FAULTS_REPLAY='stream source cut@137'`: that trial, ten times.
+/// With `PGSPATE_TEST_FAULTS=N`, faults hit messages from the first to the last. The kinds of
+/// faults alternate, beginning with a random one. With `PGSPATE_TEST_FAULTS_REPLAY='stream source
+/// cut@137'`, that trial runs ten times.
 #[test]
 fn faults_from_the_first_message_to_the_last() {
     if let Ok(trial) = std::env::var("PGSPATE_TEST_FAULTS_REPLAY") {
-        let trial: Trial = trial.parse().unwrap();
+        let trial: SlotTrial = trial.parse().unwrap();
         return run_all(|_| vec![trial; 10]);
     }
     let Some(count) = long_run() else {
         println!("not tested: this takes PGSPATE_TEST_FAULTS=N");
         return;
     };
-    let turn = Chance::of_run(25).number() % 1000;
+    let turn = TestRandom::of_run(25).number() % 1000;
     run_all(|measures| {
         let mut trials = Vec::new();
-        for (mode, end) in MODES.into_iter().flat_map(|mode| ENDS.map(|end| (mode, end))) {
+        for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
             let all = measures[&mode].messages(end);
             let step = (all / (SPREAD * count)).max(1);
             for nth in (1 + turn % step..=all).step_by(step as usize) {
-                let at = At::Message(nth);
+                let at = FaultPlace::Message(nth);
                 trials.push(match CUTS.get((nth / step + turn) as usize % (CUTS.len() + 1)) {
                     Some(cut) => trial(mode, end, *cut, at),
-                    None => stall(mode, end, at, Then::Cut),
+                    None => stall(mode, end, at, StallEnd::Cut),
                 });
             }
         }

@@ -1,8 +1,8 @@
 //! One stream with one fault, and what must hold afterwards.
 //!
-//! However a run ends, it ends, and its status is true: one that says that it is done has applied
-//! all, once. Any other is done in the end by running the same command again, which then finds
-//! nothing more to do.
+//! Every run ends, and its exit status is true: a run that reports success has applied every event
+//! once. After any other run, repeating the command completes the stream. One more run then finds
+//! nothing to do.
 
 use std::fmt;
 use std::process::Child;
@@ -10,165 +10,184 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::scene::{ALL, End, Scene};
-use crate::plan::{At, Fault, Plan};
-use crate::proxy::{Proxy, Release};
+use super::scene::{ALL, SlotServers, SlotTrialServer};
+use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::proxy::{Proxy, StallRelease};
 use crate::run::{Run, finish_within, try_ask, wait_until};
 
-/// A run may take this long, however slow the machine; then it hangs.
+/// The longest time of a run on a slow machine. A longer run counts as hanging.
 const LIMIT: Duration = Duration::from_secs(90);
-/// A stalled connection stays so long: until others have run into it.
+/// The duration of a stall, long enough that other sessions wait for the stalled one.
 const STALL: Duration = Duration::from_millis(600);
-/// Often enough for anything that helps at all.
+/// The highest number of repeated runs until one must succeed.
 const AGAIN_MAX: u8 = 6;
-/// How long a server may take to notice that a client is gone.
+/// How long a server may take to notice a lost client.
 const NOTICE_LIMIT: Duration = Duration::from_secs(30);
-/// Lines of the proxy's log that are printed of a trial that broke a rule.
+/// Lines of the proxy's log that are printed for a trial that broke a rule.
 const LOG_LINES: usize = 30;
 
-const NEVER: Plan = Plan { fault: Fault::Cut, at: At::Message(u64::MAX), away: None };
+const NEVER: FaultPlan =
+    FaultPlan { fault: Fault::Cut, at: FaultPlace::Message(u64::MAX), away: None };
 
 /// How the command is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Mode {
-    /// All that there is, from a slot that is there.
+pub(crate) enum SlotRunMode {
+    /// Applies all changes from an existing slot.
     Stream,
-    /// A slot is made and rows are copied; the stream comes with the next run.
+    /// Creates a slot and copies the rows. The next run applies the changes.
     Snapshot,
-    /// For ever; the fault comes when the stream is running, which must survive it.
+    /// Follows the slot without end. The fault comes while the stream runs, and the run must
+    /// survive.
     Follow,
 }
 
-/// What comes of a stall, of which all but the first are its reason.
+/// How a stall ends. All variants but `Resume` are also the reason for the stall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Then {
-    /// Nothing but that it takes a while.
+pub(crate) enum StallEnd {
+    /// The connection continues after a while.
     Resume,
     /// The connection is closed.
     Cut,
-    /// The connection is closed, and so is the one that has sent so many messages then.
+    /// The connection is closed. After this number of further messages, another one is closed.
     CutAgain(u64),
-    /// It stays as it is, and nobody says so.
+    /// The connection stays stalled and open.
     Silence,
     /// The command is killed.
     Kill,
-    /// The server ends all of the command's sessions.
+    /// The server terminates all sessions of the command.
     Terminate,
     /// The source is killed, and started again at once.
     KillSource,
-    /// So is the target.
+    /// The target is killed, and started again at once.
     KillTarget,
 }
 
-const MODES: [(Mode, &str); 3] =
-    [(Mode::Stream, "stream"), (Mode::Snapshot, "snapshot"), (Mode::Follow, "follow")];
-
-const THENS: [(Then, &str); 7] = [
-    (Then::Resume, "resume"),
-    (Then::Cut, "cut"),
-    (Then::Silence, "silence"),
-    (Then::Kill, "kill"),
-    (Then::Terminate, "terminate"),
-    (Then::KillSource, "kill-source"),
-    (Then::KillTarget, "kill-target"),
+const MODES: [(SlotRunMode, &str); 3] = [
+    (SlotRunMode::Stream, "stream"),
+    (SlotRunMode::Snapshot, "snapshot"),
+    (SlotRunMode::Follow, "follow"),
 ];
 
-const ENDS: [(End, &str); 2] = [(End::Source, "source"), (End::Target, "target")];
+const STALL_ENDS: [(StallEnd, &str); 7] = [
+    (StallEnd::Resume, "resume"),
+    (StallEnd::Cut, "cut"),
+    (StallEnd::Silence, "silence"),
+    (StallEnd::Kill, "kill"),
+    (StallEnd::Terminate, "terminate"),
+    (StallEnd::KillSource, "kill-source"),
+    (StallEnd::KillTarget, "kill-target"),
+];
 
-/// A stream with a fault of one of its connections.
+const SERVERS: [(SlotTrialServer, &str); 2] =
+    [(SlotTrialServer::Source, "source"), (SlotTrialServer::Target, "target")];
+
+/// One stream with a fault of one of its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Trial {
-    pub(crate) mode: Mode,
-    pub(crate) end: End,
-    pub(crate) plan: Plan,
-    pub(crate) then: Then,
+pub(crate) struct SlotTrial {
+    pub(crate) mode: SlotRunMode,
+    pub(crate) end: SlotTrialServer,
+    pub(crate) plan: FaultPlan,
+    pub(crate) then: StallEnd,
 }
 
-/// How a stream came to its end.
+/// How a stream was completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Outcome {
-    /// By itself.
+pub(crate) enum SlotOutcome {
+    /// The run survived the fault.
     Done,
-    /// When it was run again, so many times.
+    /// The command was run again this many times.
     Again(u8),
-    /// By itself, as there was no such message.
+    /// The fault never came, because there was no such message.
     Untouched,
 }
 
-/// What passes of a run without a fault: its messages with the source and with the target, those
-/// of the latter that commit, and the events that the ledger counts in the end.
+/// Measurements of a run without a fault: its messages to and from the source and the target, the
+/// commits on the target, and the events that the ledger counts in the end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Measure {
+pub(crate) struct FaultlessRun {
     pub(crate) source: u64,
     pub(crate) target: u64,
     pub(crate) commits: u64,
     pub(crate) events: u64,
 }
 
-impl Mode {
+impl SlotRunMode {
     fn args(self) -> &'static str {
         match self {
-            Mode::Stream => "--batch-rows 25",
-            Mode::Snapshot => "--snapshot --batch-rows 25",
-            Mode::Follow => "--follow",
+            SlotRunMode::Stream => "--batch-rows 25",
+            SlotRunMode::Snapshot => "--snapshot --batch-rows 25",
+            SlotRunMode::Follow => "--follow",
         }
     }
 
-    /// The transactions that are there before the fault can come.
+    /// Returns the transactions that run before the fault can come.
     fn prelude(self) -> std::ops::Range<usize> {
         match self {
-            Mode::Stream => ALL,
-            Mode::Snapshot => 0..0,
-            Mode::Follow => 0..1,
+            SlotRunMode::Stream => ALL,
+            SlotRunMode::Snapshot => 0..0,
+            SlotRunMode::Follow => 0..1,
         }
     }
 
-    /// Makes what is there before the command runs.
-    fn prepare(self, scene: &Scene) {
+    /// Prepares slot and rows as they are before the command runs.
+    fn prepare(self, scene: &SlotServers) {
         scene.reset();
-        if self != Mode::Snapshot {
+        if self != SlotRunMode::Snapshot {
             scene.make_slot();
         }
         scene.fill();
         scene.change(self.prelude());
     }
 
-    /// A run without a fault.
-    pub(crate) fn measure(self, scene: &Scene) -> Measure {
-        let trial = Trial { mode: self, end: End::Source, plan: NEVER, then: Then::Resume };
-        let proxies = [End::Source, End::Target].map(|end| trial.proxy(scene, end));
+    /// Runs the stream without a fault and measures the run.
+    pub(crate) fn measure(self, scene: &SlotServers) -> FaultlessRun {
+        let trial = SlotTrial {
+            mode: self,
+            end: SlotTrialServer::Source,
+            plan: NEVER,
+            then: StallEnd::Resume,
+        };
+        let proxies =
+            [SlotTrialServer::Source, SlotTrialServer::Target].map(|end| trial.proxy(scene, end));
         self.prepare(scene);
         let begun = trial.begin(scene, &proxies);
         let run = trial.end_of(scene, begun, &proxies).unwrap();
         assert_eq!(run.status, Some(0), "{}", run.stderr);
         let [(source, _), (target, commits)] = proxies.each_ref().map(Proxy::counts);
         trial.finish(scene).unwrap();
-        Measure { source, target, commits, events: scene.ledger().0 }
+        FaultlessRun { source, target, commits, events: scene.ledger().0 }
     }
 }
 
-impl Trial {
-    /// What it is one of, for the count.
-    pub(crate) fn sort(self) -> String {
+impl SlotTrial {
+    /// Returns the kind of the trial, by which outcomes are counted.
+    pub(crate) fn kind(self) -> String {
         let what = match self.plan.fault {
-            Fault::Stall if matches!(self.then, Then::CutAgain(_)) => "cut, and again".to_owned(),
-            Fault::Stall => format!("stall, then {}", word(&THENS, self.then)),
+            Fault::Stall if matches!(self.then, StallEnd::CutAgain(_)) => {
+                "cut, and again".to_owned()
+            }
+            Fault::Stall => format!("stall, then {}", word(&STALL_ENDS, self.then)),
             fault => fault.to_string(),
         };
         let away = if self.plan.away.is_some() { ", away" } else { "" };
         let again = if self.is_repeated() { ", again and again" } else { "" };
-        format!("{} {}: {what}{away}{again}", word(&MODES, self.mode), word(&ENDS, self.end))
+        format!("{} {}: {what}{away}{again}", word(&MODES, self.mode), word(&SERVERS, self.end))
     }
 
     fn is_repeated(self) -> bool {
-        matches!(self.plan.at, At::Every(_))
+        matches!(self.plan.at, FaultPlace::Every(_))
     }
 
-    /// Runs it; the error has all that is known about a broken rule.
-    pub(crate) fn run(self, scene: &Scene, measure: Measure) -> Result<Outcome, String> {
+    /// Runs the trial. An error describes the broken rule.
+    pub(crate) fn run(
+        self,
+        scene: &SlotServers,
+        measure: FaultlessRun,
+    ) -> Result<SlotOutcome, String> {
         self.mode.prepare(scene);
         let begin = Instant::now();
-        let proxies = [End::Source, End::Target].map(|end| self.proxy(scene, end));
+        let proxies =
+            [SlotTrialServer::Source, SlotTrialServer::Target].map(|end| self.proxy(scene, end));
         let begun = self.begin(scene, &proxies);
         let run = self.end_of(scene, begun, &proxies);
         let seconds = begin.elapsed().as_secs_f64();
@@ -192,19 +211,22 @@ impl Trial {
         })
     }
 
-    fn proxy(self, scene: &Scene, end: End) -> Proxy {
-        let plan = (end == self.end && self.mode != Mode::Follow).then_some(self.plan);
+    fn proxy(self, scene: &SlotServers, end: SlotTrialServer) -> Proxy {
+        let plan = (end == self.end && self.mode != SlotRunMode::Follow).then_some(self.plan);
         Proxy::start(&scene.server(end).dsn(), plan)
     }
 
-    /// Starts it, and has the fault come; where it follows, once it is at work.
-    fn begin(self, scene: &Scene, [source, target]: &[Proxy; 2]) -> Child {
+    /// Starts the command and causes the fault. With `Follow`, the fault comes once the stream
+    /// runs.
+    fn begin(self, scene: &SlotServers, [source, target]: &[Proxy; 2]) -> Child {
         let mut child = scene.start(source, target, self.mode.args());
-        let armed = if self.end == End::Source { source } else { target };
-        if self.mode == Mode::Follow {
-            let is_there = "select count(*) > 0 from news where what = 'first'";
-            wait_until("the stream runs", || scene.ask(End::Target, is_there) == "t");
-            for (end, proxy) in [(End::Source, source), (End::Target, target)] {
+        let armed = if self.end == SlotTrialServer::Source { source } else { target };
+        if self.mode == SlotRunMode::Follow {
+            let has_news = "select count(*) > 0 from news where what = 'first'";
+            wait_until("the stream runs", || scene.ask(SlotTrialServer::Target, has_news) == "t");
+            for (end, proxy) in
+                [(SlotTrialServer::Source, source), (SlotTrialServer::Target, target)]
+            {
                 proxy.arm(if end == self.end { self.plan } else { NEVER });
             }
             scene.change(self.mode.prelude().end..ALL.end);
@@ -214,50 +236,58 @@ impl Trial {
         }
         while !armed.wait_until_fired(Duration::from_millis(20)) {
             let is_over = child.try_wait().unwrap().is_some();
-            if is_over || (self.mode == Mode::Follow && scene.difference().is_none()) {
+            if is_over || (self.mode == SlotRunMode::Follow && scene.difference().is_none()) {
                 return child;
             }
         }
         self.act(scene, &mut child);
         match self.then {
-            Then::Silence => {}
-            Then::Cut => armed.release(Release::Cut),
-            Then::CutAgain(after) => {
-                armed.arm(Plan::new(Fault::CutAfter, At::Message(after)));
-                armed.release(Release::Cut);
+            StallEnd::Silence => {}
+            StallEnd::Cut => armed.release(StallRelease::Cut),
+            StallEnd::CutAgain(after) => {
+                armed.arm(FaultPlan::new(Fault::CutAfter, FaultPlace::Message(after)));
+                armed.release(StallRelease::Cut);
             }
-            _ => armed.release(Release::Resume),
+            _ => armed.release(StallRelease::Resume),
         }
         child
     }
 
-    fn act(self, scene: &Scene, child: &mut Child) {
+    fn act(self, scene: &SlotServers, child: &mut Child) {
         match self.then {
-            Then::Resume | Then::Cut => thread::sleep(STALL),
-            Then::Silence | Then::CutAgain(_) => {}
-            Then::Kill => child.kill().unwrap(),
-            Then::Terminate => {
+            StallEnd::Resume | StallEnd::Cut => thread::sleep(STALL),
+            StallEnd::Silence | StallEnd::CutAgain(_) => {}
+            StallEnd::Kill => child.kill().unwrap(),
+            StallEnd::Terminate => {
                 let sql = "select pg_terminate_backend(pid) from pg_stat_activity \
                            where application_name like 'pgspate%'";
                 scene.ask(self.end, sql);
             }
-            Then::KillSource | Then::KillTarget => {
-                let is_source = self.then == Then::KillSource;
-                let server = scene.server(if is_source { End::Source } else { End::Target });
+            StallEnd::KillSource | StallEnd::KillTarget => {
+                let is_source = self.then == StallEnd::KillSource;
+                let server = scene.server(if is_source {
+                    SlotTrialServer::Source
+                } else {
+                    SlotTrialServer::Target
+                });
                 server.kill().unwrap();
                 server.restart().unwrap();
             }
         }
     }
 
-    /// Waits until it has ended; one that would go on for ever is told to stop when it has caught
-    /// up.
-    fn end_of(self, scene: &Scene, mut child: Child, proxies: &[Proxy; 2]) -> Result<Run, String> {
+    /// Waits until the run has ended. A run that follows gets SIGTERM after it has caught up.
+    fn end_of(
+        self,
+        scene: &SlotServers,
+        mut child: Child,
+        proxies: &[Proxy; 2],
+    ) -> Result<Run, String> {
         let since = Instant::now();
-        if self.mode == Mode::Follow {
+        if self.mode == SlotRunMode::Follow {
             while child.try_wait().unwrap().is_none() && since.elapsed() < LIMIT {
                 if scene.difference().is_none() {
-                    // What stops it must not be in the way.
+                    // The fault must not disturb the shutdown.
                     proxies.iter().for_each(Proxy::disarm);
                     crate::slot_faults::interrupt(&child);
                     break;
@@ -273,25 +303,30 @@ impl Trial {
         })
     }
 
-    /// What a run has come to, which is run again if it is not done.
-    fn judge(self, scene: &Scene, proxies: &[Proxy; 2], run: &Run) -> Result<Outcome, String> {
+    /// Judges a run. If it did not succeed, runs the command again until it does.
+    fn judge(
+        self,
+        scene: &SlotServers,
+        proxies: &[Proxy; 2],
+        run: &Run,
+    ) -> Result<SlotOutcome, String> {
         let has_fired =
-            proxies[self.end as usize].has_fired() || matches!(self.then, Then::CutAgain(_));
-        let is_killed = self.then == Then::Kill && has_fired;
-        nothing_is_left_over(scene)?;
-        in_good_order(run, is_killed)?;
-        // With 1 all is done, but not counted, as an answer was lost.
+            proxies[self.end as usize].has_fired() || matches!(self.then, StallEnd::CutAgain(_));
+        let is_killed = self.then == StallEnd::Kill && has_fired;
+        check_no_session_remains(scene)?;
+        check_status(run, is_killed)?;
+        // Status 1: every event is applied, but a lost reply made the counts incomplete.
         if matches!(run.status, Some(0 | 1)) {
             if let Some(difference) = scene.difference() {
                 return Err(format!("it says that it is done, but {difference}"));
             }
-            return Ok(if has_fired { Outcome::Done } else { Outcome::Untouched });
+            return Ok(if has_fired { SlotOutcome::Done } else { SlotOutcome::Untouched });
         }
         if !has_fired {
             return Err("it ended before it was done".to_owned());
         }
-        // A network that never lets a batch through ends a stream when its patience is over.
-        if self.mode == Mode::Follow && !is_killed && !self.is_repeated() {
+        // If the network never lets a batch through, the stream ends after `--retry-for`.
+        if self.mode == SlotRunMode::Follow && !is_killed && !self.is_repeated() {
             return Err("a stream that runs has not survived it".to_owned());
         }
         if let Some(doubled) = scene.doubled() {
@@ -299,10 +334,10 @@ impl Trial {
         }
         let args = self.mode.args().replace("--follow", "");
         for times in 1..=AGAIN_MAX {
-            let run = plain(scene, &args)?;
+            let run = run_plain(scene, &args)?;
             if run.status == Some(0) {
                 let difference = scene.difference();
-                return difference.map_or(Ok(Outcome::Again(times)), |difference| {
+                return difference.map_or(Ok(SlotOutcome::Again(times)), |difference| {
                     Err(format!("run again, it says that it is done, but {difference}"))
                 });
             }
@@ -314,16 +349,17 @@ impl Trial {
         Err("it was not run again".to_owned())
     }
 
-    /// What is still to come, and that nothing more is to be done after it.
-    fn finish(self, scene: &Scene) -> Result<(), String> {
-        if self.mode == Mode::Snapshot {
+    /// Applies the remaining changes and checks that one more run writes nothing.
+    fn finish(self, scene: &SlotServers) -> Result<(), String> {
+        if self.mode == SlotRunMode::Snapshot {
             scene.change(ALL);
-            done(&plain(scene, self.mode.args())?)?;
+            done(&run_plain(scene, self.mode.args())?)?;
         }
-        let before = (scene.ledger(), scene.ask(End::Target, "select max(n) from log"));
-        done(&plain(scene, &self.mode.args().replace("--follow", ""))?)?;
+        let before = (scene.ledger(), scene.ask(SlotTrialServer::Target, "select max(n) from log"));
+        done(&run_plain(scene, &self.mode.args().replace("--follow", ""))?)?;
         let ledger = scene.ledger();
-        let after = ((ledger.0, ledger.1), scene.ask(End::Target, "select max(n) from log"));
+        let after =
+            ((ledger.0, ledger.1), scene.ask(SlotTrialServer::Target, "select max(n) from log"));
         if ((before.0.0, before.0.1), before.1) != after {
             return Err("run once more, it has written something".to_owned());
         }
@@ -334,11 +370,11 @@ impl Trial {
     }
 }
 
-fn plain(scene: &Scene, args: &str) -> Result<Run, String> {
+fn run_plain(scene: &SlotServers, args: &str) -> Result<Run, String> {
     let run = finish_within(scene.start_plain(args), LIMIT);
     let run = run.map_err(|run| format!("run again, it hangs: {}", run.stderr))?;
-    nothing_is_left_over(scene)?;
-    in_good_order(&run, false)?;
+    check_no_session_remains(scene)?;
+    check_status(&run, false)?;
     Ok(run)
 }
 
@@ -349,8 +385,8 @@ fn done(run: &Run) -> Result<(), String> {
     }
 }
 
-/// That a run has ended as one may.
-fn in_good_order(run: &Run, is_killed: bool) -> Result<(), String> {
+/// Checks that a run ended with an allowed status and did not panic.
+fn check_status(run: &Run, is_killed: bool) -> Result<(), String> {
     if run.stderr.contains("panicked") || run.stderr.contains("RUST_BACKTRACE") {
         return Err(format!("it panicked: {}", run.stderr));
     }
@@ -362,12 +398,12 @@ fn in_good_order(run: &Run, is_killed: bool) -> Result<(), String> {
     }
 }
 
-/// That nothing of a run goes on.
-pub(crate) fn nothing_is_left_over(scene: &Scene) -> Result<(), String> {
+/// Waits until no session of a run remains on the servers.
+pub(crate) fn check_no_session_remains(scene: &SlotServers) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         let ready = |end| try_ask(&scene.server(end).dsn(), "select 1").is_ok();
-        let left = match ready(End::Source) && ready(End::Target) {
+        let left = match ready(SlotTrialServer::Source) && ready(SlotTrialServer::Target) {
             true => scene.left_over(),
             false => "a server that does not answer".to_owned(),
         };
@@ -390,34 +426,34 @@ fn meant<T: Copy>(words: &[(T, &str)], text: Option<&str>) -> Result<T, String> 
     found.map(|(it, _)| *it).ok_or_else(|| format!("{text:?} is no word of a trial"))
 }
 
-/// `stream source cut@137`, `follow target stall@12 then=kill-target`.
-impl fmt::Display for Trial {
+/// Writes a trial as `stream source cut@137` or `follow target stall@12 then=kill-target`.
+impl fmt::Display for SlotTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mode, end) = (word(&MODES, self.mode), word(&ENDS, self.end));
+        let (mode, end) = (word(&MODES, self.mode), word(&SERVERS, self.end));
         write!(f, "{mode} {end} {}", self.plan)?;
         match self.then {
-            Then::Resume => Ok(()),
-            Then::CutAgain(after) => write!(f, " then=cut-again:{after}"),
-            then => write!(f, " then={}", word(&THENS, then)),
+            StallEnd::Resume => Ok(()),
+            StallEnd::CutAgain(after) => write!(f, " then=cut-again:{after}"),
+            then => write!(f, " then={}", word(&STALL_ENDS, then)),
         }
     }
 }
 
-impl FromStr for Trial {
+impl FromStr for SlotTrial {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Trial, String> {
+    fn from_str(text: &str) -> Result<SlotTrial, String> {
         let mut words = text.split_whitespace();
-        Ok(Trial {
+        Ok(SlotTrial {
             mode: meant(&MODES, words.next())?,
-            end: meant(&ENDS, words.next())?,
+            end: meant(&SERVERS, words.next())?,
             plan: words.next().unwrap_or_default().parse()?,
             then: match words.next().map(|word| word.strip_prefix("then=").unwrap_or(word)) {
                 Some(word) => match word.strip_prefix("cut-again:") {
-                    Some(after) => Then::CutAgain(after.parse().map_err(|_| word.to_owned())?),
-                    None => meant(&THENS, Some(word))?,
+                    Some(after) => StallEnd::CutAgain(after.parse().map_err(|_| word.to_owned())?),
+                    None => meant(&STALL_ENDS, Some(word))?,
                 },
-                None => Then::Resume,
+                None => StallEnd::Resume,
             },
         })
     }
@@ -425,19 +461,19 @@ impl FromStr for Trial {
 
 #[cfg(test)]
 mod tests {
-    use super::Trial;
+    use super::SlotTrial;
 
     #[test]
-    fn what_is_printed_can_be_run_again() {
+    fn a_printed_trial_parses_to_the_same_trial() {
         for text in [
             "stream source cut@137",
             "follow target stall@server:G:1 then=kill-target",
             "follow target stall@12 then=cut-again:30",
         ] {
-            assert_eq!(text.parse::<Trial>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<SlotTrial>().unwrap().to_string(), text);
         }
         for text in ["", "stream", "stream source", "stream cut@1", "stream source cut@1 then=x"] {
-            text.parse::<Trial>().unwrap_err();
+            text.parse::<SlotTrial>().unwrap_err();
         }
     }
 }

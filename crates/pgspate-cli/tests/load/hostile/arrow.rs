@@ -7,7 +7,7 @@ use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 
 use super::{case, refused, taken};
-use crate::web::{Framing, Web};
+use crate::web::{BodyFraming, BodyServer};
 
 /// Strings, whose bytes take this many.
 const TEXT_BYTES: i64 = 34_567;
@@ -163,7 +163,7 @@ fn a_message_over_http_that_states_gigabytes() {
     let content = stream(&batch(), None);
     let (at, len) = messages(&content)[1];
     let body = content.len() - 8 - at - 8 - len as usize;
-    let web = Web::start(Framing::Chunked, instead(&content, body as i64, 3 << 30));
+    let web = BodyServer::start(BodyFraming::Chunked, instead(&content, body as i64, 3 << 30));
     let run = web.load(&case, "--format arrow");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("a message states 3221225472 bytes, but"), "{}", run.stderr);

@@ -81,7 +81,7 @@ impl Thrift {
 
 /// A page: its header, and its bytes.
 #[derive(Clone)]
-struct Page {
+struct ParquetPage {
     kind: i64,
     decompressed: i64,
     stored: i64,
@@ -90,11 +90,18 @@ struct Page {
     bytes: Vec<u8>,
 }
 
-impl Page {
+impl ParquetPage {
     /// A page that tells the truth, but for `values`.
-    fn new(kind: i64, encoding: i64, values: i64, bytes: &[u8]) -> Page {
+    fn new(kind: i64, encoding: i64, values: i64, bytes: &[u8]) -> ParquetPage {
         let len = bytes.len() as i64;
-        Page { kind, decompressed: len, stored: len, values, encoding, bytes: bytes.to_vec() }
+        ParquetPage {
+            kind,
+            decompressed: len,
+            stored: len,
+            values,
+            encoding,
+            bytes: bytes.to_vec(),
+        }
     }
 
     fn write(&self) -> Vec<u8> {
@@ -112,11 +119,11 @@ impl Page {
 
 /// A file of one column in one row group.
 #[derive(Clone)]
-struct File {
+struct ForgedParquet {
     physical: i64,
     type_length: i64,
     codec: i64,
-    pages: Vec<Page>,
+    pages: Vec<ParquetPage>,
     rows: i64,
     /// Instead of where the column is, and how long.
     start: Option<i64>,
@@ -129,9 +136,9 @@ struct File {
     footer: Option<u32>,
 }
 
-impl File {
-    fn new(physical: i64, pages: &[Page], rows: i64) -> File {
-        File {
+impl ForgedParquet {
+    fn new(physical: i64, pages: &[ParquetPage], rows: i64) -> ForgedParquet {
+        ForgedParquet {
             physical,
             type_length: 0,
             codec: NO_CODEC,
@@ -213,8 +220,8 @@ fn strings() -> Vec<u8> {
     b"\x01\0\0\0a\x02\0\0\0bc".to_vec()
 }
 
-fn whole() -> File {
-    File::new(BYTE_ARRAY, &[Page::new(DATA, PLAIN, 2, &strings())], 2)
+fn whole() -> ForgedParquet {
+    ForgedParquet::new(BYTE_ARRAY, &[ParquetPage::new(DATA, PLAIN, 2, &strings())], 2)
 }
 
 /// Numbers as differences, all in one header without blocks.
@@ -226,21 +233,26 @@ fn delta(count: u64) -> Vec<u8> {
 fn files_that_tell_the_truth_are_loaded() {
     let case = case();
     taken(&case, "whole.parquet", whole().write(), 2);
-    taken(&case, "located.parquet", File { located: Some(1), ..whole() }.write(), 2);
+    taken(&case, "located.parquet", ForgedParquet { located: Some(1), ..whole() }.write(), 2);
     let pages = [
-        Page::new(DICTIONARY, PLAIN, 2, &strings()),
+        ParquetPage::new(DICTIONARY, PLAIN, 2, &strings()),
         // The second of both, twice: by one bit each.
-        Page::new(DATA, BY_DICTIONARY, 2, &[1, 4, 1]),
+        ParquetPage::new(DATA, BY_DICTIONARY, 2, &[1, 4, 1]),
     ];
-    let file = File::new(BYTE_ARRAY, &pages, 2);
+    let file = ForgedParquet::new(BYTE_ARRAY, &pages, 2);
     taken(&case, "dictionary.parquet", file.write(), 2);
-    taken(&case, "dictionary_located.parquet", File { located: Some(1), ..file }.write(), 2);
+    taken(
+        &case,
+        "dictionary_located.parquet",
+        ForgedParquet { located: Some(1), ..file }.write(),
+        2,
+    );
 }
 
 #[test]
 fn rows_and_places() {
     let case = case();
-    let file = |change: fn(&mut File)| {
+    let file = |change: fn(&mut ForgedParquet)| {
         let mut file = whole();
         change(&mut file);
         file.write()
@@ -276,7 +288,7 @@ fn pages_that_state_more_than_they_can_become() {
         [(snappy, "snappy"), (gzip, "gzip"), (lz4, "lz4"), (zstd, "zstd"), (lz4_raw, "lz4_raw")]
     {
         for located in [None, Some(1)] {
-            let mut file = File { codec, located, ..whole() };
+            let mut file = ForgedParquet { codec, located, ..whole() };
             file.pages[0].decompressed = MOST;
             let words = [
                 "column \"v\": the page at byte 4 states 2147483647 bytes, but its 11 bytes of",
@@ -286,7 +298,7 @@ fn pages_that_state_more_than_they_can_become() {
             refused(&case, &name, file.write(), &words);
         }
     }
-    let mut file = File { codec: brotli, ..whole() };
+    let mut file = ForgedParquet { codec: brotli, ..whole() };
     file.pages[0].decompressed = MOST;
     refused(&case, "brotli.parquet", file.write(), &["expected at most 1074790400"]);
     // Within what a page may have, but more than there is room for.
@@ -311,23 +323,28 @@ fn values_and_lengths() {
     let case = case();
     for (physical, name) in [(BYTE_ARRAY, "text"), (INT64, "int8"), (FIXED, "fixed")] {
         let pages = [
-            Page::new(DICTIONARY, PLAIN, MOST, &strings()),
-            Page::new(DATA, BY_DICTIONARY, 2, &[1, 4, 1]),
+            ParquetPage::new(DICTIONARY, PLAIN, MOST, &strings()),
+            ParquetPage::new(DATA, BY_DICTIONARY, 2, &[1, 4, 1]),
         ];
         for located in [None, Some(1)] {
-            let file = File { located, type_length: 4, ..File::new(physical, &pages, 2) };
+            let file = ForgedParquet {
+                located,
+                type_length: 4,
+                ..ForgedParquet::new(physical, &pages, 2)
+            };
             let name = format!("{name}{}.parquet", located.map_or("", |_| "_located"));
             refused(&case, &name, file.write(), &["states 2147483647 values in 11 bytes"]);
         }
     }
-    let file = File::new(BYTE_ARRAY, &[Page::new(DATA, PLAIN, MOST, &strings())], MOST);
+    let file =
+        ForgedParquet::new(BYTE_ARRAY, &[ParquetPage::new(DATA, PLAIN, MOST, &strings())], MOST);
     refused(&case, "values.parquet", file.write(), &["states 2147483647 values, expected"]);
     for (encoding, physical) in
         [(DELTA, INT64), (DELTA_LENGTHS, BYTE_ARRAY), (DELTA_STRINGS, BYTE_ARRAY)]
     {
         for count in [MOST as u64, u64::MAX >> 1] {
-            let page = Page::new(DATA, encoding, 2, &delta(count));
-            let file = File::new(physical, &[page], 2);
+            let page = ParquetPage::new(DATA, encoding, 2, &delta(count));
+            let file = ForgedParquet::new(physical, &[page], 2);
             let words = [format!("states 2 values in its header and {count} in its data")];
             let words = words.each_ref().map(String::as_str);
             refused(&case, &format!("delta{encoding}_{count}.parquet"), file.write(), &words);
@@ -335,9 +352,13 @@ fn values_and_lengths() {
     }
     // The lengths of what remains, behind those of what is shared.
     let bytes = [delta(1), delta(MOST as u64)].concat();
-    let file = File::new(BYTE_ARRAY, &[Page::new(DATA, DELTA_STRINGS, 1, &bytes)], 1);
+    let file =
+        ForgedParquet::new(BYTE_ARRAY, &[ParquetPage::new(DATA, DELTA_STRINGS, 1, &bytes)], 1);
     let words = ["states 1 values in its header and 2147483647 in its data"];
     refused(&case, "delta_rest.parquet", file.write(), &words);
-    let file = File { type_length: MOST, ..File::new(FIXED, &[whole().pages[0].clone()], 2) };
+    let file = ForgedParquet {
+        type_length: MOST,
+        ..ForgedParquet::new(FIXED, &[whole().pages[0].clone()], 2)
+    };
     refused(&case, "width.parquet", file.write(), &["could not decode the Parquet file"]);
 }

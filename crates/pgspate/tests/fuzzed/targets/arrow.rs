@@ -13,7 +13,7 @@ use pgspate::Result;
 use pgspate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use pgspate::format::{ChunkData, Cutter};
 
-use memory::Memory;
+use memory::FuzzMemory;
 
 /// A column of NULLs may have any number of rows, and so of chunks.
 const CHUNKS_MAX: usize = 4;
@@ -24,7 +24,7 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 fn file(data: &[u8]) -> Result<()> {
-    let ranges = Arc::new(Memory(Bytes::copy_from_slice(data)));
+    let ranges = Arc::new(FuzzMemory(Bytes::copy_from_slice(data)));
     read(&mut ArrowCutter::new(Arc::new(ArrowFile::open("in", ranges)?), 0))
 }
 

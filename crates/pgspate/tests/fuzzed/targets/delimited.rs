@@ -6,29 +6,30 @@ use std::sync::Arc;
 use pgspate::encode::Encoded;
 use pgspate::encode::field::FieldEncoder;
 use pgspate::format::delimited::{
-    Column, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, Family, parse_records,
+    CopyFormat, CutOptions, DelimitedColumn, DelimitedCutter, DelimitedEncoder, Dialect, Eol,
+    parse_records,
 };
-use pgspate::format::{ChunkEncoder, Cutter, Mode};
-use pgspate::target::{PgType, Session, TypeKind};
+use pgspate::format::{ChunkEncoder, Cutter, EncodeMode};
+use pgspate::target::{PgType, SessionSettings, TypeKind};
 
 /// How an input is read; the first bytes of the fuzzer's input say.
 #[derive(Clone)]
-struct Setup {
+struct DelimitedSetup {
     dialect: Dialect,
     columns: usize,
     header: bool,
     force: u8,
     old_server: bool,
     chunk_bytes: usize,
-    mode: Mode,
+    mode: EncodeMode,
 }
 
-impl Setup {
-    fn of(bytes: &[u8; 8]) -> Setup {
+impl DelimitedSetup {
+    fn of(bytes: &[u8; 8]) -> DelimitedSetup {
         let [flags, more, delimiter, quote, escape, null, force, size] = *bytes;
         let is_set = |bit: u8| flags >> bit & 1 != 0;
         let base = if is_set(0) { Dialect::text() } else { Dialect::csv() };
-        let is_csv = base.family == Family::Csv;
+        let is_csv = base.format == CopyFormat::Csv;
         let or = |byte: u8, usual: u8| if byte < 128 { usual } else { byte & 127 };
         let quote = or(quote, b'"');
         let dialect = Dialect {
@@ -41,21 +42,21 @@ impl Setup {
             trailing_delimiter: is_set(4),
             ..base
         };
-        Setup {
+        DelimitedSetup {
             dialect,
             columns: usize::from(more % 5),
             header: is_set(5),
             force,
             old_server: is_set(6),
             chunk_bytes: usize::from(size) + 1,
-            mode: if is_set(7) { Mode::Text } else { Mode::Binary },
+            mode: if is_set(7) { EncodeMode::Text } else { EncodeMode::Binary },
         }
     }
 
-    fn column(&self, nth: usize) -> Column {
-        let session = Session::of_version(180_000);
+    fn column(&self, nth: usize) -> DelimitedColumn {
+        let session = SessionSettings::of_version(180_000);
         let ty = PgType { oid: 25, name: "text".into(), typmod: -1, kind: TypeKind::Base };
-        Column {
+        DelimitedColumn {
             name: format!("c{nth}"),
             encoder: FieldEncoder::new(&ty, &session).ok(),
             force_null: self.force >> nth & 1 != 0,
@@ -98,12 +99,12 @@ impl Setup {
 
 pub(crate) fn run(data: &[u8]) {
     let Some((first, input)) = data.split_first_chunk() else { return };
-    let setup = Setup::of(first);
+    let setup = DelimitedSetup::of(first);
     if setup.dialect.check().is_err() {
         return;
     }
     let in_chunks = setup.run(input);
-    let whole = Setup { chunk_bytes: 1 << 20, ..setup.clone() }.run(input);
+    let whole = DelimitedSetup { chunk_bytes: 1 << 20, ..setup.clone() }.run(input);
     assert_eq!(in_chunks, whole);
     for eol in [Eol::Lf, Eol::CrLf, Eol::Cr] {
         let all = parse_records(&setup.dialect, eol, input, true, usize::MAX);

@@ -1,13 +1,13 @@
 //! A file in memory.
 
 use bytes::Bytes;
-use pgspate::source::Ranges;
-use pgspate::{Error, Kind, Result};
+use pgspate::source::RangeReader;
+use pgspate::{Error, ErrorKind, Result};
 
 #[derive(Debug)]
-pub(crate) struct Memory(pub(crate) Bytes);
+pub(crate) struct FuzzMemory(pub(crate) Bytes);
 
-impl Ranges for Memory {
+impl RangeReader for FuzzMemory {
     fn len(&self) -> u64 {
         self.0.len() as u64
     }
@@ -16,7 +16,7 @@ impl Ranges for Memory {
         let start = start as usize;
         match start.checked_add(len).filter(|end| *end <= self.0.len()) {
             Some(end) => Ok(self.0.slice(start..end)),
-            None => Err(Error::new(Kind::Source, "beyond the end")),
+            None => Err(Error::new(ErrorKind::Source, "beyond the end")),
         }
     }
 }

@@ -12,7 +12,7 @@ use pgspate::Result;
 use pgspate::format::parquet::{ParquetCutter, ParquetFile};
 use pgspate::format::{ChunkData, Cutter};
 
-use memory::Memory;
+use memory::FuzzMemory;
 
 /// A file may state any number of rows, and so of chunks.
 const CHUNKS_MAX: usize = 4;
@@ -22,7 +22,7 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 fn read(data: &[u8]) -> Result<()> {
-    let ranges = Arc::new(Memory(Bytes::copy_from_slice(data)));
+    let ranges = Arc::new(FuzzMemory(Bytes::copy_from_slice(data)));
     let file = Arc::new(ParquetFile::open("in", ranges)?);
     let all = file.rows();
     let mut cutter = ParquetCutter::new(file, 0);
