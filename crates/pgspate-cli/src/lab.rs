@@ -13,7 +13,7 @@ use pgspate::target::connect::{Dsn, Environment};
 use pgspate::{Error, ErrorKind, Result};
 use pgspate_lab::report::{self, ExperimentDigest};
 use pgspate_lab::{
-    DataKind, Experiment, LabEvent, LabOptions, LabSummary, RunSetup, RunStop, experiments,
+    DataKind, Experiment, LabEvent, LabOptions, LabRunSetup, LabSummary, RunStop, experiments,
     run_time,
 };
 use serde::Serialize;
@@ -153,7 +153,7 @@ struct ListedExperiment {
 fn list(args: &ListArgs) -> Result<CommandAnswer> {
     let listed = |experiment: &dyn Experiment| {
         let scale = args.scale.unwrap_or_else(|| experiment.scale_default());
-        let setup = RunSetup { scale, is_own: true, data: DataKind::default() };
+        let setup = LabRunSetup { scale, is_own: true, data: DataKind::default() };
         let (trials, seconds_each_repeat) = run_time(experiment, &setup);
         let factors = experiment.factors(&setup).into_iter();
         ListedExperiment {

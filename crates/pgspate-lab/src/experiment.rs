@@ -44,7 +44,7 @@ pub trait Experiment: Sync {
     }
 
     /// Returns what is varied; the first level of each factor is the baseline.
-    fn factors(&self, setup: &RunSetup) -> Vec<Factor>;
+    fn factors(&self, setup: &LabRunSetup) -> Vec<Factor>;
 
     /// Returns whether the combination of levels is worth a trial. An experiment may choose to vary
     /// only one factor at a time.
@@ -112,7 +112,7 @@ pub trait Experiment: Sync {
 
 /// What is known before a run begins.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RunSetup {
+pub struct LabRunSetup {
     /// 1 is the published size.
     pub scale: f64,
     /// Whether the lab starts its own server, whose settings can differ between trials.

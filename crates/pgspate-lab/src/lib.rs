@@ -28,7 +28,7 @@ mod user_server;
 pub use context::{SCHEMA, TrialContext};
 pub use dataset::{DataFacts, DataKind, TableFacts};
 pub use experiment::{
-    Experiment, Factor, LabTrial, NamedNumber, PublishedResults, RunSetup, TrialOutcome,
+    Experiment, Factor, LabRunSetup, LabTrial, NamedNumber, PublishedResults, TrialOutcome,
     TrialPhase, TrialPicture, TrialSeries, Unit,
 };
 pub use facts::{Machine, TrialFacts};

@@ -30,11 +30,11 @@ pub(crate) struct Probe {
 pub(crate) struct ProbeReading {
     server_ticks: Option<f64>,
     client_ticks: Option<f64>,
-    disk: Option<DiskCounters>,
+    disk: Option<ProbedDiskCounters>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct DiskCounters {
+struct ProbedDiskCounters {
     reads: f64,
     writes: f64,
     bytes: f64,
@@ -176,14 +176,14 @@ fn parse_stat(text: &str) -> Option<ProcessStat> {
     })
 }
 
-fn disk(text: &str, device: (u32, u32)) -> Option<DiskCounters> {
+fn disk(text: &str, device: (u32, u32)) -> Option<ProbedDiskCounters> {
     let line = text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let number = |nth: usize| fields.get(nth)?.parse::<u32>().ok();
         (number(0)? == device.0 && number(1)? == device.1).then_some(fields)
     })?;
     let number = |nth: usize| line.get(nth)?.parse::<f64>().ok();
-    Some(DiskCounters {
+    Some(ProbedDiskCounters {
         reads: number(3)?,
         writes: number(7)?,
         bytes: (number(5)? + number(9)?) * SECTOR_BYTES,

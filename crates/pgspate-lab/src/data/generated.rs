@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use pgspate::{Error, ErrorKind, Result};
 
-use super::RowSource;
+use super::GeneratedRows;
 use crate::context::stopped;
 use crate::stop::RunStop;
 
@@ -29,7 +29,7 @@ pub struct GeneratedTable {
     /// Rows at a scale.
     pub(super) count: fn(f64) -> u64,
     /// Its rows at a scale, from a seed.
-    pub(super) make: fn(f64, u64) -> Box<dyn RowSource>,
+    pub(super) make: fn(f64, u64) -> Box<dyn GeneratedRows>,
 }
 
 impl GeneratedTable {
@@ -44,7 +44,7 @@ impl GeneratedTable {
     }
 
     /// All its rows, as COPY text without the header.
-    pub fn all(&self, scale: f64, seed: u64) -> Box<dyn RowSource> {
+    pub fn all(&self, scale: f64, seed: u64) -> Box<dyn GeneratedRows> {
         (self.make)(scale, seed)
     }
 }
@@ -80,7 +80,12 @@ pub(super) fn write(
     Ok(paths)
 }
 
-fn write_file(header: &str, rows: &mut dyn RowSource, path: &Path, stop: &RunStop) -> Result<()> {
+fn write_file(
+    header: &str,
+    rows: &mut dyn GeneratedRows,
+    path: &Path,
+    stop: &RunStop,
+) -> Result<()> {
     let partial = path.with_extension("part");
     let written = (|| -> std::io::Result<bool> {
         let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);

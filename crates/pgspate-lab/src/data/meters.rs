@@ -5,7 +5,7 @@
 
 use pgspate::encode::arrow::calendar::write_timestamp;
 
-use super::{NumberedRows, RowSource, SeededRandom, put};
+use super::{GeneratedRows, NumberedRows, SeededRandom, put};
 
 /// Rows per meter by default.
 pub const ROWS: u32 = 3000;
@@ -97,7 +97,7 @@ impl NightlyPredictions {
     }
 
     /// The rows as COPY text, one meter after the other.
-    pub fn text(&self) -> impl RowSource + '_ {
+    pub fn text(&self) -> impl GeneratedRows + '_ {
         NumberedRows::new(0..self.meters.len() as u64, |nth, out| {
             meter_text(nth as u32 + 1, &self.meters[nth as usize], out);
         })

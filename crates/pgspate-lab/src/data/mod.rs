@@ -26,7 +26,7 @@ pub use generated::GeneratedTable;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Rows of a table as COPY text, a piece at a time.
-pub trait RowSource {
+pub trait GeneratedRows {
     /// Appends some more rows, each with its newline; false when there are none left.
     fn append(&mut self, out: &mut Vec<u8>) -> bool;
 }
@@ -44,7 +44,7 @@ impl<F: FnMut(u64, &mut Vec<u8>)> NumberedRows<F> {
     }
 }
 
-impl<F: FnMut(u64, &mut Vec<u8>)> RowSource for NumberedRows<F> {
+impl<F: FnMut(u64, &mut Vec<u8>)> GeneratedRows for NumberedRows<F> {
     fn append(&mut self, out: &mut Vec<u8>) -> bool {
         match self.numbers.next() {
             Some(number) => (self.row)(number, out),
@@ -59,7 +59,7 @@ impl<F: FnMut(u64, &mut Vec<u8>)> RowSource for NumberedRows<F> {
 ///
 /// # Errors
 /// What the server refuses, and the loss of the connection.
-pub async fn copy(client: &Client, target: &str, rows: &mut dyn RowSource) -> Result<u64> {
+pub async fn copy(client: &Client, target: &str, rows: &mut dyn GeneratedRows) -> Result<u64> {
     let failed = |error: tokio_postgres::Error| {
         let cause = error.as_db_error().map_or_else(|| error.to_string(), |it| it.to_string());
         let message = format!("could not fill {target}");

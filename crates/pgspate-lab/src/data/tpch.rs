@@ -17,7 +17,7 @@ use tpchgen::generators::{
 use tpchgen::text::TextPool;
 
 use super::generated::{self, GeneratedTable};
-use super::{RowSource, put};
+use super::{GeneratedRows, put};
 use crate::RunStop;
 
 /// Rows of `lineitem` at scale factor 1, about.
@@ -45,7 +45,7 @@ static TEXT: LazyLock<TextPool> =
 /// backslash.
 struct BarSeparatedRows<I>(I);
 
-impl<I: Iterator<Item: Display>> RowSource for BarSeparatedRows<I> {
+impl<I: Iterator<Item: Display>> GeneratedRows for BarSeparatedRows<I> {
     fn append(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(row) = self.0.next() else { return false };
         let start = out.len();

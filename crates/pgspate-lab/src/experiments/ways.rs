@@ -16,7 +16,7 @@ use pgspate::{Error, ErrorKind, Result};
 use tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
-use crate::data::{self, RowSource};
+use crate::data::{self, GeneratedRows};
 
 /// A value as PostgreSQL reads it.
 #[derive(Debug, Clone, Copy)]
@@ -159,7 +159,7 @@ pub(super) async fn number(connection: &Connection, what: &str, sql: &str) -> Re
 pub(super) async fn expect(
     connection: &Connection,
     table: &str,
-    rows: &mut dyn RowSource,
+    rows: &mut dyn GeneratedRows,
 ) -> Result<()> {
     let client = &connection.client;
     let make = format!("create temp table expected (like {table})");

@@ -23,7 +23,7 @@ use pgspate::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::dataset::DataKind;
-use crate::experiment::{Experiment, LabTrial, RunSetup};
+use crate::experiment::{Experiment, LabRunSetup, LabTrial};
 use crate::facts::Machine;
 use crate::results::{ResultLine, Results, file_error, read};
 use crate::runner;
@@ -130,7 +130,7 @@ fn results(experiment: &dyn Experiment, lines: &[ResultLine], folder: &Path) -> 
     let mut own: Vec<ResultLine> = own.cloned().collect();
     let scale = own.first().map_or(1.0, |line| line.conditions.scale);
     let data = own.first().map_or(DataKind::default(), |line| line.conditions.data.kind);
-    let trials = runner::trials(experiment, &RunSetup { scale, is_own: true, data });
+    let trials = runner::trials(experiment, &LabRunSetup { scale, is_own: true, data });
     own.sort_by_key(|line| {
         let nth = trials.iter().position(|trial| *trial == line.trial).unwrap_or(usize::MAX);
         (nth, line.repeat)

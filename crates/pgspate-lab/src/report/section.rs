@@ -11,7 +11,7 @@ use super::svg::escape;
 use super::{bars, described, lines, words};
 use crate::data::tpch;
 use crate::dataset::{DataKind, TableFacts};
-use crate::experiment::{Experiment, LabTrial, PublishedResults, RunSetup, TrialPicture, Unit};
+use crate::experiment::{Experiment, LabRunSetup, LabTrial, PublishedResults, TrialPicture, Unit};
 use crate::facts;
 use crate::results::{ResultLine, Results, RunConditions};
 use crate::runner;
@@ -285,7 +285,7 @@ fn only(experiment: &dyn Experiment, results: &Results) -> String {
     let Some(first) = results.lines().first() else { return String::new() };
     let conditions = &first.conditions;
     let is_own = conditions.target == "own";
-    let setup = RunSetup { scale: conditions.scale, is_own, data: conditions.data.kind };
+    let setup = LabRunSetup { scale: conditions.scale, is_own, data: conditions.data.kind };
     let all = runner::trials(experiment, &setup);
     let is_there = |trial: &LabTrial| results.lines().iter().any(|line| line.trial == *trial);
     let mut wanted: Vec<(&str, &str)> = Vec::new();

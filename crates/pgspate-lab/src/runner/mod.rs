@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 
 use crate::context::{SCHEMA, SharedByTrials, TrialContext};
 use crate::dataset::{DataKind, Dataset};
-use crate::experiment::{Experiment, LabTrial, RunSetup, TrialOutcome, Unit};
+use crate::experiment::{Experiment, LabRunSetup, LabTrial, TrialOutcome, Unit};
 use crate::facts::{self, Machine, TrialFacts};
 use crate::lab_server::LabServer;
 use crate::results::{self, ResultLine, ResultsWriter, RunConditions};
@@ -261,7 +261,7 @@ fn plans(
                 name,
             ));
         }
-        let setup = RunSetup { scale, is_own: place.is_own(), data: data.kind() };
+        let setup = LabRunSetup { scale, is_own: place.is_own(), data: data.kind() };
         let mut trials = trials(experiment, &setup);
         keep_wanted(&mut trials, &options.only, name)?;
         let all = order(&trials, options.repeats, options.seed, name);

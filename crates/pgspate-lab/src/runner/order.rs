@@ -5,11 +5,11 @@
 
 use pgspate::{Error, ErrorKind, Result};
 
-use crate::experiment::{Experiment, LabTrial, RunSetup};
+use crate::experiment::{Experiment, LabRunSetup, LabTrial};
 use crate::random::SeededRandom;
 
 /// Returns the combinations of levels that make sense, in the experiment's order.
-pub(crate) fn trials(experiment: &dyn Experiment, setup: &RunSetup) -> Vec<LabTrial> {
+pub(crate) fn trials(experiment: &dyn Experiment, setup: &LabRunSetup) -> Vec<LabTrial> {
     let mut trials = LabTrial::product(&experiment.factors(setup));
     trials.retain(|trial| experiment.makes_sense(trial));
     trials
@@ -49,7 +49,7 @@ pub(super) fn keep_wanted(
 }
 
 /// Returns the number of trials of one repeat, and their estimated seconds.
-pub fn run_time(experiment: &dyn Experiment, setup: &RunSetup) -> (usize, f64) {
+pub fn run_time(experiment: &dyn Experiment, setup: &LabRunSetup) -> (usize, f64) {
     let trials = trials(experiment, setup).len();
     (trials, experiment.trial_seconds(setup.scale) * trials as f64)
 }

@@ -1,6 +1,6 @@
 //! Every experiment that is shipped, from its beginning to the page.
 
-use pgspate_lab::{DataKind, RunSetup, experiments, read, report};
+use pgspate_lab::{DataKind, LabRunSetup, experiments, read, report};
 
 use crate::support::{options, run};
 
@@ -13,7 +13,7 @@ fn every_experiment_says_what_it_is() {
         assert!(experiment.question().ends_with('?'), "{}", experiment.question());
         assert!(!experiment.published().figures.is_empty());
         let scale = experiment.scale_default();
-        let setup = RunSetup { scale, is_own: true, data: DataKind::default() };
+        let setup = LabRunSetup { scale, is_own: true, data: DataKind::default() };
         for factor in experiment.factors(&setup) {
             assert!(!factor.levels.is_empty(), "{}", factor.name);
         }

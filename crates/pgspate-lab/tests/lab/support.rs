@@ -8,8 +8,8 @@ use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{silent, testing};
 use pgspate_lab::report::figure::{Bar, BarGroup, Bars, Figure, Plot};
 use pgspate_lab::{
-    Experiment, Factor, LabEvent, LabOptions, LabSummary, LabTrial, PublishedResults, Results,
-    RunSetup, RunStop, TrialContext, TrialOutcome, Unit,
+    Experiment, Factor, LabEvent, LabOptions, LabRunSetup, LabSummary, LabTrial, PublishedResults,
+    Results, RunStop, TrialContext, TrialOutcome, Unit,
 };
 use tokio::runtime::Runtime;
 
@@ -38,7 +38,7 @@ impl Experiment for ToyExperiment {
         PublishedResults { setting: "Elsewhere.", figures: vec![("a <b>way</b>", "5 s & more")] }
     }
 
-    fn factors(&self, setup: &RunSetup) -> Vec<Factor> {
+    fn factors(&self, setup: &LabRunSetup) -> Vec<Factor> {
         assert!(setup.scale > 0.0);
         let ways = Factor::new("way", &["one by one", HOSTILE]);
         vec![ways, Factor::new("work_mem", &["as it comes", "8MB"])]

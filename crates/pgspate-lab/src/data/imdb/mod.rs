@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use pgspate::Result;
 
 use super::generated::{self, GeneratedTable};
-use super::{RowSource, scaled};
+use super::{GeneratedRows, scaled};
 use crate::RunStop;
 
 /// The scale at which the seven files take about 60 MB.
@@ -125,7 +125,7 @@ pub const TABLES: [GeneratedTable; 7] = [
 ];
 
 /// Rows of a table that has so many at scale 1.
-fn all(rows: u64, make_rows: RowMaker, scale: f64, seed: u64) -> Box<dyn RowSource> {
+fn all(rows: u64, make_rows: RowMaker, scale: f64, seed: u64) -> Box<dyn GeneratedRows> {
     let sizes = ImdbSizes { seed, people: scaled(PEOPLE, scale), titles: scaled(TITLES, scale) };
     Box::new(RowsOfMaker { sizes, make_rows, next: 1, left: scaled(rows, scale) })
 }
@@ -137,7 +137,7 @@ struct RowsOfMaker {
     left: u64,
 }
 
-impl RowSource for RowsOfMaker {
+impl GeneratedRows for RowsOfMaker {
     fn append(&mut self, out: &mut Vec<u8>) -> bool {
         if self.left == 0 {
             return false;

@@ -13,7 +13,7 @@ use pgspate::target::quote_ident;
 use crate::context::TrialContext;
 use crate::dataset::DataKind;
 use crate::experiment::{
-    Experiment, Factor, LabTrial, PublishedResults, RunSetup, TrialOutcome, Unit,
+    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, TrialOutcome, Unit,
 };
 use crate::report::figure::Figure;
 use crate::results::Results;
@@ -81,7 +81,7 @@ impl Experiment for BulkExperiment {
         }
     }
 
-    fn factors(&self, setup: &RunSetup) -> Vec<Factor> {
+    fn factors(&self, setup: &LabRunSetup) -> Vec<Factor> {
         // The user's files have no information about keys.
         let indexes: &[&str] = match setup.data {
             DataKind::Files => &["none"],
@@ -97,7 +97,7 @@ impl Experiment for BulkExperiment {
     }
 
     fn makes_sense(&self, trial: &LabTrial) -> bool {
-        let setup = RunSetup { scale: 1.0, is_own: true, data: DataKind::Imdb };
+        let setup = LabRunSetup { scale: 1.0, is_own: true, data: DataKind::Imdb };
         // Whatever the strategy, one other factor at most.
         let factors = self.factors(&setup);
         trial.changed(&factors[1..]) <= 1

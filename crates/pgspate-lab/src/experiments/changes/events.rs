@@ -3,7 +3,7 @@
 //! Three events in five update a row, one inserts and one deletes one; an update or delete always
 //! meets a row, an insert never does. So every contender has to end with the same table.
 
-use crate::data::{NumberedRows, RowSource, SeededRandom, put};
+use crate::data::{GeneratedRows, NumberedRows, SeededRandom, put};
 
 /// Makes the table.
 pub(super) const CREATE: &str = "create table orders (id bigint primary key, customer int, \
@@ -68,7 +68,7 @@ impl OrderEvent {
 }
 
 /// The table before the first event: a row for each key below `keys`.
-pub(super) fn start(keys: u64, seed: u64) -> impl RowSource {
+pub(super) fn start(keys: u64, seed: u64) -> impl GeneratedRows {
     NumberedRows::new(0..keys, move |key, out| {
         let row = row(key, &mut SeededRandom::at(seed, 50, key));
         put(out, format_args!("{}\n", row.join("\t")));

@@ -16,8 +16,8 @@ use super::ways::{expect, failed};
 use crate::data::{self, NumberedRows, put, scaled};
 use crate::report::figure::Figure;
 use crate::{
-    Experiment, Factor, LabTrial, PublishedResults, Results, RunSetup, TrialContext, TrialOutcome,
-    Unit,
+    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, Results, TrialContext,
+    TrialOutcome, Unit,
 };
 use events::{OrderEvent, OrderRow};
 use ways::{ChangeMethod, ChangeWriter, apply_file};
@@ -81,7 +81,7 @@ impl Experiment for ChangesExperiment {
         }
     }
 
-    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
+    fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
         let contenders: Vec<&str> = ChangeMethod::ALL.iter().map(|way| way.name()).collect();
         vec![Factor::new(CONTENDER, &contenders), Factor::new(BATCH, &BATCHES)]
     }
@@ -165,7 +165,7 @@ impl Experiment for ChangesExperiment {
         }
         let mut start = Vec::new();
         let mut rows = events::start(keys, seed);
-        while data::RowSource::append(&mut rows, &mut start) {}
+        while data::GeneratedRows::append(&mut rows, &mut start) {}
         let lines: Vec<&[u8]> = start.split_inclusive(|byte| *byte == b'\n').collect();
         let mut rows = NumberedRows::new(0..keys + new.len() as u64, |nth, out| {
             let key = if nth < keys { nth } else { new[(nth - keys) as usize] };

@@ -16,8 +16,8 @@ use crate::data::accounts::{BankAccounts, BankTable, TABLES};
 use crate::data::{self, NumberedRows, scaled};
 use crate::report::figure::Figure;
 use crate::{
-    Experiment, Factor, LabTrial, PublishedResults, Results, RunSetup, TrialContext, TrialOutcome,
-    Unit,
+    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, Results, TrialContext,
+    TrialOutcome, Unit,
 };
 use writing::{BankRows, RecordMethod};
 
@@ -83,7 +83,7 @@ impl Experiment for RecordsExperiment {
         }
     }
 
-    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
+    fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
         let names =
             BankTable::Transaction.indexes().iter().map(|columns| BankTable::index_name(columns));
         let mut without = Factor::new(WITHOUT, &[NO_INDEX]);

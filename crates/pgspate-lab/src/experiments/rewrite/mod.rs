@@ -19,8 +19,8 @@ use super::ways::{expect, failed};
 use crate::data::{self, meters};
 use crate::report::figure::Figure;
 use crate::{
-    Experiment, Factor, LabTrial, PublishedResults, Results, RunSetup, TrialContext, TrialOutcome,
-    TrialPicture, Unit,
+    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, Results, TrialContext,
+    TrialOutcome, TrialPicture, Unit,
 };
 use watcher::NightWatcher;
 use ways::{NightlyJob, RewriteMethod};
@@ -70,7 +70,7 @@ impl Experiment for RewriteExperiment {
         }
     }
 
-    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
+    fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
         let contenders: Vec<&str> = RewriteMethod::ALL.iter().map(|way| way.name()).collect();
         vec![Factor::new(CONTENDER, &contenders), Factor::new(AUTOVACUUM, &["off", "on"])]
     }

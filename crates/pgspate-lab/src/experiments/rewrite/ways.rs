@@ -23,7 +23,7 @@ use tokio_postgres::Statement;
 use super::super::ways::{TextValue, failed, pipelined};
 use crate::TrialContext;
 use crate::data::meters::{self, NightlyPredictions};
-use crate::data::{RowSource, meters::Prediction};
+use crate::data::{GeneratedRows, meters::Prediction};
 
 /// How results are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::bulk::strategies::{self, EACH, ONE, PGSPATE};
 use crate::context::TrialContext;
 use crate::dataset::DataKind;
 use crate::experiment::{
-    Experiment, Factor, LabTrial, PublishedResults, RunSetup, TrialOutcome, Unit,
+    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, TrialOutcome, Unit,
 };
 use crate::report::figure::Figure;
 use crate::results::Results;
@@ -102,7 +102,7 @@ impl Experiment for StorageExperiment {
         }
     }
 
-    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
+    fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
         let volumes = VOLUMES.map(|(name, _)| name);
         let levels = [&[UNLIMITED], volumes.as_slice()].concat();
         vec![Factor::new("volume", &levels), Factor::new("strategy", &[ONE, EACH, PGSPATE, TUNED])]

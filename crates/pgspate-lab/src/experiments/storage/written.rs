@@ -22,7 +22,7 @@ pub(super) enum CounterSource {
 
 /// What was written, and read as far as the disk counted that.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DiskTraffic {
+pub(super) struct MeasuredDiskIo {
     pub(super) bytes: Spread,
     /// Operations, if they were counted.
     pub(super) operations: Option<f64>,
@@ -37,17 +37,17 @@ pub(super) fn source(results: &Results) -> CounterSource {
 }
 
 /// Returns the I/O of the trials with these levels.
-pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<DiskTraffic> {
+pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<MeasuredDiskIo> {
     if source(results) == CounterSource::Disk {
         let median = |number| results.median(levels, number);
         let operations = median("disk writes")? + median("disk reads")?;
         let bytes = results.spread(levels, "disk bytes")?;
-        return Some(DiskTraffic { bytes, operations: Some(operations) });
+        return Some(MeasuredDiskIo { bytes, operations: Some(operations) });
     }
     let is_one =
         |line: &&ResultLine| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
     let bytes = Spread::of(results.measured().filter(is_one).filter_map(by_server))?;
-    Some(DiskTraffic { bytes, operations: None })
+    Some(MeasuredDiskIo { bytes, operations: None })
 }
 
 /// Returns the bytes of WAL, plus the pages that checkpoints, sessions and the background writer

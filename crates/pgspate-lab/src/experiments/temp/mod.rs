@@ -15,8 +15,8 @@ use super::ways::{failed, number};
 use crate::data::{self, tpch};
 use crate::report::figure::Figure;
 use crate::{
-    Experiment, Factor, LabTrial, PublishedResults, Results, RunSetup, TrialContext, TrialOutcome,
-    Unit,
+    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, Results, TrialContext,
+    TrialOutcome, Unit,
 };
 use clients::{QueryResults, SpillingQueries};
 use space::TempTablespace;
@@ -109,7 +109,7 @@ impl Experiment for TempExperiment {
         }
     }
 
-    fn factors(&self, _setup: &RunSetup) -> Vec<Factor> {
+    fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
         vec![
             Factor::new(QUERY, &[CREATE_AS, DISTINCT, ORDER_BY]),
             Factor::new(CLIENTS, &["4", "8", "12", "16", "20"]),
