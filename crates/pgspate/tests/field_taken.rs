@@ -2,11 +2,11 @@
 //! exact encoder say why; and no input makes the encoder panic.
 
 use pgspate::encode::field::FieldEncoder;
-use pgspate::target::{PgType, Session, TypeKind};
+use pgspate::target::{PgType, SessionSettings, TypeKind};
 use proptest::prelude::*;
 
-fn session() -> Session {
-    Session::of_version(150_000)
+fn session() -> SessionSettings {
+    SessionSettings::of_version(150_000)
 }
 
 fn base(oid: u32) -> PgType {
@@ -115,7 +115,7 @@ fn an_array_names_its_elements_type() {
 
 #[test]
 fn infinity_is_numeric_since_version_14() {
-    let old = Session { server_version: 130_000, ..session() };
+    let old = SessionSettings { server_version: 130_000, ..session() };
     let encoder = FieldEncoder::new(&base(1700), &old).unwrap();
     assert!(!encoder.encode(b"Infinity", &mut Vec::new()));
     assert!(encoder.encode(b"NaN", &mut Vec::new()));
@@ -124,7 +124,7 @@ fn infinity_is_numeric_since_version_14() {
 
 #[test]
 fn a_time_without_zone_needs_a_session_in_utc() {
-    let there = Session { time_zone: "Asia/Kolkata".into(), ..session() };
+    let there = SessionSettings { time_zone: "Asia/Kolkata".into(), ..session() };
     let encoder = FieldEncoder::new(&base(1184), &there).unwrap();
     assert!(!encoder.encode(b"2024-01-02 03:04:05", &mut Vec::new()));
     assert!(encoder.encode(b"2024-01-02 03:04:05+00", &mut Vec::new()));
@@ -133,7 +133,7 @@ fn a_time_without_zone_needs_a_session_in_utc() {
 
 #[test]
 fn a_leading_minus_may_spread_in_the_standard_style() {
-    let standard = Session { interval_style: "sql_standard".into(), ..session() };
+    let standard = SessionSettings { interval_style: "sql_standard".into(), ..session() };
     let encoder = FieldEncoder::new(&base(1186), &standard).unwrap();
     assert!(!encoder.encode(b"-1 days 02:03:04", &mut Vec::new()));
     assert!(encoder.encode(b"1 days 02:03:04", &mut Vec::new()));
@@ -141,7 +141,7 @@ fn a_leading_minus_may_spread_in_the_standard_style() {
 
 #[test]
 fn other_encodings_leave_arrays_to_the_server() {
-    let japanese = Session { client_encoding: "SJIS".into(), ..session() };
+    let japanese = SessionSettings { client_encoding: "SJIS".into(), ..session() };
     let encoder = FieldEncoder::new(&array(base(25)), &japanese).unwrap();
     assert!(!encoder.encode(b"{\x83\x5c}", &mut Vec::new()));
     assert!(encoder.encode(b"{abc}", &mut Vec::new()));

@@ -7,12 +7,12 @@ mod json_rows;
 use bytes::Bytes;
 use futures_util::SinkExt;
 use json_rows::{array, base, options, rows};
-use pgspate::format::json::JsonOptions;
+use pgspate::format::keyed::KeyedOptions;
 use pgspate::target::quote_ident;
 use pgspate_embedded::testing;
 use tokio_postgres::{Client, NoTls};
 
-fn table() -> JsonOptions {
+fn table() -> KeyedOptions {
     options(vec![
         ("i", base(23, "integer")),
         ("n", base(1700, "numeric")),

@@ -95,7 +95,7 @@ async fn what_may_not_be_seen_is_not_made_up() {
     assert_eq!(before.wal_position, None);
     assert_eq!(before.checkpoints.buffers_cleaned, None);
     assert_eq!(before.tables.as_ref().unwrap().1.table_bytes, Some(0));
-    // A table that is gone has no counters, rather than zeros.
+    // A dropped table has no counters, rather than zeros.
     own.batch_execute("drop table t").await.unwrap();
     let after = Measurement::take(&client, &table).await;
     let (counted, state) = after.tables.as_ref().unwrap();

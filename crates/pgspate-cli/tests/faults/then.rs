@@ -24,7 +24,7 @@ pub(crate) enum StallAction {
     Cut,
     /// The command is killed.
     Kill,
-    /// The command is told to stop.
+    /// The command gets SIGINT.
     Interrupt,
     /// The server is killed, and started again at once.
     KillServer,

@@ -1,5 +1,6 @@
-//! Files that change while they are loaded, or between two runs: a load that ends with success has
-//! put exactly the file into the table, and no row is ever there twice.
+//! Files that change while they are loaded, or between two runs.
+//!
+//! A load that succeeds has written exactly the rows of one version of the file, each row once.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, FileTimes};
@@ -40,7 +41,7 @@ enum FileChange {
     Replace,
     /// Other bytes in the same place.
     Rewrite,
-    /// The same, and its time of change is put back.
+    /// Other bytes in the same place, with the old modification time restored.
     RewriteUnseen,
     Delete,
     /// Only its time is another.
@@ -95,7 +96,7 @@ fn apply(change: FileChange, path: &Path) {
     }
 }
 
-/// Makes a load wait at a row: its key is there, but not committed. Other keys may come twice.
+/// An uncommitted row whose unique key makes a load wait at one row of the file.
 struct RowLock {
     runtime: tokio::runtime::Runtime,
     holder: tokio_postgres::Client,
@@ -168,7 +169,7 @@ fn trial(change: FileChange, commit: &str, moment: u64, loses_session: bool) {
     held.end();
     let run = finish(child);
     nothing_is_there_twice(&case, &run, &path, &what);
-    // With another session all is read once more: what is there by then is one version, too.
+    // A new session reads the whole file again, and so reads one version of the file, too.
     let is_read_again = loses_session && commit == "end" && change == FileChange::RewriteUnseen;
     let is_same = change == FileChange::Chmod || is_read_again;
     assert_eq!(run.status, Some(if is_same { 0 } else { 2 }), "{what}: {}", run.stderr);
@@ -332,7 +333,7 @@ fn one_file_of_several_and_compressed_ones() {
         match commit {
             "end" => assert_eq!(table(&case), "0 0 - -"),
             _ => {
-                // As it was, it is gone on with.
+                // An unchanged file is continued.
                 case.load(&args).success();
                 assert_eq!(table(&case), "9000 9000 a a 8999");
             }

@@ -231,7 +231,7 @@ fn statements_of_a_role_that_can_do_less_are_not_run() {
     let done = Run::of(case.command(&args).output().unwrap());
     let mut status = case.command(&["status", "--restore", "--to", &case.db.dsn()]);
     let by_owner = Run::of(status.output().unwrap());
-    // A ledger of ours, in which the role has recorded something.
+    // A ledger of pgspate in which the role has recorded something.
     case.db.run(&format!(
         "do $$declare it text; begin alter schema pgspate owner to postgres; \
          for it in select oid::regclass from pg_class where relkind = 'r' \

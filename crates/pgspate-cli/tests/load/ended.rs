@@ -79,7 +79,7 @@ fn an_interrupt_drops_the_table_that_was_made() {
 fn a_second_interrupt_ends_at_once() {
     let case = LoadCase::new("create table t (id int, note text)");
     let (child, pipe) = waiting(&case, "- --table t --quiet");
-    // Stopped, it cannot act on the first one before the second one is there.
+    // A stopped process cannot act on the first signal before the second signal arrives.
     signal(&child, "-STOP");
     signal(&child, "-INT");
     signal(&child, "-TERM");

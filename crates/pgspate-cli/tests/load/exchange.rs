@@ -1,4 +1,5 @@
-//! `--replace` by a shadow table: whatever the table has is kept, and nobody sees anything between.
+//! `--replace` by a shadow table: the table's properties are kept, and
+//! other sessions see either the old rows or the new rows.
 
 use std::fmt::Write as _;
 
@@ -57,7 +58,7 @@ fn whatever_the_table_has_is_kept() {
     assert_ne!(case.value("select 't'::regclass::oid"), oid);
     assert_eq!(dump(&case), before);
     assert_eq!(shadows(&case), "0");
-    // The sequences go on from where they were, also for those who come after.
+    // The sequences continue from their last value, also for later sessions.
     assert_eq!(case.value("select string_agg(i || '/' || s, ' ' order by a) from t"), "13/3 15/4");
     case.db.run("insert into t (a, c) values (3, 1)");
     case.db.run("update t set c = 2 where a = 3");
@@ -383,7 +384,7 @@ fn a_transaction_that_would_see_half_of_it() {
     assert_eq!(sum(&case), format!("{ROWS} from 7"));
 }
 
-/// Statements as a role that owns little; what it makes is gone with the case.
+/// Statements as a role that owns little; its objects are dropped with the case.
 struct DatabaseOwner {
     name: String,
     dsn: String,

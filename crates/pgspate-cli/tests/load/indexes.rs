@@ -283,7 +283,7 @@ fn killed_while_indexes_are_made_again() {
         let case = LoadCase::new(SLOW);
         let before = case.value(SHAPE);
         let (mut child, runtime, holder) = waiting(&case, "");
-        // In the way of the index, or of the constraint only.
+        // Prevents the index, or only the constraint.
         let (other, lock) = session(&case.db.dsn());
         other.block_on(lock.batch_execute(&format!("begin; lock table t in {mode} mode"))).unwrap();
         runtime.block_on(holder.batch_execute("rollback")).unwrap();

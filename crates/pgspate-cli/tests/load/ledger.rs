@@ -1,5 +1,5 @@
 //! Loads that are stopped and run again, twice, at the same time, or with something changed:
-//! nothing is lost and nothing is there twice.
+//! no row is lost and no row is written twice.
 
 use std::fmt::Write as _;
 
@@ -38,7 +38,8 @@ fn status(case: &LoadCase, args: &str) -> Run {
     Run::of(command.args(args.split_whitespace()).output().unwrap())
 }
 
-/// Makes a chunk wait in the middle of a load: a key of it is there, but not committed.
+/// Makes a chunk wait in the middle of a load: another session has inserted one of its
+/// keys without a commit.
 fn stopped_at(case: &LoadCase, id: u64) -> (tokio::runtime::Runtime, tokio_postgres::Client) {
     case.db.run("create unique index on t (id)");
     let (runtime, holder) = session(&case.db.dsn());
@@ -116,8 +117,7 @@ fn a_lane_whose_session_ends_goes_on_with_another() {
 fn a_chunk_that_somebody_writes_meanwhile_is_not_written_twice() {
     let case = case();
     case.load("t.csv --lanes 2").success();
-    // As a session does that was cut off and comes to its end only now: its row is there, and its
-    // commit is not yet.
+    // Acts as a lost session that the server still runs: its row is inserted, but not committed.
     case.db
         .run("update pgspate.job set finished = null; delete from pgspate.ledger where chunk = 2");
     let range = case.value("select rows_in from pgspate.ledger where chunk = 1");
@@ -341,7 +341,7 @@ fn a_lock_that_is_not_let_go_is_named() {
     runtime.block_on(holder.batch_execute("commit")).unwrap();
 }
 
-/// Whoever forgets a job under way is told of, and nothing is loaded a second time.
+/// A load whose running job is forgotten reports this, and no row is loaded a second time.
 #[test]
 fn a_job_that_is_forgotten_meanwhile_is_not_gone_on_with() {
     let case = case();

@@ -63,7 +63,7 @@ fn every_kind_of_refusal() {
     "#);
     assert_eq!(case.rows("t").len(), 2);
     let bad = fs::read_to_string(case.path("bad.csv")).unwrap();
-    // All but the two good rows, as they stand in the input, with its header.
+    // All but the two good rows, byte for byte as in the input, with its header.
     let expected: String = MIXED
         .split_inclusive('\n')
         .enumerate()
@@ -361,7 +361,7 @@ fn two_loads_do_not_write_one_file() {
     assert!(third.contains("file \"bad.csv\" already exists"), "{third}");
     assert_eq!(case.load("u.csv --header yes --rejects v.csv --quiet").status, Some(1));
     assert!(!case.path("bad.csv.part").exists() && !case.path("v.csv.part").exists());
-    // What a load left that was killed is in nobody's way.
+    // The files that a killed load left do not block later loads.
     case.put("w.csv.part", "half");
     case.put("w0.csv", "id\n7\nz\n");
     let killed = case.load("w0.csv --table u --header yes --rejects w.csv --quiet");

@@ -222,7 +222,7 @@ fn a_role_with_few_connections() {
 fn the_state_of_the_embedded_server_as_json() {
     let case = LoadCase::new("");
     let mut status = case.command(&["server", "status", "--json"]);
-    // Nobody else's, such as root's.
+    // No other user's, such as root's.
     status.env("PGSPATE_DATA_DIR", case.path("data"));
     let run = Run::of(status.output().unwrap());
     assert_eq!(run.status, Some(0), "{}", run.stderr);

@@ -59,7 +59,7 @@ impl LoadCase {
         finish(command.spawn().unwrap())
     }
 
-    /// The same, with this on its standard input.
+    /// Runs the load with `stdin` as its standard input.
     pub(crate) fn load_from(&self, stdin: impl Into<Vec<u8>>, args: &str) -> Run {
         let mut child = spawn(&mut self.load_command(args));
         let (mut pipe, bytes) = (child.stdin.take().unwrap(), stdin.into());

@@ -281,7 +281,7 @@ fn create_chooses_types() {
     open it with [PSQL] -c 'table public.new limit 10'
     "#);
     assert_eq!(case.rows("new").len(), 2);
-    // The table is there now.
+    // The table exists now.
     case.load("new.csv --create --restart").success();
     assert_eq!(case.rows("new").len(), 4);
 }

@@ -176,7 +176,7 @@ fn a_load_that_died_with_the_server_begins_over() {
     scene.crash();
     let said = scene.status();
     assert!(said.contains("unfinished, and emptied since: the server has crashed"), "{said}");
-    // Somebody else's row is no sign of ours.
+    // Another session's row does not mark the table as pgspate's.
     scene.ask("insert into t values (-2)");
     is_done(&scene, &scene.load("t.csv --table t --commit chunk --quiet"));
     assert_eq!(scene.ask("select count(*) from t where id = -2"), "1");

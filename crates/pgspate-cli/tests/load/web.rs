@@ -16,12 +16,12 @@ pub(crate) enum BodyFraming {
     Close,
 }
 
-/// What is there, as long as nobody puts something else there.
+/// The response that the server gives until a test replaces it.
 #[derive(Clone)]
 struct ServedBody {
     framing: BodyFraming,
     body: Vec<u8>,
-    /// The body stops here without a word.
+    /// The connection closes after this many bytes of the body.
     cut: Option<usize>,
     headers: &'static str,
     /// What the first request gets to see instead.
@@ -183,7 +183,7 @@ fn an_export_is_read_whole_before_it_is_said_to_be_loaded() {
         let url = web.url();
         let again = case.load(&format!("{url} --table t"));
         assert!(again.success().contains("job 1 has loaded this, 3000 rows"), "{}", again.stderr);
-        // It has grown by a row, of which its first 64 KiB say nothing.
+        // The file has grown by a row, and its first 64 KiB are unchanged.
         web.put(rows("a", 3_001));
         let said = web.load(&case, "").refusal();
         assert!(said.contains("contains rows that job 1 has already loaded"), "{said}");
@@ -279,7 +279,7 @@ fn what_is_not_shown_of_a_url_tells_jobs_apart() {
     let args = ["?key=mar", "?key=apr"].map(|query| web.url() + query).join(" ");
     case.load(&format!("{args} --table t")).success();
     assert_eq!(count(&case), "50 10 a");
-    // Words that no digest in hex spells by chance.
+    // Words that no hex digest can contain.
     let kept = "select string_agg(sources::text, ' ') from pgspate.job";
     assert!(!["jan", "jun", "mar", "apr"].iter().any(|it| case.value(kept).contains(it)));
 }

@@ -11,7 +11,7 @@ fn rows() -> WebAnswer {
     ("200 OK", "ETag: \"1\"\r\n".to_owned(), ROWS.to_owned())
 }
 
-/// A server that has rows, and one that sends everybody to a place that is set later.
+/// A server that has rows, and a server that redirects every request to a URL that is set later.
 fn servers() -> (RecordingServer, RecordingServer, Arc<Mutex<String>>) {
     let place = Arc::<Mutex<String>>::default();
     let shared = Arc::clone(&place);
@@ -117,7 +117,7 @@ fn a_header_names_its_server_where_there_are_several() {
     assert!(run.stderr.replace("\n      … ", " ").contains(&hint), "{}", run.stderr);
     assert!(first.take().is_empty() && other.take().is_empty());
     let option = format!("{}/:header.X-Key=m4rk", other.url(""));
-    // Both have the same rows, which are there once.
+    // Both have the same rows; the table has each row once.
     let run = load(&[&option]);
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("duplicate key"), "{}", run.stderr);

@@ -18,7 +18,7 @@ impl PasswordPlace {
     }
 }
 
-/// The same password in every place that takes one.
+/// Returns every place that takes a password, each with this password.
 fn places(scene: &mut SecretScene, password: &str) -> Vec<PasswordPlace> {
     let port = scene.server.port();
     let encoded = password.replace('@', "%40").replace('\'', "%27");

@@ -18,7 +18,7 @@ pub(crate) const PASSWORD: &str = "m4rk-p@ss'word";
 const CONF: &str = "log_statement = all\nlog_min_duration_statement = 0\nlog_connections = on\n\
                     log_line_prefix = '%a %u '\nlog_min_messages = debug1\nwal_level = logical";
 
-/// What commands run on. All of it is gone with the value.
+/// The server and the folder that commands run on. Both are removed on drop.
 pub(crate) struct SecretScene {
     pub(crate) server: ThrowawayServer,
     folder: TempDir,
@@ -117,7 +117,7 @@ impl SecretScene {
     }
 }
 
-/// Fails where the mark stands in a text, also as a URL or as base64 writes it.
+/// Fails if a text contains the mark, also as a URL or as base64 writes it.
 #[track_caller]
 pub(crate) fn assert_clean(what: &str, text: &str) {
     // Of "m4rk", at each of the three places in a group of base64.

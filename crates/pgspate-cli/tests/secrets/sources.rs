@@ -3,7 +3,7 @@
 use crate::scene::{SecretScene, assert_clean};
 use crate::web::{RecordedRequest, RecordingServer, WebAnswer};
 
-/// The parameters that nobody would take for a secret by their names, and some that one would.
+/// Parameters with harmless names, and parameters whose names tell that they are secret.
 const QUERY: &str = "pwd=m4rk&code=m4rk&jwt=m4rk&session=m4rk&sig=m4rk&part=m4rk&m4rk";
 
 /// Rows or events for those who have the secrets; trouble by the name of the page.

@@ -57,7 +57,7 @@ fn no_store_has_its_keys_shown() {
         (String::new(), vec![("AWS_SHARED_CREDENTIALS_FILE", &profile)]),
     ];
     for (nth, (options, variables)) in places.iter().enumerate() {
-        // Nobody is asked for long.
+        // No store is asked for long.
         for endpoint in [&endpoint, &nobody].into_iter().take(if nth == 0 { 2 } else { 1 }) {
             for page in PAGES.iter().take(if endpoint == &nobody { 1 } else { PAGES.len() }) {
                 let source = format!("s3://bucket/{page}");

@@ -76,7 +76,7 @@ impl FakePooler {
         FakePooler { runtime: Some(runtime), address, config }
     }
 
-    /// The same database, by way of the pooler.
+    /// Returns a connection string for the database through the pooler.
     pub(crate) fn dsn(&self) -> String {
         let quote = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"));
         let mut dsn = format!("host={} port={}", self.address.ip(), self.address.port());

@@ -3,9 +3,8 @@
 use crate::poolers::run;
 use crate::support::LoadCase;
 
-/// Makes every operator that a sync's statements use, for every pair of types of rows for which the
-/// server has none of its own: so it fits better than one of the server's that takes other types.
-/// To call one is an error.
+/// Creates every operator that a sync's statements use, for each pair of row types that lacks one.
+/// Such an operator fits better than the server's own operators. Calling it is an error.
 const HOSTILE_OPERATORS: &str = "\
 do $$
 declare
@@ -82,7 +81,7 @@ fn a_sync_calls_none_of_other_peoples_operators() {
         let path = "set search_path = hostile, public, ext";
         case.db.run(&format!("alter database \"{}\" {path}", case.db.name()));
         let dsn = case.db.dsn();
-        // The operators are there for whoever does not say which one is meant.
+        // Statements that do not qualify an operator find these operators.
         let called = crate::run::try_ask(&dsn, "select array[1::int2] && array[1::int2]");
         assert!(called.is_err());
         sync_in_every_way(&case, &dsn);

@@ -29,7 +29,8 @@ impl PgBouncer {
         };
         let server = config.get_ports().first().copied().unwrap_or(5432);
         let (user, name) = (config.get_user().unwrap(), config.get_dbname().unwrap());
-        // Nobody listens there for the moment; whoever comes first makes the test try another.
+        // The port is free for the moment. If another process takes it, the test tries another
+        // port.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = TempDir::with_prefix("pgspate-pgbouncer-").unwrap();
         let file = folder.path().join("pgbouncer.ini");

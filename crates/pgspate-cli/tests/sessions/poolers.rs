@@ -1,5 +1,6 @@
 //! A pooler that gives every transaction another session is refused by every command, before
-//! anything of a session is changed. One that leaves each session its backend is not.
+//! anything of a session is changed. A pooler that keeps one backend for each
+//! session is accepted.
 
 use crate::fake_pooler::{FakePooler, Pooling};
 use crate::run::{Run, ask, finish, spawn};

@@ -63,7 +63,7 @@ pub(crate) fn ask(dsn: &str, sql: &str) -> String {
     try_ask(dsn, sql).unwrap()
 }
 
-/// The same where the server may be gone, or refuse.
+/// Runs `sql` on a server that may be down or refuse; returns the error then.
 pub(crate) fn try_ask(dsn: &str, sql: &str) -> Result<String, Error> {
     let (runtime, client) = connect(dsn)?;
     let messages = runtime.block_on(client.simple_query(sql))?;

@@ -46,7 +46,7 @@ fn counts(case: &LoadCase, args: &str) -> [u64; 4] {
     ["inserted", "updated", "deleted", "unchanged"].map(|name| report[name].as_u64().unwrap())
 }
 
-/// As Ctrl-C does.
+/// Sends SIGINT, like Ctrl-C.
 fn interrupt(child: &Child) {
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());

@@ -125,7 +125,7 @@ fn difference(case: &LoadCase, left: &str, right: &str) -> String {
     ))
 }
 
-/// Writes outside of every scope until it is told to stop, and the same into `outside`.
+/// Writes outside of every scope until `stop` is set, and the same rows into `outside`.
 fn write_outside(dsn: &str, seed: u64, stop: &AtomicBool) {
     let (runtime, client) = session(dsn);
     let mut chance = TestRandom::new(seed);

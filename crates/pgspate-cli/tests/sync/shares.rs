@@ -108,7 +108,7 @@ fn values_that_some_indexes_find_equal() {
     );
     case.db.run("insert into t values ('Cyd', 1, 1), ('Ada', 1, 1)");
     case.put("t.csv", "name,at,v\ncyd,1,2\nCyd,2,1\nAda,1,1\n");
-    // In two sessions the new row could come before the old one is gone.
+    // In two sessions the new row could come before the old one is deleted.
     let run = sync(&case, "t.csv --scope-by name --lanes 4 --max-delete 90%");
     assert!(
         run.stderr.contains("one session: a unique index does not contain name"),

@@ -43,15 +43,15 @@ fn a_place_for_temporary_tables_that_is_too_small() {
     hint: Set temp_tablespaces to a tablespace with more room, or sync fewer rows at a time
           … with `--scope`.
     ");
-    // How much it is, nobody knows before.
+    // The size is unknown beforehand.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
     assert_snapshot!(sync(&packed.finish().unwrap(), "t.csv.gz"), @r#"
     error: could not sync public.t with "t.csv.gz"
       caused by: could not extend file [FILE]: No space left on device (SQLSTATE 53100)
 
-    hint: 9 MiB are staged, and comparing them may need as much again. Free space in the
-          … tablespaces of temp_tablespaces, or, if that is not set, in the database's own
-          … tablespace. The table is unchanged.
+    hint: The stage has 9 MiB, and comparing may need another 9 MiB. Free space in the
+          … tablespaces that temp_tablespaces names. If temp_tablespaces is not set, free
+          … space in the database's own tablespace. The table is unchanged.
     "#);
 }

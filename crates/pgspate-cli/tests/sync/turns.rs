@@ -175,7 +175,7 @@ fn an_interrupt_ends_the_transaction_that_is_open() {
 fn an_interrupt_ends_a_vacuum_in_between() {
     let case = case();
     let (runtime, other) = session(&case.db.dsn());
-    // It is in the way of a vacuum and of nothing else.
+    // This lock blocks a vacuum and nothing else.
     let lock = "begin; lock table t in share update exclusive mode";
     runtime.block_on(other.batch_execute(lock)).unwrap();
     let args = "t.csv --scope-by meter --transactions 2 --vacuum --quiet";

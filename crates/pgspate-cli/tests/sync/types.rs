@@ -1,4 +1,4 @@
-//! Values that are equal and look different, that are equal to nothing, or that are not ours to
+//! Values that are equal and look different, that are equal to nothing, or that pgspate must not
 //! write.
 
 use crate::counts;

@@ -1,5 +1,5 @@
-//! Type names: each is defined once in the workspace, so that a name in an error, a review or a search
-//! leads to one thing.
+//! Type names: each is defined once in the workspace, so that a name in an error, a review or a
+//! search leads to one thing.
 
 use std::collections::BTreeMap;
 

@@ -40,7 +40,7 @@ use trial::{CommandFault, CommandTrial};
 use wire::MessageSide;
 use work::WORKS;
 
-/// So many trials of each sort for each command, at messages of chance.
+/// Returns `count` trials of each fault for each command, at random messages.
 fn trials(seed: u64, sorts: &[CommandFault], count: u64) -> Vec<CommandTrial> {
     let mut chance = TestRandom::of_run(seed);
     let mut trials = Vec::new();
@@ -54,7 +54,7 @@ fn trials(seed: u64, sorts: &[CommandFault], count: u64) -> Vec<CommandTrial> {
     trials
 }
 
-/// One connection falls silent for good: nothing passes on it any more, and nobody closes it.
+/// One connection is silent permanently: nothing passes on it any more, and neither side closes it.
 #[test]
 fn silence() {
     run_all(trials(41, &[CommandFault::Silence], 1));
@@ -96,7 +96,7 @@ fn sessions_that_hold_locks_are_lost() {
 }
 
 /// All sessions are lost at once, while the rows that the table lacks are staged. The server can be
-/// reached. So all rows are staged instead, and the sync goes on to its end.
+/// reached. So all rows are staged instead, and the sync continues to its end.
 #[test]
 fn a_sync_that_loses_all_its_sessions_goes_on() {
     let mut scene = CommandScene::new();

@@ -34,7 +34,7 @@ where c.relkind in ('r', 'p', 'v', 'm', 'S') and n.nspname not in ('pg_catalog',
   and n.nspname not like 'pg\\_temp%'
 order by 1";
 
-/// Settings that somebody has changed on the server. The marker ends with the rows that the ledger
+/// Settings in `postgresql.auto.conf`. The marker ends with the rows that the ledger
 /// has of them, which are others after each try.
 const SETTINGS: &str = "\
 select coalesce(string_agg(name || '=' || regexp_replace(setting, ' [0-9]+-[0-9]+$', ''), ' '

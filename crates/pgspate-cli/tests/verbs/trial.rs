@@ -13,7 +13,7 @@ use crate::work::{DisturbedCommand, WORKS};
 
 /// A command that takes longer hangs, however slow the machine is.
 const HANG_LIMIT: Duration = Duration::from_secs(120);
-/// The server may take so long to notice that a client is gone.
+/// How long the server may take to notice a client's disconnect.
 const LEFT_OVER_LIMIT: Duration = Duration::from_secs(60);
 /// A command that is run again so often is never done.
 const AGAIN_MAX: u32 = 6;
@@ -57,7 +57,7 @@ pub(crate) struct CommandTrial {
 /// How a trial ended.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandOutcome {
-    /// As it can be run again.
+    /// The trial in the form that `PGSPATE_TEST_FAULTS_REPLAY` takes.
     pub(crate) trial: String,
     pub(crate) sort: String,
     /// Whether the fault has happened.
@@ -178,7 +178,7 @@ fn run_again_until_done(
     Err(format!("run again {AGAIN_MAX} times, it still fails: {said}"))
 }
 
-/// That the tables are as an undisturbed run leaves them.
+/// Checks that the tables are as an undisturbed run leaves them.
 fn check_state(
     scene: &CommandScene,
     work: &DisturbedCommand,
@@ -194,7 +194,7 @@ fn check_state(
     }
 }
 
-/// That one run more changes nothing, and that nothing is left over then.
+/// Checks that one more run changes nothing, and that no session or lock is left over.
 fn leaves_nothing(scene: &CommandScene, work: &DisturbedCommand) -> Result<(), String> {
     let before = scene.state();
     let run = finish_within(scene.start(work, &scene.server.dsn()), HANG_LIMIT);

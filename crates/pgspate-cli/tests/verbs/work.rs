@@ -144,7 +144,7 @@ pub(crate) fn write_files(folder: &Path) {
         }
     }
     let mut narrow = "scope,id,v,note\n".to_owned();
-    // Some rows are gone, some differ, some are new.
+    // Some rows are deleted, some differ, some are new.
     for id in 150..NARROW_ROWS + 350 {
         let note = if id % 17 == 0 { "new" } else { "old" };
         writeln!(narrow, "{},{id},{},{note} {}", id % 8, id % 100, id % 3).unwrap();

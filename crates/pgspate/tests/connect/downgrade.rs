@@ -34,7 +34,7 @@ fn forger(answer: &'static [u8]) -> (SocketAddr, Receiver<Vec<u8>>) {
             thread::spawn(move || {
                 let mut sent = vec![0; 8];
                 if stream.read_exact(&mut sent).is_ok() && stream.write_all(answer).is_ok() {
-                    // The client may be gone in any way.
+                    // The client may have disconnected in any way.
                     let _ = stream.read_to_end(&mut sent);
                 }
                 let _ = tx.send(sent);

@@ -78,7 +78,7 @@ impl Fixture {
         fixture
     }
 
-    /// Writes a file for clients, readable by nobody else.
+    /// Writes a file for clients, readable only by the owner.
     fn keep(&self, name: &str, text: &str) {
         write_private(&self.server.folder().join(name), text);
     }

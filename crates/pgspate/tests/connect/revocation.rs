@@ -63,7 +63,7 @@ async fn a_revoked_certificate_is_refused_by_every_way_to_a_list() {
         for (nth, list) in lists.iter().enumerate() {
             write_private(&folder.join(format!("0a1b2c3d.r{nth}")), list);
         }
-        // What is not named by a hash is passed over, as OpenSSL does.
+        // Files not named by a hash are ignored, as OpenSSL does.
         write_private(&folder.join("notes.txt"), "no list");
         let root = format!("sslrootcert={}", fixture.file("root.crt"));
         let by_file = format!("sslcrl={}", fixture.file("one.crl"));
@@ -117,19 +117,19 @@ async fn the_users_own_list_counts() {
     for mode in ["require", "verify-ca", "verify-full"] {
         refused(&told(&connect(&format!("sslmode={mode}")).await.unwrap_err()));
     }
-    // A list that is named stands in its place.
+    // A list that is named explicitly replaces the default list.
     fixture.keep("good.crl", &good);
     let named = format!("sslmode=verify-full sslcrl={}", fixture.file("good.crl"));
     assert!(is_encrypted(&connect(&named).await.unwrap()).await);
     write_private(&folder.join("root.crl"), &good);
     assert!(is_encrypted(&connect("sslmode=verify-full").await.unwrap()).await);
-    // It is read anew for each connection: a process lives longer than a list.
+    // The list is read again for each connection: a process lives longer than a list.
     let text = format!("host=localhost port={port} dbname=postgres user=postgres sslmode=require");
     let dsn = Dsn::resolve(Some(&text), &env).unwrap().unwrap();
     dsn.connect("pgspate-test").await.unwrap();
     write_private(&folder.join("root.crl"), &bad);
     refused(&told(&dsn.connect("pgspate-test").await.unwrap_err()));
-    // One that cannot be read is not passed over.
+    // An unreadable list is an error.
     for content in ["", "no list", &good[..good.len() / 2]] {
         write_private(&folder.join("root.crl"), content);
         let error = connect("sslmode=verify-full").await.unwrap_err();

@@ -1,9 +1,9 @@
 //! The bodies of the fuzz targets, run without a fuzzer: on what they were once found to fail with,
 //! and on mutations of small files that are in order.
 //!
-//! The same numbers come each time. `PGSPATE_TEST_FUZZ=60` mutates for so many seconds with each
-//! target, others every time, and `PGSPATE_TEST_SEED` says with which to begin;
-//! `PGSPATE_TEST_FUZZ_SEEDS` names a folder where the files go that a fuzzer may begin with.
+//! The mutations are the same in each run. With `PGSPATE_TEST_FUZZ=60` each target runs for 60
+//! seconds with new mutations, and `PGSPATE_TEST_SEED` sets their seed. The seed files for a fuzzer
+//! are written to the folder `PGSPATE_TEST_FUZZ_SEEDS`.
 
 #[path = "targets/arrow.rs"]
 mod arrow;

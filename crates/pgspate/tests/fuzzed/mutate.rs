@@ -1,4 +1,4 @@
-//! Mutations by chance, the same for the same seed.
+//! Random mutations, repeatable by their seed.
 
 /// Numbers that programs get wrong.
 const NUMBERS: [u64; 14] = [
@@ -75,7 +75,7 @@ impl FuzzRandom {
         }
     }
 
-    /// Puts a number of 1 to 8 bytes over what is there, either end first.
+    /// Overwrites 1 to 8 bytes with a number, in either byte order.
     fn number(&mut self, input: &mut [u8], at: usize) {
         let number = NUMBERS[self.below(NUMBERS.len())];
         let len = 1 << self.below(4);

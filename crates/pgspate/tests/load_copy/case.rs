@@ -7,7 +7,8 @@ use pgspate::reading;
 use crate::random::CopyRandom;
 use crate::spellings::spelling;
 
-/// Types with encoders, and some without. The latter turn all of their table into text.
+/// Types with encoders, and some without. A column without an encoder makes its whole table use
+/// text format.
 const TYPES: [&str; 42] = [
     "int2",
     "int4",
@@ -89,7 +90,7 @@ pub(crate) struct CopyCase {
     pub(crate) columns: Vec<CopyColumn>,
     pub(crate) rows: Vec<Vec<Field>>,
     pub(crate) dialect: RandomDialect,
-    /// Bytes that stand in the file where they should not.
+    /// Invalid bytes inserted into the file.
     pub(crate) rubbish: Vec<(usize, &'static [u8])>,
 }
 
@@ -182,7 +183,7 @@ impl CopyCase {
         }
         if random.once_in(6) {
             let file = self.file();
-            // pgspate does not send the header, so nobody looks at its bytes.
+            // pgspate does not send the header, so the server does not see its bytes.
             let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
             let header = file.iter().position(is_end).map_or(file.len(), |at| at + 1);
             let from = if self.dialect.header { header } else { 0 };
@@ -244,7 +245,7 @@ impl CopyCase {
         each.filter(|(column, _)| which(column)).map(|(_, name)| name).collect()
     }
 
-    /// The same for pgspate.
+    /// Returns the case's options for pgspate.
     pub(crate) fn load(&self, table: &str, source: &str) -> pgspate::load::LoadOptions {
         let dialect = &self.dialect;
         pgspate::load::LoadOptions {

@@ -22,10 +22,10 @@ use tokio_postgres::{Client, NoTls};
 use case::{CopyCase, TYPES_SQL};
 use random::CopyRandom;
 
-/// What became of a file.
+/// The outcome of loading a file.
 #[derive(Debug, PartialEq)]
 enum LoadFileOutcome {
-    /// So many rows.
+    /// The number of rows.
     Loaded(u64),
     /// SQLSTATE, message, and the row, where it is known.
     Refused(String, String, Option<u64>),
@@ -36,7 +36,7 @@ impl LoadFileOutcome {
     /// come upon a wrong value in the same row first.
     fn is_like(&self, by_copy: &LoadFileOutcome) -> bool {
         match (self, by_copy) {
-            // Never are rows after a marker passed over in silence.
+            // Rows after a marker are never skipped silently.
             (LoadFileOutcome::Refused(_, message, _), _)
                 if message.contains("end-of-copy marker") =>
             {

@@ -2,7 +2,7 @@
 
 use crate::random::CopyRandom;
 
-/// A value of type `ty` as somebody might write it. Often valid, never surely.
+/// A value of type `ty` in one of many spellings: often valid, sometimes not.
 pub(crate) fn spelling(ty: &str, random: &mut CopyRandom) -> String {
     let base = ty.split(['(', ' ']).next().unwrap_or(ty);
     let plain = match base.strip_suffix("[]") {
@@ -441,7 +441,7 @@ fn text(random: &mut CopyRandom) -> String {
     (0..random.below(6)).map(|_| random.pick(&PARTS)).collect()
 }
 
-/// The same with one small change.
+/// Returns the text with one small change.
 fn mutated(value: &str, random: &mut CopyRandom) -> String {
     let mut chars: Vec<char> = value.chars().collect();
     let at = random.below(chars.len() + 1);

@@ -70,7 +70,7 @@ pub(crate) fn same(
     );
 }
 
-/// The same for types that Parquet has no place for.
+/// Checks types that Parquet cannot store, through the Arrow formats only.
 pub(crate) fn same_ipc(
     db: &Database,
     array: impl Array + 'static,

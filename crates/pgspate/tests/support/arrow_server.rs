@@ -1,7 +1,7 @@
 //! A throwaway PostgreSQL and a database for each test.
 //!
-//! The server at `PGSPATE_TEST_DSN` if that is set, else one of our own in a temporary folder,
-//! shared by the tests that run at the same time and stopped with the last of them.
+//! Uses the server at `PGSPATE_TEST_DSN` if set, else starts a server in a temporary folder. Tests
+//! that run at the same time share the server; the last test stops it.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -155,7 +155,7 @@ impl ArrowServer {
 impl Drop for ArrowServer {
     fn drop(&mut self) {
         if let Some((child, _)) = &mut self.own {
-            // An immediate shutdown: nobody needs what is in there.
+            // An immediate shutdown: the data is not needed any more.
             let pid = child.id().to_string();
             let _ = Command::new("kill").args(["-QUIT", &pid]).status();
             let _ = child.wait();

@@ -31,7 +31,7 @@ impl Authority {
         self.sign(&params(names, common_name))
     }
 
-    /// The same with a number, by which it can be revoked.
+    /// Issues a certificate with a serial number, by which it can be revoked.
     #[allow(dead_code, reason = "one suite revokes")]
     pub(crate) fn issue_numbered(&self, number: u64, names: &[&str], common_name: &str) -> Issued {
         let mut params = params(names, common_name);
@@ -39,7 +39,7 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// The same, valid from one moment to another.
+    /// Issues a certificate that is valid from one time to another.
     #[allow(dead_code, reason = "one suite has certificates out of date")]
     pub(crate) fn issue_valid(&self, years: (i32, i32), names: &[&str], common: &str) -> Issued {
         let mut params = params(names, common);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 use pgspate::encode::field::FieldEncoder;
 use pgspate::encode::text;
-use pgspate::target::{PgType, Session, TypeKind};
+use pgspate::target::{PgType, SessionSettings, TypeKind};
 use tokio_postgres::{Client, Statement};
 
 /// What the types below are made of; everything is temporary.
@@ -66,8 +66,8 @@ pub(crate) struct Column {
     copy_binary: Statement,
 }
 
-/// What `Session` holds, read from the server.
-pub(crate) async fn session(client: &Client) -> Session {
+/// What `SessionSettings` holds, read from the server.
+pub(crate) async fn session(client: &Client) -> SessionSettings {
     let row = client
         .query_one(
             "select current_setting('server_version_num')::int, current_setting('DateStyle'),
@@ -77,7 +77,7 @@ pub(crate) async fn session(client: &Client) -> Session {
         )
         .await
         .unwrap();
-    Session {
+    SessionSettings {
         server_version: row.get::<_, i32>(0) as u32,
         date_style: row.get(1),
         time_zone: row.get(2),
@@ -89,7 +89,7 @@ pub(crate) async fn session(client: &Client) -> Session {
 }
 
 impl Column {
-    pub(crate) async fn new(client: &Client, sql_type: &str, session: &Session) -> Column {
+    pub(crate) async fn new(client: &Client, sql_type: &str, session: &SessionSettings) -> Column {
         client
             .batch_execute(&format!(
                 "drop table if exists pg_temp.by_text, pg_temp.by_binary;

@@ -101,7 +101,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts the server on a free port; on another one when somebody takes it in between.
+/// Starts the server on a free port; on another port if a process takes that one.
 fn launch(bin: &Path, folder: &Path, owner: Option<(u32, u32)>, conf: &str) -> (Child, u16) {
     let data = folder.join("data");
     for _ in 0..5 {
@@ -148,7 +148,7 @@ fn write_file(path: &Path, text: &str, owner: Option<(u32, u32)>) {
     give(path, owner);
 }
 
-/// Who the server runs as when we are root: the user of PostgreSQL's package, or nobody.
+/// Who the server runs as when we are root: the user of PostgreSQL's package, or `nobody`.
 fn unprivileged_owner() -> Option<(u32, u32)> {
     if fs::metadata("/proc/self").map_or(true, |facts| facts.uid() != 0) {
         return None;

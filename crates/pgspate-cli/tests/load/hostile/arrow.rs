@@ -156,7 +156,7 @@ fn a_stream_that_is_cut_anywhere_is_no_shorter_stream() {
     }
 }
 
-/// Nobody knows how much follows: the size that is stated is not taken from memory.
+/// The stated size may be a lie, so pgspate does not allocate that much memory at once.
 #[test]
 fn a_message_over_http_that_states_gigabytes() {
     let case = case();

@@ -35,7 +35,7 @@ fn windows_larger_than_the_limit() {
     refused(&case, "dictionary.csv.xz", huge, &["needs more than 256 MiB of memory"]);
 }
 
-/// The same with another size of the dictionary in the header of its first block.
+/// Returns the stream with another dictionary size in the header of its first block.
 fn with_dictionary(xz: &[u8], bits: u8) -> Vec<u8> {
     let mut xz = xz.to_vec();
     // Stream header 12; block header: its size, flags, the filter's id, size and property.

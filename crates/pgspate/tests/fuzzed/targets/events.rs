@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use pgspate::apply::decode::own_format::OwnFormat;
 use pgspate::apply::decode::{
-    Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, TargetTypes, Wal2json, sniff,
+    Canal, Debezium, DebeziumOptions, Decode, Dms, DmsOptions, Maxwell, TargetTypes, Wal2json,
+    sniff,
 };
-use pgspate::apply::{ChangeEvent, SourceTable, EventRow, EventValue};
+use pgspate::apply::{ChangeEvent, EventRow, EventValue, SourceTable};
 use pgspate_replication::postgres::Pgoutput;
 
 /// The first letter of a column's name says its type.

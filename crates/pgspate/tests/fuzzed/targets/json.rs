@@ -4,13 +4,12 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use pgspate::encode::Encoded;
-use pgspate::format::json::{
-    CutLimits, JsonColumn, JsonCutter, JsonEncoder, JsonInput, JsonOptions,
-};
-use pgspate::format::{ChunkEncoder, Cutter, Mode};
+use pgspate::format::json::{JsonCutLimits, JsonCutter, JsonEncoder};
+use pgspate::format::keyed::{KeyedColumn, KeyedInput, KeyedOptions};
+use pgspate::format::{ChunkEncoder, Cutter, EncodeMode};
 use pgspate::target::{PgType, TypeKind};
 
-fn options() -> JsonOptions {
+fn options() -> KeyedOptions {
     let base =
         |oid, name: &str| PgType { oid, name: name.into(), typmod: -1, kind: TypeKind::Base };
     let texts = PgType {
@@ -26,9 +25,9 @@ fn options() -> JsonOptions {
         ("a", texts),
         ("j", base(3802, "jsonb")),
     ];
-    let columns = types.map(|(name, ty)| JsonColumn { name: name.into(), ty, field: None });
+    let columns = types.map(|(name, ty)| KeyedColumn { name: name.into(), ty, field: None });
     let inputs = Arc::new(["in".to_owned()]);
-    JsonOptions { inputs, ignore_unknown: true, ..JsonOptions::new(columns.to_vec()) }
+    KeyedOptions { inputs, ignore_unknown: true, ..KeyedOptions::new(columns.to_vec()) }
 }
 
 /// The rows as text, and the refusal.
@@ -40,12 +39,12 @@ fn rows(data: &[u8], chunk_bytes: usize) -> (Vec<u8>, Option<String>) {
 
 fn fill(data: &[u8], chunk_bytes: usize, out: &mut Encoded) -> pgspate::Result<()> {
     let reader = Box::new(Cursor::new(data.to_vec()));
-    let input = JsonInput { name: "in".into(), reader };
-    let limits = CutLimits { chunk_bytes, ..CutLimits::default() };
+    let input = KeyedInput { name: "in".into(), reader };
+    let limits = JsonCutLimits { chunk_bytes, ..JsonCutLimits::default() };
     let mut cutter = JsonCutter::new(vec![input], limits);
     let mut encoder = JsonEncoder::new(options());
     while let Some(chunk) = cutter.next()? {
-        encoder.begin(Arc::new(chunk), Mode::Text)?;
+        encoder.begin(Arc::new(chunk), EncodeMode::Text)?;
         while encoder.fill(out, out.text.len() + 100)? {}
     }
     Ok(())
