@@ -16,7 +16,7 @@ impl TestRandom {
 
     /// Starts from `PGSPATE_TEST_FAULTS_SEED` if set, in a long run from the clock, else from
     /// `seed`.
-    pub(crate) fn of_run(seed: u64) -> TestRandom {
+    pub(crate) fn for_test_run(seed: u64) -> TestRandom {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = if long_run().is_some() { now } else { seed };
         let chance = TestRandom::new(from_environment("PGSPATE_TEST_FAULTS_SEED").unwrap_or(seed));

@@ -27,7 +27,7 @@ enum StandbyLag {
 }
 
 #[test]
-fn a_standby_that_takes_over() {
+fn load_is_exact_when_a_standby_takes_over() {
     let (end, each) =
         (LoadSettings::new(3, Commit::AtEnd), LoadSettings::new(2, Commit::EachChunk));
     let data = |nth| FaultPlace::Kind(MessageSide::Client, b'd', nth);

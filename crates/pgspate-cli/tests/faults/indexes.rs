@@ -36,10 +36,10 @@ fn faults_at_the_commits_of_each_step() {
 }
 
 #[test]
-fn faults_of_chance_around_the_rows() {
+fn random_faults_before_and_after_the_rows() {
     let settings = LoadSettings::indexed(2);
     let (messages, _) = count(&settings);
-    let mut chance = TestRandom::of_run(12);
+    let mut chance = TestRandom::for_test_run(12);
     // What comes before and after the rows takes a hundred messages or two.
     run_all((0..long_run().unwrap_or(8)).map(|nth| {
         let at = match nth % 3 {
@@ -88,10 +88,10 @@ fn end_early(scene: &LoadFaultScene, early: EarlyEnd) -> String {
 }
 
 #[test]
-fn kills_of_chance_and_early_errors() {
+fn indexes_survive_random_kills_and_early_errors() {
     let settings = LoadSettings::indexed(2);
     let (messages, _) = count(&settings);
-    let mut chance = TestRandom::of_run(13);
+    let mut chance = TestRandom::for_test_run(13);
     let scene = LoadFaultScene::new(settings.rows);
     for nth in 0..long_run().unwrap_or(12) {
         scene.reset();

@@ -47,7 +47,7 @@ fn commit(fault: Fault, sql: &str) -> (bool, String) {
 }
 
 #[test]
-fn what_becomes_of_a_commit() {
+fn each_fault_at_a_commit_has_its_outcome() {
     let sql = "set local synchronous_commit to default; commit";
     assert_eq!(commit(Fault::Cut, sql), (false, "0".to_owned()));
     assert_eq!(commit(Fault::CutInside, sql), (false, "0".to_owned()));
@@ -57,7 +57,7 @@ fn what_becomes_of_a_commit() {
 }
 
 #[test]
-fn a_commit_that_was_prepared() {
+fn prepared_commit_is_recognized() {
     let (db, proxy, runtime, client) =
         connected(FaultPlan::new(Fault::SwallowCommit, FaultPlace::Commit(1)));
     let work = async {

@@ -19,7 +19,7 @@ use crate::wires::MESSAGES;
 const DATA: fn(u64) -> FaultPlace = |nth| FaultPlace::Kind(MessageSide::Client, b'd', nth);
 
 #[test]
-fn a_server_that_fails() {
+fn load_is_exact_when_the_server_fails() {
     let (end, each) =
         (LoadSettings::new(3, Commit::AtEnd), LoadSettings::new(2, Commit::EachChunk));
     let mut trials = vec![
@@ -35,7 +35,7 @@ fn a_server_that_fails() {
         LoadTrial::stall(FaultPlace::Commit(2), StallAction::ReadOnly, each),
     ];
     if let Some(count) = long_run() {
-        let mut chance = TestRandom::of_run(4);
+        let mut chance = TestRandom::for_test_run(4);
         for then in [
             StallAction::KillServer,
             StallAction::RestartServer,
@@ -52,7 +52,7 @@ fn a_server_that_fails() {
 }
 
 #[test]
-fn sessions_that_are_terminated() {
+fn load_is_exact_when_sessions_are_terminated() {
     let (end, each) =
         (LoadSettings::new(3, Commit::AtEnd), LoadSettings::new(2, Commit::EachChunk));
     let mut trials = vec![
@@ -69,7 +69,7 @@ fn sessions_that_are_terminated() {
         ),
         LoadTrial::stall(FaultPlace::Commit(3), StallAction::Terminate(3), end),
     ];
-    let mut chance = TestRandom::of_run(7);
+    let mut chance = TestRandom::for_test_run(7);
     trials.extend((0..long_run().unwrap_or(0)).map(|_| {
         let settings = chance.pick(&[end, each, LoadSettings::mixed(2)]);
         let then = StallAction::Terminate(chance.among(0..=19) as u8);
@@ -110,7 +110,7 @@ fn a_server_with_few_connections_left() {
 }
 
 #[test]
-fn a_disk_that_fills_up() {
+fn load_reports_a_full_disk_and_succeeds_with_room() {
     let scene = LoadFaultScene::with_server(RowKinds::Good, "");
     let server = scene.server();
     let Some(disk) = Disk::mount(server.folder().join("small"), &server.data_folder()) else {

@@ -27,7 +27,7 @@ fn stop(then: StallAction, seed: u64, points_of_chance: u64) {
         LoadTrial::stall(FaultPlace::Commit(3), then, end),
         LoadTrial::stall(FaultPlace::Commit(4), then, each),
     ];
-    let mut chance = TestRandom::of_run(seed);
+    let mut chance = TestRandom::for_test_run(seed);
     trials.extend((0..long_run().unwrap_or(points_of_chance)).map(|_| {
         let settings = chance.pick(&[end, each, each, LoadSettings::mixed(2)]);
         LoadTrial::stall(FaultPlace::Message(chance.among(1..=MESSAGES)), then, settings)
@@ -36,12 +36,12 @@ fn stop(then: StallAction, seed: u64, points_of_chance: u64) {
 }
 
 #[test]
-fn a_load_that_is_killed() {
+fn killed_load_can_be_run_again() {
     stop(StallAction::Kill, 2, 4);
 }
 
 #[test]
-fn a_load_that_is_interrupted() {
+fn interrupted_load_can_be_run_again() {
     stop(StallAction::Interrupt, 3, 0);
 }
 

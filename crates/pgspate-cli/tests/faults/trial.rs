@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_can_be_run_again() {
+    fn printed_trial_parses_to_the_same_trial() {
         for text in [
             "cut@137 lanes=2 commit=end",
             "cut-inside@client:d:3 lanes=auto commit=chunk rejects",

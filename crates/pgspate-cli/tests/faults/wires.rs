@@ -36,7 +36,7 @@ fn count_messages(settings: LoadSettings) -> (u64, u64) {
 }
 
 /// A fault of chance.
-fn of_chance(chance: &mut TestRandom) -> LoadTrial {
+fn random_trial(chance: &mut TestRandom) -> LoadTrial {
     let at = FaultPlace::Message(chance.among(1..=MESSAGES));
     let lanes = chance.pick(&[1, 2, 3, 3]);
     let settings = match chance.among(0..=3) {
@@ -132,9 +132,9 @@ fn faults_of_loads_with_rejects() {
 }
 
 #[test]
-fn faults_of_chance() {
-    let mut chance = TestRandom::of_run(1);
-    run_all((0..long_run().unwrap_or(6)).map(|_| of_chance(&mut chance)));
+fn random_faults() {
+    let mut chance = TestRandom::for_test_run(1);
+    run_all((0..long_run().unwrap_or(6)).map(|_| random_trial(&mut chance)));
 }
 
 /// With `PGSPATE_TEST_FAULTS=N`: each message with one of the faults in turn, whose first is of
@@ -151,7 +151,7 @@ fn faults_at_every_message() {
         return;
     }
     let mut trials = Vec::new();
-    let turn = TestRandom::of_run(9).number() % 1000;
+    let turn = TestRandom::for_test_run(9).number() % 1000;
     for settings in SETTINGS.map(|settings| settings()) {
         let (messages, commits) = count_messages(settings);
         println!("{messages} messages, {commits} commits");

@@ -42,7 +42,7 @@ use work::WORKS;
 
 /// Returns `count` trials of each fault for each command, at random messages.
 fn trials(seed: u64, sorts: &[CommandFault], count: u64) -> Vec<CommandTrial> {
-    let mut chance = TestRandom::of_run(seed);
+    let mut chance = TestRandom::for_test_run(seed);
     let mut trials = Vec::new();
     for _ in 0..long_run().unwrap_or(count) {
         for work in 0..WORKS.len() {
@@ -56,13 +56,13 @@ fn trials(seed: u64, sorts: &[CommandFault], count: u64) -> Vec<CommandTrial> {
 
 /// One connection is silent permanently: nothing passes on it any more, and neither side closes it.
 #[test]
-fn silence() {
+fn commands_end_when_a_connection_is_silent() {
     run_all(trials(41, &[CommandFault::Silence], 1));
 }
 
 /// Connections that are cut, or lost on one side, and answers to commits that are lost.
 #[test]
-fn lost_connections() {
+fn commands_are_exact_when_connections_are_lost() {
     let sorts = [
         CommandFault::Cut,
         CommandFault::CutInside,
@@ -83,7 +83,7 @@ fn lost_connections() {
 
 /// The command is killed, or the server is.
 #[test]
-fn deaths() {
+fn commands_can_be_run_again_after_a_kill() {
     run_all(trials(43, &[CommandFault::Kill, CommandFault::KillServer], 1));
 }
 

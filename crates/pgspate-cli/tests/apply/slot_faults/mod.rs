@@ -107,7 +107,7 @@ fn random_message(
 /// Cuts connections at random messages, for each mode and each server.
 #[test]
 fn cut_connections_lose_and_double_no_event() {
-    let mut chance = TestRandom::of_run(21);
+    let mut chance = TestRandom::for_test_run(21);
     run_all(|measures| {
         let mut trials = Vec::new();
         for nth in 0..long_run().unwrap_or(2) {
@@ -128,7 +128,7 @@ fn cut_connections_lose_and_double_no_event() {
 /// Connections that are lost on one side, that stall, or that lose the reply to a commit.
 #[test]
 fn stalled_connections_lose_and_double_no_event() {
-    let mut chance = TestRandom::of_run(22);
+    let mut chance = TestRandom::for_test_run(22);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
@@ -150,7 +150,7 @@ fn stalled_connections_lose_and_double_no_event() {
 /// Kills the command, its sessions and both servers.
 #[test]
 fn kills_and_terminations_lose_and_double_no_event() {
-    let mut chance = TestRandom::of_run(23);
+    let mut chance = TestRandom::for_test_run(23);
     run_all(|measures| {
         let mut trials = Vec::new();
         for nth in 0..long_run().unwrap_or(1) {
@@ -180,7 +180,7 @@ fn kills_and_terminations_lose_and_double_no_event() {
 /// Connections that are lost again during reconnection, and networks that lose every connection.
 #[test]
 fn repeated_connection_losses_lose_and_double_no_event() {
-    let mut chance = TestRandom::of_run(24);
+    let mut chance = TestRandom::for_test_run(24);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
@@ -206,7 +206,7 @@ fn repeated_connection_losses_lose_and_double_no_event() {
 /// connections that copy rows of a snapshot into the target.
 #[test]
 fn silent_connections_lose_and_double_no_event() {
-    let mut chance = TestRandom::of_run(26);
+    let mut chance = TestRandom::for_test_run(26);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
@@ -260,7 +260,7 @@ fn faults_from_the_first_message_to_the_last() {
         println!("not tested: this takes PGSPATE_TEST_FAULTS=N");
         return;
     };
-    let turn = TestRandom::of_run(25).number() % 1000;
+    let turn = TestRandom::for_test_run(25).number() % 1000;
     run_all(|measures| {
         let mut trials = Vec::new();
         for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
