@@ -1,4 +1,4 @@
-//! What cannot be meant is refused, and the table is as it was.
+//! Options and inputs that cannot be meant are refused, and the table is unchanged.
 
 use insta::assert_snapshot;
 

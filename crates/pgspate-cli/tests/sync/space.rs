@@ -1,4 +1,4 @@
-//! Temporary space that will not do, or ends.
+//! Temporary space that is too small, or runs out.
 
 use insta::assert_snapshot;
 use pgspate_embedded::testing;
