@@ -1,5 +1,5 @@
-//! Unlogged tables, which a crash of the server empties: no stream goes on as if their rows were
-//! there.
+//! Unlogged tables, which a crash of the server truncates. No stream may continue as if their rows
+//! still existed.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -11,16 +11,16 @@ use tempfile::TempDir;
 
 use crate::run::{ask, command, finish, spawn, wait_until};
 
-struct Scene {
+struct UnloggedApply {
     server: ThrowawayServer,
     folder: TempDir,
 }
 
-impl Scene {
-    fn new(sql: &str) -> Scene {
+impl UnloggedApply {
+    fn new(sql: &str) -> UnloggedApply {
         let server = testing::server("");
         ask(&server.dsn(), sql);
-        Scene { server, folder: TempDir::with_prefix("pgspate-crash-").unwrap() }
+        UnloggedApply { server, folder: TempDir::with_prefix("pgspate-crash-").unwrap() }
     }
 
     fn append(&self, ids: std::ops::Range<u32>) {
@@ -41,16 +41,16 @@ impl Scene {
         command
     }
 
-    /// Applies what there is, which must come to this.
+    /// Applies the file, after which the table must have these rows.
     #[track_caller]
-    fn applies(&self, args: &str, rows: &str) {
+    fn assert_applies(&self, args: &str, rows: &str) {
         let run = finish(spawn(&mut self.apply(args)));
         assert_eq!(run.status, Some(0), "{}", run.stderr);
         assert_eq!(self.rows(), rows);
     }
 
     #[track_caller]
-    fn refuses(&self) {
+    fn assert_refused(&self) {
         let run = finish(spawn(&mut self.apply("--stream s")));
         let said = "since stream \"s\" wrote to unlogged tables, and has emptied them";
         assert_eq!(run.status, Some(2), "{}", run.stderr);
@@ -71,37 +71,37 @@ impl Scene {
 }
 
 #[test]
-fn a_stream_does_not_go_on_after_rows_that_a_crash_has_taken() {
+fn a_stream_does_not_continue_after_a_crash_lost_its_rows() {
     for how in ["", " --direct-rows 0"] {
-        let scene = Scene::new("create unlogged table t (id int primary key)");
+        let scene = UnloggedApply::new("create unlogged table t (id int primary key)");
         let args = format!("--stream s{how}");
         scene.append(0..100);
-        scene.applies(&args, "100");
-        // A restart in good order takes nothing.
+        scene.assert_applies(&args, "100");
+        // A clean restart loses no rows.
         scene.server.restart().unwrap();
         scene.append(100..200);
-        scene.applies(&args, "200");
+        scene.assert_applies(&args, "200");
         scene.crash();
-        scene.refuses();
+        scene.assert_refused();
         scene.append(200..300);
-        scene.refuses();
+        scene.assert_refused();
         assert_eq!(scene.rows(), "0");
         ask(&scene.server.dsn(), "delete from pgspate.stream where stream = 's'");
-        scene.applies(&args, "300");
+        scene.assert_applies(&args, "300");
         scene.crash();
-        scene.refuses();
+        scene.assert_refused();
         ask(&scene.server.dsn(), "delete from pgspate.bound where stream = 's'");
         scene.append(300..301);
-        scene.applies(&args, "1");
+        scene.assert_applies(&args, "1");
     }
 }
 
 #[test]
-fn a_stream_that_runs_ends_when_a_crash_takes_its_rows() {
-    let scene = Scene::new("create unlogged table t (id int primary key)");
+fn a_running_stream_ends_when_a_crash_loses_its_rows() {
+    let scene = UnloggedApply::new("create unlogged table t (id int primary key)");
     scene.append(0..100);
     let child = spawn(&mut scene.apply("--stream s --follow"));
-    wait_until("the rows are there", || scene.rows() == "100");
+    wait_until("the table has the rows", || scene.rows() == "100");
     scene.crash();
     scene.append(100..200);
     let run = finish(child);
@@ -111,11 +111,11 @@ fn a_stream_that_runs_ends_when_a_crash_takes_its_rows() {
 }
 
 #[test]
-fn logged_tables_bear_a_crash() {
-    let scene = Scene::new("create table t (id int primary key)");
+fn a_stream_into_logged_tables_survives_a_crash() {
+    let scene = UnloggedApply::new("create table t (id int primary key)");
     scene.append(0..100);
-    scene.applies("--stream s", "100");
+    scene.assert_applies("--stream s", "100");
     scene.crash();
     scene.append(100..200);
-    scene.applies("--stream s", "200");
+    scene.assert_applies("--stream s", "200");
 }

@@ -1,4 +1,4 @@
-//! Sessions that are at work while doctor looks.
+//! Sessions that run statements while doctor examines the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +9,15 @@ use tokio_postgres::Error;
 
 use crate::run::session;
 
-/// A session that runs statements again and again, until it is told to stop or one fails.
-pub(crate) struct Busy {
+/// A session that repeats a statement until it is stopped or a statement fails.
+pub(crate) struct BusySession {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), Error>>,
 }
 
-impl Busy {
-    /// First `setup`, then `work` for ever, with a pause in between.
-    pub(crate) fn with(dsn: &str, setup: &str, work: &str, pause: Duration) -> Busy {
+impl BusySession {
+    /// Starts a session that runs `setup` once and then repeats `work`, with pauses in between.
+    pub(crate) fn with(dsn: &str, setup: &str, work: &str, pause: Duration) -> BusySession {
         let (dsn, setup, work) = (dsn.to_owned(), setup.to_owned(), work.to_owned());
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -30,15 +30,15 @@ impl Busy {
             }
             Ok(())
         });
-        Busy { stop, thread }
+        BusySession { stop, thread }
     }
 
-    /// The same without a pause.
-    pub(crate) fn new(dsn: &str, setup: &str, work: &str) -> Busy {
-        Busy::with(dsn, setup, work, Duration::ZERO)
+    /// Starts a session that repeats `work` without pauses.
+    pub(crate) fn new(dsn: &str, setup: &str, work: &str) -> BusySession {
+        BusySession::with(dsn, setup, work, Duration::ZERO)
     }
 
-    /// Ends it; what it ended with.
+    /// Stops the session. Returns the error of a failed statement.
     pub(crate) fn end(self) -> Result<(), Error> {
         self.stop.store(true, Ordering::Relaxed);
         self.failed()

@@ -1,4 +1,4 @@
-//! Since when the server has counted, by which some checks judge.
+//! The age of the server's counters, by which some checks judge.
 
 use pgspate_embedded::testing;
 
@@ -35,7 +35,7 @@ fn as_long_as_the_oldest_of_the_servers_counters() {
              create or replace view pg_catalog.pg_stat_bgwriter as select {writer} as stats_reset"
         ));
     };
-    // After a crash they begin anew, in a server that is as old as ever.
+    // After a crash the counters start again, though the server is old.
     began(young, young);
     wait_until("the server's statistics know of the rows", || {
         found(&db.dsn(), "unused-indexes", "")["numbers"]["entries_written"] == 400_000.0
@@ -43,14 +43,14 @@ fn as_long_as_the_oldest_of_the_servers_counters() {
     for id in ["unused-indexes", "temporary-files"] {
         assert_eq!(found(&db.dsn(), id, "")["verdict"], "note", "{id}");
     }
-    // Either may have been reset alone.
+    // Either counter may have been reset alone.
     for [archiver, writer] in [[old, young], [young, old]] {
         began(archiver, writer);
         let finding = found(&db.dsn(), "unused-indexes", "");
         assert_eq!(finding["verdict"], "warning", "{finding}");
         let evidence = finding["evidence"].as_str().unwrap();
         assert!(evidence.contains("no scan since 2020-02-2"), "{evidence}");
-        // So much is little in an hour.
+        // This amount is small for an hour.
         assert_eq!(trouble(&db.dsn(), "temporary-files", ""), Vec::<serde_json::Value>::new());
     }
     let evidence = findings(&db.dsn(), "temporary-files", "")[0]["evidence"].to_string();

@@ -1,4 +1,4 @@
-//! Servers that look like those of cloud providers: what is said, and where settings are changed.
+//! Servers that look like cloud providers' servers: the findings, and where settings are changed.
 
 use pgspate_embedded::testing;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What keeps dead rows from being removed, and what only seems to.
+//! Sessions and slots that prevent the removal of dead rows, and others that only seem to.
 
 use pgspate_embedded::testing;
 
@@ -12,7 +12,8 @@ fn sessions_and_slots_that_keep_dead_rows() {
     ask(&dsn, "create table t (id int)");
     ask(&dsn, "create database other");
     ask(&dsn, "select pg_create_logical_replication_slot('forgotten', 'pgoutput')");
-    // They wrote something and forgot to end: one here, and one where it is no matter.
+    // Both sessions wrote rows and stay idle in their transactions: one in this database, and one
+    // in another database, where it does no harm.
     let (runtime, here) = session(&dsn);
     runtime.block_on(here.batch_execute("begin; insert into t values (1)")).unwrap();
     let (other, there) = session(&format!("{dsn} dbname=other"));
@@ -28,7 +29,7 @@ fn sessions_and_slots_that_keep_dead_rows() {
     let slot = found.iter().position(|it| it["object"] == "replication slot forgotten").unwrap();
     let held = found.iter().position(|it| it["object"] != "replication slot forgotten").unwrap();
     assert_eq!(found.len(), 2, "{found:?}");
-    // A slot that only decodes keeps nothing of the tables of users.
+    // A logical slot keeps no dead rows of user tables.
     let evidence = text(slot, "evidence");
     assert!(evidence.contains("cannot remove rows in the system catalogs that died"), "{evidence}");
     let evidence = text(held, "evidence");

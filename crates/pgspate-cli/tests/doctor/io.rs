@@ -1,8 +1,8 @@
-//! Times of I/Os, who writes pages, and what is counted of a volume's load.
+//! I/O times, the processes that write pages, and the measured load of a volume.
 
 use pgspate_embedded::testing;
 
-use crate::busy::Busy;
+use crate::busy::BusySession;
 use crate::run::{ask, session, wait_until};
 use crate::{findings, found, remedy, silent};
 
@@ -11,7 +11,7 @@ fn version(dsn: &str) -> u32 {
 }
 
 #[test]
-fn times_are_told_where_they_are_taken() {
+fn io_times_are_reported_where_the_server_measures_them() {
     let server = testing::server("track_io_timing = on\nshared_buffers = 1MB");
     let dsn = server.dsn();
     ask(&dsn, "create table t as select g, repeat('x', 500) from generate_series(1, 30000) g");
@@ -31,7 +31,7 @@ fn sessions_that_write_pages_to_make_room() {
          analyze t",
     );
     silent(&dsn, "page-writes", "");
-    let writing = Busy::new(
+    let writing = BusySession::new(
         &dsn,
         "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off; \
          set synchronous_commit = off",
@@ -51,12 +51,12 @@ fn sessions_that_write_pages_to_make_room() {
 }
 
 #[test]
-fn what_is_not_counted_yet_is_said() {
-    // A worker that is at work has begun before, too.
+fn the_report_says_which_load_is_not_counted_yet() {
+    // A running autovacuum worker would have started before.
     let server = testing::server("autovacuum = off");
     let dsn = server.dsn();
     ask(&dsn, "create role app login; grant pg_read_all_stats to app");
-    // A role that may not know where the server's files are looks at what the server counts.
+    // A role that may not see the path of the server's files uses the server's counters.
     let app = format!("{dsn} user=app");
     let asked = || {
         let found = findings(&app, "storage-limits", "--storage gp2:250GiB");

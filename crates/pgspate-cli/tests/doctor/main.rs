@@ -1,5 +1,5 @@
-//! `pgspate doctor` and `pgspate tune` as users meet them: each check on a server that was brought
-//! into the bad state for real, and silent after its own remedy.
+//! `pgspate doctor` and `pgspate tune` as users meet them. Each check runs on a server that really
+//! is in the bad state, and finds nothing after its own remedy.
 
 mod busy;
 mod counted;
@@ -24,14 +24,14 @@ mod words;
 use run::{Run, command, finish, spawn, wait_until};
 use serde_json::Value;
 
-/// `pgspate doctor` with these arguments, split at spaces.
+/// Runs `pgspate doctor`. `args` are split at spaces.
 fn doctor(dsn: &str, args: &str) -> Run {
     let folder = std::env::temp_dir();
     let mut command = command(&folder, &["doctor", "--to", dsn]);
     finish(spawn(command.args(args.split_whitespace())))
 }
 
-/// What was found by a check, with everything that it looked at.
+/// Returns all findings of a check, also those that are no trouble.
 #[track_caller]
 fn findings(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     let watch = if args.contains("--watch") { "" } else { "--watch 100ms" };
@@ -48,7 +48,7 @@ fn findings(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     found
 }
 
-/// Those of a check that are trouble.
+/// Returns the findings of a check that are trouble.
 #[track_caller]
 fn trouble(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     let mut found = findings(dsn, id, args);
@@ -56,7 +56,7 @@ fn trouble(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     found
 }
 
-/// What a check finds, as soon as the server's statistics know of it.
+/// Returns the finding of a check, once the server's statistics show the problem.
 #[track_caller]
 fn found(dsn: &str, id: &str, args: &str) -> Value {
     let mut all = Vec::new();
@@ -73,7 +73,7 @@ fn silent(dsn: &str, id: &str, args: &str) {
     wait_until(&format!("{id} finds nothing"), || trouble(dsn, id, args).is_empty());
 }
 
-/// The statements of a finding.
+/// Returns the statements of a finding's remedy.
 fn remedy(finding: &Value) -> Vec<String> {
     let lines = finding["remedy"].as_array().unwrap().iter();
     lines.map(|line| line.as_str().unwrap().to_owned()).collect()

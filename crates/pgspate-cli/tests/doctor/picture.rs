@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::doctor;
 
-/// Half of the rows are deleted, in the second half of the table.
+/// Returns a database whose table has only dead rows in its second half.
 fn half(extension: &str) -> TestDb {
     let db = testing::database();
     db.run(&format!(
@@ -43,7 +43,7 @@ fn live_and_dead_rows_page_by_page() {
     ] {
         assert!(svg.contains(word), "{word}");
     }
-    // A function that is not the extension's is not used in place of its own.
+    // A user's function does not replace the extension's function.
     db.run(
         "create sequence runs; \
          create function get_raw_page(text, int) returns bytea language plpgsql as \
@@ -51,14 +51,14 @@ fn live_and_dead_rows_page_by_page() {
     );
     assert_eq!(drawn(&db).0, said);
     assert_eq!(db.query("select is_called from runs")[0][0].as_deref(), Some("f"));
-    // All that is dead was made free.
+    // The vacuum turned all dead rows into free space.
     db.run("vacuum t");
     let (said, _) = drawn(&db);
     assert!(said.contains("0 % dead"), "{said}");
 }
 
 #[test]
-fn places_of_live_rows_where_there_is_no_more() {
+fn without_the_extension_only_live_rows_are_drawn() {
     let (said, svg) = drawn(&half(""));
     assert_eq!(said, "public.t: 345 pages, 48 % live, 52 % dead or free");
     assert!(!svg.contains("class=\"dead\"") && svg.contains("dead or free"));
@@ -68,7 +68,7 @@ fn places_of_live_rows_where_there_is_no_more() {
 }
 
 #[test]
-fn empty_tables_and_what_is_no_table() {
+fn empty_tables_and_relations_without_pages() {
     let db = testing::database();
     db.run(
         "create table t (id int); create table p (id int) partition by list (id); \
@@ -84,7 +84,7 @@ fn empty_tables_and_what_is_no_table() {
     }
 }
 
-/// Another user may have put a link where the picture is to go.
+/// Another user may have put a symbolic link at the path of the picture.
 #[test]
 fn a_picture_does_not_follow_a_link() {
     let db = testing::database();
@@ -98,7 +98,7 @@ fn a_picture_does_not_follow_a_link() {
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("caused by: it is a symbolic link"), "{}", run.stderr);
     assert_eq!(fs::read_to_string(at("victim")).unwrap(), "untouched");
-    // What is a file of its own is replaced.
+    // A regular file is replaced.
     fs::remove_file(at("t.svg")).unwrap();
     fs::write(at("t.svg"), "old").unwrap();
     assert!(matches!(doctor(&db.dsn(), &args).status, Some(0 | 1)));
@@ -120,7 +120,7 @@ fn a_role_that_may_not_read_the_table() {
     assert!(refused.stderr.contains("`grant select on public.t`"), "{}", refused.stderr);
     run("grant select on t to plain");
     assert_eq!(doctor(&plain, &args).status, Some(0));
-    // Rows that a policy hides are not dead.
+    // Rows hidden by a policy do not count as dead.
     run("alter table t enable row level security; create policy p on t using (id = 1)");
     let refused = doctor(&plain, &args);
     assert_eq!(refused.status, Some(2));

@@ -1,4 +1,4 @@
-//! A role without grants, and that nothing is written.
+//! `doctor` as a role without grants, and the proof that `doctor` writes nothing.
 
 use pgspate_embedded::testing;
 
@@ -18,7 +18,7 @@ fn a_role_without_grants_is_told_which_it_lacks() {
     let plain = format!("{} user=plain", server.dsn());
     let (busy, sleeper) = session(&server.dsn());
     let sleeping = busy.spawn(async move { sleeper.batch_execute("select pg_sleep(60)").await });
-    wait_until("somebody is at work", || {
+    wait_until("another session runs a statement", || {
         crate::run::ask(
             &server.dsn(),
             "select count(*) from pg_stat_activity \
@@ -51,7 +51,7 @@ fn a_role_without_grants_is_told_which_it_lacks() {
 }
 
 #[test]
-fn nothing_is_written() {
+fn doctor_writes_nothing() {
     let db = testing::database();
     db.run("create table t (id int); insert into t select generate_series(1, 2000)");
     let state = || db.query("select count(*), sum(age(xmin)) > 0 from pg_class where oid > 16384");

@@ -1,4 +1,4 @@
-//! Which tables are looked at: not those that are locked, or somebody else's.
+//! The tables that `doctor` examines: neither locked tables nor tables of other roles.
 
 use pgspate_embedded::testing;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::run::{ask, session, wait_until};
 use crate::{doctor, findings, found};
 
-/// Tables in which every check of tables finds something, or would.
+/// Returns SQL for tables in which every check of tables has a finding.
 fn bad(schema: &str) -> String {
     format!(
         "create table {schema}.t (id int, v text, at timestamptz default clock_timestamp()); \
@@ -26,7 +26,7 @@ const CHECKS: [&str; 6] = [
     "unlogged-tables",
 ];
 
-/// What each of these checks finds, and whatever else was said, in one look.
+/// Runs the checks once. Returns the objects that each check found, and all other findings.
 fn look(dsn: &str) -> (Vec<Vec<String>>, Vec<Value>) {
     let run = doctor(dsn, "--json --watch 100ms --large-table 100kB");
     let found: Value = serde_json::from_str(&run.stdout).unwrap();
@@ -63,15 +63,15 @@ fn a_locked_table_hides_no_other() {
         assert!(evidence.contains("public.t (by "), "{evidence}");
     };
     public_is_left_out();
-    // Asked for by name, it is not waited for either.
+    // `doctor` does not wait for the lock, even if the table is named.
     assert_eq!(findings(&dsn, "refused", "--table public.t"), Vec::<Value>::new());
     assert_eq!(findings(&dsn, "locked-tables", "--table free.t"), Vec::<Value>::new());
-    // Who waits for such a lock has everybody wait who comes later.
+    // A session that waits for an exclusive lock blocks all later sessions.
     runtime.block_on(holder.batch_execute("commit; drop table u; drop sequence s")).unwrap();
     let (reading, reader) = session(&dsn);
     reading.block_on(reader.batch_execute("begin; select from t limit 1")).unwrap();
     let waiting = runtime.spawn(async move { holder.batch_execute("begin; lock table t").await });
-    wait_until("the other waits", || {
+    wait_until("the other session waits", || {
         let sql = "select count(*) from pg_locks where not granted and relation = 't'::regclass";
         ask(&dsn, sql) == "1"
     });
@@ -79,9 +79,9 @@ fn a_locked_table_hides_no_other() {
     waiting.abort();
 }
 
-/// What is dropped while it is looked at is in the look's snapshot still, and has no privileges.
+/// A table dropped during the run is still in the run's snapshot, but privilege functions fail.
 #[test]
-fn what_is_dropped_meanwhile_is_left_out() {
+fn tables_dropped_during_the_run_are_skipped() {
     let db = testing::database();
     db.run(
         "create table t (id int) with (autovacuum_enabled = off); \
@@ -108,7 +108,7 @@ fn what_is_dropped_meanwhile_is_left_out() {
 }
 
 #[test]
-fn what_belongs_to_others_is_left_to_them() {
+fn tables_of_other_roles_are_not_examined() {
     let db = testing::database();
     for schema in ["pgspate_job_7", "_timescaledb_internal", "ext", "pgspate_jobs"] {
         db.run(&format!("create schema {schema}"));
@@ -118,7 +118,7 @@ fn what_belongs_to_others_is_left_to_them() {
         db.run(&format!("alter extension plpgsql add {object}"));
     }
     let mut objects = Vec::new();
-    wait_until("each check sees what is the user's", || {
+    wait_until("each check finds the tables of the role", || {
         objects = look(&db.dsn()).0;
         objects.iter().all(|objects| !objects.is_empty())
     });
@@ -127,7 +127,7 @@ fn what_belongs_to_others_is_left_to_them() {
 }
 
 #[test]
-fn partitions_are_looked_at_alone_when_asked_for() {
+fn a_partition_is_examined_alone_when_named() {
     let db = testing::database();
     db.run(
         "create table p (id int, v text) partition by range (id); \

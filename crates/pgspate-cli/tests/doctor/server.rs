@@ -1,4 +1,4 @@
-//! Checks of the whole server, on servers that were set up badly.
+//! Checks of the whole server, on servers with bad settings.
 
 use pgspate_embedded::ThrowawayServer;
 use pgspate_embedded::testing;
@@ -54,7 +54,7 @@ fn wal_that_is_written_too_often() {
     for id in ["checkpoints", "full-page-images", "wal-compression", "wal-buffers"] {
         assert_eq!(trouble(&dsn, id, ""), Vec::<serde_json::Value>::new());
     }
-    // The server may be made from one that was idle for long.
+    // The server may be a copy of a server that was idle for long.
     let version: u32 = ask(&dsn, "show server_version_num").parse().unwrap();
     let counters = if version < 170_000 { "bgwriter" } else { "checkpointer" };
     run(&server, &format!("select pg_stat_reset_shared('{counters}')"));
@@ -72,7 +72,7 @@ fn wal_that_is_written_too_often() {
     let finding = found(&dsn, "checkpoints", "");
     assert!(finding["numbers"]["requested"].as_f64().unwrap() >= 5.0, "{finding}");
     if version < 140_000 {
-        // Without a rate of WAL there is none to propose.
+        // Without a known WAL rate there is no size to propose.
         assert_eq!(remedy(&finding), Vec::<String>::new());
         assert_eq!(findings(&dsn, "wal-buffers", "")[0]["verdict"], "cannot_see");
         return;
@@ -85,7 +85,8 @@ fn wal_that_is_written_too_often() {
     let compression = found(&dsn, "wal-compression", "");
     remedy(&compression).iter().for_each(|statement| run(&server, statement));
     silent(&dsn, "wal-compression", "");
-    // The same old checkpoints ask for nothing more once there is room, and nothing shrinks.
+    // Once `max_wal_size` is large enough, the old checkpoint counts cause no finding. No setting
+    // is lowered.
     for statement in remedy(&finding) {
         run(&server, &statement);
     }
@@ -106,7 +107,7 @@ fn memory_for_indexes() {
     let dsn = server.dsn();
     let finding = found(&dsn, "maintenance-work-mem", "");
     assert!(finding["evidence"].as_str().unwrap().contains("public.t_pkey"), "{finding}");
-    // For a session only: what the server's memory allows is not known.
+    // The remedy is for a session only, because the server's memory is unknown.
     assert_eq!(remedy(&finding), ["set maintenance_work_mem = '64MB'; -- in a session"]);
     run(&server, "alter system set maintenance_work_mem = '64MB'");
     run(&server, "select pg_reload_conf()");
@@ -123,7 +124,7 @@ fn sessions_that_wait() {
     runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
     let (other, waiter) = session(&dsn);
     let waiting = other.spawn(async move { waiter.batch_execute("select from t").await });
-    wait_until("the other waits", || {
+    wait_until("the other session waits", || {
         ask(&dsn, "select count(*) from pg_stat_activity where wait_event_type = 'Lock'") == "1"
     });
     let finding = found(&dsn, "storage-waits", "--watch 1s");
@@ -153,7 +154,7 @@ fn a_load_that_is_more_than_a_volume_does() {
     let (other, writer) = session(&dsn);
     let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
     let writing = other.spawn(async move {
-        // Commits one by one are an I/O each, whatever the disk is.
+        // Each single commit is one I/O, on any disk.
         while stopped.try_recv().is_err() {
             writer.batch_execute("insert into t values (1, repeat('x', 9000))").await.unwrap();
         }
@@ -190,7 +191,7 @@ fn transactions_that_keep_dead_rows() {
 }
 
 #[test]
-fn a_table_that_is_locked_is_no_obstacle() {
+fn a_locked_table_does_not_block_the_checks() {
     let server = testing::server("");
     let dsn = server.dsn();
     run(&server, "create table t (id int primary key) with (autovacuum_enabled = off)");

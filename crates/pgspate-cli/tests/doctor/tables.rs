@@ -1,4 +1,4 @@
-//! Checks of tables: the bad state, what is found, its own remedy, silence.
+//! Checks of tables: a bad state, its finding, the remedy, and no finding afterwards.
 
 use pgspate_embedded::testing::{self, TestDb};
 use serde_json::Value;
@@ -6,7 +6,8 @@ use serde_json::Value;
 use crate::run::{session, wait_until};
 use crate::{findings, found, remedy, silent, trouble};
 
-/// Makes a database bad, has it found, runs what was advised, and has nothing found.
+/// Brings a database into a bad state, expects the finding, runs its remedy, and expects no
+/// finding.
 #[track_caller]
 fn cured(bad: &str, id: &str, args: &str) -> (TestDb, Value) {
     let db = testing::database();
@@ -19,7 +20,7 @@ fn cured(bad: &str, id: &str, args: &str) -> (TestDb, Value) {
     (db, finding)
 }
 
-/// Nothing but the test itself vacuums it.
+/// A table that only the test itself vacuums.
 const TABLE: &str = "create table t (id int primary key, v text) with (autovacuum_enabled = off); ";
 
 #[test]
@@ -33,7 +34,7 @@ fn dead_rows() {
 }
 
 #[test]
-fn autovacuum_that_comes_early_is_not_made_to_come_later() {
+fn an_early_autovacuum_is_not_made_later() {
     let bad = "create table t (id int primary key, v text) with (autovacuum_enabled = on, \
                autovacuum_vacuum_threshold = 2000000000, SCALE); \
                insert into t select g, 'a' from generate_series(1, 5000) g; update t set v = 'b'";
@@ -58,7 +59,8 @@ fn tables_that_are_never_vacuumed() {
     assert_eq!(remedy(&finding), ["vacuum (freeze, analyze) public.t;"]);
 }
 
-/// Nine of ten rows are deleted, and what is left is spread over all pages.
+/// Returns a database in which nine of ten rows are deleted. The other rows are spread over all
+/// pages.
 fn hollow(extension: &str) -> TestDb {
     let db = testing::database();
     let bad = "insert into t select g, repeat('x', 60) from generate_series(1, 400000) g";
@@ -85,7 +87,7 @@ fn hollow_tables_and_indexes() {
 }
 
 #[test]
-fn a_load_that_is_under_way_is_no_bloat() {
+fn a_running_load_does_not_count_as_bloat() {
     let db = testing::database();
     let rows = "select g, repeat('x', 60) from generate_series";
     db.run(&format!("{TABLE} insert into t {rows}(1, 400000) g; analyze t"));
@@ -97,7 +99,7 @@ fn a_load_that_is_under_way_is_no_bloat() {
         assert_eq!((found.len(), &found[0]["verdict"]), (1, &"ok".into()), "{found:?}");
         assert!(found[0]["evidence"].as_str().unwrap().starts_with("1 "), "{found:?}");
     }
-    // What was hollow before is so still.
+    // A table that had bloat before still has it.
     runtime.block_on(loading.batch_execute("rollback")).unwrap();
     db.run("delete from t where id % 10 <> 0; analyze t");
     for id in ["bloat", "oversized-indexes"] {
@@ -112,11 +114,11 @@ fn unused_indexes() {
     let (db, finding) = cured(&format!("{TABLE}{bad}"), "unused-indexes", "");
     assert_eq!(finding["object"], "public.t_v");
     assert_eq!(remedy(&finding), ["drop index concurrently public.t_v;"]);
-    // An index that is read is of use, and so is what enforces something.
+    // An index that is read is used. An index that enforces a constraint is needed.
     db.run("create index t_v on t (v); create unique index t_u on t (id, v); analyze t");
     db.run("set enable_seqscan = off; select count(*) from t where v = '7'");
     silent(&db.dsn(), "unused-indexes", "");
-    // What a foreign key needs, and parts of an index that cannot be dropped alone.
+    // Foreign keys need some indexes, and a partition's part of an index cannot be dropped alone.
     db.run(
         "create table p (id int, v text) partition by range (id); \
          create table p1 partition of p for values from (0) to (100000); \
@@ -140,14 +142,13 @@ fn duplicate_indexes() {
     assert_eq!((&finding["object"], &finding["verdict"]), (&"public.t_v".into(), &"note".into()));
     let evidence = finding["evidence"].as_str().unwrap();
     assert!(evidence.ends_with("; 9 entries written, one of 3 indexes"), "{evidence}");
-    // Neither of these can do what another one does.
+    // None of these indexes can replace another.
     db.run(
         "drop index t_v; create index t_part on t (v) where id > 7; \
             create index t_desc on t (v desc, id); create unique index t_unique on t (v)",
     );
     silent(&db.dsn(), "duplicate-indexes", "");
-    // A constraint that is checked at the end cannot stand for one that is checked at once, and
-    // what somebody has set of an index has its reason.
+    // A deferred constraint cannot replace an immediate one. Indexes with user options stay.
     db.run(
         "drop index t_unique; drop index t_v_id; drop index t_desc; \
          alter table t add constraint t_late unique (v) deferrable initially deferred; \
@@ -186,7 +187,7 @@ fn duplicate_indexes_of_a_partitioned_table() {
     assert_eq!(remedy(&finding), ["drop index public.p_v_again;"]);
     db.run(&remedy(&finding)[0]);
     silent(&db.dsn(), "duplicate-indexes", "");
-    // What a partition has besides can be dropped beside writers.
+    // A partition's additional index can be dropped concurrently.
     db.run("create index p1_mine on p1 (v)");
     let finding = found(&db.dsn(), "duplicate-indexes", "--table p");
     assert_eq!(remedy(&finding), ["drop index concurrently public.p1_mine;"]);
@@ -226,12 +227,12 @@ fn updates_that_write_all_indexes() {
     for id in ["hot-updates", "never-vacuumed"] {
         silent(&db.dsn(), id, "");
     }
-    // Where there is room it is an index on what changes.
+    // With free space on the pages, the cause is an index on the updated column.
     db.run("create index t_v on t (v); update t set v = 'd' || id");
     let finding = found(&db.dsn(), "hot-updates", "");
     assert_eq!(remedy(&finding), Vec::<String>::new());
     assert!(finding["advice"].as_str().unwrap().contains("index is on a column"));
-    // Where there is none it may be both, and a rewrite may be for nothing.
+    // Without free space, both may be the cause, and a rewrite may not help.
     db.run(
         "drop table t; \
          create table u (id int primary key, v text) with (autovacuum_enabled = off); \
@@ -257,7 +258,7 @@ fn missing_primary_keys() {
     let bad = format!("create table t (id int, v text); insert into t {rows}");
     let (db, finding) = cured(&bad, "primary-keys", "");
     assert!(remedy(&finding)[0].starts_with("create unique index concurrently t_pkey"));
-    // The key of a partitioned table cannot be made in one statement that locks it briefly.
+    // No single statement with a brief lock can create the key of a partitioned table.
     db.run(
         "create table p (id int, v text) partition by range (id); \
          create table p1 partition of p for values from (0) to (9000); \
@@ -323,7 +324,7 @@ fn copy_row_by_row_into_partitions() {
         found.iter().map(|it| it["object"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(objects(""), ["public.p", "public.p1"]);
-    // What fills a partition alone has its default to ask for.
+    // A copy into the partition itself uses the partition's own default.
     assert_eq!(objects("--table p2"), ["public.p2"]);
     db.run("alter table p alter at drop default; alter table p2 alter at drop default");
     assert_eq!(objects(""), ["public.p1"]);
@@ -351,7 +352,7 @@ fn tables_to_partition() {
     assert_eq!(db.query(kind), [[Some("p".to_owned())]]);
     assert_eq!(db.query("select count(*) from \"Big\""), [[Some("5000".to_owned())]]);
     db.run("insert into \"Big\" values (now() + interval '1 year', 'later')");
-    // Rows beyond every bound have a place, too, and the index is the whole table's.
+    // Rows beyond every bound have a partition, too, and the index covers the whole table.
     db.run("insert into \"Big\" values (now() + interval '9 years', 'much later')");
     let options = "select count(*) from pg_class where relkind = 'r' and relname like 'Big%' \
                    and reloptions = '{fillfactor=90,autovacuum_vacuum_scale_factor=0.01}'";
@@ -362,8 +363,7 @@ fn tables_to_partition() {
     silent(&db.dsn(), "partitioning", "--large-table 100kB");
 }
 
-/// What most tables have: a key of numbers, foreign keys, grants. Nothing of it is lost, and no
-/// index is built anew.
+/// Partitioning keeps numeric keys, foreign keys and grants, and builds no index again.
 #[test]
 fn tables_with_keys_to_partition() {
     let columns = ["id serial", "id bigint generated always as identity", "\"o'I d\" bigserial"];
@@ -398,7 +398,7 @@ fn tables_with_keys_to_partition() {
         let bound = "select pg_get_expr(relpartbound, oid) from pg_class where relname = 'Big_old'";
         let bound = db.query(bound)[0][0].clone().unwrap().replace('\'', "");
         assert!(bound.ends_with("TO (12000)"), "{bound}");
-        goes_on(&db, column, id);
+        check_ids_continue(&db, column, id);
         let comment = "select obj_description('\"Big\"'::regclass)";
         assert_eq!(db.query(comment), [[Some("it's big".to_owned())]]);
         let grants = "select string_agg(privilege_type || is_grantable, ' ' \
@@ -412,11 +412,11 @@ fn tables_with_keys_to_partition() {
     }
 }
 
-/// Numbers go on, in the old part and beyond it, and what was refused is.
-fn goes_on(db: &testing::TestDb, column: &str, id: &str) {
+/// Checks that ids continue in the old partition and after it, and that refused rows stay refused.
+fn check_ids_continue(db: &testing::TestDb, column: &str, id: &str) {
     let usage = match column.contains("serial") {
         true => "grant usage on all sequences in schema public to pg_monitor",
-        // Whoever may insert has an identity's numbers.
+        // The right to insert includes the numbers of an identity column.
         false => "select",
     };
     db.run(&format!(
@@ -442,7 +442,7 @@ fn goes_on(db: &testing::TestDb, column: &str, id: &str) {
 }
 
 #[test]
-fn tables_that_no_statements_here_partition() {
+fn tables_that_doctor_cannot_partition() {
     let db = testing::database();
     db.run(
         "create table big (id int generated always as identity primary key, \
@@ -481,7 +481,7 @@ fn tables_that_no_statements_here_partition() {
     }
 }
 
-/// Two keys that have nothing in common to go by; a sequence that is near its end, or hidden.
+/// Two keys without a common column to partition by. A sequence near its end, or a hidden one.
 #[test]
 fn tables_without_a_column_to_partition_by() {
     let db = testing::database();
@@ -520,7 +520,7 @@ fn sequences_near_their_end() {
         assert_eq!(finding["verdict"], "warning", "{finding}");
         db.run("insert into t default values");
     }
-    // A limit that somebody has set stays when the type is changed.
+    // A maximum set by a user stays when the type is changed.
     for kind in ["int", "bigint"] {
         let bad = format!(
             "create sequence s as {kind} maxvalue 1000; select setval('s', 999); \
@@ -548,7 +548,8 @@ fn sequences_that_count_from_below_zero() {
     assert_eq!(trouble(&db.dsn(), "sequences", "")[0]["object"], "public.t_id_seq");
 }
 
-/// More sequences than are looked at; the rows of a partitioned table are in its parts.
+/// There are more sequences than doctor reads. The rows of a partitioned table are in its
+/// partitions.
 #[test]
 fn sequences_of_the_largest_tables() {
     let db = testing::database();
@@ -572,7 +573,7 @@ fn unlogged_tables() {
                insert into orders_stage values (1)";
     let (db, finding) = cured(bad, "unlogged-tables", "");
     assert_eq!(finding["object"], "public.orders");
-    // One that refers to another can only be logged after it.
+    // A table can only be made logged after the tables that it refers to.
     db.run(
         "create unlogged table a (id int primary key, a int references a); \
          create unlogged table b (id int primary key, a int references a); \

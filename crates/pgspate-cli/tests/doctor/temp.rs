@@ -1,10 +1,10 @@
-//! Temporary files, on servers that write many, have no room for them, or look for it in vain.
+//! Temporary files, on servers that write many, lack disk space, or have unusable tablespaces.
 
 use std::time::Duration;
 
 use pgspate_embedded::testing;
 
-use crate::busy::Busy;
+use crate::busy::BusySession;
 use crate::run::ask;
 use crate::{doctor, findings, found, remedy, silent, trouble};
 
@@ -17,20 +17,22 @@ fn sorts_that_go_to_the_disk() {
     let server = testing::server("");
     let dsn = server.dsn();
     silent(&dsn, "temporary-files", "");
-    // One that is long done is no reason to say anything, and yet counted.
+    // A finished sort is counted, but causes no finding.
     ask(&dsn, &format!("set work_mem = '64kB'; {SORT}"));
     let seen = || findings(&dsn, "temporary-files", "")[0]["evidence"].to_string();
-    crate::run::wait_until("it is counted", || seen().contains(" of database postgres since"));
+    crate::run::wait_until("the sort is counted", || {
+        seen().contains(" of database postgres since")
+    });
     assert_eq!(trouble(&dsn, "temporary-files", ""), Vec::<serde_json::Value>::new());
-    let sorting = Busy::new(&dsn, "set work_mem = '64kB'", SORT);
+    let sorting = BusySession::new(&dsn, "set work_mem = '64kB'", SORT);
     let finding = found(&dsn, "temporary-files", "--watch 3s");
     sorting.end().unwrap();
     assert_eq!(finding["verdict"], "note", "{finding}");
     assert!(finding["evidence"].as_str().unwrap().contains("closed in"), "{finding}");
     assert!(finding["numbers"]["bytes"].as_f64().unwrap() > 1e8, "{finding}");
     let [larger] = &remedy(&finding)[..] else { panic!("{finding}") };
-    // The same sorts, after the remedy.
-    let sorting = Busy::new(&dsn, larger, SORT);
+    // Repeat the sorts after the remedy.
+    let sorting = BusySession::new(&dsn, larger, SORT);
     silent(&dsn, "temporary-files", "--watch 3s");
     sorting.end().unwrap();
 }
@@ -41,12 +43,12 @@ fn files_that_soon_fill_the_disk() {
     let dsn = server.dsn();
     let volume = "--watch 1s --storage gp2:0.2GiB";
     silent(&dsn, "temporary-files", volume);
-    // What was fetched once is kept, as one may want to go back to it.
+    // A scroll cursor keeps fetched rows, because the client may move back.
     let setup = "set work_mem = '64kB'; begin; \
                  declare c scroll cursor for select repeat('x', 1000) \
                  from generate_series(1, 3000) a join generate_series(1, 3000) b on true";
     let pause = Duration::from_millis(5);
-    let filling = Busy::with(&dsn, setup, "move 2000 in c", pause);
+    let filling = BusySession::with(&dsn, setup, "move 2000 in c", pause);
     let finding = found(&dsn, "temporary-files", volume);
     assert_eq!(finding["verdict"], "warning", "{finding}");
     let evidence = finding["evidence"].as_str().unwrap();
@@ -56,14 +58,14 @@ fn files_that_soon_fill_the_disk() {
     let who = "select pid from pg_stat_activity where query like 'move%'";
     assert_eq!(ask(&dsn, &statements[0]), ask(&dsn, who));
     statements[1..].iter().for_each(|statement| drop(ask(&dsn, statement)));
-    // The remedy ends that statement, and the server goes on.
+    // The remedy ends that statement, and the server keeps running.
     let error = filling.failed().unwrap_err();
     assert_eq!(error.code().unwrap().code(), "53400", "{error}");
     silent(&dsn, "temporary-files", "--watch 1s --storage gp2:2GiB");
 }
 
 #[test]
-fn places_and_limits_that_are_not_as_they_were_meant() {
+fn tablespaces_and_limits_that_have_no_effect() {
     let server = testing::server("temp_tablespaces = 'Nowhere, \"Not there\"'");
     let dsn = server.dsn();
     let finding = found(&dsn, "temporary-files", "");
@@ -85,9 +87,9 @@ fn places_and_limits_that_are_not_as_they_were_meant() {
     silent(&dsn, "temporary-files", volume);
 }
 
-/// Wherever the list is set, what is there of it stays.
+/// The remedy keeps the existing tablespaces of the list, wherever the list is set.
 #[test]
-fn one_place_of_several_that_is_not_there() {
+fn one_tablespace_of_several_does_not_exist() {
     let server = testing::server("allow_in_place_tablespaces = on");
     let dsn = server.dsn();
     for sql in [
@@ -135,7 +137,7 @@ fn a_tablespace_that_a_role_may_not_use() {
     assert_eq!(remedy(&finding), ["grant create on tablespace scratch to sorter;"]);
     ask(&dsn, &remedy(&finding)[0]);
     silent(&sorter, "temporary-files", "");
-    // It may not list what is there, and it is said.
+    // The role may not list the files, and the finding says so.
     let evidence = findings(&sorter, "temporary-files", "")[0]["evidence"].to_string();
     let hidden = "in tablespace scratch, their size now is visible only to pg_monitor";
     assert!(evidence.contains(hidden), "{evidence}");
@@ -151,7 +153,7 @@ fn aurora_and_its_own_disk() {
     assert!(!trouble(&dsn, "full-page-writes", "").is_empty());
     let sql = "create function aurora_version() returns text language sql as $$ select '16.3' $$";
     ask(&dsn, sql);
-    // None of this is a danger there, nor a cost.
+    // On Aurora, these settings are neither dangerous nor costly.
     for id in ["fsync", "full-page-writes", "checkpoints", "wal-compression", "wal-buffers"] {
         let found = findings(&dsn, id, "");
         assert_eq!((found.len(), &found[0]["verdict"]), (1, &"ok".into()), "{found:?}");
@@ -160,12 +162,10 @@ fn aurora_and_its_own_disk() {
     let run = doctor(&dsn, "--watch 100ms --storage gp3:100GiB");
     let told = run.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains("has no volume that could be the limit"), "{told}");
-    assert!(
-        told.contains(
-            "temporary objects not on the instance's own disk: temp_tablespaces is empty; tiered \
+    assert!(told.contains(
+        "temporary objects not on the instance's own disk: temp_tablespaces is empty; tiered \
              cache off"
-        )
-    );
+    ));
     ask(
         &dsn,
         "set allow_system_table_mods = on; \
@@ -178,7 +178,7 @@ fn aurora_and_its_own_disk() {
     ask(&dsn, "select pg_reload_conf()");
     let expected = "temporary objects on the instance's own disk (aurora_temp_tablespace); tiered \
                     cache on, 975 GB of 1.05 TB used";
-    crate::run::wait_until("it is seen", || {
+    crate::run::wait_until("doctor shows the disk usage", || {
         findings(&dsn, "optimized-reads", "")[0]["evidence"].as_str().unwrap() == expected
     });
     let files = findings(&dsn, "temporary-files", "--storage gp2:0.1GiB").swap_remove(0);

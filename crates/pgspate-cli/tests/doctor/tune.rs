@@ -295,7 +295,7 @@ fn a_server_that_takes_no_alter_system() {
 }
 
 #[test]
-fn pending_settings_are_counted() {
+fn the_summary_lists_only_settings_that_take_effect() {
     let server = server();
     let dsn = server.dsn();
     run(&server, "alter database postgres set maintenance_work_mem = '32MB'");

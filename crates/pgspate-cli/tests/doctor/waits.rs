@@ -1,13 +1,13 @@
-//! What sessions wait for, on servers where they have to.
+//! Checks of what sessions wait for, on servers where sessions have to wait.
 
 use pgspate_embedded::testing;
 use tokio_postgres::CopyInSink;
 
-use crate::busy::Busy;
+use crate::busy::BusySession;
 use crate::run::{ask, session, wait_until};
 use crate::{found, remedy, silent};
 
-/// That a check of waits says so, of these events.
+/// Returns the finding about waits for this event.
 #[track_caller]
 fn waited_for(dsn: &str, event: &str) -> serde_json::Value {
     let finding = found(dsn, "storage-waits", "--watch 1s");
@@ -15,14 +15,14 @@ fn waited_for(dsn: &str, event: &str) -> serde_json::Value {
     finding
 }
 
-/// One that waits holds up those behind it by so much that no disk is too fast for it.
+/// `commit_delay` delays every commit, so that the test works on any disk.
 #[test]
 fn commits_one_by_one() {
     let server = testing::server("fsync = on\ncommit_delay = 100000\ncommit_siblings = 0");
     let dsn = server.dsn();
     ask(&dsn, "create table t (id int)");
-    let start = |setup: &str| -> Vec<Busy> {
-        (0..4).map(|_| Busy::new(&dsn, setup, "insert into t values (1)")).collect()
+    let start = |setup: &str| -> Vec<BusySession> {
+        (0..4).map(|_| BusySession::new(&dsn, setup, "insert into t values (1)")).collect()
     };
     let busy = start("");
     let finding = waited_for(&dsn, "WALWrite");
@@ -37,10 +37,10 @@ fn a_replica_that_does_not_answer() {
     let server = testing::server("synchronous_standby_names = 'nobody'");
     let dsn = server.dsn();
     ask(&dsn, "set synchronous_commit = local; create table t (id int)");
-    let waiting = Busy::new(&dsn, "", "insert into t values (1)");
+    let waiting = BusySession::new(&dsn, "", "insert into t values (1)");
     let finding = waited_for(&dsn, "IPC:SyncRep");
     assert_eq!(finding["verdict"], "warning");
-    // With the remedy a session does not wait; the other one does until there is no replica.
+    // With the remedy, a session does not wait. The other session waits until there is no replica.
     ask(&dsn, &format!("{}\n; insert into t values (2)", remedy(&finding)[0]));
     ask(&dsn, "alter system set synchronous_standby_names = ''");
     ask(&dsn, "select pg_reload_conf()");

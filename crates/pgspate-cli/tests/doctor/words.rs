@@ -1,4 +1,4 @@
-//! What doctor says, word for word.
+//! Reports of `doctor`, compared word for word.
 
 use insta::assert_snapshot;
 use pgspate_embedded::testing;
@@ -7,7 +7,7 @@ use crate::run::{ask, session};
 use crate::support::redact;
 use crate::{doctor, found};
 
-/// Without what differs from server to server.
+/// Returns the text without parts that differ between servers.
 fn told(text: &str) -> String {
     let version = regex_lite::Regex::new(r"PostgreSQL \S+( \([^)]*\))?, database \S+ role \S+;");
     redact(&version.unwrap().replace(text, "[SERVER];"))
@@ -23,7 +23,7 @@ fn a_healthy_server() {
     runtime.block_on(client.batch_execute("vacuum (analyze) t")).unwrap();
     let run = doctor(&server.dsn(), "--watch 100ms");
     if ask(&server.dsn(), "show server_version_num").as_str() < "140000" {
-        // It does not say what its WAL consists of; nothing else is missing.
+        // This server does not report the composition of its WAL. It reports everything else.
         assert_eq!(run.stdout.matches("cannot see").count(), 3, "{}", run.stdout);
         assert!(run.stdout.contains("25 checks found nothing: "), "{}", run.stdout);
         assert_eq!(run.status, Some(0), "{}", run.stdout);
@@ -94,7 +94,7 @@ fn the_worst_comes_first() {
 }
 
 #[test]
-fn a_table_that_is_not_there() {
+fn a_table_that_does_not_exist() {
     let db = testing::database();
     let run = doctor(&db.dsn(), "--table nowhere");
     assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""));

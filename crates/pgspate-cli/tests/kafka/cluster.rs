@@ -1,4 +1,4 @@
-//! A cluster that lives in the test's process, and what writes into it.
+//! A Kafka cluster within the test's process, and its writer.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -11,48 +11,48 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Produc
 use crate::run::PATIENCE;
 
 /// One broker with its topics.
-pub(crate) struct Cluster {
+pub(crate) struct KafkaCluster {
     mock: MockCluster<'static, DefaultProducerContext>,
-    pub(crate) writer: Writer,
+    pub(crate) writer: TopicWriter,
 }
 
-/// Writes into it, from any thread.
-pub(crate) struct Writer(BaseProducer);
+/// Writes messages to the cluster, from any thread.
+pub(crate) struct TopicWriter(BaseProducer);
 
-impl Deref for Cluster {
-    type Target = Writer;
+impl Deref for KafkaCluster {
+    type Target = TopicWriter;
 
-    fn deref(&self) -> &Writer {
+    fn deref(&self) -> &TopicWriter {
         &self.writer
     }
 }
 
-impl Cluster {
-    /// With these topics of so many partitions.
-    pub(crate) fn new(topics: &[(&str, i32)]) -> Cluster {
-        Cluster::compressing(topics, "none")
+impl KafkaCluster {
+    /// Starts a cluster with topics and their numbers of partitions.
+    pub(crate) fn new(topics: &[(&str, i32)]) -> KafkaCluster {
+        KafkaCluster::compressing(topics, "none")
     }
 
-    /// The same, to which is written with a compression.
-    pub(crate) fn compressing(topics: &[(&str, i32)], compression: &str) -> Cluster {
+    /// Starts a cluster whose writer compresses messages.
+    pub(crate) fn compressing(topics: &[(&str, i32)], compression: &str) -> KafkaCluster {
         let mock = MockCluster::new(1).unwrap();
         for (topic, partitions) in topics {
             mock.create_topic(topic, *partitions, 1).unwrap();
         }
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", mock.bootstrap_servers());
-        // Messages are written in their order, however often they are sent.
+        // Keep messages in their order, also when one is sent again.
         config.set("enable.idempotence", "true").set("linger.ms", "1");
         config.set("compression.codec", compression);
-        Cluster { mock, writer: Writer(config.create().unwrap()) }
+        KafkaCluster { mock, writer: TopicWriter(config.create().unwrap()) }
     }
 
-    /// The topics as a source.
+    /// Returns the URL of the topics, as a source of `pgspate apply`.
     pub(crate) fn address(&self, topics: &str) -> String {
         format!("kafka://{}/{topics}", self.mock.bootstrap_servers())
     }
 
-    /// Takes the broker away, and gives it back.
+    /// Stops the broker. `go_on` starts it again.
     pub(crate) fn stop(&self) {
         self.mock.broker_down(-1).unwrap();
     }
@@ -62,7 +62,7 @@ impl Cluster {
     }
 }
 
-impl Writer {
+impl TopicWriter {
     /// Writes a message of pgspate's own events, without a key.
     pub(crate) fn put(&self, topic: &str, partition: i32, value: &str) {
         self.send(topic, partition, None, Some(value), &[]);
@@ -92,7 +92,7 @@ impl Writer {
         self.0.poll(Duration::ZERO);
     }
 
-    /// Waits until all is written.
+    /// Waits until all messages are written.
     pub(crate) fn flush(&self) {
         self.0.flush(PATIENCE).unwrap();
     }

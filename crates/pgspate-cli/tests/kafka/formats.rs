@@ -1,4 +1,4 @@
-//! What keys, headers and messages without a value mean to the formats.
+//! How the event formats use keys, headers and messages without a value.
 
 use crate::cluster::KafkaCluster;
 use crate::support::LoadCase;
@@ -11,7 +11,7 @@ fn key(id: u32) -> String {
     format!("{{\"id\":{id}}}")
 }
 
-/// An envelope of Debezium's, without schemas.
+/// Returns an event of Debezium without schemas.
 fn envelope(op: &str, before: &str, after: &str) -> String {
     let source = "{\"schema\":\"public\",\"table\":\"t\",\"lsn\":1}";
     format!("{{\"before\":{before},\"after\":{after},\"source\":{source},\"op\":\"{op}\"}}")
@@ -24,7 +24,7 @@ fn row(id: u32, v: u32, note: &str) -> String {
 const KEPT: &str = "__debezium_unavailable_value";
 
 #[test]
-fn a_tombstone_after_a_delete_says_nothing() {
+fn a_tombstone_after_a_delete_changes_nothing() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[(TOPIC, 1)]);
     let send = |id, value: Option<&str>| cluster.send(TOPIC, 0, Some(&key(id)), value, &[]);
@@ -40,12 +40,12 @@ fn a_tombstone_after_a_delete_says_nothing() {
     let report = applied(&case, &cluster, TOPIC, "");
     assert_eq!((&report["events"], &report["missing"]), (&6.into(), &0.into()));
     assert_eq!(rows(&case, "t"), "(2,2,b)");
-    // The tombstone at the end is passed, too.
+    // The position lies after the tombstone at the end.
     assert_eq!(places(&case), "shop.public.t/0 6 offset 7");
 }
 
 #[test]
-fn a_key_without_a_value_is_a_flattened_row_that_is_gone() {
+fn a_key_without_a_value_is_a_delete_of_a_flattened_row() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[(TOPIC, 2), ("t", 1)]);
     let send = |part, id, value: Option<&str>| {
@@ -57,7 +57,7 @@ fn a_key_without_a_value_is_a_flattened_row_that_is_gone() {
     cluster.flush();
     applied(&case, &cluster, TOPIC, "--format debezium");
     assert_eq!(rows(&case, "t"), "(2,1,b)");
-    // The first message of a run, and of a topic that is called as its table.
+    // A tombstone is the first message of a run. The topic has the name of its table.
     send(1, 2, None);
     cluster.send("t", 0, Some(&key(4)), Some(&row(4, 1, "d")), &[]);
     cluster.flush();
@@ -65,9 +65,9 @@ fn a_key_without_a_value_is_a_flattened_row_that_is_gone() {
     assert_eq!(rows(&case, "t"), "(4,1,d)");
 }
 
-/// A row changes its key: what it does not tell is known under the old one.
+/// A row changes its key. Omitted values are taken from the row with the old key.
 #[test]
-fn a_key_that_changes_takes_values_along_within_a_partition() {
+fn a_key_change_within_a_partition_keeps_omitted_values() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[(TOPIC, 1)]);
     let send = |id, value: Option<&str>, headers: &[(&str, &str)]| {
@@ -84,10 +84,10 @@ fn a_key_that_changes_takes_values_along_within_a_partition() {
     assert_eq!(rows(&case, "t"), "(9,2,large)");
 }
 
-/// Between partitions there is no order: the old row goes and the new one comes, each by itself,
-/// and nothing is taken along.
+/// Partitions have no common order. The delete of the old row and the insert of the new row are
+/// applied separately, and omitted values are lost.
 #[test]
-fn a_key_that_changes_between_partitions_takes_nothing_along() {
+fn a_key_change_between_partitions_keeps_no_omitted_values() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[(TOPIC, 2)]);
     let send = |part, id, value: Option<&str>, headers: &[(&str, &str)]| {
@@ -113,7 +113,7 @@ fn a_key_that_changes_between_partitions_takes_nothing_along() {
     assert!(refusal.contains("a row whose key has changed lacks columns"), "{refusal}");
 }
 
-/// Transactions that the messages mark are kept where there is one partition only.
+/// Transactions marked in the messages are kept whole if the topic has only one partition.
 #[test]
 fn marked_transactions_are_not_split() {
     let case = LoadCase::new(T);

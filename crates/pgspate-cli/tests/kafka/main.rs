@@ -18,7 +18,7 @@ use cluster::KafkaCluster;
 use run::{Run, finish, spawn};
 use support::LoadCase;
 
-/// `pgspate apply` of these topics with these arguments, split at spaces.
+/// Returns the command `pgspate apply` of the topics. `args` are split at spaces.
 fn command(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> Command {
     let mut command = case.command(&["apply", "--to", &case.db.dsn()]);
     command.arg(cluster.address(topics)).args(args.split_whitespace());
@@ -33,7 +33,7 @@ fn apply(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> R
     finish(start(case, cluster, topics, args))
 }
 
-/// The same, which must work; the report.
+/// Applies the topics, which must succeed. Returns the report.
 #[track_caller]
 fn applied(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> serde_json::Value {
     let run = apply(case, cluster, topics, &format!("--json {args}"));
@@ -41,19 +41,19 @@ fn applied(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) ->
     serde_json::from_str(&run.stdout).unwrap()
 }
 
-/// The rows of a table, in one line.
+/// Returns the rows of a table in one line.
 fn rows(case: &LoadCase, table: &str) -> String {
     case.rows(table).join(" ")
 }
 
-/// What the ledger has of partitions.
+/// Returns the positions of the partitions in the ledger.
 fn places(case: &LoadCase) -> String {
     let sql = "select coalesce(string_agg(partition || ' ' || ordinal || ' ' || source, ', ' \
                order by partition), '') from pgspate.stream where partition <> ''";
     case.value(sql)
 }
 
-/// An event of pgspate's own: the row of table `t` has this value.
+/// Returns an event in pgspate's own format that sets the row of table `t` to this value.
 fn event(id: u64, v: u64) -> String {
     format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":{id},\"v\":{v}}}}}")
 }

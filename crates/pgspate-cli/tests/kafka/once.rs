@@ -1,6 +1,6 @@
-//! Exactly once: kills and lost sessions at random moments, and two at the same stream.
+//! Exactly once: kills and lost sessions at random moments, and two runs of the same stream.
 //!
-//! `PGSPATE_TEST_FAULTS=100` kills so often instead of a few times.
+//! `PGSPATE_TEST_FAULTS=100` kills 100 times instead of a few times.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::run::{finish, wait_until};
 use crate::support::LoadCase;
 use crate::{applied, event, places, start};
 
-/// What the target keeps of each version of a row that it was given.
+/// The table, and a trigger that logs each version of a row that was written.
 const TABLES: &str = "\
 create table t (id int primary key, v int);
 create table log (n bigint generated always as identity, id int, v int);
@@ -18,30 +18,31 @@ create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
 create trigger note after insert or update on t for each row execute function note()";
 
-/// The server ends the sessions of whoever is at work.
+/// Terminates the sessions of pgspate on the server.
 const CUT_OFF: &str = "\
 select count(pg_terminate_backend(pid)) from pg_stat_activity
 where datname = current_database() and application_name like 'pgspate%'";
 
-/// Counters, each of which is in one partition: a message that were lost or applied twice shows.
+/// The number of counters. Each counter is in one partition, so that a message that is lost or
+/// applied twice shows.
 const COUNTERS: u64 = 30;
 const PARTITIONS: u64 = 3;
 
-/// The nth message: which counter, and what it is at.
+/// Writes the nth message, which sets one counter to its next value.
 fn tick(writer: &TopicWriter, nth: u64) {
     let id = nth % COUNTERS;
     let topic = if id.is_multiple_of(2) { "even" } else { "odd" };
     writer.put(topic, (id % PARTITIONS) as i32, &event(id, nth / COUNTERS));
 }
 
-/// Waits at random: a multiplier of Knuth's.
+/// Returns a random number, by Knuth's multiplier. The test uses it for waits.
 fn next(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *seed >> 33
 }
 
 #[test]
-fn kills_lose_and_double_nothing() {
+fn kills_lose_and_double_no_message() {
     let kills = std::env::var("PGSPATE_TEST_FAULTS").map_or(8, |many| many.parse().unwrap());
     let case = LoadCase::new(TABLES);
     let cluster = KafkaCluster::new(&[("even", 3), ("odd", 3)]);
@@ -55,7 +56,7 @@ fn kills_lose_and_double_nothing() {
                     tick(writer, written.load(Ordering::Relaxed));
                     written.fetch_add(1, Ordering::Relaxed);
                 }
-                // Not more than a build for tests can apply between two deaths.
+                // Write no more than a debug build can apply between two kills.
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
@@ -79,7 +80,7 @@ fn kills_lose_and_double_nothing() {
     let (before, now) = (last["events_before"].as_u64(), last["events"].as_u64());
     assert_eq!(before.unwrap() + now.unwrap(), written);
     assert!(before.unwrap() > 0);
-    // Each counter is where it was left.
+    // Each counter has its last written value.
     let behind = format!("select count(*) from t where v <> ({written} - 1 - id) / {COUNTERS}");
     assert_eq!(case.value(&behind), "0");
     let twice = "select count(*) from (select from log group by id, v having count(*) > 1) x";
@@ -92,7 +93,7 @@ fn kills_lose_and_double_nothing() {
 }
 
 #[test]
-fn the_second_that_applies_a_stream_ends_the_first() {
+fn a_second_run_of_a_stream_ends_the_first() {
     let case = LoadCase::new(TABLES);
     let cluster = KafkaCluster::new(&[("even", 1)]);
     cluster.put("even", 0, &event(0, 0));
@@ -105,14 +106,14 @@ fn the_second_that_applies_a_stream_ends_the_first() {
     };
     let first = start(&case, &cluster, "even", "--follow");
     let reached = at("even/0 1 offset 0");
-    wait_until("the first is at work", || reached(&case));
+    wait_until("the first run applies messages", || reached(&case));
     let mut second = start(&case, &cluster, "even", "--follow");
-    wait_until("the second has the stream", || {
+    wait_until("the second run has taken over the stream", || {
         case.value("select fence from pgspate.stream where partition = ''") == "2"
     });
     cluster.put("even", 0, &event(0, 1));
     let reached = at("even/0 2 offset 1");
-    wait_until("the second is at work", || reached(&case));
+    wait_until("the second run applies messages", || reached(&case));
     let first = finish(first);
     assert!(first.refusal().contains("the stream was taken over by another pgspate"));
     second.kill().unwrap();

@@ -1,4 +1,5 @@
-//! What is gone, and what is another: refused, never passed over.
+//! Refusals: deleted messages, topics that were created again, unreadable messages. None of them is
+//! skipped silently.
 
 use insta::assert_snapshot;
 
@@ -8,9 +9,9 @@ use crate::{applied, apply, event, places, rows};
 
 const T: &str = "create table t (id int primary key, v int, note text)";
 
-/// The cluster of the tests keeps five megabytes of a partition.
+/// The test cluster keeps only the last five megabytes of a partition.
 #[test]
-fn messages_that_are_gone_are_not_passed_over() {
+fn a_stream_does_not_skip_deleted_messages() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[("a", 1)]);
     (0..3).for_each(|id| cluster.put("a", 0, &event(id, 0)));
@@ -43,7 +44,7 @@ fn messages_that_are_gone_are_not_passed_over() {
         contents.into_iter().filter(|(table, _)| table != "pgspate.stream").collect()
     };
     assert_eq!(fences(case.contents()), fences(before));
-    // As the hint has it.
+    // Follow the hint of the error.
     case.db.run(&format!(
         "update pgspate.stream set source = 'offset {first}', digest = '' \
          where stream = 'topic a' and partition = 'a/0'"
@@ -54,7 +55,7 @@ fn messages_that_are_gone_are_not_passed_over() {
 }
 
 #[test]
-fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
+fn a_topic_that_was_created_again_is_not_mistaken_for_the_first() {
     let case = LoadCase::new(T);
     let first = KafkaCluster::new(&[("a", 1)]);
     (0..5).for_each(|id| first.put("a", 0, &event(id, 0)));
@@ -71,7 +72,7 @@ fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
           … `--stream NAME`, or run `delete from pgspate.stream where stream = 'topic a'
           … and starts_with(partition, 'a/')`.
     ");
-    // One that has grown beyond the first.
+    // The new topic is now longer than the first one was.
     (4..9).for_each(|id| shorter.put("a", 0, &event(id, 1)));
     shorter.flush();
     assert_snapshot!(apply(&case, &shorter, "a", "").refusal(), @"
@@ -91,7 +92,7 @@ fn a_topic_that_was_made_anew_is_not_taken_for_the_first() {
 }
 
 #[test]
-fn what_cannot_be_read_says_so() {
+fn errors_name_topics_that_cannot_be_read() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[("a", 1)]);
     cluster.put("a", 0, "\0\0\0\0\x07avro");

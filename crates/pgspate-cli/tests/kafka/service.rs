@@ -1,4 +1,4 @@
-//! Topics as a service: signals, metrics, brokers that go away and come back.
+//! Topics as a service: signals, metrics, brokers that stop and start again.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -26,7 +26,7 @@ fn terminate(child: &Child) {
 }
 
 #[test]
-fn a_broker_that_comes_back_is_read_where_it_was_left() {
+fn a_restarted_broker_is_read_on_from_the_last_position() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[("a", 2)]);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -36,16 +36,18 @@ fn a_broker_that_comes_back_is_read_where_it_was_left() {
         cluster.put("a", id % 2, &event(id as u64, 1));
     }
     let has = |line: &str| scrape(port).contains(&format!("\npgspate_apply_{line}\n"));
-    wait_until("the events show", || has("events_total 1000") && has("lag_messages 0"));
+    wait_until("the metrics show the events", || has("events_total 1000") && has("lag_messages 0"));
     assert!(has("connected 1") && has("lag_seconds 0"));
     cluster.stop();
-    wait_until("the broker is missed", || has("connected 0"));
+    wait_until("the metrics show the lost broker", || has("connected 0"));
     assert!(has("reconnects_total 1"));
     cluster.go_on();
     for id in 0..1000 {
         cluster.put("a", id % 2, &event(id as u64, 2));
     }
-    wait_until("the broker is found again", || has("events_total 2000") && has("connected 1"));
+    wait_until("the metrics show the broker again", || {
+        has("events_total 2000") && has("connected 1")
+    });
     terminate(&child);
     let run = finish(child);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
@@ -56,13 +58,13 @@ fn a_broker_that_comes_back_is_read_where_it_was_left() {
 }
 
 #[test]
-fn a_broker_that_stays_away_ends_the_run() {
+fn a_broker_that_stays_down_ends_the_run() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[("a", 1)]);
     cluster.put("a", 0, &event(1, 1));
     cluster.flush();
     let child = start(&case, &cluster, "a", "--follow --retry-for 2");
-    wait_until("it is at work", || {
+    wait_until("the run applies events", || {
         case.value("select to_regclass('pgspate.stream') is not null") == "t"
             && places(&case) == "a/0 1 offset 0"
     });

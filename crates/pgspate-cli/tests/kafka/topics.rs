@@ -1,4 +1,4 @@
-//! Topics and partitions: where they begin and end, what the ledger has of them.
+//! Topics and partitions: where reading starts and ends, and their positions in the ledger.
 
 use insta::assert_snapshot;
 
@@ -34,10 +34,10 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
     assert_eq!(report["events"], 310);
     assert_eq!(case.value("select count(*) from t where v = 1"), "310");
     assert_eq!(places(&case), "a/0 150 offset 149, a/1 150 offset 149, a/2 0 , b/0 10 offset 9");
-    // There is nothing new.
+    // The topics have no new messages.
     let report = applied(&case, &cluster, "a,b", "");
     assert_eq!((&report["events_before"], &report["events"]), (&310.into(), &0.into()));
-    // A topic that is named after the others is one more of the same stream.
+    // A topic that is added to the list belongs to the same stream.
     cluster.put("a", 2, &event(5, 2));
     cluster.put("b", 0, &event(6, 2));
     cluster.flush();
@@ -79,7 +79,7 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
 }
 
 #[test]
-fn what_is_written_after_the_start_may_be_all_that_is_wanted() {
+fn a_stream_may_begin_with_messages_written_after_its_start() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[("a", 2)]);
     (0..10).for_each(|id| cluster.put("a", 0, &event(id, 1)));
@@ -87,7 +87,7 @@ fn what_is_written_after_the_start_may_be_all_that_is_wanted() {
     let late = "a?auto.offset.reset=latest";
     assert_eq!(applied(&case, &cluster, late, "")["events"], 0);
     assert_eq!(places(&case), "a/0 0 offset 9, a/1 0 ");
-    // Where it began is where it goes on.
+    // The next run continues at the position where the first began.
     cluster.put("a", 0, &event(10, 1));
     cluster.put("a", 1, &event(11, 1));
     cluster.flush();

@@ -1,17 +1,17 @@
-//! The settings, and what may be refused because of them.
+//! Odd settings, and the refusals that they may cause.
 
-/// A setting and odd values of it.
+/// A setting and its odd values.
 #[derive(Clone, Copy)]
-pub(crate) struct Setting {
+pub(crate) struct OddSetting {
     pub(crate) name: &'static str,
     pub(crate) values: &'static [&'static str],
 }
 
-const fn odd(name: &'static str, values: &'static [&'static str]) -> Setting {
-    Setting { name, values }
+const fn odd(name: &'static str, values: &'static [&'static str]) -> OddSetting {
+    OddSetting { name, values }
 }
 
-pub(crate) const SETTINGS: &[Setting] = &[
+pub(crate) const SETTINGS: &[OddSetting] = &[
     odd("default_transaction_isolation", &["repeatable read", "serializable", "read uncommitted"]),
     odd("default_transaction_read_only", &["on"]),
     odd("default_transaction_deferrable", &["on"]),
@@ -84,13 +84,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     odd("event trigger", &["notice", "refuse"]),
 ];
 
-/// What undoes those that would be in a test's own way.
+/// Options that undo the settings that would disturb the test's own sessions.
 pub(crate) const SANE: &str = "\
 -c default_transaction_read_only=off -c statement_timeout=0 -c idle_session_timeout=0 \
 -c search_path=pg_catalog -c client_min_messages=warning \
 -c extra_float_digits=3 -c DateStyle=ISO -c session_replication_role=origin";
 
-/// Settings under which a command may refuse, and a part of what it says then.
+/// Settings under which a command may refuse to run, with a part of its message.
 pub(crate) const EXCUSES: &[(&str, &str)] = &[
     ("statement_timeout", "SQLSTATE 57014"),
     ("lock_timeout", "SQLSTATE 55P03"),
@@ -101,7 +101,7 @@ pub(crate) const EXCUSES: &[(&str, &str)] = &[
     ("event trigger", "nothing may be made here"),
 ];
 
-/// One that talks whenever something is made, or lets nothing be made.
+/// Returns SQL for an event trigger that raises notices, or forbids creating objects.
 pub(crate) fn event_trigger(what: &str) -> String {
     let does = match what {
         "refuse" => "raise exception 'nothing may be made here'",

@@ -1,38 +1,39 @@
-//! Sources that replicate, and comparing what they have with a target.
+//! Source databases with logical replication, and the comparison of a source with a target.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgspate_embedded::testing::{self, TestDb};
-use pgspate_embedded::{Throwaway, silent};
+use pgspate_embedded::{ThrowawayServer, silent};
 
 use crate::run::{ask, session};
-use crate::workload::{Phase, schema};
+use crate::workload::{WorkloadPhase, schema};
 
 const CONF: &str = "wal_level = logical\nmax_wal_senders = 60\nmax_replication_slots = 60\n\
                     timezone = 'UTC'\n";
 
-/// One server for all tests of the process, as slots need a setting that others do not have.
-pub(crate) fn server() -> &'static Throwaway {
-    static SERVER: OnceLock<Throwaway> = OnceLock::new();
+/// Returns the source server of all tests of the process. Slots need `wal_level = logical`, which
+/// the other test servers do not set.
+pub(crate) fn server() -> &'static ThrowawayServer {
+    static SERVER: OnceLock<ThrowawayServer> = OnceLock::new();
     SERVER.get_or_init(|| {
         let started = testing::builder().conf(CONF).start(&silent);
         started.unwrap_or_else(|error| panic!("{}", error.chain()))
     })
 }
 
-/// A database of it.
-pub(crate) struct Source {
+/// A database of the source server.
+pub(crate) struct WorkloadSource {
     pub(crate) name: String,
 }
 
-impl Source {
-    /// A database with the tables of the workload.
-    pub(crate) fn new() -> Source {
+impl WorkloadSource {
+    /// Creates a database with the tables of the workload.
+    pub(crate) fn new() -> WorkloadSource {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("source_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         ask(&server().dsn(), &format!("create database {name} template template0"));
-        let source = Source { name };
+        let source = WorkloadSource { name };
         ask(&source.dsn(), &schema());
         source
     }
@@ -41,12 +42,12 @@ impl Source {
         server().dsn_for(&self.name)
     }
 
-    /// Does what a part of a workload does.
-    pub(crate) fn live(&self, phase: &Phase) {
+    /// Runs the transactions of a part of a workload.
+    pub(crate) fn live(&self, phase: &WorkloadPhase) {
         let (runtime, client) = session(&self.dsn());
         for transaction in &phase.transactions {
             if let Err(error) = runtime.block_on(client.batch_execute(&transaction.sql)) {
-                // Deferred constraints may refuse it as a whole.
+                // Deferred constraints may refuse the whole transaction.
                 assert!(!transaction.must, "{error:?}: {}", transaction.sql);
                 runtime.block_on(client.batch_execute("rollback")).unwrap();
             }
@@ -54,7 +55,7 @@ impl Source {
     }
 }
 
-impl Drop for Source {
+impl Drop for WorkloadSource {
     fn drop(&mut self) {
         let slots = "select count(pg_drop_replication_slot(slot_name)) \
                      from pg_replication_slots where database = current_database() and not active";
@@ -64,7 +65,7 @@ impl Drop for Source {
     }
 }
 
-/// Prints rows of two databases that differ, by the columns that the target has.
+/// Returns the differing rows of two databases, compared by the columns that the target has.
 pub(crate) fn differences(source: &str, target: &TestDb) -> Vec<String> {
     let columns = "select c.relname, quote_ident(c.relname), \
                           string_agg(quote_ident(attname), ', ' order by attname) \
@@ -87,7 +88,7 @@ pub(crate) fn differences(source: &str, target: &TestDb) -> Vec<String> {
     found
 }
 
-/// The lines that only one of both has, a few of them.
+/// Returns a few of the lines that only one of the texts has.
 pub(crate) fn difference(theirs: &str, ours: &str) -> String {
     let only = |of: &str, other: &str, sign: &str| {
         let mut rest: Vec<&str> = other.lines().collect();
@@ -104,7 +105,7 @@ pub(crate) fn difference(theirs: &str, ours: &str) -> String {
     format!("{}\n{}", only(theirs, ours, "source"), only(ours, theirs, "target"))
 }
 
-/// Without the middle of what is very long.
+/// Returns the line, with the middle cut out if the line is very long.
 fn clipped(line: &str) -> String {
     let chars: Vec<char> = line.chars().collect();
     if chars.len() < 700 {

@@ -1,4 +1,4 @@
-//! Debezium's engine as a process of its own, which writes records of several connectors to files.
+//! Debezium's engine in a process of its own. It writes the records of several connectors to files.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::run::PATIENCE;
 
-/// Where `make test-debezium` has put what it has built; none in a plain run of tests.
+/// Returns the folder that `make test-debezium` built, or `None` in a plain test run.
 pub(crate) fn built() -> Option<PathBuf> {
     let folder = std::env::var_os("PGSPATE_TEST_DEBEZIUM")?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
@@ -18,21 +18,25 @@ pub(crate) fn built() -> Option<PathBuf> {
 }
 
 /// A connector's name and settings.
-pub(crate) struct Connector {
+pub(crate) struct ConnectorConfig {
     pub(crate) name: String,
     pub(crate) settings: Vec<(String, String)>,
 }
 
-/// The process, killed with the value.
-pub(crate) struct Engine {
+/// The engine's process, which is killed when the value is dropped.
+pub(crate) struct DebeziumEngine {
     child: Child,
     said: Receiver<String>,
     log: PathBuf,
 }
 
-impl Engine {
-    /// Starts the connectors; each writes to a file of its name in the folder.
-    pub(crate) fn start(built: &Path, folder: &Path, connectors: &[&Connector]) -> Engine {
+impl DebeziumEngine {
+    /// Starts the connectors. Each connector writes to the file of its name in `folder`.
+    pub(crate) fn start(
+        built: &Path,
+        folder: &Path,
+        connectors: &[&ConnectorConfig],
+    ) -> DebeziumEngine {
         let log = folder.join("engine.log");
         let mut command = Command::new("java");
         command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn").arg("-Xmx1g").arg("-cp");
@@ -54,10 +58,10 @@ impl Engine {
         let (sender, said) = channel();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Engine { child, said, log }
+        DebeziumEngine { child, said, log }
     }
 
-    /// Waits until so many markers have come through, of all connectors together.
+    /// Waits until the connectors together have written `count` markers.
     pub(crate) fn wait_for_markers(&self, count: usize) {
         for _ in 0..count {
             match self.said.recv_timeout(PATIENCE) {
@@ -68,7 +72,7 @@ impl Engine {
         }
     }
 
-    /// Lets the connectors end.
+    /// Ends the connectors and waits for the process.
     pub(crate) fn finish(mut self) {
         drop(self.child.stdin.take());
         let status = self.child.wait().unwrap();
@@ -82,7 +86,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for DebeziumEngine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,12 +1,12 @@
-//! Which workloads are made, and how many.
+//! The seeds of the workloads: which, and how many.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::chance::from_environment;
 
-/// Runs trials of so many seeds, or for as long as `PGSPATE_TEST_LONG` says and then with others
-/// each time; `PGSPATE_TEST_SEED` says with which to begin.
+/// Runs one trial for each of `count` seeds. With `PGSPATE_TEST_LONG`, runs trials of new seeds for
+/// so many seconds. `PGSPATE_TEST_SEED` sets the first seed.
 pub(crate) fn each_seed(test: &str, count: u64, trial: &dyn Fn(u64)) {
     let limit = from_environment("PGSPATE_TEST_LONG").map(Duration::from_secs);
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -16,7 +16,7 @@ pub(crate) fn each_seed(test: &str, count: u64, trial: &dyn Fn(u64)) {
     let begin = Instant::now();
     let (mut failed, mut seed) = (Vec::new(), first);
     while limit.map_or(seed < first + count, |limit| begin.elapsed() < limit) {
-        // The others are tried, too: what they have in common tells more than one of them.
+        // Try the other seeds, too: several failures tell more than one.
         if catch_unwind(AssertUnwindSafe(|| trial(seed))).is_err() {
             failed.push(seed);
         }

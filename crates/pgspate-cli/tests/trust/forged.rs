@@ -79,7 +79,7 @@ fn bonds_of_unlogged_tables() {
              select {columns}, 7, false from {from} limit 1"
         )
     };
-    // Before the crash.
+    // Forge the rows before the application's first run.
     role.sql("insert into pgspate.life (life) values (7)");
     role.sql("insert into pgspate.stream (stream, partition) values ('theirs', '')");
     role.sql(&bond("null, 'theirs'", "pgspate.stream"));
@@ -99,7 +99,7 @@ fn bonds_of_unlogged_tables() {
     let run = apply();
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     assert_eq!(case.value("select count(*) from u"), "1");
-    // After the crash.
+    // Delete the real row after that run.
     case.db.run("delete from pgspate.bound");
     is_refused(&role, &bond("null, 'theirs'", "pgspate.stream"));
     is_refused(&role, &bond("job, null", "pgspate.job"));

@@ -1,8 +1,8 @@
-//! A source and a target, each a server that may be hurt, and a history of the one that shows in
-//! the other whether an event was lost or came twice.
+//! A source and a target server that a test may kill, and a history of changes in the source. The
+//! target's tables show whether an event was lost or applied twice.
 //!
-//! A table without a key that only grows has a row twice where an event was applied twice. Every
-//! version of a row of `child` has a number of its own, and the target notes each that it writes.
+//! The table `news` has no key, so that an event applied twice leaves two equal rows. Every version
+//! of a row of `child` has a unique number, and the target logs each version that is written.
 
 use std::ops::Range;
 use std::process::Child;
@@ -14,7 +14,7 @@ use crate::proxy::Proxy;
 use crate::run::{ask, command, spawn, try_ask};
 use crate::source::CONF;
 
-/// Servers that notice soon that somebody is gone.
+/// Settings with which a server soon notices a lost client.
 const SOON: &str = "wal_sender_timeout = 3s\n";
 
 const TABLES: &str = "\
@@ -28,7 +28,7 @@ alter table whole replica identity full";
 
 const NAMES: [&str; 4] = ["parent", "child", "news", "whole"];
 
-/// What the target keeps of each version of a row that it was given.
+/// A trigger in the target that logs each version of a row of `child` that was written.
 const NOTES: &str = "\
 create table log (n bigint generated always as identity, id int, v int);
 create function note() returns trigger language plpgsql as $$ begin
@@ -38,7 +38,7 @@ create function forget() returns trigger language plpgsql as $$ begin
   delete from log; return null; end $$;
 create trigger forget after truncate on child for each statement execute function forget()";
 
-/// Rows, of which a snapshot takes some.
+/// The first rows of the source, which a snapshot copies.
 const ROWS: &str = "\
 insert into parent select n, 'c' || n, E'a\\tb\\\\ \\n' || n from generate_series(1, 12) n;
 insert into child select n, n % 12 + 1, nextval('version'),
@@ -46,7 +46,7 @@ insert into child select n, n % 12 + 1, nextval('version'),
 insert into news select n, 'before' from generate_series(1, 30) n;
 insert into whole select n % 3, 'b' || n % 2 from generate_series(1, 9) n";
 
-/// Transactions, each a line; one of them is larger than the batches of a trial.
+/// Transactions, one a line. One transaction is larger than the batches of a trial.
 const CHANGES: &str = "\
 insert into news select n, 'first' from generate_series(1, 7) n
 update child set v = nextval('version') where id % 5 = 0; insert into news values (1, 'with')
@@ -66,26 +66,26 @@ delete from child where parent = 5; delete from parent where id = 5
 update child set v = nextval('version') where id % 2 = 0
 insert into news select n, 'last' from generate_series(1, 9) n";
 
-/// Transactions of the history.
+/// All transactions of the history.
 pub(crate) const ALL: Range<usize> = 0..13;
 
-/// Which of the two servers.
+/// One of the two servers of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum End {
+pub(crate) enum SlotTrialServer {
     Source,
     Target,
 }
 
-/// Both servers, and where the command runs.
-pub(crate) struct Scene {
+/// Both servers, and the folder in which the command runs.
+pub(crate) struct SlotServers {
     folder: TempDir,
     source: ThrowawayServer,
     target: ThrowawayServer,
 }
 
-impl Scene {
-    pub(crate) fn new() -> Scene {
-        let scene = Scene {
+impl SlotServers {
+    pub(crate) fn new() -> SlotServers {
+        let scene = SlotServers {
             folder: TempDir::with_prefix("pgspate-cli-").unwrap(),
             source: testing::server(&format!("{CONF}{SOON}")),
             target: testing::server(""),
@@ -96,23 +96,23 @@ impl Scene {
         scene
     }
 
-    pub(crate) fn server(&self, end: End) -> &ThrowawayServer {
+    pub(crate) fn server(&self, end: SlotTrialServer) -> &ThrowawayServer {
         match end {
-            End::Source => &self.source,
-            End::Target => &self.target,
+            SlotTrialServer::Source => &self.source,
+            SlotTrialServer::Target => &self.target,
         }
     }
 
-    pub(crate) fn ask(&self, end: End, sql: &str) -> String {
+    pub(crate) fn ask(&self, end: SlotTrialServer, sql: &str) -> String {
         ask(&self.server(end).dsn(), sql)
     }
 
-    /// `pgspate apply` of the slot, by way of the proxies.
+    /// Starts `pgspate apply` of the slot through the proxies.
     pub(crate) fn start(&self, source: &Proxy, target: &Proxy, args: &str) -> Child {
         self.spawn(&source.address().to_string(), &target.dsn(), args)
     }
 
-    /// The same without proxies.
+    /// Starts `pgspate apply` of the slot without proxies.
     pub(crate) fn start_plain(&self, args: &str) -> Child {
         let address = format!("127.0.0.1:{}", self.source.port());
         self.spawn(&address, &self.target.dsn(), args)
@@ -128,14 +128,14 @@ impl Scene {
         spawn(apply.args(args.split_whitespace()).arg(slot))
     }
 
-    /// As if nothing had been: no slot, no rows, no ledger.
+    /// Removes the slot, all rows and the ledger.
     pub(crate) fn reset(&self) {
         self.drop_slot();
         let names = NAMES.join(", ");
-        self.ask(End::Source, &format!("truncate {names} restart identity"));
-        self.ask(End::Source, "select setval('version', 1)");
+        self.ask(SlotTrialServer::Source, &format!("truncate {names} restart identity"));
+        self.ask(SlotTrialServer::Source, "select setval('version', 1)");
         self.ask(
-            End::Target,
+            SlotTrialServer::Target,
             &format!(
                 "set client_min_messages = warning; truncate {names}, log restart identity; \
                  drop schema if exists pgspate cascade"
@@ -143,39 +143,46 @@ impl Scene {
         );
     }
 
-    /// Drops the slot, of whoever reads it.
+    /// Drops the slot, after terminating the session that reads it.
     pub(crate) fn drop_slot(&self) {
         let sql = "select pg_terminate_backend(active_pid) from pg_replication_slots where active; \
                    select pg_drop_replication_slot(slot_name) from pg_replication_slots";
-        while self.ask(End::Source, "select count(*) from pg_replication_slots") != "0" {
-            // Whoever has read it may take a moment to go.
+        while self.ask(SlotTrialServer::Source, "select count(*) from pg_replication_slots") != "0"
+        {
+            // The terminated reader may take a moment to exit.
             let _ = try_ask(&self.source.dsn(), sql);
         }
     }
 
     pub(crate) fn make_slot(&self) {
-        self.ask(End::Source, "select pg_create_logical_replication_slot('s', 'pgoutput')");
+        self.ask(
+            SlotTrialServer::Source,
+            "select pg_create_logical_replication_slot('s', 'pgoutput')",
+        );
     }
 
     pub(crate) fn fill(&self) {
-        self.ask(End::Source, ROWS);
+        self.ask(SlotTrialServer::Source, ROWS);
     }
 
-    /// Lets these transactions of the history happen.
+    /// Runs these transactions of the history on the source.
     pub(crate) fn change(&self, which: Range<usize>) {
         for transaction in CHANGES.lines().take(which.end).skip(which.start) {
-            self.ask(End::Source, transaction);
+            self.ask(SlotTrialServer::Source, transaction);
         }
     }
 
-    /// What is wrong with the target's tables; `None` if nothing is.
+    /// Returns how the target's tables differ from the source's, or `None`.
     pub(crate) fn difference(&self) -> Option<String> {
         for name in NAMES {
             let rows = format!(
                 "select count(*) || ' rows ' || md5(coalesce(string_agg(t::text, ' ' \
                  order by t::text), '')) from {name} t"
             );
-            let (ours, theirs) = (self.ask(End::Target, &rows), self.ask(End::Source, &rows));
+            let (ours, theirs) = (
+                self.ask(SlotTrialServer::Target, &rows),
+                self.ask(SlotTrialServer::Source, &rows),
+            );
             if ours != theirs {
                 return Some(format!("{name} has {ours} and not {theirs}"));
             }
@@ -183,14 +190,15 @@ impl Scene {
         self.doubled()
     }
 
-    /// What was written twice, or older than what had been written; `None` if nothing was.
+    /// Returns what was written twice, or after a later version of the row. Returns `None` if
+    /// nothing was.
     pub(crate) fn doubled(&self) -> Option<String> {
         let twice = "select count(*) from (select from log group by v having count(*) > 1) x";
         let back = "select count(*) from (select v < lag(v) over (partition by id order by n) as \
                     is_back from log) x where is_back";
         let news = "select count(*) from (select from news group by n, what having count(*) > 1) x";
         for (what, sql) in [("versions twice", twice), ("back", back), ("news twice", news)] {
-            let count = self.ask(End::Target, sql);
+            let count = self.ask(SlotTrialServer::Target, sql);
             if count != "0" {
                 return Some(format!("{what}: {count}"));
             }
@@ -198,31 +206,35 @@ impl Scene {
         None
     }
 
-    /// What the ledger says of the stream: events, dead letters, and place.
+    /// Returns what the ledger says of the stream: events, dead letters and position.
     pub(crate) fn ledger(&self) -> (u64, u64, String) {
-        let ask = |what: &str| self.ask(End::Target, &format!("select {what} from pgspate.stream"));
-        let letters = self.ask(End::Target, "select count(*) from pgspate.dead_letter");
+        let ask = |what: &str| {
+            self.ask(SlotTrialServer::Target, &format!("select {what} from pgspate.stream"))
+        };
+        let letters = self.ask(SlotTrialServer::Target, "select count(*) from pgspate.dead_letter");
         assert_eq!(ask("count(*)"), "1");
         assert_eq!(ask("sum(dead_letters)"), letters);
         let number = |text: String| text.parse().unwrap_or(u64::MAX);
         (number(ask("ordinal")), number(letters), ask("source"))
     }
 
-    /// How the slot differs from what the ledger says when all is confirmed; `None` if it does not.
+    /// Returns how the slot's confirmed position differs from the ledger's position, or `None`.
     pub(crate) fn slot_difference(&self) -> Option<String> {
         let (_, _, at) = self.ledger();
         let confirmed = self.ask(
-            End::Source,
+            SlotTrialServer::Source,
             "select string_agg(confirmed_flush_lsn::text, ' ') from pg_replication_slots",
         );
         (confirmed != at).then(|| format!("the slot is at {confirmed}, the ledger at {at}"))
     }
 
-    /// Sessions of the command that are still there. Empty if there are none.
+    /// Returns the remaining sessions of the command as text, which is empty if none remains.
     pub(crate) fn left_over(&self) -> String {
         let sessions = "select string_agg(concat_ws(' ', pid, application_name, state, \
                         wait_event, left(query, 60)), ', ') from pg_stat_activity \
                         where application_name like 'pgspate%'";
-        [End::Source, End::Target].map(|end| self.ask(end, sessions)).join("")
+        [SlotTrialServer::Source, SlotTrialServer::Target]
+            .map(|end| self.ask(end, sessions))
+            .join("")
     }
 }

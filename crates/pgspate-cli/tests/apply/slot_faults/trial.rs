@@ -101,8 +101,8 @@ pub(crate) enum SlotOutcome {
     Untouched,
 }
 
-/// Measurements of a run without a fault: its messages to and from the source and the target, the
-/// commits on the target, and the events that the ledger counts in the end.
+/// Measurements of a run without a fault: messages of both connections, commits on the target, and
+/// the events that the ledger counts in the end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FaultlessRun {
     pub(crate) source: u64,

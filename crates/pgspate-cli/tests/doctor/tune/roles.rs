@@ -1,4 +1,4 @@
-//! Roles that are no superusers: what they need, and what they find of each other's.
+//! `tune` by roles that are no superusers: the grants that they need, and changes of other roles.
 
 use pgspate_embedded::ThrowawayServer;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::{OUTSTANDING, run, server, start, state, tune};
 use crate::run::{Run, ask, finish, session, wait_until};
 use crate::{found, silent};
 
-/// The statements of a hint.
+/// Returns the statements of a hint.
 fn statements(refused: &Run) -> String {
     assert_eq!(refused.status, Some(2), "{}", refused.stderr);
     let lines: Vec<_> =
@@ -16,8 +16,8 @@ fn statements(refused: &Run) -> String {
     lines.concat()
 }
 
-/// Grants a role what the refusal names. Before PostgreSQL 15 there is no such grant, as it says,
-/// and what comes after it cannot be tested.
+/// Grants a role the rights that the refusal names. PostgreSQL before version 15 has no such
+/// grants, and the refusal says so. Then the rest of a test is skipped.
 fn is_granted(server: &ThrowawayServer, role: &str) -> bool {
     let refused = tune(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
     let version = ask(&server.dsn(), "show server_version_num").parse::<u32>().unwrap();
@@ -32,7 +32,7 @@ fn is_granted(server: &ThrowawayServer, role: &str) -> bool {
 }
 
 #[test]
-fn a_role_needs_what_the_refusal_names_and_no_more() {
+fn a_role_needs_exactly_the_grants_that_the_refusal_names() {
     let server = server();
     let dsn = server.dsn();
     run(&server, "create role plain login");
@@ -57,7 +57,7 @@ fn a_role_needs_what_the_refusal_names_and_no_more() {
     silent(&plain, "not-put-back", "");
 }
 
-/// Who may write to the ledger may not have a setting changed.
+/// The right to write to the ledger is no right to change settings.
 #[test]
 fn a_way_back_that_another_role_adds() {
     let server = server();
@@ -77,7 +77,7 @@ fn a_way_back_that_another_role_adds() {
     let reverted = tune(&dsn, "--revert");
     assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
     assert_eq!(state(&server), before);
-    // Nor before it is tuned again.
+    // Another `--apply` does not run the forged change either.
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
     assert_eq!(state(&server), before);
@@ -95,7 +95,7 @@ fn whoever_may_change_settings_puts_them_back() {
         "create role app login; create role tuner login; alter schema pgspate owner to app; \
          alter table pgspate.change owner to app; alter table pgspate.version owner to app",
     );
-    // The ledger is a lesser role's.
+    // A role with fewer rights owns the ledger.
     for way in ["--apply", "--revert"] {
         let refused = tune(&dsn, way);
         assert_eq!(refused.status, Some(2), "{}", refused.stdout);
@@ -107,7 +107,7 @@ fn whoever_may_change_settings_puts_them_back() {
         "alter schema pgspate owner to postgres; alter table pgspate.change owner to postgres; \
          alter table pgspate.version owner to postgres",
     );
-    // And rows of it are of a role that the one that reverts is no member of.
+    // The rows belong to a role of which the reverting role is no member.
     let tuner = format!("{dsn} user=tuner");
     if !is_granted(&server, "tuner") {
         return;
@@ -127,11 +127,11 @@ fn whoever_may_change_settings_puts_them_back() {
 }
 
 #[test]
-fn a_later_apply_does_not_put_back_what_an_earlier_one_has_changed() {
+fn a_later_apply_does_not_revert_changes_of_an_earlier_one() {
     let server = server();
     let dsn = server.dsn();
     run(&server, "create role tuner login");
-    // The ledger is made by the first.
+    // The first run creates the ledger.
     assert_eq!(tune(&dsn, "--apply").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
     if !is_granted(&server, "tuner") {
@@ -141,13 +141,13 @@ fn a_later_apply_does_not_put_back_what_an_earlier_one_has_changed() {
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     assert_eq!(tune(&tuner, "--revert").status, Some(0));
     assert_ne!(ask(&dsn, OUTSTANDING), "0", "rows of a role that the other is no member of");
-    // One is to stay as it was then, another one as somebody else wants it.
+    // One setting must stay as it was then, another one as another user set it.
     run(
         &server,
         "alter system set max_wal_size = '16GB'; alter system set checkpoint_timeout = '1h'; \
          select pg_reload_conf()",
     );
-    wait_until("the server has read it", || ask(&dsn, "show checkpoint_timeout") == "1h");
+    wait_until("the server has read the setting", || ask(&dsn, "show checkpoint_timeout") == "1h");
     let before = state(&server);
     let applied = tune(&tuner, "--apply --memory 16GiB");
     assert_eq!(applied.status, Some(0), "{}", applied.stderr);
@@ -164,8 +164,8 @@ fn a_later_apply_does_not_put_back_what_an_earlier_one_has_changed() {
     silent(&dsn, "not-put-back", "");
 }
 
-/// `apply` by a role that loses a right after the marker is set, as the server has stopped to read
-/// its files; what it ended with.
+/// Runs `--apply` as a role that loses a right after the marker is set, while the server does not
+/// read its files. Returns the result.
 fn apply_and_revoke(server: &ThrowawayServer, role: &str) -> Run {
     let (runtime, client) = session(&server.dsn());
     let signal = |name: &str| {
@@ -175,13 +175,13 @@ fn apply_and_revoke(server: &ThrowawayServer, role: &str) -> Run {
     let count = |sql: &str| -> i64 {
         runtime.block_on(client.query_one(&format!("select count(*) {sql}"), &[])).unwrap().get(0)
     };
-    // The lock of `tune`, which is waited for as the last thing before.
+    // The lock of `tune`, for which `tune` waits directly before the first change.
     let key = "8099569381357675892";
     count(&format!("from (select pg_advisory_lock({key})) _"));
     let child = start(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
     let waits = "from pg_stat_activity where query like '%pg_try_advisory_lock%' \
                  and application_name = 'pgspate tune'";
-    wait_until("it waits", || count(waits) > 0);
+    wait_until("tune waits for the lock", || count(waits) > 0);
     signal("-STOP");
     count(&format!("from (select pg_advisory_unlock({key})) _"));
     let started = std::time::Instant::now();
@@ -204,7 +204,7 @@ fn an_apply_that_fails_half_way_leaves_nothing() {
     if !is_granted(&server, "plain") {
         return;
     }
-    // Unless the test was so slow that the server was no longer waited for.
+    // Repeat if the test was so slow that `tune` gave up waiting for the server.
     let refused = loop {
         let run_once = apply_and_revoke(&server, "plain");
         if !run_once.stderr.contains("the server has not read its settings") {

@@ -18,11 +18,11 @@ import java.util.concurrent.TimeUnit;
 /**
  * Writes Debezium's records as lines, until its standard input ends.
  *
- * <p>Each argument is a file of a connector's settings. Those that begin with {@code records.} are
- * ours: {@code records.file} is where the lines go, and {@code records.shape} what a line is:
- * {@code whole} with topic and headers, {@code strings} the same as kcat writes it, {@code pair} of
- * key and value, {@code value} alone. For every record of a table called {@code zz_marker} a line
- * {@code marker NAME} is printed when all before it are in the file.
+ * <p>Each argument is a file of a connector's settings. This program reads two settings itself:
+ * {@code records.file} is the path of the lines, and {@code records.shape} the form of a line.
+ * {@code whole} has topic and headers, {@code strings} has the same fields as kcat writes them,
+ * {@code pair} has key and value, {@code value} the value alone. For every record of a table called
+ * {@code zz_marker}, the program prints {@code marker NAME} once all earlier records are in the file.
  */
 public final class Records {
     private final String name;
