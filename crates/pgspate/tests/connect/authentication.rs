@@ -140,7 +140,7 @@ async fn refusals_keep_their_sqlstate_and_get_a_hint() {
     for (extra, code, words, hint) in [
         ("dbname=nowhere", "3D000", "database \"nowhere\" does not exist", "create database"),
         ("user=ghost", "28000", "role \"ghost\" does not exist", "PGUSER"),
-        ("user=nobody", "28000", "no pg_hba.conf entry", "pg_hba.conf that lets"),
+        ("user=nobody", "28000", "no pg_hba.conf entry", "to the server's pg_hba.conf"),
         ("user=single", "53300", "too many connections for role \"single\"", "--lanes"),
     ] {
         let error = fixture.connect(extra).await.unwrap_err();
