@@ -1,9 +1,10 @@
-//! Reading: from an input's bytes to the bytes of COPY.
+//! Reads inputs and turns their bytes into the bytes of COPY.
 //!
 //! - [`source`]: reads and decompresses files, objects, URLs and standard input.
 //! - [`mod@format`]: cuts the decompressed bytes into chunks of whole records.
-//! - [`encode`]: turns the records of a chunk into rows of COPY. A row is binary if that is exact,
-//!   and text if only the server can read one of its values.
+//! - [`encode`]: turns the records of a chunk into rows of COPY. A row is binary if all values have
+//!   an
+//!   exact encoding, and text if only the server can read one of the values.
 //! - [`json`]: the grammar of JSON.
 //! - [`types`]: the types of columns and the session settings, as encoders need them.
 //!

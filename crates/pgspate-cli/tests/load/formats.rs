@@ -165,7 +165,7 @@ fn parquet() {
     error: standard input has no random access, which this format needs
       at: -
 
-    hint: Save it to a file first, and name the file.
+    hint: Save the data to a file first, and name the file.
     ");
 }
 

@@ -19,7 +19,8 @@ pub struct Encoded {
     pub text: Vec<u8>,
     /// For each row in `text`, its number within the chunk, counted from 0.
     pub text_rows: Vec<u64>,
-    /// The number of rows that are in neither, because the table already has them.
+    /// The number of rows that are neither in `binary` nor in `text`, because the table already has
+    /// these rows.
     pub known_rows: u64,
 }
 

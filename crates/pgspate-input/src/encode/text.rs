@@ -1,4 +1,4 @@
-//! Fields in COPY text format, for rows that are left to the server.
+//! Writes fields in COPY text format, for rows that are left to the server.
 
 /// Appends one field as COPY text, with escapes for COPY's special characters. `None` is NULL.
 pub fn append(field: Option<&[u8]>, out: &mut Vec<u8>) {

@@ -25,7 +25,7 @@ use super::{BatchSource, Chunk, Cutter, digest_of_stored};
 use crate::source::RangeReader;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// The largest footer or description of a message. A larger one counts as damage.
+/// The largest footer or description of a message. A larger footer or description counts as damage.
 const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
 const MAGIC: &[u8; 6] = b"ARROW1";
 
@@ -47,10 +47,10 @@ impl fmt::Debug for ArrowFile {
 }
 
 impl ArrowFile {
-    /// Reads the footer and the dictionaries of a file. Errors call the file `name`.
+    /// Reads the footer and the dictionaries of a file. Errors show `name` as the file's name.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`] when the file is not an Arrow file, is cut off, damaged, or uses an
+    /// [`ErrorKind::Format`] if the file is not an Arrow file, is truncated, is damaged, or uses an
     /// unsupported feature.
     pub fn open(name: &str, ranges: Arc<dyn RangeReader>) -> Result<ArrowFile> {
         let len = ranges.len();
@@ -86,7 +86,7 @@ impl ArrowFile {
         &self.schema
     }
 
-    /// Returns the number of rows of a block, from its description alone.
+    /// Returns the number of rows of a block. Only the block's description is read.
     fn block_rows(&self, block: &Block) -> Result<u64> {
         let (start, len, _) = block_extent(&self.name, self.ranges.as_ref(), block)?;
         let bytes = self.ranges.read(start, len)?;
@@ -132,8 +132,9 @@ pub struct ArrowCutter {
     file: Arc<ArrowFile>,
     input: usize,
     block: usize,
-    /// The next row within the block, and the number of the block's rows once it is known.
+    /// The next row within the block.
     row: u64,
+    /// The number of rows of the block, once it is known.
     rows: Option<u64>,
     first_row: u64,
     seq: u64,
@@ -157,8 +158,9 @@ impl Cutter for ArrowCutter {
                 None => *self.rows.insert(self.file.block_rows(block)?),
             };
             let bytes = u64::try_from(block.bodyLength()).unwrap_or(0);
-            let (all, bytes_all) = (rows.saturating_add(taken), bytes.saturating_add(stored));
-            if FILE_CHUNKS.are_exceeded(all, bytes_all) && !parts.is_empty() {
+            let (rows_with_block, bytes_with_block) =
+                (rows.saturating_add(taken), bytes.saturating_add(stored));
+            if FILE_CHUNKS.are_exceeded(rows_with_block, bytes_with_block) && !parts.is_empty() {
                 break;
             }
             let part = rows.div_ceil(FILE_CHUNKS.chunk_count(rows, bytes)).min(rows - self.row);
@@ -181,8 +183,8 @@ impl Cutter for ArrowCutter {
         if parts.is_empty() {
             return Ok(None);
         }
-        let run = ArrowChunkRows { file: self.file.clone(), parts, rows: taken, stored };
-        let chunk = Chunk::of_rows(self.seq, self.input, self.first_row, Arc::new(run));
+        let chunk_rows = ArrowChunkRows { file: self.file.clone(), parts, rows: taken, stored };
+        let chunk = Chunk::of_rows(self.seq, self.input, self.first_row, Arc::new(chunk_rows));
         self.seq += 1;
         self.first_row += taken;
         Ok(Some(chunk))
@@ -224,16 +226,16 @@ impl BatchSource for ArrowChunkRows {
     /// Returns the digest of the chunk's stored bytes. Bytes between two blocks, such as
     /// dictionaries, belong to the second block.
     fn content_digest(&self) -> Result<Option<u128>> {
-        let (file, end) = (&self.file, |block: &Block| {
+        let (file, byte_range) = (&self.file, |block: &Block| {
             let (start, description, body) =
                 block_extent(&self.file.name, self.file.ranges.as_ref(), block)?;
             Ok::<_, Error>((start, start + description as u64 + body as u64))
         });
         let mut byte_ranges = Vec::new();
         for part in self.parts.iter().filter(|part| part.row == 0) {
-            let (start, end_here) = end(&file.blocks[part.block])?;
+            let (start, end_here) = byte_range(&file.blocks[part.block])?;
             let end_before = match part.block.checked_sub(1) {
-                Some(before) => end(&file.blocks[before])?.1,
+                Some(previous) => byte_range(&file.blocks[previous])?.1,
                 None => 0,
             };
             byte_ranges.push((if end_before <= start { end_before } else { start }, end_here));
@@ -249,11 +251,11 @@ pub struct ArrowStreamCutter {
 }
 
 impl ArrowStreamCutter {
-    /// Reads the schema of a stream, which is input number `input` of the load. Errors call the
-    /// stream `name`. Chunks are numbered from 0.
+    /// Reads the schema of a stream, which is input number `input` of the load. Errors show `name`
+    /// as the stream's name. Chunks are numbered from 0.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`] when the stream does not begin with a schema.
+    /// [`ErrorKind::Format`] if the stream does not begin with a schema.
     pub fn open(
         name: &str,
         reader: Box<dyn Read + Send>,
@@ -355,7 +357,8 @@ fn run_decoder<T>(name: &str, run: impl FnOnce() -> Result<T, ArrowError>) -> Re
     }
 }
 
-/// Converts an I/O error of a stream: an error of pgspate stays, and an early end is truncation.
+/// Converts an I/O error of a stream. A pgspate error inside it is returned unchanged. An early end
+/// becomes the error for truncated data.
 fn read_error(name: &str, error: std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::UnexpectedEof {
         return truncated_error(name).because(error);

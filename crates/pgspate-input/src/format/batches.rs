@@ -1,7 +1,7 @@
 //! Encodes record batches of Parquet, Arrow and programs.
 //!
-//! Rows keep their order. A row is either entirely binary or entirely text: if one value has
-//! no exact encoding, the whole row goes to the server as text.
+//! Rows keep their order. A row is either entirely binary or entirely text. If one value has no
+//! exact encoding, the whole row goes to the server as text.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl BatchesEncoder {
     /// Returns an encoder for the columns, which are in the order of COPY's column list.
     ///
     /// # Errors
-    /// [`ErrorKind::Plan`] when there are more columns than a row of binary COPY can have.
+    /// [`ErrorKind::Plan`] if there are more columns than a row of binary COPY can have.
     pub fn new(columns: Vec<BatchColumn>) -> Result<BatchesEncoder> {
         if i16::try_from(columns.len()).is_err() {
             let message = format!("{} columns are more than a table can have", columns.len());
@@ -142,6 +142,7 @@ impl OpenChunk {
 struct BatchRows<'a> {
     columns: &'a [BatchColumn],
     batch: &'a RecordBatch,
+    /// The row number within the chunk of the first row of `batch`.
     base: u64,
 }
 
@@ -162,7 +163,7 @@ impl<'a> BatchRows<'a> {
                     Some(texts) => texts,
                     none => none.insert(self.text_columns()?),
                 };
-                self.put_text(row, texts, out);
+                self.append_text_row(row, texts, out);
             }
             row += 1;
         }
@@ -173,26 +174,27 @@ impl<'a> BatchRows<'a> {
     fn encode_text(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
         let mut texts = self.text_columns()?;
         while row < self.batch.num_rows() && out.binary.len() + out.text.len() < piece.max(1) {
-            self.put_text(row, &mut texts, out);
+            self.append_text_row(row, &mut texts, out);
             row += 1;
         }
         Ok(row)
     }
 
     /// Appends one row as text.
-    fn put_text(&self, row: usize, texts: &mut TextColumns<'_>, out: &mut Encoded) {
+    fn append_text_row(&self, row: usize, texts: &mut TextColumns<'_>, out: &mut Encoded) {
         for (ordinal, write) in texts.columns.iter().enumerate() {
             if ordinal > 0 {
                 out.text.push(b'\t');
             }
             texts.scratch.clear();
-            let some = write(row, &mut texts.scratch);
-            text::append(some.then_some(texts.scratch.as_slice()), &mut out.text);
+            let has_value = write(row, &mut texts.scratch);
+            text::append(has_value.then_some(texts.scratch.as_slice()), &mut out.text);
         }
         out.text.push(b'\n');
         out.text_rows.push(self.base + row as u64);
     }
 
+    /// Binds each column's encoder to the column's array.
     fn bind(&self) -> Result<Vec<BoundColumn<'a>>> {
         self.for_each_column(|encoder, array| encoder.bind(array))
     }
@@ -235,7 +237,7 @@ impl<'a> BatchRows<'a> {
     /// Calls `bind` with each column's encoder and array.
     ///
     /// # Errors
-    /// When an array is missing or has another type than the plan expects.
+    /// [`ErrorKind::Format`] if an array is missing or has another type than the plan expects.
     fn for_each_column<T>(
         &self,
         bind: impl Fn(&'a ColumnEncoder, &'a dyn arrow_array::Array) -> Option<T>,

@@ -9,7 +9,7 @@ pub type OpenCutter = Box<dyn FnMut(usize) -> Result<Box<dyn Cutter>> + Send>;
 /// Cuts the inputs in order and numbers the chunks of all inputs consecutively.
 pub struct ChainCutter {
     open: OpenCutter,
-    inputs: usize,
+    input_count: usize,
     /// The index of the next input.
     next_input: usize,
     current: Option<Box<dyn Cutter>>,
@@ -17,9 +17,9 @@ pub struct ChainCutter {
 }
 
 impl ChainCutter {
-    /// Returns a cutter over `inputs` inputs, which `open` opens.
-    pub fn new(inputs: usize, open: OpenCutter) -> ChainCutter {
-        ChainCutter { open, inputs, next_input: 0, current: None, seq: 0 }
+    /// Returns a cutter over `input_count` inputs, which `open` opens.
+    pub fn new(input_count: usize, open: OpenCutter) -> ChainCutter {
+        ChainCutter { open, input_count, next_input: 0, current: None, seq: 0 }
     }
 }
 
@@ -27,7 +27,7 @@ impl Cutter for ChainCutter {
     fn next(&mut self) -> Result<Option<Chunk>> {
         loop {
             let Some(cutter) = &mut self.current else {
-                if self.next_input == self.inputs {
+                if self.next_input == self.input_count {
                     return Ok(None);
                 }
                 self.current = Some((self.open)(self.next_input)?);

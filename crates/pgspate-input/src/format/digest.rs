@@ -27,8 +27,8 @@ impl ContentDigests {
     pub fn add(&mut self, input: usize, position: u64, digest: Option<u128>) {
         let Some(sum) = self.0.get_mut(input) else { return };
         *sum = sum.zip(digest).map(|(sum, digest)| {
-            let both = [u128::from(position).to_le_bytes(), digest.to_le_bytes()].concat();
-            sum.wrapping_add(XxHash3_128::oneshot(&both))
+            let keyed_digest = [u128::from(position).to_le_bytes(), digest.to_le_bytes()].concat();
+            sum.wrapping_add(XxHash3_128::oneshot(&keyed_digest))
         });
     }
 
@@ -39,17 +39,17 @@ impl ContentDigests {
 }
 
 impl Chunk {
-    /// Returns the digest of the chunk's bytes and their layout. Returns `None` if there is none,
-    /// or if a strong entity tag identifies the version.
+    /// Returns the digest of the chunk's bytes and their layout. Returns `None` if the chunk has no
+    /// stored bytes, or if a strong entity tag identifies the version.
     ///
     /// # Errors
-    /// When the chunk's file cannot be read.
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the chunk's file cannot be read.
     pub fn content_digest(&self) -> Result<Option<u128>> {
         match &self.data {
             ChunkData::Bytes(bytes) => Ok(Some(XxHash3_128::oneshot(bytes))),
             ChunkData::Delimited(bytes, layout) => {
-                let laid_out = format!("{layout:?}");
-                let seed = XxHash3_64::oneshot(laid_out.as_bytes());
+                let layout_text = format!("{layout:?}");
+                let seed = XxHash3_64::oneshot(layout_text.as_bytes());
                 Ok(Some(XxHash3_128::oneshot_with_seed(seed, bytes)))
             }
             ChunkData::Rows(rows) => rows.content_digest(),
@@ -60,7 +60,7 @@ impl Chunk {
 /// Returns the digest of stored bytes, given as pairs of start and end.
 ///
 /// # Errors
-/// When the bytes cannot be read.
+/// [`ErrorKind::Source`](crate::ErrorKind::Source) if the bytes cannot be read.
 pub(crate) fn digest_of_stored(
     ranges: &dyn RangeReader,
     byte_ranges: impl IntoIterator<Item = (u64, u64)>,

@@ -131,11 +131,11 @@ fn members(raw: &[u8]) -> Vec<(String, InferredClass)> {
     members
 }
 
-/// Returns a type that can store the values of type `current` and also `value`. Returns `current`
-/// if it can.
+/// Returns a type that can store all values of type `current`, and also `value`. Returns `current`
+/// unchanged if `current` can store `value`.
 pub fn widen(current: ColumnType, value: &[u8]) -> ColumnType {
     // The column's values are unknown, so the widest class of its type is assumed.
-    let held = match current {
+    let current_class = match current {
         ColumnType::Boolean => InferredClass::Boolean,
         ColumnType::Bigint => InferredClass::LongInteger,
         ColumnType::Numeric => InferredClass::Exact,
@@ -148,7 +148,7 @@ pub fn widen(current: ColumnType, value: &[u8]) -> ColumnType {
         ColumnType::Jsonb => InferredClass::Jsonb,
         ColumnType::Text => InferredClass::Text,
     };
-    held.join(classify(value)).column_type()
+    current_class.join(classify(value)).column_type()
 }
 
 /// Returns names for new columns from a header. Names are trimmed, and have at most 63 bytes. An
@@ -165,21 +165,21 @@ pub fn column_names<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Vec<S
             }
         })
         .collect();
-    let given: HashSet<String> = names.iter().cloned().collect();
+    let header_names: HashSet<String> = names.iter().cloned().collect();
     let mut taken = HashSet::new();
     names
         .into_iter()
         .map(|name| {
             let mut unique = name.clone();
-            let mut nth = 2;
-            while taken.contains(&unique) || nth > 2 && given.contains(&unique) {
-                let suffix = format!("_{nth}");
+            let mut number = 2;
+            while taken.contains(&unique) || number > 2 && header_names.contains(&unique) {
+                let suffix = format!("_{number}");
                 let mut end = name.len().min(63 - suffix.len());
                 while !name.is_char_boundary(end) {
                     end -= 1;
                 }
                 unique = format!("{}{suffix}", &name[..end]);
-                nth += 1;
+                number += 1;
             }
             taken.insert(unique.clone());
             unique
@@ -336,8 +336,8 @@ fn is_uuid(text: &[u8]) -> bool {
 }
 
 fn is_jsonb(text: &[u8]) -> bool {
-    let whole = value_end(text, 0, &mut Vec::new()).is_ok_and(|(_, end)| end == text.len());
-    if !whole || std::str::from_utf8(text).is_err() {
+    let is_one_value = value_end(text, 0, &mut Vec::new()).is_ok_and(|(_, end)| end == text.len());
+    if !is_one_value || std::str::from_utf8(text).is_err() {
         return false;
     }
     // jsonb refuses \u0000 and half surrogates. Only text with such escapes needs the slower check.
@@ -364,16 +364,16 @@ fn number_class(text: &[u8]) -> Option<InferredClass> {
         Some(at) => (&mantissa[..at], Some(&mantissa[at + 1..])),
         None => (mantissa, None),
     };
-    let all = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
-    let some = whole.len() + fraction.map_or(0, <[u8]>::len);
-    if some == 0 || !all(whole) || !all(fraction.unwrap_or(b"")) {
+    let all_digits = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
+    let digit_count = whole.len() + fraction.map_or(0, <[u8]>::len);
+    if digit_count == 0 || !all_digits(whole) || !all_digits(fraction.unwrap_or(b"")) {
         return None;
     }
     if whole.len() > 1 && whole[0] == b'0' || whole.len() > NUMERIC_DIGITS_MAX {
         return None;
     }
     let zeros = whole.iter().chain(fraction.unwrap_or(b"")).take_while(|b| **b == b'0').count();
-    let significant = some - zeros;
+    let significant = digit_count - zeros;
     if let Some(exponent) = exponent {
         return exponent_number_class(text, exponent, significant);
     }
@@ -448,16 +448,19 @@ fn date_end(text: &[u8]) -> Option<&[u8]> {
 
 /// Returns the text after a valid `HH:MM`, `HH:MM:SS` or `HH:MM:SS.ffffff`.
 fn time_end(text: &[u8]) -> Option<&[u8]> {
-    let two = |part: &[u8], below: u8| match part {
+    let is_two_digits_below = |part: &[u8], below: u8| match part {
         [a @ b'0'..=b'9', b @ b'0'..=b'9', ..] => (a - b'0') * 10 + (b - b'0') < below,
         _ => false,
     };
-    if !two(text, 24) || text.get(2) != Some(&b':') || !two(&text[3..], 60) {
+    if !is_two_digits_below(text, 24)
+        || text.get(2) != Some(&b':')
+        || !is_two_digits_below(&text[3..], 60)
+    {
         return None;
     }
     let rest = &text[5..];
     let [b':', seconds @ ..] = rest else { return Some(rest) };
-    if !two(seconds, 60) {
+    if !is_two_digits_below(seconds, 60) {
         return None;
     }
     match &seconds[2..] {
@@ -469,7 +472,7 @@ fn time_end(text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Returns whether the text is a zone: `Z`, ` UTC`, `+02`, `+0200` or `+02:00`.
+/// Returns whether the text is a time zone: `Z`, ` UTC`, `+02`, `+0200` or `+02:00`.
 fn is_zone(text: &[u8]) -> bool {
     let text = text.strip_prefix(b" ").unwrap_or(text);
     if matches!(text, b"Z" | b"z" | b"UTC" | b"GMT") {

@@ -1,7 +1,7 @@
 //! Formats whose records name columns by keys, such as JSON.
 //!
-//! A [`KeyedFormat`] is what such a format provides. The types here are the input and the options
-//! of its cutter and its encoder.
+//! A [`KeyedFormat`] has the functions that such a format provides. The other types here are the
+//! input of the format's cutter and the options of the format's encoder.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -26,7 +26,7 @@ pub struct KeyedFormat {
 pub struct KeyedColumn {
     /// The column's name.
     pub name: String,
-    /// The column's type, which decides what arrays and objects become.
+    /// The column's type, which decides how arrays and objects are written.
     pub ty: PgType,
     /// The column's encoder. If any column has none, every row goes to the server as text.
     pub field: Option<FieldEncoder>,

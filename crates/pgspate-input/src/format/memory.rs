@@ -29,12 +29,12 @@ pub(super) const FILE_CHUNKS: BatchChunkLimits =
 /// lanes start early and finish at about the same time.
 const PROGRAM_CHUNKS: BatchChunkLimits = BatchChunkLimits { rows: 32_768, bytes: 4 << 20 };
 
-/// Batches in order, each once.
+/// An iterator over record batches, in their order.
 pub type BatchIter = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
 
 /// Rows of a program that uses this library, as record batches.
 pub trait ProgramBatches: Send + Sync + fmt::Debug {
-    /// Returns the name of the rows for messages.
+    /// Returns the name that messages use for the rows.
     fn name(&self) -> &str;
 
     /// Returns the columns of every batch.
@@ -62,7 +62,7 @@ pub trait ProgramBatches: Send + Sync + fmt::Debug {
     /// block.
     ///
     /// # Errors
-    /// When the rows cannot be read, or not again.
+    /// An error if the rows cannot be read, or cannot be read again.
     fn open(&self, types: &[Option<PgType>]) -> Result<BatchIter>;
 }
 
@@ -142,7 +142,7 @@ impl Cutter for BatchesCutter {
 }
 
 impl BatchChunkLimits {
-    /// Returns into how many chunks a batch is cut.
+    /// Returns the number of chunks into which a batch is cut.
     pub(super) fn chunk_count(self, rows: u64, bytes: u64) -> u64 {
         rows.div_ceil(self.rows).max(bytes.div_ceil(self.bytes)).clamp(1, rows.max(1))
     }
@@ -165,8 +165,8 @@ fn column_bytes(array: &ArrayRef) -> usize {
         DataType::Utf8View => views + array.as_string_view().total_buffer_bytes_used(),
         DataType::BinaryView => views + array.as_binary_view().total_buffer_bytes_used(),
         _ => {
-            let own = array.to_data().get_slice_memory_size();
-            own.unwrap_or_else(|_| array.get_array_memory_size())
+            let slice_bytes = array.to_data().get_slice_memory_size();
+            slice_bytes.unwrap_or_else(|_| array.get_array_memory_size())
         }
     }
 }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_slice_counts_only_the_bytes_of_its_own_rows() {
         let large = batch(4_000_000);
-        let parts = (0..400).map(|nth| large.slice(nth * 100, 100)).collect();
+        let parts = (0..400).map(|index| large.slice(index * 100, 100)).collect();
         assert_eq!(chunks(parts), [(0, 40_000)]);
     }
 }

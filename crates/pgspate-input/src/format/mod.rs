@@ -91,7 +91,7 @@ pub trait BatchSource: Send + Sync + std::fmt::Debug {
     /// Returns an iterator over the chunk's batches.
     ///
     /// # Errors
-    /// When the batches cannot be read.
+    /// An error if the batches cannot be read.
     fn open(&self) -> Result<Box<dyn Iterator<Item = Result<arrow_array::RecordBatch>> + Send>>;
     /// Returns the number of rows.
     fn rows(&self) -> u64;
@@ -102,7 +102,7 @@ pub trait BatchSource: Send + Sync + std::fmt::Debug {
     /// is not needed.
     ///
     /// # Errors
-    /// When the stored bytes cannot be read.
+    /// [`ErrorKind::Source`] if the stored bytes cannot be read.
     fn content_digest(&self) -> Result<Option<u128>> {
         Ok(None)
     }
@@ -113,7 +113,7 @@ pub trait Cutter: Send {
     /// Returns the next chunk, or `None` after the last chunk.
     ///
     /// # Errors
-    /// When the input cannot be read or cut.
+    /// An error if the input cannot be read or cut.
     fn next(&mut self) -> Result<Option<Chunk>>;
 }
 
@@ -128,7 +128,7 @@ pub enum RowForm {
     Columnar,
 }
 
-/// Whether rows are sent in binary where that is exact, or all as text.
+/// Whether rows are sent in binary where binary is exact, or all rows are sent as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncodeMode {
     /// Binary. Rows that the encoder cannot encode exactly are sent as text.
@@ -163,17 +163,17 @@ pub trait ChunkEncoder: Send {
     /// Starts at the first record of `chunk`.
     ///
     /// # Errors
-    /// When the chunk cannot be read or is of another format.
+    /// An error if the chunk cannot be read or is of another format.
     fn begin(&mut self, chunk: Arc<Chunk>, mode: EncodeMode) -> Result<()>;
 
     /// Appends more rows to `out` until it has about `piece` bytes. Returns false at the end of the
     /// chunk.
     ///
     /// # Errors
-    /// When the next record cannot become a row, [`is_row_error`] is true for the error. The record
-    /// counts as a row, and the next call continues with the record after it. A record without an
-    /// end, such as an open quote, is the whole rest of the chunk. Any other error concerns the
-    /// chunk, and `fill` must not be called again.
+    /// If the next record cannot become a row, [`is_row_error`] is true for the error. This record
+    /// counts as a row, and the next call continues with the following record. A record without an
+    /// end, such as a record with an open quote, is the whole rest of the chunk. Any other error
+    /// concerns the whole chunk, and `fill` must not be called again.
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool>;
 
     /// Returns the place in the input of row number `row` of the chunk.
@@ -184,7 +184,7 @@ pub trait ChunkEncoder: Send {
     /// again.
     ///
     /// # Errors
-    /// When the chunk cannot be read again or does not have such a row.
+    /// An error if the chunk cannot be read again or does not have one of the rows.
     fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<InputRecord>>;
 }
 

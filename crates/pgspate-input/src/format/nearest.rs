@@ -22,7 +22,7 @@ const NAME_CHARS_MAX: usize = 64;
 
 /// Returns how many letters must be inserted, deleted, replaced or swapped with their neighbour.
 fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
+    let mut two_above: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
     for i in 0..a.len() {
         let mut row = vec![i + 1];
@@ -30,11 +30,11 @@ fn distance(a: &[char], b: &[char]) -> usize {
             let replaced = above[j] + usize::from(a[i] != b[j]);
             let mut best = replaced.min(above[j + 1] + 1).min(row[j] + 1);
             if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
-                best = best.min(before[j - 1] + 1);
+                best = best.min(two_above[j - 1] + 1);
             }
             row.push(best);
         }
-        before = std::mem::replace(&mut above, row);
+        two_above = std::mem::replace(&mut above, row);
     }
     above[b.len()]
 }
@@ -57,9 +57,11 @@ mod tests {
 
     #[test]
     fn distances_count_edits_and_swaps() {
-        let of = |a: &str, b: &str| {
+        let text_distance = |a: &str, b: &str| {
             distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
         };
-        assert_eq!((of("", "abc"), of("abc", "acb"), of("kitten", "sitting")), (3, 1, 3));
+        assert_eq!(text_distance("", "abc"), 3);
+        assert_eq!(text_distance("abc", "acb"), 1);
+        assert_eq!(text_distance("kitten", "sitting"), 3);
     }
 }

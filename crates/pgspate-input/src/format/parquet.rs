@@ -41,8 +41,8 @@ const CHUNK_ROWS_MAX: u64 = 131_072;
 const CHUNK_BYTES: u64 = 32 << 20;
 /// The fewest rows of a slice.
 const CHUNK_ROWS_MIN: u64 = 1_024;
-/// How many times larger slices are if the file has no page index. This reduces the additional CPU
-/// from 35 % to the same 15 %.
+/// The factor by which slices are larger if the file has no page index. The factor reduces the
+/// additional CPU from 35 % to 15 %.
 const NO_INDEX_FACTOR: u64 = 2;
 /// The most rows and bytes that are decoded at a time.
 const BATCH_ROWS_MAX: u64 = 8_192;
@@ -63,10 +63,10 @@ impl fmt::Debug for ParquetFile {
 }
 
 impl ParquetFile {
-    /// Reads the metadata of a file. Errors call the file `name`.
+    /// Reads the metadata of a file. Errors show `name` as the file's name.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`] when the file is not a Parquet file, is cut off, damaged or encrypted,
+    /// [`ErrorKind::Format`] if the file is not a Parquet file, is truncated, damaged or encrypted,
     /// or has unsupported columns.
     pub fn open(name: &str, ranges: Arc<dyn RangeReader>) -> Result<ParquetFile> {
         check_ends(name, ranges.as_ref())?;
@@ -135,8 +135,9 @@ pub struct ParquetCutter {
     file: Arc<ParquetFile>,
     input: usize,
     group: usize,
-    /// The next row, within the group and within the file.
+    /// The next row within the row group.
     row: u64,
+    /// The next row within the file.
     first_row: u64,
     seq: u64,
 }
@@ -214,30 +215,36 @@ impl BatchSource for RowGroupSlice {
     fn open(&self) -> Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>> {
         let file = &self.file;
         let metadata = file.metadata.metadata().row_group(self.group);
-        let share = self.rows.end - self.rows.start;
-        let stored = ParquetBytes::windowed(file.ranges.clone(), metadata, share, self.group_rows);
+        let slice_rows = self.rows.end - self.rows.start;
+        let stored =
+            ParquetBytes::windowed(file.ranges.clone(), metadata, slice_rows, self.group_rows);
         let reader = run_decoder(&file.name, &stored, || {
             let mask = ProjectionMask::all();
             let hint = Some(file.metadata.schema().fields());
             let levels = parquet_to_arrow_field_levels(file.metadata.parquet_schema(), mask, hint)?;
-            let batch_rows = self.batch_rows.min(share as usize);
+            let batch_rows = self.batch_rows.min(slice_rows as usize);
             let group = CheckedGroup {
                 stored: stored.clone(),
                 metadata: file.metadata.metadata().clone(),
                 group: self.group,
                 batch_rows,
             };
-            let selection = (share < self.group_rows).then(|| {
+            let selection = (slice_rows < self.group_rows).then(|| {
                 RowSelection::from(vec![
                     RowSelector::skip(self.rows.start as usize),
-                    RowSelector::select(share as usize),
+                    RowSelector::select(slice_rows as usize),
                 ])
             });
             ParquetRecordBatchReader::try_new_with_row_groups(
                 &levels, &group, batch_rows, selection,
             )
         })?;
-        Ok(Box::new(SliceBatches { file: file.clone(), stored, reader: Some(reader), left: share }))
+        Ok(Box::new(SliceBatches {
+            file: file.clone(),
+            stored,
+            reader: Some(reader),
+            left: slice_rows,
+        }))
     }
 
     fn rows(&self) -> u64 {
@@ -267,6 +274,7 @@ struct SliceBatches<R> {
     file: Arc<ParquetFile>,
     stored: ParquetBytes,
     reader: Option<R>,
+    /// The number of rows that are not decoded yet.
     left: u64,
 }
 

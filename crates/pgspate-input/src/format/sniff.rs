@@ -1,7 +1,7 @@
 //! Detects the format of an input from its name and its first bytes.
 //!
-//! `evidence` explains every guess in words for the user, who can override it with an option.
-//! Nothing is read here: the caller passes a sample, which may end within a record.
+//! `evidence` explains every guess in words for the user. The user can override each guess with an
+//! option. This module reads no input: the caller passes a sample, which may end within a record.
 
 mod dialect;
 
@@ -114,7 +114,7 @@ pub struct SniffedFormat {
     pub header: bool,
     /// The unquoted text that stands for NULL.
     pub null: String,
-    /// Whether each line ends with a delimiter after its last field.
+    /// Whether a delimiter follows the last field of each line.
     pub trailing_delimiter: bool,
     /// What ends a line.
     pub line_end: LineEnd,
@@ -146,12 +146,12 @@ impl SniffedFormat {
 }
 
 /// Detects the format of an input. `name` is the input's path or URL, and `sample` its first
-/// decompressed bytes. `complete` says whether `sample` is the whole input. `known` are the columns
-/// of the target table.
+/// decompressed bytes. `complete` says whether `sample` is the whole input. `known` has the names
+/// of the target table's columns, if the table exists. `given` has the options that the user gave.
 ///
 /// # Errors
-/// [`ErrorKind::Format`] for UTF-16, and [`ErrorKind::Usage`] when neither the name nor the content
-/// shows the format.
+/// [`ErrorKind::Format`] if the input is UTF-16, or [`ErrorKind::Usage`] if neither the name nor
+/// the content shows the format.
 pub fn sniff(
     name: &str,
     sample: &[u8],
@@ -188,12 +188,13 @@ pub fn sniff(
         RowForm::Keyed(keyed) => sniffed.columns = (keyed.columns)(sample).len(),
         RowForm::Delimited => {
             let body = &sample[sniffed.mark_bytes..];
-            // Text has no zero bytes, so this is an unknown binary file.
+            // Text has no zero bytes, so the input is an unknown binary file.
             if given.format.is_none() && body.contains(&0) {
                 return Err(unknown_format(name, "it contains zero bytes, so it is not text"));
             }
-            let sure = dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed);
-            if format.is_none() && !sure {
+            let is_delimiter_known =
+                dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed);
+            if format.is_none() && !is_delimiter_known {
                 return Err(unknown_format(name, "no delimiter occurs equally often in its lines"));
             }
         }
@@ -209,14 +210,17 @@ fn unknown_format(name: &str, why: &str) -> Error {
 
 /// Refuses UTF-16, which cannot be cut at newline bytes.
 fn refuse_utf16(name: &str, sample: &[u8]) -> Result<()> {
-    let order = match sample {
+    let encoding = match sample {
         [0xFF, 0xFE, ..] => "UTF-16LE",
         [0xFE, 0xFF, ..] => "UTF-16BE",
         _ => return Ok(()),
     };
-    Err(Error::new(ErrorKind::Format, format!("the input is {order}, which pgspate does not read"))
-        .at(InputPlace { source: Some(name.to_string()), byte: Some(0), ..InputPlace::default() })
-        .hint("Convert it first: `iconv -f UTF-16 -t UTF-8`."))
+    Err(Error::new(
+        ErrorKind::Format,
+        format!("the input is {encoding}, which pgspate does not read"),
+    )
+    .at(InputPlace { source: Some(name.to_string()), byte: Some(0), ..InputPlace::default() })
+    .hint("Convert it first: `iconv -f UTF-16 -t UTF-8`."))
 }
 
 fn format_by_magic_bytes(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
@@ -290,16 +294,16 @@ fn format_by_extension(name: &str, evidence: &mut Vec<String>) -> Option<Format>
 fn format_by_content(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
     let start = skip_space(sample, byte_order_mark_len(sample));
     let next = skip_space(sample, start + 1);
-    let json = match (sample.get(start), sample.get(next)) {
+    let is_json = match (sample.get(start), sample.get(next)) {
         (Some(b'{'), Some(b'"' | b'}')) => true,
         (Some(b'['), Some(b'{' | b'[' | b']')) => true,
         (Some(b'['), Some(_)) => !columns_of_json(sample).is_empty(),
         _ => false,
     };
-    if json {
+    if is_json {
         evidence.push("format json: begins like JSON".to_string());
     }
-    json.then_some(Format::Json)
+    is_json.then_some(Format::Json)
 }
 
 #[cfg(test)]

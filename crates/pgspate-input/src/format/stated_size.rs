@@ -1,7 +1,7 @@
-//! Checks sizes that an input states, before memory is allocated for them.
+//! Checks sizes that an input states, before memory is allocated for these sizes.
 //!
-//! A stated size must not exceed what the stored bytes can decompress to, and the memory must be
-//! available. A failed allocation in a decoder would end the process.
+//! A stated size must not exceed the size to which the stored bytes can decompress, and so much
+//! memory must be available. A failed allocation in a decoder would end the process.
 
 use std::fmt;
 
@@ -18,9 +18,9 @@ pub(super) enum ColumnCodec {
 impl ColumnCodec {
     /// Returns the largest size that `stored` compressed bytes can decompress to.
     pub(super) fn expanded_bytes_max(self, stored: u64) -> u64 {
-        // Brotli repeats 16 MiB with a few bits, so any ratio is possible. For the other codecs the
-        // ratio is the longest copy of the shortest command, or the largest block of the shortest
-        // encoding.
+        // Brotli repeats 16 MiB with a few bits, so any ratio is possible. For the other codecs,
+        // the longest copy of the shortest command or the largest block of the shortest encoding
+        // gives the ratio.
         let (times, more) = match self {
             ColumnCodec::Snappy => (32, 64),
             ColumnCodec::Gzip => (1_040, 1 << 10),
@@ -48,17 +48,17 @@ impl fmt::Display for ColumnCodec {
 /// into memory.
 ///
 /// # Errors
-/// Returns the stated size and the largest size that was expected.
+/// A message with the stated size and the largest size that was expected.
 pub(super) fn check_stated_size(
     stated: u64,
     codec: ColumnCodec,
     stored: u64,
     limit: u64,
 ) -> Result<(), String> {
-    let most = codec.expanded_bytes_max(stored);
-    if stated > most {
+    let bytes_max = codec.expanded_bytes_max(stored);
+    if stated > bytes_max {
         return Err(format!(
-            "states {stated} bytes, but its {stored} bytes of {codec} decompress to at most {most}"
+            "states {stated} bytes, but its {stored} bytes of {codec} decompress to at most {bytes_max}"
         ));
     }
     if stated > limit {
@@ -67,13 +67,13 @@ pub(super) fn check_stated_size(
     check_memory(stated).map_err(|why| format!("states {stated} bytes, {why}"))
 }
 
-/// Smaller sizes are not checked.
+/// The smallest size whose memory is checked.
 const CHECKED_BYTES_MIN: u64 = 8 << 20;
 
 /// Checks that `bytes` bytes of memory are available.
 ///
 /// # Errors
-/// When they are not.
+/// A message if this much memory is not available.
 pub(super) fn check_memory(bytes: u64) -> Result<(), String> {
     if bytes < CHECKED_BYTES_MIN {
         return Ok(());
@@ -105,9 +105,9 @@ mod tests {
         assert!(check_memory(64 << 20).is_ok());
     }
 
-    /// Checks zeros, which compress best.
+    /// Uses zeros, which compress best.
     #[test]
-    fn the_best_compression_stays_within_the_most() {
+    fn no_compression_exceeds_the_largest_ratio() {
         use std::io::Write;
         let zeros = vec![0_u8; 16 << 20];
         let zstd = zstd::bulk::compress(&zeros, 19).unwrap();

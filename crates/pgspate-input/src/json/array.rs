@@ -1,8 +1,8 @@
 //! Converts JSON arrays to PostgreSQL array literals, for columns of an array type.
 //!
-//! The dimensions are those that `json_populate_record` finds: the depth of the first item that is
-//! no array. A deeper array is one item, as JSON text. If another item is less deep, the literal is
-//! invalid and the server refuses it. Items follow the rules of columns.
+//! As in `json_populate_record`, the number of dimensions is the depth of the first item that is no
+//! array. A deeper array is one item, as JSON text. If another item is less deep, the literal is
+//! invalid, and the server refuses the literal. Items are converted like the values of columns.
 
 use super::parse::{JsonKind, skip_space, value_end};
 use super::string::{UnsupportedEscape, unescape};
@@ -19,7 +19,7 @@ pub struct ArrayLiteralStyle {
 /// Appends the literal of `array`, a valid JSON array, to `out`.
 ///
 /// # Errors
-/// When a string has an escape that PostgreSQL's text cannot hold.
+/// The [`UnsupportedEscape`] of a string that PostgreSQL's text cannot hold.
 pub fn append_array_literal(
     array: &[u8],
     style: ArrayLiteralStyle,

@@ -1,7 +1,7 @@
 //! The grammar of JSON (RFC 8259), for readers that go from value to value.
 //!
-//! A value stays the bytes of the input until a caller converts it, so a number never passes
-//! through a float. JSON rows and change events are read with it.
+//! Until a caller converts a value, the value is a range of the input's bytes. So a number never
+//! passes through a float. The readers of JSON rows and of change events use this module.
 
 mod array;
 mod parse;

@@ -8,7 +8,7 @@
 pub struct JsonSyntaxError {
     /// The index of the first invalid byte.
     pub at: usize,
-    /// The message: what was found or expected there.
+    /// The message: what was found or expected at this byte.
     pub what: &'static str,
 }
 
@@ -46,7 +46,7 @@ pub fn skip_space(data: &[u8], mut at: usize) -> usize {
 /// scratch memory.
 ///
 /// # Errors
-/// When the bytes are not a JSON value.
+/// A [`JsonSyntaxError`] if the bytes are not a JSON value.
 #[inline]
 pub fn value_end(
     data: &[u8],
@@ -72,7 +72,7 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
 /// Sets the high bit of each byte of `word` that needs a check within a string: `"`, `\` and
-/// control bytes. Only the lowest set bit is certain; higher ones may be wrong.
+/// control bytes. Only the lowest set bit is certain. Higher bits may be set wrongly.
 #[inline]
 fn string_stop_bits(word: u64) -> u64 {
     let control = word.wrapping_sub(ONES * 0x20) & !word;
@@ -176,7 +176,7 @@ fn word_end(data: &[u8], at: usize, word: &[u8]) -> Result<usize, JsonSyntaxErro
     }
 }
 
-/// What may follow within a bracket.
+/// What may follow at the current position inside brackets.
 #[derive(Clone, Copy, PartialEq)]
 enum NextInBracket {
     /// An item, or the end of an empty bracket.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_and_what() {
+    fn an_error_has_the_position_and_the_message() {
         let error = value_end(b"{\"a\":1;", 0, &mut Vec::new()).unwrap_err();
         let what = "expected a comma or the end of the object";
         assert_eq!(error, JsonSyntaxError { at: 6, what });

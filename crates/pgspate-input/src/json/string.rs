@@ -16,7 +16,7 @@ pub enum UnsupportedEscape {
 /// must have been checked.
 ///
 /// # Errors
-/// When an escape is a character that PostgreSQL's text cannot hold.
+/// The first [`UnsupportedEscape`] in the string.
 pub fn unescape(inside: &[u8], out: &mut Vec<u8>) -> Result<(), UnsupportedEscape> {
     let mut rest = inside;
     while let Some(at) = memchr::memchr(b'\\', rest) {

@@ -1,4 +1,4 @@
-//! Decompression on a thread of its own, ahead of the reader.
+//! Decompresses an input on a separate thread, ahead of the reader.
 //!
 //! At most [`BLOCKS_MAX`] blocks of [`BLOCK_BYTES`] are decompressed ahead. Bytes before a fault
 //! are returned before the error. A thread that ends without a final message is an error, not the
@@ -16,7 +16,7 @@ use super::decompress::DecompressedReader;
 use super::{read_error, source_error};
 use crate::{Error, ErrorKind, Result};
 
-/// Large enough that passing a block to the reader costs nothing beside decompressing it.
+/// Large enough that passing a block to the reader costs little compared with decompressing it.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Eight blocks bridge the pauses of a reader and take little memory.
@@ -24,11 +24,12 @@ const BLOCKS_MAX: usize = 8;
 
 /// The reader's side of a decompression thread: decompressed blocks, in order.
 pub(super) struct DecompressionThread {
-    full_blocks: Option<Receiver<DecompressedBlock>>,
+    full_blocks: Option<Receiver<DecompressionMessage>>,
     empty_blocks: Sender<Vec<u8>>,
+    /// The current block. Its first `len` bytes are decompressed, and `used` of them were returned.
     block: Vec<u8>,
     len: usize,
-    at: usize,
+    used: usize,
     done: bool,
     name: Arc<str>,
     stop: Arc<AtomicBool>,
@@ -36,8 +37,9 @@ pub(super) struct DecompressionThread {
     fetch_task: Option<AbortHandle>,
 }
 
-/// A message of the decompression thread.
-enum DecompressedBlock {
+/// A message from the decompression thread to the reader.
+enum DecompressionMessage {
+    /// A block, and the number of decompressed bytes in the block.
     Data(Vec<u8>, usize),
     End,
     Failed(Error),
@@ -49,15 +51,15 @@ pub(super) enum ReadInterrupt {
     NotNeeded,
     /// Aborting this task ends the source's reads.
     AbortTask(AbortHandle),
-    /// The source's reads may block for ever. The thread is not waited for.
+    /// The source's reads may block for ever, so nothing waits for the thread to end.
     Impossible,
 }
 
 impl DecompressionThread {
-    /// Starts a thread that reads `decoded`.
+    /// Starts a thread that decompresses by reading `decoded`.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// [`ErrorKind::Source`] if the thread cannot be started.
     pub(super) fn start<R: BufRead + Send + 'static>(
         decoded: DecompressedReader<R>,
         name: Arc<str>,
@@ -66,7 +68,7 @@ impl DecompressionThread {
         let (full_sender, full_blocks) = sync_channel(BLOCKS_MAX - 1);
         let (empty_blocks, empty_receiver) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let (stop_thread, name_thread) = (Arc::clone(&stop), Arc::clone(&name));
+        let (stop_in_thread, name_in_thread) = (Arc::clone(&stop), Arc::clone(&name));
         let thread = std::thread::Builder::new()
             .name("pgspate-decode".to_owned())
             .spawn(move || {
@@ -74,8 +76,8 @@ impl DecompressionThread {
                     decoded,
                     &full_sender,
                     &empty_receiver,
-                    &stop_thread,
-                    &name_thread,
+                    &stop_in_thread,
+                    &name_in_thread,
                 )
             })
             .map_err(|e| {
@@ -92,7 +94,7 @@ impl DecompressionThread {
             empty_blocks,
             block: Vec::new(),
             len: 0,
-            at: 0,
+            used: 0,
             done: false,
             name,
             stop,
@@ -101,21 +103,23 @@ impl DecompressionThread {
         })
     }
 
-    /// Returns the next decompressed bytes, or none at the end. Call
+    /// Returns the next decompressed bytes, or an empty slice at the end. Call
     /// [`DecompressionThread::mark_used`] afterwards.
     pub(super) fn fill(&mut self) -> Result<&[u8]> {
-        if self.at == self.len && !self.done {
-            let used = std::mem::take(&mut self.block);
-            if used.len() == BLOCK_BYTES {
+        if self.used == self.len && !self.done {
+            let empty = std::mem::take(&mut self.block);
+            if empty.len() == BLOCK_BYTES {
                 // If the thread has ended, the block is dropped.
-                let _ = self.empty_blocks.send(used);
+                let _ = self.empty_blocks.send(empty);
             }
-            (self.len, self.at) = (0, 0);
+            (self.len, self.used) = (0, 0);
             let next = self.full_blocks.as_ref().and_then(|full_blocks| full_blocks.recv().ok());
             match next {
-                Some(DecompressedBlock::Data(block, len)) => (self.block, self.len) = (block, len),
-                Some(DecompressedBlock::End) => self.done = true,
-                Some(DecompressedBlock::Failed(error)) => return Err(error),
+                Some(DecompressionMessage::Data(block, len)) => {
+                    (self.block, self.len) = (block, len)
+                }
+                Some(DecompressionMessage::End) => self.done = true,
+                Some(DecompressionMessage::Failed(error)) => return Err(error),
                 None => {
                     let message =
                         format!("decompression of \"{}\" stopped unexpectedly", self.name);
@@ -123,12 +127,12 @@ impl DecompressionThread {
                 }
             }
         }
-        Ok(&self.block[self.at..self.len])
+        Ok(&self.block[self.used..self.len])
     }
 
     /// Marks `count` of the bytes that [`DecompressionThread::fill`] returned as used.
     pub(super) fn mark_used(&mut self, count: usize) {
-        self.at = (self.at + count).min(self.len);
+        self.used = (self.used + count).min(self.len);
     }
 }
 
@@ -140,16 +144,16 @@ impl Drop for DecompressionThread {
             task.abort();
         }
         if let Some(thread) = self.thread.take() {
-            // `fill` has reported a panic of the thread as an error, unless reading stopped before.
+            // A panic of the thread is ignored: `fill` reports the panic if the reader still reads.
             let _ = thread.join();
         }
     }
 }
 
-/// Decompresses block after block, until the end, a fault or `stop`.
+/// Decompresses block after block, until the end of the data, an error, or `stop`.
 fn decompress_blocks<R: BufRead>(
     mut decoded: DecompressedReader<R>,
-    full_blocks: &SyncSender<DecompressedBlock>,
+    full_blocks: &SyncSender<DecompressionMessage>,
     empty_blocks: &Receiver<Vec<u8>>,
     stop: &AtomicBool,
     name: &str,
@@ -159,15 +163,15 @@ fn decompress_blocks<R: BufRead>(
         let mut len = 0;
         let last = loop {
             match decoded.read(&mut block[len..]) {
-                Ok(0) => break Some(DecompressedBlock::End),
+                Ok(0) => break Some(DecompressionMessage::End),
                 Ok(count) => len += count,
-                Err(error) => break Some(DecompressedBlock::Failed(read_error(error, name))),
+                Err(error) => break Some(DecompressionMessage::Failed(read_error(error, name))),
             }
             if len == block.len() {
                 break None;
             }
         };
-        if len > 0 && full_blocks.send(DecompressedBlock::Data(block, len)).is_err() {
+        if len > 0 && full_blocks.send(DecompressionMessage::Data(block, len)).is_err() {
             return;
         }
         if let Some(last) = last {
@@ -175,6 +179,6 @@ fn decompress_blocks<R: BufRead>(
             return;
         }
     }
-    let _ =
-        full_blocks.try_send(DecompressedBlock::Failed(source_error(name, "reading was stopped")));
+    let _ = full_blocks
+        .try_send(DecompressionMessage::Failed(source_error(name, "reading was stopped")));
 }

@@ -1,7 +1,8 @@
 //! Reads an object ahead: fetches ranges in parallel and returns their bytes in order.
 //!
-//! At most `in_flight` ranges are being fetched or waiting for the reader. The reader blocks on a
-//! plain channel, so it works on any thread. It gets every byte of the object, or an error.
+//! At most `in_flight_max` ranges are being fetched or waiting for the reader. The reader blocks on
+//! a plain channel, so the reader works on any thread. The reader gets every byte of the object, or
+//! an error.
 
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::remote::{RemoteObject, unframed_body};
+use super::remote::{RemoteObject, unframed_body_error};
 use super::source_error;
 use crate::{Error, Result};
 
-/// How many pieces of a streamed body may wait. The HTTP client returns pieces well below 1 MiB.
+/// The most pieces of a streamed body that wait for the reader. The HTTP client returns pieces well
+/// below 1 MiB.
 const PIECES_MAX: usize = 64;
 
 /// How far ahead an object is read.
@@ -24,29 +26,30 @@ const PIECES_MAX: usize = 64;
 pub(super) struct FetchLimits {
     /// The bytes of one range.
     pub(super) range_bytes: u64,
-    /// The number of ranges that are being fetched or waiting for the reader.
-    pub(super) in_flight: usize,
+    /// The most ranges that are being fetched or waiting for the reader.
+    pub(super) in_flight_max: usize,
 }
 
-/// A message of the fetching task.
-enum FetchedPiece {
-    /// A range that is being fetched.
-    Pending(Receiver<Result<Bytes>>),
+/// A message from the fetching task to the reader.
+enum FetchMessage {
+    /// The receiver of the bytes of the next range, which may still be in flight.
+    Range(Receiver<Result<Bytes>>),
     /// The next bytes of a streamed body.
-    Ready(Result<Bytes>),
-    /// The end of the data. `is_proven`: the server announced the end.
-    End { is_proven: bool },
+    BodyPiece(Result<Bytes>),
+    /// The end of the data. `is_framed`: the server announced the end by a length or by chunks.
+    End { is_framed: bool },
 }
 
 /// A reader of the stored bytes of a remote object, from the first byte to the last.
 pub(super) struct ObjectFetcher {
-    pieces: Receiver<FetchedPiece>,
+    pieces: Receiver<FetchMessage>,
     free_slots: Arc<Semaphore>,
     current: Bytes,
     remote: Arc<RemoteObject>,
     task: AbortHandle,
     done: bool,
-    is_unproven: bool,
+    /// Whether the body ended without an announced end.
+    ended_unframed: bool,
 }
 
 impl ObjectFetcher {
@@ -57,10 +60,10 @@ impl ObjectFetcher {
         limits: FetchLimits,
     ) -> ObjectFetcher {
         let (sender, pieces) = channel();
-        let ranged = remote.ranged_size();
-        let permits = if ranged.is_some() { limits.in_flight.max(1) } else { PIECES_MAX };
+        let ranged_size = remote.ranged_size();
+        let permits = if ranged_size.is_some() { limits.in_flight_max.max(1) } else { PIECES_MAX };
         let free_slots = Arc::new(Semaphore::new(permits));
-        let task = match ranged {
+        let task = match ranged_size {
             Some(size) => runtime.spawn(fetch_ranges(
                 Arc::clone(&remote),
                 size,
@@ -80,27 +83,26 @@ impl ObjectFetcher {
             remote,
             task,
             done: false,
-            is_unproven: false,
+            ended_unframed: false,
         }
     }
 
-    /// Returns a handle of the fetching task. Aborting the task ends this reader with an error.
+    /// Returns a handle to abort the fetching task. After an abort, this reader returns an error.
     pub(super) fn abort_handle(&self) -> AbortHandle {
         self.task.clone()
     }
 
-    /// Returns the next bytes, or none at the end. Call [`ObjectFetcher::mark_used`] afterwards.
+    /// Returns the next bytes, or an empty slice at the end. Call [`ObjectFetcher::mark_used`]
+    /// afterwards.
     pub(super) fn fill(&mut self) -> Result<&[u8]> {
         while self.current.is_empty() && !self.done {
             let piece = self.pieces.recv().map_err(|_| self.stopped_error())?;
             self.current = match piece {
-                FetchedPiece::Pending(bytes) => {
-                    bytes.recv().map_err(|_| self.stopped_error())??
-                }
-                FetchedPiece::Ready(bytes) => bytes?,
-                FetchedPiece::End { is_proven } => {
+                FetchMessage::Range(bytes) => bytes.recv().map_err(|_| self.stopped_error())??,
+                FetchMessage::BodyPiece(bytes) => bytes?,
+                FetchMessage::End { is_framed } => {
                     self.done = true;
-                    self.is_unproven = !is_proven;
+                    self.ended_unframed = !is_framed;
                     Bytes::new()
                 }
             };
@@ -109,13 +111,15 @@ impl ObjectFetcher {
         Ok(&self.current)
     }
 
-    /// Refuses an unannounced end. Data without compression does not show whether it is complete.
+    /// Checks that the server announces the end of the body. Without this check, a lost connection
+    /// would look like the end of uncompressed data.
     ///
     /// # Errors
-    /// When the server does not say where the body ends.
-    pub(super) fn check_end(&self) -> Result<()> {
-        match self.is_unproven || self.remote.refuses_unframed_body() {
-            true => Err(unframed_body(self.remote.name())),
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the server does not say where the body
+    /// ends.
+    pub(super) fn check_framed(&self) -> Result<()> {
+        match self.ended_unframed || self.remote.refuses_unframed_body() {
+            true => Err(unframed_body_error(self.remote.name())),
             false => Ok(()),
         }
     }
@@ -173,14 +177,14 @@ impl BufRead for ObjectFetcher {
     }
 }
 
-/// Fetches all ranges, each in a task of its own. A task keeps running while the reader is slow.
-/// Without a task the request would not be polled, and would count as stalled.
+/// Fetches all ranges, each in its own task. The runtime polls the tasks even while the reader is
+/// slow. A request that nobody polls receives no bytes, so the request would count as stalled.
 async fn fetch_ranges(
     remote: Arc<RemoteObject>,
     size: u64,
     range_bytes: u64,
     free_slots: Arc<Semaphore>,
-    sender: Sender<FetchedPiece>,
+    sender: Sender<FetchMessage>,
 ) {
     let mut tasks = JoinSet::new();
     let mut start = 0;
@@ -189,17 +193,17 @@ async fn fetch_ranges(
         permit.forget();
         while tasks.try_join_next().is_some() {}
         let end = size.min(start + range_bytes);
-        let (done, later) = channel();
+        let (range_sender, range_receiver) = channel();
         let remote = Arc::clone(&remote);
         tasks.spawn(async move {
-            let _ = done.send(remote.range(start..end).await);
+            let _ = range_sender.send(remote.range(start..end).await);
         });
-        if sender.send(FetchedPiece::Pending(later)).is_err() {
+        if sender.send(FetchMessage::Range(range_receiver)).is_err() {
             return;
         }
         start = end;
     }
-    let _ = sender.send(FetchedPiece::End { is_proven: true });
+    let _ = sender.send(FetchMessage::End { is_framed: true });
     while tasks.join_next().await.is_some() {}
 }
 
@@ -207,12 +211,12 @@ async fn fetch_ranges(
 async fn fetch_stream(
     remote: Arc<RemoteObject>,
     free_slots: Arc<Semaphore>,
-    sender: Sender<FetchedPiece>,
+    sender: Sender<FetchMessage>,
 ) {
     let mut body = match remote.stream().await {
         Ok(body) => body,
         Err(error) => {
-            let _ = sender.send(FetchedPiece::Ready(Err(error)));
+            let _ = sender.send(FetchMessage::BodyPiece(Err(error)));
             return;
         }
     };
@@ -220,12 +224,12 @@ async fn fetch_stream(
         let Ok(permit) = free_slots.acquire().await else { return };
         permit.forget();
         let piece = match body.next().await {
-            Ok(Some(bytes)) => FetchedPiece::Ready(Ok(bytes)),
-            Ok(None) => FetchedPiece::End { is_proven: body.is_framed },
-            Err(error) => FetchedPiece::Ready(Err(error)),
+            Ok(Some(bytes)) => FetchMessage::BodyPiece(Ok(bytes)),
+            Ok(None) => FetchMessage::End { is_framed: body.is_framed },
+            Err(error) => FetchMessage::BodyPiece(Err(error)),
         };
-        let last = !matches!(piece, FetchedPiece::Ready(Ok(_)));
-        if sender.send(piece).is_err() || last {
+        let is_last = !matches!(piece, FetchMessage::BodyPiece(Ok(_)));
+        if sender.send(piece).is_err() || is_last {
             return;
         }
     }

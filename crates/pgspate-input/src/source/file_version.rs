@@ -17,11 +17,14 @@ use crate::{Error, Result};
 pub(super) struct FileVersion {
     device: u64,
     inode: u64,
+    /// Whether the file still has a name in a folder.
     is_linked: bool,
     pub(super) size: u64,
+    /// The time of the last write, in seconds and nanoseconds.
     modified: (i64, i64),
+    /// The time of the last status change, in seconds and nanoseconds.
     changed: (i64, i64),
-    /// The file may grow while it is read.
+    /// Whether the file may grow while it is read.
     may_grow: bool,
 }
 
@@ -44,12 +47,11 @@ impl FileVersion {
         format!("{}:{}.{:09}", self.inode, self.changed.0, self.changed.1)
     }
 
-    /// Returns whether `now` is certainly the same version. False means that this is uncertain:
-    /// only the time of the last status change differs, which renaming, `chown` and `chmod` also
-    /// change.
+    /// Returns whether `now` is certainly the same version. False means uncertain: only the time of
+    /// the last status change differs. Renaming, `chown` and `chmod` change this time too.
     ///
     /// # Errors
-    /// When `now` is certainly another version.
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if `now` is certainly another version.
     fn is_same_version(&self, now: &FileVersion, name: &str) -> Result<bool> {
         let (was, is) = (self.size, now.size);
         if is < was {
@@ -73,7 +75,8 @@ impl FileVersion {
     /// Returns whether the file at `path` certainly still has this version.
     ///
     /// # Errors
-    /// When the file is missing or certainly has another version.
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the file is missing or certainly has
+    /// another version.
     pub(super) fn is_at(&self, path: &Path, name: &str) -> Result<bool> {
         let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => change_error(name, "was deleted or renamed".to_owned()),
@@ -85,7 +88,8 @@ impl FileVersion {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// When the file cannot be opened or has another version.
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the file cannot be opened or has another
+    /// version.
     pub(super) fn open(self, path: &Path, name: &Arc<str>) -> Result<VersionedFile> {
         let file = File::open(path).map_err(|error| super::local::open_error(path, error))?;
         let opened = VersionedFile { file, version: self, name: Arc::clone(name) };
@@ -110,16 +114,17 @@ impl VersionedFile {
     /// Returns whether the open file certainly still has its version.
     ///
     /// # Errors
-    /// When the file certainly has another version.
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the file certainly has another version.
     fn check(&self) -> Result<bool> {
         let metadata = self.file.metadata().map_err(|e| read_failure(&self.name).because(e))?;
         self.version.is_same_version(&FileVersion::of(&metadata, self.version.may_grow), &self.name)
     }
 
-    /// Checks the file for reads whose bytes are not verified later: uncertainty is an error.
+    /// Checks that the file certainly has its version. Used for reads whose bytes no later step
+    /// verifies.
     ///
     /// # Errors
-    /// When the file may have another version.
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the file may have another version.
     fn check_strictly(&self) -> Result<()> {
         match self.check()? || self.version.may_grow {
             true => Ok(()),
@@ -144,7 +149,8 @@ impl VersionedFile {
     /// Fills `bytes` with the file's bytes from `start` on.
     ///
     /// # Errors
-    /// When the bytes cannot be read or may belong to another version.
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the bytes cannot be read or may belong to
+    /// another version.
     pub(super) fn read_exact_at(&self, bytes: &mut [u8], start: u64) -> Result<()> {
         let read = self.file.read_exact_at(bytes, start);
         // An error about a changed file is clearer than one about an early end.

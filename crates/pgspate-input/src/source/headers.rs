@@ -1,8 +1,8 @@
 //! Request headers that the user gives, and the servers that get them.
 //!
-//! A header may be a credential, so it is sent only to the server that it was given for. It is not
-//! sent to the server of another source, or to the target of a redirect to another server. Header
-//! values never appear in messages.
+//! A header may be a credential, so pgspate sends a header only to the server that the user named
+//! for it. Servers of other sources and redirect targets on other servers do not get the header.
+//! Header values never appear in messages.
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::{Origin, Url};
@@ -41,11 +41,12 @@ impl RequestHeaders {
                 Some(server) => origin_of_server(server, &origins)?,
                 None => only_origin(name, &origins)?,
             };
-            let bad = || {
+            let invalid_header_error = || {
                 Error::new(ErrorKind::Usage, format!("{} is not a valid header", shown_key(key)))
             };
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
-            let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
+            let name =
+                HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid_header_error())?;
+            let mut value = HeaderValue::from_str(value).map_err(|_| invalid_header_error())?;
             value.set_sensitive(true);
             headers.0.push((origin, name, value));
         }
@@ -69,8 +70,8 @@ pub(super) fn is_header(key: &str) -> bool {
     split_key(key).is_some()
 }
 
-/// Returns the key for messages, without secrets. A user may write `header.x: VALUE=`, which puts
-/// the value into the key.
+/// Returns the key as messages show it, without secrets. A user may write `header.x: VALUE=` by
+/// mistake, which puts the secret value into the key.
 pub(super) fn shown_key(key: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name = split_key(key).map_or(key, |(_, name)| name);
@@ -92,7 +93,7 @@ fn split_key(key: &str) -> Option<(Option<&str>, &str)> {
     Some((Some(&key[..at]), &key[at + 1 + HEADER_OPTION.len()..]))
 }
 
-/// Parses the server of a key, which must be the server of a source.
+/// Parses the server that a key names. Some source must be on this server.
 fn origin_of_server(server: &str, origins: &[Origin]) -> Result<Origin> {
     let is_bare = |url: &Url| {
         matches!(url.scheme(), "http" | "https")
@@ -118,7 +119,7 @@ fn origin_of_server(server: &str, origins: &[Origin]) -> Result<Origin> {
     ))
 }
 
-/// Returns the only server of the sources.
+/// Returns the server of the sources. Several servers are an error.
 fn only_origin(name: &str, origins: &[Origin]) -> Result<Origin> {
     match origins {
         [origin] => Ok(origin.clone()),

@@ -19,7 +19,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, Version};
 
 use super::headers::RequestHeaders;
-use super::remote::{object_changed, same_tag, wrong_length};
+use super::remote::{object_changed_error, same_tag, wrong_length_error};
 use super::{SourceOptions, name, root_cause, source_error};
 use crate::{Error, ErrorKind, Result, Secret};
 
@@ -34,11 +34,11 @@ pub(super) const UNFRAMED_OPTION: &str = "unframed";
 const REDIRECTS_MAX: usize = 10;
 
 /// Returns a client for all URLs of one command. The client does not follow redirects: pgspate
-/// decides which headers the next server gets. It sends no `Referer`, because that URL may be
-/// signed.
+/// decides which headers the next server gets. The client sends no `Referer` header, because the
+/// URL in this header may be signed.
 ///
 /// # Errors
-/// When TLS cannot be set up.
+/// [`ErrorKind::Source`] if TLS cannot be set up.
 pub(super) fn client(options: &SourceOptions) -> Result<Client> {
     super::install_crypto();
     Client::builder()
@@ -126,7 +126,7 @@ impl RetryBackoff {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// Returns the error of the last attempt if it is not retryable or the time is up.
+    /// The error of `failed`, if it is not retryable or the time for retries is over.
     async fn wait_after(&mut self, failed: FailedAttempt) -> Result<()> {
         if !failed.is_retryable || self.start.elapsed() + self.pause >= self.limit {
             return Err(failed.error);
@@ -147,7 +147,7 @@ impl HttpObject {
     /// supports ranges.
     ///
     /// # Errors
-    /// When the server cannot be reached or refuses the request.
+    /// [`ErrorKind::Source`] if the server cannot be reached or refuses the request.
     pub(super) async fn probe(
         client: Client,
         target: HttpTarget,
@@ -197,15 +197,19 @@ impl HttpObject {
 
     async fn range_once(&self, range: Range<u64>) -> Result<Bytes, FailedAttempt> {
         let response = self.send_following_redirects(Some(range.clone())).await?;
-        let same = content_range(response.headers()) == Some((Some(range.clone()), self.size));
+        let is_requested_range =
+            content_range(response.headers()) == Some((Some(range.clone()), self.size));
         if response.status() != StatusCode::PARTIAL_CONTENT
-            || !same
+            || !is_requested_range
             || !self.is_same_version(&response)
         {
-            return Err(FailedAttempt { error: object_changed(&self.name), is_retryable: false });
+            return Err(FailedAttempt {
+                error: object_changed_error(&self.name),
+                is_retryable: false,
+            });
         }
         let expected = range.end - range.start;
-        // The buffer grows as bytes arrive, because the server alone states the size.
+        // The buffer grows as bytes arrive: the size is only what the server claims.
         let mut bytes = BytesMut::with_capacity(expected.min(RESERVED_BYTES_MAX) as usize);
         let mut body = self.body(response);
         while let Some(piece) =
@@ -217,13 +221,13 @@ impl HttpObject {
             }
         }
         if bytes.len() as u64 != expected {
-            let error = wrong_length(&self.name, bytes.len() as u64, expected);
+            let error = wrong_length_error(&self.name, bytes.len() as u64, expected);
             return Err(FailedAttempt { error, is_retryable: true });
         }
         Ok(bytes.freeze())
     }
 
-    /// Requests the whole body. The request is retried, reading the body is not.
+    /// Requests the whole body. A failed request is retried. A failed read of the body is not.
     pub(super) async fn stream(&self) -> Result<HttpBody> {
         if self.size == Some(0) {
             return Ok(self.empty_body());
@@ -233,14 +237,14 @@ impl HttpObject {
             header_text(response.headers(), CONTENT_LENGTH).and_then(|len| len.parse().ok());
         if !self.is_same_version(&response) || self.size.zip(len).is_some_and(|(was, is)| was != is)
         {
-            return Err(object_changed(&self.name));
+            return Err(object_changed_error(&self.name));
         }
         let is_framed = self.allows_unframed || self.size.is_some() || is_framed(&response);
         Ok(HttpBody { is_framed, size: self.size, ..self.body(response) })
     }
 
-    /// Sends one request and follows redirects. Status codes other than success are errors. Status
-    /// 416 is not, because the probe needs it.
+    /// Sends a request and follows redirects. A status other than success is an error, except
+    /// status 416, which the probe needs.
     async fn send_following_redirects(
         &self,
         range: Option<Range<u64>>,
@@ -268,18 +272,18 @@ impl HttpObject {
         if let Some(range) = range {
             request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         }
-        let lost = |why: String| {
+        let fetch_failure = |why: String| {
             let error = source_error(&self.name, format!("could not fetch \"{}\"", self.name));
             FailedAttempt { error: error.because(why), is_retryable: true }
         };
         match tokio::time::timeout(self.stall, request.send()).await {
-            Err(_) => Err(lost(self.silence_message())),
-            Ok(Err(error)) => Err(lost(root_cause(&error.without_url()))),
+            Err(_) => Err(fetch_failure(self.silence_message())),
+            Ok(Err(error)) => Err(fetch_failure(root_cause(&error.without_url()))),
             Ok(Ok(response)) => Ok(response),
         }
     }
 
-    /// Returns the URL that a response redirects to, if it does.
+    /// Returns the URL that `response` redirects to, or `None` if `response` is no redirect.
     fn redirect_target(
         &self,
         url: &Url,
@@ -289,8 +293,8 @@ impl HttpObject {
         if !MOVED.contains(&response.status().as_u16()) {
             return Ok(None);
         }
-        let place = response.headers().get(LOCATION).and_then(|place| place.to_str().ok());
-        let next = place.and_then(|place| url.join(place).ok());
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        let next = location.and_then(|location| url.join(location).ok());
         match next.filter(|next| matches!(next.scheme(), "http" | "https")) {
             Some(next) => Ok(Some(next)),
             None => {
@@ -323,7 +327,7 @@ impl HttpObject {
         }
     }
 
-    /// Returns whether a response may be of the version that was resolved.
+    /// Returns whether a response may belong to the version of the object that was resolved.
     fn is_same_version(&self, response: &Response) -> bool {
         let headers = response.headers();
         let modified = header_text(headers, LAST_MODIFIED);
@@ -347,10 +351,10 @@ impl HttpObject {
                  `--source-option header.authorization=@FILE`; a signed URL may have expired.",
             ),
             _ => {
-                let said = status.canonical_reason().unwrap_or("unknown");
+                let reason = status.canonical_reason().unwrap_or("unknown");
                 source_error(
                     name,
-                    format!("the server refused \"{name}\": {} {said}", status.as_u16()),
+                    format!("the server refused \"{name}\": {} {reason}", status.as_u16()),
                 )
             }
         }
@@ -388,12 +392,13 @@ impl HttpObject {
     }
 }
 
-/// The unread rest of a response's body.
+/// The body of a response, from the next unread byte on.
 pub(super) struct HttpBody {
     response: Option<Response>,
     name: Arc<str>,
     stall: Duration,
     silence_message: String,
+    /// The number of bytes that were read.
     read: u64,
     /// The expected number of bytes, if it is known.
     size: Option<u64>,
@@ -410,7 +415,7 @@ impl HttpBody {
                 self.read += piece.as_ref().map_or(0, |bytes| bytes.len() as u64);
                 return match self.size {
                     Some(size) if piece.is_none() && self.read != size => {
-                        Err(wrong_length(&self.name, self.read, size))
+                        Err(wrong_length_error(&self.name, self.read, size))
                     }
                     _ => Ok(piece),
                 };
@@ -430,9 +435,9 @@ impl HttpBody {
 
 /// Returns whether the user allows bodies without an announced end.
 fn unframed_is_allowed(options: &SourceOptions) -> Result<bool> {
-    let mut given =
+    let mut values =
         options.store.iter().filter(|(key, _)| key.eq_ignore_ascii_case(UNFRAMED_OPTION));
-    match given.next_back().map(|(_, value)| value.as_str()) {
+    match values.next_back().map(|(_, value)| value.as_str()) {
         None | Some("refuse") => Ok(false),
         Some("allow") => Ok(true),
         Some(other) => {

@@ -1,7 +1,7 @@
 //! One input: where its bytes are and how to read them.
 //!
-//! Files and objects can be read any number of times. Standard input and pipes can be read once;
-//! their reader returns peeked bytes again.
+//! Files and objects can be read any number of times. Standard input and pipes can be read once.
+//! Bytes that were peeked from them are returned again by the one reader.
 
 use std::fmt;
 use std::fs::File;
@@ -17,7 +17,7 @@ use super::fetch::{FetchLimits, ObjectFetcher};
 use super::file_version::FileVersion;
 use super::local::{LocalFile, open_error};
 use super::ranges::{FileRangeReader, RemoteRangeReader};
-use super::remote::{RemoteObject, object_changed};
+use super::remote::{RemoteObject, object_changed_error};
 use super::{Compression, InputReader, RangeReader, name, read_error, source_error};
 use crate::{Error, ErrorKind, Result, Secret};
 
@@ -64,7 +64,7 @@ struct PipeInput {
     state: PipeState,
 }
 
-/// How far the one reading of a stream has come.
+/// The state of a stream, which can be read only once.
 enum PipeState {
     Unopened,
     /// Bytes that a program generates, before the first read.
@@ -114,8 +114,8 @@ impl Input {
         }))
     }
 
-    /// Returns an input of bytes that a program generates while they are read, once. Reads may
-    /// block for ever. Errors that are pgspate's own are returned unchanged.
+    /// Returns an input whose bytes a program generates during the reads. The input can be read
+    /// once. Reads may block for ever. A pgspate error inside an I/O error is returned unchanged.
     pub fn from_program(name: &str, bytes: Box<dyn Read + Send>) -> Input {
         Input::pipe(name.into(), PipeInput { path: None, state: PipeState::Generated(bytes) })
     }
@@ -140,7 +140,7 @@ impl Input {
     }
 
     /// Returns an input that stands for rows in the memory of a program. It has no bytes to read:
-    /// the program keeps the rows. `bytes` is their size, where that is known.
+    /// the program keeps the rows. `bytes` is the size of the rows, if it is known.
     pub fn memory(name: &str, bytes: Option<u64>, is_stream: bool) -> Input {
         Input(Arc::new(InputInner {
             name: name.into(),
@@ -180,8 +180,8 @@ impl Input {
         &self.0.name
     }
 
-    /// Returns the full URL if the name omits a part of it. Inputs with the same name differ in the
-    /// full URL.
+    /// Returns the full URL if the name omits a part of it. The full URL distinguishes inputs with
+    /// equal names.
     pub fn identifying_url(&self) -> Option<Secret> {
         match &self.0.location {
             InputLocation::Remote { remote, .. } => remote.identifying_url(),
@@ -222,7 +222,7 @@ impl Input {
             (Some(etag), _) => etag.trim_start_matches("W/").trim_matches('"').to_owned(),
             (None, Some(time)) => match time.duration_since(UNIX_EPOCH) {
                 Ok(since) => since.as_nanos().to_string(),
-                Err(before) => format!("-{}", before.duration().as_nanos()),
+                Err(before_epoch) => format!("-{}", before_epoch.duration().as_nanos()),
             },
             (None, None) => "-".to_owned(),
         };
@@ -254,7 +254,7 @@ impl Input {
     /// Detects the compression from the first bytes. Blocks.
     ///
     /// # Errors
-    /// As [`Input::reader`].
+    /// The errors of [`Input::reader`].
     pub fn compression(&self) -> Result<Compression> {
         match &self.0.location {
             InputLocation::Pipe(pipe) => {
@@ -268,8 +268,8 @@ impl Input {
     /// Opens the input for reading from the first byte. Blocks until the first bytes have arrived.
     ///
     /// # Errors
-    /// When the input cannot be opened, has an unsupported compression, or is a stream that was
-    /// already read.
+    /// [`ErrorKind::Source`] if the input cannot be opened, has an unsupported compression, or is a
+    /// stream that was already read.
     pub fn reader(&self) -> Result<InputReader> {
         match &self.0.location {
             InputLocation::Pipe(pipe) => {
@@ -288,11 +288,12 @@ impl Input {
         }
     }
 
-    /// Returns the first `max` decompressed bytes, fewer only if the input ends before. Blocks. A
-    /// later [`Input::reader`] returns them again, also for streams.
+    /// Returns the first `max` decompressed bytes, or fewer if the input is shorter. Blocks. A
+    /// later [`Input::reader`] returns the same bytes again, also for streams.
     ///
     /// # Errors
-    /// As [`Input::reader`], and when a read fails before `max` bytes.
+    /// The errors of [`Input::reader`], and [`ErrorKind::Source`] if a read fails before `max`
+    /// bytes.
     pub fn peek(&self, max: usize) -> Result<Vec<u8>> {
         let InputLocation::Pipe(pipe) = &self.0.location else {
             let bytes = read_up_to(&mut self.open(true)?, max).map_err(|(error, _)| error)?;
@@ -332,7 +333,7 @@ impl Input {
         let Some((len, seen)) = peeked else { return Ok(()) };
         let bytes = read_up_to(reader, len).map_err(|(error, _)| error)?;
         if digest(&bytes) != seen {
-            return Err(object_changed(&self.0.name));
+            return Err(object_changed_error(&self.0.name));
         }
         reader.put_back(bytes);
         Ok(())
@@ -343,7 +344,7 @@ impl Input {
     /// was checked on arrival.
     ///
     /// # Errors
-    /// When the input has certainly changed.
+    /// [`ErrorKind::Source`] if the input has certainly changed.
     pub fn is_unchanged(&self) -> Result<bool> {
         match &self.0.location {
             InputLocation::File(path, version) => version.is_at(path, &self.0.name),
@@ -368,8 +369,8 @@ impl Input {
     /// Returns random access to the stored bytes.
     ///
     /// # Errors
-    /// When the input cannot be opened or has no random access (streams, servers without range
-    /// requests).
+    /// [`ErrorKind::Source`] if the input cannot be opened or has no random access (streams,
+    /// servers without range requests).
     pub fn ranges(&self) -> Result<Arc<dyn RangeReader>> {
         let name = &self.0.name;
         match &self.0.location {
@@ -380,9 +381,10 @@ impl Input {
             InputLocation::Pipe(_) => {
                 let what = if &**name == "-" { "standard input" } else { "a pipe" };
                 let message = format!("{what} has no random access, which this format needs");
-                Err(source_error(name, message).hint("Save it to a file first, and name the file."))
+                Err(source_error(name, message)
+                    .hint("Save the data to a file first, and name the file."))
             }
-            InputLocation::Memory { .. } => Err(memory_has_no_bytes()),
+            InputLocation::Memory { .. } => Err(memory_has_no_bytes_error()),
             InputLocation::Remote { remote, runtime, .. } => match remote.random_access_size() {
                 Some(size) => {
                     let (remote, runtime) = (Arc::clone(remote), runtime.clone());
@@ -409,14 +411,15 @@ impl Input {
             }
             InputLocation::Remote { remote, runtime, limits } => {
                 let range_bytes = limits.range_bytes.min(PEEK_RANGE_BYTES);
-                let limits = if peek { FetchLimits { range_bytes, in_flight: 1 } } else { *limits };
+                let limits =
+                    if peek { FetchLimits { range_bytes, in_flight_max: 1 } } else { *limits };
                 let fetch = ObjectFetcher::start(runtime, Arc::clone(remote), limits);
                 InputReader::fetch(fetch, name, self.0.stored_bytes)
             }
             InputLocation::Pipe(_) => {
                 Err(Error::new(ErrorKind::Bug, "a stream was opened as a file"))
             }
-            InputLocation::Memory { .. } => Err(memory_has_no_bytes()),
+            InputLocation::Memory { .. } => Err(memory_has_no_bytes_error()),
         }
     }
 
@@ -445,7 +448,7 @@ impl Input {
                 let name = &self.0.name;
                 let what = if &**name == "-" { "standard input" } else { "a pipe" };
                 Err(source_error(name, format!("{what} can be read only once"))
-                    .hint("Save it to a file first, and name the file."))
+                    .hint("Save the data to a file first, and name the file."))
             }
         }
     }
@@ -469,7 +472,7 @@ fn digest(bytes: &[u8]) -> Vec<u8> {
     ring::digest::digest(&ring::digest::SHA256, bytes).as_ref().to_vec()
 }
 
-fn memory_has_no_bytes() -> Error {
+fn memory_has_no_bytes_error() -> Error {
     Error::new(ErrorKind::Bug, "rows in memory were opened as bytes")
 }
 

@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, Result};
 /// Characters that make a name a pattern.
 const GLOB_CHARS: [char; 4] = ['*', '?', '[', '{'];
 
-/// The deepest level of folders that is visited. No sensible layout is deeper: links must form a
+/// The deepest level of folders that is visited. A deeper level means that symbolic links form a
 /// circle.
 const DEPTH_MAX: usize = 64;
 
@@ -31,7 +31,7 @@ pub(super) struct LocalFile {
 /// pattern.
 ///
 /// # Errors
-/// When there are no files, or a file cannot be opened.
+/// [`ErrorKind::Source`] if there are no files, or a file cannot be opened.
 pub(super) fn expand(spec: &str) -> Result<Vec<LocalFile>> {
     let path = Path::new(spec);
     let files = match fs::metadata(path) {
@@ -48,15 +48,15 @@ pub(super) fn expand(spec: &str) -> Result<Vec<LocalFile>> {
         }
         Err(error) => return Err(open_error(path, error)),
     };
-    // Opening a pipe would wait for its writer. Errors of a pipe show when it is read.
+    // Opening a pipe would wait for its writer. An error of a pipe appears when the pipe is read.
     for found in files.iter().filter(|found| found.metadata.is_file()) {
         File::open(&found.path).map_err(|error| open_error(&found.path, error))?;
     }
     Ok(files)
 }
 
-/// Returns whether a path has pattern characters. If a file with this very name exists, the path
-/// names that file.
+/// Returns whether a path has pattern characters. A path with such characters names a file if a
+/// file with exactly this name exists.
 pub fn is_pattern(name: &str) -> bool {
     name.contains(GLOB_CHARS)
 }
@@ -64,7 +64,7 @@ pub fn is_pattern(name: &str) -> bool {
 /// Returns a matcher for whole paths, whose parts are separated by `/`.
 ///
 /// # Errors
-/// When `pattern` is not a valid pattern.
+/// [`ErrorKind::Usage`] if `pattern` is not a valid pattern.
 pub(super) fn matcher(pattern: &str) -> Result<GlobMatcher> {
     let glob = GlobBuilder::new(pattern).literal_separator(true).build();
     Ok(glob
@@ -77,7 +77,7 @@ pub(super) fn matcher(pattern: &str) -> Result<GlobMatcher> {
 }
 
 /// Returns the error for a pattern without files.
-pub(super) fn no_files_match(spec: &str) -> Error {
+pub(super) fn no_files_match_error(spec: &str) -> Error {
     source_error(spec, format!("no files match \"{spec}\"")).hint(
         "Patterns match files: `*` stays within one folder, `**` crosses folders, and hidden \
          files are ignored.",
@@ -96,10 +96,11 @@ pub(super) fn is_ignored(name: &str) -> bool {
 /// The name of the folder that makes its parent a Delta Lake table.
 pub(super) const DELTA_LOG: &str = "_delta_log";
 
-/// Returns the error for a Delta Lake folder. Its files must not be read without its log.
+/// Returns the error for a Delta Lake folder. The files of a Delta Lake table must not be read
+/// without the table's log.
 pub(super) fn delta_table_error(name: &str) -> Error {
     source_error(name, format!("\"{name}\" is a Delta Lake table")).hint(
-        "Its files also contain deleted and replaced rows. Export the current rows to Parquet \
+        "The files also contain deleted and replaced rows. Export the current rows to Parquet \
          first. To load all files anyway, name them by a pattern.",
     )
 }
@@ -118,9 +119,9 @@ fn matching_files(spec: &str) -> Result<Vec<LocalFile>> {
     let filter = PatternFilter { matcher, includes_hidden };
     let folder = if base.as_os_str().is_empty() { Path::new("") } else { &base };
     match files_below(folder, Some(&filter), depth) {
-        Ok(files) if files.is_empty() => Err(no_files_match(spec)),
+        Ok(files) if files.is_empty() => Err(no_files_match_error(spec)),
         Ok(files) => Ok(files),
-        Err(_) if !base.as_os_str().is_empty() && !base.exists() => Err(no_files_match(spec)),
+        Err(_) if !base.as_os_str().is_empty() && !base.exists() => Err(no_files_match_error(spec)),
         Err(error) => Err(error),
     }
 }
@@ -136,7 +137,7 @@ fn split_pattern(spec: &str) -> (PathBuf, String) {
 /// Selects the files of a pattern.
 struct PatternFilter {
     matcher: GlobMatcher,
-    /// Whether the pattern itself names hidden entries, which are then not ignored.
+    /// Whether the pattern itself names hidden entries. If so, hidden entries are not ignored.
     includes_hidden: bool,
 }
 
@@ -147,19 +148,19 @@ fn files_below(
     depth: usize,
 ) -> Result<Vec<LocalFile>> {
     let mut files = Vec::new();
-    let mut seen = Vec::new();
-    collect_files(folder, filter, depth, &mut seen, &mut files)?;
+    let mut open_folders = Vec::new();
+    collect_files(folder, filter, depth, &mut open_folders, &mut files)?;
     files.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     Ok(files)
 }
 
-/// Adds the files below `folder` to `files`. `seen` has the device and inode of each parent folder,
-/// so that a circle of links is not followed.
+/// Adds the files below `folder` to `files`. `open_folders` has the device and inode of each parent
+/// folder, so that a circle of links is not followed.
 fn collect_files(
     folder: &Path,
     filter: Option<&PatternFilter>,
     depth: usize,
-    seen: &mut Vec<(u64, u64)>,
+    open_folders: &mut Vec<(u64, u64)>,
     files: &mut Vec<LocalFile>,
 ) -> Result<()> {
     let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -172,10 +173,10 @@ fn collect_files(
     };
     let metadata = fs::metadata(here).map_err(list_error)?;
     let id = (metadata.dev(), metadata.ino());
-    if depth == 0 || seen.contains(&id) || seen.len() == DEPTH_MAX {
+    if depth == 0 || open_folders.contains(&id) || open_folders.len() == DEPTH_MAX {
         return Ok(());
     }
-    seen.push(id);
+    open_folders.push(id);
     for entry in fs::read_dir(here).map_err(list_error)? {
         let name = entry.map_err(list_error)?.file_name();
         let path = folder.join(&name);
@@ -188,17 +189,17 @@ fn collect_files(
         }
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
-            // A broken link is an error only if it was requested.
+            // A broken link is ignored if the pattern does not match it.
             Err(_) if filter.is_some_and(|filter| !filter.matcher.is_match(&path)) => continue,
             Err(error) => return Err(open_error(&path, error)),
         };
         if metadata.is_dir() {
-            collect_files(&path, filter, depth - 1, seen, files)?;
+            collect_files(&path, filter, depth - 1, open_folders, files)?;
         } else if metadata.is_file() && filter.is_none_or(|filter| filter.matcher.is_match(&path)) {
             files.push(LocalFile { path, metadata });
         }
     }
-    seen.pop();
+    open_folders.pop();
     Ok(())
 }
 

@@ -54,8 +54,8 @@ pub struct SourceOptions {
     pub retry: Duration,
     /// The size of one range request.
     pub range_bytes: u64,
-    /// The most ranges of one object that are fetched ahead at the same time. They take up to
-    /// this number times `range_bytes` of memory.
+    /// The most ranges of one object that are fetched ahead at the same time. Each range takes up
+    /// to `range_bytes` of memory.
     pub ranges_in_flight: usize,
     /// Whether local files may grow while they are read. If so, they are read to their new end.
     pub may_grow: bool,
@@ -86,8 +86,8 @@ impl fmt::Debug for SourceOptions {
     }
 }
 
-/// Converts an I/O error of reading the input `name`. An error of pgspate inside `error` is
-/// returned unchanged; any other becomes the cause of "could not read".
+/// Converts an I/O error from reading the input `name`. A pgspate error inside `error` is returned
+/// unchanged. Any other error becomes the cause of a "could not read" error.
 pub fn read_error(error: io::Error, name: &str) -> Error {
     match error.downcast::<Error>() {
         Ok(own) => own,
@@ -101,7 +101,7 @@ fn source_error(name: &str, message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Source, message).at(place)
 }
 
-/// Returns the message of the innermost cause. The outer errors repeat it.
+/// Returns the message of the innermost cause. The outer errors only repeat this message.
 fn root_cause(error: &(dyn StdError + 'static)) -> String {
     let mut innermost = error;
     while let Some(cause) = innermost.source() {
@@ -114,7 +114,7 @@ fn root_cause(error: &(dyn StdError + 'static)) -> String {
 /// the runtime.
 ///
 /// # Errors
-/// When the runtime shuts down before `future` is done.
+/// [`ErrorKind::Cancelled`] if the runtime shuts down before `future` is done.
 fn run_and_wait<T: Send + 'static>(
     runtime: &Handle,
     future: impl Future<Output = T> + Send + 'static,

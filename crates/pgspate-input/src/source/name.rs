@@ -1,4 +1,4 @@
-//! Names of inputs: parses them, formats URLs without secrets, and finds the suffix of the format.
+//! Parses the names of inputs, formats URLs without secrets, and finds the suffix of the format.
 //!
 //! A displayed name never contains a secret. [`identifying_url`] distinguishes sources whose
 //! displayed names are equal.
@@ -50,17 +50,16 @@ pub(super) fn shown_url(url: &Url) -> String {
     shown.into()
 }
 
-/// Returns the full URL if the displayed URL omits a part of it, else `None`. Parts that only prove
-/// a right to read are left out: the password, and a store's signature. They change from run to run
-/// while the object stays the same.
+/// Returns the full URL if the displayed URL omits a part of it, else `None`. The password and a
+/// store's signature are left out: they may change from run to run while the object stays the same.
 pub(super) fn identifying_url(url: &Url) -> Option<Secret> {
-    let mut whole = without_credentials(url);
+    let mut full = without_credentials(url);
     // Fails only for a URL without a host, which has no user.
-    let _ = whole.set_username(url.username());
+    let _ = full.set_username(url.username());
     let rest = url.query().and_then(without_signature);
-    whole.set_query(rest.as_deref());
-    let says_more = rest.is_some() || !url.username().is_empty();
-    says_more.then(|| Secret::new(String::from(whole)))
+    full.set_query(rest.as_deref());
+    let has_omitted_part = rest.is_some() || !url.username().is_empty();
+    has_omitted_part.then(|| Secret::new(String::from(full)))
 }
 
 /// Returns a URL without user, password and fragment.
@@ -72,8 +71,9 @@ fn without_credentials(url: &Url) -> Url {
     bare
 }
 
-/// How stores sign URLs. First the parameters that together identify a way of signing, then the
-/// other parameters of the signature. A name that ends with `-` is a prefix.
+/// How stores sign URLs. The first list has the parameters that together identify a way of signing.
+/// The second list has the other parameters of the signature. A name that ends with `-` is a
+/// prefix.
 const SIGNATURES: [(&[&str], &[&str]); 6] = [
     (&["x-amz-signature"], &["x-amz-"]),
     (&["x-goog-signature"], &["x-goog-"]),
@@ -96,7 +96,7 @@ fn without_signature(query: &str) -> Option<String> {
     let signed = SIGNATURES
         .iter()
         .find(|(marks, _)| marks.iter().all(|mark| names.iter().any(|name| name == mark)));
-    let is_of_signature = |name: &str| {
+    let is_signature_parameter = |name: &str| {
         let Some((marks, more)) = signed else { return false };
         marks
             .iter()
@@ -106,7 +106,7 @@ fn without_signature(query: &str) -> Option<String> {
     let rest: Vec<&str> = query
         .split('&')
         .zip(&names)
-        .filter(|(part, name)| !part.is_empty() && !is_of_signature(name))
+        .filter(|(part, name)| !part.is_empty() && !is_signature_parameter(name))
         .map(|(part, _)| part)
         .collect();
     (!rest.is_empty()).then(|| rest.join("&"))

@@ -17,15 +17,16 @@ pub trait RangeReader: Send + Sync + std::fmt::Debug {
     /// Returns the number of stored bytes.
     fn len(&self) -> u64;
 
-    /// Returns whether there are no stored bytes.
+    /// Returns whether the input has no stored bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads the `len` bytes from `start` on. Blocks.
+    /// Reads `len` stored bytes from byte `start` on. Blocks the calling thread.
     ///
     /// # Errors
-    /// When the input ends before these bytes or they cannot be read.
+    /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the input has fewer bytes, or if the
+    /// bytes cannot be read.
     fn read(&self, start: u64, len: usize) -> Result<Bytes>;
 
     /// Returns whether a strong entity tag of the store proves that all bytes belong to one
@@ -46,9 +47,9 @@ fn check_range(name: &str, start: u64, len: usize, size: u64) -> Result<()> {
 fn out_of_range(name: &str, start: u64, len: usize, size: u64) -> Error {
     source_error(
         name,
-        format!("\"{name}\" has {size} bytes; {len} from byte {start} on were expected"),
+        format!("\"{name}\" has {size} bytes; expected {len} bytes from byte {start} on"),
     )
-    .hint("The file is cut off or damaged; copy or download it again.")
+    .hint("The file is truncated or damaged. Copy or download the file again.")
 }
 
 /// Random access to a local file.

@@ -37,8 +37,8 @@ impl ReadProgress {
         self.stored.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Returns the stored bytes read and decompressed so far. They are a few MiB ahead of the
-    /// returned bytes.
+    /// Returns the number of stored bytes that were read and decompressed. Reading ahead makes this
+    /// number a few MiB larger than what the reader has returned.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Relaxed)
     }
@@ -60,7 +60,7 @@ pub struct InputReader {
     failed: Option<ReadFailure>,
 }
 
-/// The parts of the first error, from which every later read makes the same error.
+/// The parts of the first error. Every later read returns an equal error made from these parts.
 struct ReadFailure {
     kind: ErrorKind,
     message: String,
@@ -68,7 +68,7 @@ struct ReadFailure {
     hint: Option<String>,
 }
 
-/// Where the bytes behind the peeked ones come from.
+/// The source of the bytes after the peeked bytes.
 enum ReaderBody {
     File { file: VersionedFile, read: u64 },
     Pipe(PeekedPipe),
@@ -159,7 +159,7 @@ impl InputReader {
         let progress = ReadProgress::new(total);
         let body = match compression {
             Compression::None => {
-                fetch.check_end()?;
+                fetch.check_framed()?;
                 ReaderBody::Object(fetch)
             }
             _ => {
@@ -202,8 +202,8 @@ impl InputReader {
     /// than [`Read::read`], which needs zeroed memory.
     ///
     /// # Errors
-    /// When a read fails; [`read_error`] converts the error into one of pgspate. All bytes before
-    /// the fault are in `buf` or were returned before.
+    /// The I/O error of a failed read, which [`read_error`] converts into a pgspate error. All
+    /// bytes before the failure are in `buf` or were returned by earlier calls.
     pub fn read_into(&mut self, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
         if max == 0 {
             return Ok(0);
@@ -254,7 +254,7 @@ impl InputReader {
                 buf.extend_from_slice(&bytes[..count]);
                 fetch.mark_used(count);
                 if count == 0 {
-                    fetch.check_end().map_err(io::Error::other)?;
+                    fetch.check_framed().map_err(io::Error::other)?;
                 }
                 self.progress.add(count as u64);
                 Ok(())
@@ -287,7 +287,7 @@ impl InputReader {
                 let count = fetch.read(out)?;
                 self.progress.add(count as u64);
                 if count == 0 {
-                    fetch.check_end().map_err(io::Error::other)?;
+                    fetch.check_framed().map_err(io::Error::other)?;
                 }
                 Ok(count)
             }
@@ -354,8 +354,7 @@ impl ReadFailure {
     }
 }
 
-/// Returns an error if a file ends before the size that it had when it was opened: it was
-/// truncated.
+/// Checks that a file did not end before the size that the file had when it was opened.
 fn check_complete(count: u64, read: u64, size: u64, name: &str) -> io::Result<()> {
     if count > 0 || read >= size {
         return Ok(());

@@ -1,7 +1,7 @@
 //! A remote object, read by ranges, or as a stream if the server does not support ranges.
 //!
-//! Every response is checked for the size and entity tag of the resolved object. An object that has
-//! changed is an error, so two versions are never mixed.
+//! The size and entity tag of every response must equal those of the resolved object. An object
+//! that has changed is an error, so two versions are never mixed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -118,32 +118,32 @@ impl StoreObject {
             if_match: self.etag.as_deref().filter(|tag| !is_weak(tag)).map(quoted),
             ..GetOptions::default()
         };
-        let refused = |error| store::store_error(self.scheme, &self.name, &error);
-        let response = self.store.get_opts(&self.path, options).await.map_err(refused)?;
-        let is_later =
+        let request_error = |error| store::store_error(self.scheme, &self.name, &error);
+        let response = self.store.get_opts(&self.path, options).await.map_err(request_error)?;
+        let has_other_time =
             self.etag.is_none() && SystemTime::from(response.meta.last_modified) != self.modified;
         if response.meta.size != self.size
             || !same_tag(&self.etag, &response.meta.e_tag)
-            || is_later
+            || has_other_time
         {
-            return Err(object_changed(&self.name));
+            return Err(object_changed_error(&self.name));
         }
-        let bytes = response.bytes().await.map_err(refused)?;
+        let bytes = response.bytes().await.map_err(request_error)?;
         if bytes.len() as u64 != len {
-            return Err(wrong_length(&self.name, bytes.len() as u64, len));
+            return Err(wrong_length_error(&self.name, bytes.len() as u64, len));
         }
         Ok(bytes)
     }
 }
 
 /// Returns the error for an object that has changed.
-pub(super) fn object_changed(name: &str) -> Error {
+pub(super) fn object_changed_error(name: &str) -> Error {
     source_error(name, format!("\"{name}\" changed while it was being read"))
         .hint("Run the command again when no process writes to the object.")
 }
 
 /// Returns the error for a body without an announced end.
-pub(super) fn unframed_body(name: &str) -> Error {
+pub(super) fn unframed_body_error(name: &str) -> Error {
     let message = format!("the server does not say where \"{name}\" ends");
     source_error(name, message).hint(
         "A lost connection would look like the end of the data. Download the file first, or have \
@@ -153,14 +153,14 @@ pub(super) fn unframed_body(name: &str) -> Error {
 }
 
 /// Returns the error for a body with fewer or more bytes than requested.
-pub(super) fn wrong_length(name: &str, found: u64, expected: u64) -> Error {
+pub(super) fn wrong_length_error(name: &str, found: u64, expected: u64) -> Error {
     source_error(
         name,
         format!("the server sent {found} bytes of \"{name}\"; {expected} were expected"),
     )
 }
 
-/// Adds the quotes that a header needs. Listings of some stores omit them.
+/// Adds the quotes that an `If-Match` header needs. The listings of some stores omit the quotes.
 fn quoted(tag: &str) -> String {
     if tag.starts_with('"') { tag.to_owned() } else { format!("\"{tag}\"") }
 }

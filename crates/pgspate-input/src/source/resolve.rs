@@ -58,7 +58,8 @@ pub fn resolve(specs: &[String], options: &SourceOptions, runtime: Handle) -> Re
     Ok(inputs)
 }
 
-/// Checks that every option is one of a source. An unknown option is a mistake of the user.
+/// Checks that every option belongs to a source of the command. The user has misspelled any other
+/// option.
 fn check_options(specs: &[String], options: &SourceOptions) -> Result<()> {
     for (key, _) in &options.store {
         let is_known = specs.iter().any(|spec| match SourceSpec::parse(spec) {
@@ -66,7 +67,7 @@ fn check_options(specs: &[String], options: &SourceOptions) -> Result<()> {
                 headers::is_header(key) || key.eq_ignore_ascii_case(http::UNFRAMED_OPTION)
             }
             SourceSpec::Url(scheme, _) => {
-                Scheme::parse(scheme).is_some_and(|known| known.accepts(key))
+                Scheme::parse(scheme).is_some_and(|service| service.accepts(key))
             }
             _ => false,
         });
@@ -119,8 +120,9 @@ impl SourceResolver<'_> {
     }
 
     fn fetch_limits(&self) -> FetchLimits {
-        let (range_bytes, in_flight) = (self.options.range_bytes, self.options.ranges_in_flight);
-        FetchLimits { range_bytes, in_flight }
+        let (range_bytes, in_flight_max) =
+            (self.options.range_bytes, self.options.ranges_in_flight);
+        FetchLimits { range_bytes, in_flight_max }
     }
 
     fn store_inputs(
@@ -203,9 +205,9 @@ impl SourceResolver<'_> {
             Some(client) => client.clone(),
             None => self.client.insert(http::client(self.options)?).clone(),
         };
-        let shown = name::shown_url(&url).into();
+        let shown_name = name::shown_url(&url).into();
         let (target, options) = (HttpTarget::new(url, &self.headers), self.options.clone());
-        let probe = async move { HttpObject::probe(client, target, shown, &options).await };
+        let probe = async move { HttpObject::probe(client, target, shown_name, &options).await };
         let object = run_and_wait(&self.runtime, probe)??;
         Ok(Input::remote(
             RemoteObject::Http(object),

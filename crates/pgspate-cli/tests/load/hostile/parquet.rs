@@ -272,7 +272,7 @@ fn rows_and_places() {
     taken(&case, "most.parquet", file(|file| file.decompressed = Some(i64::MAX)), 2);
     let words = &["the footer states 4294967040 bytes"];
     refused(&case, "footer.parquet", file(|file| file.footer = Some(0xFFFF_FF00)), words);
-    let words = &["a group states 2147483647 columns, but 1 follow"];
+    let words = &["a schema group declares 2147483647 columns, found 1"];
     refused(&case, "columns.parquet", file(|file| file.children = MOST), words);
     let words = &["columns are nested more than 100 deep"];
     refused(&case, "nested.parquet", file(|file| file.depth = 20_000), words);

@@ -13,7 +13,7 @@ use super::text::AppendText;
 /// The most dimensions of an array.
 const DIMENSIONS_MAX: usize = 6;
 
-/// Returns, for a row of a list column, the range of rows in the child column.
+/// A function that returns, for a row of a list column, the range of rows in the child column.
 pub(crate) type Rows<'a> = Box<dyn Fn(usize) -> std::ops::Range<usize> + 'a>;
 
 /// Returns the child field of a list type.
@@ -64,9 +64,11 @@ pub(crate) fn child_column(array: &dyn Array) -> Option<(&dyn Array, Rows<'_>)> 
     })
 }
 
-/// A list column with its levels, the outermost first, and the column of its elements.
+/// A list column, split into its levels and the column of its elements.
 pub(crate) struct ListLevels<'a> {
+    /// The list column of each level and its child rows, the outermost level first.
     pub(crate) levels: Vec<(&'a dyn Array, Rows<'a>)>,
+    /// The column of the elements.
     pub(crate) leaf: &'a dyn Array,
 }
 
@@ -100,7 +102,7 @@ impl ListLevels<'_> {
         }
         let sizes = if empty { &[] } else { sizes.as_slice() };
         out.extend_from_slice(&(sizes.len() as u32).to_be_bytes());
-        let flag = out.len();
+        let has_null_at = out.len();
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&oid.to_be_bytes());
         for size in sizes {
@@ -109,19 +111,19 @@ impl ListLevels<'_> {
             out.extend_from_slice(&1i32.to_be_bytes());
         }
         if !empty {
-            let mut nulls = false;
-            if !self.append_level(0, row, sizes, items, &mut nulls, out) {
+            let mut has_null = false;
+            if !self.append_level(0, row, sizes, items, &mut has_null, out) {
                 return false;
             }
-            out[flag + 3] = u8::from(nulls);
+            out[has_null_at + 3] = u8::from(has_null);
         }
         let Ok(len) = i32::try_from(out.len() - start - 4) else { return false };
         out[start..start + 4].copy_from_slice(&len.to_be_bytes());
         true
     }
 
-    /// Returns the size of each dimension, taken from its first subarray. Returns `None` if that is
-    /// NULL.
+    /// Returns the size of each dimension: the size of the dimension's first subarray. Returns
+    /// `None` if such a subarray is NULL.
     fn sizes(&self, row: usize) -> Option<Vec<usize>> {
         let mut sizes = Vec::with_capacity(self.levels.len());
         let mut row = row;
@@ -139,15 +141,15 @@ impl ListLevels<'_> {
         Some(sizes)
     }
 
-    /// Appends the elements of a level. Returns false if sizes differ or an element is left to the
-    /// server.
+    /// Appends the elements of a level, and sets `has_null` if an element is NULL. Returns false if
+    /// sizes differ or an element is left to the server.
     fn append_level(
         &self,
         depth: usize,
         row: usize,
         sizes: &[usize],
         items: &BoundColumn<'_>,
-        nulls: &mut bool,
+        has_null: &mut bool,
         out: &mut Vec<u8>,
     ) -> bool {
         let (array, rows) = &self.levels[depth];
@@ -158,14 +160,14 @@ impl ListLevels<'_> {
         if depth + 1 < self.levels.len() {
             return rows
                 .into_iter()
-                .all(|row| self.append_level(depth + 1, row, sizes, items, nulls, out));
+                .all(|row| self.append_level(depth + 1, row, sizes, items, has_null, out));
         }
         for row in rows {
             let start = out.len();
             if !items.append(row, out) {
                 return false;
             }
-            *nulls |= out[start..start + 4] == [0xFF; 4];
+            *has_null |= out[start..start + 4] == [0xFF; 4];
         }
         true
     }

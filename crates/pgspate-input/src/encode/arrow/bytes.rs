@@ -1,5 +1,5 @@
-//! Encodes strings and bytes as text, json, jsonb, bytea and uuid, and by their text as other
-//! types.
+//! Encodes strings and bytes as text, json, jsonb, bytea and uuid. For other types, the string's
+//! text is encoded like a text field.
 //!
 //! Arrow strings are valid UTF-8, so they are copied unchanged into types whose binary form is
 //! their text. Bytes count as text in all columns except bytea; the server rejects invalid UTF-8.

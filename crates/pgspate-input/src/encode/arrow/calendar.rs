@@ -38,8 +38,8 @@ pub fn write_time(secs: i64, nanos: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a timestamp, given in `secs` and `nanos` since 1970: `1999-01-08 04:05:06`. Date and
-/// time are separated by `between`; the text ends with `zone`.
+/// Appends a timestamp, given in `secs` and `nanos` since 1970: `1999-01-08 04:05:06`. `between`
+/// separates date and time, and `zone` follows the time.
 pub fn write_timestamp(secs: i64, nanos: u32, between: char, zone: &str, out: &mut Vec<u8>) {
     let bc = write_date(secs.div_euclid(DAY_SECS), out);
     let _ = write!(out, "{between}");

@@ -96,12 +96,12 @@ impl BoundColumn<'_> {
             BoundCells::Server(write) => {
                 // Only NULL is encoded here. The text of other values is written elsewhere.
                 let start = out.len();
-                let some = write(row, out);
+                let has_value = write(row, out);
                 out.truncate(start);
-                if !some {
+                if !has_value {
                     append_null(out);
                 }
-                return !some;
+                return !has_value;
             }
         }
         true

@@ -1,9 +1,10 @@
 //! Encodes Arrow dates, times, timestamps, durations and intervals for PostgreSQL's types.
 //!
-//! Fractions finer than a microsecond are rounded as the server rounds their text. A timestamp with
-//! a time zone in a timestamp column becomes its local time in UTC: the server reads the same from
-//! its text, as it ignores the offset. A timestamp without a zone in a timestamptz column depends
-//! on the session's time zone. Unless that is UTC, the value is sent as text.
+//! Fractions finer than a microsecond are rounded as the server rounds them in a text. A timestamp
+//! with a time zone in a timestamp column becomes the local time in UTC. The server gives the same
+//! value for the timestamp's text, because the server ignores the offset. The value of a timestamp
+//! without a zone in a timestamptz column depends on the session's time zone. Unless the session's
+//! time zone is UTC, such a timestamp is sent as text.
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray;

@@ -89,12 +89,12 @@ fn scalar_json_writer<'a>(array: &'a dyn Array, is_uuid_column: bool) -> Option<
             let write = scalar_writer(array)?;
             null_as_json(Box::new(move |row, out| {
                 let start = out.len();
-                let some = write(row, out);
+                let has_value = write(row, out);
                 if matches!(out.get(start..), Some(b"NaN" | b"Infinity" | b"-Infinity")) {
                     out.insert(start, b'"');
                     out.push(b'"');
                 }
-                some
+                has_value
             }))
         }
         D::Date32 | D::Date64 | D::Time32(_) | D::Time64(_) | D::Timestamp(..) => {
@@ -180,7 +180,7 @@ fn write_map(
         let start = out.len();
         key(row, out);
         if out.get(start) != Some(&b'"') {
-            // A key that is a number or an object: the key is the text of its JSON.
+            // JSON keys are strings. The key is a number or an object, so its JSON text is quoted.
             let text = out.split_off(start);
             write_string(&text, out);
         }
@@ -198,18 +198,18 @@ fn json_value_writer<'a>(
     null_as_json(super::text::with_nulls(array, write))
 }
 
-/// Writes NULL as `null`.
+/// Returns a writer that also writes NULL, as `null`.
 fn null_as_json(write: AppendText<'_>) -> AppendText<'_> {
     Box::new(move |row, out| {
-        let some = write(row, out);
-        if !some {
+        let has_value = write(row, out);
+        if !has_value {
             out.extend_from_slice(b"null");
         }
-        some
+        has_value
     })
 }
 
-/// Puts quotes around values, and writes NULL as `null`.
+/// Returns a writer that puts quotes around values, and writes NULL as `null`.
 fn quoted_json(write: AppendText<'_>) -> AppendText<'_> {
     null_as_json(Box::new(move |row, out| {
         let start = out.len();

@@ -1,9 +1,9 @@
-//! Encodes Arrow columns as binary COPY values; one file per family of types.
+//! Encodes Arrow columns as binary COPY values. Each family of types has its own file.
 //!
 //! The Arrow type and the type of the table's column decide the conversion, once per column. A
 //! value that the table's type cannot hold exactly (out of range, a fraction for an integer, a list
-//! that is not rectangular) is left to the server as text. So are all values of a column whose type
-//! has no exact encoder.
+//! that is not rectangular) is left to the server as text. All values of a column whose type has no
+//! exact encoder are also left to the server.
 //!
 //! Conversions with more than one possible answer:
 //! - A timestamp with a zone in a timestamp column becomes its local time in UTC.
@@ -65,7 +65,7 @@ pub enum ValueRoute {
     Direct,
     /// The value becomes text, and the text is encoded as the binary value.
     Text,
-    /// The value is sent as text, and the server reads it. With the reason.
+    /// The value is sent as text, and the server reads the text. The string is the reason.
     Server(String),
 }
 
@@ -154,9 +154,9 @@ impl ColumnEncoder {
         matches!(self.conversion, ColumnConversion::Tagged(_))
     }
 
-    /// Appends a value's text as JSON. Loading that JSON gives the same value, or the same
-    /// rejection. In a json column, a text that is not JSON gets a prefix: as a JSON string it
-    /// would be accepted.
+    /// Appends a value's text as JSON. Loading this JSON gives the same value, or the same
+    /// rejection. In a json column, a text that is not JSON gets a prefix, so that the server
+    /// rejects the value: the server would accept the text as a JSON string.
     pub(crate) fn append_json(&self, text: &[u8], out: &mut Vec<u8>) {
         let is_plain = self.data_type.is_numeric() || self.data_type == DataType::Boolean;
         if (self.is_json || is_plain) && is_json(text) {
@@ -226,9 +226,9 @@ impl ColumnEncoder {
                 }))
             }
         };
-        let keyed =
+        let handles_nulls =
             matches!(cells, BoundCells::Dictionary(..) | BoundCells::Null | BoundCells::Server(_));
-        let nulls = array.nulls().filter(|nulls| !keyed && nulls.null_count() > 0);
+        let nulls = array.nulls().filter(|nulls| !handles_nulls && nulls.null_count() > 0);
         Some(BoundColumn { nulls, cells })
     }
 
@@ -256,9 +256,9 @@ impl ColumnEncoder {
             }
             ColumnConversion::List { item, delimiter, .. } => {
                 let lists = split_levels(array);
-                let spelling =
+                let elements =
                     ElementWriter { write: item.text_writer(lists.leaf)?, delimiter: *delimiter };
-                Some(with_nulls(array, move |row, out| lists.write_literal(0, row, &spelling, out)))
+                Some(with_nulls(array, move |row, out| lists.write_literal(0, row, &elements, out)))
             }
             ColumnConversion::Json { .. } | ColumnConversion::Text { json: true, .. } => {
                 json::json_writer(array, false)
@@ -277,7 +277,7 @@ fn is_json(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok() && parsed.is_ok_and(is_whole)
 }
 
-/// Converts the values of a dictionary or run-end encoded column.
+/// Returns the conversion of a dictionary or run-end encoded column from the encoder of its values.
 fn dictionary(inner: ColumnEncoder) -> (ColumnConversion, ValueRoute) {
     let route = inner.route.clone();
     (ColumnConversion::Dictionary(Box::new(inner)), route)
@@ -330,7 +330,7 @@ fn plan_conversion(
     }
 }
 
-/// Converts by way of the value's text, which the field encoder or the server reads.
+/// Chooses the conversion to text, which the field encoder or the server reads.
 fn plan_via_text(
     ty: &PgType,
     session: &SessionSettings,
@@ -424,7 +424,7 @@ fn plan_list(
     }
 }
 
-/// Converts nested values to json or jsonb.
+/// Chooses the conversion of nested values to json or jsonb.
 fn plan_nested_json(
     data_type: &DataType,
     oid: u32,
@@ -437,7 +437,7 @@ fn plan_nested_json(
     Ok((ColumnConversion::Json { jsonb: oid == JSONB }, ValueRoute::Direct))
 }
 
-/// Converts nested values to the text of their JSON.
+/// Chooses the conversion of nested values to the text of their JSON.
 fn plan_nested_text(
     data_type: &DataType,
     ty: &PgType,
@@ -456,8 +456,9 @@ fn check_utf8(session: &SessionSettings) -> Result<(), String> {
         ["utf8", "utf-8", "unicode"].iter().any(|known| name.eq_ignore_ascii_case(known))
     };
     let client = session.client_encoding.as_str();
-    let raw = client.eq_ignore_ascii_case("SQL_ASCII") && is_utf8(&session.server_encoding);
-    if is_utf8(client) || raw {
+    let is_unconverted =
+        client.eq_ignore_ascii_case("SQL_ASCII") && is_utf8(&session.server_encoding);
+    if is_utf8(client) || is_unconverted {
         return Ok(());
     }
     Err(format!("Arrow strings are UTF-8, but client_encoding is {client}"))
@@ -469,8 +470,8 @@ pub(crate) fn is_uuid(field: &Field) -> bool {
         && field.metadata().get(EXTENSION).is_some_and(|name| name == "arrow.uuid")
 }
 
-/// Returns, for each row of a dictionary or run-end encoded column, the row of its value, or -1 for
-/// NULL; and the column of the values.
+/// Returns the column of the values of a dictionary or run-end encoded column. For each row, also
+/// returns the index of its value in the column of the values, or -1 for NULL.
 pub(crate) fn value_rows(array: &dyn Array) -> Option<(Vec<i64>, &dyn Array)> {
     fn dictionary<K: ArrowDictionaryKeyType<Native: Into<i128>>>(
         array: &dyn Array,

@@ -121,14 +121,14 @@ pub(crate) fn text_writer(array: &dyn Array, to: NumberType) -> Option<AppendTex
             let write = scalar_writer(array)?;
             Some(Box::new(move |row, out| {
                 let start = out.len();
-                let some = write(row, out);
+                let has_value = write(row, out);
                 // A whole number is written without its point and zeros.
                 if let Some(point) = out[start..].iter().position(|byte| *byte == b'.')
                     && out[start + point + 1..].iter().all(|byte| *byte == b'0')
                 {
                     out.truncate(start + point);
                 }
-                some
+                has_value
             }))
         }
         _ => scalar_writer(array),
@@ -138,10 +138,11 @@ pub(crate) fn text_writer(array: &dyn Array, to: NumberType) -> Option<AppendTex
 /// Appends the text of a float for an integer column or a float4 column.
 fn write_float(value: f64, is_int: bool, out: &mut Vec<u8>) {
     let narrow = value as f32;
-    let lost = narrow.is_infinite() && value.is_finite() || narrow == 0.0 && value != 0.0;
+    let is_out_of_range =
+        narrow.is_infinite() && value.is_finite() || narrow == 0.0 && value != 0.0;
     if is_int && is_whole(value) {
         let _ = write!(out, "{}", value as i128);
-    } else if is_int || lost {
+    } else if is_int || is_out_of_range {
         write_float8(value, out);
     } else {
         write_float4(narrow, out);
@@ -228,9 +229,10 @@ fn append_float8(value: f64, to: NumberType, out: &mut Vec<u8>) -> bool {
         NumberType::Float8 => append_fixed(value.to_be_bytes(), out),
         NumberType::Float4 => {
             let narrow = value as f32;
-            // Both are out of range for the server.
-            let lost = narrow.is_infinite() && value.is_finite() || narrow == 0.0 && value != 0.0;
-            if lost {
+            // The server rejects an overflow and an underflow to zero as out of range.
+            let is_out_of_range =
+                narrow.is_infinite() && value.is_finite() || narrow == 0.0 && value != 0.0;
+            if is_out_of_range {
                 return false;
             }
             append_fixed(narrow.to_be_bytes(), out);
@@ -313,7 +315,7 @@ fn divide_exactly(value: i128, scale: i8) -> Option<i128> {
     }
 }
 
-/// Returns the same as [`divide_exactly`], for 256 bits.
+/// Returns the quotient like [`divide_exactly`], for 256 bits.
 fn divide_exactly_256(value: i256, scale: i8) -> Option<i128> {
     let power = i256::from_i128(10).checked_pow(u32::try_from(scale).ok()?)?;
     let rest = value.checked_rem(power)?;

@@ -22,8 +22,8 @@ const NEGATIVE_INFINITY: u16 = 0xF000;
 pub(crate) struct DecimalScale {
     /// The factor (1, 10, 100 or 1,000) that moves the point to the edge of a digit.
     pad: u64,
-    /// How many digits to the base of 10,000 follow the point. If negative, so many zero digits
-    /// precede the point.
+    /// How many digits to the base of 10,000 follow the point. If negative, this number of zero
+    /// digits precedes the point.
     digits_after_point: i32,
     /// The display scale.
     display_scale: u16,

@@ -1,4 +1,4 @@
-//! The columns of a table that `--create` creates for an Arrow schema.
+//! Chooses the columns of a table that `--create` creates for an Arrow schema.
 
 use arrow_schema::{DataType, Field, Schema};
 
@@ -42,7 +42,7 @@ fn sql_type(field: &Field) -> String {
         D::RunEndEncoded(_, values) => return sql_type(values),
         D::Struct(_) | D::Map(..) | D::Union(..) => "jsonb",
         list => match array::child(list) {
-            // A PostgreSQL array must be rectangular; a list of lists may not be.
+            // A PostgreSQL array must be rectangular. A list of lists need not be rectangular.
             Some(child) if is_scalar(child.data_type()) => return format!("{}[]", sql_type(child)),
             _ => "jsonb",
         },

@@ -1,9 +1,8 @@
 //! Tagged columns: each value carries its own type. Rows from Python become such columns.
 //!
-//! For Arrow a tagged column is bytes: a tag byte, then a number, a date, a timestamp or a text. If
+//! In Arrow, a tagged value is bytes: a tag byte, then a number, a date, a timestamp or a text. If
 //! the table's column has the tag's type, the value is copied. Otherwise the value becomes text for
-//! the column's input function. So a value means the same, whatever the other values of the column
-//! are.
+//! the column's input function. So the other values of the column do not change what a value means.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -14,7 +14,7 @@ use arrow_schema::{DataType, IntervalUnit, TimeUnit};
 
 use super::calendar;
 
-/// Appends a row's value as unescaped text. Returns false for NULL.
+/// A function that appends a row's value as unescaped text. It returns false for NULL.
 pub type AppendText<'a> = Box<dyn Fn(usize, &mut Vec<u8>) -> bool + 'a>;
 
 /// Returns the text writer of a scalar column. Returns `None` for nested types.
@@ -61,7 +61,7 @@ pub fn scalar_writer(array: &dyn Array) -> Option<AppendText<'_>> {
     })
 }
 
-/// Adds NULL to a writer of values: the result returns false for NULL.
+/// Returns a writer that returns false for NULL, and otherwise writes the value with `write`.
 pub fn with_nulls<'a>(
     array: &'a dyn Array,
     write: impl Fn(usize, &mut Vec<u8>) + 'a,
@@ -225,8 +225,8 @@ pub(crate) fn date_time_writer<'a>(
         let secs = value.div_euclid(per_second);
         let nanos = (value.rem_euclid(per_second) * (1_000_000_000 / per_second)) as u32;
         match is_time {
-            // A negative time has no text. The server rejects this text, as it rejects times after
-            // 24:00.
+            // A negative time has no text. The server rejects the text 99:00:00, like all times
+            // after 24:00.
             true if secs < 0 => out.extend_from_slice(b"99:00:00"),
             true => calendar::write_time(secs, nanos, out),
             false => calendar::write_timestamp(secs, nanos, between, zone, out),

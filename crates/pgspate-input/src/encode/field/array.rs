@@ -1,4 +1,4 @@
-//! Arrays: `{...}` literals whose element type has an encoder.
+//! Encodes arrays: `{...}` literals whose element type has an encoder.
 //!
 //! All subarrays must have the same number of elements, and all lower bounds are 1. Literals with
 //! explicit bounds, empty subarrays or backslashes outside of quotes are left to the server.
@@ -30,8 +30,8 @@ impl ArrayEncoder {
         delimiter: u8,
         session: &SessionSettings,
     ) -> Result<ArrayEncoder, String> {
-        // int2vector and oidvector are no arrays for the server. The escapes of "char" are not
-        // known within an array.
+        // For the server, int2vector and oidvector are no arrays. The encoder of "char" does not
+        // know the escapes within an array.
         if matches!(array.base().oid, 22 | 30) || element.base().oid == 18 {
             return Err(format!("only the server can read type {}", array.name));
         }

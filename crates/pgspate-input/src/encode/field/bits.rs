@@ -1,4 +1,4 @@
-//! The types bit and varbit, written with zeros and ones.
+//! Encodes the types bit and varbit, written with zeros and ones.
 
 /// Encodes a bit string: its length in bits, then its bytes.
 pub(super) fn encode(field: &[u8], out: &mut Vec<u8>) -> bool {

@@ -1,4 +1,4 @@
-//! Booleans: the server's words, their unambiguous abbreviations, 0 and 1.
+//! Encodes booleans: the server's words, their unambiguous abbreviations, 0 and 1.
 
 use super::{append_fixed, trim};
 

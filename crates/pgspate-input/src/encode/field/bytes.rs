@@ -1,7 +1,7 @@
 //! Types whose binary value is the field itself: text and similar types, names, JSON, bytea.
 //!
-//! The server converts and checks the encoding of text alike in binary and in text format. It does
-//! not for bytea and "char", so only ASCII is accepted for them.
+//! The server converts and checks the encoding of text alike in binary and in text format. For
+//! bytea and "char" the two formats differ, so only ASCII is accepted for these types.
 
 use super::append_fixed;
 use crate::types::SessionSettings;

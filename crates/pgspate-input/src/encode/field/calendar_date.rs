@@ -4,20 +4,21 @@ use super::digits::{are_digit_values, first8, pairs, values};
 
 /// Added to a year so that all years are positive. A multiple of 400.
 const YEARS_BEFORE: i32 = 4800;
-/// The number of 2000-01-01, counted from that year 0.
+/// The day number of 2000-01-01, counted from the year -4800.
 const EPOCH: i32 = 2_483_590;
 
 /// Returns the day number of a date, or `None` if the date does not exist. Years are astronomical:
-/// 0 is 1 BC. Callers pass years from -4712 to 294275; the server's types hold every day of them.
+/// 0 is 1 BC. Callers pass years from -4712 to 294275. The server's types hold every day of these
+/// years.
 #[inline(always)]
 pub(super) fn day_number(year: i32, month: u32, day: u32) -> Option<i32> {
     if month.wrapping_sub(1) > 11 || day.wrapping_sub(1) > 27 && !is_late_day(year, month, day) {
         return None;
     }
     // The year begins in March, so that the leap day comes last.
-    let early = month <= 2;
-    let year = year.wrapping_add(YEARS_BEFORE - i32::from(early)) as u32;
-    let month = if early { month + 12 } else { month };
+    let is_before_march = month <= 2;
+    let year = year.wrapping_add(YEARS_BEFORE - i32::from(is_before_march)) as u32;
+    let month = if is_before_march { month + 12 } else { month };
     let century = year / 100;
     let days = 1461 * year / 4 - century + century / 4 + (979 * month - 2919) / 32 + day;
     Some(days as i32 - EPOCH)

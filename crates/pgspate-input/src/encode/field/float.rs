@@ -1,6 +1,6 @@
-//! The types float4 and float8. A text becomes the nearest value, as in the server's C library.
+//! Encodes float4 and float8. A text becomes the nearest value, as in the server's C library.
 //!
-//! Numbers that overflow or underflow to zero are errors on the server and are left to the server.
+//! Numbers that overflow or underflow to zero are left to the server, which rejects them.
 //! Hexadecimal floats and `-nan` are left to the server too.
 
 use super::digits::number;

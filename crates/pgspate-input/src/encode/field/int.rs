@@ -1,4 +1,4 @@
-//! Integers: int2, int4, int8 and oid.
+//! Encodes integers: int2, int4, int8 and oid.
 //!
 //! Accepted are decimal digits with an optional sign and space around them. Numbers out of range,
 //! hexadecimal numbers, underscores and all other texts are left to the server.

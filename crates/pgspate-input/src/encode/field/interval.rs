@@ -1,4 +1,4 @@
-//! Intervals in the format that PostgreSQL prints: whole numbers with units, then a time.
+//! Encodes intervals in the format that PostgreSQL prints: whole numbers with units, then a time.
 //!
 //! Each unit may occur once, and each number has its own sign. Fractions of units, `ago`, numbers
 //! without units and ISO 8601 are left to the server.

@@ -1,4 +1,4 @@
-//! Long numerics, numerics with exponents, NaN and the infinities.
+//! Encodes long numerics, numerics with exponents, NaN and the infinities.
 //!
 //! All digits are kept, up to the limits of numeric's binary format: 3,000 digits to the base of
 //! 10,000, and 16,383 decimal digits after the point. Longer numerics are left to the server.
@@ -10,7 +10,7 @@ use super::trim;
 const GROUPS_MAX: usize = 3000;
 /// The most decimal digits after the point.
 const SCALE_MAX: i64 = 16_383;
-/// The largest accepted exponent. It keeps all sums below far from overflow.
+/// The largest accepted exponent. With this limit, no sum in this module can overflow.
 const EXPONENT_MAX: i64 = 20_000;
 /// The most decimal digits that are accepted. Longer numbers are left to the server.
 const DIGITS_MAX: i64 = 60_000;
@@ -97,7 +97,8 @@ impl<'a> DecimalText<'a> {
     /// Appends the number as a numeric. Returns false if the number is too long.
     fn append(&self, sign: u16, out: &mut Vec<u8>) -> bool {
         let digits = (self.whole.len() + self.fraction.len()) as i64;
-        // The number of digits before the point. If negative, so many zeros follow the point.
+        // The number of digits before the point. If negative, this number of zeros follows the
+        // point.
         let point = self.whole.len() as i64 + self.exponent;
         let scale = (self.fraction.len() as i64 - self.exponent).max(0);
         if scale > SCALE_MAX || digits > DIGITS_MAX {

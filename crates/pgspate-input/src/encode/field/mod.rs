@@ -1,11 +1,11 @@
-//! Encodes text fields as binary COPY values; one file per family of types.
+//! Encodes text fields as binary COPY values. Each family of types has its own file.
 //!
 //! [`FieldEncoder::encode`] accepts a text only if its bytes are exactly what the server's input
-//! function and then its send function would give. It rejects all other texts, also valid ones, and
-//! the row goes to the server as text.
+//! function and then its send function would give. It rejects all other texts, even valid texts,
+//! and the row goes to the server as text.
 //!
-//! The server's receive functions make some checks of its input functions too. These checks are
-//! left to the server: lengths and type modifiers, encodings, the syntax of JSON, labels of enums,
+//! Some checks are left to the server, because its receive functions make them like its input
+//! functions: lengths and type modifiers, encodings, the syntax of JSON, labels of enums,
 //! constraints of domains, and the order of range bounds.
 //!
 //! Settings that are not in [`SessionSettings`] are assumed to have the server's defaults.
@@ -118,7 +118,7 @@ impl FieldEncoder {
             }
             EncoderFamily::Array(array) => array.encode(field, out),
             EncoderFamily::Range(range) => range.encode(field, out),
-            // These are handled in `encode`. They are listed so that the compiler reports a new
+            // `encode` handles these families. They are listed so that the compiler reports a new
             // family.
             EncoderFamily::Bytes
             | EncoderFamily::Int2
@@ -182,7 +182,7 @@ fn base_family(
     })
 }
 
-/// Returns whether a type modifier applies: the type's own, or one of a domain beneath it.
+/// Returns whether the type, or a type beneath the domain, has a type modifier.
 fn has_typmod(ty: &PgType) -> bool {
     match &ty.kind {
         TypeKind::Domain(inner) => ty.typmod != -1 || has_typmod(inner),

@@ -1,7 +1,7 @@
-//! Network addresses: inet, cidr, macaddr and macaddr8.
+//! Encodes network addresses: inet, cidr, macaddr and macaddr8.
 //!
 //! Accepted are complete addresses: four decimal bytes without leading zeros, or IPv6 as in RFC
-//! 4291. A cidr with bits set after its mask is an error on the server and is left to the server.
+//! 4291. A cidr with bits set after its mask is left to the server, which rejects it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

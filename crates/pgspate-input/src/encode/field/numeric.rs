@@ -1,4 +1,4 @@
-//! The type numeric, encoded exactly: digits to the base of 10,000, with the point between digits.
+//! Encodes numeric exactly: digits to the base of 10,000, with the point between digits.
 //!
 //! Most numerics have at most eight decimal digits before the point and eight after it. Four digits
 //! to the base of 10,000 hold them in one 64-bit word, and are encoded here without a loop. All

@@ -1,7 +1,7 @@
-//! Ranges: `empty`, or two bounds in brackets. A bound is infinite, unquoted or quoted.
+//! Encodes ranges: `empty`, or two bounds in brackets. A bound is infinite, unquoted or quoted.
 //!
-//! The server's receive function makes a range canonical and checks the order of its bounds, as its
-//! input function does. Bounds with escapes are left to the server.
+//! Like the server's input function, the receive function makes a range canonical and checks the
+//! order of the bounds. Bounds with escapes are left to the server.
 
 use super::FieldEncoder;
 use crate::types::{PgType, SessionSettings};

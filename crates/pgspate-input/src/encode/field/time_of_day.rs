@@ -1,4 +1,4 @@
-//! Times of day, for the type time and for the times of timestamps.
+//! Encodes and parses times of day, for the type time and for the times of timestamps.
 //!
 //! Accepted are `HH:MM:SS` with an optional fraction, and `HH:MM`, up to 24:00:00. 60 seconds, and
 //! fractions with more than 20 digits, are left to the server.
@@ -97,7 +97,8 @@ pub(super) fn parse_fraction(text: &[u8]) -> Option<(i64, &[u8])> {
             Some(((number(left_aligned(word, len)) / 100) as i64, rest))
         }
         7..=FRACTION_LEN_MAX => {
-            // The server parses a double, multiplies and rounds to even, so this does the same.
+            // As in the server, the fraction becomes a double, is multiplied, and is rounded to
+            // even.
             let mut decimal = *b"0.00000000000000000000";
             decimal[2..2 + len].copy_from_slice(digits);
             let value = fast_float2::parse::<f64, _>(&decimal[..2 + len]).ok()?;

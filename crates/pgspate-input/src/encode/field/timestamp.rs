@@ -1,4 +1,4 @@
-//! The types date, timestamp, timestamptz and timetz.
+//! Encodes date, timestamp, timestamptz and timetz.
 //!
 //! Accepted are ISO formats, which mean the same under every DateStyle: the year comes first and
 //! has at least four digits. A time zone is an offset, `Z` or `UTC`. Other zone names depend on the

@@ -1,4 +1,5 @@
-//! UUIDs: sixteen bytes in hexadecimal. A dash may follow any two bytes; braces are optional.
+//! Encodes UUIDs: sixteen bytes in hexadecimal. A dash may follow any two bytes. Braces are
+//! optional.
 
 use super::append_fixed;
 use super::bytes::HEX;

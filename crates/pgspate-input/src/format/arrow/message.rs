@@ -11,10 +11,10 @@ const BATCH_BYTES_MAX: u64 = 8 << 30;
 /// The length of the decompressed size, which is at the start of each compressed buffer.
 const PREFIX_BYTES: usize = 8;
 
-/// Parses the description at the start of a message of a file, which follows its length.
+/// Parses the description of a message in a file. The length of the description precedes it.
 ///
 /// # Errors
-/// When the bytes are not a description.
+/// An Arrow error if the bytes are not a description.
 pub(super) fn parse_description(bytes: &[u8]) -> Result<Message<'_>, ArrowError> {
     let skip = if bytes.starts_with(&[0xFF; 4]) { 8 } else { 4 };
     let message = bytes.get(skip..).map(arrow_ipc::root_as_message);
@@ -28,7 +28,7 @@ pub(super) fn parse_description(bytes: &[u8]) -> Result<Message<'_>, ArrowError>
 /// Checks the sizes that a message with rows or with a dictionary states about its body.
 ///
 /// # Errors
-/// Returns the stated and the actual size.
+/// An Arrow error with the stated and the actual size, if they contradict each other.
 pub(super) fn check_body(message: &Message<'_>, body: &Buffer) -> Result<(), ArrowError> {
     let batch = match message.header_type() {
         MessageHeader::RecordBatch => message.header_as_record_batch(),
@@ -47,10 +47,10 @@ fn check_batch(batch: &RecordBatch<'_>, body: &Buffer) -> Result<(), String> {
     if batch.length() < 0 {
         return Err(format!("a record batch states {} rows", batch.length()));
     }
-    for (nth, node) in batch.nodes().iter().flatten().enumerate() {
+    for (array_index, node) in batch.nodes().iter().flatten().enumerate() {
         let (rows, nulls) = (node.length(), node.null_count());
         if rows < 0 || !(0..=rows).contains(&nulls) {
-            return Err(format!("array {nth} states {rows} values, {nulls} of them NULL"));
+            return Err(format!("array {array_index} states {rows} values, {nulls} of them NULL"));
         }
     }
     let codec = match batch.compression().map(|compression| compression.codec()) {
@@ -60,19 +60,20 @@ fn check_batch(batch: &RecordBatch<'_>, body: &Buffer) -> Result<(), String> {
         Some(other) => return Err(format!("unknown compression {}", other.0)),
     };
     let mut sum = 0_u64;
-    for (nth, buffer) in batch.buffers().iter().flatten().enumerate() {
+    for (buffer_index, buffer) in batch.buffers().iter().flatten().enumerate() {
         let (start, len) = (buffer.offset(), buffer.length());
         let range = usize::try_from(start).ok().zip(usize::try_from(len).ok());
         let bytes = range.and_then(|(start, len)| body.get(start..start.checked_add(len)?));
         let Some(bytes) = bytes else {
-            let there = body.len();
+            let body_len = body.len();
             return Err(format!(
-                "buffer {nth} states {len} bytes from byte {start} on, in a body of {there} bytes"
+                "buffer {buffer_index} states {len} bytes from byte {start} on, \
+                 in a body of {body_len} bytes"
             ));
         };
         if let Some(codec) = codec {
-            let size =
-                check_compressed(bytes, codec).map_err(|why| format!("buffer {nth} {why}"))?;
+            let size = check_compressed(bytes, codec)
+                .map_err(|why| format!("buffer {buffer_index} {why}"))?;
             sum = sum.saturating_add(size);
         }
     }

@@ -153,8 +153,8 @@ impl ArrowStream {
             bytes.try_reserve_exact(step).map_err(|_| self.memory_error(len))?;
             let part = self.reader.by_ref().take(step as u64).read_to_end(&mut bytes);
             if part.map_err(|error| read_error(&self.name, error))? < step {
-                let there = bytes.len();
-                let why = format!("a message states {len} bytes, but {there} follow");
+                let found = bytes.len();
+                let why = format!("a message states {len} bytes, but {found} follow");
                 return Err(truncated_error(&self.name).because(why));
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! A record edge is the position after a record's line end. A chunk ends at the first record edge
 //! after `chunk_bytes` bytes. So the cuts depend on the bytes alone, and not on the sizes of the
-//! reads. Lanes wait for the cutter, so the cutter does little work: it finds out whether the edge
-//! is within quotes, and counts lines for error messages.
+//! reads. Lanes wait for the cutter, so the cutter does little work. The cutter only determines
+//! whether an edge is within quotes, and counts lines for error messages.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use super::{Dialect, Eol, MapFields, RecordLayout, parse_records};
 use crate::format::{Chunk, ChunkData, Cutter};
 use crate::{Error, ErrorKind, InputPlace, Result, source};
 
-/// How many bytes behind `chunk_bytes` are read at first to find the record edge. Small in tests,
-/// so that they have to read on.
+/// How many bytes after `chunk_bytes` are read at first to find the record edge. Small in tests, so
+/// that the tests cover reading on.
 const READ_AHEAD_BYTES: usize = if cfg!(test) { 5 } else { 64 << 10 };
 /// The longest record, as in PostgreSQL. The cutter stops reading a longer record.
 const RECORD_BYTES_MAX: usize = if cfg!(test) { 1 << 18 } else { 1 << 30 };
@@ -65,8 +65,8 @@ impl DelimitedCutter {
     /// header. `options.map` is not called for an input without records.
     ///
     /// # Errors
-    /// When reading fails, the first line does not end, [`Dialect::check`] rejects the dialect, or
-    /// `options.map` fails.
+    /// An error if reading fails, the first line does not end, [`Dialect::check`] rejects the
+    /// dialect, or `options.map` fails.
     pub fn open(
         name: &str,
         reader: Box<dyn Read + Send>,
@@ -138,7 +138,7 @@ impl CutOptions {
             parse_records::parse(&self.dialect, eol, &input.unread[..edge], true, 1);
         let Some(mut names) = records.pop() else {
             let message =
-                fault.map_or("the header is missing", |it| it.message(self.dialect.format));
+                fault.map_or("the header is missing", |fault| fault.message(self.dialect.format));
             return Err(Error::new(ErrorKind::Format, message)
                 .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
                 .at(input.place()));
@@ -180,7 +180,7 @@ impl CutOptions {
         }
     }
 
-    /// Returns the same as [`CutOptions::find_edge`], for dialects with comments. Quotes in
+    /// Finds the same edge as [`CutOptions::find_edge`], for dialects with comments. Quotes in
     /// comments do not count, so the search goes from record to record.
     fn find_edge_by_records(
         &self,
@@ -214,7 +214,7 @@ impl CutOptions {
     }
 }
 
-/// Returns where the last record of `bytes` begins. `bytes` do not contain its end.
+/// Returns where the last record of `bytes` begins. This record ends after `bytes`.
 fn last_edge(dialect: &Dialect, eol: Eol, bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(edge) = find_edge(dialect, eol, bytes, at, false) {

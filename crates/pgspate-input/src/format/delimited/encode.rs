@@ -31,15 +31,16 @@ pub struct DelimitedEncoder {
     layout: Arc<RecordLayout>,
     mode: EncodeMode,
     index: FieldIndex,
-    /// The next entry of the index.
+    /// The next entry of the field index.
     next_end: usize,
-    /// Where the record of that entry starts.
+    /// Where the record of the next entry starts.
     record_start: usize,
     /// The number of the next row in the chunk.
     row: u64,
     /// A buffer for decoded fields.
     scratch: Vec<u8>,
-    /// The layout of the records that [`ChunkEncoder::records`] returns. `None`: as in their input.
+    /// The layout of the records that [`ChunkEncoder::records`] returns. If `None`, the records
+    /// keep the layout of their input.
     output_layout: Option<RecordLayout>,
     /// The offset up to which lines are counted, and their number. Several errors in a chunk do
     /// not count the same lines again.
@@ -100,9 +101,9 @@ impl DelimitedEncoder {
         let fields = self.layout.fields;
         let ends = &self.index.ends()[self.next_end..];
         let has_expected_fields = match ends.get(..fields) {
-            Some([before @ .., last]) => {
+            Some([others @ .., last]) => {
                 last & RECORD_END != 0
-                    && before.iter().fold(0, |all, end| all | end) & RECORD_END == 0
+                    && others.iter().fold(0, |all, end| all | end) & RECORD_END == 0
             }
             _ => false,
         };
@@ -132,7 +133,7 @@ impl DelimitedEncoder {
         self.finish_record(bytes, Ok(()))
     }
 
-    /// Counts the record, also one with an error, and moves on to the next record.
+    /// Counts the record, even if `result` is an error, and moves on to the next record.
     #[inline]
     fn finish_record(&mut self, bytes: &[u8], result: Result<()>) -> Result<bool> {
         self.row += 1;
@@ -149,14 +150,14 @@ impl DelimitedEncoder {
             ends: &self.index.ends()[self.next_end..self.next_end + self.layout.fields.max(1)],
         };
         let (columns, rules, field_of) = (&self.columns, &self.rules, &self.layout.field_of);
-        let starts_at = out.binary.len();
+        let row_start = out.binary.len();
         if self.mode == EncodeMode::Binary {
             let (binary, scratch) = (&mut out.binary, &mut self.scratch);
             if row::append_binary(record, columns, field_of, rules, scratch, binary) {
                 out.binary_rows += 1;
                 return;
             }
-            out.binary.truncate(starts_at);
+            out.binary.truncate(row_start);
         }
         row::append_text(record, columns, field_of, rules, &mut self.scratch, &mut out.text);
         out.text_rows.push(self.row);
@@ -228,7 +229,7 @@ impl DelimitedEncoder {
         }
         let message = if found < fields {
             let missing = self.layout.field_of.iter().position(|field| *field == found);
-            match missing.and_then(|nth| self.columns.get(nth)) {
+            match missing.and_then(|index| self.columns.get(index)) {
                 Some(column) => format!("missing data for column \"{}\"", column.name),
                 None => "missing delimiter at the end of the record".to_owned(),
             }
@@ -272,7 +273,7 @@ impl DelimitedEncoder {
         let (counted_to, lines) = self.lines_counted;
         let lines = lines + count_lines(&bytes[counted_to..self.record_start], self.layout.eol);
         self.lines_counted = (self.record_start, lines);
-        let (line, byte) = self.chunk.as_deref().map_or((0, 0), |it| (it.line, it.byte));
+        let (line, byte) = self.chunk.as_deref().map_or((0, 0), |chunk| (chunk.line, chunk.byte));
         let place = InputPlace {
             line: Some(line + lines),
             byte: Some(byte + self.record_start as u64),
@@ -291,10 +292,10 @@ impl DelimitedEncoder {
             if is_last_marker(fault, &bytes[self.record_start..], eol) {
                 return Ok(false);
             }
-            let refused = self.fault_error(bytes, fault);
+            let refusal = self.fault_error(bytes, fault);
             self.row += 1;
             skip_faulty_record(&mut self.index, &self.rules.dialect, eol, bytes);
-            return Err(refused);
+            return Err(refusal);
         }
         if self.index.next_start >= bytes.len() {
             return Ok(false);
@@ -321,7 +322,7 @@ impl ChunkEncoder for DelimitedEncoder {
                 && (fields == 1 || b"\\.".contains(&dialect.delimiter)));
         self.rules.fields_are_columns = self.columns.len() == fields
             && layout.field_of.len() == fields
-            && layout.field_of.iter().enumerate().all(|(nth, field)| nth == *field);
+            && layout.field_of.iter().enumerate().all(|(column, field)| column == *field);
         self.layout = Arc::clone(layout);
         self.chunk = Some(chunk);
         self.mode = mode;

@@ -1,9 +1,9 @@
 //! The field index: where the fields and records of a chunk end.
 //!
-//! The index also marks fields with quotes or escapes, whose values have to be decoded. A record
-//! here is a line in COPY's terms. The scan works on blocks of 64 bytes. For usual dialects the
-//! separators of a block follow from bit masks. For all other dialects, and for a block with an
-//! error, the scan walks byte by byte. Both ways give the same index.
+//! The index also marks fields with quotes or escapes, whose values have to be decoded. COPY calls
+//! a record a line. The scan works on blocks of 64 bytes. For usual dialects, bit masks give the
+//! separators of a block. For all other dialects, and for a block with an error, the scan walks
+//! byte by byte. Bit masks and the walk give the same index.
 
 use super::lines::comment_end;
 use super::masks::{BlockMasks, BlockSeparators};
@@ -17,12 +17,12 @@ pub(super) const HAS_ESCAPES: u32 = 1 << 30;
 pub(super) const OFFSET_MASK: u32 = HAS_ESCAPES - 1;
 
 /// About how many bytes are indexed ahead of the encoder. A window and its index fit into the
-/// first-level cache. Small in tests, so that they have many windows.
+/// first-level cache. Small in tests, so that the tests have many windows.
 const WINDOW_BYTES: usize = if cfg!(test) { 128 } else { 16 << 10 };
 /// The longest record. One block is subtracted, because the scan checks only after each block.
 const RECORD_BYTES_MAX: usize = if cfg!(test) { 1 << 17 } else { OFFSET_MASK as usize - 64 };
-/// The most fields of a record. The scan stops at a longer record; tables have at most 1,600
-/// columns.
+/// The most fields of a record. The scan stops at a record with more fields. Tables have at most
+/// 1,600 columns.
 const FIELDS_MAX: usize = 16 << 10;
 
 /// An error that COPY finds in the raw lines, before it splits them into fields.
@@ -50,7 +50,7 @@ pub(super) enum LineFault {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScanRules {
     pub(super) delimiter: u8,
-    /// The quote (csv) or the backslash (text). Without either, the delimiter stands here.
+    /// The quote (csv) or the backslash (text). For csv without quotes, the delimiter.
     pub(super) quote: u8,
     /// Whether fields may be quoted.
     pub(super) has_quotes: bool,
@@ -176,7 +176,7 @@ impl FieldIndex {
         state.complete_end = len;
     }
 
-    /// Makes room for the field ends of one block and one more.
+    /// Makes room for the field ends of one block and for one more field end.
     #[inline]
     fn make_room(&mut self) {
         if self.slots.len() < self.used + 65 {
@@ -265,14 +265,15 @@ impl FieldIndex {
         }
         if record != 0 {
             let last = 63 - record.leading_zeros();
-            let after = (delimiter >> last).count_ones() as usize;
+            let delimiters_after = (delimiter >> last).count_ones() as usize;
             let width = if eol == Eol::CrLf { 2 } else { 1 };
-            state.complete_entries = self.used - after;
+            state.complete_entries = self.used - delimiters_after;
             state.complete_end = at + last as usize + width;
         }
     }
 
-    /// Walks over the special bytes of a block, one by one. `specials` has a bit for each of them.
+    /// Walks over the special bytes of a block, one by one. `specials` has a bit for each special
+    /// byte.
     fn walk_block(
         &mut self,
         body: &[u8],

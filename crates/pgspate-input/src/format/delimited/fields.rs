@@ -1,8 +1,8 @@
 //! Decodes a field's bytes into its value, as COPY does.
 //!
-//! COPY checks the encoding twice: of the raw line, and of the decoded value. Some values could
-//! pass one check and fail the other. Such a value is not decoded here: the server gets the field
-//! as COPY text whose bytes are separated at the same places.
+//! COPY checks the encoding of the raw line, and again of the decoded value. Some values pass one
+//! check and fail the other. Such a value is not decoded here. The server gets the field as COPY
+//! text in which the same bytes are separated as in the input.
 
 use wide::u8x16;
 
@@ -15,8 +15,7 @@ pub(super) enum FieldValue<'a> {
     Null,
     /// A value.
     Bytes(&'a [u8]),
-    /// A value that only the server can check. If the server accepts the value, these are its
-    /// bytes.
+    /// The decoded bytes of a value that only the server can check.
     Server(&'a [u8]),
 }
 
@@ -65,7 +64,8 @@ pub(super) fn strip_plain_quotes<'a>(dialect: &Dialect, raw: &'a [u8]) -> Option
     }
 }
 
-/// Returns whether one of two bytes occurs. Most fields are too short for a call of memchr.
+/// Returns whether one of two bytes occurs in `bytes`. For most fields, which are short, a call of
+/// memchr would be slower.
 #[inline]
 fn has_either(bytes: &[u8], one: u8, other: u8) -> bool {
     if bytes.len() > 16 {
@@ -115,7 +115,8 @@ trait FieldPartSink {
     fn adjacent(&mut self, bytes: &[u8]);
     /// Notes that a quote or an escape was removed between two parts.
     fn gap(&mut self);
-    /// Receives a byte that is written as an octal or hexadecimal escape, and is 0 or above 127.
+    /// Receives a byte that is written as an octal or hexadecimal escape. The byte is 0 or above
+    /// 127.
     fn numeric_escape(&mut self, byte: u8);
 }
 
@@ -143,7 +144,8 @@ impl FieldPartSink for ValueBuilder<'_> {
         self.is_after_gap = true;
     }
 
-    /// Such a byte is in the server's encoding; all other bytes are in the client's encoding.
+    /// Marks the value for the server: this byte is in the server's encoding, and all other bytes
+    /// are in the client's encoding.
     fn numeric_escape(&mut self, byte: u8) {
         self.is_after_gap = false;
         self.is_for_server = true;

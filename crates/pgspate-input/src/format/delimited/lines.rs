@@ -34,14 +34,14 @@ impl Eol {
     }
 }
 
-/// Returns the start of the record that follows the line end at `at`.
+/// Returns where the record after the line end at `at` begins.
 #[inline]
 pub(super) fn skip_line_end(bytes: &[u8], at: usize, eol: Eol) -> usize {
     let width = if eol == Eol::CrLf { 2 } else { 1 };
     (at + width).min(bytes.len())
 }
 
-/// Counts lines as an editor does.
+/// Returns the number of line ends in `bytes`. Line ends within quotes count too.
 pub(super) fn count_lines(bytes: &[u8], eol: Eol) -> u64 {
     memchr::memchr_iter(eol.last_byte(), bytes).count() as u64
 }
@@ -61,8 +61,8 @@ pub(super) fn ends_in_marker(bytes: &[u8], eol: Eol) -> bool {
 }
 
 /// Returns the line end of an input. As in COPY, the first carriage return or newline outside
-/// quotes decides. Returns `None` if more bytes are needed; with `complete` there are no more
-/// bytes.
+/// quotes decides. `complete` says that `bytes` is the whole input. Otherwise returns `None` if
+/// more bytes are needed.
 pub(super) fn detect_eol(dialect: &Dialect, bytes: &[u8], complete: bool) -> Option<Eol> {
     let is_comment = dialect.comment.is_some() && dialect.comment.as_ref() == bytes.first();
     let mut from = 0;
@@ -84,8 +84,9 @@ pub(super) fn detect_eol(dialect: &Dialect, bytes: &[u8], complete: bool) -> Opt
     complete.then_some(Eol::Lf)
 }
 
-/// Returns whether the end of `bytes` is within quotes. `in_quote` says whether the start is.
-/// Neither start nor end may be between an escape character and the character that it escapes.
+/// Returns whether the end of `bytes` is within quotes. `in_quote` says whether the start of
+/// `bytes` is within quotes. Neither start nor end may be between an escape character and the
+/// escaped one.
 pub(super) fn ends_in_quote(dialect: &Dialect, bytes: &[u8], mut in_quote: bool) -> bool {
     let (CopyFormat::Csv, Some(quote)) = (dialect.format, dialect.quote) else {
         return false;

@@ -1,8 +1,9 @@
 //! Bit masks for blocks of 64 bytes: one bit per byte says which bytes are special.
 //!
-//! From the special bytes of a block follow its separators: the delimiters and line ends that are
-//! not within quotes and not after a backslash. If COPY may reject the block, there is no result.
-//! The byte-by-byte walk in `field_index` then decides, so that errors are decided in one place.
+//! The separators of a block are computed from the special bytes: the delimiters and line ends that
+//! are not within quotes and not after a backslash. If COPY may reject the block, there is no
+//! result. The byte-by-byte walk in `field_index` then finds the error, so that one place decides
+//! on errors.
 
 use wide::u8x16;
 
@@ -71,8 +72,8 @@ impl BlockMasks {
 
     /// Returns the separators of the block, or `None` if COPY may reject the block. Works only for
     /// dialects whose escape is the quote and that have no comments. `next` is the byte after the
-    /// block. `is_first_done` says that the block's first byte is escaped, or the newline of a
-    /// CRLF.
+    /// block. `is_first_done` says that the block's first byte is escaped, or is the newline of a
+    /// CRLF that the block before has handled.
     #[inline]
     pub(super) fn separators(
         mut self,

@@ -11,9 +11,10 @@
 //! - Before version 18, `\.` ends csv data even if the quote is a backslash or a dot. Here such a
 //!   byte counts as a quote.
 //!
-//! Two errors close together may be reported in another order than by COPY. A wrong line end, an
-//! unterminated quote or a wrong `\.` is reported before an invalid byte of the same line. If lines
-//! end with carriage returns, that also holds for an invalid byte at the start of the next line.
+//! Of two errors close together, pgspate may report another one first than COPY. A wrong line end,
+//! an unterminated quote or a wrong `\.` is reported before an invalid byte of the same line. If
+//! lines end with carriage returns, such an error is also reported before an invalid byte at the
+//! start of the next line.
 
 mod cut;
 mod encode;
@@ -45,7 +46,7 @@ pub enum CopyFormat {
     Text,
 }
 
-/// The line end of an input. As in COPY, the first line decides, and all lines must end alike.
+/// The line end of an input. As in COPY, all lines must end like the first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eol {
     /// `\n`
@@ -107,8 +108,8 @@ impl Dialect {
     /// Checks that the special characters are allowed and differ from each other.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for a combination that COPY rejects too, and for a quote, an escape or
-    /// a comment character that is a line end.
+    /// [`ErrorKind::Usage`] if COPY rejects the combination too, or if a quote, an escape or a
+    /// comment character is a line end.
     pub fn check(&self) -> Result<()> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Usage, message));
         let quote = self.quote.filter(|_| self.format == CopyFormat::Csv);
@@ -128,7 +129,7 @@ impl Dialect {
         if quote == Some(self.delimiter) {
             return refuse("delimiter and quote must be different".to_owned());
         }
-        if self.comment.is_some_and(|it| it == self.delimiter || Some(it) == quote) {
+        if self.comment.is_some_and(|byte| byte == self.delimiter || Some(byte) == quote) {
             return refuse(
                 "the comment character must differ from the delimiter and the quote".to_owned(),
             );
@@ -182,11 +183,13 @@ pub fn first_line<'a>(dialect: &Dialect, eol: Eol, bytes: &'a [u8]) -> &'a [u8] 
     }
 }
 
-/// Maps columns to fields: gets the names in the header, or `None` without a header. Returns the
-/// number of fields of a record, and for each column the number of its field.
+/// A function that maps columns to fields. Its argument is the names in the header, or `None`
+/// without a header. It returns the number of fields of a record, and for each column the number of
+/// its field.
 pub type MapFields = Arc<dyn Fn(Option<&[Vec<u8>]>) -> Result<(usize, Vec<usize>)> + Send + Sync>;
 
-/// Returns how many fields `bytes` hold. Benchmarks measure the splitting alone with this.
+/// Returns the number of fields in `bytes`. Benchmarks call this function to measure the splitting
+/// alone.
 #[doc(hidden)]
 pub fn count_fields(dialect: &Dialect, eol: Eol, bytes: &[u8]) -> usize {
     let rules = field_index::ScanRules::new(dialect, eol);

@@ -8,10 +8,10 @@ use super::{Dialect, Eol};
 /// The fields of a record. NULL is `None`.
 pub type ParsedRecord = Vec<Option<Vec<u8>>>;
 
-/// Parses at most `limit` records at the start of `bytes`, and skips comments and blank lines. With
-/// `complete` false, `bytes` may end anywhere, and a record that may be cut off is left out. The
-/// list ends before a record that COPY would reject for its quotes or line ends, and in text format
-/// before `\.`.
+/// Parses at most `limit` records at the start of `bytes`, and skips comments and blank lines. If
+/// `complete` is false, `bytes` may end within a record, and such a record is left out. The list
+/// ends before a record that COPY would reject for its quotes or line ends. In text format, the
+/// list also ends before `\.`.
 pub fn parse_records(
     dialect: &Dialect,
     eol: Eol,
@@ -63,7 +63,7 @@ pub(super) fn parse(
     (records, index.fault)
 }
 
-/// Decodes a field into a value of its own.
+/// Decodes a field and returns an owned copy of its value. NULL is `None`.
 fn owned_value(dialect: &Dialect, raw: &[u8], has_escapes: bool) -> Option<Vec<u8>> {
     let raw = without_last_escape(dialect, raw);
     if is_null_string(dialect, raw, has_escapes) {

@@ -1,6 +1,6 @@
-//! Iterates over the records of a chunk, also over those with errors.
+//! Iterates over the records of a chunk, including records with errors.
 //!
-//! The numbers of the records are those that the encoder counts. They depend on the chunk's bytes
+//! The walk and the encoder number the records alike. The numbers depend on the chunk's bytes
 //! alone.
 
 use std::ops::Range;
@@ -19,8 +19,9 @@ pub(super) struct DelimitedRecordWalk<'a> {
     bytes: &'a [u8],
     rules: ScanRules,
     index: FieldIndex,
-    /// The next entry of the index.
+    /// The next entry of the field index.
     next_end: usize,
+    /// Where the record of the next entry starts.
     record_start: usize,
 }
 
@@ -74,13 +75,13 @@ impl Iterator for DelimitedRecordWalk<'_> {
     }
 }
 
-/// Returns whether the error is a `\.` that no data follows.
+/// Returns whether `fault` is an end marker (`\.`) after which no data follows.
 pub(super) fn is_last_marker(fault: LineFault, rest: &[u8], eol: Eol) -> bool {
     fault == LineFault::EndMarker && rest.len() == b"\\.".len() + eol.bytes().len()
 }
 
-/// Makes the index continue after a record with an error: at the next record edge, found as the
-/// cutter finds it.
+/// Makes the index continue after a record with an error. The index continues at the next record
+/// edge that the cutter would find.
 pub(super) fn skip_faulty_record(
     index: &mut FieldIndex,
     dialect: &Dialect,
@@ -100,13 +101,13 @@ pub(super) fn line_and_byte_of_row(
     row: u64,
 ) -> (u64, u64) {
     let mut walk = DelimitedRecordWalk::new(dialect, eol, bytes);
-    let nth = usize::try_from(row).unwrap_or(usize::MAX);
-    let start = walk.nth(nth).map_or(bytes.len(), |record| record.start);
+    let records_before = usize::try_from(row).unwrap_or(usize::MAX);
+    let start = walk.nth(records_before).map_or(bytes.len(), |record| record.start);
     (count_lines(&bytes[..start], eol), start as u64)
 }
 
-/// Returns the records of these rows, as bytes. The row numbers must ascend. With `target`, records
-/// are rewritten for an input with that layout.
+/// Returns the bytes and the places of the records with the numbers `rows`, which must ascend. With
+/// `target`, the records are rewritten for an input with the layout `target`.
 pub(super) fn records(
     dialect: &Dialect,
     chunk: &Chunk,
@@ -118,7 +119,8 @@ pub(super) fn records(
     let (mut line, mut counted_to) = (chunk.line, 0);
     let mut found = Vec::with_capacity(rows.len());
     for row in rows {
-        let (_, record) = walk.find(|(nth, _)| nth == row).ok_or_else(|| no_such_row(*row))?;
+        let (_, record) =
+            walk.find(|(number, _)| number == row).ok_or_else(|| no_such_row(*row))?;
         line += count_lines(&bytes[counted_to..record.start], layout.eol);
         counted_to = record.start;
         let byte = Some(chunk.byte + record.start as u64);
@@ -155,11 +157,12 @@ fn rewrite_for_layout(
         fields.push(Some(&record[start..end]));
         start = end + 1;
     }
-    // Fields that belong to no column fill the remaining places.
+    // Fields that belong to no column fill the remaining positions.
     let mut placed = vec![None; fields.len()];
-    for (here, there) in from.field_of.iter().zip(&to.field_of) {
-        if let (Some(field), Some(place)) = (fields.get_mut(*here), placed.get_mut(*there)) {
-            *place = field.take();
+    for (old_index, new_index) in from.field_of.iter().zip(&to.field_of) {
+        if let (Some(field), Some(slot)) = (fields.get_mut(*old_index), placed.get_mut(*new_index))
+        {
+            *slot = field.take();
         }
     }
     let mut others = fields.into_iter().flatten();

@@ -44,12 +44,12 @@ pub(super) struct IndexedRecord<'a> {
 impl<'a> IndexedRecord<'a> {
     /// Returns a field's bytes, and whether they contain quotes or escapes.
     #[inline]
-    fn field(&self, nth: usize) -> (&'a [u8], bool) {
-        let start = match nth {
+    fn field(&self, index: usize) -> (&'a [u8], bool) {
+        let start = match index {
             0 => self.start,
-            _ => (self.ends[nth - 1] & OFFSET_MASK) as usize + 1,
+            _ => (self.ends[index - 1] & OFFSET_MASK) as usize + 1,
         };
-        let end = self.ends[nth];
+        let end = self.ends[index];
         (&self.window[start..(end & OFFSET_MASK) as usize], end & HAS_ESCAPES != 0)
     }
 
@@ -64,10 +64,11 @@ impl<'a> IndexedRecord<'a> {
             })
     }
 
-    /// Returns the same as [`IndexedRecord::field`] for the next field, and moves on.
+    /// Returns the field `index` like [`IndexedRecord::field`], and moves `start` behind the field.
+    /// Faster for fields that are read one after the other.
     #[inline]
-    fn take_field(&mut self, nth: usize) -> (&'a [u8], bool) {
-        let end = self.ends[nth];
+    fn take_field(&mut self, index: usize) -> (&'a [u8], bool) {
+        let end = self.ends[index];
         let raw = &self.window[self.start..(end & OFFSET_MASK) as usize];
         self.start = (end & OFFSET_MASK) as usize + 1;
         (raw, end & HAS_ESCAPES != 0)
@@ -92,11 +93,11 @@ pub(super) fn append_binary(
 ) -> bool {
     out.extend_from_slice(&(columns.len() as i16).to_be_bytes());
     let mut rest = record;
-    for (nth, column) in columns.iter().enumerate() {
+    for (index, column) in columns.iter().enumerate() {
         let (raw, has_escapes) = if rules.fields_are_columns {
-            rest.take_field(nth)
+            rest.take_field(index)
         } else {
-            record.field(field_of[nth])
+            record.field(field_of[index])
         };
         let Some(encoder) = &column.encoder else { return false };
         let is_encoded = match rules.undecoded_value(raw, has_escapes) {
@@ -198,7 +199,7 @@ fn append_text_field(
     let dialect = &rules.dialect;
     let field = without_last_escape(dialect, raw);
     let equals_null_string = is_null_string(dialect, field, has_escapes);
-    // Such a field is decoded twice; only columns with `force_null` have them.
+    // Only columns with `force_null` have such fields, which are decoded twice.
     let is_forced_null = column.force_null
         && has_escapes
         && !equals_null_string
@@ -213,8 +214,9 @@ fn append_text_field(
 }
 
 impl RecordRules {
-    /// Returns whether a csv record can also be a line of COPY text: delimiter and NULL string are
-    /// those of COPY text. In such files (IMDb's, for example) a row costs one memory copy.
+    /// Returns whether a csv record can also be a line of COPY text: the input has the delimiter
+    /// and the NULL string of COPY text. In such files (IMDb's, for example) a row costs one memory
+    /// copy.
     fn may_be_copy_text(&self) -> bool {
         let dialect = &self.dialect;
         dialect.format == CopyFormat::Csv
@@ -250,7 +252,7 @@ impl RecordRules {
     }
 }
 
-/// Returns whether the server would report another error first: before it reports a wrong number of
+/// Returns whether the server would report another error of the record before the wrong number of
 /// fields.
 pub(super) fn has_another_fault(
     record: IndexedRecord<'_>,
@@ -263,9 +265,9 @@ pub(super) fn has_another_fault(
     }
     let mut unused = Vec::new();
     let is_short = record.ends.len() < columns.len();
-    (0..record.ends.len()).any(|nth| {
-        let (raw, has_escapes) = record.field(nth);
-        let column = columns.get(nth).or(columns.last());
+    (0..record.ends.len()).any(|index| {
+        let (raw, has_escapes) = record.field(index);
+        let column = columns.get(index).or(columns.last());
         let Some(column) = column else { return false };
         match column_value(rules, column, raw, has_escapes, scratch) {
             FieldValue::Null => false,
@@ -273,13 +275,14 @@ pub(super) fn has_another_fault(
             FieldValue::Bytes(_) if !is_short => false,
             FieldValue::Bytes(value) => {
                 unused.clear();
-                !column.encoder.as_ref().is_some_and(|it| it.encode(value, &mut unused))
+                !column.encoder.as_ref().is_some_and(|encoder| encoder.encode(value, &mut unused))
             }
         }
     })
 }
 
-/// Appends a record as COPY text with all of its fields, even if they are too few or too many.
+/// Appends a record as COPY text with all of its fields, even if the record has too few or too
+/// many.
 pub(super) fn append_all_fields(
     record: IndexedRecord<'_>,
     columns: &[DelimitedColumn],
@@ -287,9 +290,9 @@ pub(super) fn append_all_fields(
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) {
-    for nth in 0..record.ends.len() {
-        let (raw, has_escapes) = record.field(nth);
-        if let Some(column) = columns.get(nth).or(columns.last()) {
+    for index in 0..record.ends.len() {
+        let (raw, has_escapes) = record.field(index);
+        if let Some(column) = columns.get(index).or(columns.last()) {
             append_text_field(rules, column, raw, has_escapes, scratch, out);
         }
         out.push(b'\t');

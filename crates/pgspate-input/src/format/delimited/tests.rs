@@ -1,4 +1,4 @@
-//! Tests of cutting and encoding delimited input, and what they share.
+//! Tests of cutting and encoding delimited input, with the setup that all these tests share.
 
 mod after_refusal;
 mod chunks;
@@ -44,7 +44,7 @@ struct LoadedRows {
     error: Option<Error>,
 }
 
-/// A reader that returns at most so many bytes per read.
+/// A reader that returns at most the given number of bytes per read.
 struct SlowReader(std::io::Cursor<Vec<u8>>, usize);
 
 impl Read for SlowReader {
@@ -68,7 +68,7 @@ impl LoadSetup {
     fn new(dialect: Dialect, columns: usize) -> LoadSetup {
         LoadSetup {
             dialect,
-            columns: (0..columns).map(|nth| text_column(&format!("c{nth}"))).collect(),
+            columns: (0..columns).map(|index| text_column(&format!("c{index}"))).collect(),
             field_of: (0..columns).collect(),
             header: false,
             chunk_bytes: 1 << 20,
@@ -110,11 +110,11 @@ impl LoadSetup {
         let mut out = Encoded::default();
         while let Some(chunk) = cutter.next()? {
             encoder.begin(Arc::new(chunk), self.mode)?;
-            let mut in_chunk = 0;
+            let mut rows_in_chunk = 0;
             loop {
                 let more = encoder.fill(&mut out, self.piece);
-                let found = rows_of(&out, in_chunk);
-                in_chunk += found.len() as u64;
+                let found = rows_of(&out, rows_in_chunk);
+                rows_in_chunk += found.len() as u64;
                 rows.extend(found);
                 out.clear();
                 if !more? {
@@ -132,6 +132,7 @@ impl LoadSetup {
         loaded.rows
     }
 
+    /// Returns the number of rows before the error, and the error.
     fn refusal(&self, input: &[u8]) -> (usize, Error) {
         let loaded = self.load(input);
         (loaded.rows.len(), loaded.error.expect("a refusal"))
@@ -145,7 +146,7 @@ fn rows_of(out: &Encoded, first: u64) -> Vec<Row> {
     let mut binary = binary_rows(&out.binary).into_iter();
     assert_eq!((text.len(), binary.len()), (out.text_rows.len(), out.binary_rows as usize));
     let count = (text.len() + binary.len()) as u64;
-    let row = |nth| if out.text_rows.contains(&nth) { text.next() } else { binary.next() };
+    let row = |number| if out.text_rows.contains(&number) { text.next() } else { binary.next() };
     (first..first + count).map(row).map(|row| row.expect("rows as numbered")).collect()
 }
 
@@ -166,12 +167,12 @@ fn binary_rows(mut bytes: &[u8]) -> Vec<Row> {
     rows
 }
 
-/// Makes a row from texts; `~` is NULL.
+/// Returns a row of the texts. `~` is NULL.
 fn row(fields: &[&str]) -> Row {
     fields.iter().map(|field| (*field != "~").then(|| field.as_bytes().to_vec())).collect()
 }
 
-/// Makes rows from a text with `|` between fields and `/` between rows; `~` is NULL.
+/// Returns the rows of a text with `|` between fields and `/` between rows. `~` is NULL.
 fn table(text: &str) -> Vec<Row> {
     text.split('/').map(|line| row(&line.split('|').collect::<Vec<_>>())).collect()
 }

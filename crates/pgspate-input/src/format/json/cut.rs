@@ -14,15 +14,14 @@ use crate::format::{Chunk, ChunkData, Cutter};
 use crate::json::skip_space;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// How many bytes after the chunk size are searched for an edge first. If they have none, the bytes
-/// of a whole second chunk are read.
+/// How many bytes after the chunk size are searched for an edge first. If these bytes have no edge,
+/// the bytes of a whole second chunk are read.
 const LOOKAHEAD_BYTES: usize = 64 << 10;
 
 /// The limits of chunks and records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JsonCutLimits {
-    /// The size in bytes at which a chunk ends. It ends at the first edge of a record from there
-    /// on.
+    /// The size in bytes from which on a chunk ends at the next edge of a record.
     pub chunk_bytes: usize,
     /// The most bytes that a record may have.
     pub record_bytes_max: usize,
@@ -81,16 +80,17 @@ impl Cutter for JsonCutter {
     }
 }
 
-/// Returns the index of the first record of a chunk. `byte` is the chunk's offset in its input.
+/// Returns the index at which the first record of a chunk begins. `byte` is the offset of the chunk
+/// in the input.
 pub(super) fn first_record_start(data: &[u8], byte: u64) -> usize {
     let mark = if byte == 0 { byte_order_mark_len(data) } else { 0 };
     let at = skip_space(data, mark);
-    let inner = match data.get(at) {
+    let is_before_item = match data.get(at) {
         Some(b'[') => byte == 0 && is_array_of_rows(data) == Some(true),
         Some(b',') => true,
         _ => false,
     };
-    if inner { skip_space(data, at + 1) } else { at }
+    if is_before_item { skip_space(data, at + 1) } else { at }
 }
 
 /// The input that is being cut.
@@ -100,9 +100,11 @@ struct OpenJsonInput {
     limits: JsonCutLimits,
     /// Bytes that were read and are not yet part of a chunk.
     buf: Vec<u8>,
-    /// The offset of `buf` in the input, and the line on which it begins.
+    /// The offset of `buf` in the input.
     byte: u64,
+    /// The line of the input on which `buf` begins.
     line: u64,
+    /// Whether the reader has returned all bytes of the input.
     ended: bool,
     rule: Option<CutRule>,
     /// Whether the input ended within its array.
@@ -138,7 +140,7 @@ impl OpenJsonInput {
         Ok(None)
     }
 
-    /// Cuts off the first chunk of the unread input: its bytes, offset and line.
+    /// Cuts the first chunk off `buf`. Returns the chunk's bytes, offset and line.
     fn cut(&mut self, rule: CutRule) -> Result<(Vec<u8>, u64, u64)> {
         let end = match rule {
             CutRule::Items => self.structural_edge(rule)?,
@@ -176,7 +178,7 @@ impl OpenJsonInput {
                 (None, _) if self.ended => return Ok(None),
                 (Some(b'{' | b'['), Some(true)) => Some(CutRule::Items),
                 (Some(b'{' | b'['), Some(false)) => Some(CutRule::Values),
-                // If undecided at the end of the input, the array ends after its bracket.
+                // Undecided at the end of the input: the input ends after the opening bracket.
                 (Some(b'['), None) if self.ended => Some(CutRule::Items),
                 (Some(b'['), None) | (None, _) => None,
                 (Some(_), _) => {
@@ -231,11 +233,11 @@ impl OpenJsonInput {
         let depth = i64::from(rule == CutRule::Items && self.byte > 0);
         let mut scanner = BracketScanner::new(rule, depth);
         let mark = if self.byte == 0 { byte_order_mark_len(&self.buf) } else { 0 };
-        let passed = want.max(mark).min(self.buf.len());
-        if let Some(end) = scanner.skip(&self.buf[..passed]) {
+        let skipped = want.max(mark).min(self.buf.len());
+        if let Some(end) = scanner.skip(&self.buf[..skipped]) {
             return Ok(end);
         }
-        let mut at = passed;
+        let mut at = skipped;
         loop {
             if let Some(end) = scanner.find_edge(&self.buf[at..]) {
                 return Ok(at + end);

@@ -26,8 +26,8 @@ use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Encodes chunks of JSON records. Lanes must have `client_encoding` UTF8.
 ///
-/// Lines and brackets show where an invalid record ends. If they do not, the invalid record is the
-/// whole rest of the chunk.
+/// Lines and brackets usually show where an invalid record ends. If they do not, the whole rest of
+/// the chunk counts as the invalid record.
 pub struct JsonEncoder {
     options: KeyedOptions,
     forms: Vec<ValueForm>,
@@ -41,7 +41,7 @@ pub struct JsonEncoder {
     value: Vec<u8>,
     /// The byte up to which the chunk's lines are counted, and their number. With many refused
     /// rows, counting from the start each time would take too long.
-    counted: Cell<(usize, u64)>,
+    lines_counted: Cell<(usize, u64)>,
 }
 
 /// How a column's values become text.
@@ -107,7 +107,7 @@ impl JsonEncoder {
             slots: vec![ABSENT; options.columns.len()],
             stack: Vec::new(),
             value: Vec::new(),
-            counted: Cell::default(),
+            lines_counted: Cell::default(),
             options,
         }
     }
@@ -148,12 +148,12 @@ impl JsonEncoder {
         if text.get(at) == Some(&b'}') {
             return Ok(at + 1);
         }
-        for nth in 0.. {
+        for position in 0.. {
             let key_start = at;
             let (key_end, value_start, escaped) = key_end(text, at)?;
             let (kind, end) = value_end(text, value_start, &mut self.stack)?;
             let key = &text[key_start + 1..key_end - 1];
-            match self.key_lookup.column_of(nth, key, escaped, &self.options) {
+            match self.key_lookup.column_of(position, key, escaped, &self.options) {
                 KeyTarget::Column(column) => {
                     self.slots[column] = ValueSlot { kind, start: value_start, end };
                 }
@@ -225,8 +225,8 @@ impl JsonEncoder {
         if count == columns {
             return Ok(at);
         }
-        let (values, number) = (counted(count as u64, "value"), counted(columns as u64, "column"));
-        let message = format!("the array has {values}, but the load has {number}");
+        let (values, columns) = (counted(count as u64, "value"), counted(columns as u64, "column"));
+        let message = format!("the array has {values}, but the load has {columns}");
         let error = self.error(chunk, start, &message).hint(
             "The values of an array are the columns in order. Name the columns of the arrays with \
              `--columns`.",
@@ -268,27 +268,27 @@ impl JsonEncoder {
         start: usize,
         out: &mut Encoded,
     ) -> Result<()> {
-        let marks = (out.binary.len(), out.text.len());
-        let done = if self.binary { self.write_binary(data, out) } else { Ok(false) };
-        let done = match done {
+        let (binary_len, text_len) = (out.binary.len(), out.text.len());
+        let is_binary = if self.binary { self.write_binary(data, out) } else { Ok(false) };
+        let written = match is_binary {
             Ok(true) => {
                 out.binary_rows += 1;
                 return Ok(());
             }
             Ok(false) => {
-                out.binary.truncate(marks.0);
+                out.binary.truncate(binary_len);
                 self.write_text(data, &mut out.text)
             }
             Err(escape) => Err(escape),
         };
-        match done {
+        match written {
             Ok(()) => {
                 out.text_rows.push(self.row - 1);
                 Ok(())
             }
             Err((column, escape)) => {
-                out.binary.truncate(marks.0);
-                out.text.truncate(marks.1);
+                out.binary.truncate(binary_len);
+                out.text.truncate(text_len);
                 let mut place = self.place_at(chunk, start);
                 place.column = Some(self.options.columns[column].name.clone());
                 Err(self.escape_error(place, escape))
@@ -335,9 +335,10 @@ impl JsonEncoder {
     /// Returns the place of a byte of the chunk that is being encoded.
     fn place_at(&self, chunk: &Chunk, at: usize) -> InputPlace {
         let ChunkData::Bytes(data) = &chunk.data else { return InputPlace::default() };
-        let (from, lines) = Some(self.counted.get()).filter(|it| it.0 <= at).unwrap_or_default();
+        let (from, lines) =
+            Some(self.lines_counted.get()).filter(|(from, _)| *from <= at).unwrap_or_default();
         let lines = lines + count_newlines(&data[from..at]);
-        self.counted.set((at, lines));
+        self.lines_counted.set((at, lines));
         self.place_of(chunk, data, at, lines)
     }
 
@@ -400,7 +401,7 @@ impl ChunkEncoder for JsonEncoder {
         };
         self.records = RecordWalk::new(data, chunk.byte);
         self.row = 0;
-        self.counted.set((0, 0));
+        self.lines_counted.set((0, 0));
         self.binary =
             mode == EncodeMode::Binary && self.options.columns.iter().all(|c| c.field.is_some());
         self.chunk = Some(chunk);
@@ -429,8 +430,8 @@ impl ChunkEncoder for JsonEncoder {
                     return Err(error);
                 }
                 Err(RecordFault::Syntax(found)) => {
-                    // Use the position that `RecordRanges` finds, which does not look at keys. Both
-                    // walks then continue at the same byte.
+                    // Use the position that `RecordRanges` finds, which does not look at keys. Then
+                    // this walk and the walk of `RecordRanges` continue at the same byte.
                     let broken = value_end(text, start, &mut self.stack);
                     let broken_at = broken.map_or_else(|found| found.at, |(_, end)| end);
                     self.records.skip_invalid(data, broken_at);
@@ -444,9 +445,10 @@ impl ChunkEncoder for JsonEncoder {
 
     fn place(&self, chunk: &Chunk, row: u64) -> InputPlace {
         let ChunkData::Bytes(data) = &chunk.data else { return InputPlace::default() };
-        let nth = usize::try_from(row).unwrap_or(usize::MAX);
-        let start =
-            RecordRanges::new(data, chunk.byte).nth(nth).map_or(data.len(), |record| record.start);
+        let records_before = usize::try_from(row).unwrap_or(usize::MAX);
+        let start = RecordRanges::new(data, chunk.byte)
+            .nth(records_before)
+            .map_or(data.len(), |record| record.start);
         self.place_of(chunk, data, start, count_newlines(&data[..start]))
     }
 
@@ -456,7 +458,8 @@ impl ChunkEncoder for JsonEncoder {
         let (mut lines, mut counted_to) = (0, 0);
         let mut records = Vec::with_capacity(rows.len());
         for row in rows {
-            let (_, record) = walk.find(|(nth, _)| nth == row).ok_or_else(|| no_such_row(*row))?;
+            let (_, record) =
+                walk.find(|(number, _)| number == row).ok_or_else(|| no_such_row(*row))?;
             lines += count_newlines(&data[counted_to..record.start]);
             counted_to = record.start;
             let place = self.place_of(chunk, data, record.start, lines);
@@ -485,17 +488,18 @@ fn field_text<'a>(
             unescape(&raw[1..raw.len() - 1], scratch)?;
             Ok(Some(scratch))
         }
-        (JsonKind::Array, ValueForm::Array(shape)) => {
+        (JsonKind::Array, ValueForm::Array(style)) => {
             scratch.clear();
-            append_array_literal(raw, shape, scratch)?;
+            append_array_literal(raw, style, scratch)?;
             Ok(Some(scratch))
         }
         _ => Ok(Some(raw)),
     }
 }
 
-/// Finds columns by key. Most records have the same keys in the same order. So the key at the same
-/// position of an earlier record is compared before the map is used.
+/// Finds columns by key. Most records have the same keys in the same order. So a key is first
+/// compared with the key at the same position of an earlier record. The map is used only if they
+/// differ.
 #[derive(Debug, Default)]
 struct KeyLookup {
     seen: Vec<(Vec<u8>, KeyTarget)>,
@@ -503,27 +507,28 @@ struct KeyLookup {
 }
 
 impl KeyLookup {
-    /// Returns what a key names. `key` is the bytes between the key's quotes.
+    /// Returns what a key names. `position` is the key's number within the record, and `key` the
+    /// bytes between the key's quotes.
     #[inline]
     fn column_of(
         &mut self,
-        nth: usize,
+        position: usize,
         key: &[u8],
         escaped: bool,
         options: &KeyedOptions,
     ) -> KeyTarget {
-        if let Some((last, column)) = self.seen.get(nth)
+        if let Some((last, column)) = self.seen.get(position)
             && last == key
         {
             return *column;
         }
         let column = self.look_up(key, escaped, options);
         // Memory stays bounded even if a record has thousands of keys.
-        if nth < 4096 {
-            self.seen.resize_with(self.seen.len().max(nth + 1), Default::default);
-            self.seen[nth].0.clear();
-            self.seen[nth].0.extend_from_slice(key);
-            self.seen[nth].1 = column;
+        if position < 4096 {
+            self.seen.resize_with(self.seen.len().max(position + 1), Default::default);
+            self.seen[position].0.clear();
+            self.seen[position].0.extend_from_slice(key);
+            self.seen[position].1 = column;
         }
         column
     }

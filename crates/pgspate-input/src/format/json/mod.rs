@@ -20,7 +20,7 @@ use crate::format::infer;
 use crate::format::keyed::KeyedFormat;
 use crate::json::skip_space;
 
-/// The functions that read JSON.
+/// The functions of the format JSON.
 pub(crate) const KEYED: KeyedFormat = KeyedFormat {
     columns: infer::columns_of_json,
     cutter: |input, chunk_bytes| {

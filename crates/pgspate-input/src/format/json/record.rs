@@ -14,7 +14,8 @@ use crate::json::{JsonSyntaxError, skip_space, value_end};
 enum BetweenRecords {
     /// White space or nothing.
     Space,
-    /// A comma, or the end of the array. False before the first item, which has no comma.
+    /// A comma, or the end of the array. The flag is false before the first item, which no comma
+    /// precedes.
     Comma(bool),
     /// Nothing: the array is closed.
     Closed,
@@ -30,7 +31,7 @@ pub(crate) struct RecordWalk {
 }
 
 impl RecordWalk {
-    /// Starts at the first byte of a chunk. `byte` is the chunk's offset in its input.
+    /// Returns a walk at the first byte of a chunk. `byte` is the offset of the chunk in the input.
     pub(crate) fn new(data: &[u8], byte: u64) -> RecordWalk {
         let first = first_record_start(data, byte);
         let start = skip_space(data, 0);
@@ -101,7 +102,7 @@ impl RecordWalk {
         }
     }
 
-    /// Continues after a record that is invalid at `from`, at its end. If the end is uncertain, the
+    /// Continues after the end of a record that is invalid at `from`. If the end is uncertain, the
     /// walk is over.
     pub(crate) fn skip_invalid(&mut self, data: &[u8], from: usize) {
         let edge = match self.between {
@@ -125,9 +126,9 @@ impl RecordWalk {
 }
 
 /// Returns where the record after an invalid record begins. The invalid record starts at `start`,
-/// and its first invalid byte is at `from`. The next record begins where a line ends with a closing
-/// bracket and the next line begins with an opening bracket, which no value can contain. Or it
-/// begins at a line that is a complete record.
+/// and the first invalid byte is at `from`. The next record begins at a line with an opening
+/// bracket at its start, if the line before ends with a closing bracket: no value can contain such
+/// a line end. The next record also begins at a line that is a complete record.
 fn line_edge(data: &[u8], start: usize, from: usize) -> Option<usize> {
     // The invalid byte may be a line end, so white space before it is searched too.
     let mut at = start + data[start..from.min(data.len())].trim_ascii_end().len();
@@ -145,8 +146,8 @@ fn line_edge(data: &[u8], start: usize, from: usize) -> Option<usize> {
 }
 
 /// Returns whether the line at `at` is one value that cannot be part of the invalid record
-/// `before`. That is certain if an opening bracket follows, because within the invalid record a
-/// comma would follow. At the end of the chunk, all brackets of `before` must be closed.
+/// `before`. The answer is certain if an opening bracket follows the line: within the invalid
+/// record a comma would follow. At the end of the chunk, all brackets of `before` must be closed.
 fn is_record_line(data: &[u8], before: &[u8], at: usize) -> bool {
     let end = memchr::memchr(b'\n', &data[at..]).map_or(data.len(), |found| at + found);
     let line = data[at..end].trim_ascii_end();
@@ -163,24 +164,24 @@ fn is_record_line(data: &[u8], before: &[u8], at: usize) -> bool {
     }
 }
 
-/// Returns where an invalid item of an array ends, which starts at `at`. The item ends at the first
+/// Returns where the invalid item of an array that starts at `at` ends. The item ends at the first
 /// comma or closing bracket outside matching brackets.
 fn item_edge(data: &[u8], at: usize) -> Option<usize> {
-    let mut open = Vec::new();
+    let mut closing_brackets = Vec::new();
     let mut pos = at;
     while let Some(byte) = data.get(pos) {
         match byte {
             b'"' => pos = string_end(data, pos)?,
-            b'{' => open.push(b'}'),
-            b'[' => open.push(b']'),
-            b',' | b']' if open.is_empty() => return Some(pos),
-            b'}' | b']' if open.pop() != Some(*byte) => return None,
+            b'{' => closing_brackets.push(b'}'),
+            b'[' => closing_brackets.push(b']'),
+            b',' | b']' if closing_brackets.is_empty() => return Some(pos),
+            b'}' | b']' if closing_brackets.pop() != Some(*byte) => return None,
             _ => {}
         }
         pos += 1;
     }
     // The end of the chunk is also the end of its last item.
-    open.is_empty().then_some(data.len())
+    closing_brackets.is_empty().then_some(data.len())
 }
 
 /// Returns the index of the closing quote of the string that opens at `at`, if both quotes are on

@@ -36,8 +36,9 @@ impl BracketScanner {
         self.depth <= 0 && !self.in_string
     }
 
-    /// Skips `data`, where no edge is wanted yet. Returns the index after a line that ends inside a
-    /// string. Such a line is invalid: ending the chunk there lets the encoder report it early.
+    /// Skips `data`, which is too short for a chunk. Returns the index after the first line that
+    /// ends inside a string. Such a line is invalid. If the chunk ends there, the encoder reports
+    /// the line early.
     pub(crate) fn skip(&mut self, data: &[u8]) -> Option<usize> {
         let (blocks, tail) = data.as_chunks::<64>();
         for (i, block) in blocks.iter().enumerate() {
@@ -91,8 +92,8 @@ impl BracketScanner {
         }
     }
 
-    /// Processes 64 bytes. If a line ends inside a string among them, processes none and returns
-    /// true.
+    /// Processes 64 bytes. If a line ends inside a string within these bytes, processes no byte and
+    /// returns true.
     #[inline]
     fn take_block(&mut self, block: &[u8; 64]) -> bool {
         let masks = BracketMasks::of(block);

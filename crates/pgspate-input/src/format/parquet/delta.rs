@@ -37,16 +37,17 @@ fn check_count(header: DeltaHeader, values: u64) -> Result<(), String> {
 /// left to the decoder.
 ///
 /// # Errors
-/// When the data states more values than the page.
+/// A message if the data states more values than the page.
 pub(super) fn check_lengths(bytes: &[u8], values: u64) -> Result<(), String> {
     read_header(&mut ThriftCursor::new(bytes)).map_or(Ok(()), |header| check_count(header, values))
 }
 
-/// Checks strings that are stored as the length of the prefix shared with the string before, and a
-/// suffix. `batch` strings are decoded at a time, into at most `limit` bytes.
+/// Checks strings that are stored as a suffix and the length of the prefix that they share with the
+/// string before. `batch` strings are decoded at a time, into at most `limit` bytes.
 ///
 /// # Errors
-/// When the data states more strings than the page, or a batch of them would not fit into memory.
+/// A message if the data states more strings than the page, or if a batch of strings would not fit
+/// into memory.
 pub(super) fn check_prefixes(
     bytes: &[u8],
     values: u64,
@@ -65,13 +66,14 @@ pub(super) fn check_prefixes(
     check_lengths(&bytes[cursor.offset()..], values)?;
     // A shared prefix is at most as long as all bytes, and is copied for each string.
     let longest = u64::try_from(longest).unwrap_or(0).min(bytes.len() as u64);
-    let most = longest.saturating_mul(batch);
-    if most > limit {
+    let bytes_max = longest.saturating_mul(batch);
+    if bytes_max > limit {
         return Err(format!(
             "repeats {longest} bytes for up to {batch} rows, more than {limit} bytes in total"
         ));
     }
-    check_memory(most).map_err(|why| format!("repeats {longest} bytes for {batch} rows, {why}"))
+    check_memory(bytes_max)
+        .map_err(|why| format!("repeats {longest} bytes for {batch} rows, {why}"))
 }
 
 /// Calls `each` with every number after the first. Returns `None` if the bytes end early.
@@ -95,8 +97,8 @@ fn for_each_number(
             }
             let packed = &bytes[cursor.offset()..];
             cursor.skip(part_values.checked_mul(width)?.div_ceil(8)).ok()?;
-            for nth in 0..here {
-                let step = bits(packed, nth * width, width)?;
+            for index in 0..here {
+                let step = bits(packed, index * width, width)?;
                 // Lengths are 32-bit numbers and wrap around like them.
                 number = i64::from(number.wrapping_add(least).wrapping_add(step) as i32);
                 each(number);
@@ -113,10 +115,10 @@ fn bits(bytes: &[u8], at: u64, width: u64) -> Option<i64> {
         return None;
     }
     let byte = (at / 8) as usize;
-    let mut held = [0; 8];
-    let there = bytes.get(byte..)?;
-    let len = there.len().min(8);
-    held[..len].copy_from_slice(&there[..len]);
-    let shifted = u64::from_le_bytes(held) >> (at % 8);
+    let mut word = [0; 8];
+    let rest = bytes.get(byte..)?;
+    let len = rest.len().min(8);
+    word[..len].copy_from_slice(&rest[..len]);
+    let shifted = u64::from_le_bytes(word) >> (at % 8);
     Some((shifted & ((1 << width) - 1)).cast_signed())
 }

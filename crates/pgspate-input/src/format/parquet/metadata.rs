@@ -36,9 +36,9 @@ pub(super) fn read_metadata(
     let options = || ArrowReaderOptions::new().with_offset_index_policy(index);
     let mut metadata = ArrowReaderMetadata::load(stored, options())?;
     let mut intervals = interval_columns(metadata.parquet_schema());
-    // An Arrow writer stores its own interval type in the file, and fills only the parts of that
-    // type. Other writers fill all three parts. No Arrow type can decode all three, so such columns
-    // are read as bytes.
+    // An Arrow writer stores its own interval type in the file, and fills only the parts of this
+    // type. Other writers fill all three parts. No Arrow type can decode all three parts, so
+    // columns of other writers are read as bytes.
     let pairs = metadata.metadata().file_metadata().key_value_metadata();
     if pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY)) {
         intervals.clear();
@@ -78,16 +78,18 @@ fn check_footer(stored: &ParquetBytes) -> Result<(), ParquetError> {
 /// Checks the number of rows and the positions of columns.
 fn check_groups(metadata: &ParquetMetaData, len: u64) -> Result<(), ParquetError> {
     let mut rows = 0_i64;
-    for (nth, group) in metadata.row_groups().iter().enumerate() {
-        let here = group.num_rows();
-        let sum = rows.checked_add(here).filter(|_| here >= 0);
+    for (group_index, group) in metadata.row_groups().iter().enumerate() {
+        let group_rows = group.num_rows();
+        let sum = rows.checked_add(group_rows).filter(|_| group_rows >= 0);
         let Some(sum) = sum else {
-            return invalid(format!("row group {nth} states {here} rows, after {rows} rows"));
+            return invalid(format!(
+                "row group {group_index} states {group_rows} rows, after {rows} rows"
+            ));
         };
         rows = sum;
         for column in group.columns() {
             let name = column.column_path().string();
-            let column_name = format!("column \"{name}\" of row group {nth}");
+            let column_name = format!("column \"{name}\" of row group {group_index}");
             if !is_within(column, len) {
                 let (start, size) = (first_page(column), column.compressed_size());
                 return invalid(format!(
@@ -114,16 +116,16 @@ fn is_within(column: &ColumnChunkMetaData, len: u64) -> bool {
     end.is_some_and(|end| end <= len)
 }
 
-/// Checks the page indexes. The decoder allocates memory for the number of pages that they state.
-/// Returns whether to read the indexes.
+/// Checks the page indexes, because the decoder allocates memory for the number of pages that an
+/// index states. Returns whether to read the indexes.
 fn check_indexes(
     metadata: &ParquetMetaData,
     stored: &ParquetBytes,
 ) -> Result<PageIndexPolicy, ParquetError> {
     let groups = metadata.row_groups().iter().enumerate();
     let mut ranges = Vec::new();
-    for (nth, column) in
-        groups.flat_map(|(nth, group)| group.columns().iter().map(move |c| (nth, c)))
+    for (group_index, column) in
+        groups.flat_map(|(index, group)| group.columns().iter().map(move |c| (index, c)))
     {
         let (Some(start), Some(size)) =
             (column.offset_index_offset(), column.offset_index_length())
@@ -137,8 +139,8 @@ fn check_indexes(
         let Some((start, size)) = range else {
             let (name, len) = (column.column_path().string(), stored.len());
             return invalid(format!(
-                "column \"{name}\" of row group {nth} states an index of {size} bytes at byte \
-                 {start}, but the file has {len}"
+                "column \"{name}\" of row group {group_index} states an index of {size} bytes \
+                 at byte {start}, but the file has {len}"
             ));
         };
         ranges.push((start, size));
@@ -161,7 +163,7 @@ fn check_indexes(
     Ok(PageIndexPolicy::Optional)
 }
 
-/// Returns the column with the best Arrow type to decode it.
+/// Returns the column as a field with the Arrow type to which the column is decoded.
 fn decoded_as(field: &Field, root: usize, schema: &SchemaDescriptor) -> Field {
     let first = (0..schema.num_columns()).find(|leaf| schema.get_column_root_idx(*leaf) == root);
     let Some(leaf) = first.map(|leaf| schema.column(leaf)) else { return field.clone() };
@@ -196,13 +198,13 @@ fn without_intervals(schema: &SchemaDescriptor) -> Result<SchemaDescriptor, Parq
     Ok(SchemaDescriptor::new(without_interval_type(&schema.root_schema_ptr())?))
 }
 
-fn without_interval_type(of: &TypePtr) -> Result<TypePtr, ParquetError> {
-    let info = of.get_basic_info();
+fn without_interval_type(ty: &TypePtr) -> Result<TypePtr, ParquetError> {
+    let info = ty.get_basic_info();
     let id = info.has_id().then(|| info.id());
-    match of.as_ref() {
+    match ty.as_ref() {
         Type::PrimitiveType { physical_type, type_length, .. } => {
             if info.converted_type() != ConvertedType::INTERVAL {
-                return Ok(of.clone());
+                return Ok(ty.clone());
             }
             let built = Type::primitive_type_builder(info.name(), *physical_type)
                 .with_repetition(info.repetition())
@@ -226,7 +228,7 @@ fn without_interval_type(of: &TypePtr) -> Result<TypePtr, ParquetError> {
     }
 }
 
-/// Marks the columns with a logical type that Arrow does not have as extension types.
+/// Marks the columns whose logical type Arrow does not have as extension types.
 fn mark_extension_types(
     schema: &SchemaRef,
     parquet: &SchemaDescriptor,

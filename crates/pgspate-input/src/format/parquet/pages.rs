@@ -19,7 +19,7 @@ use super::delta;
 use super::read::{ParquetBytes, SequentialBytes};
 use super::thrift::{PageHeader, PageKind, ThriftError, page_header};
 
-/// The most bytes of a page: the longest value of PostgreSQL, and its overhead.
+/// The most bytes of a page: the longest value of PostgreSQL, and 1 MiB for its overhead.
 pub(super) const PAGE_BYTES_MAX: u64 = (1 << 30) + (1 << 20);
 /// The most values of a page: the most elements of a PostgreSQL array.
 const VALUES_MAX: u64 = 1 << 27;

@@ -40,18 +40,21 @@ struct ParquetBytesInner {
 
 #[derive(Debug)]
 struct ReadWindow {
-    /// The start of the column chunk, and its end.
+    /// The start of the column chunk in the file.
     start: u64,
+    /// The end of the column chunk in the file.
     end: u64,
-    /// The offset of `bytes`, and the bytes of the chunk that were read.
+    /// The offset of `bytes` in the file.
     from: u64,
+    /// The bytes of the column chunk that were read last.
     bytes: Bytes,
+    /// The most bytes that one read of the window fetches.
     size_max: u64,
 }
 
 impl ParquetBytes {
-    /// Returns bytes without windows, for metadata: the decoder requests its exact parts. They are
-    /// cached.
+    /// Returns bytes without windows, for metadata: the decoder requests exact parts of the
+    /// metadata. These parts are cached.
     pub(crate) fn whole(ranges: Arc<dyn RangeReader>) -> ParquetBytes {
         ParquetBytes::new(ranges, Vec::new(), Some(Mutex::default()))
     }
@@ -185,8 +188,8 @@ impl ReadWindow {
     /// Returns how many bytes to read at `start` for a request of `len` bytes.
     fn read_len(&self, start: u64, len: u64) -> u64 {
         let held = self.bytes.len() as u64;
-        let goes_on = held > 0 && (self.from..=self.from + held).contains(&start);
-        let grown = if goes_on { held.saturating_mul(GROWTH) } else { WINDOW_FIRST };
+        let is_sequential = held > 0 && (self.from..=self.from + held).contains(&start);
+        let grown = if is_sequential { held.saturating_mul(GROWTH) } else { WINDOW_FIRST };
         grown.min(self.size_max).max(len).min(self.end - start)
     }
 }
@@ -237,8 +240,8 @@ impl Read for SequentialBytes {
             };
             self.piece = piece.map_err(io::Error::other)?;
             self.at += self.piece.len() as u64;
-            // A decoder that skips the count of a damaged header may ignore an empty read and
-            // continue. So the second read at the end is an error.
+            // A decoder that skips the elements of a damaged header may ignore an empty read and
+            // continue for ever. So the second read at the end is an error.
             if self.piece.is_empty() && std::mem::replace(&mut self.has_ended, true) {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

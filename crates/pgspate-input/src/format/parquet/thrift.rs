@@ -1,7 +1,7 @@
 //! Reads the sizes that Parquet's structures state, from Thrift's compact protocol.
 //!
-//! Values are read without building structures, so a stated size costs no memory. Other fields are
-//! skipped.
+//! Values are read without building structures, so a stated size costs no memory. Fields without a
+//! size are skipped.
 
 /// Why a Thrift structure could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,9 +229,9 @@ pub(super) fn page_header(bytes: &[u8]) -> ThriftResult<PageHeader> {
 /// allocates memory for the number of children that a node states.
 ///
 /// # Errors
-/// Returns what is wrong with the tree.
+/// A message that says what is wrong with the tree.
 pub(super) fn check_schema(metadata: &[u8], depth_max: usize) -> Result<(), String> {
-    let mut wrong = None;
+    let mut tree_fault = None;
     let read = ThriftCursor::new(metadata).structure(0, |cursor, id, kind| {
         if (id, kind) != (2, LIST) {
             return Ok(false);
@@ -240,12 +240,12 @@ pub(super) fn check_schema(metadata: &[u8], depth_max: usize) -> Result<(), Stri
         match check_tree(&children, depth_max) {
             Ok(()) => Ok(true),
             Err(why) => {
-                wrong = Some(why);
+                tree_fault = Some(why);
                 Err(ThriftError::Invalid)
             }
         }
     });
-    match (wrong, read) {
+    match (tree_fault, read) {
         (Some(why), _) => Err(why),
         (None, Err(_)) => Err("the metadata ends early or is not Thrift".to_owned()),
         (None, Ok(())) => Ok(()),
@@ -273,23 +273,23 @@ fn read_child_counts(cursor: &mut ThriftCursor<'_>) -> ThriftResult<Vec<i64>> {
 /// Checks that the children of each node exist and the tree is not too deep.
 fn check_tree(children: &[i64], depth_max: usize) -> Result<(), String> {
     // The number of remaining children of each open group.
-    let mut open: Vec<i64> = Vec::new();
-    for (nth, count) in children.iter().copied().enumerate() {
-        let left = (children.len() - nth - 1) as i64;
+    let mut open_groups: Vec<i64> = Vec::new();
+    for (index, count) in children.iter().copied().enumerate() {
+        let left = (children.len() - index - 1) as i64;
         if count > left {
-            return Err(format!("a group states {count} columns, but {left} follow"));
+            return Err(format!("a schema group declares {count} columns, found {left}"));
         }
-        if let Some(last) = open.last_mut() {
+        if let Some(last) = open_groups.last_mut() {
             *last -= 1;
         }
         if count > 0 {
-            open.push(count);
+            open_groups.push(count);
         }
-        if open.len() > depth_max {
+        if open_groups.len() > depth_max {
             return Err(format!("columns are nested more than {depth_max} deep"));
         }
-        while open.last() == Some(&0) {
-            open.pop();
+        while open_groups.last() == Some(&0) {
+            open_groups.pop();
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Detects the dialect of delimited text: line ends, delimiter, quotes, NULL, header.
 //!
-//! The sample is split by each rule that is tried, so a delimiter or newline within quotes does not
+//! Each candidate dialect splits the whole sample, so a delimiter or newline within quotes does not
 //! count.
 
 use std::collections::{HashMap, HashSet};
@@ -52,9 +52,9 @@ pub(super) fn sniff_dialect(
     sniffed.line_end = detect_line_end(body, quote);
     let end = if sniffed.line_end == LineEnd::Cr { b'\r' } else { b'\n' };
     let sample = DelimitedSample { body, complete, end };
-    let sure = choose_delimiter(&sample, given, name, sniffed);
-    let named = given.format.is_some() || split_name(name).1.is_some_and(|e| e == "csv");
-    if sniffed.format == Format::Csv && sniffed.delimiter == b'\t' && !named {
+    let is_delimiter_known = choose_delimiter(&sample, given, name, sniffed);
+    let is_csv_named = given.format.is_some() || split_name(name).1.is_some_and(|e| e == "csv");
+    if sniffed.format == Format::Csv && sniffed.delimiter == b'\t' && !is_csv_named {
         sniffed.format = Format::Tsv;
     }
     choose_quotes(&sample, given, sniffed);
@@ -66,11 +66,11 @@ pub(super) fn sniff_dialect(
     detect_header(&records, known, given, sniffed);
     // PostgreSQL writes COPY text with tabs, without a header, with \N, and with its own escapes
     // only.
-    let nulls = sniffed.null == "\\N";
+    let has_copy_nulls = sniffed.null == "\\N";
     if given.format.is_none()
         && sniffed.format == Format::Tsv
         && !split_name(name).1.is_some_and(|e| matches!(e.as_str(), "tsv" | "tab"))
-        && nulls
+        && has_copy_nulls
         && !sniffed.header
         && is_copy_text(body)
     {
@@ -78,7 +78,7 @@ pub(super) fn sniff_dialect(
         sniffed.quote = None;
         sniffed.evidence.push("format text: tabs, \\N and no header".to_string());
     }
-    sure
+    is_delimiter_known
 }
 
 /// The bytes of the sample, and the byte that ends its lines.
@@ -120,15 +120,15 @@ impl DelimitedSample<'_> {
                 record.push(SampleField { text: Vec::new(), quoted: false });
             }
         }
-        // The sample may end within the last record, which is then used only if it is the first
-        // record.
+        // The sample may end within the last record. An incomplete record is used only if the
+        // sample has no other record.
         if !record.is_empty() && (self.complete || split.records.is_empty()) {
             split.records.push(record);
         }
         split
     }
 
-    /// Reads a quoted field. `at` is the index after its opening quote. Returns the index after its
+    /// Reads a quoted field. `at` is the index after the opening quote. Returns the index after the
     /// closing quote.
     fn read_quoted(
         &self,
@@ -157,8 +157,8 @@ impl DelimitedSample<'_> {
     }
 }
 
-/// Returns the line end of the first line. Like COPY, pgspate expects it of all lines. Line ends
-/// within quotes are ignored.
+/// Returns the line end of the first line. Like COPY, pgspate expects the same line end in all
+/// lines. Line ends within quotes are ignored.
 fn detect_line_end(body: &[u8], quote: Option<u8>) -> LineEnd {
     let mut is_quoted = false;
     for (at, byte) in body.iter().enumerate() {
@@ -173,14 +173,15 @@ fn detect_line_end(body: &[u8], quote: Option<u8>) -> LineEnd {
     LineEnd::Lf
 }
 
-/// Chooses the delimiter that occurs equally often in most records.
+/// Chooses the delimiter that occurs equally often in most records. Returns false if there is no
+/// such delimiter.
 fn choose_delimiter(
     sample: &DelimitedSample<'_>,
     given: &SniffOverrides,
     name: &str,
     sniffed: &mut SniffedFormat,
 ) -> bool {
-    let named = match split_name(name).1.as_deref() {
+    let named_delimiter = match split_name(name).1.as_deref() {
         Some("tsv" | "tab") => Some(b'\t'),
         Some("psv" | "tbl") => Some(b'|'),
         _ => None,
@@ -203,8 +204,8 @@ fn choose_delimiter(
                 continue;
             };
             // Percentages are compared in steps of five, so that one unusual line does not decide.
-            // Then the file's name decides, then the number of fields.
-            let score = (percent / 5, Some(candidate) == named, fields, candidate);
+            // Among equal percentages, the file's name decides, and then the number of fields.
+            let score = (percent / 5, Some(candidate) == named_delimiter, fields, candidate);
             if best.is_none_or(|best| (score.0, score.1, score.2) > (best.0, best.1, best.2)) {
                 best = Some(score);
             }
@@ -217,7 +218,7 @@ fn choose_delimiter(
             return true;
         }
     }
-    sniffed.delimiter = named.unwrap_or(b',');
+    sniffed.delimiter = named_delimiter.unwrap_or(b',');
     sniffed.evidence.push(format!(
         "delimiter {}: the default, as none was detected",
         displayed(sniffed.delimiter)
@@ -225,8 +226,7 @@ fn choose_delimiter(
     false
 }
 
-/// Returns the most frequent number of fields, and before it the percentage of records that have
-/// it.
+/// Returns the percentage of records that have the most frequent number of fields, and this number.
 fn field_count_share(
     sample: &DelimitedSample<'_>,
     delimiter: u8,
@@ -264,8 +264,8 @@ fn choose_quotes(
     let Some(mark) = sniffed.quote else { return };
     let split = sample.split(sniffed.delimiter, quote, sniffed.escape);
     if split.misplaced_quotes > 0 && given.escape.is_none() {
-        let other = sample.split(sniffed.delimiter, quote, b'\\');
-        if other.misplaced_quotes == 0 {
+        let backslash_split = sample.split(sniffed.delimiter, quote, b'\\');
+        if backslash_split.misplaced_quotes == 0 {
             sniffed.escape = b'\\';
             sniffed.evidence.push("escape \\: quotes within quotes follow a backslash".to_string());
             return;
@@ -274,8 +274,8 @@ fn choose_quotes(
     if given.quote.is_some() || sniffed.format != Format::Tsv {
         return;
     }
-    let seen = sample.body.contains(&mark);
-    if seen && (split.misplaced_quotes > 0 || split.quoted == 0) {
+    let has_quotes = sample.body.contains(&mark);
+    if has_quotes && (split.misplaced_quotes > 0 || split.quoted == 0) {
         sniffed.quote = None;
         sniffed.evidence.push("quote none: quotes are part of the fields".to_string());
     }
@@ -287,15 +287,15 @@ fn detect_trailing_delimiter(
     known: Option<&[String]>,
     sniffed: &mut SniffedFormat,
 ) {
-    let empty_last = |record: &Vec<SampleField>| {
+    let ends_empty = |record: &Vec<SampleField>| {
         record.len() > 1 && record.last().is_some_and(|f| f.text.is_empty() && !f.quoted)
     };
     // Each column of the table has a field, so the empty field at the end is NULL.
     if known.is_some_and(|known| records.iter().any(|record| record.len() == known.len())) {
         return;
     }
-    // Only `|` counts: a comma at the end may as well mean that the last column is NULL.
-    if sniffed.delimiter != b'|' || records.is_empty() || !records.iter().all(empty_last) {
+    // Only `|` counts: a comma at the end may also mean that the last column is NULL.
+    if sniffed.delimiter != b'|' || records.is_empty() || !records.iter().all(ends_empty) {
         return;
     }
     sniffed.trailing_delimiter = true;
@@ -309,16 +309,17 @@ fn detect_trailing_delimiter(
 
 /// Detects the text that stands for NULL.
 fn detect_null(records: &[Vec<SampleField>], given: &SniffOverrides, sniffed: &mut SniffedFormat) {
-    let stands =
+    let is_whole_field =
         |text: &[u8]| records.iter().flatten().any(|field| !field.quoted && field.text == text);
-    // PostgreSQL's csv has empty fields for NULL, and then \N is ordinary text.
-    let slash = stands(b"\\N") && !(sniffed.format == Format::Csv && stands(b""));
+    // PostgreSQL's csv has empty fields for NULL. In such a file \N is ordinary text.
+    let has_backslash_null =
+        is_whole_field(b"\\N") && !(sniffed.format == Format::Csv && is_whole_field(b""));
     sniffed.null = match &given.null {
         Some(null) => null.clone(),
-        None if slash || sniffed.format == Format::Text => "\\N".to_string(),
+        None if has_backslash_null || sniffed.format == Format::Text => "\\N".to_string(),
         None => String::new(),
     };
-    if slash && given.null.is_none() {
+    if has_backslash_null && given.null.is_none() {
         sniffed.evidence.push("null \\N: some fields consist of it".to_string());
     }
 }
@@ -375,30 +376,31 @@ fn judge_header(
     if rest.is_empty() {
         return (false, "there is only one line");
     }
-    // More than half suffices, because columns may also have words for unknown values.
-    let are_mostly = |column: usize, is: fn(InferredClass) -> bool| {
+    // More than half of the values suffice, because a column may also have words for unknown
+    // values.
+    let are_mostly = |column: usize, matches: fn(InferredClass) -> bool| {
         let values = rest.iter().filter_map(|r| r.get(column)).filter(|f| !is_null(f));
         let (mut found, mut total) = (0, 0);
         for field in values {
             total += 1;
-            found += usize::from(is(classify(&field.text)));
+            found += usize::from(matches(classify(&field.text)));
         }
         found * 2 > total
     };
     let is_bool = |column: usize| classify(&first[column].text) == InferredClass::Boolean;
     if (0..first.len())
-        .any(|nth| !is_bool(nth) && are_mostly(nth, |class| class != InferredClass::Text))
+        .any(|column| !is_bool(column) && are_mostly(column, |class| class != InferredClass::Text))
     {
         return (true, "the first line has names, the other lines have values");
     }
-    if (0..first.len())
-        .any(|nth| is_bool(nth) && are_mostly(nth, |class| class == InferredClass::Boolean))
-    {
+    if (0..first.len()).any(|column| {
+        is_bool(column) && are_mostly(column, |class| class == InferredClass::Boolean)
+    }) {
         return (false, "the first line contains values");
     }
-    let plain = first.iter().all(|field| is_name(field.text.trim_ascii()));
-    let again = rest.iter().any(|row| row.iter().zip(first).any(|(a, b)| a.text == b.text));
-    match (plain, again) {
+    let are_names = first.iter().all(|field| is_name(field.text.trim_ascii()));
+    let occur_again = rest.iter().any(|row| row.iter().zip(first).any(|(a, b)| a.text == b.text));
+    match (are_names, occur_again) {
         (true, false) => (true, "the first line looks like names, which do not occur again"),
         (true, true) => (false, "words of the first line occur again in other lines"),
         (false, _) => (false, "the first line does not look like names"),
@@ -425,7 +427,7 @@ fn is_copy_text(body: &[u8]) -> bool {
     true
 }
 
-/// Returns a delimiter for messages.
+/// Returns a delimiter as messages show it.
 fn displayed(delimiter: u8) -> String {
     match delimiter {
         b'\t' => "tab".to_string(),

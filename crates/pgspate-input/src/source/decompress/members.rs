@@ -1,13 +1,13 @@
-//! Decompresses gzip members and bzip2 streams: any number of them in a row.
+//! Decompresses a sequence of gzip members or of bzip2 streams.
 //!
-//! Zeros after the last member are padding, as in gzip(1). Other bytes there are an error. The
-//! checksum and length of each member are verified.
+//! Zeros after the last member are padding, as in gzip(1). Other bytes after the last member are an
+//! error. The checksum and length of each member are verified.
 
 use flate2::FlushDecompress;
 
 use super::{DecompressFault, DecompressStep, Decompressor};
 
-/// The largest window of gzip: it can decompress every file.
+/// The size of gzip's largest window, with which every gzip file can be decompressed.
 const WINDOW_BITS: u8 = 15;
 
 /// A decompressor of one member, provided by a compression library.
@@ -15,13 +15,13 @@ pub(super) trait CompressedMember: Send {
     /// The first byte of a member.
     const FIRST: u8;
 
-    /// Returns a decompressor that stands before the first byte of a member.
+    /// Returns a decompressor for a new member.
     fn start() -> Self;
 
     /// Decompresses some bytes. Returns whether the member has ended, or says why it is invalid.
     fn decode(&mut self, input: &[u8], output: &mut [u8]) -> Result<bool, String>;
 
-    /// Returns how many bytes were read and how many were written.
+    /// Returns the total numbers of bytes read and written since the start of the member.
     fn totals(&self) -> (u64, u64);
 }
 

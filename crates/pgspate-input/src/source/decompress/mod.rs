@@ -45,13 +45,13 @@ impl Compression {
         }
     }
 
-    /// Recognises the compression of an input by `head`, its first stored bytes. `head` shorter
-    /// than [`MAGIC_BYTES`] is the whole input.
+    /// Recognises the compression of an input from `head`, the first stored bytes of the input. If
+    /// `head` is shorter than [`MAGIC_BYTES`], `head` is the whole input.
     ///
     /// # Errors
-    /// When `head` begins an archive or compression that pgspate does not read, or the input ends
-    /// within a compression's signature. The message shows `name`. The suffix of `name` only tells
-    /// a cut-off file from a tiny text that looks like one.
+    /// [`ErrorKind::Source`] if pgspate does not read the archive or compression that `head`
+    /// begins, or if the input ends within a compression's signature. The message shows `name`. The
+    /// suffix of `name` only distinguishes a truncated file from a short text with the same bytes.
     pub(super) fn detect(head: &[u8], name: &str) -> Result<Compression> {
         if head.starts_with(&[0x1f, 0x8b]) {
             return Ok(Compression::Gzip);
@@ -65,8 +65,8 @@ impl Compression {
         if is_bzip2(head) {
             return Ok(Compression::Bzip2);
         }
-        if let Some((what, remedy)) = unsupported_archive(head) {
-            let message = format!("\"{name}\" is {what}, which pgspate does not read");
+        if let Some((description, remedy)) = unsupported_archive(head) {
+            let message = format!("\"{name}\" is {description}, which pgspate does not read");
             return Err(source_error(name, message).hint(remedy));
         }
         if head.len() < MAGIC_BYTES
@@ -106,8 +106,8 @@ fn is_skippable_frame(head: &[u8]) -> bool {
     matches!(head, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// A text may begin with "BZh". It cannot begin with the ten bytes that include the mark of a block
-/// or of the end.
+/// Returns whether `head` begins bzip2 data. A text may begin with `BZh`, so the ten bytes up to
+/// the mark of a block or of the end are compared.
 fn is_bzip2(head: &[u8]) -> bool {
     const BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
     const END: [u8; 6] = [0x17, 0x72, 0x45, 0x38, 0x50, 0x90];
@@ -115,6 +115,7 @@ fn is_bzip2(head: &[u8]) -> bool {
         if rest.starts_with(&BLOCK) || rest.starts_with(&END))
 }
 
+/// Returns the description of an archive that pgspate does not read, and a hint.
 fn unsupported_archive(head: &[u8]) -> Option<(&'static str, &'static str)> {
     let known: [(&[u8], _, _); 5] = [
         (
@@ -139,7 +140,10 @@ fn unsupported_archive(head: &[u8]) -> Option<(&'static str, &'static str)> {
             "Decompress it through a pipe: `snzip -dc FILE | pgspate load - ...`.",
         ),
     ];
-    known.iter().find(|(magic, ..)| head.starts_with(magic)).map(|(_, what, how)| (*what, *how))
+    known
+        .iter()
+        .find(|(magic, ..)| head.starts_with(magic))
+        .map(|(_, description, hint)| (*description, *hint))
 }
 
 /// Returns the compression whose signature `head` begins but does not complete. `head` is the whole
@@ -147,8 +151,8 @@ fn unsupported_archive(head: &[u8]) -> Option<(&'static str, &'static str)> {
 fn truncated_signature(head: &[u8], name: &str) -> Option<Compression> {
     let name = name.to_ascii_lowercase();
     let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));
-    let begins = |magic: &[u8], sure: usize| magic.starts_with(head) && head.len() >= sure;
-    // `sure` is the length from which `head` cannot be a text. A shorter `head` needs the suffix.
+    // From `len_min` bytes on, `head` cannot be a text. A shorter `head` needs the suffix.
+    let begins = |magic: &[u8], len_min: usize| magic.starts_with(head) && head.len() >= len_min;
     if begins(&[0x1f, 0x8b], if ends(&[".gz", ".tgz"]) { 0 } else { 1 }) {
         return Some(Compression::Gzip);
     }
@@ -185,13 +189,14 @@ struct DecompressStep {
 struct DecompressFault {
     /// The offset of the fault within the input of this call.
     offset: usize,
+    /// The reason, for messages.
     why: String,
 }
 
 /// A decompression algorithm without I/O.
 trait Decompressor: Send {
-    /// Decompresses from `input` into `output`, which is never empty. An empty `input` says that
-    /// the input has ended.
+    /// Decompresses from `input` into `output`. `output` is never empty. An empty `input` means
+    /// that the input has ended.
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<DecompressStep, DecompressFault>;
 
     /// Returns whether the compressed data is complete at this point.
@@ -205,6 +210,7 @@ pub(super) struct DecompressedReader<R> {
     compression: Compression,
     name: Arc<str>,
     progress: Arc<ReadProgress>,
+    /// The number of stored bytes that were decompressed.
     offset: u64,
 }
 
@@ -243,7 +249,7 @@ impl<R: BufRead> Read for DecompressedReader<R> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            let end = input.is_empty();
+            let is_at_end = input.is_empty();
             let step = match self.decoder.step(input, output) {
                 Ok(step) => step,
                 Err(fault) => return Err(io::Error::other(self.corrupt_error(fault))),
@@ -258,13 +264,14 @@ impl<R: BufRead> Read for DecompressedReader<R> {
                 calls_without_progress = 0;
                 continue;
             }
-            if end && self.decoder.is_complete() {
+            if is_at_end && self.decoder.is_complete() {
                 return Ok(0);
             }
-            // A decompressor may need a second call to notice that it is stuck, never a fourth.
+            // One or two calls may make no progress. After three such calls the decompressor is
+            // stuck.
             calls_without_progress += 1;
             if calls_without_progress > 2 {
-                return Err(io::Error::other(match end {
+                return Err(io::Error::other(match is_at_end {
                     true => ends_early_error(self.compression, &self.name, self.offset),
                     false => self.corrupt_error(DecompressFault {
                         offset: 0,

@@ -80,7 +80,7 @@ fn several_members_are_joined() {
 }
 
 #[test]
-fn a_cut_anywhere_is_an_error() {
+fn data_truncated_at_any_byte_is_an_error() {
     let names = ["a.csv.gz", "a.csv.zst", "a.csv.bz2", "a.csv.xz"];
     for (kind, name) in KINDS.into_iter().zip(names) {
         let stored = [compress(kind, &text(700)), compress(kind, b"more")].concat();
@@ -107,8 +107,8 @@ fn a_damaged_byte_never_yields_other_data() {
         for at in 0..stored.len() {
             let mut damaged = stored.clone();
             damaged[at] ^= 0x41;
-            // Some header bytes, such as a time, do not change the data. A damaged signature makes
-            // the input uncompressed data. The reader must never return any other data.
+            // Damaged header bytes, such as a time, do not change the data. Input with a damaged
+            // signature is read as uncompressed data. The reader must never return other data.
             if let Ok(out) = decode(&damaged, "x") {
                 assert!(out == data || out == damaged, "{kind} damaged at {at}");
             }
@@ -167,7 +167,7 @@ fn errors_name_unsupported_archives() {
 
 #[test]
 fn a_frame_with_a_huge_window_is_refused() {
-    // A zstd frame whose header asks for a window of 2 GiB: no data may be decoded for it.
+    // The header of this zstd frame requests a window of 2 GiB, so the frame must be refused.
     let mut stored = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, (31 - 10) << 3];
     stored.extend([0; 16]);
     let error = decode(&stored, "x").unwrap_err();

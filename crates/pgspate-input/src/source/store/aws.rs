@@ -1,8 +1,8 @@
-//! Opens S3, and other stores with its protocol.
+//! Opens S3, and other stores that use the S3 protocol.
 //!
-//! Settings come from the AWS profile, the environment and `--source-option`; later ones win. A
-//! credential's parts all come from one of the three, so that a token is never combined with
-//! another account's key.
+//! Settings come from the AWS profile, the environment and `--source-option`. A later of these
+//! three origins wins over an earlier one. All parts of a credential come from one origin, so that
+//! a token is never combined with the key of another account.
 
 use std::collections::HashMap;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -31,7 +31,8 @@ type S3Settings = HashMap<Key, String>;
 /// Returns a client for `bucket`.
 ///
 /// # Errors
-/// When credentials are missing or settings are invalid.
+/// [`ErrorKind::Source`] if credentials are missing, or [`ErrorKind::Usage`] if the endpoint or the
+/// profile is invalid.
 pub(super) fn open(
     root: &str,
     bucket: &str,
@@ -53,8 +54,8 @@ pub(super) fn open(
             .with_timeout(options.stall.min(Duration::from_secs(5)))
             .with_connect_timeout(options.stall.min(Duration::from_secs(5)));
         let bucket = bucket.to_owned();
-        let asked = async move { resolve_bucket_region(&bucket, &client).await };
-        if let Ok(region) = run_and_wait(runtime, asked)? {
+        let region_request = async move { resolve_bucket_region(&bucket, &client).await };
+        if let Ok(region) = run_and_wait(runtime, region_request)? {
             settings.insert(Key::Region, region);
         }
     }
@@ -70,14 +71,14 @@ pub(super) fn open(
 
 /// Returns the merged settings, and the profile that was read.
 fn settings(options: &SourceOptions, env: &Env) -> Result<(S3Settings, AwsProfile)> {
-    let given: Vec<(String, String)> = options
+    let option_pairs: Vec<(String, String)> = options
         .store
         .iter()
         .map(|(key, value)| (key.to_ascii_lowercase(), value.clone()))
         .collect();
-    let named = given.iter().rfind(|(key, _)| key == profile::PROFILE_OPTION);
-    let named = named.map(|(_, value)| value.as_str());
-    let profile = AwsProfile::read(named, env)?;
+    let profile_option = option_pairs.iter().rfind(|(key, _)| key == profile::PROFILE_OPTION);
+    let profile_name = profile_option.map(|(_, value)| value.as_str());
+    let profile = AwsProfile::read(profile_name, env)?;
     let from_profile = profile.settings.iter().filter(|(key, _)| {
         let known = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
         known.contains(&key.as_str()) || matches!(key.as_str(), "region" | "endpoint_url")
@@ -89,18 +90,18 @@ fn settings(options: &SourceOptions, env: &Env) -> Result<(S3Settings, AwsProfil
         parse_settings(from_env.map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
     let mut settings = S3Settings::new();
     // A profile named on the command line wins over the environment.
-    if named.is_some() {
+    if profile_name.is_some() {
         override_settings(&mut settings, from_env);
         override_settings(&mut settings, from_profile);
     } else {
         override_settings(&mut settings, from_profile);
         override_settings(&mut settings, from_env);
     }
-    override_settings(&mut settings, parse_settings(given.into_iter()));
+    override_settings(&mut settings, parse_settings(option_pairs.into_iter()));
     Ok((settings, profile))
 }
 
-/// Parses the settings of one origin; keys that S3 does not have are left out.
+/// Parses the settings of one origin. Keys that S3 does not have are left out.
 fn parse_settings(pairs: impl Iterator<Item = (String, String)>) -> S3Settings {
     let mut settings: S3Settings =
         pairs.filter_map(|(key, value)| Some((key.parse().ok()?, value))).collect();
@@ -110,7 +111,8 @@ fn parse_settings(pairs: impl Iterator<Item = (String, String)>) -> S3Settings {
     settings
 }
 
-/// Adds the settings of `layer`, which replace credentials and endpoints as whole groups.
+/// Adds the settings of `layer`. If `layer` has a part of the credentials, all older credentials
+/// are removed. Endpoints are treated alike.
 fn override_settings(settings: &mut S3Settings, layer: S3Settings) {
     const CREDENTIALS: [Key; 3] = [Key::AccessKeyId, Key::SecretAccessKey, Key::Token];
     const ENDPOINTS: [Key; 2] = [Key::Endpoint, Key::S3Endpoint];
@@ -141,8 +143,8 @@ fn check_credentials(
     env: &Env,
 ) -> Result<()> {
     let has = |key: &Key| settings.contains_key(key);
-    let skips = settings.get(&Key::SkipSignature).is_some_and(|value| is_true(value));
-    if skips
+    let skips_signature = settings.get(&Key::SkipSignature).is_some_and(|value| is_true(value));
+    if skips_signature
         || has(&Key::AccessKeyId)
         || has(&Key::SecretAccessKey)
         || (has(&Key::WebIdentityTokenFile) && has(&Key::RoleArn))
@@ -201,7 +203,7 @@ mod tests {
         env
     }
 
-    fn given(pairs: &[(&str, &str)]) -> SourceOptions {
+    fn options_of(pairs: &[(&str, &str)]) -> SourceOptions {
         let store = pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         SourceOptions { store, ..SourceOptions::default() }
     }
@@ -213,14 +215,17 @@ mod tests {
             dir.path(),
             &[("AWS_ACCESS_KEY_ID", "env"), ("AWS_SECRET_ACCESS_KEY", "e"), ("AWS_PAGER", "less")],
         );
-        let (merged, _) = settings(&given(&[]), &env).unwrap();
+        let (merged, _) = settings(&options_of(&[]), &env).unwrap();
         assert_eq!(merged[&Key::AccessKeyId], "env");
         assert!(!merged.contains_key(&Key::Token));
-        let (merged, _) = settings(&given(&[("profile", "other")]), &env).unwrap();
+        let (merged, _) = settings(&options_of(&[("profile", "other")]), &env).unwrap();
         assert_eq!(merged[&Key::AccessKeyId], "other");
         assert_eq!(merged[&Key::Region], "eu-north-1");
-        let options =
-            given(&[("profile", "other"), ("ACCESS_KEY_ID", "mine"), ("secret_access_key", "m")]);
+        let options = options_of(&[
+            ("profile", "other"),
+            ("ACCESS_KEY_ID", "mine"),
+            ("secret_access_key", "m"),
+        ]);
         let (merged, _) = settings(&options, &env).unwrap();
         assert_eq!(merged[&Key::AccessKeyId], "mine");
         assert_eq!(merged[&Key::SecretAccessKey], "m");
@@ -233,10 +238,10 @@ mod tests {
             dir.path(),
             &[("AWS_ENDPOINT_URL_S3", "http://a"), ("AWS_DEFAULT_REGION", "eu-west-3")],
         );
-        let (merged, _) = settings(&given(&[]), &env).unwrap();
+        let (merged, _) = settings(&options_of(&[]), &env).unwrap();
         assert_eq!(merged[&Key::S3Endpoint], "http://a");
         assert_eq!(merged[&Key::Region], "eu-west-3");
-        let (merged, _) = settings(&given(&[("endpoint_url", "http://b")]), &env).unwrap();
+        let (merged, _) = settings(&options_of(&[("endpoint_url", "http://b")]), &env).unwrap();
         assert_eq!(merged[&Key::Endpoint], "http://b");
         assert!(!merged.contains_key(&Key::S3Endpoint));
     }

@@ -1,18 +1,19 @@
 //! Converts errors of object stores into pgspate's, with a hint.
 //!
-//! The client's messages contain the service's XML response. Its error code decides the message.
+//! The client's messages contain the service's XML response. The error code in the response decides
+//! the message.
 
 use object_store::Error as StoreError;
 
 use super::Scheme;
-use crate::source::remote::object_changed;
+use crate::source::remote::object_changed_error;
 use crate::source::{root_cause, source_error};
 use crate::{Error, ErrorKind};
 
 /// Returns the error for a failed request about `name`.
 pub(in crate::source) fn store_error(scheme: Scheme, name: &str, error: &StoreError) -> Error {
     if let StoreError::Precondition { .. } | StoreError::NotModified { .. } = error {
-        return object_changed(name);
+        return object_changed_error(name);
     }
     let text = root_cause(error);
     let code = xml_element(&text, "Code").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Lists objects of a store by key, folder or pattern.
 //!
-//! A folder is the set of objects below `prefix/`. The same objects are ignored as in local
-//! folders. Objects are sorted by key.
+//! A folder is the set of objects below `prefix/`. Hidden objects and marker files are ignored, as
+//! in local folders. Objects are sorted by key.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl ListingRequest {
 /// Returns the objects that `request` names.
 ///
 /// # Errors
-/// When there are no objects or the store refuses a request.
+/// [`ErrorKind::Source`] if there are no objects or the store refuses a request.
 pub(in crate::source) async fn expand(
     store: Arc<dyn ObjectStore>,
     request: ListingRequest,
@@ -68,21 +68,21 @@ pub(in crate::source) async fn expand(
         // The pattern characters may be part of a key.
         return match store.head(&request.path(key)?).await {
             Ok(meta) => Ok(vec![meta]),
-            Err(_) => Err(local::no_files_match(&request.name())),
+            Err(_) => Err(local::no_files_match_error(&request.name())),
         };
     }
     match store.head(&request.path(key)?).await {
         Ok(meta) => Ok(vec![meta]),
         Err(error @ StoreError::NotFound { .. }) => {
-            // The response does not say whether the key or the bucket is missing. Or the name is
-            // that of a folder, written without the slash. A listing decides.
+            // The response does not say whether the key or the bucket is missing. The key may also
+            // be a folder without its final slash. A listing distinguishes these cases.
             match list_folder(&store, &request, key).await {
                 Ok(found) if !found.is_empty() => Ok(found),
-                Err(other) if other.to_string().starts_with("access to") => {
+                Err(list_error) if list_error.to_string().starts_with("access to") => {
                     Err(request.error(&error))
                 }
                 Ok(_) => Err(request.error(&error)),
-                Err(other) => Err(other),
+                Err(list_error) => Err(list_error),
             }
         }
         Err(error) => Err(request.error(&error)),
@@ -141,8 +141,8 @@ async fn list_below(
     Ok(without_markers(listed.map_err(|error| request.error(&error))?))
 }
 
-/// Sorts by key and removes folder markers: empty objects without a suffix, or with objects below
-/// them. An empty object has no rows, so none is lost.
+/// Sorts the objects by key, and removes folder markers: empty objects without a suffix, or with
+/// objects below them. An empty object has no rows, so no row is lost.
 fn without_markers(mut objects: Vec<ObjectMeta>) -> Vec<ObjectMeta> {
     objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
     let folders: HashSet<String> = objects

@@ -69,7 +69,8 @@ pub(super) fn environment() -> Env {
 /// Returns a client for the bucket (or container) of `root`, which is like `s3://bucket/`.
 ///
 /// # Errors
-/// When settings contradict each other or credentials are missing.
+/// [`ErrorKind::Usage`] or [`ErrorKind::Source`] if settings contradict each other or credentials
+/// are missing.
 pub(super) fn open(
     scheme: Scheme,
     root: &str,
@@ -115,7 +116,7 @@ fn open_azure(root: &str, options: &SourceOptions, env: &Env) -> Result<Arc<dyn 
         builder = builder.with_config(key, value);
     }
     let store = builder.with_url(root).build().map_err(|error| {
-        let named = store_error(Scheme::Azure, root, &error);
+        let general_error = store_error(Scheme::Azure, root, &error);
         match error.to_string().contains("Account must be specified") {
             true => {
                 Error::new(ErrorKind::Usage, format!("no storage account found for \"{root}\""))
@@ -124,7 +125,7 @@ fn open_azure(root: &str, options: &SourceOptions, env: &Env) -> Result<Arc<dyn 
                      abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.",
                     )
             }
-            false => named,
+            false => general_error,
         }
     })?;
     Ok(Arc::new(store))
@@ -140,18 +141,21 @@ fn store_settings<K: std::str::FromStr>(
     let from_env = env.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone()));
     let from_env =
         from_env.filter(|(key, _)| prefixes.iter().any(|prefix| key.starts_with(prefix)));
-    let given = options.store.iter().filter(|(key, _)| scheme.accepts(key));
-    let given = given.map(|(key, value)| (key.to_ascii_lowercase(), value.clone()));
-    from_env.chain(given).filter_map(|(key, value)| Some((key.parse().ok()?, value))).collect()
+    let from_options = options.store.iter().filter(|(key, _)| scheme.accepts(key));
+    let from_options = from_options.map(|(key, value)| (key.to_ascii_lowercase(), value.clone()));
+    from_env
+        .chain(from_options)
+        .filter_map(|(key, value)| Some((key.parse().ok()?, value)))
+        .collect()
 }
 
-/// Returns whether an endpoint begins with `http://`: then the user wants plain HTTP.
+/// Returns whether an endpoint begins with `http://`. If so, the user wants plain HTTP.
 fn is_plain_http<'a>(mut values: impl Iterator<Item = &'a str>) -> bool {
     values.any(|value| value.starts_with("http://"))
 }
 
 /// Returns the HTTP client's options. A whole request has no time limit, because the network may be
-/// slow. The time without any byte has a limit.
+/// slow. The time in which no byte arrives has a limit.
 fn client_options(options: &SourceOptions, allow_http: bool) -> ClientOptions {
     ClientOptions::new()
         .with_timeout_disabled()

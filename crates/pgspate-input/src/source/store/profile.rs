@@ -22,7 +22,7 @@ pub(super) struct AwsProfile {
     pub(super) settings: IniSection,
 }
 
-/// Settings that get the keys from somewhere else.
+/// Settings of profiles whose keys come from another place than the two files.
 const INDIRECT_SETTINGS: [&str; 6] = [
     "sso_session",
     "sso_start_url",
@@ -33,13 +33,14 @@ const INDIRECT_SETTINGS: [&str; 6] = [
 ];
 
 impl AwsProfile {
-    /// Reads the profile `given`, else that of AWS_PROFILE, else `default`.
+    /// Reads the profile `option_name`. Without `option_name`, reads the profile that the variable
+    /// AWS_PROFILE names, or else the profile `default`.
     ///
     /// # Errors
-    /// When a profile was named and neither file has it.
-    pub(super) fn read(given: Option<&str>, env: &Env) -> Result<AwsProfile> {
+    /// [`ErrorKind::Usage`] if a profile was named and neither file contains the profile.
+    pub(super) fn read(option_name: Option<&str>, env: &Env) -> Result<AwsProfile> {
         let variable = env.get("AWS_PROFILE").or_else(|| env.get("AWS_DEFAULT_PROFILE"));
-        let named = given.or(variable.map(String::as_str));
+        let named = option_name.or(variable.map(String::as_str));
         let name = named.unwrap_or("default").to_owned();
         let mut config = parse_ini(&read_config_file(env, "AWS_CONFIG_FILE", "config"));
         let mut keys =
@@ -72,7 +73,7 @@ impl AwsProfile {
     }
 }
 
-/// Returns the text of one of the two files. A missing file is empty.
+/// Returns the text of one of the two files. A missing file counts as empty.
 fn read_config_file(env: &Env, variable: &str, name: &str) -> String {
     let path = match (env.get(variable), env.get("HOME")) {
         (Some(path), _) => PathBuf::from(path),

@@ -7,7 +7,8 @@ use crate::format::{InputRecord, is_row_error};
 /// Each row of an input. A rejected row is its error message and line.
 type RowOutcomes = Vec<Result<Row, (String, u64)>>;
 
-/// Returns the rows and their records. Both must be equal in both modes and for all piece sizes.
+/// Returns the rows and their records, after checking that they are equal in both modes and for all
+/// piece sizes.
 fn rows_and_records(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<InputRecord>) {
     let mut seen: Option<(RowOutcomes, Vec<InputRecord>)> = None;
     for (mode, piece) in
@@ -47,13 +48,13 @@ fn rows_and_records_once(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<I
         }
         assert!(!encoder.fill(&mut out, 1).unwrap());
         let ordinals: Vec<u64> = (0..rows.len() as u64).collect();
-        let of_chunk = encoder.records(&chunk, &ordinals).unwrap();
-        for (row, record) in ordinals.iter().zip(&of_chunk) {
+        let chunk_records = encoder.records(&chunk, &ordinals).unwrap();
+        for (row, record) in ordinals.iter().zip(&chunk_records) {
             assert_eq!(record.place, encoder.place(&chunk, *row));
         }
         assert!(encoder.records(&chunk, &[rows.len() as u64 + 9]).is_err());
         all.extend(rows);
-        records.extend(of_chunk);
+        records.extend(chunk_records);
     }
     (all, records)
 }
@@ -149,9 +150,9 @@ fn many_refusals_in_many_windows() {
     let input = b"a,\"x\ny\"\nb\nc,1,2\nd,4\n".repeat(300);
     let (rows, records) = rows_and_records(&LoadSetup::new(Dialect::csv(), 2), &input);
     assert_eq!(rows.len(), 1200);
-    for (nth, four) in rows.chunks(4).enumerate() {
-        let line = 5 * nth as u64;
-        assert_eq!(outline(&four.to_vec()), format!("a !{} !{} d", line + 3, line + 4));
+    for (repeat, four_rows) in rows.chunks(4).enumerate() {
+        let line = 5 * repeat as u64;
+        assert_eq!(outline(&four_rows.to_vec()), format!("a !{} !{} d", line + 3, line + 4));
     }
     let all: Vec<u8> = records.into_iter().flat_map(|record| record.bytes).collect();
     assert_eq!(all, input);

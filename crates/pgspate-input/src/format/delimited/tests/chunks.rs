@@ -10,7 +10,7 @@ fn bytes(chunk: &Chunk) -> &[u8] {
     }
 }
 
-/// Setups and inputs with all special cases that a chunk's edge can meet.
+/// Returns setups and inputs with all special cases in which a chunk can end.
 fn edge_cases() -> Vec<(LoadSetup, Vec<u8>)> {
     let backslash = Dialect { escape: b'\\', ..Dialect::csv() };
     let comment = Dialect { comment: Some(b'#'), skip_blank_lines: true, ..Dialect::csv() };
@@ -53,8 +53,8 @@ fn edge_cases() -> Vec<(LoadSetup, Vec<u8>)> {
         all.push((old.clone(), input.to_vec()));
         all.push((LoadSetup::new(Dialect::csv(), 1), input.to_vec()));
     }
-    for nth in 0..all.len() {
-        let (setup, input) = &all[nth];
+    for index in 0..all.len() {
+        let (setup, input) = &all[index];
         let with_header = LoadSetup { header: true, ..setup.clone() };
         all.push((with_header, [b"\xef\xbb\xbf".as_slice(), input].concat()));
     }
@@ -73,19 +73,19 @@ fn rows_do_not_depend_on_chunks_reads_and_pieces() {
         let whole = setup.load(&input);
         let mut sizes: Vec<usize> = (1..=input.len()).collect();
         sizes.push(0);
-        for (nth, chunk_bytes) in sizes.into_iter().enumerate() {
-            let read_bytes = [1, 2, 3, 7, 64, usize::MAX][nth % 6];
-            let piece = [1, 10, 1 << 20][nth % 3];
+        for (index, chunk_bytes) in sizes.into_iter().enumerate() {
+            let read_bytes = [1, 2, 3, 7, 64, usize::MAX][index % 6];
+            let piece = [1, 10, 1 << 20][index % 3];
             for mode in [EncodeMode::Text, EncodeMode::Binary] {
                 let setup = LoadSetup { chunk_bytes, read_bytes, piece, mode, ..setup.clone() };
                 let loaded = setup.load(&input);
-                let what = format!("{}, chunks of {chunk_bytes}, {mode:?}", input.escape_ascii());
+                let case = format!("{}, chunks of {chunk_bytes}, {mode:?}", input.escape_ascii());
                 assert_eq!(
                     message_line_and_byte(&loaded.error),
                     message_line_and_byte(&whole.error),
-                    "{what}"
+                    "{case}"
                 );
-                assert_eq!(loaded.rows, whole.rows, "{what}");
+                assert_eq!(loaded.rows, whole.rows, "{case}");
             }
         }
     }
@@ -118,8 +118,8 @@ fn the_chunks_together_are_the_input() {
             let Some(first) = chunks.first() else { continue };
             let joined: Vec<u8> = chunks.iter().flat_map(|it| bytes(it).to_vec()).collect();
             assert_eq!(joined, input[first.byte as usize..]);
-            for (nth, chunk) in chunks.iter().enumerate() {
-                assert_eq!(chunk.seq, nth as u64);
+            for (number, chunk) in chunks.iter().enumerate() {
+                assert_eq!(chunk.seq, number as u64);
                 let before = &input[..chunk.byte as usize];
                 let ChunkData::Delimited(_, layout) = &chunk.data else {
                     panic!("a chunk of another format")
@@ -128,7 +128,7 @@ fn the_chunks_together_are_the_input() {
                 let lines = before.iter().filter(|byte| **byte == end).count() as u64;
                 assert_eq!(chunk.line, lines + 1);
                 // Every chunk except the last one is longer than `chunk_bytes`.
-                let is_last = nth + 1 == chunks.len();
+                let is_last = number + 1 == chunks.len();
                 assert!(is_last || bytes(chunk).len() > chunk_bytes, "{chunk_bytes}");
             }
         }

@@ -11,17 +11,18 @@ fn text(columns: usize) -> LoadSetup {
     LoadSetup::new(Dialect::text(), columns)
 }
 
-/// Returns the number of rows before the error, its message and line. Both modes must agree.
+/// Returns the number of rows before the error, the error's message, and the error's line. Checks
+/// that both modes give the same.
 fn refused(setup: &LoadSetup, input: &[u8]) -> (usize, String, u64) {
-    let said = |mode| {
+    let refusal_in_mode = |mode| {
         let (rows, error) = LoadSetup { mode, ..setup.clone() }.refusal(input);
         assert_eq!(error.kind(), ErrorKind::Format);
         assert_eq!(error.sqlstate().map(|code| code.code()), Some("22P04"), "{error}");
         let line = error.place().and_then(|place| place.line).unwrap();
         (rows, error.to_string(), line)
     };
-    let text = said(EncodeMode::Text);
-    assert_eq!(said(EncodeMode::Binary), text);
+    let text = refusal_in_mode(EncodeMode::Text);
+    assert_eq!(refusal_in_mode(EncodeMode::Binary), text);
     text
 }
 
@@ -155,7 +156,7 @@ fn an_end_marker_ends_csv_data_before_version_18() {
 }
 
 #[test]
-fn of_two_errors_in_a_record_the_server_reports_one() {
+fn the_server_decides_which_of_two_errors_is_reported() {
     // The server checks the encoding before it counts the fields.
     for input in [&b"a,b\n\xff\n"[..], b"a,b\n\xff,c,d\n"] {
         let (rows, error) = LoadSetup { mode: EncodeMode::Binary, ..csv(2) }.refusal(input);

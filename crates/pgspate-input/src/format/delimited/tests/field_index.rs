@@ -1,4 +1,5 @@
-//! Masks and the byte-by-byte walk give the same index; scans in parts and as a whole agree.
+//! Tests that bit masks and the byte-by-byte walk give the same index, and that scans in parts and
+//! as a whole agree.
 
 use proptest::prelude::*;
 
@@ -26,7 +27,7 @@ fn bytes_of(alphabet: &'static [u8], len: usize) -> impl Strategy<Value = Vec<u8
     prop::collection::vec(prop::sample::select(alphabet), 0..len)
 }
 
-/// Long runs of one byte, to fill blocks with backslashes or quotes.
+/// Generates long runs of one byte, to fill blocks with backslashes or quotes.
 fn runs() -> impl Strategy<Value = Vec<u8>> {
     let run = (prop::sample::select(b"\\\"a,\n".as_slice()), 1..70_usize);
     let runs = prop::collection::vec(run, 0..12);

@@ -1,4 +1,4 @@
-//! Fields to values: quotes, escapes, NULL, and values that only the server can check.
+//! Tests of field values: quotes, escapes, NULL, and values that only the server can check.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn text(columns: usize) -> LoadSetup {
     LoadSetup::new(Dialect::text(), columns)
 }
 
-/// Returns the rows. Both modes must agree.
+/// Returns the rows, after checking that both modes give the same.
 fn rows_in_both_modes(setup: &LoadSetup, input: &[u8]) -> Vec<Row> {
     let rows = setup.rows(input);
     let binary = LoadSetup { mode: EncodeMode::Binary, ..setup.clone() }.rows(input);
@@ -85,7 +85,7 @@ fn a_backslash_before_the_end_of_the_input_is_dropped() {
 }
 
 /// Returns the number of binary rows, and the text of the rows that are left to the server.
-fn sent(setup: &LoadSetup, input: &[u8]) -> (u64, Vec<u8>) {
+fn binary_count_and_text(setup: &LoadSetup, input: &[u8]) -> (u64, Vec<u8>) {
     let mut encoder =
         DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), setup.version);
     let chunk = setup.chunks(input).unwrap().remove(0);
@@ -98,19 +98,22 @@ fn sent(setup: &LoadSetup, input: &[u8]) -> (u64, Vec<u8>) {
 #[test]
 fn values_that_only_the_server_can_check_are_sent_as_text() {
     // Numeric escapes above 127 are bytes in the server's encoding.
-    assert_eq!(sent(&text(1), b"\\303\\xa9\n"), (0, b"\\303\\xa9\n".to_vec()));
+    assert_eq!(binary_count_and_text(&text(1), b"\\303\\xa9\n"), (0, b"\\303\\xa9\n".to_vec()));
     let comma = LoadSetup::new(Dialect { delimiter: b',', ..Dialect::text() }, 2);
-    assert_eq!(sent(&comma, b"\\303\\xa99,a\n"), (0, b"\\303\\2519\ta\n".to_vec()));
-    assert_eq!(sent(&comma, b"\\0,a\n"), (0, b"\\000\ta\n".to_vec()));
-    assert_eq!(sent(&text(1), b"\\177\\x7f\n").0, 1);
+    assert_eq!(
+        binary_count_and_text(&comma, b"\\303\\xa99,a\n"),
+        (0, b"\\303\\2519\ta\n".to_vec())
+    );
+    assert_eq!(binary_count_and_text(&comma, b"\\0,a\n"), (0, b"\\000\ta\n".to_vec()));
+    assert_eq!(binary_count_and_text(&text(1), b"\\177\\x7f\n").0, 1);
     // Only a quote or a backslash separates the two halves of a character.
-    assert_eq!(sent(&csv(1), b"\xc3\"\xa9\"\n"), (0, b"\xc3\\\xa9\n".to_vec()));
-    assert_eq!(sent(&csv(1), b"\"\xc3\"\"\"\"\xa9\"\n").0, 1);
-    assert_eq!(sent(&comma, b"\xc3\\\xa9,a\n"), (0, b"\xc3\\\xa9\ta\n".to_vec()));
-    assert_eq!(sent(&csv(1), "é\"é\"\n".as_bytes()), (0, "é\\é\n".into()));
-    assert_eq!(sent(&csv(1), "\"é\"\"é\"\"\"\"é\"\n".as_bytes()).0, 1);
+    assert_eq!(binary_count_and_text(&csv(1), b"\xc3\"\xa9\"\n"), (0, b"\xc3\\\xa9\n".to_vec()));
+    assert_eq!(binary_count_and_text(&csv(1), b"\"\xc3\"\"\"\"\xa9\"\n").0, 1);
+    assert_eq!(binary_count_and_text(&comma, b"\xc3\\\xa9,a\n"), (0, b"\xc3\\\xa9\ta\n".to_vec()));
+    assert_eq!(binary_count_and_text(&csv(1), "é\"é\"\n".as_bytes()), (0, "é\\é\n".into()));
+    assert_eq!(binary_count_and_text(&csv(1), "\"é\"\"é\"\"\"\"é\"\n".as_bytes()).0, 1);
     // Bytes that are invalid in both forms are encoded as usual; the server rejects them.
-    assert_eq!(sent(&csv(1), b"\xc3\n\xa9\n").0, 2);
+    assert_eq!(binary_count_and_text(&csv(1), b"\xc3\n\xa9\n").0, 2);
 }
 
 #[test]
@@ -141,6 +144,9 @@ fn fields_go_to_the_columns_that_field_of_names() {
 fn a_row_is_text_if_a_column_has_no_encoder() {
     let mut setup = csv(2);
     setup.columns[1].encoder = None;
-    assert_eq!(sent(&setup, b"a,b\n,\"c\t\"\n"), (0, b"a\tb\n\\N\tc\\t\n".to_vec()));
+    assert_eq!(
+        binary_count_and_text(&setup, b"a,b\n,\"c\t\"\n"),
+        (0, b"a\tb\n\\N\tc\\t\n".to_vec())
+    );
     assert_eq!(rows_in_both_modes(&setup, b"a,b\n,\n"), table("a|b/~|~"));
 }

@@ -1,15 +1,15 @@
-//! The place of a row: its line and byte in the input.
+//! Tests of the place of a row: its line and byte in the input.
 
 use super::*;
 
-/// Returns line and byte of each row. All chunk sizes must agree.
+/// Returns the line and byte of each row, after checking that all chunk sizes give the same.
 fn places(setup: &LoadSetup, input: &[u8]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for chunk_bytes in [1 << 20, 1, 4] {
         let setup = LoadSetup { chunk_bytes, ..setup.clone() };
         let mut encoder =
             DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), setup.version);
-        let mut in_chunks = Vec::new();
+        let mut chunk_places = Vec::new();
         for chunk in setup.chunks(input).unwrap() {
             let chunk = Arc::new(chunk);
             let mut out = Encoded::default();
@@ -17,13 +17,13 @@ fn places(setup: &LoadSetup, input: &[u8]) -> Vec<(u64, u64)> {
             while encoder.fill(&mut out, 1 << 20).unwrap() {}
             for row in out.text_rows {
                 let place = encoder.place(&chunk, row);
-                in_chunks.push((place.line.unwrap(), place.byte.unwrap()));
+                chunk_places.push((place.line.unwrap(), place.byte.unwrap()));
             }
         }
         if chunk_bytes == 1 << 20 {
-            found = in_chunks;
+            found = chunk_places;
         } else {
-            assert_eq!(in_chunks, found);
+            assert_eq!(chunk_places, found);
         }
     }
     found

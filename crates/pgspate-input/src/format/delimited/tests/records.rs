@@ -1,10 +1,10 @@
-//! Comments, blank lines, trailing delimiters, headers and samples.
+//! Tests of comments, blank lines, trailing delimiters, headers and samples.
 
 use std::sync::Mutex;
 
 use super::*;
 
-/// Returns the rows. Both modes must agree.
+/// Returns the rows, after checking that both modes give the same.
 fn rows_in_both_modes(setup: &LoadSetup, input: &[u8]) -> Vec<Row> {
     let rows = setup.rows(input);
     let binary = LoadSetup { mode: EncodeMode::Binary, ..setup.clone() }.rows(input);
