@@ -1,8 +1,8 @@
-//! Objects that refer to a table by its identity. If another table of the same name replaced the
-//! table, they would be lost or left behind.
+//! Objects that refer to a table by its oid. If another table of the same name replaced the table,
+//! these objects would be lost, or would still refer to the old table.
 //!
-//! The facts are read before planning, and again under the lock of an exchange. Nothing is changed.
-//! Each fact is worded for the user.
+//! The facts are read before planning, and again under the lock under which one table replaces
+//! another. Nothing is changed. Obstacles are texts for the user.
 
 use tokio_postgres::{Client, Row};
 
@@ -18,13 +18,13 @@ pub struct TableDependencies {
     pub has_inheriting_tables: bool,
     /// The extension that manages the table's storage, for example Citus.
     pub storage_extension: Option<String>,
-    /// Whether rows can be written frozen: the table itself stores them, in a heap.
+    /// Whether the table itself stores its rows, in a heap. Only then can rows be written frozen.
     pub is_heap: bool,
     /// Foreign keys of other tables that refer to the table.
     pub references: Vec<IncomingForeignKey>,
     /// Names of the triggers that TRUNCATE fires.
     pub truncate_triggers: Vec<String>,
-    /// Why no other table can replace this one, in words. Empty if a table can.
+    /// Why no other table can replace this one, in words. Empty if another table can.
     pub replace_obstacles: Vec<String>,
 }
 
@@ -59,8 +59,8 @@ select exists (select from pg_inherits where inhparent = c.oid) \
 
 const TIMESCALEDB: &str = "TimescaleDB";
 
-/// Whether Citus and TimescaleDB are installed. The check covers trust, since any role that may
-/// create schemas can create one with TimescaleDB's name.
+/// Whether Citus and TimescaleDB are installed. TimescaleDB's catalog counts only if its owner is
+/// trusted, since any role that may create schemas can create a schema of that name.
 const MANAGERS: &str = "\
 select to_regclass('pg_catalog.pg_dist_partition') is not null,
        exists (select from pg_extension e
@@ -77,8 +77,8 @@ const TIMESCALE: &str = "select exists (select from _timescaledb_catalog.hyperta
                          join pg_namespace n on n.oid = c.relnamespace \
                          and n.nspname = h.schema_name where c.oid = $1::oid)";
 
-/// Foreign keys that refer to the table. For a key between partitioned tables, only its topmost
-/// constraint. Keys from the same partitioned table are left out.
+/// Foreign keys that refer to the table. Of a key between partitioned tables, only the topmost
+/// constraint is listed. Keys from the same partitioned table are left out.
 const REFERENCES: &str = "\
 with recursive upwards(oid, conparentid) as (
   select oid, conparentid from pg_constraint where contype = 'f' and confrelid in (
@@ -101,14 +101,16 @@ impl TableDependencies {
     /// Reads the dependencies of a table.
     ///
     /// # Errors
-    /// If the connection fails.
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
     pub async fn read(client: &Client, table: &TargetTable) -> Result<TableDependencies> {
-        let what = || server_error(format!("could not look up what depends on {}", table.sql_name));
+        let failed =
+            || server_error(format!("could not look up what depends on {}", table.sql_name));
         // With an empty search path, the server prints only qualified names.
-        client.batch_execute("begin; set local search_path = ''").await.map_err(what())?;
-        let bonds = read(client, table).await;
-        client.batch_execute("rollback").await.map_err(what())?;
-        bonds.map_err(what())
+        client.batch_execute("begin; set local search_path = ''").await.map_err(failed())?;
+        let dependencies = read(client, table).await;
+        client.batch_execute("rollback").await.map_err(failed())?;
+        dependencies.map_err(failed())
     }
 }
 
@@ -116,12 +118,14 @@ impl TableDependencies {
 /// does not identify one row.
 ///
 /// # Errors
-/// If the connection fails.
+/// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
 pub async fn distributing_extension(
     client: &Client,
     table: &TargetTable,
 ) -> Result<Option<&'static str>> {
-    let failed = server_error(format!("could not look up where {} is kept", table.sql_name));
+    let failed =
+        server_error(format!("could not look up which extension stores {}", table.sql_name));
     let storage_extension = storage_extension(client, table.oid).await.map_err(failed)?;
     Ok(storage_extension.filter(|name| *name != TIMESCALEDB))
 }
@@ -130,13 +134,14 @@ pub async fn distributing_extension(
 /// which an extension stores the rows.
 ///
 /// # Errors
-/// If the connection fails.
+/// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
 pub async fn has_inheriting_tables(client: &Client, table: &TargetTable) -> Result<bool> {
     let failed =
         || server_error(format!("could not look up what inherits from {}", table.sql_name));
-    let has_some =
+    let has_children =
         client.fetch_one(HAS_INHERITING_TABLES, &[&table.oid]).await.map_err(failed())?.get(0);
-    Ok(has_some && storage_extension(client, table.oid).await.map_err(failed())?.is_none())
+    Ok(has_children && storage_extension(client, table.oid).await.map_err(failed())?.is_none())
 }
 
 /// Returns the extension that stores the table's rows, if any.
@@ -146,7 +151,7 @@ async fn storage_extension(
 ) -> Result<Option<&'static str>, tokio_postgres::Error> {
     let managers = MANAGERS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
     let facts = client.fetch_one(&managers, &[]).await?;
-    let [has_citus, has_timescale] = [0, 1].map(|nth| facts.get::<_, bool>(nth));
+    let [has_citus, has_timescale] = [0, 1].map(|column| facts.get::<_, bool>(column));
     for (has, name, sql) in [(has_timescale, TIMESCALEDB, TIMESCALE), (has_citus, "Citus", CITUS)] {
         if has && client.fetch_one(sql, &[&oid]).await?.get(0) {
             return Ok(Some(name));
@@ -164,8 +169,8 @@ async fn read(
     let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
     let references = REFERENCES.replace("{untrusted_owner}", &untrusted_owner);
     let references = client.fetch_all(&references, &[&oid]).await?;
-    let mut bonds = TableDependencies {
-        // A role without the SELECT privilege cannot know. A failed query would end the
+    let mut dependencies = TableDependencies {
+        // Determined below, if this role may read the table. A refused query would abort the
         // transaction.
         is_empty: false,
         has_inheriting_tables: facts.get(0),
@@ -179,9 +184,9 @@ async fn read(
         "select has_table_privilege($1::oid, 'SELECT') and not row_security_active($1::oid)";
     if matches!(table.kind, 'r' | 'p') && client.fetch_one(may_read, &[&oid]).await?.get(0) {
         let sql = format!("select not exists (select from {})", table.sql_name);
-        bonds.is_empty = client.fetch_one(&sql, &[]).await?.get(0);
+        dependencies.is_empty = client.fetch_one(&sql, &[]).await?.get(0);
     }
-    Ok(bonds)
+    Ok(dependencies)
 }
 
 fn read_incoming_key(row: &Row) -> IncomingForeignKey {
@@ -200,18 +205,22 @@ pub async fn replace_obstacles(
     client: &Client,
     oid: u32,
 ) -> Result<Vec<String>, tokio_postgres::Error> {
-    // Dependencies of partitions only say that they are partitions.
+    // Any other table already has an obstacle in PROPERTIES. Its dependencies would only list its
+    // partitions.
     let ordinary = "select relkind = 'r' and not relispartition from pg_class where oid = $1";
     let is_ordinary = client.fetch_opt(ordinary, &[&oid]).await?.is_some_and(|row| row.get(0));
-    let asked: &[&str] = if is_ordinary { &[PROPERTIES, DEPENDENTS] } else { &[PROPERTIES] };
-    let mut all = Vec::new();
-    for sql in asked {
-        all.extend(client.fetch_all(sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)));
+    let queries: &[&str] = if is_ordinary { &[PROPERTIES, DEPENDENTS] } else { &[PROPERTIES] };
+    let mut obstacles = Vec::new();
+    for sql in queries {
+        obstacles.extend(
+            client.fetch_all(sql, &[&oid]).await?.iter().map(|row| row.get::<_, String>(0)),
+        );
     }
-    Ok(all)
+    Ok(obstacles)
 }
 
-/// Properties that a copy would not have, and privileges that creating a copy needs.
+/// Obstacles: properties that a copy of the table would not have, and privileges that this role
+/// lacks for creating a copy.
 const PROPERTIES: &str = "\
 with t as (select c.*, n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
            where c.oid = $1)

@@ -9,8 +9,9 @@ use tokio_postgres::{Client, Row};
 use super::{RestoreRecipe, TargetTable, TypedQuery, server_error, untrusted_owner_sql};
 use crate::{Error, ErrorKind, Result};
 
-/// Settings under which definitions are printed and run. Names are qualified. Constants mean the
-/// same, whatever settings the role, the database or the session has.
+/// Settings under which the server prints and runs definitions. With these settings, printed names
+/// are qualified. Constants mean the same, whatever settings the role, the database or the session
+/// has.
 pub const DEFINITION_SETTINGS: &str = "\
 set local search_path = pg_catalog, pg_temp; set local standard_conforming_strings = on; \
 set local quote_all_identifiers = off; set local transform_null_equals = off; \
@@ -31,7 +32,7 @@ pub enum IndexKind {
     UniqueConstraint,
     /// An exclusion constraint, or a key `WITHOUT OVERLAPS`.
     Exclusion,
-    /// A foreign key. It is no index, but costs the most.
+    /// A foreign key. Not an index, but its checks cost a write more than any index.
     ForeignKey,
 }
 
@@ -49,7 +50,7 @@ impl IndexKind {
     }
 
     /// Returns whether this kind can reject rows.
-    pub fn refuses(self) -> bool {
+    pub fn can_reject_rows(self) -> bool {
         self != IndexKind::Plain
     }
 }
@@ -57,7 +58,7 @@ impl IndexKind {
 /// An index or a foreign key of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableIndex {
-    /// Its kind.
+    /// The kind of index or key.
     pub kind: IndexKind,
     /// The name, unquoted.
     pub name: String,
@@ -70,7 +71,7 @@ pub struct TableIndex {
     pub obstacle: Option<String>,
     /// The statement that drops the index or key.
     pub drop: String,
-    /// How to recreate it.
+    /// How to recreate the index or key.
     pub recipe: RestoreRecipe,
     /// Whether the first step of the recipe can run in parallel with other indexes.
     pub parallel_build: bool,
@@ -126,7 +127,7 @@ select case when is_exclusion then 'x' when con is not null then contype::text
             when coninhcount > 0 then 'it is inherited'
             when is_exclusion and con is null
                  or not is_exclusion and left(def, length(prefix)) <> prefix
-              then 'pgspate does not know this kind'
+              then 'pgspate does not support this kind of index'
             when reltablespace <> 0 and not has_tablespace_privilege(reltablespace, 'create')
               then 'this role may not create objects in its tablespace'
             else (
@@ -206,7 +207,7 @@ select 'f', conname::text, 0::bigint, false,
                          where t.tgconstraint = keys.oid and t.tgenabled <> 'O')
               then 'its triggers are disabled, or fire on replicas'
             when left(def, length(prefix)) <> prefix
-              then 'pgspate does not know this kind' end,
+              then 'pgspate does not support this kind of foreign key' end,
        format('alter table only %s drop constraint %I', tab, conname),
        json_build_object('definition', substr(def, length(prefix) + 1),
            'constraint_comment', obj_description(keys.oid, 'pg_constraint'),
@@ -214,26 +215,27 @@ select 'f', conname::text, 0::bigint, false,
        false
 from keys order by conname";
 
-/// Reads the indexes and foreign keys of a table. Returns none unless it is an ordinary table. Must
-/// run in a transaction, and changes that transaction's settings.
+/// Reads the indexes and foreign keys of a table. Returns none unless `table` is an ordinary table.
+/// Must run in a transaction, and changes that transaction's settings.
 ///
 /// # Errors
-/// If the connection fails.
+/// [`ErrorKind::Connect`] if the connection fails, [`ErrorKind::Server`] if the server refuses the
+/// query.
 pub(super) async fn read(client: &Client, table: &TargetTable) -> Result<Vec<TableIndex>> {
     if table.kind != 'r' {
         return Ok(Vec::new());
     }
     let failed = || server_error("could not read the table's indexes".to_owned());
-    let ask = async |sql| client.fetch_all(sql, &[&table.oid]).await;
+    let fetch = async |sql| client.fetch_all(sql, &[&table.oid]).await;
     let untrusted_owner = untrusted_owner_sql("confrelid", "conrelid");
     let foreign_keys = FOREIGN_KEYS.replace("{untrusted_owner}", &untrusted_owner);
-    let (set, indexes, keys) = tokio::join!(
+    let (settings, indexes, keys) = tokio::join!(
         biased;
         client.batch_execute(DEFINITION_SETTINGS),
-        ask(INDEXES),
-        ask(&foreign_keys)
+        fetch(INDEXES),
+        fetch(&foreign_keys)
     );
-    set.map_err(failed())?;
+    settings.map_err(failed())?;
     let (indexes, keys) = (indexes.map_err(failed())?, keys.map_err(failed())?);
     indexes.iter().chain(&keys).map(read_index).collect()
 }

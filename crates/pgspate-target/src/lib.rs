@@ -7,7 +7,8 @@
 //! - [`measure`] and [`server`]: counters, sizes, settings, the kind of PostgreSQL.
 //! - [`ledger`]: the record of jobs, kept in the database itself.
 //!
-//! Every session pins its search path first. It reads only relations whose owners are trusted.
+//! Every session pins its search path first. A session reads only relations whose owners are
+//! trusted.
 //! After a fault the ledger decides what was written. This crate knows nothing about inputs and
 //! formats, and never writes a row of the user.
 

@@ -1,8 +1,8 @@
-//! Facts that decide what a load does to a table before and after: indexes, owner, sessions that
-//! use the table, size, and sequences.
+//! Facts that decide what a load does to a table before and after writing: indexes, owner, sessions
+//! that use the table, size, and sequences.
 //!
-//! The facts are read for the plan, and again under the lock in which indexes are dropped. Nothing
-//! is changed.
+//! The facts are read for the plan, and again under the lock under which indexes are dropped.
+//! Nothing is changed.
 
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
@@ -10,7 +10,7 @@ use super::index::{self, TableIndex};
 use super::{TargetTable, TypedQuery, server_error};
 use crate::Result;
 
-/// Facts of a table that a load looks after.
+/// Facts that decide which indexes a load drops, and what else the load changes for its duration.
 #[derive(Debug, Clone, Default)]
 pub struct MaintenanceFacts {
     /// Indexes and foreign keys, in the order in which they are recreated.
@@ -21,7 +21,7 @@ pub struct MaintenanceFacts {
     pub may_create_indexes: bool,
     /// Whether a publication contains the table. Logical replication needs its keys.
     pub is_published: bool,
-    /// Whether foreign keys of other tables refer to it.
+    /// Whether foreign keys refer to the table.
     pub is_referenced: bool,
     /// Whether DELETE or TRUNCATE fires triggers.
     pub has_delete_triggers: bool,
@@ -31,7 +31,8 @@ pub struct MaintenanceFacts {
     pub is_empty: bool,
     /// Size without indexes, in bytes.
     pub table_bytes: u64,
-    /// Estimated rows including partitions, from the catalog. `None` if they were never counted.
+    /// Estimated rows including partitions, from the catalog. `None` if the table was never
+    /// analyzed.
     pub rows: Option<f64>,
     /// The limit of temporary files per process for this role, in bytes, if a limit exists.
     pub temp_bytes_max: Option<u64>,
@@ -112,15 +113,16 @@ where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
   and a.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
 order by a.attnum";
 
-/// How long the first read waits for an exclusive lock: reading index definitions takes a lock.
+/// How long [`MaintenanceFacts::read`] waits for an exclusive lock of another session. Reading
+/// index definitions locks the indexes.
 const LOCK_TIMEOUT_MILLIS: i32 = 1000;
 
-/// How long the check for rows waits for its lock. Sessions that only read or write do not block
-/// it.
+/// How long the check for rows waits for its lock. Sessions that only read or write rows do not
+/// block the check.
 const EMPTY_CHECK_LOCK_TIMEOUT: &str = "50ms";
 
 impl Sequence {
-    /// Returns the aggregate for the last value in the sequence's direction.
+    /// Returns the aggregate that finds the last value in the sequence's direction.
     pub fn last_value_aggregate(&self) -> &'static str {
         if self.increment > 0 { "max" } else { "min" }
     }
@@ -130,23 +132,25 @@ impl MaintenanceFacts {
     /// Reads the facts in a transaction of its own.
     ///
     /// # Errors
-    /// If the connection fails.
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
     pub async fn read(client: &Client, table: &TargetTable) -> Result<MaintenanceFacts> {
         MaintenanceFacts::read_with_timeout(client, table, LOCK_TIMEOUT_MILLIS).await
     }
 
-    /// Reads the facts, and waits up to `millis` milliseconds for exclusive locks of other
-    /// sessions; 0 waits without limit.
+    /// Reads the facts. Waits up to `lock_timeout_millis` for exclusive locks of other sessions; 0
+    /// waits without limit.
     ///
     /// # Errors
-    /// If the connection fails.
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
     pub async fn read_with_timeout(
         client: &Client,
         table: &TargetTable,
-        millis: i32,
+        lock_timeout_millis: i32,
     ) -> Result<MaintenanceFacts> {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
-        let begin = format!("begin read only; set local lock_timeout = {millis}");
+        let begin = format!("begin read only; set local lock_timeout = {lock_timeout_millis}");
         let (begun, read, ended) = tokio::join!(
             biased;
             client.batch_execute(&begin),
@@ -154,30 +158,31 @@ impl MaintenanceFacts {
             client.batch_execute("rollback")
         );
         begun.map_err(failed())?;
-        let upkeep = read?;
+        let facts = read?;
         ended.map_err(failed())?;
-        Ok(upkeep)
+        Ok(facts)
     }
 
     /// Reads the facts in one round trip, within the open transaction. Changes that transaction's
     /// search path.
     ///
     /// # Errors
-    /// If the connection fails.
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
     pub async fn read_in_transaction(
         client: &Client,
         table: &TargetTable,
     ) -> Result<MaintenanceFacts> {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let oid = table.oid;
-        let ask = async |sql| client.fetch_all(sql, &[&oid]).await;
+        let fetch = async |sql| client.fetch_all(sql, &[&oid]).await;
         let (indexes, facts, is_empty, locking_sessions, sequences) = tokio::join!(
             biased;
             index::read(client, table),
-            ask(FACTS),
+            fetch(FACTS),
             is_empty(client, table),
-            ask(LOCKING_SESSIONS),
-            ask(SEQUENCES)
+            fetch(LOCKING_SESSIONS),
+            fetch(SEQUENCES)
         );
         let (indexes, facts) = (indexes?, facts.map_err(failed())?);
         let (locking_sessions, sequences) =
@@ -207,8 +212,8 @@ impl MaintenanceFacts {
     }
 }
 
-/// Returns whether an ordinary table has no rows. Returns false if that cannot be found out, for
-/// example at once if another session holds an exclusive lock.
+/// Returns whether an ordinary table has no rows. Returns false if the check fails, for example
+/// because another session holds an exclusive lock.
 async fn is_empty(client: &Client, table: &TargetTable) -> bool {
     if table.kind != 'r' {
         return false;
@@ -232,10 +237,12 @@ async fn is_empty(client: &Client, table: &TargetTable) -> bool {
     })
 }
 
-/// Reads which sessions hold locks on the table, in words. Empty if no session holds one any more.
+/// Reads which sessions hold locks on the table, in words. Empty if no session holds a lock any
+/// more.
 ///
 /// # Errors
-/// If the connection fails.
+/// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
 pub async fn locking_sessions(client: &Client, table: u32) -> Result<Vec<String>> {
     let failed = server_error("could not list the sessions that use the table".to_owned());
     let rows = client.fetch_all(LOCKING_SESSIONS, &[&table]).await.map_err(failed)?;

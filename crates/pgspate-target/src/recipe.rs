@@ -12,7 +12,7 @@ use super::index::IndexKind;
 use super::{TypedQuery, quote_ident, quote_literal, server_error};
 use crate::{Error, ErrorKind, Result};
 
-/// The kind of a to_ledger_steps change of autovacuum options.
+/// The kind of a recorded change of autovacuum options.
 pub const AUTOVACUUM_CHANGE: &str = "autovacuum";
 
 /// A column's number, and its name when the recipe was made.
@@ -66,8 +66,8 @@ pub struct CurrentNames {
 }
 
 impl RestoreRecipe {
-    /// Returns whether a second step is needed: for the constraint, or for what refers to the
-    /// index.
+    /// Returns whether restoring takes a second step: adding or validating the constraint, or
+    /// marking the index as clustered or as replica identity.
     fn has_second_step(&self, kind: &str) -> bool {
         match kind {
             "primary key" | "unique constraint" | "foreign key" => true,
@@ -76,7 +76,8 @@ impl RestoreRecipe {
         }
     }
 
-    /// Returns the steps for the ledger: this recipe as JSON, then the names of later steps.
+    /// Returns the steps for the ledger: this recipe as JSON, then the name of the second step if
+    /// there is one.
     pub fn to_ledger_steps(&self, kind: &str) -> Vec<String> {
         let mut steps = vec![serde_json::to_string(self).expect("its keys are strings")];
         if self.has_second_step(kind) {
@@ -91,66 +92,72 @@ impl RestoreRecipe {
         serde_json::from_str(steps.first()?).ok()
     }
 
-    /// Returns the statements of one step.
+    /// Returns the statements of one step, for the object `name` of the kind `kind`.
     ///
     /// # Errors
-    /// If columns were renamed or dropped, or a text is not a single clause.
+    /// [`ErrorKind::Ledger`] if columns were renamed or dropped, or if a text is not a single
+    /// clause.
     pub fn statements(
         &self,
         kind: &str,
         name: &str,
-        now: &CurrentNames,
+        current: &CurrentNames,
         step: usize,
     ) -> Result<Vec<String>> {
         check_is_clause(&self.definition)?;
-        let (table, quoted) = (&now.table, quote_ident(name));
+        let (table, quoted) = (&current.table, quote_ident(name));
         match (kind, step) {
-            (AUTOVACUUM_CHANGE, _) => self.set_options(table),
-            ("foreign key", 0) => self.foreign_key(&quoted, now),
+            (AUTOVACUUM_CHANGE, _) => self.restore_options(table),
+            ("foreign key", 0) => self.add_foreign_key(&quoted, current),
             ("foreign key", _) => {
                 Ok(vec![format!("alter table only {table} validate constraint {quoted}")])
             }
             ("exclusion constraint", _) => {
-                self.check_columns(now)?;
-                let mut all = self.set_tablespace();
+                self.check_columns(current)?;
                 let definition = &self.definition;
-                all.push(format!("alter table only {table} add constraint {quoted} {definition}"));
-                all.extend(self.index_attributes(&quoted, now));
-                all.extend(self.constraint_attributes(&quoted, table));
-                Ok(all)
+                let mut statements = vec![
+                    self.set_tablespace(),
+                    format!("alter table only {table} add constraint {quoted} {definition}"),
+                ];
+                statements.extend(self.index_attributes(&quoted, current));
+                statements.extend(self.constraint_attributes(&quoted, table));
+                Ok(statements)
             }
             (_, 0) => {
-                self.check_columns(now)?;
+                self.check_columns(current)?;
                 let unique = if kind == IndexKind::Plain.name() { "" } else { "UNIQUE " };
-                let mut all = self.set_tablespace();
                 let definition = &self.definition;
-                all.push(format!("CREATE {unique}INDEX {quoted} ON {table} {definition}"));
-                all.extend(self.index_attributes(&quoted, now));
-                Ok(all)
+                let mut statements = vec![
+                    self.set_tablespace(),
+                    format!("CREATE {unique}INDEX {quoted} ON {table} {definition}"),
+                ];
+                statements.extend(self.index_attributes(&quoted, current));
+                Ok(statements)
             }
             ("primary key" | "unique constraint", _) => {
                 let kind = if kind == "primary key" { "primary key" } else { "unique" };
                 let deferrable = if self.deferrable { " deferrable" } else { "" };
                 let deferred = if self.deferred { " initially deferred" } else { "" };
-                let mut all = vec![format!(
+                let mut statements = vec![format!(
                     "alter table only {table} add constraint {quoted} {kind} using index \
                      {quoted}{deferrable}{deferred}"
                 )];
-                all.extend(self.constraint_attributes(&quoted, table));
-                Ok(all)
+                statements.extend(self.constraint_attributes(&quoted, table));
+                Ok(statements)
             }
             _ => Ok(self.constraint_attributes(&quoted, table)),
         }
     }
 
-    fn set_tablespace(&self) -> Vec<String> {
-        let space = quote_literal(self.tablespace.as_deref().unwrap_or_default());
-        vec![format!("set local default_tablespace = {space}")]
+    /// Returns the statement that selects the index's tablespace.
+    fn set_tablespace(&self) -> String {
+        let tablespace = quote_literal(self.tablespace.as_deref().unwrap_or_default());
+        format!("set local default_tablespace = {tablespace}")
     }
 
-    /// Returns statements that set statistics targets and comment of the index.
-    fn index_attributes(&self, name: &str, now: &CurrentNames) -> Vec<String> {
-        let index = format!("{}.{name}", now.schema);
+    /// Returns statements that set the index's statistics targets and comment.
+    fn index_attributes(&self, name: &str, current: &CurrentNames) -> Vec<String> {
+        let index = format!("{}.{name}", current.schema);
         let targets = self.statistics.iter().map(|(column, target)| {
             format!("alter index {index} alter column {column} set statistics {target}")
         });
@@ -160,7 +167,8 @@ impl RestoreRecipe {
         targets.chain(comment).collect()
     }
 
-    /// Returns statements for the constraint's comment, clustering and replica identity.
+    /// Returns statements that set the constraint's comment, and mark the index as clustered and as
+    /// replica identity.
     fn constraint_attributes(&self, name: &str, table: &str) -> Vec<String> {
         let comment = self.constraint_comment.iter().map(|text| {
             format!("comment on constraint {name} on {table} is {}", quote_literal(text))
@@ -172,8 +180,9 @@ impl RestoreRecipe {
         comment.chain(cluster).chain(identity).collect()
     }
 
-    fn foreign_key(&self, name: &str, now: &CurrentNames) -> Result<Vec<String>> {
-        let referenced = now.referenced_table.as_ref().ok_or_else(|| {
+    /// Returns statements that add the foreign key without validating it.
+    fn add_foreign_key(&self, name: &str, current: &CurrentNames) -> Result<Vec<String>> {
+        let referenced = current.referenced_table.as_ref().ok_or_else(|| {
             Error::new(
                 ErrorKind::Ledger,
                 "the table that the foreign key refers to no longer exists",
@@ -181,23 +190,25 @@ impl RestoreRecipe {
         })?;
         // The text contains the column names of `on delete set null (...)`.
         if self.definition.contains('(') {
-            self.check_columns(now)?;
+            self.check_columns(current)?;
         }
-        let own = current_column_list(&self.columns, &now.columns)?;
-        let other = current_column_list(&self.referenced_columns, &now.referenced_columns)?;
-        let (table, rest) = (&now.table, &self.definition);
-        let mut all = vec![format!(
-            "alter table only {table} add constraint {name} foreign key ({own}) references \
-             {referenced} ({other}){rest} not valid"
+        let columns = current_column_list(&self.columns, &current.columns)?;
+        let referenced_columns =
+            current_column_list(&self.referenced_columns, &current.referenced_columns)?;
+        let (table, rest) = (&current.table, &self.definition);
+        let mut statements = vec![format!(
+            "alter table only {table} add constraint {name} foreign key ({columns}) references \
+             {referenced} ({referenced_columns}){rest} not valid"
         )];
-        all.extend(self.constraint_attributes(name, table));
-        Ok(all)
+        statements.extend(self.constraint_attributes(name, table));
+        Ok(statements)
     }
 
-    fn set_options(&self, table: &str) -> Result<Vec<String>> {
-        let known = ["autovacuum_enabled", "toast.autovacuum_enabled"];
+    /// Returns statements that set or reset the table's recorded options.
+    fn restore_options(&self, table: &str) -> Result<Vec<String>> {
+        let allowed = ["autovacuum_enabled", "toast.autovacuum_enabled"];
         let statement = |(name, value): &(String, Option<String>)| {
-            if !known.contains(&name.as_str()) {
+            if !allowed.contains(&name.as_str()) {
                 let message = format!(
                     "the ledger records a change of option \"{name}\", which pgspate never sets"
                 );
@@ -214,13 +225,13 @@ impl RestoreRecipe {
     }
 
     /// Refuses a recipe whose text names columns that were renamed or dropped.
-    fn check_columns(&self, now: &CurrentNames) -> Result<()> {
+    fn check_columns(&self, current: &CurrentNames) -> Result<()> {
         for (number, name) in &self.columns {
-            let present = now.columns.iter().find(|(other, _)| other == number);
-            match present.map(|(_, present)| present) {
-                Some(present) if present == name => {}
-                Some(present) => {
-                    let message = format!("column \"{name}\" was renamed to \"{present}\"");
+            let column = current.columns.iter().find(|(other, _)| other == number);
+            match column.map(|(_, current_name)| current_name) {
+                Some(current_name) if current_name == name => {}
+                Some(current_name) => {
+                    let message = format!("column \"{name}\" was renamed to \"{current_name}\"");
                     return Err(Error::new(ErrorKind::Ledger, message));
                 }
                 None => return Err(dropped_column_error(name)),
@@ -235,15 +246,15 @@ fn dropped_column_error(name: &str) -> Error {
 }
 
 /// Returns the current names of recorded columns, in their recorded order, as an SQL list.
-fn current_column_list(then: &[NumberedColumn], now: &[NumberedColumn]) -> Result<String> {
-    let name = |(number, name): &NumberedColumn| {
-        let found = now
+fn current_column_list(recorded: &[NumberedColumn], current: &[NumberedColumn]) -> Result<String> {
+    let current_name = |(number, name): &NumberedColumn| {
+        let found = current
             .iter()
             .find(|(other, _)| other == number)
             .ok_or_else(|| dropped_column_error(name))?;
         Ok(quote_ident(&found.1).into_owned())
     };
-    Ok(then.iter().map(name).collect::<Result<Vec<String>>>()?.join(", "))
+    Ok(recorded.iter().map(current_name).collect::<Result<Vec<String>>>()?.join(", "))
 }
 
 /// Refuses a text that is not a single clause. Otherwise the text could end the statement and start
@@ -304,20 +315,20 @@ pub async fn read_current_names(
     recipe: &RestoreRecipe,
 ) -> Result<Option<CurrentNames>> {
     let failed = || server_error("could not read the table's names".to_owned());
-    let ask = async |sql, oid: u32| client.fetch_all(sql, &[&oid]).await.map_err(failed());
+    let fetch = async |sql, oid: u32| client.fetch_all(sql, &[&oid]).await.map_err(failed());
     let columns = async |oid| {
-        let rows = ask(COLUMNS, oid).await?;
-        let number = |number: i32| i16::try_from(number).unwrap_or_default();
+        let rows = fetch(COLUMNS, oid).await?;
+        let number = |attnum: i32| i16::try_from(attnum).unwrap_or_default();
         Ok(rows.iter().map(|row| (number(row.get(0)), row.get(1))).collect::<Vec<_>>())
     };
-    let found = ask(NAMES, table).await?;
+    let found = fetch(NAMES, table).await?;
     let Some(row) = found.first() else { return Ok(None) };
     let (schema, name) = (row.get(0), row.get(1));
     let mut names =
         CurrentNames { schema, table: name, columns: columns(table).await?, ..Default::default() };
     if recipe.referenced_table != 0 {
         names.referenced_table =
-            ask(NAMES, recipe.referenced_table).await?.first().map(|row| row.get(1));
+            fetch(NAMES, recipe.referenced_table).await?.first().map(|row| row.get(1));
         names.referenced_columns = columns(recipe.referenced_table).await?;
     }
     Ok(Some(names))
@@ -368,7 +379,7 @@ mod tests {
             RestoreRecipe::from_ledger_steps(&recipe.to_ledger_steps("foreign key")),
             Some(recipe.clone())
         );
-        let now = CurrentNames {
+        let current = CurrentNames {
             schema: "s".to_owned(),
             table: "s.t".to_owned(),
             columns: vec![(1, "A".to_owned()), (2, "b".to_owned())],
@@ -376,11 +387,11 @@ mod tests {
             referenced_columns: vec![(1, "x".to_owned()), (2, "z".to_owned())],
         };
         assert_eq!(
-            recipe.statements("foreign key", "k", &now, 0).unwrap(),
+            recipe.statements("foreign key", "k", &current, 0).unwrap(),
             ["alter table only s.t add constraint k foreign key (b, \"A\") references s.far \
               (x, z) ON DELETE CASCADE not valid"]
         );
-        let refused = recipe.statements("index", "i", &now, 0).unwrap_err();
+        let refused = recipe.statements("index", "i", &current, 0).unwrap_err();
         assert_eq!(refused.to_string(), "column \"a\" was renamed to \"A\"");
     }
 }

@@ -1,10 +1,10 @@
 //! Search paths of sessions: a pinned path for pgspate's own queries, the user's path for rows.
 //!
 //! A role that may create objects in a schema of the user's search path can add a function or
-//! operator there. PostgreSQL could then choose it over the one in `pg_catalog`. So every session
-//! starts with the search path `pg_catalog`, and keeps the user's path in a setting. Sessions that
-//! write rows restore the user's path, since triggers, defaults and conditions of the user depend
-//! on it.
+//! operator there. PostgreSQL could then choose that object instead of the one in `pg_catalog`. So
+//! every session starts with the search path `pg_catalog`, and keeps the user's path in a setting.
+//! Sessions that write rows restore the user's path, since triggers, defaults and conditions of the
+//! user depend on it.
 
 /// The search path for pgspate's own queries.
 const PINNED_PATH: &str = "pg_catalog, pg_temp";
@@ -12,9 +12,9 @@ const PINNED_PATH: &str = "pg_catalog, pg_temp";
 /// The session setting that keeps the user's search path.
 const USERS_PATH_SETTING: &str = "pgspate.search_path";
 
-/// Returns result columns that keep the user's path and pin pgspate's path, if the backend process
-/// is `pid`. Behind a pooler the process differs, and the setting might reach sessions of other
-/// programs.
+/// Returns result columns for a query. They keep the user's path and pin pgspate's path, if the
+/// backend process is `pid`. Behind a pooler the process differs, and the setting might reach
+/// sessions of other programs.
 pub(crate) fn pin_columns_sql(pid: i32) -> String {
     let set = |name, value: &str| {
         format!(
@@ -41,8 +41,8 @@ pub fn begin_pinned_sql() -> String {
 }
 
 /// Returns the statement that restores the user's path for the session, or for the transaction if
-/// `is_local`. `pg_catalog` comes first, even if the user lists it later. So an expression uses
-/// PostgreSQL's own operators for exactly its types.
+/// `is_local`. `pg_catalog` comes first, even if the user lists it later. In this
+/// order, an expression uses PostgreSQL's own operator if one exists for exactly its types.
 pub fn users_path_sql(is_local: bool) -> String {
     format!(
         "select pg_catalog.set_config('search_path', \
@@ -53,7 +53,7 @@ pub fn users_path_sql(is_local: bool) -> String {
 }
 
 /// Returns `statements`, to be sent in one message, wrapped so that they run with the user's exact
-/// path. Objects that they create are created in the user's schema.
+/// path. So the statements create objects in the user's schema.
 pub fn under_users_path_sql(statements: &str) -> String {
     format!(
         "select pg_catalog.set_config('search_path', \
@@ -62,12 +62,12 @@ pub fn under_users_path_sql(statements: &str) -> String {
     )
 }
 
-/// Returns a common table expression `it` for a `with` clause. Its `oid` is the oid of the table
-/// named by $1 under the user's path, or NULL. The server parses the query before the query changes
-/// the path.
+/// Returns the common table expression `target` for a `with` clause. Its column `oid` is the oid of
+/// the table that $1 names under the user's path, or NULL. The server parses the query before the
+/// query changes the path.
 pub(super) fn table_lookup_cte() -> String {
     format!(
-        "it as materialized ( \
+        "target as materialized ( \
            select set_config('search_path', current_setting('{USERS_PATH_SETTING}'), true), \
                   to_regclass($1)::oid as oid, set_config('search_path', '{PINNED_PATH}', true))"
     )

@@ -15,7 +15,8 @@ select current_setting('server_version_num')::int4, current_setting('DateStyle')
 /// Reads the settings of the session behind `client`.
 ///
 /// # Errors
-/// If the connection fails.
+/// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
 pub async fn read_session(client: &Client) -> Result<SessionSettings> {
     let failed = server_error("could not read the session's settings".to_owned());
     let row = client.fetch_one(SETTINGS, &[]).await.map_err(failed)?;

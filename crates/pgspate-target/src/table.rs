@@ -1,9 +1,8 @@
-//! Facts of a table: its columns and their types, and everything that makes writing slow or
-//! special.
+//! Facts of a table: its columns and their types, and everything that makes writes slow or
+//! restricts them.
 //!
 //! The facts are read once, before planning, in one round trip. The queries work on PostgreSQL 13
-//! and newer, and change nothing. This module stores what the catalog says, not what to do about
-//! it.
+//! and newer, and change nothing. Other modules decide what follows from the facts.
 
 use std::collections::HashMap;
 
@@ -76,13 +75,14 @@ impl UnloggedExtent {
     /// Reads the current extent for a table.
     ///
     /// # Errors
-    /// If the query fails.
+    /// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the
+    /// connection fails.
     pub async fn read(client: &Client, oid: u32) -> Result<UnloggedExtent> {
         let sql = format!("select {UNLOGGED} from pg_class c where c.oid = $1");
         let failed = server_error("could not check whether the table is unlogged".to_owned());
         let row = client.fetch_opt(&sql, &[&oid]).await.map_err(failed)?;
-        let found: Option<Vec<Option<bool>>> = row.map(|row| row.get(0));
-        Ok(UnloggedExtent::from_flags(&found.unwrap_or_default()))
+        let flags: Option<Vec<Option<bool>>> = row.map(|row| row.get(0));
+        Ok(UnloggedExtent::from_flags(&flags.unwrap_or_default()))
     }
 }
 
@@ -124,7 +124,7 @@ select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
 
 const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.oid = (select oid from it)";
+where c.oid = (select oid from target)";
 
 const COLUMNS: &str = "\
 select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <> '',
@@ -134,14 +134,14 @@ select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <>
                where p.provolatile = 'v' and p.oid <> 'nextval(regclass)'::regprocedure),
        format_type(a.atttypid, a.atttypmod)
 from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
-where a.attrelid = (select oid from it) and a.attnum > 0 and not a.attisdropped
+where a.attrelid = (select oid from target) and a.attnum > 0 and not a.attisdropped
 order by a.attnum";
 
 /// Every type used by the table's columns, including element, base and range subtypes.
 const TYPES: &str = "\
 used(oid) as (
   select atttypid from pg_attribute
-  where attrelid = (select oid from it) and attnum > 0 and not attisdropped
+  where attrelid = (select oid from target) and attnum > 0 and not attisdropped
   union
   select part.oid from used join pg_type t on t.oid = used.oid
   left join pg_range r on r.rngtypid = t.oid
@@ -157,8 +157,8 @@ from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid 
 /// Triggers, including row triggers that only a partition has.
 const TRIGGERS: &str = "\
 select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
-where (tgrelid = (select oid from it) or tgtype & 1 = 1 and tgparentid = 0
-         and tgrelid in (select relid from pg_partition_tree((select oid from it))))
+where (tgrelid = (select oid from target) or tgtype & 1 = 1 and tgparentid = 0
+         and tgrelid in (select relid from pg_partition_tree((select oid from target))))
   and not tgisinternal and tgtype & 4 = 4
   and tgenabled in ('A', case current_setting('session_replication_role')
                            when 'replica' then 'R' else 'O' end)
@@ -171,9 +171,9 @@ select conname::text, coalesce(pg_partition_root(confrelid), confrelid)
                       = coalesce(pg_partition_root(conrelid), conrelid)
 from pg_constraint c
 where contype = 'f'
-  and (conrelid = (select oid from it)
+  and (conrelid = (select oid from target)
        or conparentid = 0
-          and conrelid in (select relid from pg_partition_tree((select oid from it))))
+          and conrelid in (select relid from pg_partition_tree((select oid from target))))
   and not exists (select from pg_constraint p where p.oid = c.conparentid
                     and p.conrelid = c.conrelid)
 order by conname";
@@ -182,9 +182,9 @@ order by conname";
 const INDEXES: &str = "\
 select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion
 from pg_index i join pg_class c on c.oid = i.indexrelid
-where i.indrelid = (select oid from it)
+where i.indrelid = (select oid from target)
    or (i.indisunique or i.indisexclusion) and not c.relispartition
-        and i.indrelid in (select relid from pg_partition_tree((select oid from it)))
+        and i.indrelid in (select relid from pg_partition_tree((select oid from target)))
 order by 1";
 
 impl TargetTable {
@@ -192,29 +192,30 @@ impl TargetTable {
     /// user's search path has no such table.
     ///
     /// # Errors
-    /// If the server refuses the query, for example because the name is malformed.
+    /// [`ErrorKind::Server`] if the server refuses the query, for example because the name is
+    /// malformed.
     pub async fn read(client: &Client, name: &str) -> Result<Option<TargetTable>> {
         let failed = || server_error(format!("could not look up table {name}"));
-        let it = table_lookup_cte();
-        let table_sql = format!("with {it} {TABLE}, {UNLOGGED} {FROM}");
-        let types_sql = format!("with recursive {it}, {TYPES}");
+        let target = table_lookup_cte();
+        let table_sql = format!("with {target} {TABLE}, {UNLOGGED} {FROM}");
+        let types_sql = format!("with recursive {target}, {TYPES}");
         loop {
             let fetch_all = async |sql: &str| client.fetch_all(sql, &[&name]).await;
-            let ask = async |sql: &str| fetch_all(&format!("with {it} {sql}")).await;
+            let fetch = async |sql: &str| fetch_all(&format!("with {target} {sql}")).await;
             let (table, types, columns, keys, triggers, indexes, oid_after) = tokio::join!(
                 biased;
                 fetch_all(&table_sql),
                 fetch_all(&types_sql),
-                ask(COLUMNS),
-                ask(FOREIGN_KEYS),
-                ask(TRIGGERS),
-                ask(INDEXES),
-                ask("select oid from it")
+                fetch(COLUMNS),
+                fetch(FOREIGN_KEYS),
+                fetch(TRIGGERS),
+                fetch(INDEXES),
+                fetch("select oid from target")
             );
             let (table, oid_after) = (table.map_err(failed())?, oid_after.map_err(failed())?);
             let Some(row) = table.first() else { return Ok(None) };
             if oid_after.first().map(|row| row.get(0)) != Some(row.get::<_, Option<u32>>(0)) {
-                // Another table got the name between the queries, so the answers are about two
+                // Another table got the name between the queries. So the answers describe two
                 // tables.
                 continue;
             }
@@ -249,19 +250,19 @@ impl TargetTable {
     /// lock.
     ///
     /// # Errors
-    /// If the server refuses the query.
+    /// The driver's error, if the server refuses the query.
     pub async fn find_oid(
         client: &Client,
         name: &str,
     ) -> Result<Option<u32>, tokio_postgres::Error> {
-        let sql = format!("with {} select oid from it", table_lookup_cte());
+        let sql = format!("with {} select oid from target", table_lookup_cte());
         Ok(client.fetch_one(&sql, &[&name]).await?.get(0))
     }
 
-    /// Refuses a table in a schema of the server or of pgspate.
+    /// Refuses a table in a schema that belongs to the server or to pgspate.
     ///
     /// # Errors
-    /// As [`check_is_user_schema`].
+    /// [`ErrorKind::Usage`] for such a table.
     pub fn check_is_user_schema(&self) -> Result<()> {
         check_is_user_schema(&self.sql_name, &self.schema)
     }
@@ -276,13 +277,13 @@ impl TargetTable {
 /// The schema of the ledger.
 pub const LEDGER_SCHEMA: &str = "pgspate";
 
-/// Refuses writing into a schema of the server or of pgspate. `named` is the name that the user
-/// gave.
+/// Refuses a target in a schema that belongs to the server or to pgspate. `table` is the name that
+/// the user gave, for the message.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] for such a schema.
-pub fn check_is_user_schema(named: &str, schema: &str) -> Result<()> {
-    let whose = if schema == LEDGER_SCHEMA || schema.starts_with("pgspate_job_") {
+pub fn check_is_user_schema(table: &str, schema: &str) -> Result<()> {
+    let owner = if schema == LEDGER_SCHEMA || schema.starts_with("pgspate_job_") {
         "the ledger"
     } else if schema == "information_schema" || schema.starts_with("pg_") {
         // PostgreSQL reserves schema names that begin with `pg_`.
@@ -291,7 +292,7 @@ pub fn check_is_user_schema(named: &str, schema: &str) -> Result<()> {
         return Ok(());
     };
     let message =
-        format!("could not use {named} as a target: schema \"{schema}\" belongs to {whose}");
+        format!("could not use {table} as a target: schema \"{schema}\" belongs to {owner}");
     Err(Error::new(ErrorKind::Usage, message).hint("Name a table in another schema."))
 }
 
@@ -327,7 +328,7 @@ struct TypeRow {
 }
 
 fn read_types(rows: &[Row]) -> HashMap<u32, TypeRow> {
-    let raw = |row: &Row| TypeRow {
+    let read_type = |row: &Row| TypeRow {
         name: row.get(1),
         typtype: row.get(2),
         base: row.get(3),
@@ -337,23 +338,23 @@ fn read_types(rows: &[Row]) -> HashMap<u32, TypeRow> {
         subtype: row.get(7),
         has_receive: row.get(8),
     };
-    rows.iter().map(|row| (row.get(0), raw(row))).collect()
+    rows.iter().map(|row| (row.get(0), read_type(row))).collect()
 }
 
 fn resolve_type(oid: u32, typmod: i32, types: &HashMap<u32, TypeRow>) -> PgType {
-    let Some(raw) = types.get(&oid) else {
+    let Some(row) = types.get(&oid) else {
         return PgType { oid, name: oid.to_string(), typmod, kind: TypeKind::Other };
     };
-    let kind = match raw.typtype.as_str() {
-        _ if !raw.has_receive => TypeKind::Other,
-        "b" if raw.element != 0 => {
-            TypeKind::Array(Box::new(resolve_type(raw.element, typmod, types)), raw.delimiter)
+    let kind = match row.typtype.as_str() {
+        _ if !row.has_receive => TypeKind::Other,
+        "b" if row.element != 0 => {
+            TypeKind::Array(Box::new(resolve_type(row.element, typmod, types)), row.delimiter)
         }
         "b" => TypeKind::Base,
         "e" => TypeKind::Enum,
-        "d" => TypeKind::Domain(Box::new(resolve_type(raw.base, raw.typmod, types))),
-        "r" => TypeKind::Range(Box::new(resolve_type(raw.subtype, -1, types))),
+        "d" => TypeKind::Domain(Box::new(resolve_type(row.base, row.typmod, types))),
+        "r" => TypeKind::Range(Box::new(resolve_type(row.subtype, -1, types))),
         _ => TypeKind::Other,
     };
-    PgType { oid, name: raw.name.clone(), typmod, kind }
+    PgType { oid, name: row.name.clone(), typmod, kind }
 }

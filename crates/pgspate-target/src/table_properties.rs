@@ -1,8 +1,9 @@
-//! All properties of a table except its rows and its identity. pgspate compares them before one
-//! table replaces another unnoticed.
+//! All properties of a table except its rows and its oid. Before one table replaces another,
+//! pgspate checks that both tables have equal properties.
 //!
-//! Names in properties are qualified, so two tables have the same properties only under the same
-//! name. Properties that only some server versions have are read on those versions.
+//! Names in properties are qualified. So two tables have equal properties only if they have the
+//! same name while the properties are read. Properties that only some server versions have are read
+//! on those versions.
 
 use tokio_postgres::Client;
 
@@ -20,20 +21,26 @@ pub async fn table_properties(
 ) -> Result<Vec<TableProperty>, tokio_postgres::Error> {
     let compression = if server_version >= 140_000 { "a.attcompression" } else { "''" };
     let columns = COLUMNS.replace(":compression", compression);
-    let mut all = Vec::new();
-    for sql in [TABLE, &columns, CONSTRAINTS, INDEXES, RULES, POLICIES, STATISTICS, SEQUENCES] {
+    let mut properties = Vec::new();
+    for sql in
+        [TABLE, &columns, CONSTRAINTS, INDEXES, TRIGGERS_AND_RULES, POLICIES, STATISTICS, SEQUENCES]
+    {
         let rows = client.fetch_all(sql, &[&oid]).await?;
-        all.extend(rows.iter().map(|row| (row.get(0), row.get(1))));
+        properties.extend(rows.iter().map(|row| (row.get(0), row.get(1))));
     }
-    Ok(all)
+    Ok(properties)
 }
 
 /// Returns the names of the objects whose properties differ.
 pub fn differing_properties(one: &[TableProperty], other: &[TableProperty]) -> Vec<String> {
-    let lacks = |all: &[TableProperty], it: &TableProperty| !all.contains(it);
-    let mut names: Vec<String> =
-        one.iter().filter(|it| lacks(other, it)).map(|it| it.0.clone()).collect();
-    names.extend(other.iter().filter(|it| lacks(one, it)).map(|it| it.0.clone()));
+    let lacks = |all: &[TableProperty], property: &TableProperty| !all.contains(property);
+    let mut names: Vec<String> = one
+        .iter()
+        .filter(|property| lacks(other, property))
+        .map(|(name, _)| name.clone())
+        .collect();
+    names
+        .extend(other.iter().filter(|property| lacks(one, property)).map(|(name, _)| name.clone()));
     names.sort_unstable();
     names.dedup();
     names
@@ -86,7 +93,7 @@ from pg_index i join pg_class c on c.oid = i.indexrelid
 left join pg_tablespace s on s.oid = c.reltablespace
 where i.indrelid = $1 order by 1, 2";
 
-const RULES: &str = "\
+const TRIGGERS_AND_RULES: &str = "\
 select 'trigger ' || quote_ident(tgname), concat_ws('|', pg_get_triggerdef(oid), tgenabled,
   quote_nullable(obj_description(oid, 'pg_trigger')))
 from pg_trigger where tgrelid = $1 and not tgisinternal

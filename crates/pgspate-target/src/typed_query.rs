@@ -1,8 +1,8 @@
 //! Queries that state the SQL types of their parameters.
 //!
-//! Such a query takes one round trip and leaves nothing in the session. A query that is prepared
-//! first takes two. Queries that are polled together are sent together, and the server answers them
-//! in order.
+//! Such a query takes one round trip and leaves no prepared statement in the session. A query that
+//! is prepared first takes two round trips. Queries that are polled together are sent together. The
+//! server answers the queries in order.
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
@@ -75,11 +75,11 @@ impl TypedQuery for Client {
         sql: &str,
         values: &[&dyn TypedParameter],
     ) -> Result<Vec<Row>, Error> {
-        self.query_typed(sql, &typed(values)).await
+        self.query_typed(sql, &with_types(values)).await
     }
 
     async fn fetch_one(&self, sql: &str, values: &[&dyn TypedParameter]) -> Result<Row, Error> {
-        self.query_typed_one(sql, &typed(values)).await
+        self.query_typed_one(sql, &with_types(values)).await
     }
 
     async fn fetch_opt(
@@ -87,16 +87,16 @@ impl TypedQuery for Client {
         sql: &str,
         values: &[&dyn TypedParameter],
     ) -> Result<Option<Row>, Error> {
-        self.query_typed_opt(sql, &typed(values)).await
+        self.query_typed_opt(sql, &with_types(values)).await
     }
 
     async fn run_statement(&self, sql: &str, values: &[&dyn TypedParameter]) -> Result<u64, Error> {
-        self.execute_typed(sql, &typed(values)).await
+        self.execute_typed(sql, &with_types(values)).await
     }
 }
 
-type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
+type ValueAndType<'a> = (&'a (dyn ToSql + Sync), Type);
 
-fn typed<'a>(values: &[&'a dyn TypedParameter]) -> Vec<Typed<'a>> {
-    values.iter().map(|it| (*it as &(dyn ToSql + Sync), it.sql_type())).collect()
+fn with_types<'a>(values: &[&'a dyn TypedParameter]) -> Vec<ValueAndType<'a>> {
+    values.iter().map(|value| (*value as &(dyn ToSql + Sync), value.sql_type())).collect()
 }

@@ -153,7 +153,7 @@ fn two_runs_at_the_same_time() {
       caused by: this load is running in session [N] ("pgspate load" from a local socket,
           … since [WHEN])
 
-    hint: Wait until it is done. Then run the same command again to do the rest.
+    hint: Wait until that run is done. Then run the same command again to do the rest.
     "#);
     assert!(redact(&status(&case, "1").stdout).contains("running in session [N]"));
     assert!(status(&case, "1 --forget").refusal().contains("job 1 is running"));

@@ -27,6 +27,7 @@ use crate::{Error, ErrorKind, Result};
 /// How one attempt uses encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EncryptionStep {
+    /// No TLS.
     Plain,
     /// TLS if the server supports it.
     TlsIfOffered,
@@ -36,8 +37,8 @@ enum EncryptionStep {
 /// Why the search for a server ended.
 enum SearchEnd {
     AllFailed(Vec<ConnectFailure>),
-    /// An error that is no server's fault, such as an unreadable certificate file, or a server that
-    /// pgspate cannot use.
+    /// The search cannot go on: a certificate file is unreadable, or pgspate cannot use the server
+    /// that was found.
     Unusable(crate::Error),
 }
 
@@ -47,21 +48,22 @@ pub(super) async fn connect<Q: SessionQuery>(
     application_name: &str,
     query: &Q,
 ) -> Result<(Connection, Q::Answer)> {
-    let wanted: &[SessionAttrs] = match dsn.session {
+    let session_types: &[SessionAttrs] = match dsn.session {
         SessionAttrs::PreferStandby => &[SessionAttrs::Standby, SessionAttrs::Any],
-        ref one => std::slice::from_ref(one),
+        ref session_type => std::slice::from_ref(session_type),
     };
     let mut failures = Vec::new();
-    for &wanted in wanted {
+    for &wanted in session_types {
         match search_servers(dsn, application_name, wanted, query).await {
             Ok(connected) => return Ok(connected),
             Err(SearchEnd::Unusable(error)) => return Err(error),
-            Err(SearchEnd::AllFailed(found)) => failures = found,
+            Err(SearchEnd::AllFailed(latest)) => failures = latest,
         }
     }
     Err(failure::combine(failures))
 }
 
+/// Tries all servers in order, until a session has the type `wanted`.
 async fn search_servers<Q: SessionQuery>(
     dsn: &Dsn,
     application_name: &str,
@@ -80,25 +82,25 @@ async fn search_servers<Q: SessionQuery>(
         for address in addresses {
             let target = at_address(&host, &address);
             let route = SocketRoute { address, timeouts: dsn.timeouts.clone() };
-            let tried = async {
-                let opening = attempt(dsn, &target, &route, application_name);
-                match with_time_limit(dsn.connect_limit(), dsn, opening).await? {
+            let session = async {
+                let opened = attempt(dsn, &target, &route, application_name);
+                match with_time_limit(dsn.connect_limit(), dsn, opened).await? {
                     Ok(connection) => {
                         check_session_attrs(connection, dsn, &target, wanted, query).await.map(Ok)
                     }
                     Err(error) => Ok(Err(error)),
                 }
             };
-            let failure = match with_time_limit(dsn.timeouts.connect, dsn, tried).await {
+            let failure = match with_time_limit(dsn.timeouts.connect, dsn, session).await {
                 Ok(Ok((connection, _))) if connection.is_too_old() => {
-                    return Err(SearchEnd::Unusable(too_old(&connection)));
+                    return Err(SearchEnd::Unusable(version_error(&connection)));
                 }
                 Ok(Ok((connection, answer))) if !connection.is_pooled() => {
                     return Ok((connection, answer));
                 }
                 Ok(Ok((connection, _))) => {
-                    let fit = refuse_pooler(dsn, &target, &route, &connection).await;
-                    fit.map_err(SearchEnd::Unusable)?;
+                    let usable = check_pooler(dsn, &target, &route, &connection).await;
+                    usable.map_err(SearchEnd::Unusable)?;
                     let answer = connection.pin_behind_pooler(query).await;
                     return answer.map(|answer| (connection, answer)).map_err(SearchEnd::Unusable);
                 }
@@ -116,15 +118,16 @@ async fn search_servers<Q: SessionQuery>(
 }
 
 /// Returns the error for a server version that pgspate does not support.
-fn too_old(connection: &Connection) -> Error {
+fn version_error(connection: &Connection) -> Error {
     let version = connection.parameter("server_version").unwrap_or_default();
-    let message = format!("{} runs PostgreSQL {version}", connection.place());
+    let message =
+        format!("{} runs PostgreSQL {version}, which is not supported", connection.place());
     Error::new(ErrorKind::Server, message).hint("pgspate needs PostgreSQL 13 or newer.")
 }
 
-/// Refuses a pooler that gives each transaction another session. The pooler is tested once for all
-/// connections.
-async fn refuse_pooler(
+/// Refuses a pooler that gives each transaction another session. A pooler that passed the test is
+/// not tested again.
+async fn check_pooler(
     dsn: &Dsn,
     host: &Host,
     route: &SocketRoute,
@@ -133,8 +136,8 @@ async fn refuse_pooler(
     if dsn.pooler_is_usable.get().is_some() {
         return Ok(());
     }
-    let another = async || attempt(dsn, host, route, "pgspate").await.ok()?.ok();
-    if pooler::shares_backends(connection, another).await {
+    let open_another = async || attempt(dsn, host, route, "pgspate").await.ok()?.ok();
+    if pooler::shares_backends(connection, open_another).await {
         return Err(pooler::pooler_error(connection.place()));
     }
     let _ = dsn.pooler_is_usable.set(());
@@ -150,13 +153,13 @@ async fn with_time_limit<T>(
     match limit {
         None => work.await,
         Some(limit) => match tokio::time::timeout(limit, work).await {
-            Ok(done) => done,
+            Ok(result) => result,
             Err(_) => Err(failure::timed_out(dsn)),
         },
     }
 }
 
-/// Returns the addresses of a host.
+/// Returns the addresses of a host, and resolves the host's name if necessary.
 async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<SocketTarget>, ConnectFailure> {
     let name = match (&host.endpoint, host.socket_path()) {
         (_, Some(path)) => return Ok(vec![SocketTarget::Unix(path)]),
@@ -191,6 +194,7 @@ async fn addresses(host: &Host, dsn: &Dsn) -> Result<Vec<SocketTarget>, ConnectF
     Ok(found)
 }
 
+/// Returns the host with this address in place of its own addresses.
 pub(super) fn at_address(host: &Host, address: &SocketTarget) -> Host {
     let mut host = host.clone();
     if let (Endpoint::Tcp { addr, .. }, SocketTarget::Tcp(address)) = (&mut host.endpoint, address)
@@ -200,8 +204,8 @@ pub(super) fn at_address(host: &Host, address: &SocketTarget) -> Host {
     host
 }
 
-/// Tries one address with each kind of encryption that `sslmode` allows. The outer error is the
-/// server's fault, the inner error the fault of certificate files.
+/// Tries one address with each kind of encryption that `sslmode` allows. The outer error is a
+/// failure of the server. The inner error is a problem with certificate files.
 pub(super) async fn attempt(
     dsn: &Dsn,
     host: &Host,
@@ -219,7 +223,7 @@ pub(super) async fn attempt(
     };
     match try_encryption_step(dsn, host, route, &mut config, second).await {
         Ok(connected) => Ok(connected),
-        Err(again) => Err(combine_attempts(failure, again, second)),
+        Err(second_failure) => Err(combine_attempts(failure, second_failure, second)),
     }
 }
 
@@ -230,17 +234,17 @@ fn encryption_steps(
 ) -> Result<(EncryptionStep, Option<EncryptionStep>), ConnectFailure> {
     let is_socket = matches!(host.endpoint, Endpoint::Socket { .. });
     let mode = if is_socket { TlsMode::Disable } else { dsn.tls.mode };
-    let nameless = matches!(host.endpoint, Endpoint::Tcp { name: None, .. });
-    if mode == TlsMode::VerifyFull && nameless {
+    let has_no_name = matches!(host.endpoint, Endpoint::Tcp { name: None, .. });
+    if mode == TlsMode::VerifyFull && has_no_name {
         let reason = "sslmode=verify-full needs a host name, and only hostaddr is given";
         let hint = "Give the name that the server's certificate is for with host=.";
         return Err(ConnectFailure::new(FailureCause::Settings, reason, hint));
     }
-    let binding = dsn.channel_binding == ChannelBinding::Require;
+    let must_bind = dsn.channel_binding == ChannelBinding::Require;
     match mode {
-        TlsMode::Disable if binding => Err(failure::no_channel_binding()),
+        TlsMode::Disable if must_bind => Err(failure::no_channel_binding()),
         TlsMode::Disable => Ok((EncryptionStep::Plain, None)),
-        TlsMode::Allow | TlsMode::Prefer if binding => Ok((EncryptionStep::TlsRequired, None)),
+        TlsMode::Allow | TlsMode::Prefer if must_bind => Ok((EncryptionStep::TlsRequired, None)),
         TlsMode::Allow => Ok((EncryptionStep::Plain, Some(EncryptionStep::TlsRequired))),
         TlsMode::Prefer => Ok((EncryptionStep::TlsIfOffered, Some(EncryptionStep::Plain))),
         TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => {
@@ -249,6 +253,7 @@ fn encryption_steps(
     }
 }
 
+/// Tries one address with one kind of encryption.
 async fn try_encryption_step(
     dsn: &Dsn,
     host: &Host,
@@ -268,21 +273,23 @@ async fn try_encryption_step(
     let traffic = ConnectionTraffic::default();
     let socket = route.open().await.map_err(|error| failure::socket_failure(&error, host, dsn))?;
     let socket = socket.tapped(&traffic);
-    let way = (host, route, &traffic);
+    let server = (host, route, &traffic);
     let guard = || StallGuard::start(dsn, host, route, &traffic);
-    let made = if let Some(tls) = tls {
+    let connected = if let Some(tls) = tls {
         let tls = tls.connector(&host.label())?;
-        let made = config.connect_raw(socket, tls.clone()).await;
-        made.map(|(client, driver)| Connection::start(client, driver, Some(tls), way, guard()))
+        let opened = config.connect_raw(socket, tls.clone()).await;
+        opened.map(|(client, driver)| Connection::start(client, driver, Some(tls), server, guard()))
     } else {
-        let made = config.connect_raw(socket, NoTls).await;
-        made.map(|(client, driver)| Connection::start(client, driver, None, way, guard()))
+        let opened = config.connect_raw(socket, NoTls).await;
+        opened.map(|(client, driver)| Connection::start(client, driver, None, server, guard()))
     };
-    made.map(Ok).map_err(|error| ConnectFailure::from_driver(&error, host, dsn))
+    connected.map(Ok).map_err(|error| ConnectFailure::from_driver(&error, host, dsn))
 }
 
+/// Returns the TLS setup that all connections share, or a new one if lists of revoked certificates
+/// are used.
 fn tls_setup(dsn: &Dsn) -> Result<TlsSetup> {
-    // A list of revoked certificates changes often, so it is read for each connection.
+    // Lists of revoked certificates change often, so they are read for each connection.
     if dsn.tls.revocation_lists.is_some() {
         return TlsSetup::new(&dsn.tls);
     }
@@ -309,9 +316,10 @@ fn combine_attempts(
     let reason = format!("{one}: {}; {other}: {}", first.reason, second.reason);
     // A refusal because encryption is missing is less useful than the error of the encrypted
     // attempt.
-    let keeps_first = second.cause != FailureCause::Refused || first.cause == FailureCause::Refused;
-    let shown = if second_step == EncryptionStep::Plain && keeps_first { first } else { second };
-    ConnectFailure { reason, ..shown }
+    let may_keep_first =
+        second.cause != FailureCause::Refused || first.cause == FailureCause::Refused;
+    let kept = if second_step == EncryptionStep::Plain && may_keep_first { first } else { second };
+    ConnectFailure { reason, ..kept }
 }
 
 fn config(dsn: &Dsn, host: &Host, application_name: &str) -> Config {
@@ -334,7 +342,7 @@ fn config(dsn: &Dsn, host: &Host, application_name: &str) -> Config {
 }
 
 /// Returns the connection and the answer to `query`, if the session has the type that
-/// `target_session_attrs` asks for.
+/// `target_session_attrs` requires.
 async fn check_session_attrs<Q: SessionQuery>(
     mut connection: Connection,
     dsn: &Dsn,
@@ -344,9 +352,10 @@ async fn check_session_attrs<Q: SessionQuery>(
 ) -> Result<(Connection, Q::Answer), ConnectFailure> {
     let (identified, answer) = connection.identify(query).await;
     let SessionIdentity { standby, read_only, .. } = match identified {
-        Ok(standing) => standing,
-        // Some compatible servers lack these functions. After any other error, such as a cancelled
-        // query, the search path may not be pinned.
+        Ok(identity) => identity,
+        // Some servers that are compatible with PostgreSQL lack the functions of the identity
+        // query. After any other error, such as a cancelled query, the search path may not be
+        // pinned.
         Err(error)
             if error.code().is_some_and(is_unknown_function) && wanted == SessionAttrs::Any =>
         {
@@ -354,7 +363,7 @@ async fn check_session_attrs<Q: SessionQuery>(
         }
         Err(error) => return Err(ConnectFailure::from_driver(&error, host, dsn)),
     };
-    let complaint = match wanted {
+    let mismatch = match wanted {
         SessionAttrs::ReadWrite if read_only => "session is read-only",
         SessionAttrs::ReadOnly if !read_only => "session is not read-only",
         SessionAttrs::Primary if standby => "server is in hot standby mode",
@@ -363,7 +372,7 @@ async fn check_session_attrs<Q: SessionQuery>(
     };
     connection.close().await;
     let hint = "The parameter target_session_attrs= sets which type of session is accepted.";
-    Err(ConnectFailure::new(FailureCause::WrongSessionType, complaint, hint))
+    Err(ConnectFailure::new(FailureCause::WrongSessionType, mismatch, hint))
 }
 
 /// Returns whether the server does not know a function or its syntax.

@@ -27,7 +27,7 @@ impl<'a> CertificateFacts<'a> {
         let mut certificate = Der(Der(der).take(SEQUENCE)?);
         let mut body = Der(certificate.take(SEQUENCE)?);
         let signature_algorithm = Der(certificate.take(SEQUENCE)?);
-        body.take(VERSION);
+        body.take(CONTEXT_0);
         body.take(INTEGER)?;
         body.take(SEQUENCE)?;
         body.take(SEQUENCE)?;
@@ -39,7 +39,7 @@ impl<'a> CertificateFacts<'a> {
         let public_key = &before[..before.len() - body.0.len()];
         let (mut has_dns_names, mut has_ip_addresses) = (false, false);
         while let Some((tag, content)) = body.next() {
-            if tag == EXTENSIONS {
+            if tag == CONTEXT_3 {
                 (has_dns_names, has_ip_addresses) = alternative_names(Der(content));
             }
         }
@@ -53,10 +53,11 @@ impl<'a> CertificateFacts<'a> {
         })
     }
 
-    /// Returns the `tls-server-end-point` channel binding (RFC 5929) of the certificate `der`. It
-    /// is the certificate's hash by the hash function of its signature, or by SHA-256 instead of
-    /// MD5 and SHA-1. `None` if the signature has no known hash function.
-    pub(super) fn end_point(&self, der: &[u8]) -> Option<Vec<u8>> {
+    /// Returns the certificate's hash for channel binding of the type `tls-server-end-point` (RFC
+    /// 5929). The hash function is that of the certificate's signature, but SHA-256 instead of MD5
+    /// and SHA-1. `None` if the signature has no known hash function. `der` is the whole
+    /// certificate.
+    pub(super) fn channel_binding_hash(&self, der: &[u8]) -> Option<Vec<u8>> {
         let mut algorithm = self.signature_algorithm;
         let hash = match algorithm.take(OID)? {
             [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, last] => match last {
@@ -78,8 +79,8 @@ impl<'a> CertificateFacts<'a> {
         Some(digest::digest(hash, der).as_ref().to_vec())
     }
 
-    /// Returns whether the common name is `host`, or a wildcard that matches it.
-    pub(super) fn common_name_fits(&self, host: &str) -> bool {
+    /// Returns whether the common name is `host`, or a wildcard that matches `host`.
+    pub(super) fn common_name_matches(&self, host: &str) -> bool {
         let Some(name) = &self.common_name else { return false };
         if name.eq_ignore_ascii_case(host) {
             return true;
@@ -95,7 +96,7 @@ impl<'a> CertificateFacts<'a> {
 }
 
 /// Returns when a list of revoked certificates was issued, in seconds since 1970.
-pub(super) fn list_made_at(der: &[u8]) -> Option<u64> {
+pub(super) fn list_issued_at(der: &[u8]) -> Option<u64> {
     let mut body = Der(Der(Der(der).take(SEQUENCE)?).take(SEQUENCE)?);
     body.take(INTEGER);
     body.take(SEQUENCE)?;
@@ -103,11 +104,11 @@ pub(super) fn list_made_at(der: &[u8]) -> Option<u64> {
     body.time()
 }
 
-/// Returns the hash function in RSASSA-PSS parameters. The default is SHA-1, for which SHA-256 is
-/// used.
+/// Returns the hash function in RSASSA-PSS parameters. If the parameters name none, the default is
+/// SHA-1, which channel binding replaces with SHA-256.
 fn pss_hash(mut algorithm: Der<'_>) -> Option<&'static digest::Algorithm> {
     let mut params = Der(algorithm.take(SEQUENCE)?);
-    let Some(hash) = params.take(VERSION) else { return Some(&digest::SHA256) };
+    let Some(hash) = params.take(CONTEXT_0) else { return Some(&digest::SHA256) };
     match Der(Der(hash).take(SEQUENCE)?).take(OID)? {
         [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, last] => match last {
             1 => Some(&digest::SHA256),
@@ -119,6 +120,7 @@ fn pss_hash(mut algorithm: Der<'_>) -> Option<&'static digest::Algorithm> {
     }
 }
 
+/// Returns the last common name of a subject.
 fn common_name(mut subject: Der<'_>) -> Option<String> {
     let mut found = None;
     while let Some(set) = subject.take(SET) {
@@ -162,10 +164,10 @@ const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// `[0]`, constructed: a certificate's version, and the hash in PSS parameters.
-const VERSION: u8 = 0xa0;
-/// `[3]`, constructed.
-const EXTENSIONS: u8 = 0xa3;
+/// The tag of a certificate's version, and of the hash function in RSASSA-PSS parameters.
+const CONTEXT_0: u8 = 0xa0;
+/// The tag of a certificate's extensions.
+const CONTEXT_3: u8 = 0xa3;
 
 /// DER bytes, read from the front.
 #[derive(Debug, Clone, Copy)]
@@ -242,7 +244,7 @@ mod tests {
     use super::*;
     use rcgen::{CertificateParams, DnType, KeyPair};
 
-    fn made(names: &[&str], common_name: &str) -> Vec<u8> {
+    fn create_certificate(names: &[&str], common_name: &str) -> Vec<u8> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, common_name);
@@ -253,21 +255,21 @@ mod tests {
 
     #[test]
     fn facts_of_a_certificate_are_read() {
-        let der = made(&["db.example", "127.0.0.1"], "*.old.example");
+        let der = create_certificate(&["db.example", "127.0.0.1"], "*.old.example");
         let facts = CertificateFacts::read(&der).unwrap();
         assert!(facts.has_dns_names && facts.has_ip_addresses);
         assert_eq!(facts.validity, Some((1_709_164_800, 2_556_144_000)));
-        assert!(facts.common_name_fits("DB.old.example"));
-        assert!(!facts.common_name_fits("a.db.old.example"));
-        assert!(!facts.common_name_fits(".old.example"));
-        assert!(!facts.common_name_fits("old.example"));
+        assert!(facts.common_name_matches("DB.old.example"));
+        assert!(!facts.common_name_matches("a.db.old.example"));
+        assert!(!facts.common_name_matches(".old.example"));
+        assert!(!facts.common_name_matches("old.example"));
         let hash = digest::digest(&digest::SHA256, &der);
-        assert_eq!(facts.end_point(&der).as_deref(), Some(hash.as_ref()));
+        assert_eq!(facts.channel_binding_hash(&der).as_deref(), Some(hash.as_ref()));
     }
 
     #[test]
     fn damaged_bytes_never_panic() {
-        let der = made(&["db.example"], "x");
+        let der = create_certificate(&["db.example"], "x");
         for cut in 0..der.len() {
             assert!(CertificateFacts::read(&der[..cut]).is_none());
         }
@@ -276,7 +278,7 @@ mod tests {
                 let mut damaged = der.clone();
                 damaged[at] = value;
                 if let Some(facts) = CertificateFacts::read(&damaged) {
-                    facts.end_point(&damaged);
+                    facts.channel_binding_hash(&damaged);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! One session with a server: its client, its identity, and why it ended.
 //!
 //! A task drives the socket as long as the [`Connection`] lives. Notices are ignored. The reason
-//! for the end is kept, so that the first failing statement can report it.
+//! why the connection ended is kept, so that the first failing statement can report the reason.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,7 +26,8 @@ const VERSION_MIN: u32 = 130_000;
 /// How long closing a session or a cancel request may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a connection ended, once it has: the server's SQLSTATE if it sent one, and the reason.
+/// Why a connection ended: the server's SQLSTATE if the server sent one, and the reason. `None`
+/// while the connection is open.
 type EndReason = Arc<Mutex<Option<(Option<SqlState>, String)>>>;
 
 /// A session with a server. Dropping it closes the socket. [`Connection::close`] ends the session
@@ -55,7 +56,7 @@ pub(super) struct SessionIdentity {
     /// Whether there is a pooler: the backend's process id differs from the one in the protocol's
     /// key data.
     pub(super) is_pooled: bool,
-    /// Unknown behind a pooler.
+    /// The backend that serves the session; unknown behind a pooler.
     backend: BackendId,
     pub(super) standby: bool,
     pub(super) read_only: bool,
@@ -75,8 +76,8 @@ const REPORTED_PARAMETERS: [&str; 9] = [
 ];
 
 impl Connection {
-    /// Starts driving a new connection. `tls` is what was offered to the server, which may not have
-    /// used it.
+    /// Starts driving a new connection. `tls` is the TLS connector that was used, or that the
+    /// server declined.
     pub(super) fn start<T>(
         client: Client,
         driver: tokio_postgres::Connection<Socket, T>,
@@ -109,21 +110,21 @@ impl Connection {
     }
 
     /// Queries the identity of the session, and pins its search path (`search_path.rs`). The
-    /// process id in the protocol's key data is not used, since poolers invent it. `query` is sent
-    /// in the same round trip.
+    /// process id in the protocol's key data is not trusted, since poolers invent it. `query` is
+    /// sent in the same round trip.
     pub(super) async fn identify<Q: SessionQuery>(
         &mut self,
         query: &Q,
     ) -> (Result<SessionIdentity, tokio_postgres::Error>, Q::Answer) {
-        let announced = self.traffic.process_id();
-        let who = format!(
+        let announced_pid = self.traffic.process_id();
+        let sql = format!(
             "select pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), \
              pg_catalog.current_setting('transaction_read_only'), \
              pg_catalog.host(pg_catalog.inet_server_addr()), {}",
-            search_path::pin_columns_sql(announced)
+            search_path::pin_columns_sql(announced_pid)
         );
         let (rows, answer) =
-            tokio::join!(biased; self.client.simple_query(&who), query.run(&self.client));
+            tokio::join!(biased; self.client.simple_query(&sql), query.run(&self.client));
         let identified = rows.map(|messages| {
             for message in messages {
                 if let SimpleQueryMessage::Row(row) = message {
@@ -131,8 +132,8 @@ impl Connection {
                     let address = row.get(3).unwrap_or_default().to_owned();
                     self.identity = SessionIdentity {
                         backend_pid,
-                        is_pooled: ![announced, 0].contains(&backend_pid),
-                        backend: match backend_pid == announced {
+                        is_pooled: ![announced_pid, 0].contains(&backend_pid),
+                        backend: match backend_pid == announced_pid {
                             true => BackendId::Process(backend_pid, address),
                             false => BackendId::Unknown,
                         },
@@ -149,8 +150,8 @@ impl Connection {
         (identified, answer)
     }
 
-    /// Pins the search path of a session behind a pooler that gives it a backend of its own. Then
-    /// runs `query` again, since it ran before the path was pinned.
+    /// Pins the search path of a session behind a pooler that keeps one backend for each session.
+    /// Then runs `query` again, since `query` first ran before the path was pinned.
     pub(super) async fn pin_behind_pooler<Q: SessionQuery>(&self, query: &Q) -> Result<Q::Answer> {
         let pin = format!("select {}", search_path::pin_columns_sql(self.identity.backend_pid));
         let pinned = self.client.batch_execute(&pin).await;
@@ -158,8 +159,7 @@ impl Connection {
         Ok(query.run(&self.client).await)
     }
 
-    /// Returns the backend's process id, as in `pg_stat_activity.pid`; 0 if the server does not
-    /// tell.
+    /// Returns the backend's process id, as in `pg_stat_activity.pid`; 0 if unknown.
     pub fn backend_pid(&self) -> i32 {
         self.identity.backend_pid
     }
@@ -198,7 +198,7 @@ impl Connection {
         self.is_local
     }
 
-    /// Returns the backend of another session with the same server.
+    /// Returns the backend of another session, which has the same server.
     pub(super) fn backend_of(&self, other: &ConnectionTraffic) -> BackendId {
         match &self.identity.backend {
             BackendId::Process(_, address) => {
@@ -226,12 +226,12 @@ impl Connection {
         let _ = self.client.fetch_opt(sql, &[&pid]).await;
     }
 
-    /// Returns whether the connection has ended or was given up.
+    /// Returns whether the connection has ended or was abandoned.
     pub fn is_closed(&self) -> bool {
-        self.client.is_closed() || self.traffic.give_up_reason().is_some()
+        self.client.is_closed() || self.traffic.abandon_reason().is_some()
     }
 
-    /// Asks the server to cancel this session's current statement; see [`Canceller::cancel`].
+    /// Asks the server to cancel this session's current statement, like [`Canceller::cancel`].
     pub async fn cancel(&self) -> Result<()> {
         self.canceller().cancel().await
     }
@@ -254,15 +254,16 @@ impl Connection {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, driver.join_next()).await;
     }
 
-    /// Converts an error of a statement on this connection. [`ErrorKind::Server`] with the server's
-    /// message if the server refused the statement. [`ErrorKind::Connect`] with the reason if the
-    /// connection is lost. `message` says what failed: `could not read the facts of table x`.
+    /// Converts an error of a statement on this connection. The result is [`ErrorKind::Server`]
+    /// with the server's message if the server refused the statement, and [`ErrorKind::Connect`]
+    /// with the reason if the connection is lost. `message` says what failed: `could not read the
+    /// facts of table x`.
     pub fn explain(&self, message: impl Into<String>, error: tokio_postgres::Error) -> Error {
         if let Some(refusal) = error.as_db_error() {
             let code = refusal.code().clone();
-            let gone = ends_session(&code);
-            let kind = if gone { ErrorKind::Connect } else { ErrorKind::Server };
-            if gone {
+            let is_session_over = ends_session(&code);
+            let kind = if is_session_over { ErrorKind::Connect } else { ErrorKind::Server };
+            if is_session_over {
                 // Later statements only see that the connection is closed.
                 *lock(&self.ended) = Some((Some(code.clone()), refusal_text(refusal)));
             }
@@ -298,7 +299,7 @@ impl Canceller {
     /// same encryption. The statement ends with SQLSTATE 57014, unless it was already done.
     ///
     /// # Errors
-    /// [`ErrorKind::Connect`].
+    /// [`ErrorKind::Connect`] if the request cannot be sent.
     pub async fn cancel(&self) -> Result<()> {
         let request = async {
             let socket = self.route.open().await.map_err(|error| os_error_text(&error))?;
@@ -342,12 +343,14 @@ async fn drive_socket<T>(
     T: AsyncRead + AsyncWrite + Unpin,
 {
     if let Err(error) = (&mut driver).await {
-        // Store the reason before `driver` is dropped: waiting statements fail then and need it.
-        let given_up = traffic.give_up_reason().map(|reason| (None, reason));
-        *lock(&ended) = Some(given_up.unwrap_or_else(|| end_reason(&error)));
+        // Store the reason before `driver` is dropped. Waiting statements fail at that moment, and
+        // report the reason.
+        let abandoned = traffic.abandon_reason().map(|reason| (None, reason));
+        *lock(&ended) = Some(abandoned.unwrap_or_else(|| end_reason(&error)));
     }
 }
 
+/// Returns SQLSTATE and reason of an error that ended a connection.
 fn end_reason(error: &tokio_postgres::Error) -> (Option<SqlState>, String) {
     use std::error::Error as _;
     let reason = match (error.as_db_error(), error.source()) {
@@ -362,11 +365,11 @@ fn end_reason(error: &tokio_postgres::Error) -> (Option<SqlState>, String) {
     (error.code().cloned(), reason)
 }
 
-fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Converts `15.18 (Debian ...)`, `9.6.24` or `18beta1` to a number that can be compared.
+/// Converts `15.18 (Debian ...)`, `9.6.24` or `18beta1` to a number like `server_version_num`.
 fn version_number(text: &str) -> u32 {
     let digits = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
     let mut parts = digits.split('.').map(|part| part.parse::<u32>().unwrap_or(0).min(999));

@@ -30,10 +30,11 @@ pub struct Dsn {
     pub(super) tls: TlsSettings,
     /// The TLS setup, read from files once and shared by all connections.
     pub(super) shared_tls: Arc<OnceLock<TlsSetup>>,
-    /// Set once a pooler was seen to keep a backend for each session.
+    /// Set once a test has shown that the pooler keeps a backend for each session.
     pub(super) pooler_is_usable: Arc<OnceLock<()>>,
     pub(super) channel_binding: ChannelBinding,
     pub(super) session: SessionAttrs,
+    /// Whether hosts and addresses are tried in random order (`load_balance_hosts`).
     pub(super) shuffle: bool,
     pub(super) timeouts: SocketTimeouts,
     /// `None` for sessions that no guard watches.
@@ -64,10 +65,13 @@ pub(super) struct SocketTimeouts {
     pub(super) keepalives_count: Option<u32>,
 }
 
-/// Defaults if the parameters set none: a lost peer is noticed after one minute of silence. Linux
-/// alone needs two hours and eleven minutes. In seconds, seconds and probes.
+/// The default of `keepalives_idle`, in seconds. With the defaults of all three parameters, a lost
+/// server is noticed after one minute of silence. Linux's own defaults need two hours and eleven
+/// minutes.
 const KEEPALIVES_IDLE: u32 = 30;
+/// The default of `keepalives_interval`, in seconds.
 const KEEPALIVES_INTERVAL: u32 = 10;
+/// The default of `keepalives_count`.
 const KEEPALIVES_COUNT: u32 = 3;
 
 /// How long a connection may be silent while the server does nothing.
@@ -76,9 +80,9 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Where passwords came from, in words for hints.
 #[derive(Debug, Clone)]
 pub(super) enum PasswordSource {
-    /// Given by this source: `environment variable PGPASSWORD`.
+    /// A connection parameter. The text names its origin: `environment variable PGPASSWORD`.
     Given(String),
-    /// Found in this password file.
+    /// This password file.
     File(PathBuf),
     /// No password was found. The text completes "the password file ...".
     Missing(String),
@@ -90,7 +94,7 @@ impl Dsn {
     /// `PGHOSTADDR`, `PGPORT`, `PGDATABASE`, `PGUSER`, `PGSERVICE`).
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`].
+    /// [`ErrorKind::Usage`] if a parameter is unknown, invalid or not supported.
     pub fn resolve(arg: Option<&str>, env: &Environment) -> Result<Option<Dsn>> {
         if arg.is_none() && !env.names_a_server() {
             return Ok(None);
@@ -202,7 +206,7 @@ impl Dsn {
         own.or_else(|| self.settings.get("fallback_application_name")).unwrap_or(fallback)
     }
 
-    /// Returns these parameters with this `application_name`, whatever was set.
+    /// Returns these parameters with this `application_name` in place of any other.
     #[must_use]
     pub fn with_application_name(&self, name: &str) -> Dsn {
         let mut dsn = self.clone();
@@ -258,8 +262,8 @@ fn timeouts(settings: &ConnectionParameters) -> Result<SocketTimeouts> {
     })
 }
 
-/// Returns the session's options: the requested ones, then those that libpq sends for variables
-/// like `PGTZ`. The later ones win, as in libpq.
+/// Returns the session's options: the requested options, then the options that libpq sends for
+/// variables like `PGTZ`. Later options win, as in libpq.
 fn options(settings: &ConnectionParameters, env: &Environment) -> Option<String> {
     let mut options: Vec<String> = settings.get("options").map(str::to_owned).into_iter().collect();
     for (variable, parameter) in
@@ -281,7 +285,7 @@ fn options(settings: &ConnectionParameters, env: &Environment) -> Option<String>
     Some(options.join(" ")).filter(|options| !options.is_empty())
 }
 
-/// Sets each host's password, and returns where passwords came from.
+/// Sets each host's password, and returns where the passwords came from.
 fn find_passwords(
     settings: &ConnectionParameters,
     env: &Environment,
@@ -302,28 +306,28 @@ fn find_passwords(
         return PasswordSource::Missing("is unknown, because there is no home folder".to_owned());
     };
     let shown = path.display().to_string();
-    let mut missing = format!("\"{shown}\" does not exist");
-    let mut found = false;
+    let mut why_missing = format!("\"{shown}\" does not exist");
+    let mut is_found = false;
     for host in hosts.iter_mut() {
         let label = host.passfile_label(env);
         match passfile::look_up(&path, &label, host.port, dbname, user) {
             PasswordLookup::Found(password) => {
                 host.password = Some(password);
-                found = true;
+                is_found = true;
             }
             PasswordLookup::NoLine => {
                 let port = host.port;
-                missing = format!("\"{shown}\" has no line for {label}:{port}:{dbname}:{user}");
+                why_missing = format!("\"{shown}\" has no line for {label}:{port}:{dbname}:{user}");
             }
             PasswordLookup::NoFile => {}
             PasswordLookup::Ignored(why) => {
-                missing = format!("\"{shown}\" {why}");
+                why_missing = format!("\"{shown}\" {why}");
                 warnings.push(format!("The password file \"{shown}\" was not used: it {why}."));
                 break;
             }
         }
     }
-    if found { PasswordSource::File(path) } else { PasswordSource::Missing(missing) }
+    if is_found { PasswordSource::File(path) } else { PasswordSource::Missing(why_missing) }
 }
 
 /// Formats as `postgres://user:***@host/db`. The stars stand for a password of any origin.

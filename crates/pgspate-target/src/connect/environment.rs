@@ -1,5 +1,5 @@
-//! A snapshot of the process environment, as far as it concerns connections. It keeps parsing free
-//! of side effects.
+//! A snapshot of the process environment, as far as it concerns connections. Connection strings are
+//! parsed with the snapshot, so that the result depends only on arguments.
 //!
 //! Only variables whose names begin with `PG` are kept. Their values are never printed.
 
@@ -22,7 +22,7 @@ pub struct Environment {
     /// for the port is used, otherwise the first folder.
     pub socket_dirs: Vec<PathBuf>,
     /// Folders to search for `pg_service.conf` after the user's own file, unless `PGSYSCONFDIR`
-    /// names one.
+    /// names a folder.
     pub sysconf_dirs: Vec<PathBuf>,
 }
 
@@ -30,7 +30,7 @@ impl Environment {
     /// Captures the environment of this process.
     ///
     /// # Errors
-    /// If a `PG*` variable is not UTF-8.
+    /// [`ErrorKind::Usage`] if a `PG*` variable is not UTF-8.
     pub fn capture() -> Result<Environment> {
         let mut variables = BTreeMap::new();
         for (name, value) in std::env::vars_os() {

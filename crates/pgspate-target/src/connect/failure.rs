@@ -19,7 +19,7 @@ use crate::{Error, ErrorKind, quote_ident};
 pub(super) enum FailureCause {
     /// No server answers, the connection broke, or the answer did not come in time.
     Unreachable,
-    /// The session does not have the type that `target_session_attrs` asks for.
+    /// The session does not have the type that `target_session_attrs` requires.
     WrongSessionType,
     /// The server refused the connection.
     Refused,
@@ -32,7 +32,7 @@ pub(super) enum FailureCause {
 /// A failed attempt to use one server.
 #[derive(Debug)]
 pub(super) struct ConnectFailure {
-    /// Which server.
+    /// The server, as messages name it.
     pub(super) place: String,
     pub(super) cause: FailureCause,
     pub(super) reason: String,
@@ -59,8 +59,8 @@ impl ConnectFailure {
         }
     }
 
-    /// Returns whether the remaining servers are not tried. As in libpq, the refusal of a running
-    /// server is final, unless the server is starting up or shutting down.
+    /// Returns whether this failure ends the search for a server. As in libpq, the refusal of a
+    /// running server ends the search, unless the server is starting up or shutting down.
     pub(super) fn is_final(&self) -> bool {
         match self.cause {
             FailureCause::Unreachable | FailureCause::WrongSessionType => false,
@@ -69,8 +69,8 @@ impl ConnectFailure {
         }
     }
 
-    /// Returns whether the server may accept the connection with encryption instead of without, or
-    /// the reverse.
+    /// Returns whether the server may accept a second attempt: one with TLS if this attempt used no
+    /// TLS, or one without TLS if this attempt used TLS.
     pub(super) fn may_depend_on_encryption(&self) -> bool {
         match (&self.sqlstate, self.cause) {
             (Some(code), _) => code.code().starts_with("28"),
@@ -126,7 +126,7 @@ impl ConnectFailure {
         }
     }
 
-    /// Returns the error if only one connection was tried.
+    /// Converts the failure to an error, if no other server was tried.
     fn into_error(self, message: impl Into<String>) -> Error {
         let kind = self.kind();
         let cause = Error::new(kind, self.reason).with_sqlstate(self.sqlstate);
@@ -224,8 +224,9 @@ fn server_refusal(refusal: &DbError, dsn: &Dsn) -> ConnectFailure {
     }
 }
 
-/// Returns the hint for too many connections. The name of the server's C function tells whose limit
-/// was reached, since the message may be in any language.
+/// Returns the hint for too many connections. The server's message may be in any language. So the
+/// name of the server's C function decides whether the role's, the database's or the server's limit
+/// was reached.
 fn too_many_connections_hint(refusal: &DbError, dsn: &Dsn) -> String {
     let limit = match refusal.routine() {
         Some("InitializeSessionUserId") => ("role", &dsn.user),
@@ -236,25 +237,25 @@ fn too_many_connections_hint(refusal: &DbError, dsn: &Dsn) -> String {
                 .to_owned();
         }
     };
-    let (what, name) = (limit.0, quote_ident(limit.1));
+    let (object, name) = (limit.0, quote_ident(limit.1));
     format!(
-        "Close other connections of this {what}, use fewer lanes with `--lanes`, or raise its \
-         limit with `alter {what} {name} connection limit N`. A load needs one connection besides \
-         those of its lanes."
+        "Close other connections of this {object}, use fewer lanes with `--lanes`, or raise its \
+         limit with `alter {object} {name} connection limit N`. A load needs one connection \
+         besides those of its lanes."
     )
 }
 
 /// Converts an operating system error of a socket.
 pub(super) fn socket_failure(error: &io::Error, host: &Host, dsn: &Dsn) -> ConnectFailure {
-    let start = "start pgspate's own server with `pgspate server start`";
+    let start_own = "start pgspate's own server with `pgspate server start`";
     let (reason, hint) = match (error.kind(), &host.endpoint) {
         (io::ErrorKind::ConnectionRefused, Endpoint::Tcp { .. }) => (
             "connection refused".to_owned(),
-            format!("No server listens there. Check host and port, or {start}."),
+            format!("No server listens there. Check host and port, or {start_own}."),
         ),
         (io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound, Endpoint::Socket { .. }) => (
             "no server listens on the socket".to_owned(),
-            format!("Name the server's host, or its socket folder, with host=, or {start}."),
+            format!("Name the server's host, or its socket folder, with host=, or {start_own}."),
         ),
         (io::ErrorKind::TimedOut, _) => return timed_out(dsn),
         (io::ErrorKind::InvalidInput, Endpoint::Tcp { .. }) if error.raw_os_error().is_some() => (
@@ -317,13 +318,13 @@ pub(super) fn no_channel_binding() -> ConnectFailure {
 }
 
 fn no_tls(mode: TlsMode) -> ConnectFailure {
-    let weaker = match mode {
+    let about_weaker_mode = match mode {
         TlsMode::VerifyCa | TlsMode::VerifyFull => {
             "a weaker sslmode is not safe on an open network"
         }
         _ => "sslmode=prefer connects without encryption if the server has no TLS",
     };
-    let hint = format!("Switch on `ssl` in the server's configuration; {weaker}.");
+    let hint = format!("Switch on `ssl` in the server's configuration; {about_weaker_mode}.");
     ConnectFailure::new(
         FailureCause::Tls,
         "server does not support TLS, but TLS was required",

@@ -10,7 +10,7 @@ use std::fmt;
 const TLS_REQUEST: [u8; 4] = 80_877_103_u32.to_be_bytes();
 /// The server's message with the process id of the session.
 const KEY_DATA: u8 = b'K';
-/// The server's message that ends a login, and later each answer.
+/// The server's message that ends a login, and later ends each answer (ReadyForQuery).
 const READY: u8 = b'Z';
 /// The maximal size of a server's message: servers create none over 1 GiB.
 pub(super) const MESSAGE_BYTES_MAX: u32 = (1 << 30) + (1 << 16);
@@ -23,7 +23,8 @@ pub(super) struct HeaderParser {
     header_bytes: [u8; 9],
     len: usize,
     body_left: u64,
-    /// The next message has a length and a code, but no type.
+    /// Whether the next message has a length and a code, but no type. The client's first messages
+    /// do.
     is_opening: bool,
     is_broken: bool,
     /// The maximal size of a message, if limited.
@@ -34,16 +35,19 @@ pub(super) struct HeaderParser {
 /// A message that is longer than allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OversizedMessage {
-    pub(super) stated: u32,
+    pub(super) stated_len: u32,
     pub(super) len_max: u32,
-    /// Where the message begins in the latest bytes, if it begins there.
+    /// Where the message begins in the latest bytes. `None` if the message began before them.
     pub(super) at: Option<usize>,
 }
 
 impl fmt::Display for OversizedMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OversizedMessage { stated, len_max, .. } = self;
-        write!(f, "the server announced a message of {stated} bytes, expected at most {len_max}")
+        let OversizedMessage { stated_len, len_max, .. } = self;
+        write!(
+            f,
+            "the server announced a message of {stated_len} bytes, expected at most {len_max}"
+        )
     }
 }
 
@@ -71,12 +75,12 @@ impl HeaderParser {
         HeaderParser { len_max: Some(LOGIN_BYTES_MAX), ..HeaderParser::default() }
     }
 
-    /// Returns a message that is too long. Nothing is parsed after it.
+    /// Returns the message that was too long, if there was one. Later bytes are not parsed.
     pub(super) fn oversized(&self) -> Option<OversizedMessage> {
         self.oversized
     }
 
-    /// Drops the message that is too long, as if the one before were the last.
+    /// Forgets the message that was too long, as if the stream had ended before that message.
     pub(super) fn skip_oversized(&mut self) {
         self.is_broken = false;
         self.oversized = None;
@@ -94,19 +98,19 @@ impl HeaderParser {
             let skipped = self.body_left.min(bytes.len() as u64);
             self.body_left -= skipped;
             bytes = &bytes[skipped as usize..];
-            while self.len < self.wanted() && !bytes.is_empty() {
+            while self.len < self.header_len() && !bytes.is_empty() {
                 self.header_bytes[self.len] = bytes[0];
                 (self.len, bytes) = (self.len + 1, &bytes[1..]);
             }
-            if self.len == self.wanted() {
+            if self.len == self.header_len() {
                 let start = (len - bytes.len()).checked_sub(self.len);
-                self.complete(start, &mut on_header);
+                self.finish_header(start, &mut on_header);
             }
         }
     }
 
-    /// Returns how many bytes the header needs.
-    fn wanted(&self) -> usize {
+    /// Returns the length of the current header, as far as its first bytes are known.
+    fn header_len(&self) -> usize {
         match self.header_bytes[0] {
             _ if self.is_opening => 8,
             KEY_DATA if self.len > 0 => 9,
@@ -114,10 +118,12 @@ impl HeaderParser {
         }
     }
 
-    fn complete(&mut self, at: Option<usize>, on_header: &mut impl FnMut(MessageHeader)) {
+    /// Interprets a complete header. `at` is where the header begins in the latest bytes.
+    fn finish_header(&mut self, at: Option<usize>, on_header: &mut impl FnMut(MessageHeader)) {
         let header_len = std::mem::take(&mut self.len);
-        let number =
-            |at: usize| u32::from_be_bytes(self.header_bytes[at..at + 4].try_into().unwrap());
+        let number = |start: usize| {
+            u32::from_be_bytes(self.header_bytes[start..start + 4].try_into().unwrap())
+        };
         let (len_at, header) = match self.header_bytes[0] {
             _ if self.is_opening && self.header_bytes[4..8] == TLS_REQUEST => {
                 (0, MessageHeader::TlsRequest)
@@ -126,16 +132,16 @@ impl HeaderParser {
             KEY_DATA => (1, MessageHeader::ProcessId(number(5).cast_signed())),
             kind => (1, MessageHeader::Message(kind)),
         };
-        let stated = number(len_at);
-        if let Some(len_max) = self.len_max.filter(|len_max| stated > *len_max) {
-            self.oversized = Some(OversizedMessage { stated, len_max, at });
+        let stated_len = number(len_at);
+        if let Some(len_max) = self.len_max.filter(|len_max| stated_len > *len_max) {
+            self.oversized = Some(OversizedMessage { stated_len, len_max, at });
             self.is_broken = true;
             return;
         }
         if header == MessageHeader::Message(READY) {
             self.len_max = self.len_max.and(Some(MESSAGE_BYTES_MAX));
         }
-        let rest = (u64::from(stated) + len_at as u64).checked_sub(header_len as u64);
+        let rest = (u64::from(stated_len) + len_at as u64).checked_sub(header_len as u64);
         match rest {
             Some(rest) => self.body_left = rest,
             // The length is impossible, so this is not PostgreSQL's protocol.
@@ -146,34 +152,35 @@ impl HeaderParser {
     }
 }
 
-/// Parses a server's bytes in pieces of `piece` bytes, and describes the headers; for fuzzing.
-pub fn parse_server_headers(bytes: &[u8], piece: usize) -> Vec<String> {
+/// Parses a server's bytes in pieces of `piece_bytes` bytes, and describes the headers; for
+/// fuzzing.
+pub fn parse_server_headers(bytes: &[u8], piece_bytes: usize) -> Vec<String> {
     let (mut headers, mut dialog) = (HeaderParser::of_server(), ProtocolDialog::default());
-    let mut told = Vec::new();
-    for bytes in bytes.chunks(piece.max(1)) {
+    let mut headers_seen = Vec::new();
+    for bytes in bytes.chunks(piece_bytes.max(1)) {
         headers.parse(bytes, |header| {
             if let MessageHeader::Message(kind) = header {
-                dialog.received(kind);
+                dialog.note_received(kind);
             }
-            told.push(format!("{header:?} {}", dialog.owes_answer()));
+            headers_seen.push(format!("{header:?} {}", dialog.owes_answer()));
         });
     }
     let oversized = headers.oversized().map(|oversized| oversized.to_string());
-    told.push(format!("{} {oversized:?}", headers.is_between_messages()));
-    told
+    headers_seen.push(format!("{} {oversized:?}", headers.is_between_messages()));
+    headers_seen
 }
 
-/// What client and server owe each other.
+/// The state of the dialog: which answers the server owes, and whether a COPY is in progress.
 #[derive(Debug, Default)]
 pub(super) struct ProtocolDialog {
-    /// Types of the messages that the server answers with ReadyForQuery.
+    /// Types of sent messages that the server has not yet answered with ReadyForQuery.
     unanswered: VecDeque<u8>,
-    /// The server waits for COPY data, and the client has not ended it.
+    /// Whether the server waits for COPY data, and the client has not ended the COPY.
     is_copying: bool,
 }
 
 impl ProtocolDialog {
-    pub(super) fn sent(&mut self, kind: u8) {
+    pub(super) fn note_sent(&mut self, kind: u8) {
         match kind {
             b'Q' | b'S' | b'F' => self.unanswered.push_back(kind),
             b'c' | b'f' => self.is_copying = false,
@@ -181,7 +188,7 @@ impl ProtocolDialog {
         }
     }
 
-    pub(super) fn received(&mut self, kind: u8) {
+    pub(super) fn note_received(&mut self, kind: u8) {
         match kind {
             b'Z' => {
                 self.unanswered.pop_front();
@@ -225,9 +232,11 @@ mod tests {
         bytes: &[u8],
         piece: usize,
     ) -> Vec<MessageHeader> {
-        let mut told = Vec::new();
-        bytes.chunks(piece).for_each(|bytes| headers.parse(bytes, |header| told.push(header)));
-        told
+        let mut headers_seen = Vec::new();
+        bytes
+            .chunks(piece)
+            .for_each(|bytes| headers.parse(bytes, |header| headers_seen.push(header)));
+        headers_seen
     }
 
     #[test]
@@ -272,9 +281,9 @@ mod tests {
         parse_in_pieces(&mut headers, &message(b'R', &[0; 4]), 3);
         assert_eq!(headers.oversized(), None);
         parse_in_pieces(&mut headers, &long(LOGIN_BYTES_MAX + 1), 3);
-        let told = headers.oversized().unwrap().to_string();
+        let shown = headers.oversized().unwrap().to_string();
         assert_eq!(
-            told,
+            shown,
             "the server announced a message of 1048577 bytes, expected at most 1048576"
         );
         let mut headers = HeaderParser::of_server();
@@ -295,12 +304,12 @@ mod tests {
     fn an_answer_is_owed_until_the_server_is_ready() {
         let mut dialog = ProtocolDialog::default();
         assert!(!dialog.owes_answer());
-        "QPBES".bytes().for_each(|kind| dialog.sent(kind));
-        "TDC".bytes().for_each(|kind| dialog.received(kind));
+        "QPBES".bytes().for_each(|kind| dialog.note_sent(kind));
+        "TDC".bytes().for_each(|kind| dialog.note_received(kind));
         assert!(dialog.owes_answer());
-        dialog.received(b'Z');
+        dialog.note_received(b'Z');
         assert!(dialog.owes_answer());
-        "12DCZ".bytes().for_each(|kind| dialog.received(kind));
+        "12DCZ".bytes().for_each(|kind| dialog.note_received(kind));
         assert!(!dialog.owes_answer());
     }
 
@@ -308,14 +317,14 @@ mod tests {
     fn a_copy_owes_an_answer_before_and_after_its_data() {
         for (start, end) in [("Q", "c"), ("PBES", "cS"), ("BES", "fS")] {
             let mut dialog = ProtocolDialog::default();
-            start.bytes().for_each(|kind| dialog.sent(kind));
+            start.bytes().for_each(|kind| dialog.note_sent(kind));
             assert!(dialog.owes_answer());
-            "2G".bytes().for_each(|kind| dialog.received(kind));
-            dialog.sent(b'd');
+            "2G".bytes().for_each(|kind| dialog.note_received(kind));
+            dialog.note_sent(b'd');
             assert!(!dialog.owes_answer());
-            end.bytes().for_each(|kind| dialog.sent(kind));
+            end.bytes().for_each(|kind| dialog.note_sent(kind));
             assert!(dialog.owes_answer());
-            "CZ".bytes().for_each(|kind| dialog.received(kind));
+            "CZ".bytes().for_each(|kind| dialog.note_received(kind));
             assert!(!dialog.owes_answer());
         }
     }
@@ -323,28 +332,28 @@ mod tests {
     #[test]
     fn a_copy_after_statements_is_tracked() {
         let mut dialog = ProtocolDialog::default();
-        "BES".bytes().for_each(|kind| dialog.sent(kind));
-        "2G".bytes().for_each(|kind| dialog.received(kind));
-        "dcSQBES".bytes().for_each(|kind| dialog.sent(kind));
-        "CZCZ2".bytes().for_each(|kind| dialog.received(kind));
+        "BES".bytes().for_each(|kind| dialog.note_sent(kind));
+        "2G".bytes().for_each(|kind| dialog.note_received(kind));
+        "dcSQBES".bytes().for_each(|kind| dialog.note_sent(kind));
+        "CZCZ2".bytes().for_each(|kind| dialog.note_received(kind));
         assert!(dialog.owes_answer());
-        dialog.received(b'G');
+        dialog.note_received(b'G');
         assert!(!dialog.owes_answer());
         // The server refuses the COPY in the middle of its data.
-        dialog.received(b'E');
-        "fS".bytes().for_each(|kind| dialog.sent(kind));
+        dialog.note_received(b'E');
+        "fS".bytes().for_each(|kind| dialog.note_sent(kind));
         assert!(dialog.owes_answer());
-        dialog.received(b'Z');
+        dialog.note_received(b'Z');
         assert!(!dialog.owes_answer());
     }
 
     #[test]
     fn a_refused_copy_is_answered_twice() {
         let mut dialog = ProtocolDialog::default();
-        "BESfS".bytes().for_each(|kind| dialog.sent(kind));
-        "EZ".bytes().for_each(|kind| dialog.received(kind));
+        "BESfS".bytes().for_each(|kind| dialog.note_sent(kind));
+        "EZ".bytes().for_each(|kind| dialog.note_received(kind));
         assert!(dialog.owes_answer());
-        dialog.received(b'Z');
+        dialog.note_received(b'Z');
         assert!(!dialog.owes_answer());
     }
 }

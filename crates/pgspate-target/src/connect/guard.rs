@@ -1,14 +1,15 @@
 //! Ends connections that are silent although the server owes an answer.
 //!
 //! A tap follows the headers of all messages, and so knows whether the server owes an answer. A
-//! query may take as long as it needs. While the client waits for the server and no byte moves, a
-//! second session asks what the backend does.
+//! query may take as long as it needs. If the client waits for the server and no byte moves, a
+//! second session queries the backend's state.
 //!
 //! - If the backend waits for the client, a message was lost. The backend is terminated to release
 //!   its locks, and the connection ends.
 //! - If the server cannot be reached, the connection ends.
 //! - If the backend works, or waits for a lock, the connection stays. The connection also stays if
-//!   nothing is known about the backend: behind a pooler, or on one of several servers.
+//!   the backend's state is unknown: behind a pooler, or if the second session reached another
+//!   server.
 
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ const UNREACHABLE_MAX: u32 = 2;
 const OBSERVE_TIMEOUT_MIN: Duration = Duration::from_secs(2);
 
 /// Columns: 0 the server's address, 1 whether the session waits for its client or no longer exists,
-/// 2 since when, or how far its COPY is. A session without a tracked state (`track_activities`)
+/// 2 a text that stays equal as long as the session makes no progress: its state, the time of the
+/// last change, and the bytes of its COPY. A session without a tracked state (`track_activities`)
 /// counts as working.
 const BACKEND_STATE_QUERY: &str = "\
 select coalesce(pg_catalog.host(pg_catalog.inet_server_addr()), ''),
@@ -52,7 +54,7 @@ const PROGRESS: &str = "\
 /// The backend that serves a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum BackendId {
-    /// The process id in the protocol's key data. The session was not queried yet.
+    /// The process whose id is in the protocol's key data. The session was not queried yet.
     FromKeyData,
     /// A process, and the address of its server. The address is empty for a Unix socket.
     Process(i32, String),
@@ -93,9 +95,9 @@ impl Drop for GuardHandle {
 /// The observed state of a backend.
 enum BackendState {
     Working,
-    /// The backend waits for the client, or no longer exists. Two equal texts mean that it waited
-    /// all the time. The connection belongs to the session that observed it, and can terminate the
-    /// backend.
+    /// The backend waits for the client, or no longer exists. Two equal texts in a row mean that
+    /// the backend waited all the time. The connection is the observing session, which can
+    /// terminate the backend.
     WaitingForClient(String, Box<Connection>),
     /// The server answers, but the state is unknown.
     Unknown,
@@ -103,11 +105,12 @@ enum BackendState {
     Unreachable,
 }
 
-/// What is known about a silence.
+/// A silence and the observations during it.
 struct SilenceRecord {
     silence: Silence,
-    next: Instant,
-    waits_since: Option<String>,
+    next_observation: Instant,
+    /// The text of the last observation, if the backend then waited for the client.
+    waiting_state: Option<String>,
     failed_observations: u32,
 }
 
@@ -120,23 +123,23 @@ impl StallGuard {
         traffic: &ConnectionTraffic,
     ) -> Option<GuardHandle> {
         let limit = dsn.stall_timeout?;
-        let (backend, seen) = tokio::sync::watch::channel(BackendId::FromKeyData);
+        let (backend, receiver) = tokio::sync::watch::channel(BackendId::FromKeyData);
         let guard = StallGuard {
-            // Observing sessions are not observed themselves.
+            // Sessions that observe are not guarded themselves.
             dsn: dsn.without_stall_guard(),
             host: host.clone(),
             route: route.clone(),
             limit,
             traffic: traffic.clone(),
-            backend: seen,
+            backend: receiver,
         };
         let task = tokio::spawn(async move { guard.run().await });
         Some(GuardHandle { task, backend })
     }
 
-    /// Ends the connection once it is silent and the backend does nothing. The first observations
-    /// come at half the limit and at the limit. Later ones come a limit apart, as long as the
-    /// backend works.
+    /// Ends the connection once it is silent and the backend does nothing. The backend is observed
+    /// when the silence has lasted half the limit, and again at the limit. While the backend works,
+    /// later observations are one limit apart.
     async fn run(&self) {
         let step = self.limit / 2;
         let mut record: Option<SilenceRecord> = None;
@@ -146,51 +149,52 @@ impl StallGuard {
                 sleep(step).await;
                 continue;
             };
-            let known = record.take().filter(|known| known.silence == silence);
-            let mut known = known.unwrap_or_else(|| SilenceRecord::of(silence, step));
-            if Instant::now() < known.next {
-                sleep_until(known.next).await;
-                record = Some(known);
+            let current = record.take().filter(|record| record.silence == silence);
+            let mut current = current.unwrap_or_else(|| SilenceRecord::new(silence, step));
+            if Instant::now() < current.next_observation {
+                sleep_until(current.next_observation).await;
+                record = Some(current);
                 continue;
             }
             let began = Instant::now();
-            known.next = began + step;
+            current.next_observation = began + step;
             match self.observe_backend().await {
                 BackendState::Working => {
-                    known = SilenceRecord { next: began + self.limit, ..known.reset() }
+                    current.next_observation = began + self.limit;
+                    (current.waiting_state, current.failed_observations) = (None, 0);
                 }
                 BackendState::Unknown => {
-                    known =
-                        SilenceRecord { next: began + self.limit, failed_observations: 0, ..known }
+                    current.next_observation = began + self.limit;
+                    current.failed_observations = 0;
                 }
-                BackendState::WaitingForClient(since, observer)
-                    if known.waits_since.as_ref() == Some(&since) =>
+                BackendState::WaitingForClient(state, observer)
+                    if current.waiting_state.as_ref() == Some(&state) =>
                 {
                     if self.traffic.stop_reading(silence) {
                         self.terminate(&observer).await;
-                        return self.give_up(silence);
+                        return self.abandon(silence);
                     }
                 }
-                BackendState::WaitingForClient(since, _) => {
-                    (known.waits_since, known.failed_observations) = (Some(since), 0)
+                BackendState::WaitingForClient(state, _) => {
+                    (current.waiting_state, current.failed_observations) = (Some(state), 0)
                 }
-                BackendState::Unreachable if known.failed_observations + 1 >= UNREACHABLE_MAX => {
+                BackendState::Unreachable if current.failed_observations + 1 >= UNREACHABLE_MAX => {
                     if self.traffic.stop_reading(silence) {
-                        return self.give_up(silence);
+                        return self.abandon(silence);
                     }
                 }
-                BackendState::Unreachable => known.failed_observations += 1,
+                BackendState::Unreachable => current.failed_observations += 1,
             }
-            record = Some(known);
+            record = Some(current);
         }
     }
 
-    fn give_up(&self, silence: Silence) {
+    fn abandon(&self, silence: Silence) {
         let seconds = silence.since.elapsed().as_secs().max(1);
-        self.traffic.give_up(format!("{} gave no answer for {seconds} s", self.host));
+        self.traffic.abandon(format!("{} gave no answer for {seconds} s", self.host));
     }
 
-    /// Observes the backend, with a timeout.
+    /// Queries the backend's state in a new session, with a timeout.
     async fn observe_backend(&self) -> BackendState {
         let observation = async {
             let observer = match attempt(&self.dsn, &self.host, &self.route, OBSERVER_NAME).await {
@@ -221,11 +225,12 @@ impl StallGuard {
 
     /// Terminates the backend, from the observing session.
     async fn terminate(&self, observer: &Connection) {
-        let end = format!("select pg_catalog.pg_terminate_backend({})", self.backend().0);
-        // If the role may not terminate it, its locks stay until the session ends.
-        let _ = timeout(self.observe_timeout(), observer.client.simple_query(&end)).await;
+        let sql = format!("select pg_catalog.pg_terminate_backend({})", self.backend().0);
+        // If the role may not terminate the backend, the backend keeps its locks until it ends.
+        let _ = timeout(self.observe_timeout(), observer.client.simple_query(&sql)).await;
     }
 
+    /// Queries the backend's state in the observing session.
     async fn query_backend(&self, observer: Connection) -> BackendState {
         let (pid, address) = self.backend();
         if pid == 0 {
@@ -237,7 +242,7 @@ impl StallGuard {
         let int4 = tokio_postgres::types::Type::INT4;
         match observer.client.query_typed_one(&sql, &[(&pid, int4)]).await {
             // The observer reached another server, which does not know the session.
-            Ok(row) if address.is_some_and(|it| it != row.get::<_, &str>(0)) => {
+            Ok(row) if address.is_some_and(|address| address != row.get::<_, &str>(0)) => {
                 BackendState::Unknown
             }
             Ok(row) if row.get(1) => BackendState::WaitingForClient(row.get(2), Box::new(observer)),
@@ -249,13 +254,9 @@ impl StallGuard {
 }
 
 impl SilenceRecord {
-    fn of(silence: Silence, step: Duration) -> SilenceRecord {
-        let next = Instant::from_std(silence.since) + step;
-        SilenceRecord { silence, next, waits_since: None, failed_observations: 0 }
-    }
-
-    fn reset(self) -> SilenceRecord {
-        SilenceRecord { waits_since: None, failed_observations: 0, ..self }
+    fn new(silence: Silence, step: Duration) -> SilenceRecord {
+        let next_observation = Instant::from_std(silence.since) + step;
+        SilenceRecord { silence, next_observation, waiting_state: None, failed_observations: 0 }
     }
 }
 

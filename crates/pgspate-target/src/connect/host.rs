@@ -26,8 +26,8 @@ pub(super) struct Host {
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Endpoint {
-    /// A Unix socket in a folder. `default` is true if no host was named.
-    Socket { dir: PathBuf, default: bool },
+    /// A Unix socket in a folder. `is_default` is true if no host was named.
+    Socket { dir: PathBuf, is_default: bool },
     /// TCP: a name to resolve and to check certificates against, an address to connect to, or both.
     Tcp { name: Option<String>, addr: Option<IpAddr> },
 }
@@ -62,7 +62,9 @@ impl Host {
     /// Returns the host as the password file names it: `localhost` for the default socket.
     pub(super) fn passfile_label(&self, env: &Environment) -> String {
         match &self.endpoint {
-            Endpoint::Socket { dir, default } if *default || env.socket_dirs.contains(dir) => {
+            Endpoint::Socket { dir, is_default }
+                if *is_default || env.socket_dirs.contains(dir) =>
+            {
                 "localhost".to_owned()
             }
             _ => self.label(),
@@ -116,13 +118,14 @@ pub(super) fn list(settings: &ConnectionParameters, env: &Environment) -> Result
         };
         let name = names.as_ref().map_or("", |names| names[i]);
         let addr = addrs.as_ref().map_or("", |addrs| addrs[i]);
-        let endpoint = endpoint(name, addr, port, settings, env)?;
+        let endpoint = parse_endpoint(name, addr, port, settings, env)?;
         hosts.push(Host { endpoint, port, password: None });
     }
     Ok(hosts)
 }
 
-fn endpoint(
+/// Returns the endpoint that one entry of `host` and of `hostaddr` names.
+fn parse_endpoint(
     name: &str,
     addr: &str,
     port: u16,
@@ -135,22 +138,26 @@ fn endpoint(
     };
     if let Some(abstract_name) = name.strip_prefix('@').filter(|_| addr.is_none()) {
         // Linux's abstract sockets: the path begins with a zero byte.
-        return Ok(Endpoint::Socket { dir: format!("\0{abstract_name}").into(), default: false });
+        return Ok(Endpoint::Socket {
+            dir: format!("\0{abstract_name}").into(),
+            is_default: false,
+        });
     }
     if name.contains('@') {
         // The text is probably part of a password, so the message must not repeat it.
         return Err(settings.usage_error("host", "a host name cannot contain \"@\""));
     }
     if name.starts_with('/') && addr.is_none() {
-        return Ok(Endpoint::Socket { dir: name.into(), default: false });
+        return Ok(Endpoint::Socket { dir: name.into(), is_default: false });
     }
     if name.is_empty() && addr.is_none() {
-        return Ok(Endpoint::Socket { dir: default_dir(port, env), default: true });
+        return Ok(Endpoint::Socket { dir: default_socket_dir(port, env), is_default: true });
     }
     Ok(Endpoint::Tcp { name: Some(name.to_owned()).filter(|name| !name.is_empty()), addr })
 }
 
-fn default_dir(port: u16, env: &Environment) -> PathBuf {
+/// Returns the first folder that has a socket for the port, otherwise the first folder that exists.
+fn default_socket_dir(port: u16, env: &Environment) -> PathBuf {
     let has_socket = |dir: &&PathBuf| dir.join(format!(".s.PGSQL.{port}")).exists();
     let dirs = &env.socket_dirs;
     let dir = dirs.iter().find(has_socket).or_else(|| dirs.iter().find(|dir| dir.is_dir()));

@@ -8,9 +8,9 @@
 pub(super) struct Keyword {
     /// The name, as in a connection string.
     pub(super) name: &'static str,
-    /// The environment variable that sets it, if any.
+    /// The environment variable that sets the parameter, if any.
     pub(super) variable: Option<&'static str>,
-    /// How pgspate treats it.
+    /// How pgspate treats the parameter.
     pub(super) support: KeywordSupport,
 }
 
@@ -79,11 +79,19 @@ pub(super) const KEYWORDS: &[Keyword] = &[
     keyword("sslcrldir", "PGSSLCRLDIR", Honoured),
     keyword("sslpassword", "", Refused("encrypted private keys are not supported")),
     keyword("sslkeylogfile", "", Refused("logging of TLS keys is not supported")),
-    keyword("requirepeer", "PGREQUIREPEER", Refused("the server's OS user cannot be checked")),
-    keyword("require_auth", "PGREQUIREAUTH", Refused("the method cannot be prescribed")),
+    keyword(
+        "requirepeer",
+        "PGREQUIREPEER",
+        Refused("checking the server's operating system user is not supported"),
+    ),
+    keyword(
+        "require_auth",
+        "PGREQUIREAUTH",
+        Refused("restricting authentication methods is not supported"),
+    ),
     keyword("scram_client_key", "", Refused("SCRAM keys in place of a password are not supported")),
     keyword("scram_server_key", "", Refused("SCRAM keys in place of a password are not supported")),
-    keyword("replication", "", Refused("replication connections are not opened this way")),
+    keyword("replication", "", Refused("pgspate opens replication connections by itself")),
     keyword("min_protocol_version", "PGMINPROTOCOLVERSION", Honoured),
 ];
 
@@ -109,7 +117,7 @@ pub(super) fn looks_like_keyword(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Returns the known parameter that `name` is most likely a typing error of.
+/// Returns the known parameter that the user probably meant by the unknown `name`.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let alias = match name.as_str() {

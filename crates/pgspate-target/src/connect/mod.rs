@@ -48,11 +48,11 @@ pub trait SessionQuery: Sync {
     /// The result of the query.
     type Answer: Send;
 
-    /// Runs the query. It must not wait for locks, since `connect_timeout` includes it.
+    /// Runs the query. The query must not wait for locks, since `connect_timeout` covers it.
     fn run(&self, client: &Client) -> impl Future<Output = Self::Answer> + Send;
 }
 
-/// A query that asks nothing.
+/// No query: nothing is sent.
 struct NoQuery;
 
 impl SessionQuery for NoQuery {
@@ -67,9 +67,9 @@ impl Dsn {
     /// inside a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if no server could be reached, or if
-    /// one refused. The server's message and SQLSTATE are the cause; several servers give one cause
-    /// each.
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if no server could be reached, or if a
+    /// server refused the connection. The cause has the server's message and SQLSTATE. If several
+    /// servers were tried, each has a cause of its own.
     ///
     /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if TLS or channel binding is not available
     /// as required, or if a pooler gives each transaction another session.
@@ -80,7 +80,7 @@ impl Dsn {
     /// Connects like [`Dsn::connect`], and runs `query` in the new session.
     ///
     /// # Errors
-    /// As [`Dsn::connect`]. Errors of the query are in its answer.
+    /// The errors of [`Dsn::connect`]. An error of the query is part of the returned answer.
     pub async fn connect_and_query<Q: SessionQuery>(
         &self,
         application_name: &str,

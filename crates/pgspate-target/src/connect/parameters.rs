@@ -1,7 +1,7 @@
 //! Connection parameters as text, each with its origin, in libpq's order of precedence.
 //!
-//! An earlier source wins. An empty value means the default, and still hides later sources.
-//! Messages never contain the value of a secret parameter.
+//! An earlier source wins. An empty value selects the default, and still hides the values of later
+//! sources. Messages never contain the value of a secret parameter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,8 +60,8 @@ impl ConnectionParameters {
             Some(text) => conninfo::parse(text, &mut settings)?,
             None => {}
         }
-        let own = settings.get("service");
-        if let Some(name) = own.or_else(|| env.variable("PGSERVICE")).map(str::to_owned) {
+        let named = settings.get("service");
+        if let Some(name) = named.or_else(|| env.variable("PGSERVICE")).map(str::to_owned) {
             service::read(&name, &mut settings, env)?;
         }
         for known in KEYWORDS {
@@ -81,7 +81,7 @@ impl ConnectionParameters {
         Ok(settings)
     }
 
-    /// Sets a known parameter, and replaces an earlier value: in a connection string the last one
+    /// Sets a known parameter, and replaces an earlier value: in a connection string the last value
     /// wins.
     pub(super) fn set(&mut self, name: &'static str, value: String) {
         self.values.insert(name, ParameterValue { value, origin: ParameterOrigin::Conninfo });
@@ -139,7 +139,8 @@ impl ConnectionParameters {
         }
     }
 
-    /// Returns a whole number. `None` if it is unset, zero or negative: all mean the default.
+    /// Returns a parameter's whole number. `None`, which selects the default, if the parameter is
+    /// unset, zero or negative.
     pub(super) fn number(&self, name: &str) -> Result<Option<u32>> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.trim().parse::<i64>().ok().filter(|n| *n <= i64::from(i32::MAX));
@@ -147,7 +148,7 @@ impl ConnectionParameters {
         Ok(u32::try_from(number).ok().filter(|number| *number > 0))
     }
 
-    /// Returns the value that belongs to one of several words.
+    /// Returns the value in `words` that belongs to the parameter's word.
     pub(super) fn choice<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<Option<T>> {
         let Some(text) = self.get(name) else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == text) {
@@ -179,8 +180,8 @@ impl ConnectionParameters {
     }
 }
 
-/// Returns the error for an unknown parameter. `name` is repeated only if `may_show` and it looks
-/// like a name. Otherwise it may be part of a password with a space in it.
+/// Returns the error for an unknown parameter. The message repeats `name` only if `may_show` is
+/// true and `name` looks like a parameter name. Otherwise `name` may be part of a password.
 pub(super) fn unknown_parameter(name: &str, may_show: bool, place: &str) -> Error {
     if !may_show || !keyword::looks_like_keyword(name) {
         return Error::new(ErrorKind::Usage, format!("unknown connection parameter in {place}"))
@@ -192,8 +193,8 @@ pub(super) fn unknown_parameter(name: &str, may_show: bool, place: &str) -> Erro
     }
     let error = Error::new(ErrorKind::Usage, format!("unknown connection parameter \"{name}\""));
     error.hint(match keyword::nearest(name) {
-        Some(known) => format!("Did you mean \"{known}\"? It is in {place}."),
-        None => format!("libpq has no such parameter. It is in {place}."),
+        Some(known) => format!("Did you mean \"{known}\"? The unknown parameter is in {place}."),
+        None => format!("libpq has no parameter of this name. The parameter is in {place}."),
     })
 }
 

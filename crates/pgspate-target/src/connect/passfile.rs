@@ -1,6 +1,6 @@
 //! Reads the password file. Each line is `host:port:database:user:password`.
 //!
-//! As in libpq, a file with group or world access is not used. Only the caller gets the password.
+//! As in libpq, a file with group or world access is not used. No message contains a password.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) enum PasswordLookup {
     NoLine,
     /// The file does not exist.
     NoFile,
-    /// The file must not be used or cannot be read. The text completes "the password file ...".
+    /// The file must not be used or cannot be read. The reason completes "the password file ...".
     Ignored(String),
 }
 
@@ -39,21 +39,21 @@ pub(super) fn look_up(
     match std::fs::read(path) {
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
-            let wanted = [host, &port.to_string(), dbname, user];
-            let found = text.lines().find_map(|line| password_of(line, wanted));
+            let fields = [host, &port.to_string(), dbname, user];
+            let found = text.lines().find_map(|line| password_of(line, fields));
             found.map_or(PasswordLookup::NoLine, PasswordLookup::Found)
         }
         Err(error) => PasswordLookup::Ignored(format!("could not be read: {}", error.kind())),
     }
 }
 
-/// Returns the password of a line, if the line matches.
-fn password_of(line: &str, wanted: [&str; 4]) -> Option<Secret> {
+/// Returns the password of a line, if the line is for this host, port, database and role.
+fn password_of(line: &str, wanted_fields: [&str; 4]) -> Option<Secret> {
     if line.starts_with('#') {
         return None;
     }
     let mut rest = line.trim_end_matches('\r');
-    for wanted in wanted {
+    for wanted in wanted_fields {
         let (field, is_star, after) = cut_field(rest);
         if !is_star && field != wanted {
             return None;

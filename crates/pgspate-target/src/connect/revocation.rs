@@ -1,9 +1,9 @@
 //! Lists of revoked certificates (CRLs), in libpq's places: `sslcrl`, `sslcrldir`, and the user's
 //! `root.crl`.
 //!
-//! If a given list cannot be read, no connection is made. If lists are used, each certificate below
-//! the root needs a list of its authority that has not expired. A certificate without such a list
-//! is refused, like a revoked one.
+//! If a list cannot be read, no connection is made. If lists are used, each certificate below the
+//! root needs an unexpired list of the authority that issued it. A certificate without such a list
+//! is refused, like a revoked certificate.
 
 use std::cmp::Reverse;
 use std::io;
@@ -17,7 +17,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::{CertificateError, Error as TlsError, OtherError, RootCertStore};
 
-use super::certificate::list_made_at;
+use super::certificate::list_issued_at;
 use super::environment::Environment;
 use super::parameters::ConnectionParameters;
 use super::tls::pem_error_text;
@@ -40,7 +40,7 @@ impl RevocationLists {
     /// # Errors
     /// [`ErrorKind::Usage`] if lists are named but the server's certificate is not verified, so
     /// that lists would have no effect.
-    pub(super) fn of(
+    pub(super) fn from_parameters(
         settings: &ConnectionParameters,
         env: &Environment,
         roots: &TrustedRoots,
@@ -57,7 +57,8 @@ impl RevocationLists {
         if *roots == TrustedRoots::Unchecked {
             let name = if lists.file.is_some() { "sslcrl" } else { "sslcrldir" };
             let message = format!(
-                "{name} cannot be used: without a root certificate the server's is not verified"
+                "{name} cannot be used: without a root certificate, the server's certificate is \
+                 not verified"
             );
             return Err(settings.usage_error(name, message).hint(
                 "Name the file of the authority's certificate with sslrootcert=, or omit the list \
@@ -85,8 +86,8 @@ impl RevocationLists {
                 found.extend(read_lists(&file)?);
             }
         }
-        // rustls uses the first list of an authority, so the newest must come first.
-        found.sort_by_key(|(made, _)| Reverse(*made));
+        // rustls uses the first list of an authority, so the newest list must come first.
+        found.sort_by_key(|(issued_at, _)| Reverse(*issued_at));
         let roots = Arc::new(roots.clone());
         WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
             .with_crls(found.into_iter().map(|(_, list)| list))
@@ -95,7 +96,7 @@ impl RevocationLists {
             .map_err(|error| {
                 let shown = self.file.as_ref().or(self.dir.as_ref());
                 let shown = shown.map_or(String::new(), |path| path.display().to_string());
-                unusable(&shown, error.to_string())
+                unusable_list_error(&shown, error.to_string())
             })
     }
 }
@@ -120,22 +121,29 @@ fn read_lists(path: &Path) -> Result<Vec<(u64, CertificateRevocationListDer<'sta
                 .hint("Name a readable file, or omit sslcrl= and sslcrldir=.")
         })?;
     if lists.is_empty() {
-        return Err(unusable(&shown, "it has no revocation list in PEM format".to_owned()));
+        return Err(unusable_list_error(
+            &shown,
+            "it has no revocation list in PEM format".to_owned(),
+        ));
     }
     lists
         .into_iter()
-        .map(|list| match list_made_at(&list) {
-            Some(made) => Ok((made, list)),
-            None => Err(unusable(&shown, "it is not an X.509 revocation list".to_owned())),
+        .map(|list| match list_issued_at(&list) {
+            Some(issued_at) => Ok((issued_at, list)),
+            None => {
+                Err(unusable_list_error(&shown, "it is not an X.509 revocation list".to_owned()))
+            }
         })
         .collect()
 }
 
-fn unusable(shown: &str, why: String) -> Error {
+/// Returns the error for a list that pgspate cannot use. `shown` is the list's path.
+fn unusable_list_error(shown: &str, why: String) -> Error {
     Error::new(ErrorKind::Usage, format!("could not use certificate revocation list \"{shown}\""))
         .because(why)
         .hint(
-            "It must have lists of version 2 in PEM format, as `openssl ca -gencrl` creates them.",
+            "The file must contain lists of version 2 in PEM format, as `openssl ca -gencrl` \
+             creates them.",
         )
 }
 
@@ -146,7 +154,7 @@ fn hashed_files(dir: &Path) -> Result<Vec<PathBuf>> {
         let message = format!("could not read folder \"{shown}\" of certificate revocation lists");
         Error::new(ErrorKind::Usage, message)
             .because(error)
-            .hint("Name a folder that can be read with sslcrldir=, or a file with sslcrl=.")
+            .hint("With sslcrldir=, name a readable folder; or name a file with sslcrl=.")
     };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(failed)? {
@@ -164,8 +172,8 @@ fn hashed_files(dir: &Path) -> Result<Vec<PathBuf>> {
     if files.is_empty() {
         let message = format!("folder \"{shown}\" has no certificate revocation list");
         return Err(Error::new(ErrorKind::Usage, message).hint(format!(
-            "Its files need names such as 1a2b3c4d.r0. `openssl rehash {shown}` creates such \
-             names."
+            "The list files in the folder need names such as 1a2b3c4d.r0. `openssl rehash {shown}` \
+             creates such names."
         )));
     }
     files.sort();

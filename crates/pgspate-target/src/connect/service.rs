@@ -1,6 +1,7 @@
 //! Reads the connection service file: named groups of connection parameters.
 //!
-//! The user's own file comes first, then the system's. Messages never contain a value.
+//! The user's own file comes first, then the system's file. Messages never contain a parameter's
+//! value.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ pub(super) fn read(
     env: &Environment,
 ) -> Result<()> {
     let mut searched = Vec::new();
-    for path in candidates(settings, env) {
+    for path in service_files(settings, env) {
         let text = match std::fs::read(&path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(_) => continue,
@@ -32,11 +33,12 @@ pub(super) fn read(
          header `[NAME]` for the service."
             .to_owned()
     } else {
-        format!("The service was searched in {}.", searched.join(" and "))
+        format!("pgspate searched for the service in {}.", searched.join(" and "))
     }))
 }
 
-fn candidates(settings: &ConnectionParameters, env: &Environment) -> Vec<PathBuf> {
+/// Returns the paths of service files, in the order in which they are searched.
+fn service_files(settings: &ConnectionParameters, env: &Environment) -> Vec<PathBuf> {
     let named = settings.get("servicefile").or_else(|| env.variable("PGSERVICEFILE"));
     let own = match named {
         Some(path) => Some(PathBuf::from(path)),
@@ -73,13 +75,19 @@ fn read_text(
                 line: Some(number),
                 ..InputPlace::default()
             };
-            add(line, name, path, settings).map_err(|error| error.at(place))?;
+            add_parameter(line, name, path, settings).map_err(|error| error.at(place))?;
         }
     }
     Ok(found)
 }
 
-fn add(line: &str, name: &str, path: &Path, settings: &mut ConnectionParameters) -> Result<()> {
+/// Adds the parameter that one line of the service `name` sets.
+fn add_parameter(
+    line: &str,
+    name: &str,
+    path: &Path,
+    settings: &mut ConnectionParameters,
+) -> Result<()> {
     if line.starts_with("ldap") {
         return Err(Error::new(
             ErrorKind::Usage,

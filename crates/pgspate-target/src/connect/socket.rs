@@ -1,7 +1,7 @@
 //! Opens sockets to a server: one for a session, and one for each cancel request.
 //!
-//! Both connect to the same address with the same options. TCP options are set before connecting,
-//! so that they apply to the connection attempt too.
+//! All sockets of a session connect to the same address with the same options. TCP options are set
+//! before connecting, so that they apply to the connection attempt too.
 
 use std::io;
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ impl SocketRoute {
 
 async fn open_unix(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(path).await?;
-    // A smaller buffer works too, but is slower.
+    // An error is ignored: a smaller buffer works too, but is slower.
     let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER_BYTES);
     Ok(stream)
 }
@@ -89,7 +89,7 @@ pub(super) struct Socket {
     stream: Box<dyn SocketStream>,
     /// Follows the messages, unless they are encrypted.
     tap: Option<Tap>,
-    /// Notes moving bytes if they are encrypted.
+    /// Notes moved bytes, if the messages are encrypted.
     traffic: Option<ConnectionTraffic>,
 }
 
@@ -109,17 +109,19 @@ impl Socket {
         Socket { tap: Some(Tap::new(traffic.clone())), ..self }
     }
 
-    /// Removes the tap, since the following bytes are encrypted.
+    /// Removes and returns the tap, since the following bytes are encrypted.
     pub(super) fn take_tap(&mut self) -> Option<Tap> {
         let tap = self.tap.take();
         self.traffic = tap.as_ref().map(|tap| tap.traffic().clone());
         tap
     }
 
-    fn is_given_up(&self) -> bool {
-        self.tap.as_ref().is_some_and(Tap::is_given_up)
+    /// Returns whether the connection was abandoned, so that writes are discarded.
+    fn is_abandoned(&self) -> bool {
+        self.tap.as_ref().is_some_and(Tap::is_abandoned)
     }
 
+    /// Notes that encrypted bytes have moved.
     fn note_encrypted(&self, has_moved: bool) {
         if let (true, Some(traffic)) = (has_moved, &self.traffic) {
             traffic.note_move();
@@ -161,7 +163,7 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = match self.is_given_up() {
+        let written = match self.is_abandoned() {
             true => Poll::Ready(Ok(buf.len())),
             false => Pin::new(&mut self.stream).poll_write(cx, buf),
         };
@@ -176,7 +178,7 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = match self.is_given_up() {
+        let written = match self.is_abandoned() {
             true => Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum())),
             false => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
         };
@@ -222,15 +224,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gone_peer_is_noticed_unless_the_user_says_otherwise() {
-        let untouched = TcpSocket::new_v4().unwrap();
-        let system = probes(&SockRef::from(&untouched));
+    async fn keepalives_are_set_unless_parameters_switch_them_off() {
+        let new_socket = TcpSocket::new_v4().unwrap();
+        let system_defaults = probes(&SockRef::from(&new_socket));
         let secs = Duration::from_secs;
         for (text, expected) in [
             ("host=a", (secs(30), secs(10), 3)),
             ("host=a keepalives=1 keepalives_idle=77", (secs(77), secs(10), 3)),
             ("host=a keepalives_interval=5 keepalives_count=9", (secs(30), secs(5), 9)),
-            ("host=a keepalives_idle=0 keepalives_interval=0 keepalives_count=0", system),
+            ("host=a keepalives_idle=0 keepalives_interval=0 keepalives_count=0", system_defaults),
         ] {
             let stream = opened(text).await;
             let socket = SockRef::from(&stream);

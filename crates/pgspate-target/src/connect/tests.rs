@@ -34,7 +34,7 @@ fn passwords(dsn: &Dsn) -> Vec<Option<&str>> {
     dsn.hosts.iter().map(|host| host.password.as_ref().map(|secret| secret.expose())).collect()
 }
 
-fn write(path: &Path, text: &str, mode: u32) {
+fn write_file(path: &Path, text: &str, mode: u32) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
@@ -42,8 +42,8 @@ fn write(path: &Path, text: &str, mode: u32) {
 #[test]
 fn no_server_without_parameters() {
     assert!(Dsn::resolve(None, &env(&[])).unwrap().is_none());
-    let about_how = env(&[("PGSSLMODE", "nonsense"), ("PGPASSWORD", "x"), ("PGHOST", "")]);
-    assert!(Dsn::resolve(None, &about_how).unwrap().is_none());
+    let without_server = env(&[("PGSSLMODE", "nonsense"), ("PGPASSWORD", "x"), ("PGHOST", "")]);
+    assert!(Dsn::resolve(None, &without_server).unwrap().is_none());
     for name in ["PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER"] {
         let value = if name == "PGHOSTADDR" { "127.0.0.1" } else { "12" };
         assert!(Dsn::resolve(None, &env(&[(name, value)])).unwrap().is_some(), "{name}");
@@ -55,16 +55,15 @@ fn no_server_without_parameters() {
 fn defaults_are_those_of_libpq() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
-    let surroundings =
-        Environment { socket_dirs: vec![missing, dir.path().to_owned()], ..env(&[]) };
-    let dsn = resolved("", &surroundings);
+    let environment = Environment { socket_dirs: vec![missing, dir.path().to_owned()], ..env(&[]) };
+    let dsn = resolved("", &environment);
     assert_eq!((dsn.user(), dsn.dbname()), ("osuser", "osuser"));
     let socket = dir.path().join(".s.PGSQL.5432");
     assert_eq!(dsn.hosts[0].socket_path(), Some(socket));
     assert_eq!(dsn.tls.mode, TlsMode::Prefer);
     assert_eq!(dsn.session, SessionAttrs::Any);
-    assert_eq!(resolved("user=bob", &surroundings).dbname(), "bob");
-    let nobody = Environment { user: None, ..surroundings };
+    assert_eq!(resolved("user=bob", &environment).dbname(), "bob");
+    let nobody = Environment { user: None, ..environment };
     let error = Dsn::resolve(Some("host=a"), &nobody).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
 }
@@ -125,7 +124,7 @@ fn hosts_addresses_and_ports_are_paired() {
     let dsn = resolved("host=a,/tmp,,::1 port=1,2,,4", &env(&[]));
     let ports: Vec<u16> = dsn.hosts.iter().map(|host| host.port).collect();
     assert_eq!(ports, [1, 2, 5432, 4]);
-    assert!(matches!(&dsn.hosts[2].endpoint, Endpoint::Socket { default: true, .. }));
+    assert!(matches!(&dsn.hosts[2].endpoint, Endpoint::Socket { is_default: true, .. }));
     assert_eq!(dsn.to_string(), "postgres://osuser@a:1,%2Ftmp:2,%2Ftmp,[::1]:4/osuser");
     let dsn = resolved("host=a,b hostaddr=10.0.0.1,::2 port=7", &env(&[]));
     assert_eq!(dsn.hosts[1].to_string(), "server at \"b\" (::2), port 7");
@@ -204,7 +203,8 @@ fn timeouts_and_options() {
     assert_eq!(dsn.options.as_deref(), Some("-c a=b -c timezone=Etc/GMT\\ 1\\\\ -c geqo=off"));
     assert_eq!(dsn.client_encoding(), Some("latin1"));
     assert_eq!(resolved("client_encoding=auto", &env(&[])).client_encoding(), None);
-    // Only a missing or empty value selects pgspate's default. Zero selects the system's.
+    // Only a missing or empty value selects pgspate's default. Zero selects the operating system's
+    // default.
     let dsn = resolved("host=a keepalives_idle='' keepalives_count=0", &env(&[]));
     assert_eq!(dsn.timeouts.keepalives_idle, Some(Duration::from_secs(30)));
     assert_eq!(dsn.timeouts.keepalives_interval, Some(Duration::from_secs(10)));
@@ -215,12 +215,12 @@ fn timeouts_and_options() {
 #[test]
 fn tls_files_are_found_in_the_home_folder() {
     let home = tempfile::tempdir().unwrap();
-    let surroundings = Environment { home: Some(home.path().to_owned()), ..env(&[]) };
-    assert_eq!(resolved("host=a", &surroundings).tls.roots, TrustedRoots::Unchecked);
-    let missing = Dsn::resolve(Some("host=a sslmode=verify-ca"), &surroundings).unwrap_err();
+    let environment = Environment { home: Some(home.path().to_owned()), ..env(&[]) };
+    assert_eq!(resolved("host=a", &environment).tls.roots, TrustedRoots::Unchecked);
+    let missing = Dsn::resolve(Some("host=a sslmode=verify-ca"), &environment).unwrap_err();
     assert!(missing.to_string().ends_with(".postgresql/root.crt\" does not exist"), "{missing}");
-    assert!(Dsn::resolve(Some("host=/tmp sslmode=verify-ca"), &surroundings).is_ok());
-    let warned = resolved("host=a sslrootcert=/no/such/file sslcert=/nor/this", &surroundings);
+    assert!(Dsn::resolve(Some("host=/tmp sslmode=verify-ca"), &environment).is_ok());
+    let warned = resolved("host=a sslrootcert=/no/such/file sslcert=/nor/this", &environment);
     assert_eq!(warned.warnings().len(), 2);
 
     let folder = home.path().join(".postgresql");
@@ -228,18 +228,18 @@ fn tls_files_are_found_in_the_home_folder() {
     for name in ["root.crt", "root.crl", "postgresql.crt"] {
         fs::write(folder.join(name), "").unwrap();
     }
-    let dsn = resolved("host=a", &surroundings);
+    let dsn = resolved("host=a", &environment);
     assert_eq!(dsn.tls.roots, TrustedRoots::File(folder.join("root.crt")));
     let client = (folder.join("postgresql.crt"), folder.join("postgresql.key"));
     assert_eq!(dsn.tls.client, Some(client));
     assert!(dsn.tls.revocation_lists.is_some() && dsn.warnings().is_empty());
-    assert!(resolved("host=a sslmode=disable", &surroundings).tls.revocation_lists.is_none());
-    assert!(resolved("host=a sslrootcert=system", &surroundings).tls.revocation_lists.is_none());
-    let dsn = resolved("host=a sslrootcert=system", &surroundings);
+    assert!(resolved("host=a sslmode=disable", &environment).tls.revocation_lists.is_none());
+    assert!(resolved("host=a sslrootcert=system", &environment).tls.revocation_lists.is_none());
+    let dsn = resolved("host=a sslrootcert=system", &environment);
     assert_eq!((dsn.tls.mode, dsn.tls.roots), (TlsMode::VerifyFull, TrustedRoots::System));
     let dsn = resolved("host=a", &env(&[("PGREQUIRESSL", "1")]));
     assert_eq!(dsn.tls.mode, TlsMode::Require);
-    assert_eq!(resolved("postgres://a?ssl=true", &surroundings).tls.mode, TlsMode::Require);
+    assert_eq!(resolved("postgres://a?ssl=true", &environment).tls.mode, TlsMode::Require);
 }
 
 #[test]
@@ -247,18 +247,18 @@ fn the_password_file_is_searched_for_each_host() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("passes");
     let text = "# hosts\na:5432:db:bob:one\nlocalhost:*:*:bob:two\n10.0.0.1:*:*:*:three\n";
-    write(&path, text, 0o600);
+    write_file(&path, text, 0o600);
     let shown = path.display();
     let text = format!("host=a,b,,,/tmp hostaddr=,,,10.0.0.1, user=bob dbname=db passfile={shown}");
-    let surroundings = Environment { home: Some(home.path().to_owned()), ..env(&[]) };
-    let dsn = resolved(&text, &surroundings);
+    let environment = Environment { home: Some(home.path().to_owned()), ..env(&[]) };
+    let dsn = resolved(&text, &environment);
     assert_eq!(passwords(&dsn), [Some("one"), None, Some("two"), Some("three"), None]);
     assert!(dsn.to_string().starts_with("postgres://bob:***@a,"));
-    let given = resolved(&format!("{text} password=mine"), &surroundings);
+    let given = resolved(&format!("{text} password=mine"), &environment);
     assert_eq!(passwords(&given), [Some("mine"); 5]);
 
-    write(&path, "*:*:*:*:open", 0o640);
-    let dsn = resolved(&text, &surroundings);
+    write_file(&path, "*:*:*:*:open", 0o640);
+    let dsn = resolved(&text, &environment);
     assert_eq!(passwords(&dsn), [None; 5]);
     assert_eq!(dsn.warnings().len(), 1);
     assert!(dsn.warnings()[0].contains("group or world access"), "{:?}", dsn.warnings());

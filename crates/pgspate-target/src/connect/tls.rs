@@ -25,7 +25,7 @@ use super::traffic::Tap;
 use super::verify::{CertificateVerifier, TlsProblem, TrustedCertificates, explain};
 use crate::{Error, ErrorKind, Result};
 
-/// Creates TLS sessions as the connection parameters ask for.
+/// The TLS configuration of all connections of a [`Dsn`](super::Dsn).
 #[derive(Clone)]
 pub(super) struct TlsSetup {
     config: Arc<ClientConfig>,
@@ -33,7 +33,10 @@ pub(super) struct TlsSetup {
 }
 
 impl TlsSetup {
-    /// Reads the certificate files.
+    /// Builds the configuration from the settings and the certificate files.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if a file cannot be read or used.
     pub(super) fn new(settings: &TlsSettings) -> Result<TlsSetup> {
         let provider = Arc::new(default_provider());
         let mut trust = match &settings.roots {
@@ -76,28 +79,33 @@ impl TlsSetup {
         Ok(TlsSetup { config: Arc::new(config), checks_name })
     }
 
-    /// Returns the handshake for the server with this host name, or with this address if it has no
-    /// name.
+    /// Returns the TLS connector for one server. `host` is the server's host name, or its address
+    /// if the user gave no name.
     pub(super) fn connector(&self, host: &str) -> Result<ServerTls, TlsProblem> {
         let name = match ServerName::try_from(host) {
             Ok(name) => name.to_owned(),
             Err(_) if self.checks_name => {
                 return Err(TlsProblem {
-                    reason: format!("host name \"{host}\" cannot be in a certificate"),
+                    reason: format!(
+                        "could not verify the server certificate: \"{host}\" is not a valid DNS \
+                         name or IP address"
+                    ),
                     hint: "Connect by a name that the server's certificate lists.",
                 });
             }
-            // The name is not checked, and addresses are not sent to the server.
+            // rustls requires a name. This address is a placeholder: the name is not checked, and
+            // rustls never sends addresses to the server.
             Err(_) => ServerName::from(std::net::IpAddr::from([0, 0, 0, 0])),
         };
         Ok(ServerTls { config: self.config.clone(), name })
     }
 }
 
+/// Loads the operating system's root certificates.
 fn system_roots() -> Result<TrustedCertificates> {
     let found = rustls_native_certs::load_native_certs();
     let mut store = RootCertStore::empty();
-    // The system's list may contain unusable certificates. They are ignored.
+    // The system's list may contain unusable certificates, which are ignored.
     let (added, _) = store.add_parsable_certificates(found.certs);
     if added == 0 {
         let message = "could not find the operating system's root certificates";
@@ -109,6 +117,7 @@ fn system_roots() -> Result<TrustedCertificates> {
     Ok(TrustedCertificates { store, exact: Vec::new(), revocation: None })
 }
 
+/// Loads the root certificates in a file.
 fn file_roots(path: &Path) -> Result<TrustedCertificates> {
     let exact = read_certificates(path)?;
     let mut store = RootCertStore::empty();
@@ -140,40 +149,45 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     let shown = path.display();
     let facts = std::fs::metadata(path).map_err(|error| {
         let message =
-            format!("found the client certificate, but not its private key file \"{shown}\"");
+            format!("could not read private key file \"{shown}\" of the client certificate");
         Error::new(ErrorKind::Usage, message)
             .because(error)
             .hint("Name the file of the client certificate's private key with sslkey=.")
     })?;
     let forbidden = if facts.uid() == 0 { 0o037 } else { 0o077 };
-    if !facts.is_file() || facts.mode() & forbidden != 0 {
+    if !facts.is_file() {
+        let message = format!("private key file \"{shown}\" is not a plain file");
+        return Err(Error::new(ErrorKind::Usage, message)
+            .hint("Name the file of the client certificate's private key with sslkey=."));
+    }
+    if facts.mode() & forbidden != 0 {
         let message = format!("private key file \"{shown}\" has group or world access");
         return Err(Error::new(ErrorKind::Usage, message).hint(
-            "It must be a plain file with permissions u=rw (0600) or less, or u=rw,g=r (0640) or \
-             less if root owns it.",
+            "The file must have permissions u=rw (0600) or less. If root owns the file, u=rw,g=r \
+             (0640) is allowed.",
         ));
     }
     PrivateKeyDer::from_pem_file(path).map_err(|error| {
         let message = format!("could not read private key file \"{shown}\"");
         Error::new(ErrorKind::Usage, message)
             .because(pem_error_text(&error))
-            .hint("It must hold an unencrypted private key in PEM format.")
+            .hint("The file must contain an unencrypted private key in PEM format.")
     })
 }
 
-/// Returns why a PEM file cannot be read, without any of its text.
+/// Returns why a PEM file cannot be used. The reason quotes nothing from the file.
 pub(super) fn pem_error_text(error: &pem::Error) -> Error {
     Error::new(
         ErrorKind::Usage,
         match error {
             pem::Error::Io(error) => os_error_text(error),
-            pem::Error::NoItemsFound => "it has no such item in PEM format".to_owned(),
-            _ => "it is not valid PEM".to_owned(),
+            pem::Error::NoItemsFound => "the file has no PEM section of this type".to_owned(),
+            _ => "the file is not valid PEM".to_owned(),
         },
     )
 }
 
-/// The TLS handshake with one server.
+/// The TLS connector for one server.
 #[derive(Clone)]
 pub(super) struct ServerTls {
     config: Arc<ClientConfig>,
@@ -220,12 +234,13 @@ pub(super) fn tls_cause(error: &io::Error) -> Option<TlsProblem> {
 /// An encrypted connection.
 pub(super) struct TlsStream {
     stream: tokio_rustls::client::TlsStream<Socket>,
+    /// Follows the decrypted messages.
     tap: Option<Tap>,
 }
 
 impl tokio_postgres::tls::TlsStream for TlsStream {
     fn channel_binding(&self) -> ChannelBinding {
-        match self.end_point() {
+        match self.channel_binding_hash() {
             Some(hash) => ChannelBinding::tls_server_end_point(hash),
             None => ChannelBinding::none(),
         }
@@ -233,15 +248,16 @@ impl tokio_postgres::tls::TlsStream for TlsStream {
 }
 
 impl TlsStream {
-    fn is_given_up(&self) -> bool {
-        self.tap.as_ref().is_some_and(Tap::is_given_up)
+    /// Returns whether the guard has abandoned the connection. Then writes are discarded.
+    fn is_abandoned(&self) -> bool {
+        self.tap.as_ref().is_some_and(Tap::is_abandoned)
     }
 
     /// Returns the hash of the server's certificate, for channel binding.
-    pub(super) fn end_point(&self) -> Option<Vec<u8>> {
+    pub(super) fn channel_binding_hash(&self) -> Option<Vec<u8>> {
         let certificates = self.stream.get_ref().1.peer_certificates();
         let leaf = certificates.and_then(|certificates| certificates.first())?;
-        CertificateFacts::read(leaf)?.end_point(leaf)
+        CertificateFacts::read(leaf)?.channel_binding_hash(leaf)
     }
 }
 
@@ -265,7 +281,7 @@ impl AsyncWrite for TlsStream {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = match self.is_given_up() {
+        let written = match self.is_abandoned() {
             true => Poll::Ready(Ok(buf.len())),
             false => Pin::new(&mut self.stream).poll_write(cx, buf),
         };
@@ -280,7 +296,7 @@ impl AsyncWrite for TlsStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = match self.is_given_up() {
+        let written = match self.is_abandoned() {
             true => Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum())),
             false => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
         };
@@ -294,10 +310,10 @@ impl AsyncWrite for TlsStream {
         self.stream.is_write_vectored()
     }
 
-    /// Flushes, and notes blocked writes. TLS buffers more than the network accepts, so unsent
-    /// bytes show only here.
+    /// Flushes, and notes whether the network blocks. The TLS layer buffers more than the network
+    /// accepts, so only flushing shows that bytes are unsent.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.is_given_up() {
+        if self.is_abandoned() {
             return Poll::Ready(Ok(()));
         }
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
@@ -308,7 +324,7 @@ impl AsyncWrite for TlsStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.is_given_up() {
+        if self.is_abandoned() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_shutdown(cx)

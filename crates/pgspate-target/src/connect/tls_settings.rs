@@ -1,7 +1,7 @@
 //! The TLS part of the connection parameters, checked: mode, root certificates, client certificate.
 //!
-//! Except for checking which files exist, nothing here does I/O. A mode that verifies always has
-//! root certificates.
+//! The only I/O is checking which files exist. A mode that verifies the server always has root
+//! certificates.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ const TLS_MODES: [(&str, TlsMode); 6] = [
 /// The trusted certificate authorities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TrustedRoots {
-    /// All: the server's certificate is not verified.
+    /// Every certificate is accepted without verification.
     Unchecked,
     /// The authorities of the operating system.
     System,
@@ -66,10 +66,14 @@ impl TlsSettings {
         hosts: &[Host],
         warnings: &mut Vec<String>,
     ) -> Result<TlsSettings> {
-        let system = settings.get("sslrootcert") == Some("system");
-        let asked = settings.choice("sslmode", &TLS_MODES)?;
-        let mode = asked.unwrap_or(if system { TlsMode::VerifyFull } else { TlsMode::Prefer });
-        if system && mode != TlsMode::VerifyFull {
+        let uses_system_roots = settings.get("sslrootcert") == Some("system");
+        let requested = settings.choice("sslmode", &TLS_MODES)?;
+        let mode = requested.unwrap_or(if uses_system_roots {
+            TlsMode::VerifyFull
+        } else {
+            TlsMode::Prefer
+        });
+        if uses_system_roots && mode != TlsMode::VerifyFull {
             let message = "a weaker sslmode than verify-full cannot be used with \
                            sslrootcert=system";
             return Err(settings.usage_error("sslmode", message).hint(
@@ -86,17 +90,20 @@ impl TlsSettings {
         }
         let uses_tls = mode != TlsMode::Disable
             && hosts.iter().any(|h| matches!(h.endpoint, Endpoint::Tcp { .. }));
-        let (tls12, tls13) = versions(settings)?;
-        let roots =
-            if uses_tls { roots(settings, env, mode, warnings)? } else { TrustedRoots::Unchecked };
+        let (tls12, tls13) = tls_versions(settings)?;
+        let roots = if uses_tls {
+            find_roots(settings, env, mode, warnings)?
+        } else {
+            TrustedRoots::Unchecked
+        };
         let revocation_lists =
-            if uses_tls { RevocationLists::of(settings, env, &roots)? } else { None };
+            if uses_tls { RevocationLists::from_parameters(settings, env, &roots)? } else { None };
         Ok(TlsSettings {
             mode,
             direct,
             roots,
             revocation_lists,
-            client: if uses_tls { client(settings, env, warnings)? } else { None },
+            client: if uses_tls { find_client_files(settings, env, warnings)? } else { None },
             sni: settings.switch("sslsni", true)?,
             tls12,
             tls13,
@@ -104,7 +111,8 @@ impl TlsSettings {
     }
 }
 
-fn roots(
+/// Finds the root certificates that the parameters name, or the file in the user's home folder.
+fn find_roots(
     settings: &ConnectionParameters,
     env: &Environment,
     mode: TlsMode,
@@ -141,17 +149,19 @@ fn roots(
     Ok(TrustedRoots::File(path))
 }
 
-fn client(
+/// Finds the files of the client's certificate and its private key. `None` if no certificate is to
+/// be sent.
+fn find_client_files(
     settings: &ConnectionParameters,
     env: &Environment,
     warnings: &mut Vec<String>,
 ) -> Result<Option<(PathBuf, PathBuf)>> {
-    let words = [("disable", Some(false)), ("allow", Some(true)), ("require", None)];
-    match settings.choice("sslcertmode", &words)? {
-        Some(Some(false)) => return Ok(None),
-        Some(None) => {
-            let message = "sslcertmode=require cannot be used: whether the server asked for a \
-                           certificate is not checked";
+    let modes = ["disable", "allow", "require"].map(|mode| (mode, mode));
+    match settings.choice("sslcertmode", &modes)? {
+        Some("disable") => return Ok(None),
+        Some("require") => {
+            let message = "sslcertmode=require cannot be used: pgspate does not check whether the \
+                           server requests a certificate";
             return Err(settings.usage_error("sslcertmode", message));
         }
         _ => {}
@@ -174,7 +184,8 @@ fn client(
     Ok(file("sslkey", "postgresql.key").map(|key| (cert, key)))
 }
 
-fn versions(settings: &ConnectionParameters) -> Result<(bool, bool)> {
+/// Returns whether TLS 1.2 and TLS 1.3 are allowed.
+fn tls_versions(settings: &ConnectionParameters) -> Result<(bool, bool)> {
     let version = |name: &str, default: u8| -> Result<u8> {
         let Some(text) = settings.get(name) else { return Ok(default) };
         match text.to_ascii_lowercase().as_str() {
@@ -188,9 +199,10 @@ fn versions(settings: &ConnectionParameters) -> Result<(bool, bool)> {
     let min = version("ssl_min_protocol_version", 12)?;
     let max = version("ssl_max_protocol_version", 13)?;
     if min > max {
-        return Err(
-            settings.usage_error("ssl_max_protocol_version", "invalid TLS protocol version range")
-        );
+        return Err(settings.usage_error(
+            "ssl_max_protocol_version",
+            "ssl_min_protocol_version is above ssl_max_protocol_version",
+        ));
     }
     if max < 12 {
         let message = "TLS versions before 1.2 are not supported";

@@ -1,8 +1,8 @@
 //! Tracks the messages of one connection: who owes an answer, and since when no byte has moved.
 //!
-//! A tap sits where messages are readable: on the socket, or above TLS. It changes nothing until
-//! the connection is given up. From then on nothing is sent, and the tap answers every query with
-//! an error that gives the reason.
+//! A tap sits where messages are readable: on the socket, or above TLS. The tap changes nothing
+//! until the connection is abandoned. From then on nothing is sent. The tap answers every query
+//! with an error that states the reason.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,18 +23,19 @@ pub(super) struct ConnectionTraffic(Arc<Mutex<TrafficState>>);
 #[derive(Debug)]
 struct TrafficState {
     dialog: ProtocolDialog,
-    /// The client has read everything and waits for more.
+    /// Whether the client has read everything and waits for more.
     awaits_read: bool,
-    /// The network accepts no more bytes from the client.
+    /// Whether the client waits because the network accepts no more bytes.
     awaits_write: bool,
-    /// Counts every move of bytes in either direction.
-    moves: u64,
-    moved: Instant,
+    /// How many times bytes moved, in either direction.
+    move_count: u64,
+    last_move: Instant,
     process_id: i32,
-    /// No more bytes are read, since the connection is about to be given up.
+    /// Whether no more bytes are read, since the connection is about to be abandoned.
     is_reading_stopped: bool,
-    /// Why the connection was given up.
-    give_up_reason: Option<String>,
+    /// Why the connection was abandoned.
+    abandon_reason: Option<String>,
+    /// Wakes the task that reads.
     reader: Option<Waker>,
     is_closed: bool,
 }
@@ -45,11 +46,11 @@ impl Default for TrafficState {
             dialog: ProtocolDialog::default(),
             awaits_read: false,
             awaits_write: false,
-            moves: 0,
-            moved: Instant::now(),
+            move_count: 0,
+            last_move: Instant::now(),
             process_id: 0,
             is_reading_stopped: false,
-            give_up_reason: None,
+            abandon_reason: None,
             reader: None,
             is_closed: false,
         }
@@ -59,7 +60,7 @@ impl Default for TrafficState {
 /// A period in which the client waits and no byte moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Silence {
-    /// Identifies this silence among all of the connection.
+    /// Identifies this silence among all silences of the connection.
     pub(super) number: u64,
     pub(super) since: Instant,
 }
@@ -85,28 +86,29 @@ impl ConnectionTraffic {
     pub(super) fn silence(&self) -> Option<Silence> {
         let state = self.state();
         let waits = state.awaits_write || (state.awaits_read && state.dialog.owes_answer());
-        waits.then_some(Silence { number: state.moves, since: state.moved })
+        waits.then_some(Silence { number: state.move_count, since: state.last_move })
     }
 
-    /// Stops reading, if the connection is still in this silence. Returns whether it is.
+    /// Stops reading, if the connection is still in this silence. Returns whether the silence
+    /// lasts.
     pub(super) fn stop_reading(&self, silence: Silence) -> bool {
         let is_silent = self.silence() == Some(silence);
         self.state().is_reading_stopped |= is_silent;
         is_silent
     }
 
-    /// Gives the connection up. Waiting statements get `reason` as their error.
-    pub(super) fn give_up(&self, reason: String) {
+    /// Abandons the connection. Waiting statements get `reason` as their error.
+    pub(super) fn abandon(&self, reason: String) {
         let mut state = self.state();
-        state.give_up_reason = Some(reason);
+        state.abandon_reason = Some(reason);
         if let Some(reader) = state.reader.take() {
             reader.wake();
         }
     }
 
-    /// Returns why the connection was given up.
-    pub(super) fn give_up_reason(&self) -> Option<String> {
-        self.state().give_up_reason.clone()
+    /// Returns why the connection was abandoned; `None` if it was not.
+    pub(super) fn abandon_reason(&self) -> Option<String> {
+        self.state().abandon_reason.clone()
     }
 
     /// Notes that bytes have moved, encrypted or not.
@@ -117,8 +119,8 @@ impl ConnectionTraffic {
 
 impl TrafficState {
     fn note_move(&mut self) {
-        self.moves += 1;
-        self.moved = Instant::now();
+        self.move_count += 1;
+        self.last_move = Instant::now();
     }
 }
 
@@ -128,10 +130,11 @@ pub(super) struct Tap {
     traffic: ConnectionTraffic,
     sent: HeaderParser,
     received: HeaderParser,
-    /// The server's next byte answers a TLS request, and is no message.
+    /// Whether the server's next byte is the reply to a TLS request, not the start of a message.
     awaits_tls_reply: bool,
-    /// The error that the client reads instead of answers.
+    /// The rest of the error message that the client reads after the connection was abandoned.
     final_error: BytesMut,
+    /// Whether the client reads the end of the stream after `final_error`.
     is_ended: bool,
 }
 
@@ -146,14 +149,14 @@ impl Tap {
         &self.traffic
     }
 
-    /// Reads with `read`, and follows the bytes.
+    /// Reads bytes with `read`, and parses the headers among them.
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
         read: impl FnOnce(&mut Context<'_>, &mut ReadBuf<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        if self.is_given_up() {
+        if self.is_abandoned() {
             return self.poll_final_error(cx, buf);
         }
         if self.is_reading_stopped(cx) {
@@ -163,7 +166,7 @@ impl Tap {
         let polled = read(cx, buf);
         let mut state = self.traffic.state();
         if polled.is_pending() {
-            if state.give_up_reason.is_some() {
+            if state.abandon_reason.is_some() {
                 cx.waker().wake_by_ref();
             }
             // The silence begins when the client has read everything, not when the bytes came.
@@ -184,21 +187,21 @@ impl Tap {
             (bytes, start) = (&bytes[1..], start + 1);
         }
         self.received.parse(bytes, |header| match header {
-            MessageHeader::Message(kind) => state.dialog.received(kind),
+            MessageHeader::Message(kind) => state.dialog.note_received(kind),
             MessageHeader::ProcessId(id) => state.process_id = id,
             MessageHeader::TlsRequest | MessageHeader::Startup => {}
         });
         drop(state);
         match self.received.oversized() {
-            Some(oversized) => self.refuse(oversized, cx, buf, (before, start)),
+            Some(oversized) => self.refuse_oversized(oversized, cx, buf, (before, start)),
             None => polled,
         }
     }
 
-    /// Gives the connection up before a message that is too long, since the client would buffer all
-    /// of it. `before` is how far the client's buffer was filled. `start` is where messages begin
-    /// in the new bytes.
-    fn refuse(
+    /// Abandons the connection before a message that is too long, since the client would buffer the
+    /// whole message. `before` is the length of the client's buffer before the read. `start` is the
+    /// offset in the buffer at which the new messages begin.
+    fn refuse_oversized(
         &mut self,
         oversized: OversizedMessage,
         cx: &Context<'_>,
@@ -211,7 +214,7 @@ impl Tap {
             buf.set_filled(before);
             return Poll::Ready(Err(io::Error::other(reason)));
         };
-        self.traffic.state().give_up_reason = Some(reason);
+        self.traffic.state().abandon_reason = Some(reason);
         self.received.skip_oversized();
         buf.set_filled(start + at);
         if start + at > before {
@@ -220,9 +223,9 @@ impl Tap {
         self.poll_final_error(cx, buf)
     }
 
-    /// Returns whether the connection was given up, so that nothing more is sent.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.traffic.state().give_up_reason.is_some()
+    /// Returns whether the connection was abandoned, so that nothing more is sent.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.traffic.state().abandon_reason.is_some()
     }
 
     fn is_reading_stopped(&self, cx: &Context<'_>) -> bool {
@@ -233,8 +236,9 @@ impl Tap {
         state.is_reading_stopped
     }
 
-    /// Answers queries with the reason for giving up. Ends the stream at once inside a message, and
-    /// after the first answer during a COPY.
+    /// Answers queries with an error that states why the connection was abandoned. If the server's
+    /// last message is incomplete, ends the stream at once. During a COPY, ends the stream after
+    /// the error.
     fn poll_final_error(
         &mut self,
         cx: &Context<'_>,
@@ -247,9 +251,9 @@ impl Tap {
                 state.reader = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            let reason = state.give_up_reason.clone().unwrap_or_default();
-            self.final_error = error_message(&reason);
-            state.dialog.received(b'Z');
+            let reason = state.abandon_reason.clone().unwrap_or_default();
+            self.final_error = fatal_error_message(&reason);
+            state.dialog.note_received(b'Z');
         }
         let len = self.final_error.len().min(buf.remaining());
         buf.put_slice(&self.final_error[..len]);
@@ -257,7 +261,7 @@ impl Tap {
         Poll::Ready(Ok(()))
     }
 
-    /// Notes the result of a write of `bufs`.
+    /// Notes the result of writing `bufs`.
     pub(super) fn note_write<'a>(
         &mut self,
         written: &Poll<io::Result<usize>>,
@@ -275,19 +279,19 @@ impl Tap {
             let bytes = &bytes[..left.min(bytes.len())];
             left -= bytes.len();
             self.sent.parse(bytes, |header| match header {
-                MessageHeader::Message(kind) => state.dialog.sent(kind),
+                MessageHeader::Message(kind) => state.dialog.note_sent(kind),
                 MessageHeader::TlsRequest => self.awaits_tls_reply = true,
                 MessageHeader::ProcessId(_) | MessageHeader::Startup => {}
             });
         }
-        if state.give_up_reason.is_some()
+        if state.abandon_reason.is_some()
             && let Some(reader) = state.reader.take()
         {
             reader.wake();
         }
     }
 
-    /// Notes whether the network accepts more bytes.
+    /// Notes whether the network blocks, and accepts no more bytes.
     pub(super) fn note_blocked(&mut self, is_blocked: bool) {
         let mut state = self.traffic.state();
         if std::mem::replace(&mut state.awaits_write, is_blocked) != is_blocked {
@@ -302,8 +306,9 @@ impl Drop for Tap {
     }
 }
 
-/// Returns a server's error message that says the connection has failed.
-fn error_message(reason: &str) -> BytesMut {
+/// Returns the bytes of an error message and of ReadyForQuery, as if the server reported a failed
+/// connection.
+fn fatal_error_message(reason: &str) -> BytesMut {
     let fields = format!("SFATAL\0VFATAL\0C08006\0M{reason}\0\0");
     let mut message = BytesMut::new();
     message.put_u8(b'E');

@@ -10,7 +10,7 @@ use crate::{Error, ErrorKind, Result};
 
 const SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
 
-/// Returns whether `text` is meant as a URL.
+/// Returns whether `text` begins like a URL.
 pub(super) fn is_uri(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| text.starts_with(scheme))
 }
@@ -25,8 +25,8 @@ pub(super) fn parse(text: &str, settings: &mut ConnectionParameters) -> Result<(
             Some((user, password)) => (user, Some(password)),
             None => (&rest[..at], None),
         };
-        store(settings, "user", user)?;
-        store(settings, "password", password.unwrap_or(""))?;
+        decode_and_set(settings, "user", user)?;
+        decode_and_set(settings, "password", password.unwrap_or(""))?;
         rest = &rest[at + 1..];
     }
     let (before_query, query) = match rest.split_once('?') {
@@ -37,8 +37,8 @@ pub(super) fn parse(text: &str, settings: &mut ConnectionParameters) -> Result<(
         return Err(malformed("the URL has an \"@\" where a host or a database name should be"));
     }
     let (hosts, dbname) = parse_hosts(before_query, settings)?;
-    store(settings, "host", &hosts)?;
-    store(settings, "dbname", dbname)?;
+    decode_and_set(settings, "host", &hosts)?;
+    decode_and_set(settings, "dbname", dbname)?;
     parse_query(query, settings)
 }
 
@@ -79,7 +79,7 @@ fn parse_hosts<'a>(
         }
     }
     if ports.iter().any(|port| !port.is_empty()) {
-        store(settings, "port", &ports.join(","))?;
+        decode_and_set(settings, "port", &ports.join(","))?;
     }
     Ok((hosts.join(","), rest.strip_prefix('/').unwrap_or(rest)))
 }
@@ -92,7 +92,7 @@ fn parse_query(query: &str, settings: &mut ConnectionParameters) -> Result<()> {
         };
         let name = decode(name)?;
         if name == "ssl" && value == "true" {
-            store(settings, "sslmode", "require")?;
+            decode_and_set(settings, "sslmode", "require")?;
             continue;
         }
         let Some(known) = keyword::find(&name) else {
@@ -104,13 +104,19 @@ fn parse_query(query: &str, settings: &mut ConnectionParameters) -> Result<()> {
     Ok(())
 }
 
-fn store(settings: &mut ConnectionParameters, name: &'static str, encoded: &str) -> Result<()> {
+/// Decodes a value, and stores it unless it is empty.
+fn decode_and_set(
+    settings: &mut ConnectionParameters,
+    name: &'static str,
+    encoded: &str,
+) -> Result<()> {
     if !encoded.is_empty() {
         settings.set(name, decode(encoded)?);
     }
     Ok(())
 }
 
+/// Replaces percent-encoded characters.
 fn decode(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -120,7 +126,7 @@ fn decode(text: &str) -> Result<String> {
             rest = after;
             continue;
         }
-        let hex = after.get(..2).and_then(|hex| Some((digit(hex[0])?, digit(hex[1])?)));
+        let hex = after.get(..2).and_then(|hex| Some((hex_value(hex[0])?, hex_value(hex[1])?)));
         let Some((high, low)) = hex else {
             return Err(malformed("the URL has a \"%\" without two hexadecimal digits after it"));
         };
@@ -134,7 +140,7 @@ fn decode(text: &str) -> Result<String> {
     }
 }
 
-fn digit(c: u8) -> Option<u8> {
+fn hex_value(c: u8) -> Option<u8> {
     char::from(c).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 

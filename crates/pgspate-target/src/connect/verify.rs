@@ -1,8 +1,8 @@
 //! Verifies a server's certificate by libpq's rules.
 //!
 //! In every mode the server must prove that it has its certificate's private key, since channel
-//! binding depends on it. The name is compared with the common name only if the certificate lists
-//! no alternative names of the host's kind.
+//! binding depends on the certificate. The host's name or IP address is compared with the common
+//! name only if the certificate lists no alternative names of the same kind.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,15 +42,15 @@ impl std::error::Error for TlsProblem {}
 /// Certificates that are trusted.
 #[derive(Debug)]
 pub(super) struct TrustedCertificates {
-    /// The certificates as authorities.
+    /// The trusted certificates as authorities that may issue others.
     pub(super) store: RootCertStore,
-    /// The certificates in the file. A server's own certificate may be among them.
+    /// All certificates in the user's file. A server's own certificate may be among them.
     pub(super) exact: Vec<CertificateDer<'static>>,
     /// Checks chains against lists of revoked certificates, if lists exist.
     pub(super) revocation: Option<Arc<WebPkiServerVerifier>>,
 }
 
-/// Checks a certificate as the mode requires.
+/// Verifies server certificates as strictly as `sslmode` requires.
 #[derive(Debug)]
 pub(super) struct CertificateVerifier {
     /// `None`: the certificate is not checked.
@@ -61,6 +61,8 @@ pub(super) struct CertificateVerifier {
 }
 
 impl CertificateVerifier {
+    /// Checks that a trusted authority issued the certificate `leaf`, or that `leaf` itself is
+    /// trusted.
     fn check_chain(
         &self,
         trust: &TrustedCertificates,
@@ -75,7 +77,7 @@ impl CertificateVerifier {
                 false => revocation::check(checker, leaf, intermediates, name, now),
             };
         }
-        if trust.exact.iter().any(|known| known == leaf) {
+        if trust.exact.iter().any(|trusted| trusted == leaf) {
             let validity = CertificateFacts::read(leaf).and_then(|facts| facts.validity);
             return match validity {
                 Some((from, _)) if now.as_secs() < from => {
@@ -98,21 +100,22 @@ impl CertificateVerifier {
     }
 }
 
+/// Checks that the certificate `leaf` is for this host.
 fn check_name(leaf: &CertificateDer<'_>, name: &ServerName<'_>) -> Result<(), Error> {
-    let by_list = ParsedCertificate::try_from(leaf)
+    let matches_listed_name = ParsedCertificate::try_from(leaf)
         .and_then(|parsed| verify_server_name(&parsed, name))
         .is_ok();
     let host = name.to_str();
     let facts = CertificateFacts::read(leaf);
-    let fits = by_list
+    let is_for_host = matches_listed_name
         || facts.as_ref().is_some_and(|facts| {
-            let lists_its_kind = match name {
+            let lists_names_of_this_kind = match name {
                 ServerName::IpAddress(_) => facts.has_ip_addresses,
                 _ => facts.has_dns_names,
             };
-            !lists_its_kind && facts.common_name_fits(&host)
+            !lists_names_of_this_kind && facts.common_name_matches(&host)
         });
-    if fits {
+    if is_for_host {
         return Ok(());
     }
     let owner = match facts.and_then(|facts| facts.common_name) {

@@ -1,8 +1,8 @@
-//! Changes that a load made to a table for its duration, and how to put them back.
+//! Changes that a load makes to a table for the load's duration, and how to put the changes back.
 //!
-//! A change is recorded in the transaction that makes it, together with the steps that undo it.
-//! Each step runs in a transaction that also counts it. So after a crash, the next run continues
-//! with the next step.
+//! The transaction that makes a change also records the change and the steps that undo it. Each
+//! step runs in a transaction that also counts the step as done. So after a crash, the next run
+//! continues with the next step.
 
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
@@ -37,7 +37,7 @@ pub struct NewChange {
 /// A recorded change that is not yet put back completely.
 #[derive(Debug, Clone, Serialize)]
 pub struct RecordedChange {
-    /// The job that made it.
+    /// The job that made the change.
     pub job: i64,
     #[serde(skip)]
     ordinal: i32,
@@ -58,7 +58,7 @@ pub struct RecordedChange {
     pub parallel_build: bool,
     /// The role that made the change.
     pub role: String,
-    /// Whether that role can act as the current role, which may then run its recipes.
+    /// Whether `role` is trusted. Only then may the current role run the recorded steps.
     #[serde(skip)]
     is_trusted: bool,
 }
@@ -110,7 +110,7 @@ impl RecordedChange {
     }
 
     /// Returns whether the changed object can reject rows.
-    pub fn refuses(&self) -> bool {
+    pub fn can_reject_rows(&self) -> bool {
         !matches!(self.kind.as_str(), "index" | AUTOVACUUM_CHANGE)
     }
 
@@ -119,19 +119,19 @@ impl RecordedChange {
         self.parallel_build && self.done == 0
     }
 
-    /// Returns the key by which changes are put back in order.
+    /// Returns the sort key of the order in which changes are put back.
     pub fn order(&self) -> (i64, i32) {
         (self.job, self.ordinal)
     }
 
-    /// Returns the change after its next step.
+    /// Returns the change with its next step done.
     pub fn after_step(mut self) -> RecordedChange {
         self.done += 1;
         self
     }
 
     /// Returns the statement that counts the next step as done. Must run in the step's transaction.
-    /// Fails, as [`is_table_renamed`] detects, if the table's name now belongs to another table.
+    /// Fails if `table` now names another table; [`is_table_renamed`] detects this error.
     pub fn count_step_sql(&self, table: &str) -> String {
         let RecordedChange { job, ordinal, done, table_oid, .. } = self;
         format!(
@@ -155,7 +155,7 @@ pub fn is_table_renamed(error: &Error) -> bool {
 pub(super) const FORGET_DONE: &str =
     "delete from pgspate.change where job = $1 and done >= cardinality(steps)";
 
-/// Records changes after the job's earlier ones. Must run in the transaction that makes the
+/// Records changes after the job's earlier changes. Must run in the transaction that makes the
 /// changes.
 pub async fn record_changes(
     client: &Client,
@@ -166,9 +166,10 @@ pub async fn record_changes(
     let sql = "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
                select $1, coalesce(max(ordinal), 0) + 1, $2, $3, $4, $5, $6 \
                from pgspate.change where job = $1";
-    for it in changes {
+    for change in changes {
+        let NewChange { kind, object, steps, parallel_build } = change;
         let values: [&dyn TypedParameter; 6] =
-            [&job.0, &table, &it.kind, &it.object, &it.steps, &it.parallel_build];
+            [&job.0, &table, kind, object, steps, parallel_build];
         client.run_statement(sql, &values).await.map_err(ledger_error())?;
     }
     Ok(())
@@ -178,7 +179,8 @@ pub async fn record_changes(
 /// them back.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub async fn outstanding_changes(client: &Client, job: Option<i64>) -> Result<Vec<RecordedChange>> {
     if !schema::check_exists(client).await? {
         return Ok(Vec::new());
@@ -200,7 +202,7 @@ pub async fn outstanding_changes(client: &Client, job: Option<i64>) -> Result<Ve
 /// the locks of these jobs.
 ///
 /// # Errors
-/// If the job does not exist, or a session works on it.
+/// [`ErrorKind::Ledger`] if the job does not exist, or if a session works on the job.
 pub async fn claim_changes(client: &Client, job: Option<i64>) -> Result<Vec<RecordedChange>> {
     if let Some(job) = job {
         status::list_jobs(client, Some(job)).await?;
@@ -211,10 +213,10 @@ pub async fn claim_changes(client: &Client, job: Option<i64>) -> Result<Vec<Reco
     forget_changes_of_dropped_tables(client).await?;
     let mut claimed = Vec::new();
     let mut changes = outstanding_table_changes(client, job).await?;
-    changes.dedup_by_key(|it| it.job);
-    for it in &changes {
+    changes.dedup_by_key(|change| change.job);
+    for first_change in &changes {
         let sql = "select key from pgspate.job where job = $1";
-        let key = client.fetch_opt(sql, &[&it.job]).await.map_err(ledger_error())?;
+        let key = client.fetch_opt(sql, &[&first_change.job]).await.map_err(ledger_error())?;
         if let Some(key) = key.map(|row| lock_key(row.get(0))) {
             match (lock::lock_holder(client, key).await?, job) {
                 (None, _) => lock::hold_job_lock(client, key).await?,
@@ -226,20 +228,20 @@ pub async fn claim_changes(client: &Client, job: Option<i64>) -> Result<Vec<Reco
                 }
             }
         }
-        // Read the changes again: the job's last session may have put some back.
-        claimed.extend(outstanding_table_changes(client, Some(it.job)).await?);
+        // Read the changes again: the job's last session may have put some changes back.
+        claimed.extend(outstanding_table_changes(client, Some(first_change.job)).await?);
     }
     Ok(claimed)
 }
 
-/// Reads outstanding changes, except changes of server settings. Those belong to no job, and no
-/// transaction can put them back.
+/// Reads outstanding changes, except changes of server settings. Changes of settings belong to no
+/// job, and no transaction can put them back.
 async fn outstanding_table_changes(
     client: &Client,
     job: Option<i64>,
 ) -> Result<Vec<RecordedChange>> {
     let mut changes = outstanding_changes(client, job).await?;
-    changes.retain(|it| it.kind != SETTING_CHANGE);
+    changes.retain(|change| change.kind != SETTING_CHANGE);
     Ok(changes)
 }
 
@@ -247,7 +249,7 @@ async fn outstanding_table_changes(
 /// current role. Does nothing without a ledger.
 ///
 /// # Errors
-/// If the role may not write the ledger.
+/// [`ErrorKind::Server`] if the role may not write the ledger.
 pub async fn mark_kind_restored(client: &Client, kind: &str) -> Result<()> {
     if !schema::check_exists(client).await? {
         return Ok(());
@@ -257,23 +259,25 @@ pub async fn mark_kind_restored(client: &Client, kind: &str) -> Result<()> {
     client.run_statement(sql, &[&kind]).await.map(drop).map_err(ledger_error())
 }
 
-/// Returns whether a session works on the job. Such a session puts back its changes itself. Any
-/// role may ask.
+/// Returns whether a session works on the job. Such a session puts the job's changes back itself.
+/// The check needs no privileges.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub async fn is_job_running(client: &Client, job: i64) -> Result<bool> {
     let sql = "select key from pgspate.job where job = $1";
     let key = client.fetch_opt(sql, &[&job]).await.map_err(ledger_error())?;
     let Some(key) = key.map(|row| lock_key(row.get(0))) else { return Ok(false) };
-    let sql = format!("select exists (select from pg_locks l where {})", lock::is_held(key));
+    let sql = format!("select exists (select from pg_locks l where {})", lock::is_held_sql(key));
     Ok(client.fetch_one(&sql, &[]).await.map_err(ledger_error())?.get(0))
 }
 
 /// Returns whether changes to a table are not put back. The ledger must exist.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub(super) async fn has_outstanding_on(client: &Client, table: u32) -> Result<bool> {
     let sql = "select exists (select from pgspate.change \
                where table_oid = $1 and done < cardinality(steps))";
@@ -284,25 +288,27 @@ pub(super) async fn has_outstanding_on(client: &Client, table: u32) -> Result<bo
 /// Reads the changes to a table that are not put back.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub(super) async fn outstanding_changes_on(
     client: &Client,
     table: u32,
 ) -> Result<Vec<RecordedChange>> {
     let mut changes = outstanding_changes(client, None).await?;
-    changes.retain(|it| it.table_oid == table);
+    changes.retain(|change| change.table_oid == table);
     Ok(changes)
 }
 
-/// Assigns the table's changes of jobs that no session works on to `job`, which then puts them
-/// back. Returns, in words, the sessions that work on other such jobs, and jobs of untrusted roles.
+/// Assigns outstanding changes to the table to `job`, so that `job` puts them back. Leaves changes
+/// of jobs on which another session works, and of jobs of untrusted roles. Returns these jobs, in
+/// words.
 pub async fn adopt_changes(client: &Client, job: JobId, table: u32) -> Result<Vec<String>> {
     let sql = "select distinct c.job, j.key from pgspate.change c \
                left join pgspate.job j on j.job = c.job \
                where c.table_oid = $1 and c.job <> $2 and c.done < cardinality(c.steps) \
                order by 1";
     let rows = client.fetch_all(sql, &[&table, &job.0]).await.map_err(ledger_error())?;
-    let mut workers = Vec::new();
+    let mut left_jobs = Vec::new();
     for row in &rows {
         let (other, key): (i64, Option<&str>) = (row.get(0), row.get(1));
         let worker = match key {
@@ -310,19 +316,22 @@ pub async fn adopt_changes(client: &Client, job: JobId, table: u32) -> Result<Ve
             None => None,
         };
         match worker {
-            Some(worker) => workers.push(format!("job {other} in {worker}")),
+            Some(worker) => left_jobs.push(format!("job {other} in {worker}")),
             None => {
-                let theirs = outstanding_changes(client, Some(other)).await?;
-                match theirs.iter().find(|it| !it.is_trusted) {
-                    Some(it) => workers.push(format!("job {other} of role \"{}\"", it.role)),
+                let changes = outstanding_changes(client, Some(other)).await?;
+                match changes.iter().find(|change| !change.is_trusted) {
+                    Some(untrusted) => {
+                        left_jobs.push(format!("job {other} of role \"{}\"", untrusted.role));
+                    }
                     None => reassign_changes(client, job, other, table).await?,
                 }
             }
         }
     }
-    Ok(workers)
+    Ok(left_jobs)
 }
 
+/// Assigns a job's outstanding changes to the table to another job.
 async fn reassign_changes(client: &Client, job: JobId, from: i64, table: u32) -> Result<()> {
     let sql = "update pgspate.change set job = $1, \
                       ordinal = ordinal + (select coalesce(max(ordinal), 0) from pgspate.change \

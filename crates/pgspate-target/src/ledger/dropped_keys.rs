@@ -1,9 +1,9 @@
-//! Keys that a load has dropped for its duration. Meanwhile nothing else in pgspate writes into the
-//! table, since nothing would reject a duplicate row.
+//! Keys that a load has dropped for the load's duration. Meanwhile no other pgspate command writes
+//! into the table, since nothing would reject a duplicate row.
 //!
-//! A load drops keys under a lock that waits for every writing transaction. It records them in the
-//! same transaction. A writer checks in its own transaction, after writing. Keys that the writer
-//! does not see as dropped cannot be dropped before its commit.
+//! A load drops keys under a lock that waits for every writing transaction. The load records the
+//! keys in the same transaction. A writer checks in its own transaction, after writing. Keys that
+//! the writer does not see as dropped cannot be dropped before the writer's commit.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -36,8 +36,8 @@ pub(super) fn writes_without_keys_sql(job: i64) -> String {
     )
 }
 
-/// Returns a statement that fails the transaction in that case. [`is_refused_for_dropped_keys`]
-/// detects the failure.
+/// Returns a statement that fails the transaction if another job than `job` has dropped keys of a
+/// table that the transaction writes. [`is_refused_for_dropped_keys`] detects the failure.
 pub(super) fn refuse_without_keys_sql(job: i64) -> String {
     format!(
         "insert into pgspate.ledger (job, chunk, input, position, rows_in, rows_written, \
@@ -57,7 +57,7 @@ pub fn is_refused_for_dropped_keys(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// A job that has dropped keys and not put them back.
+/// The keys of one table that a job has dropped and not put back.
 #[derive(Debug)]
 pub struct DroppedKeys {
     job: i64,
@@ -82,7 +82,7 @@ impl DroppedKeys {
         }
     }
 
-    /// Returns the error for refusing to write.
+    /// Returns the error of a command that refuses to write into the table.
     pub fn to_error(&self) -> Error {
         let DroppedKeys { job, table, keys, role, .. } = self;
         let message = format!(
@@ -99,11 +99,12 @@ impl DroppedKeys {
     }
 }
 
-/// Reads which jobs, except job `except`, have dropped keys: of a table and its partitions, or of
-/// any table. A role that may not read the ledger sees none.
+/// Reads which jobs, except job `except`, have dropped keys: of `table` and its partitions, or of
+/// any table if `table` is `None`. A role that may not read the ledger sees none.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub async fn dropped_keys(
     client: &Client,
     table: Option<u32>,
@@ -113,9 +114,9 @@ pub async fn dropped_keys(
     if !LedgerSchema::read(client).await?.is_readable() {
         return Ok(Vec::new());
     }
-    let look = "select has_table_privilege('pgspate.change', 'select') \
+    let may_read = "select has_table_privilege('pgspate.change', 'select') \
                 and has_table_privilege('pgspate.job', 'select')";
-    if !client.fetch_one(look, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+    if !client.fetch_one(may_read, &[]).await.map_err(failed())?.get::<_, bool>(0) {
         return Ok(Vec::new());
     }
     schema::check_version(client).await?;
@@ -130,34 +131,36 @@ pub async fn dropped_keys(
          group by 1, 2, 3, 4 order by 1"
     );
     let rows = client.fetch_all(&sql, &[&table, &except]).await.map_err(failed())?;
-    let mut all = Vec::with_capacity(rows.len());
+    let mut dropped = Vec::with_capacity(rows.len());
     for row in &rows {
         let worker = match row.get::<_, Option<&str>>(3) {
             Some(key) => lock::lock_holder(client, lock_key(key)).await?,
             None => None,
         };
         let (job, table, role, keys) = (row.get(0), row.get(1), row.get(2), row.get(4));
-        all.push(DroppedKeys { job, table, keys, role, worker });
+        dropped.push(DroppedKeys { job, table, keys, role, worker });
     }
-    Ok(all)
+    Ok(dropped)
 }
 
 /// Refuses to write into a table if a job has dropped its keys.
 ///
 /// # Errors
-/// If keys are dropped; the message names the job and its session. Also if the query fails.
+/// [`ErrorKind::Ledger`] if keys are dropped. The message names the job and the session that works
+/// on the job.
 pub async fn check_no_dropped_keys(client: &Client, table: u32) -> Result<()> {
     match dropped_keys(client, Some(table), 0).await?.first() {
-        Some(down) => Err(down.to_error()),
+        Some(dropped) => Err(dropped.to_error()),
         None => Ok(()),
     }
 }
 
-/// Returns, in words, a job other than `except` that a session works on and that writes into the
-/// table.
+/// Looks for a job that writes into the table and on which a session works, except job `except`.
+/// Returns the job in words.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub async fn other_writer(client: &Client, table: u32, except: i64) -> Result<Option<String>> {
     let failed = server_error("could not check for other loads".to_owned());
     let sql = "select job, key from pgspate.job \

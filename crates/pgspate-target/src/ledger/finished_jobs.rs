@@ -21,7 +21,7 @@ pub(super) async fn find_finished(
 ) -> Result<JobLookup> {
     let is_counted = |record: &JobRecord| record.table_oid == identity.table_oid;
     let records: Vec<_> = records.into_iter().filter(is_counted).collect();
-    // `--replace` asks for loading again.
+    // With `--replace`, the user wants to load again.
     if records.is_empty() || identity.is_replace() || is_table_empty(client, identity).await? {
         return Ok(JobLookup::Nothing);
     }
@@ -55,7 +55,8 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
     if !identity.keeps_rows {
         return Ok(false);
     }
-    // A session that locks out readers has not committed an empty table yet.
+    // If another session locks out readers, the table does not count as empty: that session has not
+    // committed.
     let sql = format!(
         "begin; set local lock_timeout = '1s'; \
          select not exists (select from {}) as is_empty; commit",
@@ -64,7 +65,7 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
     let answers = match client.simple_query(&sql).await {
         Ok(answers) => answers,
         Err(error) if error.as_db_error().is_some() => {
-            // A role that may write but not read cannot know either.
+            // For a role that may not read the table, the table does not count as empty.
             client.batch_execute("rollback").await.map_err(ledger_error())?;
             return Ok(false);
         }
@@ -83,9 +84,9 @@ impl JobRecord {
     }
 }
 
-/// Returns statements that record that the table is emptied, so that rows of other jobs no longer
-/// count. They must run in the transaction that empties the table. Returns an empty string without
-/// a ledger, or if this role may not write it.
+/// Returns statements that record that the table is emptied, so that the rows of all jobs except
+/// `except` no longer count. The statements must run in the transaction that empties the table.
+/// Returns an empty string without a ledger, or if this role may not write the ledger.
 pub async fn record_emptied_sql(
     client: &Client,
     table_oid: u32,
@@ -99,11 +100,11 @@ pub async fn record_emptied_sql(
     if !client.fetch_one(sql, &[]).await.map_err(ledger_error())?.get::<_, bool>(0) {
         return Ok(String::new());
     }
-    let but = except.map_or(0, |job| job.0);
+    let except = except.map_or(0, |job| job.0);
     Ok(format!(
         "delete from pgspate.emptied where table_oid = {table_oid}::oid; \
          insert into pgspate.emptied (table_oid, upto, but) \
-         select t.oid, coalesce((select max(job) from pgspate.job), 0), {but} \
+         select t.oid, coalesce((select max(job) from pgspate.job), 0), {except} \
          from (select {table_oid}::oid as oid \
                union select relid::oid from pg_partition_tree({table_oid}::oid::regclass)) t \
          where pg_catalog.has_table_privilege(t.oid, 'truncate')"

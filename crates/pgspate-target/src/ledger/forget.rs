@@ -1,4 +1,4 @@
-//! What of a job is removed from the ledger when its run left nothing behind.
+//! Removes a job's rows from the ledger if the job's run left nothing behind.
 
 use tokio_postgres::Client;
 
@@ -13,9 +13,10 @@ pub async fn forget_chunks_and_shadow(client: &Client, job: JobId) -> Result<()>
     forget_chunks(client, job, "").await
 }
 
-async fn forget_chunks(client: &Client, job: JobId, which: &str) -> Result<()> {
+/// Forgets the job's chunks that meet `condition`, and the rejected rows of these chunks.
+async fn forget_chunks(client: &Client, job: JobId, condition: &str) -> Result<()> {
     for sql in [
-        &format!("delete from pgspate.ledger where job = $1 {which}"),
+        &format!("delete from pgspate.ledger where job = $1 {condition}"),
         "delete from pgspate.reject r where job = $1 and not exists \
          (select from pgspate.ledger l where l.job = r.job and l.chunk = r.chunk)",
     ] {
@@ -25,12 +26,12 @@ async fn forget_chunks(client: &Client, job: JobId, which: &str) -> Result<()> {
 }
 
 /// Forgets a job whose run left nothing behind. The job stays if a disconnected session has written
-/// chunks meanwhile. It also stays if its changes are not put back: only the ledger knows the
-/// dropped keys. Returns these changes.
+/// chunks meanwhile. The job also stays if it has changes that are not put back, since only the
+/// ledger knows the dropped keys. Returns these changes.
 pub async fn forget_unused_job(client: &Client, job: JobId) -> Result<Vec<RecordedChange>> {
     let had_shadow = shadow::drop_shadow(client, job).await?;
-    let without_rows = if had_shadow { "" } else { "and rows_written + rows_rejected = 0" };
-    forget_chunks(client, job, without_rows).await?;
+    let condition = if had_shadow { "" } else { "and rows_written + rows_rejected = 0" };
+    forget_chunks(client, job, condition).await?;
     let changes = client.run_statement(change::FORGET_DONE, &[&job.0]).await;
     changes.map_err(ledger_error())?;
     run_with_lock_timeout(

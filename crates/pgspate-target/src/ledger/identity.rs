@@ -1,7 +1,7 @@
 //! What makes two runs the same job: the table, the sources, and the options that change the rows.
 //!
-//! The key identifies the subject of a job. The fingerprint also covers the state of sources and
-//! options. Nothing here talks to a server.
+//! A job's key covers command, table and names of sources. The fingerprint also covers the state of
+//! the sources, and the options. This module sends nothing to a server.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,16 +17,17 @@ use pgspate_input::encode::arrow::calendar::civil;
 use pgspate_input::format::ContentDigests;
 use pgspate_input::source::Input;
 
-/// Bytes at each end of a file that distinguish it from another of the same size and time.
+/// How many bytes at each end of a file are compared, to distinguish files of the same size and
+/// modification time.
 const SAMPLE_BYTES: usize = 64 << 10;
 
 /// How many sources are described one by one. The fingerprint covers all of them.
 const SOURCES_KEPT: usize = 1000;
 
-/// The subject of a job.
+/// The command, table, sources and options that identify a job.
 #[derive(Debug, Clone)]
 pub struct JobIdentity {
-    /// The command with options that make it a different job: `load`, `load --replace`.
+    /// The command, with the options that make it a different command: `load`, `load --replace`.
     pub command: &'static str,
     /// The table, quoted for SQL.
     pub table: String,
@@ -50,10 +51,10 @@ pub struct JobIdentity {
 pub struct SourceFingerprint {
     /// The name: an absolute path, or a URL without its possibly secret parts.
     pub name: String,
-    /// The whole URL, hashed with the ledger's key, if the name omits a part of it.
+    /// The rows_text URL, hashed with the ledger's key, if the name omits a part of it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// The whole URL before it is hashed.
+    /// The rows_text URL before it is hashed.
     #[serde(skip)]
     pub(super) hidden: Option<Secret>,
     /// The size, with the ETag or the modification time.
@@ -88,7 +89,7 @@ impl SourceFingerprint {
     /// Blocks.
     ///
     /// # Errors
-    /// If the input cannot be read.
+    /// The error of the input, if it cannot be read.
     pub fn of(input: &Input) -> Result<Option<SourceFingerprint>> {
         let Some(version) = input.fingerprint() else { return Ok(None) };
         let name = match input.local_path().map(std::path::absolute) {
@@ -117,7 +118,8 @@ impl SourceFingerprint {
 }
 
 impl SourceFingerprint {
-    /// Returns a state for a stream. It equals no other, so no later run can continue the job.
+    /// Returns a state for a stream. The state equals no other state, so no later run can continue
+    /// the job.
     pub fn of_stream(input: &Input) -> SourceFingerprint {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("{} of process {} at {}", input.name(), std::process::id(), {
@@ -127,6 +129,7 @@ impl SourceFingerprint {
     }
 }
 
+/// Returns the digest of an input's first and last bytes. `head` are the first bytes.
 fn sample(input: &Input, head: &[u8]) -> Result<String> {
     let mut digest = Context::new(&SHA256);
     match input.ranges() {
@@ -136,7 +139,7 @@ fn sample(input: &Input, head: &[u8]) -> Result<String> {
             digest.update(&ranges.read(0, sample_bytes)?);
             digest.update(&ranges.read(len - sample_bytes as u64, sample_bytes)?);
         }
-        // The web server does not support range requests.
+        // Without range requests, the web server does not send the last bytes alone.
         Err(_) => digest.update(head),
     }
     Ok(hex(digest.finish().as_ref()))
@@ -211,7 +214,8 @@ impl JobIdentity {
         Value::Object(self.options.clone()).to_string()
     }
 
-    /// Describes what has changed since a job was recorded with these sources and options.
+    /// Describes what has changed since a job was recorded. `sources` and `options` are the job's
+    /// recorded JSON.
     pub(super) fn changes_since(&self, sources: &str, options: &str) -> Vec<String> {
         let before: Vec<SourceFingerprint> = serde_json::from_str(sources).unwrap_or_default();
         let mut changes = Vec::new();
@@ -222,17 +226,18 @@ impl JobIdentity {
             }
         }
         let before: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
-        let names = before.keys().chain(self.options.keys().filter(|it| !before.contains_key(*it)));
+        let names =
+            before.keys().chain(self.options.keys().filter(|name| !before.contains_key(*name)));
         for name in names {
             let (was, is) = (before.get(name), self.options.get(name));
             if was != is {
-                let word = |value: Option<&Value>| {
+                let describe = |value: Option<&Value>| {
                     value.map_or("not set".to_owned(), |value| match value {
                         Value::String(text) => format!("\"{text}\""),
                         other => other.to_string(),
                     })
                 };
-                changes.push(format!("{name} was {} and is {}", word(was), word(is)));
+                changes.push(format!("{name} was {} and is {}", describe(was), describe(is)));
             }
         }
         changes
@@ -240,20 +245,19 @@ impl JobIdentity {
 }
 
 impl SourceFingerprint {
-    /// Returns whether both are certainly the same: by the store's version, or by all metadata of
-    /// the file system.
+    /// Returns whether both sources certainly have the same content: the store's versions are
+    /// equal, or all metadata of the file system are.
     fn is_certainly(&self, other: &SourceFingerprint) -> bool {
-        let is_known = self.sample.is_empty() || !self.file.is_empty();
-        let is_equal = |of: fn(&SourceFingerprint) -> &String| of(self) == of(other);
-        is_known
-            && is_equal(|it| &it.version)
-            && is_equal(|it| &it.sample)
-            && is_equal(|it| &it.file)
+        let can_be_certain = self.sample.is_empty() || !self.file.is_empty();
+        can_be_certain
+            && self.version == other.version
+            && self.sample == other.sample
+            && self.file == other.file
     }
 
-    /// Returns whether they certainly differ: the store names different versions.
+    /// Returns whether the contents of both sources certainly differ: the store's versions differ.
     fn is_certainly_not(&self, other: &SourceFingerprint) -> bool {
-        let is_versioned = |it: &SourceFingerprint| it.sample.is_empty();
+        let is_versioned = |source: &SourceFingerprint| source.sample.is_empty();
         is_versioned(self) && is_versioned(other) && self.version != other.version
     }
 
@@ -281,6 +285,7 @@ fn format_time(nanos: u64) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{nanos:09} UTC")
 }
 
+/// Returns the number of the advisory lock for a key in hexadecimal: the key's first 64 bits.
 pub(super) fn lock_key(key: &str) -> i64 {
     let first = key.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
     first.unwrap_or_default().cast_signed()
@@ -304,8 +309,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Returns digests of a source's first 1, 2, 3 ... 8, 12, 18 ... lines, and of all lines in its
-/// first bytes, each as `lines:digest`. Comparing them shows how many first lines two versions
-/// share.
+/// first bytes, each as `lines:digest`. Comparing the digests of two sources shows how many first
+/// lines the sources share.
 fn first_line_digests(bytes: &[u8]) -> String {
     let mut digest = Context::new(&SHA256);
     let mut prefixes = Vec::new();
@@ -326,23 +331,24 @@ fn first_line_digests(bytes: &[u8]) -> String {
     prefixes.join(" ")
 }
 
-/// Returns whether two sources share most of their first rows. Both have `header` lines before the
-/// rows.
-fn have_same_first_rows(one: &str, other: &str, header: u64) -> bool {
+/// Returns whether two sources share most of their first rows, judged by their
+/// [`first_line_digests`]. Both have `header_lines` lines before the rows.
+fn have_same_first_rows(one: &str, other: &str, header_lines: u64) -> bool {
     let prefixes = |head: &str| -> Vec<(u64, String)> {
         let parts = head.split(' ').filter_map(|prefix| prefix.split_once(':'));
-        parts.filter_map(|(lines, it)| Some((lines.parse().ok()?, it.to_owned()))).collect()
+        parts.filter_map(|(lines, digest)| Some((lines.parse().ok()?, digest.to_owned()))).collect()
     };
     let (one, other) = (prefixes(one), prefixes(other));
     let rows = |prefix: Option<&(u64, String)>| {
-        prefix.map_or(0, |(lines, _)| lines.saturating_sub(header))
+        prefix.map_or(0, |(lines, _)| lines.saturating_sub(header_lines))
     };
     let common = one.iter().filter(|prefix| other.contains(prefix)).max_by_key(|(lines, _)| *lines);
     2 * rows(common) > rows(one.last()).min(rows(other.last()))
 }
 
 impl JobIdentity {
-    /// Compares this identity with the sources and options of a recorded job.
+    /// Compares this identity with a recorded job. `sources` and `options` are the job's recorded
+    /// JSON.
     pub(super) fn compare_with(&self, sources: &str, options: &str) -> SourceMatch {
         let before: Vec<SourceFingerprint> = serde_json::from_str(sources).unwrap_or_default();
         let options: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
@@ -359,7 +365,8 @@ impl JobIdentity {
         }
     }
 
-    /// Returns whether everything that a job has read from its sources equals `contents`.
+    /// Returns whether everything that a job has read from its sources equals `contents`. `sources`
+    /// is the job's recorded JSON.
     pub(super) fn has_contents(&self, sources: &str, contents: &ContentDigests) -> bool {
         let before: Vec<SourceFingerprint> = serde_json::from_str(sources).unwrap_or_default();
         before.len() == self.sources.len()
@@ -368,11 +375,12 @@ impl JobIdentity {
             })
     }
 
-    /// Returns this identity with the digests of what was read.
+    /// Returns this identity with the digests of the content that was read.
     pub fn with_contents(&self, contents: &ContentDigests) -> JobIdentity {
         let mut identity = self.clone();
-        for (nth, source) in identity.sources.iter_mut().enumerate() {
-            source.content = contents.of(nth).map_or(String::new(), |it| format!("{it:032x}"));
+        for (index, source) in identity.sources.iter_mut().enumerate() {
+            let digest = contents.of(index);
+            source.content = digest.map_or(String::new(), |digest| format!("{digest:032x}"));
         }
         identity
     }
@@ -380,7 +388,8 @@ impl JobIdentity {
     /// Refuses to load again what a finished job has loaded.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if a source is the same, or begins with the same rows.
+    /// [`ErrorKind::Ledger`] if a source is a source of the finished job, or begins with mostly the
+    /// same rows.
     pub fn check_not_loaded(&self, record: &JobRecord) -> Result<()> {
         if record.rows_written == 0 {
             return Ok(());
@@ -392,11 +401,11 @@ impl JobIdentity {
             let is_alike = have_same_first_rows(&was.head, &is.head, u64::from(has_header));
             is_alike || was.is_certainly(is) || (!was.sample.is_empty() && was.sample == is.sample)
         };
-        let Some((_, again)) = before.iter().zip(&self.sources).find(is_loaded) else {
+        let Some((_, loaded)) = before.iter().zip(&self.sources).find(is_loaded) else {
             return Ok(());
         };
         let JobRecord { job, rows_written: rows, .. } = record;
-        let (name, finished) = (&again.name, record.finished.as_deref().unwrap_or_default());
+        let (name, finished) = (&loaded.name, record.finished.as_deref().unwrap_or_default());
         let mut message = format!(
             "{name} contains rows that job {job} has already loaded into {}, at {finished}",
             self.table
@@ -420,11 +429,12 @@ impl JobIdentity {
             changes.push("the sources no longer contain what was read from them".to_owned());
         }
         let rows = i64::try_from(rows).unwrap_or(i64::MAX);
-        self.refuse(record.job, rows, &changes, &record.fingerprint)
+        self.changed_job_error(record.job, rows, &changes, &record.fingerprint)
     }
 
-    /// Returns the error for continuing a job with these changes.
-    fn refuse(&self, job: i64, rows: i64, changes: &[String], was: &str) -> Error {
+    /// Returns the error for continuing a job whose sources or options have these changes. `was` is
+    /// the recorded fingerprint.
+    fn changed_job_error(&self, job: i64, rows: i64, changes: &[String], was: &str) -> Error {
         let is = self.fingerprint();
         let (was, is) = (was.get(..16).unwrap_or(was), is.get(..16).unwrap_or(&is));
         let mut message = format!(
@@ -487,21 +497,21 @@ mod tests {
 
     #[test]
     fn hidden_url_parts_are_hashed_with_the_ledgers_key() {
-        let of = |url: &str, secret: &str| {
+        let hash = |url: &str, secret: &str| {
             let mut identity = identity();
             identity.sources[0].hidden = Some(Secret::new(url));
             assert!(!identity.has_complete_key());
             identity.hash_hidden_urls(&Secret::new(secret));
             assert!(identity.has_complete_key());
-            let told = format!("{identity:?}{}", identity.sources_json());
-            assert!(!told.contains("mark") && !told.contains("geheim"), "{told}");
+            let shown = format!("{identity:?}{}", identity.sources_json());
+            assert!(!shown.contains("mark") && !shown.contains("geheim"), "{shown}");
             identity.key()
         };
-        let jan = of("https://h/a?key=mark-jan", "geheim");
-        assert_eq!(jan, of("https://h/a?key=mark-jan", "geheim"));
-        assert_ne!(jan, of("https://h/a?key=mark-feb", "geheim"));
-        assert_ne!(jan, of("https://h/a?key=mark-jan", "geheim 2"));
-        // A source with its whole URL in its name keeps its former key.
+        let jan = hash("https://h/a?key=mark-jan", "geheim");
+        assert_eq!(jan, hash("https://h/a?key=mark-jan", "geheim"));
+        assert_ne!(jan, hash("https://h/a?key=mark-feb", "geheim"));
+        assert_ne!(jan, hash("https://h/a?key=mark-jan", "geheim 2"));
+        // A source with its rows_text URL in its name keeps its former key.
         let plain = identity();
         assert!(plain.has_complete_key());
         assert_ne!(jan, plain.key());
@@ -521,15 +531,15 @@ mod tests {
             )
         };
         for rows in (1..40).chain([100, 1000]) {
-            let whole = text(0..rows);
-            assert!(alike(&whole, &whole), "{rows}");
+            let rows_text = text(0..rows);
+            assert!(alike(&rows_text, &rows_text), "{rows}");
             // Grown or cut off by any number of rows.
             for more in [1, 2, 3, 5, 8, 13, 21, 100, 2000] {
                 let grown = text(0..rows + more);
-                assert!(alike(&whole, &grown) && alike(&grown, &whole), "{rows} {more}");
+                assert!(alike(&rows_text, &grown) && alike(&grown, &rows_text), "{rows} {more}");
             }
             let other = text(5000..5000 + rows);
-            assert!(!alike(&whole, &other) && !alike(&whole, ""), "{rows}");
+            assert!(!alike(&rows_text, &other) && !alike(&rows_text, ""), "{rows}");
         }
         // A first row may be the same by coincidence.
         assert!(!alike("1\n2\n3\n", "1\n5\n"));
@@ -544,10 +554,10 @@ mod tests {
     #[test]
     fn changes_show_the_old_and_the_new_state() {
         let first = identity();
-        let mut now = identity();
-        now.sources[1].version = "13:1700000000000000002".to_owned();
-        now.options.insert("delimiter".to_owned(), Value::from(";"));
-        let changes = now.changes_since(&first.sources_json(), &first.options_json());
+        let mut changed = identity();
+        changed.sources[1].version = "13:1700000000000000002".to_owned();
+        changed.options.insert("delimiter".to_owned(), Value::from(";"));
+        let changes = changed.changes_since(&first.sources_json(), &first.options_json());
         assert_eq!(
             changes,
             [

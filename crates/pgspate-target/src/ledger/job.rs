@@ -38,17 +38,17 @@ pub struct ChunkRecord {
 
 impl JobId {
     /// Returns statements that record chunks. They must run in the transaction that writes the
-    /// chunks. The transaction fails if another job has dropped the table's keys. If `is_bound`, it
-    /// also fails if a crash has emptied the table.
-    pub fn insert_chunks_sql(self, records: &[ChunkRecord], is_bound: bool) -> String {
-        let job = if is_bound { unlogged::job_sql(self) } else { self.0.to_string() };
+    /// chunks. The transaction fails if another job has dropped the table's keys. If
+    /// `crash_removes_rows`, the transaction also fails if a crash has emptied the table.
+    pub fn insert_chunks_sql(self, records: &[ChunkRecord], crash_removes_rows: bool) -> String {
+        let job = if crash_removes_rows { unlogged::job_sql(self) } else { self.0.to_string() };
         let mut sql = format!(
             "{}; insert into pgspate.ledger \
              (job, chunk, input, position, digest, rows_in, rows_written, rows_rejected) values",
             dropped_keys::refuse_without_keys_sql(self.0)
         );
-        for (nth, record) in records.iter().enumerate() {
-            let comma = if nth == 0 { "" } else { "," };
+        for (index, record) in records.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
             let ChunkRecord {
                 chunk,
                 input,
@@ -139,14 +139,14 @@ pub struct JobRecord {
 /// What the ledger knows about a job before it is opened.
 #[derive(Debug, Clone, Default)]
 pub enum JobLookup {
-    /// Nothing, or nothing that still counts.
+    /// No job, or no job that still counts.
     #[default]
     Nothing,
-    /// The job is unfinished. The numbers are its chunks and its rows in the table.
+    /// The job is unfinished. The numbers are the job's chunks and rows in the table.
     Unfinished(JobRecord, u64, u64),
     /// A job has loaded the same sources with the same options.
     Finished(JobRecord),
-    /// A job may have loaded the same sources. Only reading them can decide.
+    /// A job may have loaded the same sources. Only reading the sources can decide.
     PossiblyFinished(JobRecord),
 }
 
@@ -166,10 +166,10 @@ pub struct OpenJob {
     pub job: JobId,
     /// The chunks that earlier runs have written.
     pub done: WrittenChunks,
-    /// Whether no load has left a change to the table that is not put back.
+    /// Whether all changes that earlier loads made to the table are put back.
     pub is_clean: bool,
     /// Whether a server crash would remove the job's rows.
-    pub is_bound: bool,
+    pub crash_removes_rows: bool,
 }
 
 const COLUMNS: &str = "job, started::timestamptz(0)::text, finished::timestamptz(0)::text, \
@@ -181,7 +181,7 @@ const COUNTS: &str = "\
 not exists (select from pgspate.emptied e where e.table_oid = job.table_oid and e.upto >= job.job \
               and e.but <> job.job)";
 
-/// Looks the job up, and changes nothing.
+/// Looks the job up. Changes nothing.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if an unfinished job's sources or options have changed, unless
@@ -228,11 +228,11 @@ async fn find_job_in_ledger(client: &Client, identity: &JobIdentity) -> Result<J
         return Ok(JobLookup::Nothing);
     }
     let done = read_written_chunks(client, job).await?;
-    let is_another = record.table_oid != identity.table_oid;
-    if done.rows_written() > 0 && (is_another || is_table_empty(client, identity).await?) {
+    let is_other_table = record.table_oid != identity.table_oid;
+    if done.rows_written() > 0 && (is_other_table || is_table_empty(client, identity).await?) {
         return Ok(JobLookup::Nothing);
     }
-    let done = match is_another || done.chunks() == 0 {
+    let done = match is_other_table || done.chunks() == 0 {
         true => done,
         false => surviving_chunks(client, job, identity).await?,
     };
@@ -250,7 +250,7 @@ async fn find_job_in_ledger(client: &Client, identity: &JobIdentity) -> Result<J
     Ok(JobLookup::Unfinished(record, chunks, rows))
 }
 
-/// How many jobs with the same sources are checked.
+/// How many jobs with the same key are checked.
 const JOBS_MAX: u32 = 20;
 
 /// What the ledger knows before a load begins.
@@ -269,10 +269,12 @@ pub struct LedgerState {
 }
 
 impl LedgerState {
-    /// Queries the ledger if it `exists`. Takes one round trip if the ledger knows nothing.
+    /// Queries the ledger, if it `exists`. Takes one round trip if the ledger does not know the
+    /// sources.
     ///
     /// # Errors
-    /// If an unfinished job's sources or options have changed, unless `restart`.
+    /// [`ErrorKind::Ledger`] if an unfinished job's sources or options have changed, unless
+    /// `restart`.
     pub async fn read(
         client: &Client,
         exists: bool,
@@ -288,43 +290,44 @@ impl LedgerState {
                 false => find_job_in_ledger(client, identity).await,
             }
         };
-        let has_made = async {
+        let made_table = async {
             let sql = "select exists (select from pgspate.job where key = $1 and table_oid = $2 \
                        and made_table and finished is null)";
             let row = client.fetch_one(sql, &[&identity.key(), &identity.table_oid]).await;
             row.map(|row| row.get(0))
                 .map_err(|error| schema::with_grant_hint(ledger_error()(error)))
         };
-        let (version, found, is_left, has_made) = tokio::join!(
+        let (version, found, has_outstanding, made_table) = tokio::join!(
             biased;
             schema::check_version(client),
             find_job,
             change::has_outstanding_on(client, identity.table_oid),
-            has_made
+            made_table
         );
         version?;
         let found = match found {
-            // The ledger was upgraded to this version meanwhile.
+            // The version check has just upgraded the ledger, which lacked a column.
             Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_COLUMN) => {
                 find_job_in_ledger(client, identity).await
             }
             found => found,
         };
-        let (found, is_left) = (found?, is_left?);
-        let left = match is_left {
+        let (found, has_outstanding) = (found?, has_outstanding?);
+        let left = match has_outstanding {
             true => change::outstanding_changes_on(client, identity.table_oid).await?,
             false => Vec::new(),
         };
-        Ok(LedgerState { exists, found, left, others: Vec::new(), made_table: has_made? })
+        Ok(LedgerState { exists, found, left, others: Vec::new(), made_table: made_table? })
     }
 }
 
-/// Creates the ledger if needed, takes the job's lock, and returns the job: the unfinished one with
-/// its chunks, or a new one. `known` is what the ledger knew before.
+/// Creates the ledger if needed, takes the job's lock, and returns the job: the unfinished job with
+/// its chunks, or a new job. `known` is the state that was read before the load.
 ///
 /// # Errors
-/// As [`LedgerState::read`]; also if another session works on the job, or the role may not write
-/// the ledger.
+/// [`ErrorKind::Ledger`] if another session works on the job, or if an unfinished job's sources or
+/// options have changed, unless `restart`. [`ErrorKind::Server`] if the role may not write the
+/// ledger.
 pub async fn open_job(
     client: &Client,
     identity: &JobIdentity,
@@ -348,13 +351,18 @@ pub async fn open_job(
         JobLookup::PossiblyFinished(record) if known.others.contains(&record.job) => {}
         JobLookup::Unfinished(record, ..) => {
             let job = JobId(record.job);
-            // Forgets chunks whose rows a crash has removed.
-            let is_bound = unlogged::bind_job(client, job, identity).await?;
-            if is_bound {
+            let crash_removes_rows = unlogged::bind_job(client, job, identity).await?;
+            if crash_removes_rows {
+                // Forget chunks whose rows a crash has removed.
                 unlogged::restart_emptied_job(client, job, identity).await?;
             }
             let done = read_written_chunks(client, job).await?;
-            return Ok(OpenOutcome::Opened(OpenJob { job, done, is_clean: false, is_bound }));
+            return Ok(OpenOutcome::Opened(OpenJob {
+                job,
+                done,
+                is_clean: false,
+                crash_removes_rows,
+            }));
         }
         JobLookup::Finished(record) | JobLookup::PossiblyFinished(record) => {
             return Ok(OpenOutcome::Finished(record));
@@ -362,11 +370,12 @@ pub async fn open_job(
     }
     drop_shadow(client, identity).await?;
     prune_old_jobs(client).await?;
-    let job = match leaves_changes(client, identity).await? {
+    let job = match has_outstanding_changes(client, identity).await? {
         false => insert_job(client, identity, made_table).await?,
         true => replace_unfinished_job(client, identity, made_table).await?,
     };
-    let opened = OpenJob { job, done: WrittenChunks::default(), is_clean: false, is_bound: false };
+    let opened =
+        OpenJob { job, done: WrittenChunks::default(), is_clean: false, crash_removes_rows: false };
     bind(client, identity, opened).await.map(OpenOutcome::Opened)
 }
 
@@ -389,11 +398,11 @@ async fn check_role(client: &Client, identity: &JobIdentity) -> Result<()> {
     )))
 }
 
-/// Binds a new job whose rows a crash would remove.
+/// Binds a new job (`unlogged.rs`) if a server crash would remove its rows.
 async fn bind(client: &Client, identity: &JobIdentity, opened: OpenJob) -> Result<OpenJob> {
-    let is_bound = identity.unlogged != UnloggedExtent::Nothing
+    let crash_removes_rows = identity.unlogged != UnloggedExtent::Nothing
         && unlogged::bind_job(client, opened.job, identity).await?;
-    Ok(OpenJob { is_bound, ..opened })
+    Ok(OpenJob { crash_removes_rows, ..opened })
 }
 
 /// Drops the shadow table of an unfinished job that no longer counts.
@@ -405,15 +414,15 @@ async fn drop_shadow(client: &Client, identity: &JobIdentity) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether an unfinished job that no longer counts has not put back a change.
-async fn leaves_changes(client: &Client, identity: &JobIdentity) -> Result<bool> {
+/// Returns whether an unfinished job that no longer counts has changes that are not put back.
+async fn has_outstanding_changes(client: &Client, identity: &JobIdentity) -> Result<bool> {
     let sql = "select exists (select from pgspate.job join pgspate.change using (job) \
                where key = $1 and finished is null and done < cardinality(steps))";
     Ok(client.fetch_one(sql, &[&identity.key()]).await.map_err(ledger_error())?.get(0))
 }
 
-/// Starts a job in place of one with changes, in one transaction: at every time one of the jobs
-/// owns the changes.
+/// Starts a job in place of an unfinished job that has changes. Both happen in one transaction, so
+/// that the changes belong to one of the jobs at every time.
 async fn replace_unfinished_job(
     client: &Client,
     identity: &JobIdentity,
@@ -427,31 +436,30 @@ async fn replace_unfinished_job(
     ended.map(|()| job)
 }
 
-/// Starts a job. Forgets an unfinished one that no longer counts, but assigns its changes to the
-/// new job.
+/// Starts a job. Forgets an unfinished job of the same key that no longer counts, but assigns its
+/// changes to the new job.
 async fn insert_job(client: &Client, identity: &JobIdentity, made_table: bool) -> Result<JobId> {
     let refused = |error| schema::with_grant_hint(ledger_error()(error));
-    let sql = "with gone as (delete from pgspate.job where key = $1 and finished is null \
-                             returning job), \
-                    rejects as (delete from pgspate.reject using gone \
-                                where reject.job = gone.job), \
-                    chunks as (delete from pgspate.ledger using gone where ledger.job = gone.job) \
-               select job from gone";
-    let gone = client.fetch_all(sql, &[&identity.key()]).await.map_err(refused)?;
-    let gone: Vec<i64> = gone.iter().map(|row| row.get(0)).collect();
+    let sql = "with old as (delete from pgspate.job where key = $1 and finished is null \
+                            returning job), \
+                    rejects as (delete from pgspate.reject using old where reject.job = old.job), \
+                    chunks as (delete from pgspate.ledger using old where ledger.job = old.job) \
+               select job from old";
+    let old_jobs = client.fetch_all(sql, &[&identity.key()]).await.map_err(refused)?;
+    let old_jobs: Vec<i64> = old_jobs.iter().map(|row| row.get(0)).collect();
     let row = NewJobRow::of(identity, made_table);
     let row = client.fetch_one(&new_job::insert_job_sql(), &row.values()).await;
     let row = row.map_err(refused)?;
     let job: i64 = row.get(0);
-    if !gone.is_empty() {
+    if !old_jobs.is_empty() {
         let sql = "update pgspate.change set job = $1 where job = any($2)";
-        client.run_statement(sql, &[&job, &gone]).await.map_err(refused)?;
+        client.run_statement(sql, &[&job, &old_jobs]).await.map_err(refused)?;
     }
     Ok(JobId(job))
 }
 
-/// Deletes chunks, rejects and changes of jobs finished more than 7 days ago. The jobs stay, and so
-/// do changes that are not put back.
+/// Deletes chunks, rejects and changes of jobs that finished more than 7 days ago. The jobs stay.
+/// Changes that are not put back also stay.
 pub(super) async fn prune_old_jobs(client: &Client) -> Result<()> {
     let sql = "with old as (select job from pgspate.job \
                             where finished < now() - interval '7 days'), \
@@ -466,11 +474,11 @@ pub(super) async fn prune_old_jobs(client: &Client) -> Result<()> {
 /// Reads the chunks of an open job that are written by now.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if another session has forgotten the job. Then it is unknown which of
-/// its rows are in the table.
+/// [`ErrorKind::Ledger`] if another session has forgotten the job. Then nobody knows which of the
+/// job's rows are in the table.
 pub async fn reread_written_chunks(client: &Client, job: JobId) -> Result<WrittenChunks> {
     let sql = "select exists (select from pgspate.job where job = $1)";
-    // Read the chunks first: they are never forgotten after the job.
+    // Read the chunks first: chunks are forgotten before or together with their job.
     let done = read_written_chunks(client, job).await?;
     if client.fetch_one(sql, &[&job.0]).await.map_err(ledger_error())?.get(0) {
         return Ok(done);
@@ -478,7 +486,7 @@ pub async fn reread_written_chunks(client: &Client, job: JobId) -> Result<Writte
     let message = format!("job {} is no longer in the ledger", job.0);
     Err(Error::new(ErrorKind::Ledger, message).hint(
         "Another session has forgotten the job while this load had lost its connection. Check \
-         which of its rows are in the table. The same command loads from the beginning.",
+         which of the job's rows are in the table. The same command loads from the beginning.",
     ))
 }
 
@@ -491,22 +499,22 @@ pub async fn read_written_chunks(client: &Client, job: JobId) -> Result<WrittenC
     Ok(WrittenChunks { records: records.collect() })
 }
 
-/// Marks the job as finished, durably. Its chunk records stay for a while: a disconnected session
-/// may still try to write a chunk, and must find that it exists.
+/// Marks the job as finished, durably. The job's chunk records stay for a while: a disconnected
+/// session may still try to write a chunk, and must find that the chunk is written.
 ///
 /// Returns `None` and marks nothing if the ledger lacks chunks, or if a crash has removed the rows
-/// of a job that `is_bound`.
+/// although `crash_removes_rows` is set.
 ///
 /// # Errors
-/// If the ledger cannot be written.
+/// [`ErrorKind::Server`] if the ledger cannot be written.
 pub async fn finish_job(
     client: &Client,
     job: JobId,
     chunks: u64,
     identity: &JobIdentity,
-    is_bound: bool,
+    crash_removes_rows: bool,
 ) -> Result<Option<ChunkRecord>> {
-    let is_bound_sql = if is_bound { unlogged::job_sql(job) } else { "0".to_owned() };
+    let bound_job = if crash_removes_rows { unlogged::job_sql(job) } else { "0".to_owned() };
     let sql = format!(
         "with sums as ( \
                    select count(*) as chunks, coalesce(sum(rows_in), 0)::bigint as rows_in, \
@@ -517,7 +525,7 @@ pub async fn finish_job(
                       fingerprint = $3, sources = $4::jsonb, \
                       chunks = sums.chunks, rows_in = sums.rows_in, \
                       rows_written = sums.rows_written, rows_rejected = sums.rows_rejected \
-               from sums where job = $1 and sums.chunks = $2 and {is_bound_sql} is not null \
+               from sums where job = $1 and sums.chunks = $2 and {bound_job} is not null \
                returning sums.rows_in, sums.rows_written, sums.rows_rejected"
     );
     let expected = chunks.cast_signed();
@@ -525,7 +533,7 @@ pub async fn finish_job(
     let values: [&dyn TypedParameter; 4] = [&job.0, &expected, &fingerprint, &sources];
     let row = client.fetch_opt(&sql, &values).await.map_err(ledger_error())?;
     let Some(row) = row else { return Ok(None) };
-    let number = |nth: usize| row.get::<_, i64>(nth).cast_unsigned();
+    let number = |column: usize| row.get::<_, i64>(column).cast_unsigned();
     let (rows_in, rows_written, rows_rejected) = (number(0), number(1), number(2));
     Ok(Some(ChunkRecord { rows_in, rows_written, rows_rejected, ..ChunkRecord::default() }))
 }
@@ -565,7 +573,7 @@ fn read_job_record(row: &Row) -> JobRecord {
 }
 
 fn read_chunk_record(row: &Row) -> ChunkRecord {
-    let number = |nth: usize| row.get::<_, i64>(nth).cast_unsigned();
+    let number = |column: usize| row.get::<_, i64>(column).cast_unsigned();
     ChunkRecord {
         chunk: number(0),
         input: usize::try_from(row.get::<_, i32>(1)).unwrap_or_default(),

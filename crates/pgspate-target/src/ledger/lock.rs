@@ -1,7 +1,7 @@
 //! Only one run of a job at a time: an advisory lock that lasts as long as the run's session.
 //!
-//! The lock keeps two runs from doing the same work. It is not what prevents writing a chunk twice:
-//! the ledger's key does that.
+//! The lock keeps two runs from doing the same work. What prevents writing a chunk twice is not the
+//! lock, but the primary key of `pgspate.ledger`.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use tokio_postgres::Client;
 
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
-/// How long to wait until a session that holds the lock notices that its client no longer exists.
+/// How long to wait until a session that holds the lock ends. The server may be slow to notice that
+/// the session's client no longer exists.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout for lanes of this run, which have closed their connections.
 const LOST_LANE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -27,7 +28,7 @@ l.locktype = 'advisory' and l.granted and l.objsubid = 1
 /// Takes the lock of a load for this session.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if another session holds it; the message names that session.
+/// [`ErrorKind::Ledger`] if another session holds the lock. The message names that session.
 pub async fn hold_job_lock(client: &Client, key: i64) -> Result<()> {
     hold_lock(client, key, "this load").await
 }
@@ -35,7 +36,7 @@ pub async fn hold_job_lock(client: &Client, key: i64) -> Result<()> {
 /// Takes a lock for this session. `task` says what is locked: "this load".
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if another session holds it; the message names that session.
+/// [`ErrorKind::Ledger`] if another session holds the lock. The message names that session.
 pub(crate) async fn hold_lock(client: &Client, key: i64, task: &str) -> Result<()> {
     let started = std::time::Instant::now();
     loop {
@@ -45,8 +46,9 @@ pub(crate) async fn hold_lock(client: &Client, key: i64, task: &str) -> Result<(
         if started.elapsed() > NOTICE_TIMEOUT {
             let who = lock_holder(client, key).await?;
             let who = who.unwrap_or_else(|| "another session".to_owned());
-            return Err(Error::new(ErrorKind::Ledger, format!("{task} is running in {who}"))
-                .hint("Wait until it is done. Then run the same command again to do the rest."));
+            return Err(Error::new(ErrorKind::Ledger, format!("{task} is running in {who}")).hint(
+                "Wait until that run is done. Then run the same command again to do the rest.",
+            ));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -54,30 +56,33 @@ pub(crate) async fn hold_lock(client: &Client, key: i64, task: &str) -> Result<(
 
 /// Returns the key of the lock that all lanes of the job share.
 fn lanes_key(key: i64) -> i64 {
+    // The constant is "lanes" in ASCII.
     key ^ 0x006c_616e_6573
 }
 
-/// Returns the statement by which a lane's session shares the lanes' lock. Later runs of the job
-/// see by this lock that the lane exists.
+/// Returns the statement by which a lane's session takes the lanes' lock, which all lanes share.
+/// The lock shows later runs of the job that the lane exists.
 pub fn share_lanes_lock_sql(key: i64) -> String {
     format!("select pg_catalog.pg_advisory_lock_shared({})", lanes_key(key))
 }
 
-/// Waits for lanes of earlier runs, which may still be writing data that their client sent before
-/// it was killed. Then terminates them: this session has the job's lock, and so owns the job.
+/// Waits for lanes of earlier runs. They may still be writing data that a client sent before the
+/// client was killed. Then terminates these lanes: this session has the job's lock, and so owns the
+/// job.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if a lane cannot be terminated.
 pub(super) async fn end_earlier_lanes(client: &Client, key: i64) -> Result<()> {
-    // Lanes of this run are opened after its first session. A role that may not see `backend_start`
-    // does not wait.
+    // Lanes of this run are opened after the run's first session. A role that may not see
+    // `backend_start` does not wait.
     let earlier = "a.backend_start < (select backend_start from pg_stat_activity \
                                       where pid = pg_backend_pid())";
     end_lanes(client, key, earlier, NOTICE_TIMEOUT, IDLE_LANE_TIMEOUT).await
 }
 
-/// Waits for all lanes, including those of this run, and then terminates them. No writing lane is
-/// connected any more. The server may not have noticed, and the lanes' locks would block this run.
+/// Waits for all lanes of the job, including lanes of this run, and then terminates the lanes.
+/// Their clients have disconnected. The server may not have noticed, and the lanes' locks would
+/// block this run.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if a lane cannot be terminated.
@@ -85,37 +90,38 @@ pub async fn end_lost_lanes(client: &Client, key: i64) -> Result<()> {
     end_lanes(client, key, "true", LOST_LANE_TIMEOUT, Duration::ZERO).await
 }
 
-/// Waits for lanes in a transaction up to `timeout`, then terminates them. Waits for idle lanes up
-/// to `idle_timeout`: such a lane may be about to read data that its client sent. After that it is
-/// harmless, and may belong to this run, opened before its first row.
+/// Waits for lanes that meet `condition`. Waits for lanes in a transaction up to `timeout`, and
+/// then terminates them. Waits for idle lanes up to `idle_timeout`, since an idle lane may be about
+/// to read data that its client sent. After that, an idle lane is harmless: it may belong to this
+/// run, and have no rows to write yet.
 async fn end_lanes(
     client: &Client,
     key: i64,
-    which: &str,
+    condition: &str,
     timeout: Duration,
     idle_timeout: Duration,
 ) -> Result<()> {
     let key = lanes_key(key);
     let lanes = format!(
         "from pg_locks l join pg_stat_activity a on a.pid = l.pid \
-         where {IS_HELD} and l.pid <> pg_backend_pid() and {which} \
+         where {IS_HELD} and l.pid <> pg_backend_pid() and {condition} \
            and ($2 or a.state is distinct from 'idle')"
     );
     let failed = || server_error("could not check for an earlier run of this load".to_owned());
     let count = format!("select count(*) {lanes}");
-    let end = format!("select pg_terminate_backend(l.pid) {lanes}");
-    let (started, mut is_ended) = (std::time::Instant::now(), false);
+    let terminate = format!("select pg_terminate_backend(l.pid) {lanes}");
+    let (started, mut has_terminated) = (std::time::Instant::now(), false);
     loop {
         let counts_idle = started.elapsed() < idle_timeout;
-        let asked = client.fetch_one(&count, &[&key, &counts_idle]).await;
-        let count: i64 = asked.map_err(failed())?.get(0);
-        if count == 0 {
+        let row = client.fetch_one(&count, &[&key, &counts_idle]).await;
+        let lanes_left: i64 = row.map_err(failed())?.get(0);
+        if lanes_left == 0 {
             return Ok(());
         }
-        if started.elapsed() > timeout && !is_ended {
-            // This role may not terminate sessions of other roles.
-            let _ = client.fetch_all(&end, &[&key, &false]).await;
-            is_ended = true;
+        if started.elapsed() > timeout && !has_terminated {
+            // An error is ignored: this role may not terminate sessions of other roles.
+            let _ = client.fetch_all(&terminate, &[&key, &false]).await;
+            has_terminated = true;
         }
         if started.elapsed() > timeout + NOTICE_TIMEOUT {
             let who = lock_holder(client, key).await?;
@@ -125,17 +131,19 @@ async fn end_lanes(
                 format!("an earlier run is still writing in {who}"),
             )
             .hint(
-                "Wait until it is done, or terminate the session. Then run the same command again.",
+                "Wait until that run is done, or terminate the session. Then run the same command \
+                 again.",
             ));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Takes the lock for this session, if it is free.
+/// Takes the lock for this session, if the lock is free. Returns whether this session holds it.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub(super) async fn try_lock(client: &Client, key: i64) -> Result<bool> {
     let failed = server_error("could not take the lock".to_owned());
     let row = client.fetch_one("select pg_try_advisory_lock($1)", &[&key]).await;
@@ -143,7 +151,7 @@ pub(super) async fn try_lock(client: &Client, key: i64) -> Result<bool> {
 }
 
 /// Returns a condition: row `l` of pg_locks is the lock of this key, and is held.
-pub(super) fn is_held(key: i64) -> String {
+pub(super) fn is_held_sql(key: i64) -> String {
     IS_HELD.replace("$1", &format!("({key})"))
 }
 
@@ -151,7 +159,8 @@ pub(super) fn is_held(key: i64) -> String {
 /// few details of other roles' sessions.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub(crate) async fn lock_holder(client: &Client, key: i64) -> Result<Option<String>> {
     let failed = server_error("could not find the session that works on the job".to_owned());
     let sql = format!(

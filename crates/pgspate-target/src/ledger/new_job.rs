@@ -8,7 +8,7 @@ use super::job::{JobId, OpenJob, WrittenChunks, ledger_error, prune_old_jobs};
 use super::{change, lock, schema};
 use crate::{Error, ErrorKind, Result, TypedParameter};
 
-/// Inserts a job's row. The values follow.
+/// The start of the statement that inserts a job's row. A query for the values must follow.
 const INSERT_JOB: &str = "\
 insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, sources, \
                          options)";
@@ -44,6 +44,7 @@ impl NewJobRow {
         }
     }
 
+    /// Returns the values in the order of the statement's columns.
     pub(super) fn values(&self) -> [&dyn TypedParameter; 8] {
         [
             &self.key,
@@ -57,16 +58,16 @@ impl NewJobRow {
         ]
     }
 
-    /// Returns statements that start the job, if its lock is free and the ledger does not know the
-    /// job. The session then holds the lock. All statements are one message, and so one
-    /// transaction. So behind a pooler that shares sessions by transaction, no lock is left in a
-    /// session without its job.
+    /// Returns statements that start the job, if the job's lock is free and the ledger does not
+    /// know the job. The session then holds the lock. The statements are sent as one message, and
+    /// so are one transaction. So even behind a pooler that pools transactions, no session keeps
+    /// the lock without the job.
     fn begin_sql(&self, lock: i64) -> String {
         let NewJobRow { command, table_oid, made_table, .. } = self;
         let [key, fingerprint, table, sources, options] =
             [&self.key, &self.fingerprint, &self.table, &self.sources, &self.options]
                 .map(|text| quoted(text));
-        let is_held = lock::is_held(lock);
+        let is_held = lock::is_held_sql(lock);
         // The ledger is read under the lock.
         format!(
             "select pg_try_advisory_xact_lock({lock}); \
@@ -86,28 +87,28 @@ impl NewJobRow {
 }
 
 /// Starts a job that the ledger does not know, in one round trip. Returns `None` if the ledger
-/// knows the job after all, or if another session works on it. Then no job is started and no lock
-/// is held.
+/// knows the job after all, or if another session works on the job. Then no job is started and no
+/// lock is held.
 pub(super) async fn begin_new_job(
     client: &Client,
     identity: &JobIdentity,
     made_table: bool,
 ) -> Result<Option<OpenJob>> {
     let sql = NewJobRow::of(identity, made_table).begin_sql(identity.lock_key());
-    let (begun, pruned, is_left) = tokio::join!(
+    let (begun, pruned, has_outstanding) = tokio::join!(
         biased;
         client.simple_query(&sql),
         prune_old_jobs(client),
         change::has_outstanding_on(client, identity.table_oid)
     );
     let answers = match begun {
-        // Another session started the job after this one had looked.
+        // Another session started the job after this session had looked the job up.
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => return Ok(None),
         begun => begun.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?,
     };
     pruned?;
-    let is_clean = !is_left?;
-    // The rows: whether the lock was free, the job's number, whether the lock is kept.
+    let is_clean = !has_outstanding?;
+    // The statements return: whether the lock was free, the job's number, whether the lock is kept.
     let mut rows = answers.iter().filter_map(|answer| match answer {
         SimpleQueryMessage::Row(row) => Some(row.get(0)),
         _ => None,
@@ -115,7 +116,12 @@ pub(super) async fn begin_new_job(
     let Some(job) = rows.nth(1) else { return Ok(None) };
     let job = job.and_then(|job| job.parse().ok());
     let job = job.ok_or_else(|| Error::new(ErrorKind::Bug, "the new job has no number"))?;
-    Ok(Some(OpenJob { job: JobId(job), done: WrittenChunks::default(), is_clean, is_bound: false }))
+    Ok(Some(OpenJob {
+        job: JobId(job),
+        done: WrittenChunks::default(),
+        is_clean,
+        crash_removes_rows: false,
+    }))
 }
 
 /// Quotes a text as a literal that does not depend on the session's `standard_conforming_strings`.

@@ -1,8 +1,9 @@
-//! Partitions of a stream, such as the partitions of Kafka topics. Each has a position of its own.
+//! Partitions of a stream, such as the partitions of Kafka topics. Each partition has a position of
+//! its own.
 //!
 //! A partition's row is written after the stream's own row, in the same transaction. So a process
 //! without the stream's newest fence writes no partition row. A process that takes the stream over
-//! waits for that transaction.
+//! waits until that transaction ends.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
@@ -47,23 +48,23 @@ struct MoveColumns<'a> {
 impl<'a> MoveColumns<'a> {
     fn of(moves: &[&'a PartitionMove]) -> MoveColumns<'a> {
         MoveColumns {
-            parts: moves.iter().map(|it| it.part.as_str()).collect(),
-            ordinals: moves.iter().map(|it| it.to.ordinal.cast_signed()).collect(),
-            sources: moves.iter().map(|it| it.to.source.as_str()).collect(),
-            digests: moves.iter().map(|it| it.to.digest.as_str()).collect(),
+            parts: moves.iter().map(|partition| partition.part.as_str()).collect(),
+            ordinals: moves.iter().map(|partition| partition.to.ordinal.cast_signed()).collect(),
+            sources: moves.iter().map(|partition| partition.to.source.as_str()).collect(),
+            digests: moves.iter().map(|partition| partition.to.digest.as_str()).collect(),
         }
     }
 }
 
 impl AppliedStream {
-    /// Moves each partition exactly once. Must follow [`AppliedStream::advance`] in the same
+    /// Moves the positions of partitions. Must follow [`AppliedStream::advance`] in the same
     /// transaction.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if a partition is not at its expected position.
     pub async fn advance_partitions(&self, client: &Client, moves: &[PartitionMove]) -> Result<()> {
         let (known, new): (Vec<&PartitionMove>, Vec<_>) =
-            moves.iter().partition(|it| it.from.is_some());
+            moves.iter().partition(|partition| partition.from.is_some());
         if !new.is_empty() {
             let MoveColumns { parts, ordinals, sources, digests } = MoveColumns::of(&new);
             let values: [&(dyn ToSql + Sync); 5] =
@@ -74,9 +75,9 @@ impl AppliedStream {
             return Ok(());
         }
         let MoveColumns { parts, ordinals, sources, digests } = MoveColumns::of(&known);
-        let from = || known.iter().filter_map(|it| it.from.as_ref());
-        let from_ordinals: Vec<_> = from().map(|mark| mark.ordinal.cast_signed()).collect();
-        let from_sources: Vec<_> = from().map(|mark| mark.source.as_str()).collect();
+        let from = || known.iter().filter_map(|partition| partition.from.as_ref());
+        let from_ordinals: Vec<_> = from().map(|position| position.ordinal.cast_signed()).collect();
+        let from_sources: Vec<_> = from().map(|position| position.source.as_str()).collect();
         let values: [&(dyn ToSql + Sync); 7] =
             [&self.name(), &parts, &ordinals, &sources, &digests, &from_ordinals, &from_sources];
         let moved = client.execute(MOVE, &values).await.map_err(ledger_error())?;
@@ -94,7 +95,7 @@ impl AppliedStream {
     }
 }
 
-/// Reads the positions of all partitions of a stream that the ledger knows.
+/// Reads the positions of all partitions of a stream from the ledger, by name.
 pub async fn read_partitions(
     client: &Client,
     stream: &str,
@@ -106,10 +107,10 @@ pub async fn read_partitions(
                where stream = $1 and partition <> ''";
     let rows = client.query(sql, &[&stream]).await;
     let rows = rows.map_err(|error| super::schema::with_grant_hint(ledger_error()(error)))?;
-    let mark = |row: &tokio_postgres::Row| StreamPosition {
+    let read_position = |row: &tokio_postgres::Row| StreamPosition {
         ordinal: row.get::<_, i64>(1).unsigned_abs(),
         source: row.get(2),
         digest: row.get(3),
     };
-    Ok(rows.iter().map(|row| (row.get(0), mark(row))).collect())
+    Ok(rows.iter().map(|row| (row.get(0), read_position(row))).collect())
 }

@@ -24,7 +24,7 @@ pub struct Reject {
     pub record: Vec<u8>,
 }
 
-/// A rejected row as the ledger has it. Its JSON does not contain the record.
+/// A rejected row as the ledger has it. The row's JSON does not contain the record.
 #[derive(Debug, Clone, Serialize)]
 pub struct RejectRecord {
     /// The job.
@@ -70,8 +70,8 @@ pub async fn insert_rejects(
     rejects: &[Reject],
 ) -> Result<(), tokio_postgres::Error> {
     let number = |number: u64| number.cast_signed();
-    let numbers = |of: &dyn Fn(&Reject) -> Option<u64>| -> Vec<Option<i64>> {
-        rejects.iter().map(|reject| of(reject).map(number)).collect()
+    let numbers = |field: &dyn Fn(&Reject) -> Option<u64>| -> Vec<Option<i64>> {
+        rejects.iter().map(|reject| field(reject).map(number)).collect()
     };
     let rows: Vec<i64> = rejects.iter().map(|reject| number(reject.row)).collect();
     let sources: Vec<_> = rejects.iter().map(|reject| reject.place.source.as_deref()).collect();

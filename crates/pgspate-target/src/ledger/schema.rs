@@ -9,12 +9,12 @@ use super::unlogged;
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
 
-/// The version of the tables. A ledger of a later version is refused. One of an earlier version is
-/// upgraded.
+/// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
+/// version is upgraded.
 const VERSION: i32 = 3;
 
-/// Upgrades to version 3, except the key and the policies. Version 2 added the digest. Rows of
-/// earlier versions get the owner as their role.
+/// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
+/// `ledger.digest`. Rows of earlier versions get the owner as their role.
 const UPGRADE: &str = "\
 lock table pgspate.version in exclusive mode;
 alter table pgspate.ledger add column if not exists digest text;
@@ -36,17 +36,19 @@ const UPGRADE_STREAMS: &str = "\
 alter table pgspate.stream add column if not exists role name not null default current_user;
 alter table pgspate.dead_letter add column if not exists role name not null default current_user";
 
-/// Creates the ledger's key on the server, so that no statement in a log contains it.
+/// The expression by which the server creates the ledger's key. So no statement in a log contains
+/// the key.
 const SECRET: &str = "pg_catalog.gen_random_uuid()::text || pg_catalog.gen_random_uuid()::text";
 
 /// Creates the ledger's tables.
 ///
 /// - `job.key` identifies the subject of a job. `job.fingerprint` also covers the state of its
 ///   sources and options. A key has at most one unfinished job.
-/// - `ledger.position` is the byte at which the chunk begins in its input. `ledger.digest` is of
-///   its content. Both must be the same when the chunk is cut again.
+/// - `ledger.position` is the byte at which the chunk begins in its input. `ledger.digest` is the
+///   digest of the chunk's content. Position and digest must be the same when the chunk is cut
+///   again.
 /// - The foreign key of `ledger` keeps a job from being forgotten while any session writes a chunk
-///   of it. Otherwise its rows would stay without a record.
+///   of the job. Otherwise the chunk's rows would stay without a record.
 /// - `reject` has the rejected rows.
 /// - `change.steps` puts a change to the table back. The first `change.done` steps are done.
 ///   Another role may run the steps, so no role may write them under another role's name.
@@ -146,10 +148,11 @@ create table pgspate.dead_letter (
     role name not null default current_user,
     written timestamptz not null default clock_timestamp())";
 
-/// Returns whether the database has a ledger, and upgrades an old one.
+/// Returns whether the database has a ledger. Upgrades a ledger of an earlier version.
 ///
 /// # Errors
-/// If the query fails, if the version is unsupported, or if the schema is not a ledger.
+/// [`ErrorKind::Ledger`] if the version is unsupported, or if the schema is not trusted or not a
+/// ledger. [`ErrorKind::Server`] if the ledger cannot be read or upgraded.
 pub(super) async fn check_exists(client: &Client) -> Result<bool> {
     if !ledger_exists(client).await? {
         return Ok(false);
@@ -160,15 +163,16 @@ pub(super) async fn check_exists(client: &Client) -> Result<bool> {
 /// Returns whether the database has a ledger of any version.
 ///
 /// # Errors
-/// If the query fails, or if the schema is not trusted or not a ledger.
+/// [`ErrorKind::Ledger`] if the schema is not trusted or not a ledger.
 pub async fn ledger_exists(client: &Client) -> Result<bool> {
-    LedgerSchema::read(client).await?.has("version")
+    LedgerSchema::read(client).await?.has_table("version")
 }
 
-/// Checks the ledger's version, and upgrades an earlier one.
+/// Checks the ledger's version, and upgrades a ledger of an earlier version.
 ///
 /// # Errors
-/// If the version is unsupported, or the ledger cannot be read or upgraded.
+/// [`ErrorKind::Ledger`] if the version is unsupported. [`ErrorKind::Server`] if the ledger cannot
+/// be read or upgraded.
 pub(super) async fn check_version(client: &Client) -> Result<()> {
     let failed = server_error("could not check for the ledger, schema \"pgspate\"".to_owned());
     let version = client.fetch_opt("select version from pgspate.version", &[]).await;
@@ -177,8 +181,10 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
         Some(VERSION) => Ok(()),
         Some(found @ 1..VERSION) => upgrade(client, found).await,
         found => {
-            let found = found.map_or("none".to_owned(), |version| version.to_string());
-            let message = format!("the ledger's version is {found}, expected {VERSION}");
+            let message = match found {
+                Some(found) => format!("the ledger's version is {found}, expected {VERSION}"),
+                None => format!("the ledger records no version, expected {VERSION}"),
+            };
             Err(Error::new(ErrorKind::Ledger, message)
                 .hint("Another version of pgspate created the ledger. Use that version."))
         }
@@ -187,15 +193,15 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
 
 /// Upgrades a ledger of an earlier version.
 async fn upgrade(client: &Client, from: i32) -> Result<()> {
-    let found = LedgerSchema::read(client).await?;
+    let schema = LedgerSchema::read(client).await?;
     let mut parts = vec![format!("{UPGRADE}; {}", policies::sql(POLICIES))];
-    let later = [
+    let later_tables = [
         ("stream", CREATE_STREAM_TABLES, UPGRADE_STREAMS, STREAM_POLICIES),
         ("bound", unlogged::CREATE_TABLES, unlogged::UPGRADE, unlogged::POLICIES),
     ];
-    for (table, make, upgrade, rules) in later {
-        let tables = if found.has(table)? { upgrade } else { make };
-        parts.push(format!("{tables}; {}", policies::sql(rules)));
+    for (table, create, upgrade, table_policies) in later_tables {
+        let statements = if schema.has_table(table)? { upgrade } else { create };
+        parts.push(format!("{statements}; {}", policies::sql(table_policies)));
     }
     let sql = format!(
         "begin; {}; \
@@ -207,14 +213,16 @@ async fn upgrade(client: &Client, from: i32) -> Result<()> {
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     let _ = client.batch_execute("rollback").await;
     let message = format!("could not upgrade the ledger from version {from} to {VERSION}");
-    Err(server_error(message)(error)
-        .hint("An earlier pgspate created the ledger. Have its owner run any `pgspate load` once."))
+    Err(server_error(message)(error).hint(
+        "An earlier version of pgspate created the ledger. Have the ledger's owner run any \
+             `pgspate load` once.",
+    ))
 }
 
 /// Reads the key by which hidden parts of source URLs are hashed.
 ///
 /// # Errors
-/// If the ledger cannot be read.
+/// [`ErrorKind::Server`] if the ledger cannot be read.
 pub async fn read_url_key(client: &Client) -> Result<Secret> {
     check_version(client).await?;
     let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
@@ -252,7 +260,7 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     Err(with_grant_hint(failed()(error)))
 }
 
-/// Adds the SQL that grants access, if the role lacks privileges for the ledger.
+/// Adds a hint with the SQL that grants access, if the role lacks privileges for the ledger.
 pub(super) fn with_grant_hint(error: Error) -> Error {
     if error.sqlstate() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
         return error;

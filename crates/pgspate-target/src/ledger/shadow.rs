@@ -1,4 +1,5 @@
-//! Shadow tables. Each is in a schema of its own, named after its job.
+//! Shadow tables: the new rows of a job, until they replace the old table. Each shadow table is in
+//! a schema of its own, which is named after the job.
 //!
 //! A job's ledger row exists at least as long as its shadow table. So `pgspate status` lists every
 //! shadow table.
@@ -8,7 +9,7 @@ use tokio_postgres::Client;
 use super::JobId;
 use crate::{Result, TypedQuery, is_trusted_sql, server_error};
 
-/// The start of the comment that identifies such a schema as pgspate's.
+/// The start of the comment on such a schema. It shows that pgspate created the schema.
 const MARK: &str = "pgspate: ";
 
 /// Returns the name of the schema for a job's shadow table.
@@ -20,7 +21,7 @@ pub fn schema_name(job: JobId) -> String {
 /// table's properties.
 pub fn create_schema_sql(job: JobId, table: &str, table_state: &str) -> String {
     let name = schema_name(job);
-    let comment = format!("{MARK}rows to come of {table}, state {table_state}").replace('\'', "''");
+    let comment = format!("{MARK}new rows of {table}, state {table_state}").replace('\'', "''");
     format!("create schema {name}; comment on schema {name} is '{comment}'")
 }
 
@@ -33,7 +34,8 @@ fn comment_sql() -> String {
     )
 }
 
-/// Reads the table state recorded for the job's shadow table. `None` if the job has none.
+/// Reads the table state recorded for the job's shadow table. `None` if the job has no shadow
+/// table.
 pub async fn read_state(client: &Client, job: JobId) -> Result<Option<String>> {
     let row = client.fetch_one(&comment_sql(), &[&schema_name(job)]).await.map_err(failed())?;
     let comment: Option<String> = row.get(0);
@@ -53,7 +55,7 @@ pub async fn drop_shadow(client: &Client, job: JobId) -> Result<bool> {
     let failed = server_error(format!("could not drop the shadow table of job {}", job.0));
     let dropped = client.batch_execute(&sql).await.map_err(failed);
     if dropped.is_err() {
-        // The earlier error is reported.
+        // The error of the statements is reported.
         let _ = client.batch_execute("rollback").await;
     }
     dropped.map(|()| true)

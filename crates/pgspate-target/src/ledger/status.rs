@@ -1,4 +1,4 @@
-//! The ledger's content in a form for people.
+//! Lists and forgets the ledger's jobs, for `pgspate status`.
 
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -22,11 +22,11 @@ pub struct JobStatus {
     pub sources: Vec<String>,
     /// When the job started.
     pub started: String,
-    /// When the job was finished, if it is.
+    /// When the job was finished; `None` for an unfinished job.
     pub finished: Option<String>,
     /// The session that works on the job, in words.
     pub worker: Option<String>,
-    /// The schema of the job's shadow table, if its rows are still there.
+    /// The schema of the job's shadow table, if the job has one.
     pub shadow: Option<String>,
     /// Chunks written.
     pub chunks: i64,
@@ -58,7 +58,8 @@ order by j.job";
 /// Reads all jobs in the order in which they started, or one job. Empty without a ledger.
 ///
 /// # Errors
-/// If the query fails, or the job does not exist.
+/// [`ErrorKind::Ledger`] if the job does not exist, [`ErrorKind::Server`] if the ledger cannot be
+/// read.
 pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatus>> {
     if !schema::check_exists(client).await? {
         return match job {
@@ -82,7 +83,7 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
         };
         let job = JobId(row.get(0));
         let shadow = shadow::read_state(client, job).await?.map(|_| shadow::schema_name(job));
-        let changes = outstanding.iter().filter(|it| it.job == job.0);
+        let changes = outstanding.iter().filter(|change| change.job == job.0);
         jobs.push(JobStatus {
             job: job.0,
             command: row.get(1),
@@ -107,15 +108,16 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
 /// table are dropped.
 ///
 /// # Errors
-/// If the job does not exist, or a session works on it.
+/// [`ErrorKind::Ledger`] if the job does not exist, if a session works on the job, or if the job
+/// has changes that are not put back.
 pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
-    let found = list_jobs(client, Some(job)).await?;
-    if let Some(worker) = found.first().and_then(|found| found.worker.as_deref()) {
+    let jobs = list_jobs(client, Some(job)).await?;
+    if let Some(worker) = jobs.first().and_then(|status| status.worker.as_deref()) {
         let message = format!("job {job} is running in {worker}");
         return Err(Error::new(ErrorKind::Ledger, message).hint("Stop that session first."));
     }
-    if let Some(left) = found.first().and_then(|found| found.changes.first()) {
-        let message = format!("job {job} has not put back {left}");
+    if let Some(change) = jobs.first().and_then(|status| status.changes.first()) {
+        let message = format!("job {job} has not put back {change}");
         return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "Put its changes back with `pgspate status --restore {job}`, or discard them with \
              `delete from pgspate.change where job = {job}`."

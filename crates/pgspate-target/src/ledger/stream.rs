@@ -1,8 +1,9 @@
-//! Streams of changes: the position up to which each is applied, and who may advance it.
+//! Streams of changes: the position up to which each stream is applied, and which process may
+//! advance the position.
 //!
-//! The position is written by the transaction that applies the events before it. Only the process
-//! with the newest fence may write it. Opening a stream raises the fence, and so stops every
-//! earlier process.
+//! The transaction that applies events also writes the position after these events. Only the
+//! process with the newest fence may write the position. Opening a stream raises the fence, and so
+//! stops every earlier process.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -14,6 +15,7 @@ use tokio_postgres::{Client, Statement};
 use super::job::ledger_error;
 use super::{dropped_keys, identity, lock, schema, trust, unlogged};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
+use pgspate_base::numbers::counted;
 
 /// A position in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub struct AppliedStream {
     name: String,
     partition: String,
     fence: i64,
-    /// The fence that a lost session may have set.
+    /// The fence that [`AppliedStream::reopen`] tries to set. A lost session may have set it.
     claimed_fence: Option<i64>,
     /// The position up to which events are applied.
     pub mark: StreamPosition,
@@ -93,8 +95,8 @@ fn guarded_advance() -> String {
     format!("{ADVANCE} and not {}", dropped_keys::writes_without_keys_sql(0))
 }
 
-/// The setting that marks a transaction which was sent as a whole. The advance checks by this
-/// setting that the transaction began.
+/// The setting that marks a transaction which was sent as a whole. The statement that advances the
+/// stream checks the setting, and so notices if the transaction did not begin.
 pub const TRANSACTION_SETTING: &str = "pgspate.at";
 
 const INSERT_DEAD_LETTERS: &str = "\
@@ -107,7 +109,7 @@ const LIST: &str = "\
 select stream, partition, ordinal, source, dead_letters, updated::timestamptz(0)::text
 from pgspate.stream order by stream, partition";
 
-/// Takes a stream over from any other process, and creates it if it does not exist.
+/// Takes a stream over from any other process. Creates the stream if it does not exist.
 pub async fn open_stream(client: &Client, name: &str, partition: &str) -> Result<AppliedStream> {
     schema::ensure_ledger(client).await?;
     check_role(client, name, partition).await?;
@@ -127,7 +129,7 @@ pub async fn open_stream(client: &Client, name: &str, partition: &str) -> Result
     raise_fence(client, name, partition, None, None).await?.ok_or_else(taken_over_error)
 }
 
-/// Refuses a stream of an untrusted role: that role controls its position.
+/// Refuses a stream of an untrusted role, since that role controls the stream's position.
 async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> {
     let row = format!(
         "pgspate.stream where stream = {} and partition = {}",
@@ -144,13 +146,14 @@ async fn check_role(client: &Client, name: &str, partition: &str) -> Result<()> 
 /// Locks the stream for as long as this session lives.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if another session has locked it.
+/// [`ErrorKind::Ledger`] if another session has locked the stream.
 pub async fn hold_stream(client: &Client, name: &str, partition: &str) -> Result<()> {
     let key = identity::digest_texts(["stream", name, partition]);
     lock::hold_lock(client, identity::lock_key(&key), "this stream").await
 }
 
-/// Reads the position of a stream; the beginning if the ledger does not know it. Changes nothing.
+/// Reads the position of a stream; the beginning if the ledger does not know the stream. Changes
+/// nothing.
 pub async fn read_stream_position(
     client: &Client,
     name: &str,
@@ -170,16 +173,18 @@ pub async fn read_stream_position(
     }))
 }
 
-/// Raises the fence of a stream and returns the stream. `None` if it does not exist, or if its
-/// fence is not the expected one.
+/// Raises the fence of a stream and returns the stream. `None` if the stream does not exist, or if
+/// its fence is neither `expected_fence` nor `claimed_fence`. The new fence is `claimed_fence` if
+/// given.
 async fn raise_fence(
     client: &Client,
     name: &str,
     partition: &str,
-    fence: Option<i64>,
-    claims: Option<i64>,
+    expected_fence: Option<i64>,
+    claimed_fence: Option<i64>,
 ) -> Result<Option<AppliedStream>> {
-    let row = client.fetch_opt(OPEN, &[&name, &partition, &fence, &claims]).await;
+    let values: [&dyn TypedParameter; 4] = [&name, &partition, &expected_fence, &claimed_fence];
+    let row = client.fetch_opt(OPEN, &values).await;
     let row = row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?;
     Ok(row.map(|row| AppliedStream {
         name: name.to_owned(),
@@ -203,40 +208,40 @@ impl AppliedStream {
     /// Locks the stream for as long as the session lives.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if another session has locked it.
+    /// [`ErrorKind::Ledger`] if another session has locked the stream.
     pub async fn hold(&self, client: &Client) -> Result<()> {
         hold_stream(client, &self.name, &self.partition).await
     }
 
-    /// Opens the stream again in a new session, and reads its position. That is the old position,
+    /// Opens the stream again in a new session, and reads its position. The position is unchanged,
     /// or `pending` if the lost session has committed its last batch. Waits for a commit that may
     /// be in progress. After that the lost session can write nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if another process has taken the stream over, or if the position is
-    /// any other. Then the database is not in the state in which this process left it.
+    /// [`ErrorKind::Ledger`] if another process has taken the stream over, or if the ledger has any
+    /// other position. Then the database is not in the state in which this process left it.
     pub async fn reopen(
         &mut self,
         client: &Client,
         pending: Option<&StreamPosition>,
     ) -> Result<()> {
-        // If the answer is lost, the raised fence must not be taken for another process's. No other
-        // process raises it to this number.
-        let claims = *self.claimed_fence.get_or_insert_with(|| {
+        // If the answer is lost, this process must recognise the raised fence as its own. So it
+        // raises the fence to a random number that no other process uses.
+        let claimed = *self.claimed_fence.get_or_insert_with(|| {
             self.fence + 2 + i64::from(RandomState::new().hash_one(&self.name) as u32)
         });
-        let (fence, claims) = (Some(self.fence), Some(claims));
-        let taken = raise_fence(client, &self.name, &self.partition, fence, claims).await?;
-        let taken = taken.ok_or_else(taken_over_error)?;
-        if taken.mark != self.mark && Some(&taken.mark) != pending {
-            return Err(position_changed_error(&self.mark, &taken.mark));
+        let (expected, claimed) = (Some(self.fence), Some(claimed));
+        let reopened = raise_fence(client, &self.name, &self.partition, expected, claimed).await?;
+        let reopened = reopened.ok_or_else(taken_over_error)?;
+        if reopened.mark != self.mark && Some(&reopened.mark) != pending {
+            return Err(position_changed_error(&self.mark, &reopened.mark));
         }
-        *self = taken;
+        *self = reopened;
         Ok(())
     }
 
-    /// Advances the stream. This is the last statement of the transaction that applies the events.
-    /// The caller stores the new position after the commit.
+    /// Advances the stream, as the last statement of the transaction that applies the events. The
+    /// caller stores the new position in `mark` after the commit.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if another process has taken the stream over.
@@ -265,8 +270,8 @@ impl AppliedStream {
         format!("set local {TRANSACTION_SETTING} = '{}'", self.mark.ordinal)
     }
 
-    /// Returns the statement that advances the stream in such a transaction, to be prepared for
-    /// [`AppliedStream::advance_within`].
+    /// Returns the statement that advances the stream in a transaction that is sent as a whole. The
+    /// caller prepares the statement for [`AppliedStream::advance_within`].
     pub fn advance_sql() -> String {
         format!(
             "with moved as ({} \
@@ -276,8 +281,8 @@ impl AppliedStream {
         )
     }
 
-    /// Advances the stream, or fails the transaction. So the commit may be sent before the answer
-    /// is known. Also fails outside a transaction, if its beginning was refused.
+    /// Advances the stream, or fails the transaction. So the commit may be sent before the server
+    /// answers. Also fails if the server refused to begin the transaction.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if another process has taken the stream over.
@@ -288,7 +293,7 @@ impl AppliedStream {
         to: &StreamPosition,
     ) -> Result<()> {
         let numbers = [self.mark.ordinal, to.ordinal, 0].map(u64::cast_signed);
-        let values = self.values(to, &numbers).map(|it| it as &(dyn ToSql + Sync));
+        let values = self.values(to, &numbers).map(|value| value as &(dyn ToSql + Sync));
         match client.query_one(statement, &values).await {
             Ok(_) => Ok(()),
             Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => {
@@ -306,13 +311,13 @@ impl AppliedStream {
         let values: [&dyn TypedParameter; 3] = [&self.name, &self.partition, &self.fence];
         let is_ours = client.fetch_one(sql, &values).await.is_ok_and(|row| row.get(0));
         match dropped_keys::dropped_keys(client, None, 0).await {
-            Ok(down) if is_ours && !down.is_empty() => down[0].to_error(),
+            Ok(dropped) if is_ours && !dropped.is_empty() => dropped[0].to_error(),
             _ => error,
         }
     }
 
-    /// Returns the statement's parameters. `numbers` are the ordinals before and after, and the
-    /// number of dead letters.
+    /// Returns the parameters of the statement that advances the stream. `numbers` are the ordinals
+    /// before and after, and the number of new dead letters.
     fn values<'a>(
         &'a self,
         to: &'a StreamPosition,
@@ -324,12 +329,12 @@ impl AppliedStream {
     }
 
     async fn insert_dead_letters(&self, client: &Client, letters: &[DeadLetter]) -> Result<()> {
-        let numbers = |of: fn(&DeadLetter) -> u64| -> Vec<i64> {
-            letters.iter().map(|letter| of(letter).cast_signed()).collect()
+        let numbers = |field: fn(&DeadLetter) -> u64| -> Vec<i64> {
+            letters.iter().map(|letter| field(letter).cast_signed()).collect()
         };
         // A text value cannot contain a zero byte.
-        let texts = |of: fn(&DeadLetter) -> &str| -> Vec<String> {
-            letters.iter().map(|letter| of(letter).replace('\0', "\\0")).collect()
+        let texts = |field: fn(&DeadLetter) -> &str| -> Vec<String> {
+            letters.iter().map(|letter| field(letter).replace('\0', "\\0")).collect()
         };
         let tables: Vec<_> = letters.iter().map(|letter| letter.table.as_deref()).collect();
         let codes: Vec<_> = letters.iter().map(|letter| letter.sqlstate.as_deref()).collect();
@@ -358,7 +363,8 @@ fn taken_over_error() -> Error {
 /// Forgets a stream without rejected events, whose source will never send its events again.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub async fn forget_stream(client: &Client, name: &str) -> Result<()> {
     let sql = "delete from pgspate.stream where stream = $1 and dead_letters = 0";
     match client.run_statement(sql, &[&name]).await.map_err(ledger_error())? {
@@ -368,14 +374,14 @@ pub async fn forget_stream(client: &Client, name: &str) -> Result<()> {
 }
 
 fn position_changed_error(from: &StreamPosition, to: &StreamPosition) -> Error {
-    let place = |mark: &StreamPosition| match mark.source.as_str() {
+    let describe = |position: &StreamPosition| match position.source.as_str() {
         "" => "its beginning".to_owned(),
-        source => format!("{source} ({} events)", mark.ordinal),
+        source => format!("{source} ({})", counted(position.ordinal, "event")),
     };
     let message = format!(
         "the stream was applied up to {}, but the ledger is now at {}",
-        place(from),
-        place(to)
+        describe(from),
+        describe(to)
     );
     Error::new(ErrorKind::Ledger, message).hint(
         "The target database was restored to an older state, or failed over to a server that was \
@@ -387,7 +393,8 @@ fn position_changed_error(from: &StreamPosition, to: &StreamPosition) -> Error {
 /// Reads all streams that were applied to this database. Empty without a ledger.
 ///
 /// # Errors
-/// If the query fails.
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
 pub async fn list_streams(client: &Client) -> Result<Vec<StreamStatus>> {
     if !schema::check_exists(client).await? {
         return Ok(Vec::new());
@@ -443,10 +450,9 @@ mod tests {
             let begin = format!("begin; {}", stream.mark_transaction_sql());
             client.batch_execute(&begin).await.unwrap();
             let further = StreamPosition { ordinal: 6, ..to.clone() };
-            let taken_over_error =
-                stream.advance_within(client, &advance, &further).await.unwrap_err();
-            assert_eq!(taken_over_error.kind(), ErrorKind::Ledger);
-            // The commit that was sent after it commits nothing.
+            let error = stream.advance_within(client, &advance, &further).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Ledger);
+            // The commit that follows the failed statement commits nothing.
             client.batch_execute("commit").await.unwrap();
             assert_eq!(read_stream_position(client, "s", "").await.unwrap(), to);
             connection.close().await;

@@ -1,4 +1,4 @@
-//! Whether the ledger may be used. Only the catalog is read before this is known.
+//! Decides whether the ledger may be used. Until then, only the catalog is read.
 //!
 //! A table's owner decides which code runs when the table is read or written: views have queries;
 //! tables have defaults, policies and triggers. So the ledger is used only if its owners could act
@@ -20,11 +20,11 @@ pub(super) fn is_role_trusted_sql() -> String {
     format!("exists (select from pg_roles r where r.rolname = role and {is_trusted})")
 }
 
-/// Returns the role of a row that is not trusted, or that row-level security hides from this role.
-/// `row` is a table and a condition: `pgspate.stream where stream = 'a'`.
+/// Returns the role that a ledger row belongs to, if the current role does not trust that role or
+/// is not a member of it. `row` is a table and a condition: `pgspate.stream where stream = 'a'`.
 ///
 /// # Errors
-/// If the ledger cannot be read.
+/// [`ErrorKind::Server`] if the ledger cannot be read.
 pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<String>> {
     let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
     let sql = format!(
@@ -36,8 +36,9 @@ pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<
     Ok(found.map(|row| row.get(0)))
 }
 
-/// Columns: 0 whether the schema exists, 1 whether the role may use it, 2 names of its tables, 3
-/// the first untrusted object, 4 that object's owner. 3 and 4 are NULL if everything is trusted.
+/// Columns: 0 whether the schema exists, 1 whether the role may use the schema, 2 names of its
+/// tables, 3 the first untrusted object, 4 that object's owner. Columns 3 and 4 are NULL if
+/// everything is trusted.
 const SCHEMA_QUERY: &str = "\
 with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
 relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
@@ -84,6 +85,7 @@ pub(crate) struct LedgerSchema {
     pub(super) exists: bool,
     may_use: bool,
     relations: Vec<String>,
+    /// The first untrusted object and its owner.
     untrusted: Option<(String, String)>,
 }
 
@@ -91,7 +93,8 @@ impl LedgerSchema {
     /// Reads the catalog's facts about the schema, but nothing in the schema.
     ///
     /// # Errors
-    /// If the connection fails.
+    /// [`ErrorKind::Connect`] if the connection fails, [`ErrorKind::Server`] if the server refuses
+    /// the query.
     pub(crate) async fn read(client: &Client) -> Result<LedgerSchema> {
         let failed = server_error("could not check for the ledger, schema \"pgspate\"".to_owned());
         let sql = SCHEMA_QUERY.replace("{is_trusted}", &is_trusted_sql("owner"));
@@ -101,7 +104,7 @@ impl LedgerSchema {
             exists: row.get(0),
             may_use: row.get(1),
             relations: row.get(2),
-            untrusted: untrusted.map(|what| (what, row.get(4))),
+            untrusted: untrusted.map(|object| (object, row.get(4))),
         })
     }
 
@@ -109,31 +112,31 @@ impl LedgerSchema {
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if the schema is not trusted, or is not a ledger.
-    pub(super) fn has(&self, table: &str) -> Result<bool> {
-        self.check()?;
-        Ok(self.relations.iter().any(|it| it == table))
+    pub(super) fn has_table(&self, table: &str) -> Result<bool> {
+        self.check_is_trusted_ledger()?;
+        Ok(self.relations.iter().any(|name| name == table))
     }
 
     /// Returns whether the ledger can be read, for callers that can also work without it.
     pub(super) fn is_readable(&self) -> bool {
-        self.may_use && matches!(self.has("version"), Ok(true))
+        self.may_use && matches!(self.has_table("version"), Ok(true))
     }
 
     /// Refuses a schema that is not trusted, or is not a ledger.
-    fn check(&self) -> Result<()> {
-        if let Some((what, owner)) = &self.untrusted {
+    fn check_is_trusted_ledger(&self) -> Result<()> {
+        if let Some((object, owner)) = &self.untrusted {
             let message = format!(
-                "could not use the ledger: {what}, owned by role \"{owner}\", is not trusted"
+                "could not use the ledger: {object}, owned by role \"{owner}\", is not trusted"
             );
             return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-                "Its code would run as your role. Connect as \"{owner}\". Or have a superuser drop \
-                 objects that pgspate did not create, and change the ledger's owner: \
-                 `alter schema pgspate owner to ROLE`, and `alter table pgspate.NAME owner to \
-                 ROLE` for each table. Or load with `--no-ledger`."
+                "Code of that role would run as your role. Connect as \"{owner}\". Or have a \
+                 superuser drop objects that pgspate did not create, and change the ledger's \
+                 owner: `alter schema pgspate owner to ROLE`, and `alter table pgspate.NAME owner \
+                 to ROLE` for each table. Or load with `--no-ledger`."
             )));
         }
         // Another role may have created an empty schema for pgspate.
-        let is_ledger = self.relations.iter().any(|it| it == "version");
+        let is_ledger = self.relations.iter().any(|name| name == "version");
         match self.exists && !is_ledger && !self.relations.is_empty() {
             true => {
                 Err(Error::new(ErrorKind::Ledger, "schema \"pgspate\" is not a ledger of pgspate")

@@ -1,11 +1,11 @@
 //! Rows that a server crash can remove: crash recovery empties unlogged tables.
 //!
-//! The table `pgspate.life` is unlogged itself. It has one number. A crash removes the number
-//! together with the rows of all unlogged tables, and a new number replaces it. The table
-//! `pgspate.bound` is logged. It lists the jobs and streams that have written to unlogged tables,
-//! each with the number at that time. So if a number no longer exists, the rows do not exist
-//! either. No session survives a crash: a session that has seen the number may rely on it until it
-//! ends.
+//! The table `pgspate.life` is unlogged itself. It has one row with a random number. A crash
+//! removes the number together with the rows of all unlogged tables. Later, a new number is
+//! inserted. The table `pgspate.bound` is logged. It lists the jobs and streams that have written
+//! to unlogged tables, each with the number at that time: the job or stream is bound to that
+//! number. If the number no longer exists, the rows do not exist either. No session survives a
+//! crash. So a session that has seen the number may rely on the number until the session ends.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -18,7 +18,8 @@ use super::{schema, trust};
 use crate::{Error, ErrorKind, Result, TypedQuery, UnloggedExtent, quote_literal};
 use pgspate_base::numbers::counted;
 
-/// Creates the tables.
+/// Creates the tables `life` and `bound`. `bound.whole` says whether everything that the job wrote
+/// was unlogged.
 pub(super) const CREATE_TABLES: &str = "\
 create unlogged table pgspate.life (
     life bigint not null,
@@ -80,7 +81,7 @@ enum UnloggedWriter<'a> {
 
 impl UnloggedWriter<'_> {
     /// Returns the condition for the writer's row in `bound`.
-    fn is_row(self) -> String {
+    fn row_condition(self) -> String {
         match self {
             UnloggedWriter::Job(job) => format!("job = {}", job.0),
             UnloggedWriter::Stream(stream) => format!("stream = {}", quote_literal(stream)),
@@ -95,18 +96,18 @@ impl UnloggedWriter<'_> {
         }
     }
 
-    /// Returns statements that bind the writer to the current number, unless it is bound. If
-    /// `renews`, they bind it again.
+    /// Returns statements that bind the writer to the current number. A writer that is already
+    /// bound stays bound to its old number, unless `renews`.
     fn bind_sql(self, is_whole: bool, renews: bool) -> String {
         // Two sessions may insert a number at the same time. Only one succeeds.
         let life = RandomState::new().hash_one("life").cast_signed();
-        let forget = match renews {
-            true => format!("delete from pgspate.bound where {};", self.is_row()),
+        let release = match renews {
+            true => format!("delete from pgspate.bound where {};", self.row_condition()),
             false => String::new(),
         };
         let values = self.values();
         format!(
-            "insert into pgspate.life (life) values ({life}) on conflict do nothing; {forget} \
+            "insert into pgspate.life (life) values ({life}) on conflict do nothing; {release} \
              insert into pgspate.bound (job, stream, life, whole) \
              select {values}, life, {is_whole} from pgspate.life on conflict do nothing"
         )
@@ -115,7 +116,7 @@ impl UnloggedWriter<'_> {
 
 /// What the ledger knows about a bound writer.
 struct WriterBinding {
-    /// Whether the number still exists: no crash happened since.
+    /// Whether the number still exists: no crash has happened since the writer was bound.
     is_alive: bool,
     /// Whether everything that the writer wrote was unlogged.
     is_whole: bool,
@@ -129,7 +130,7 @@ async fn read_binding(
     let sql = format!(
         "select exists (select from pgspate.life l where l.life = b.life), b.whole \
          from pgspate.bound b where {}",
-        writer.is_row()
+        writer.row_condition()
     );
     let row = client
         .fetch_opt(&sql, &[])
@@ -150,19 +151,19 @@ async fn bind(
     let sql = format!("begin isolation level read committed; {sql}; commit");
     let bound = client.batch_execute(&sql).await;
     if bound.is_err() {
-        // The earlier error is reported.
+        // The error of the statements is reported.
         let _ = client.batch_execute("rollback").await;
     }
     bound.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?;
     check_role(client, writer).await
 }
 
-/// Refuses a binding that an untrusted role made before. That role could change it, and a crash
-/// would not be noticed.
+/// Refuses a row in `bound` that belongs to an untrusted role. That role could change the row, so
+/// that pgspate would not notice a crash.
 async fn check_role(client: &Client, writer: UnloggedWriter<'_>) -> Result<()> {
-    let bond = format!("pgspate.bound where {}", writer.is_row());
-    let Some(role) = trust::untrusted_role(client, &bond).await? else { return Ok(()) };
-    let row = writer.is_row();
+    let binding = format!("pgspate.bound where {}", writer.row_condition());
+    let Some(role) = trust::untrusted_role(client, &binding).await? else { return Ok(()) };
+    let row = writer.row_condition();
     let message = format!(
         "the row of pgspate.bound where {row} belongs to role \"{role}\", which is not trusted"
     );
@@ -181,10 +182,11 @@ pub(super) enum RowSurvival {
     Emptied,
 }
 
-/// Checks whether the rows of a job that has written some still exist.
+/// Checks whether the rows that a job has written still exist.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if only some of them may be lost, or if it cannot be determined.
+/// [`ErrorKind::Ledger`] if a crash may have removed only some of the rows, or if it is unknown
+/// whether a crash has happened.
 pub(super) async fn row_survival(
     client: &Client,
     job: JobId,
@@ -239,7 +241,7 @@ pub fn missing_chunks_error(job: JobId, chunks: u64) -> Error {
         .hint("Another session has changed the ledger. `pgspate status` shows its jobs.")
 }
 
-/// Binds a job that has not written anything yet. Returns whether the job is bound.
+/// Binds a job before it writes, if its table is unlogged. Returns whether the job is bound.
 pub(super) async fn bind_job(client: &Client, job: JobId, identity: &JobIdentity) -> Result<bool> {
     if identity.unlogged == UnloggedExtent::Nothing {
         return Ok(read_binding(client, UnloggedWriter::Job(job)).await?.is_some());
@@ -248,7 +250,7 @@ pub(super) async fn bind_job(client: &Client, job: JobId, identity: &JobIdentity
     bind(client, UnloggedWriter::Job(job), is_whole, false).await.map(|()| true)
 }
 
-/// Resets a job whose rows were all removed by a crash. Returns whether it did.
+/// Resets a job whose rows were all removed by a crash. Returns whether the job was reset.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if some rows may still exist.
@@ -259,7 +261,7 @@ pub async fn restart_emptied_job(
 ) -> Result<bool> {
     let unlogged = match UnloggedExtent::read(client, identity.table_oid).await? {
         UnloggedExtent::Everything => identity.unlogged,
-        // The table was made logged, and has the rows of that time.
+        // The table was made logged since, so a crash has not emptied it.
         extent => extent,
     };
     let identity = JobIdentity { unlogged, ..identity.clone() };
@@ -274,23 +276,24 @@ pub async fn restart_emptied_job(
                                 rows_rejected = 0 where job = {0}; {bind}; commit",
         job.0
     );
-    let begun = client.batch_execute(&sql).await;
-    if begun.is_err() {
+    let reset = client.batch_execute(&sql).await;
+    if reset.is_err() {
         let _ = client.batch_execute("rollback").await;
     }
-    begun.map(|()| true).map_err(|error| schema::with_grant_hint(ledger_error()(error)))
+    reset.map(|()| true).map_err(|error| schema::with_grant_hint(ledger_error()(error)))
 }
 
-/// Binds a stream before it writes to an unlogged table. If `renews`, everything that it wrote
-/// before will be written again. `is_within`: a transaction is open.
+/// Binds a stream before it writes to an unlogged table. `renews` replaces an earlier binding, if
+/// everything that the stream wrote before will be written again. `in_transaction` says whether a
+/// transaction is open.
 pub async fn bind_stream(
     client: &Client,
     stream: &str,
     renews: bool,
-    is_within: bool,
+    in_transaction: bool,
 ) -> Result<()> {
     let writer = UnloggedWriter::Stream(stream);
-    if !is_within {
+    if !in_transaction {
         return bind(client, writer, false, renews).await;
     }
     let bound = client.batch_execute(&writer.bind_sql(false, renews)).await;
@@ -323,8 +326,10 @@ pub async fn check_stream_not_emptied(client: &Client, stream: &str) -> Result<(
 
 /// Removes the binding of a stream that starts from its beginning.
 pub(super) async fn release_stream(client: &Client, stream: &str) -> Result<()> {
-    let sql =
-        format!("delete from pgspate.bound where {}", UnloggedWriter::Stream(stream).is_row());
+    let sql = format!(
+        "delete from pgspate.bound where {}",
+        UnloggedWriter::Stream(stream).row_condition()
+    );
     client
         .run_statement(&sql, &[])
         .await

@@ -1,9 +1,9 @@
-//! Counters of the whole server and of one database, under the names that each version has for
-//! them.
+//! Counters of the whole server and of one database. Each server version has its own names for the
+//! counters.
 //!
 //! Each result column is named after the struct field that it fills. A field stays `None` if the
-//! version's query has no such column. Times are `None` if the server does not track them, since
-//! its zeros mean nothing then.
+//! version's query has no such column. Times are `None` if the server does not measure them, since
+//! the server then reports zeros.
 
 use serde::Serialize;
 use tokio_postgres::{Client, Row};
@@ -23,7 +23,8 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// Returns the growth since `before`; all `None` if the counters were reset since.
+            /// Returns the growth since `before`. All fields are `None` if the counters were reset
+            /// in between.
             #[must_use]
             pub fn since(&self, before: &$name) -> $name {
                 if self.reset != before.reset {
@@ -57,11 +58,11 @@ counters! {
         records,
         /// Full-page images: the first change of each page after a checkpoint.
         full_page_images,
-        /// Bytes.
+        /// Bytes of WAL.
         bytes,
         /// Writes by sessions because the WAL buffers were full.
         buffers_full,
-        /// Writes to files.
+        /// Writes to WAL files.
         writes,
         /// Syncs of WAL files.
         syncs,
@@ -106,7 +107,7 @@ counters! {
 }
 
 counters! {
-    /// Checkpoints, and pages written outside of them.
+    /// Checkpoints, and pages written outside of checkpoints.
     CheckpointCounters {
         /// Checkpoints started by `checkpoint_timeout`.
         timed,
@@ -114,9 +115,9 @@ counters! {
         requested,
         /// Pages written by checkpoints.
         buffers_written,
-        /// Milliseconds spent writing.
+        /// Milliseconds that checkpoints spent writing.
         write_ms,
-        /// Milliseconds spent syncing.
+        /// Milliseconds that checkpoints spent syncing.
         sync_ms,
         /// Pages written by the background writer.
         buffers_cleaned,
@@ -130,7 +131,7 @@ counters! {
 }
 
 counters! {
-    /// The current database.
+    /// Work in the current database.
     DatabaseCounters {
         /// Committed transactions.
         commits,
@@ -239,7 +240,7 @@ select xact_commit as commits, xact_rollback as rollbacks, blks_read as blocks_r
 from pg_stat_database where datname = current_database()";
 
 /// Reads WAL counters; all `None` before version 14.
-pub(super) async fn wal(client: &Client, version: u32) -> WalCounters {
+pub(super) async fn read_wal(client: &Client, version: u32) -> WalCounters {
     let sql = match version {
         ..140_000 => return WalCounters::default(),
         140_000..180_000 => WAL_14,
@@ -248,31 +249,31 @@ pub(super) async fn wal(client: &Client, version: u32) -> WalCounters {
     read_first_row(client, sql, WalCounters::read).await
 }
 
-/// Reads I/O counters: of tables by all processes, of tables by sessions, of temporary tables. All
-/// `None` before version 16.
-pub(super) async fn io(client: &Client, version: u32) -> [IoCounters; 3] {
-    let mut all = <[IoCounters; 3]>::default();
+/// Reads three sets of I/O counters: of tables by all processes, of tables by sessions, of
+/// temporary tables. All counters are `None` before version 16.
+pub(super) async fn read_io(client: &Client, version: u32) -> [IoCounters; 3] {
+    let mut counters = <[IoCounters; 3]>::default();
     if version < 160_000 {
-        return all;
+        return counters;
     }
     for row in client.fetch_all(&io_sql(version), &[]).await.unwrap_or_default() {
         let (of_tables, by_sessions): (bool, Option<bool>) = (row.get(0), row.get(1));
         match (of_tables, by_sessions) {
-            (true, None) => all[0] = IoCounters::read(&row),
-            (true, Some(true)) => all[1] = IoCounters::read(&row),
-            (false, None) => all[2] = IoCounters::read(&row),
+            (true, None) => counters[0] = IoCounters::read(&row),
+            (true, Some(true)) => counters[1] = IoCounters::read(&row),
+            (false, None) => counters[2] = IoCounters::read(&row),
             _ => {}
         }
     }
-    all
+    counters
 }
 
-pub(super) async fn checkpoints(client: &Client, version: u32) -> CheckpointCounters {
+pub(super) async fn read_checkpoints(client: &Client, version: u32) -> CheckpointCounters {
     let sql = if version < 170_000 { CHECKPOINTS_13 } else { CHECKPOINTS_17 };
     read_first_row(client, sql, CheckpointCounters::read).await
 }
 
-pub(super) async fn database(client: &Client) -> DatabaseCounters {
+pub(super) async fn read_database(client: &Client) -> DatabaseCounters {
     let mut database = read_first_row(client, DATABASE, DatabaseCounters::read).await;
     let row = client.fetch_one("select pg_database_size(current_database())", &[]).await;
     database.bytes = row.ok().and_then(|row| super::read_counter(&row, 0));
@@ -286,12 +287,13 @@ async fn read_first_row<T: Default>(client: &Client, sql: &str, read: impl Fn(&R
     }
 }
 
-/// Returns how much a counter has grown; `None` if unknown or less than before.
+/// Returns how much a counter has grown. `None` if either value is unknown, or if the counter is
+/// lower than before.
 pub(super) fn counter_growth(after: Option<u64>, before: Option<u64>) -> Option<u64> {
     after?.checked_sub(before?)
 }
 
-/// Reads a column by its name. `None` if it is missing, NULL or negative.
+/// Reads a counter by its column's name. `None` if the column is missing, NULL or negative.
 pub(super) fn counter_by_name(row: &Row, name: &str) -> Option<u64> {
     let value = row.try_get::<_, Option<i64>>(name).ok().flatten();
     value.and_then(|value| u64::try_from(value).ok())

@@ -1,9 +1,9 @@
 //! The cost of writing: the server's counters before and after, and their differences.
 //!
 //! Each server version is queried for the counters that it has. A counter is `None` if the version
-//! lacks it, if the role may not see it, or if it was reset in between. Counters of the server and
-//! of tables include the work of all sessions. Counters of a statement and of a transaction include
-//! only this session.
+//! lacks it, or if the role may not see it. A difference is also `None` if the counter was reset
+//! between the measurements. Counters of the server and of tables include the work of all sessions.
+//! Counters of a statement and of a transaction include only this session.
 
 mod bill;
 mod counters;
@@ -25,8 +25,9 @@ pub use tables::{TableCounters, TableDifference, TableState};
 pub use transaction::TransactionCounters;
 
 /// The first version in which a session can report its counters on request.
-const FORCES_FLUSH: u32 = 150_000;
-/// Before that version, a session reports its counters at most every half second.
+const FORCE_FLUSH_VERSION_MIN: u32 = 150_000;
+/// How long to wait on older versions. There, a session reports its counters at most every half
+/// second.
 const FLUSH_PAUSE: Duration = Duration::from_millis(600);
 
 /// All counters of a server at one moment.
@@ -46,9 +47,9 @@ pub struct Measurement {
     pub io_sessions: IoCounters,
     /// Reads and writes of temporary tables.
     pub io_temporary: IoCounters,
-    /// Checkpoints, and pages that were written outside of them.
+    /// Checkpoints, and pages written outside of checkpoints.
     pub checkpoints: CheckpointCounters,
-    /// The current database.
+    /// Work in the current database.
     pub database: DatabaseCounters,
     /// The requested tables, added up.
     pub tables: Option<(TableCounters, TableState)>,
@@ -57,7 +58,7 @@ pub struct Measurement {
 /// The difference of two measurements.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct MeasuredDifference {
-    /// Seconds between the two.
+    /// Seconds between the two measurements.
     pub seconds: f64,
     /// WAL of the whole server in bytes, from the WAL position.
     pub wal_bytes: Option<u64>,
@@ -69,43 +70,43 @@ pub struct MeasuredDifference {
     pub io_sessions: IoCounters,
     /// Reads and writes of temporary tables.
     pub io_temporary: IoCounters,
-    /// Checkpoints, and pages that were written outside of them.
+    /// Checkpoints, and pages written outside of checkpoints.
     pub checkpoints: CheckpointCounters,
-    /// The current database.
+    /// Work in the current database.
     pub database: DatabaseCounters,
     /// The requested tables, added up.
     pub tables: Option<TableDifference>,
 }
 
 impl Measurement {
-    /// Returns whether counters can be read at once. Before PostgreSQL 15, the latest counters
-    /// appear only after more than a second.
+    /// Returns whether a session's latest counters can be made visible at once. Before PostgreSQL
+    /// 15, they appear only after more than a second.
     pub fn can_force_flush(server_version: u32) -> bool {
-        server_version >= FORCES_FLUSH
+        server_version >= FORCE_FLUSH_VERSION_MIN
     }
 
     /// Reads all counters of the server, of the current database, and of `tables` (oids) with their
     /// partitions, indexes and TOAST tables. Must not run in a transaction: a refused query gives
-    /// `None` here, but would end a transaction. This session's latest work is included. Other
-    /// sessions report theirs within a second, or at their end.
+    /// `None` here, but would abort a transaction. This session's latest work is included. Other
+    /// sessions report their work within a second, or when they end.
     pub async fn take(client: &Client, tables: &[u32]) -> Measurement {
         let version = server_version(client).await;
         flush_counters(client, version).await;
         let tables = match tables {
             [] => None,
-            _ => tables::take(client, tables, version).await,
+            _ => tables::read(client, tables, version).await,
         };
-        let [io, io_sessions, io_temporary] = counters::io(client, version).await;
+        let [io, io_sessions, io_temporary] = counters::read_io(client, version).await;
         Measurement {
             server_version: version,
-            taken: clock(client).await,
+            taken: read_clock(client).await,
             wal_position: wal_position(client).await,
-            wal: counters::wal(client, version).await,
+            wal: counters::read_wal(client, version).await,
             io,
             io_sessions,
             io_temporary,
-            checkpoints: counters::checkpoints(client, version).await,
-            database: counters::database(client).await,
+            checkpoints: counters::read_checkpoints(client, version).await,
+            database: counters::read_database(client).await,
             tables,
         }
     }
@@ -114,11 +115,13 @@ impl Measurement {
     #[must_use]
     pub fn since(&self, before: &Measurement) -> MeasuredDifference {
         let tables = match (&self.tables, &before.tables) {
-            (Some((after, now)), Some((was, then))) => Some(TableDifference {
-                counted: after.since(was),
-                before: then.clone(),
-                after: now.clone(),
-            }),
+            (Some((counters, state)), Some((counters_before, state_before))) => {
+                Some(TableDifference {
+                    counted: counters.since(counters_before),
+                    before: state_before.clone(),
+                    after: state.clone(),
+                })
+            }
             _ => None,
         };
         MeasuredDifference {
@@ -137,13 +140,14 @@ impl Measurement {
 
 impl MeasuredDifference {
     /// Returns what a service that bills I/O would charge for the whole server's work: pages of the
-    /// current database that were not in the cache, and WAL. `None` if either is unknown.
+    /// current database that were not in the cache, and WAL. `None` if either number is unknown.
     pub fn bill(&self, price_per_million: f64) -> Option<IoBill> {
         Some(IoBill::estimate(self.database.blocks_read?, self.wal_bytes?, price_per_million))
     }
 }
 
-/// Makes this session's counters visible to all, and the latest counters of others visible here.
+/// Makes this session's counters visible to all sessions, and the latest counters of other sessions
+/// visible to this session.
 pub async fn flush_counters(client: &Client, version: u32) {
     if Measurement::can_force_flush(version) {
         let _ = client.run_statement("select pg_stat_force_next_flush()", &[]).await;
@@ -164,7 +168,8 @@ pub async fn server_version(client: &Client) -> u32 {
     row.and_then(|row| u32::try_from(row.get::<_, i64>(0)).ok()).unwrap_or_default()
 }
 
-async fn clock(client: &Client) -> f64 {
+/// Reads the server's clock, in seconds since 1970; 0 if the server does not answer.
+async fn read_clock(client: &Client) -> f64 {
     let sql = "select extract(epoch from clock_timestamp())::float8";
     client.fetch_one(sql, &[]).await.map_or(0.0, |row| row.get(0))
 }
@@ -178,6 +183,6 @@ pub async fn wal_position(client: &Client) -> Option<u64> {
 }
 
 /// Reads a counter of a row. `None` if it is NULL or negative.
-fn read_counter(row: &Row, nth: usize) -> Option<u64> {
-    row.try_get::<_, Option<i64>>(nth).ok().flatten().and_then(|value| u64::try_from(value).ok())
+fn read_counter(row: &Row, column: usize) -> Option<u64> {
+    row.try_get::<_, Option<i64>>(column).ok().flatten().and_then(|value| u64::try_from(value).ok())
 }

@@ -1,5 +1,5 @@
-//! The cost of one statement, from EXPLAIN ANALYZE. The numbers are exact, and include only this
-//! session's work.
+//! The cost of one statement, from EXPLAIN ANALYZE. The numbers are exact, and include only the
+//! work of this statement.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -37,20 +37,20 @@ impl StatementCost {
     pub fn from_explain(explained: &Value) -> StatementCost {
         let plan = &explained[0]["Plan"];
         let number = |name: &str| plan[name].as_f64().unwrap_or_default() as u64;
-        let both = |name: &str| number(&format!("Shared {name} Blocks"));
+        let shared_blocks = |name: &str| number(&format!("Shared {name} Blocks"));
         let rows = plan["Plans"].as_array().into_iter().flatten();
         let rows = rows.filter(|child| child["Parent Relationship"] == "Outer");
         let rows = rows.map(|child| {
-            let times = |name: &str| child[name].as_f64().unwrap_or_default();
-            (times("Actual Rows") * times("Actual Loops")).round() as u64
+            let factor = |name: &str| child[name].as_f64().unwrap_or_default();
+            (factor("Actual Rows") * factor("Actual Loops")).round() as u64
         });
         StatementCost {
             rows: rows.sum(),
             wal_bytes: number("WAL Bytes"),
-            blocks_hit: both("Hit"),
-            blocks_read: both("Read"),
-            blocks_dirtied: both("Dirtied"),
-            blocks_written: both("Written"),
+            blocks_hit: shared_blocks("Hit"),
+            blocks_read: shared_blocks("Read"),
+            blocks_dirtied: shared_blocks("Dirtied"),
+            blocks_written: shared_blocks("Written"),
         }
     }
 }
@@ -65,7 +65,7 @@ pub async fn execute_measured(
     Ok(StatementCost::from_explain(&explain_json(&answers)))
 }
 
-/// Returns the JSON of an EXPLAIN.
+/// Returns the JSON that EXPLAIN printed; null if the answers contain no valid JSON.
 pub fn explain_json(answers: &[SimpleQueryMessage]) -> Value {
     let text: String = answers
         .iter()

@@ -1,7 +1,7 @@
 //! Counters and sizes of tables, with their partitions, indexes and TOAST tables.
 //!
-//! They are read by functions over oids instead of views, so that one query works on every version
-//! and covers everything.
+//! The queries call the server's statistics functions by oid instead of reading views. So one query
+//! works on every version, and covers partitions, indexes and TOAST tables.
 
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -69,7 +69,7 @@ pub struct TableState {
     pub toast_bytes: Option<u64>,
 }
 
-/// Work on the tables between two measurements, and their state at both.
+/// Work on the tables between two measurements, and the tables' state at both measurements.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct TableDifference {
     /// The work of all sessions.
@@ -85,8 +85,8 @@ const PARTS: &str = "\
 with parts(oid, toast) as (
     select c.oid, c.reltoastrelid from pg_class c
     where c.relkind in ('r', 'm', 't')
-      and (c.oid = any($1) or c.oid in (select relid from pg_catalog.unnest($1) as asked(oid),
-                                        pg_partition_tree(asked.oid::regclass))))";
+      and (c.oid = any($1) or c.oid in (select relid from pg_catalog.unnest($1) as root(oid),
+                                        pg_partition_tree(root.oid::regclass))))";
 
 const COUNTED: &str = "\
 select sum(pg_stat_get_tuples_inserted(oid))::int8 as rows_inserted,
@@ -123,17 +123,18 @@ select sum(pg_relation_size(oid))::int8 as table_bytes, sum(pg_indexes_size(oid)
        sum(case when toast = 0 then 0 else pg_total_relation_size(toast) end)::int8 as toast_bytes
 from parts";
 
-/// Reads counters and state of the tables, added up. `None` if the server refuses both queries.
-pub(super) async fn take(
+/// Reads counters and state of the tables with these oids, added up. `None` if the server refuses
+/// both queries.
+pub(super) async fn read(
     client: &Client,
     tables: &[u32],
     version: u32,
 ) -> Option<(TableCounters, TableState)> {
-    let newpage = match version {
+    let newpage_column = match version {
         160_000.. => ", sum(pg_stat_get_tuples_newpage_updated(oid))::int8 as rows_updated_newpage",
         _ => "",
     };
-    let sql = format!("{PARTS} {COUNTED}{newpage} {INDEX_AND_TOAST_COUNTERS}");
+    let sql = format!("{PARTS} {COUNTED}{newpage_column} {INDEX_AND_TOAST_COUNTERS}");
     let tables: Vec<u32> = tables.to_vec();
     let counted = client.fetch_one(&sql, &[&tables]).await.ok();
     let sizes = client.fetch_one(&format!("{PARTS} {SIZES}"), &[&tables]).await.ok();

@@ -1,7 +1,7 @@
 //! Counters of this session's work on a table within its current transaction.
 //!
-//! They also include earlier transactions that this session has not yet reported. So only the
-//! difference of two reads within one transaction is meaningful.
+//! The counters also include earlier transactions that this session has not yet reported. So only
+//! the difference of two reads within one transaction is meaningful.
 
 use tokio_postgres::Client;
 
@@ -20,10 +20,11 @@ from (select relid::oid from pg_partition_tree($1::oid::regclass)
       union select $1::oid) parts(relid)";
 
 impl TransactionCounters {
-    /// Reads the counters, within the transaction.
+    /// Reads the counters. Must run in the transaction.
     ///
     /// # Errors
-    /// If the connection fails.
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
     pub async fn read(client: &Client, table: u32) -> Result<TransactionCounters> {
         let failed = server_error("could not read the counters of the transaction".to_owned());
         let row = client.fetch_one(TRANSACTION_COUNTERS, &[&table]).await.map_err(failed)?;

@@ -23,7 +23,8 @@ pub enum Flavour {
     Timescale,
 }
 
-/// Detects the kind by functions, roles and settings of the provider, and by extensions.
+/// Looks for functions, roles and settings of each provider, and for extensions. One column for
+/// each flavour.
 const FLAVOUR_QUERY: &str = "\
 select exists (select from pg_proc where proname = 'aurora_version'),
        exists (select from pg_settings where name like 'rds.%')
@@ -39,7 +40,7 @@ impl Flavour {
     /// Detects the kind of the server. Returns [`Flavour::Plain`] if the query fails.
     pub async fn detect(client: &Client) -> Flavour {
         let Ok(row) = client.query_one(FLAVOUR_QUERY, &[]).await else { return Flavour::Plain };
-        let marks = [
+        let columns = [
             (0, Flavour::Aurora),
             (1, Flavour::Rds),
             (2, Flavour::CloudSql),
@@ -47,7 +48,7 @@ impl Flavour {
             (4, Flavour::Citus),
             (5, Flavour::Timescale),
         ];
-        let found = marks.into_iter().find(|(nth, _)| row.get(*nth));
+        let found = columns.into_iter().find(|(column, _)| row.get(*column));
         found.map_or(Flavour::Plain, |(_, flavour)| flavour)
     }
 
@@ -88,7 +89,7 @@ impl Flavour {
                 "server settings are changed in the DB parameter group, not with ALTER SYSTEM",
                 "no superuser: no DISABLE TRIGGER ALL, no pageinspect, no COPY from server files",
                 "wal_level and the WAL disk cannot be chosen; the volume's IOPS and throughput can \
-                 (--storage)",
+                 be chosen (--storage)",
             ],
             Flavour::Aurora => &[
                 "only WAL is written to storage, billed in units of 4 KiB; pages are never \

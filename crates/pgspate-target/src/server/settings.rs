@@ -46,7 +46,7 @@ impl ServerSetting {
 /// Settings by name.
 pub type ServerSettings = HashMap<String, ServerSetting>;
 
-/// Formats a size as the server reads it: `16GB`.
+/// Formats a size as a setting's value: `16GB`.
 pub fn format_size_setting(bytes: u64) -> String {
     match bytes {
         bytes if bytes >= GIB && bytes.is_multiple_of(GIB) => format!("{}GB", bytes / GIB),
@@ -66,18 +66,19 @@ pub fn best_wal_compression(settings: &ServerSettings) -> &'static str {
 /// Reads all settings, as they apply to this session.
 ///
 /// # Errors
-/// If the connection fails.
+/// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
 pub async fn read_settings(client: &Client) -> Result<ServerSettings> {
     let sql = "select name, coalesce(setting, ''), unit, source, context, \
                coalesce(enumvals, '{}') from pg_settings";
     let failed = server_error("could not read the server's settings".to_owned());
     let rows = client.query(sql, &[]).await.map_err(failed)?;
-    let setting = |row: &Row| ServerSetting {
+    let read_setting = |row: &Row| ServerSetting {
         value: row.get(1),
         unit: row.get(2),
         source: row.get(3),
         context: row.get(4),
         allowed_values: row.get(5),
     };
-    Ok(rows.iter().map(|row| (row.get(0), setting(row))).collect())
+    Ok(rows.iter().map(|row| (row.get(0), read_setting(row))).collect())
 }

@@ -1,4 +1,4 @@
-//! Time limits of a run, and the server's timeouts that must not end its work.
+//! Time limits of a run, and the server's timeouts that must not interrupt the run.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub struct WaitLimits {
 }
 
 impl WaitLimits {
-    /// Returns the statements that set the session's lock timeout, and switch off its other
-    /// timeouts.
+    /// Returns the statements that set the session's lock timeout, and switch off the session's
+    /// other timeouts.
     pub fn session_sql(&self) -> String {
         TimeoutScope::Session.disable_with_lock_timeout_sql(self.lock_timeout_millis())
     }
@@ -61,7 +61,8 @@ impl TimeoutScope {
         )
     }
 
-    /// Returns statements that also set the lock timeout, in milliseconds; 0 waits without limit.
+    /// Returns the statements that set the lock timeout, and switch the other timeouts off. 0
+    /// milliseconds wait for locks without limit.
     pub fn disable_with_lock_timeout_sql(self, lock_timeout_millis: i32) -> String {
         let local = if self == TimeoutScope::Transaction { "local " } else { "" };
         format!("set {local}lock_timeout = {lock_timeout_millis}; {}", self.disable_sql())

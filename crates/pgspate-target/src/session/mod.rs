@@ -1,14 +1,14 @@
-//! How pgspate waits for a server: until it answers, until it is back, or until the user stops the
-//! run.
+//! How pgspate waits for a server: until the server answers, until a lost server is back, or until
+//! the user stops the run.
 //!
 //! Each reason to end a wait has one place:
-//! - Silence: a guard watches every connection (`connect/guard.rs`), so callers need no timeout of
-//!   their own.
-//! - The user: [`StopFlag`] cancels running statements, and makes the error "stopped by the user".
-//! - A lost server: [`ReconnectBackoff`] says when to try again and when to give up.
+//! - A silent server: a guard watches every connection (`connect/guard.rs`), so callers need no
+//!   timeout of their own.
+//! - The user: [`StopFlag`] cancels running statements, and returns the error "stopped by the
+//!   user".
+//! - A lost server: [`ReconnectBackoff`] decides when to retry, and when to stop retrying.
 //!
-//! [`WaitLimits`] has the time limits. [`TimeoutScope`] switches off timeouts of the server. This
-//! module knows statements and sessions, but not what they write.
+//! [`WaitLimits`] has the time limits. [`TimeoutScope`] switches off timeouts of the server.
 
 mod limits;
 mod retry;

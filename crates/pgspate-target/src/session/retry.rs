@@ -7,18 +7,20 @@ use super::stop::sleep_unless;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Waits between retries. Pauses double, and the total time is limited.
+/// The pauses between retries. Each pause is twice as long as the one before it. The total time is
+/// limited.
 #[derive(Debug, Clone)]
 pub struct ReconnectBackoff {
     limit: Duration,
-    since: Option<Instant>,
+    /// When the first retry after the last success began.
+    retrying_since: Option<Instant>,
     pause: Duration,
 }
 
 impl ReconnectBackoff {
-    /// Retries for at most `limit` after the last success.
+    /// Returns a backoff that allows retries for `limit` after the last success.
     pub fn new(limit: Duration) -> ReconnectBackoff {
-        ReconnectBackoff { limit, since: None, pause: FIRST_PAUSE }
+        ReconnectBackoff { limit, retrying_since: None, pause: FIRST_PAUSE }
     }
 
     /// Restarts the time limit after a success.
@@ -26,15 +28,15 @@ impl ReconnectBackoff {
         *self = ReconnectBackoff::new(self.limit);
     }
 
-    /// Waits before the next retry. Returns false if the time limit has passed, or if `should_stop`
-    /// became true.
+    /// Blocks the thread until the next retry. Returns false if the time limit has passed, or as
+    /// soon as `should_stop` is true.
     pub fn wait(&mut self, should_stop: impl Fn() -> bool) -> bool {
         self.next_pause().is_some_and(|pause| sleep_unless(pause, should_stop))
     }
 
     /// Returns the pause before the next retry, or `None` if the time limit has passed.
     fn next_pause(&mut self) -> Option<Duration> {
-        let since = *self.since.get_or_insert_with(Instant::now);
+        let since = *self.retrying_since.get_or_insert_with(Instant::now);
         let left = self.limit.checked_sub(since.elapsed())?;
         if left.is_zero() {
             return None;

@@ -1,4 +1,4 @@
-//! The user's request to stop a run, and work that ends because of it.
+//! The user's request to stop a run, and how the request ends running work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +25,8 @@ pub fn stopped_error() -> Error {
 }
 
 impl StopFlag {
-    /// Requests the stop, which cannot be taken back. A thread that sees the request also sees all
-    /// earlier writes of the requester.
+    /// Requests the stop. The request cannot be withdrawn. A thread that sees the request also sees
+    /// everything that the requesting thread wrote before.
     pub fn request(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -36,10 +36,10 @@ impl StopFlag {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Checks the flag.
+    /// Fails if a stop was requested.
     ///
     /// # Errors
-    /// Of [`stopped_error`], if a stop was requested.
+    /// [`ErrorKind::Cancelled`] if a stop was requested.
     pub fn check(&self) -> Result<()> {
         if self.is_requested() { Err(stopped_error()) } else { Ok(()) }
     }
@@ -51,11 +51,11 @@ impl StopFlag {
         }
     }
 
-    /// Blocks the thread for the time `pause`.
+    /// Blocks the thread for the time `pause`, or until a stop is requested.
     ///
     /// # Errors
-    /// Of [`stopped_error`], as soon as a stop is requested.
-    pub fn pause(&self, pause: Duration) -> Result<()> {
+    /// [`ErrorKind::Cancelled`] as soon as a stop is requested.
+    pub fn sleep_unless_requested(&self, pause: Duration) -> Result<()> {
         if sleep_unless(pause, || self.is_requested()) { Ok(()) } else { Err(stopped_error()) }
     }
 
@@ -66,34 +66,38 @@ impl StopFlag {
         sessions: &[Canceller],
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let done = cancel_when(|| self.is_requested(), sessions, work).await;
-        done.map_err(|error| match (self.is_requested(), error.hint_text()) {
+        let result = cancel_when(|| self.is_requested(), sessions, work).await;
+        result.map_err(|error| match (self.is_requested(), error.hint_text()) {
             (false, _) => error,
             (true, None) => stopped_error(),
             (true, Some(hint)) => stopped_error().hint(hint.to_owned()),
         })
     }
+}
 
-    /// Runs statements that may take hours, such as building an index. `message` says what could
-    /// not be done.
+impl Connection {
+    /// Runs statements that may take hours, such as building an index. Cancels the statements if a
+    /// stop is requested. `message` says what could not be done.
     ///
     /// # Errors
-    /// Of [`stopped_error`] if a stop was requested, or if the statements fail.
-    pub async fn run(&self, connection: &Connection, sql: &str, message: &str) -> Result<()> {
-        let sessions = [connection.canceller()];
-        let work = connection.client.batch_execute(sql);
-        match cancel_when(|| self.is_requested(), &sessions, work).await {
+    /// [`ErrorKind::Cancelled`] if a stop was requested, [`ErrorKind::Server`] if the server
+    /// refused a statement, [`ErrorKind::Connect`] if the connection was lost.
+    pub async fn run_until_stopped(&self, sql: &str, stop: &StopFlag, message: &str) -> Result<()> {
+        let sessions = [self.canceller()];
+        let statements = self.client.batch_execute(sql);
+        match cancel_when(|| stop.is_requested(), &sessions, statements).await {
             Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {
-                self.check()?;
+                stop.check()?;
                 Err(server_error(message.to_owned())(error))
             }
-            done => done.map_err(server_error(message.to_owned())),
+            result => result.map_err(server_error(message.to_owned())),
         }
     }
 }
 
-/// Runs `work` and returns its result. Once `should_stop` is true, cancels the statements of
-/// `sessions` until `work` ends. The caller decides what its result means.
+/// Runs `work` and returns the result of `work`. Once `should_stop` is true, sends cancel requests
+/// to `sessions` until `work` ends. `work` may still succeed: the caller decides what a result
+/// after a cancel request means.
 pub async fn cancel_when<T>(
     should_stop: impl Fn() -> bool,
     sessions: &[Canceller],
@@ -101,21 +105,21 @@ pub async fn cancel_when<T>(
 ) -> T {
     let mut work = std::pin::pin!(work);
     loop {
-        if let Ok(done) = tokio::time::timeout(POLL_INTERVAL, work.as_mut()).await {
-            return done;
+        if let Ok(result) = tokio::time::timeout(POLL_INTERVAL, work.as_mut()).await {
+            return result;
         }
         if should_stop() {
             let requests = join_all(sessions.iter().map(Canceller::cancel));
             tokio::select! {
                 biased;
-                done = work.as_mut() => return done,
+                result = work.as_mut() => return result,
                 _ = tokio::time::timeout(CANCEL_RETRY_AFTER, requests) => {}
             }
         }
     }
 }
 
-/// Blocks the thread for the time `pause`. Returns false if `should_stop` became true.
+/// Blocks the thread for the time `pause`. Returns false as soon as `should_stop` is true.
 pub(super) fn sleep_unless(pause: Duration, should_stop: impl Fn() -> bool) -> bool {
     let until = Instant::now() + pause;
     loop {

@@ -22,9 +22,9 @@ const STEPS_MAX: i64 = 1000;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AfterLoad {
     /// `vacuum (freeze, analyze)` or `analyze`; `None` if neither was run.
-    pub(crate) counted: Option<&'static str>,
+    pub(crate) analyze_command: Option<&'static str>,
     /// The reason for running it or not.
-    pub(crate) counted_reason: &'static str,
+    pub(crate) analyze_reason: &'static str,
     pub(crate) seconds: f64,
     pub(crate) sequences: Vec<MovedSequence>,
     pub(crate) warnings: Vec<String>,
@@ -47,12 +47,14 @@ impl TableCare<'_> {
     /// When a vacuum that the user asked for fails, or the connection is lost.
     pub(super) async fn follow_up(&self, written: u64) -> Result<AfterLoad> {
         let TableCare { table, plan, progress, .. } = self;
-        let (upkeep, connection) = (&self.changes.upkeep, self.job.connection());
+        let (maintenance_facts, connection) =
+            (&self.changes.maintenance_facts, self.job.connection());
         let care = &plan.maintenance;
         let client = &connection.client;
         let mut after = AfterLoad::default();
         for (column, name) in &care.sequences {
-            let Some(sequence) = upkeep.sequences.iter().find(|it| it.name == *name) else {
+            let Some(sequence) = maintenance_facts.sequences.iter().find(|it| it.name == *name)
+            else {
                 continue;
             };
             match advance(client, table, sequence).await {
@@ -77,20 +79,21 @@ impl TableCare<'_> {
             progress.set_phase(Some("vacuum".to_owned()));
             let sql = format!("vacuum (freeze, analyze) {}", table.sql_name);
             let what = format!("could not vacuum {}", table.sql_name);
-            progress.stop.run(connection, &sql, &what).await?;
-            (after.counted, after.counted_reason) = (Some("vacuum (freeze, analyze)"), "as asked");
+            connection.run_until_stopped(&sql, &progress.stop, &what).await?;
+            (after.analyze_command, after.analyze_reason) =
+                (Some("vacuum (freeze, analyze)"), "as asked");
         } else {
             match maintenance::analyze(
                 care.analyze,
                 table,
-                upkeep,
+                maintenance_facts,
                 written,
                 self.changes.lost_statistics,
-                plan.at_once.as_ref(),
+                plan.atomic_plan.as_ref(),
             ) {
-                Err(reason) => after.counted_reason = reason,
+                Err(reason) => after.analyze_reason = reason,
                 Ok(reason) => {
-                    after.counted_reason = reason;
+                    after.analyze_reason = reason;
                     progress.set_phase(Some("analyze".to_owned()));
                     let name = &table.sql_name;
                     // Statistics do not justify a long wait for a lock.
@@ -99,8 +102,8 @@ impl TableCare<'_> {
                          analyze {name}"
                     ));
                     let what = format!("could not analyze {name}");
-                    match progress.stop.run(connection, &sql, &what).await {
-                        Ok(()) => after.counted = Some("analyze"),
+                    match connection.run_until_stopped(&sql, &progress.stop, &what).await {
+                        Ok(()) => after.analyze_command = Some("analyze"),
                         Err(error) if error.is_retryable() => return Err(error),
                         Err(error) => after.warnings.push(message_with_cause(&error)),
                     }

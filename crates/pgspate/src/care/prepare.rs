@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 
 use super::{TableCare, indexes};
-use crate::job::RetryWhileAway;
+use crate::job::RetryAfterConnectionLoss;
 use crate::plan::AutoChoice;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, JobId, RecordedChange};
@@ -17,7 +17,7 @@ const KEYS_PAUSE: Duration = Duration::from_millis(500);
 impl TableCare<'_> {
     /// Makes the changes of the plan, unless an earlier run has made them.
     pub(crate) fn prepare(&mut self) -> Result<()> {
-        self.retry_while_away(self.progress, |care| {
+        self.retry_after_connection_loss(self.progress, |care| {
             let result = care.try_to_prepare();
             care.progress.set_phase(None);
             result
@@ -43,7 +43,7 @@ impl TableCare<'_> {
     /// without keys the server would not refuse a row that both loads write.
     fn wait_for_keys(&mut self) -> Result<()> {
         let (table, job) = (self.table.oid, self.job.id().map_or(0, |job| job.0));
-        let (limit, started) = (self.job.own.limits.lock_timeout, Instant::now());
+        let (limit, started) = (self.job.control_session.limits.lock_timeout, Instant::now());
         loop {
             let down = self.job.ask(async |client: &Client| {
                 ledger::dropped_keys(client, Some(table), job).await
@@ -59,7 +59,7 @@ impl TableCare<'_> {
             let phase =
                 format!("waiting for {}, which has dropped keys of the table", busy.describe_job());
             self.progress.set_phase(Some(phase));
-            self.progress.stop.pause(KEYS_PAUSE)?;
+            self.progress.stop.sleep_unless_requested(KEYS_PAUSE)?;
         }
     }
 
@@ -76,7 +76,7 @@ impl TableCare<'_> {
             return Err(down.to_error());
         }
         if let Some(other) = others.first() {
-            if self.plan.at_once.is_some() {
+            if self.plan.atomic_plan.is_some() {
                 let message = format!("{other} has changed the table and not restored it yet");
                 return Err(Error::new(ErrorKind::Ledger, message)
                     .hint("Wait until it is restored, or see `pgspate status`."));
@@ -90,14 +90,14 @@ impl TableCare<'_> {
         self.changes.is_altered = !left.is_empty();
         let is_new = self.job.opened.as_ref().is_none_or(|opened| opened.done.chunks() == 0);
         let guards_rows = is_new
-            && !self.changes.upkeep.is_empty
+            && !self.changes.maintenance_facts.is_empty
             && self.request.options.rebuild_indexes != AutoChoice::Always
-            && left.iter().any(RecordedChange::refuses);
+            && left.iter().any(RecordedChange::can_reject_rows);
         // The copy of a table includes all of its indexes.
         let must_be_back = self.request.options.rebuild_indexes == AutoChoice::Never
             || guards_rows
             || self.request.rejects
-            || self.plan.at_once.is_some();
+            || self.plan.atomic_plan.is_some();
         match self.changes.is_altered && must_be_back {
             true => self.restore(true).map(|()| true),
             false => Ok(self.changes.is_altered),
@@ -110,11 +110,11 @@ impl TableCare<'_> {
             // If the reply is lost, the table may be changed or not.
             opened.is_clean = false;
         }
-        let facts = self.facts(&self.changes.upkeep);
+        let facts = self.facts(&self.changes.maintenance_facts);
         let altering = indexes::alter(self.job.connection(), job, facts, self.plan, self.request);
-        match self.job.own.runtime.block_on(altering) {
-            Ok((care, upkeep)) => {
-                let mut all = upkeep.indexes.iter().zip(&care.indexes);
+        match self.job.control_session.runtime.block_on(altering) {
+            Ok((care, maintenance_facts)) => {
+                let mut all = maintenance_facts.indexes.iter().zip(&care.indexes);
                 self.changes.lost_statistics = all
                     .any(|(index, choice)| index.has_expression && choice.kept_because.is_none());
                 self.changes.is_altered = care.alters_table();
@@ -124,7 +124,7 @@ impl TableCare<'_> {
                     job.0
                 )));
                 self.plan.set_maintenance(care);
-                self.changes.upkeep = upkeep;
+                self.changes.maintenance_facts = maintenance_facts;
                 Ok(())
             }
             Err(error) if self.are_changes_demanded() || error.is_retryable() => Err(error),
@@ -145,6 +145,6 @@ impl TableCare<'_> {
         if self.plan.maintenance.drops_indexes() {
             self.job.warnings.push(format!("indexes are kept: {why}"));
         }
-        self.plan.alter_nothing(&why);
+        self.plan.cancel_table_changes(&why);
     }
 }

@@ -121,7 +121,7 @@ async fn a_private_key_must_be_private_and_fit() {
     std::fs::set_permissions(fixture.file("open.key"), open).unwrap();
     for (key, words) in [
         ("open.key", "has group or world access"),
-        ("no-such.key", "but not its private key file"),
+        ("no-such.key", "of the client certificate"),
         ("stranger.key", "could not use client certificate"),
         ("client.crt", "could not read private key file"),
     ] {

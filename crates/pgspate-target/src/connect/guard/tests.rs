@@ -16,10 +16,11 @@ use tokio_postgres::config::Host;
 use super::super::{Connection, Dsn, Environment};
 
 const LIMIT: Duration = Duration::from_secs(1);
-/// Far longer than a silence may last. A test that takes this long hangs.
+/// How long a test may take. Tests need far less time unless they hang.
 const HANG: Duration = Duration::from_secs(120);
 
-/// A proxy in front of a server. It can lose all bytes of its first connection.
+/// A proxy in front of a server. From a certain moment on, the proxy can discard all bytes of its
+/// first connection.
 struct Relay {
     dsn: Dsn,
     is_silent: watch::Sender<bool>,
@@ -40,12 +41,12 @@ impl Relay {
         if let Some(password) = config.get_password() {
             text += &format!(" password={}", String::from_utf8_lossy(password));
         }
-        let (is_silent, seen) = watch::channel(false);
+        let (is_silent, receiver) = watch::channel(false);
         tokio::spawn(async move {
             let mut is_first = true;
             while let Ok((client, _)) = listener.accept().await {
-                let seen = std::mem::take(&mut is_first).then(|| seen.clone());
-                tokio::spawn(pass(client, config.clone(), seen));
+                let silence = std::mem::take(&mut is_first).then(|| receiver.clone());
+                tokio::spawn(relay_bytes(client, config.clone(), silence));
             }
         });
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
@@ -77,8 +78,8 @@ impl Relay {
     }
 }
 
-/// Passes bytes both ways, until silence is requested. Then all bytes are lost.
-async fn pass(
+/// Relays bytes in both directions, until silence is requested. Then discards all bytes.
+async fn relay_bytes(
     mut client: TcpStream,
     config: tokio_postgres::Config,
     silence: Option<watch::Receiver<bool>>,
@@ -148,12 +149,12 @@ fn a_slow_answer_is_waited_for() {
         // Another session's lock.
         let other = relay.dsn.connect("other").await.unwrap();
         other.client.batch_execute("begin; lock table public.t").await.unwrap();
-        let held = async {
+        let hold_lock = async {
             other.client.batch_execute("select pg_sleep(4)").await.unwrap();
             other.client.batch_execute("commit").await.unwrap();
         };
         let (waited, ()) =
-            tokio::join!(connection.client.batch_execute("lock table public.t"), held);
+            tokio::join!(connection.client.batch_execute("lock table public.t"), hold_lock);
         assert_eq!(waited.unwrap_err().as_db_error().unwrap().code().code(), "25P01");
         connection.client.batch_execute("select 1").await.unwrap();
     });
@@ -232,7 +233,7 @@ fn a_session_of_another_server_is_not_terminated() {
         let guard = connection.guard.as_ref().unwrap();
         guard.identify(super::BackendId::Process(pid, "192.0.2.1".to_owned()));
         relay.become_silent();
-        let question = connection.client.batch_execute("select 1");
-        assert!(tokio::time::timeout(LIMIT * 5, question).await.is_err());
+        let query = connection.client.batch_execute("select 1");
+        assert!(tokio::time::timeout(LIMIT * 5, query).await.is_err());
     });
 }

@@ -15,42 +15,42 @@ use super::super::socket::SocketRoute;
 use super::super::tls::ServerTls;
 use super::super::tls_settings::TlsMode;
 use super::super::traffic::ConnectionTraffic;
-use super::wire::{MessageSocket, connection_lost, server_refusal, zero_byte_error};
+use super::wire::{MessageSocket, connect_error, server_refusal, zero_byte_error};
 use crate::{Error, ErrorKind, Result};
 
 /// Returns a socket that is ready for the startup message, and the hash for channel binding.
-pub(super) async fn open(
+pub(super) async fn open_socket(
     dsn: &Dsn,
     (route, traffic): (&SocketRoute, &ConnectionTraffic),
     tls: Option<&ServerTls>,
 ) -> Result<(MessageSocket, Option<Vec<u8>>)> {
-    let socket = route.open().await.map_err(|error| connection_lost(os_error_text(&error)))?;
+    let socket = route.open().await.map_err(|error| connect_error(os_error_text(&error)))?;
     let mut socket = socket.tapped(traffic);
     let Some(tls) = tls else { return Ok((MessageSocket::new(Box::new(socket)), None)) };
     if !dsn.tls.direct {
         let mut request = BytesMut::new();
         frontend::ssl_request(&mut request);
-        let mut answer = [0];
-        let asked = async {
+        let mut reply = [0];
+        let tls_request = async {
             socket.write_all(&request).await?;
             // Read exactly one byte. Any byte after it would not be encrypted.
-            socket.read_exact(&mut answer).await
+            socket.read_exact(&mut reply).await
         };
-        asked.await.map_err(|error| connection_lost(os_error_text(&error)))?;
-        match (answer, dsn.tls.mode) {
+        tls_request.await.map_err(|error| connect_error(os_error_text(&error)))?;
+        match (reply, dsn.tls.mode) {
             ([b'S'], _) => {}
             (_, TlsMode::Allow | TlsMode::Prefer)
                 if dsn.channel_binding != ChannelBinding::Require =>
             {
                 return Ok((MessageSocket::new(Box::new(socket)), None));
             }
-            _ => return Err(connection_lost("server does not support TLS, but TLS was required")),
+            _ => return Err(connect_error("server does not support TLS, but TLS was required")),
         }
     }
     let stream =
-        tls.clone().connect(socket).await.map_err(|error| connection_lost(error.to_string()))?;
-    let end_point = stream.end_point();
-    Ok((MessageSocket::new(Box::new(stream)), end_point))
+        tls.clone().connect(socket).await.map_err(|error| connect_error(error.to_string()))?;
+    let channel_binding_hash = stream.channel_binding_hash();
+    Ok((MessageSocket::new(Box::new(stream)), channel_binding_hash))
 }
 
 /// Sends the startup message for replication, authenticates, and waits until the server is ready.
@@ -58,7 +58,7 @@ pub(super) async fn log_in(
     socket: &mut MessageSocket,
     dsn: &Dsn,
     host: &Host,
-    end_point: Option<Vec<u8>>,
+    channel_binding_hash: Option<Vec<u8>>,
     application_name: &str,
 ) -> Result<()> {
     let mut parameters = vec![
@@ -75,8 +75,7 @@ pub(super) async fn log_in(
     socket.flush().await?;
     let password = host.password.as_ref().map(|password| password.expose().as_bytes());
     let require_password = || {
-        password
-            .ok_or_else(|| connection_lost("the server asks for a password, and none was found"))
+        password.ok_or_else(|| connect_error("the server asks for a password, and none was found"))
     };
     let must_bind = dsn.channel_binding == ChannelBinding::Require;
     let mut is_bound = false;
@@ -89,83 +88,90 @@ pub(super) async fn log_in(
                 0 if must_bind && !is_bound => return Err(channel_binding_error()),
                 0 => {}
                 3 | 5 if must_bind => return Err(channel_binding_error()),
-                3 => answer(socket, require_password()?).await?,
+                3 => send_password(socket, require_password()?).await?,
                 5 => {
                     let salt = rest.try_into().map_err(|_| {
-                        connection_lost("the server sent a salt of an unexpected length")
+                        connect_error("the server sent a salt of an unexpected length")
                     })?;
                     let hash = md5_hash(dsn.user().as_bytes(), require_password()?, salt);
-                    answer(socket, hash.as_bytes()).await?;
+                    send_password(socket, hash.as_bytes()).await?;
                 }
                 10 => {
-                    let binding = binding(dsn, rest, end_point.clone())?;
-                    is_bound = binding.1;
-                    scram(socket, require_password()?, binding).await?;
+                    let binding;
+                    (binding, is_bound) =
+                        choose_channel_binding(dsn, rest, channel_binding_hash.clone())?;
+                    authenticate_by_scram(socket, require_password()?, (binding, is_bound)).await?;
                 }
                 _ => {
-                    return Err(connection_lost(
+                    return Err(connect_error(
                         "the server asks for an unsupported authentication method",
                     ));
                 }
             },
             // The key for cancel requests is not needed.
             (b'K' | b'v', _) => {}
-            _ => return Err(connection_lost("the server does not speak PostgreSQL's protocol")),
+            _ => return Err(connect_error("the server does not speak PostgreSQL's protocol")),
         }
     }
 }
 
-async fn answer(socket: &mut MessageSocket, password: &[u8]) -> Result<()> {
+/// Sends a password or its MD5 hash.
+async fn send_password(socket: &mut MessageSocket, password: &[u8]) -> Result<()> {
     frontend::password_message(password, &mut socket.output).map_err(zero_byte_error)?;
     socket.flush().await
 }
 
-/// Returns the channel binding, chosen by the server's mechanisms, and whether the login is bound.
-fn binding(
+/// Chooses the channel binding among the mechanisms that the server offers. Also returns whether
+/// the login is then bound to the TLS connection.
+fn choose_channel_binding(
     dsn: &Dsn,
     mechanisms: &[u8],
-    end_point: Option<Vec<u8>>,
+    channel_binding_hash: Option<Vec<u8>>,
 ) -> Result<(sasl::ChannelBinding, bool)> {
-    let has = |name: &str| mechanisms.split(|byte| *byte == 0).any(|it| it == name.as_bytes());
-    let end_point = end_point.filter(|_| dsn.channel_binding != ChannelBinding::Disable);
-    match end_point {
+    let has =
+        |name: &str| mechanisms.split(|byte| *byte == 0).any(|offered| offered == name.as_bytes());
+    let channel_binding_hash =
+        channel_binding_hash.filter(|_| dsn.channel_binding != ChannelBinding::Disable);
+    match channel_binding_hash {
         Some(hash) if has(sasl::SCRAM_SHA_256_PLUS) => {
             Ok((sasl::ChannelBinding::tls_server_end_point(hash), true))
         }
         _ if dsn.channel_binding == ChannelBinding::Require => Err(channel_binding_error()),
         _ if !has(sasl::SCRAM_SHA_256) => {
-            Err(connection_lost("the server asks for an unsupported authentication method"))
+            Err(connect_error("the server asks for an unsupported authentication method"))
         }
         Some(_) => Ok((sasl::ChannelBinding::unrequested(), false)),
         None => Ok((sasl::ChannelBinding::unsupported(), false)),
     }
 }
 
-async fn scram(
+/// Authenticates with SCRAM-SHA-256.
+async fn authenticate_by_scram(
     socket: &mut MessageSocket,
     password: &[u8],
     (binding, is_bound): (sasl::ChannelBinding, bool),
 ) -> Result<()> {
     let name = if is_bound { sasl::SCRAM_SHA_256_PLUS } else { sasl::SCRAM_SHA_256 };
     let mut scram = ScramSha256::new(password, binding);
-    let failed = |error: std::io::Error| connection_lost(error.to_string());
+    let failed = |error: std::io::Error| connect_error(error.to_string());
     frontend::sasl_initial_response(name, scram.message(), &mut socket.output)
         .map_err(zero_byte_error)?;
     socket.flush().await?;
-    let challenge = sasl_body(socket, 11).await?;
+    let challenge = receive_sasl_message(socket, 11).await?;
     scram.update(&challenge).map_err(failed)?;
     frontend::sasl_response(scram.message(), &mut socket.output).map_err(zero_byte_error)?;
     socket.flush().await?;
-    let proof = sasl_body(socket, 12).await?;
+    let proof = receive_sasl_message(socket, 12).await?;
     scram.finish(&proof).map_err(failed)
 }
 
-async fn sasl_body(socket: &mut MessageSocket, wanted: u32) -> Result<Vec<u8>> {
+/// Waits for an authentication message with this code, and returns its content.
+async fn receive_sasl_message(socket: &mut MessageSocket, code: u32) -> Result<Vec<u8>> {
     let message = socket.receive().await?;
     match (message.tag, message.body.split_first_chunk::<4>()) {
         (b'E', _) => Err(server_refusal(&message.body)),
-        (b'R', Some((kind, rest))) if u32::from_be_bytes(*kind) == wanted => Ok(rest.to_vec()),
-        _ => Err(connection_lost("the server does not speak PostgreSQL's protocol")),
+        (b'R', Some((kind, rest))) if u32::from_be_bytes(*kind) == code => Ok(rest.to_vec()),
+        _ => Err(connect_error("the server does not speak PostgreSQL's protocol")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A session that uses the replication protocol, which tokio-postgres does not support.
 //!
-//! It is opened in addition to an existing connection. It uses the same server, address, encryption
-//! and role.
+//! The session is opened in addition to an existing connection. Both use the same server, address,
+//! encryption and role.
 
 mod login;
 mod wire;
@@ -18,7 +18,7 @@ use super::guard::{GuardHandle, StallGuard};
 use super::socket::SocketTarget;
 use super::traffic::ConnectionTraffic;
 use crate::{Error, ErrorKind, Result, search_path};
-use wire::{MessageSocket, connection_lost, server_refusal, zero_byte_error};
+use wire::{MessageSocket, connect_error, server_refusal, zero_byte_error};
 
 /// How long closing the session may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,9 +48,9 @@ impl Dsn {
     ) -> Result<ReplicationSession> {
         let place = connection.place().to_owned();
         let (route, tls) = connection.route_and_tls();
-        let is_it =
+        let is_connected =
             |host: &&super::host::Host| at_address(host, &route.address).to_string() == place;
-        let Some(host) = self.hosts.iter().find(is_it) else {
+        let Some(host) = self.hosts.iter().find(is_connected) else {
             return Err(Error::new(
                 ErrorKind::Bug,
                 "the connection leads to none of the servers in its parameters",
@@ -58,15 +58,16 @@ impl Dsn {
         };
         let traffic = ConnectionTraffic::default();
         let opened = async {
-            let (mut socket, end_point) = login::open(self, (route, &traffic), tls).await?;
-            login::log_in(&mut socket, self, host, end_point, application_name).await?;
-            query(&mut socket, &search_path::pin_sql()).await?;
+            let (mut socket, channel_binding_hash) =
+                login::open_socket(self, (route, &traffic), tls).await?;
+            login::log_in(&mut socket, self, host, channel_binding_hash, application_name).await?;
+            run_query(&mut socket, &search_path::pin_sql()).await?;
             Ok(socket)
         };
         let opened = match self.connect_limit() {
             None => opened.await,
             Some(limit) => tokio::time::timeout(limit, opened).await.unwrap_or_else(|_| {
-                Err(connection_lost(format!("no answer within {} s", limit.as_secs())))
+                Err(connect_error(format!("no answer within {} s", limit.as_secs())))
             }),
         };
         match opened {
@@ -99,7 +100,7 @@ impl ReplicationSession {
 
     /// Runs a command and returns the rows of its answer. `action` completes "could not".
     pub async fn command(&mut self, sql: &str, action: &str) -> Result<Vec<TextRow>> {
-        let answer = query(&mut self.socket, sql).await;
+        let answer = run_query(&mut self.socket, sql).await;
         answer.map_err(|cause| wrapped(cause, format!("could not {action}")))
     }
 
@@ -112,7 +113,7 @@ impl ReplicationSession {
             match message.tag {
                 b'W' => Ok(()),
                 b'E' => Err(server_refusal(&message.body)),
-                _ => Err(connection_lost("the server does not speak the replication protocol")),
+                _ => Err(connect_error("the server does not speak the replication protocol")),
             }
         };
         started.await.map_err(|cause| wrapped(cause, format!("could not {action}")))
@@ -122,25 +123,24 @@ impl ReplicationSession {
     /// called again.
     pub async fn receive(&mut self) -> Result<Option<Bytes>> {
         let message = self.socket.receive().await;
-        let message = message.map_err(|cause| self.lost_changes_error(cause))?;
+        let message = message.map_err(|cause| self.stream_error(cause))?;
         match message.tag {
             b'd' => Ok(Some(message.body)),
             b'c' | b'C' | b'Z' => Ok(None),
-            b'E' => Err(self.lost_changes_error(server_refusal(&message.body))),
-            _ => Err(self.lost_changes_error(connection_lost(
-                "the server does not speak the replication protocol",
-            ))),
+            b'E' => Err(self.stream_error(server_refusal(&message.body))),
+            _ => Err(self
+                .stream_error(connect_error("the server does not speak the replication protocol"))),
         }
     }
 
     /// Returns the next piece of COPY data that has arrived already.
     pub fn take_received(&mut self) -> Result<Option<Bytes>> {
         while let Some(message) =
-            self.socket.take().map_err(|cause| self.lost_changes_error(cause))?
+            self.socket.take_message().map_err(|cause| self.stream_error(cause))?
         {
             match message.tag {
                 b'd' => return Ok(Some(message.body)),
-                b'E' => return Err(self.lost_changes_error(server_refusal(&message.body))),
+                b'E' => return Err(self.stream_error(server_refusal(&message.body))),
                 _ => {}
             }
         }
@@ -158,10 +158,11 @@ impl ReplicationSession {
     /// Sends all queued data. May be cancelled and called again.
     pub async fn flush(&mut self) -> Result<()> {
         let sent = self.socket.flush().await;
-        sent.map_err(|cause| self.lost_changes_error(cause))
+        sent.map_err(|cause| self.stream_error(cause))
     }
 
-    /// Ends COPY and session. When it returns, the server has released its slot.
+    /// Ends the COPY and the session. Returns when the server has released the slot, or after a
+    /// timeout.
     pub async fn close(mut self) {
         frontend::copy_done(&mut self.socket.output);
         frontend::terminate(&mut self.socket.output);
@@ -174,20 +175,21 @@ impl ReplicationSession {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended).await;
     }
 
-    fn lost_changes_error(&self, cause: Error) -> Error {
+    /// Wraps an error of the stream of changes.
+    fn stream_error(&self, cause: Error) -> Error {
         wrapped(cause, format!("could not read changes from {}", self.place))
     }
 }
 
 /// Runs a command and returns the rows of its answer.
-async fn query(socket: &mut MessageSocket, sql: &str) -> Result<Vec<TextRow>> {
+async fn run_query(socket: &mut MessageSocket, sql: &str) -> Result<Vec<TextRow>> {
     frontend::query(sql, &mut socket.output).map_err(zero_byte_error)?;
     socket.flush().await?;
     let (mut rows, mut refused) = (Vec::new(), None);
     loop {
         let message = socket.receive().await?;
         match message.tag {
-            b'D' => rows.push(row(&message.body)?),
+            b'D' => rows.push(parse_row(&message.body)?),
             b'E' => refused = Some(server_refusal(&message.body)),
             b'Z' => return refused.map_or(Ok(rows), Err),
             _ => {}
@@ -195,14 +197,14 @@ async fn query(socket: &mut MessageSocket, sql: &str) -> Result<Vec<TextRow>> {
     }
 }
 
-/// Wraps `cause` in a message; kind, SQLSTATE and hint stay those of the cause.
+/// Wraps `cause` in a message. Kind, SQLSTATE and hint of `cause` are kept.
 fn wrapped(cause: Error, message: String) -> Error {
     Error::new(cause.kind(), message).because(cause)
 }
 
 /// Parses a row of the answer to a simple query.
-fn row(body: &[u8]) -> Result<TextRow> {
-    let broken = || connection_lost("the server sent an incomplete row");
+fn parse_row(body: &[u8]) -> Result<TextRow> {
+    let broken = || connect_error("the server sent an incomplete row");
     let (count, mut rest) = body.split_first_chunk::<2>().ok_or_else(broken)?;
     let mut row = Vec::new();
     for _ in 0..u16::from_be_bytes(*count) {

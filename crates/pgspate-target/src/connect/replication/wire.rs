@@ -45,41 +45,41 @@ impl MessageSocket {
     pub(super) async fn flush(&mut self) -> Result<()> {
         while self.output.has_remaining() {
             match self.stream.write_buf(&mut self.output).await {
-                Ok(0) => return Err(connection_lost("the server closed the connection")),
+                Ok(0) => return Err(connect_error("the server closed the connection")),
                 Ok(_) => {}
-                Err(error) => return Err(connection_lost(os_error_text(&error))),
+                Err(error) => return Err(connect_error(os_error_text(&error))),
             }
         }
-        self.stream.flush().await.map_err(|error| connection_lost(os_error_text(&error)))
+        self.stream.flush().await.map_err(|error| connect_error(os_error_text(&error)))
     }
 
     /// Waits for the next message. Parameter, notice and notification messages are skipped.
     pub(super) async fn receive(&mut self) -> Result<ServerMessage> {
         loop {
-            while let Some(message) = self.take()? {
+            while let Some(message) = self.take_message()? {
                 if !matches!(message.tag, b'S' | b'N' | b'A') {
                     return Ok(message);
                 }
             }
-            self.fill().await?;
+            self.read_more().await?;
         }
     }
 
     /// Returns the next message that has arrived completely.
-    pub(super) fn take(&mut self) -> Result<Option<ServerMessage>> {
+    pub(super) fn take_message(&mut self) -> Result<Option<ServerMessage>> {
         let Some((&[tag, a, b, c, d], _)) = self.input.split_first_chunk() else {
             return Ok(None);
         };
-        let stated = u32::from_be_bytes([a, b, c, d]);
-        if stated < 4 {
-            return Err(connection_lost("the server does not speak PostgreSQL's protocol"));
+        let stated_len = u32::from_be_bytes([a, b, c, d]);
+        if stated_len < 4 {
+            return Err(connect_error("the server does not speak PostgreSQL's protocol"));
         }
-        if stated > MESSAGE_BYTES_MAX {
-            return Err(connection_lost(
-                OversizedMessage { stated, len_max: MESSAGE_BYTES_MAX, at: None }.to_string(),
+        if stated_len > MESSAGE_BYTES_MAX {
+            return Err(connect_error(
+                OversizedMessage { stated_len, len_max: MESSAGE_BYTES_MAX, at: None }.to_string(),
             ));
         }
-        let len = stated as usize;
+        let len = stated_len as usize;
         if self.input.len() < len + 1 {
             return Ok(None);
         }
@@ -88,18 +88,19 @@ impl MessageSocket {
         Ok(Some(ServerMessage { tag, body }))
     }
 
-    async fn fill(&mut self) -> Result<()> {
+    /// Reads bytes into the receive buffer.
+    async fn read_more(&mut self) -> Result<()> {
         self.input.reserve(READ_BYTES);
         match self.stream.read_buf(&mut self.input).await {
-            Ok(0) => Err(connection_lost("the server closed the connection unexpectedly")),
+            Ok(0) => Err(connect_error("the server closed the connection unexpectedly")),
             Ok(_) => Ok(()),
-            Err(error) => Err(connection_lost(os_error_text(&error))),
+            Err(error) => Err(connect_error(os_error_text(&error))),
         }
     }
 }
 
-/// Returns the error for a lost connection.
-pub(super) fn connection_lost(reason: impl Into<String>) -> Error {
+/// Returns the error for a connection that was lost or could not be established.
+pub(super) fn connect_error(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::Connect, reason)
 }
 
@@ -112,30 +113,30 @@ pub(super) fn zero_byte_error(error: io::Error) -> Error {
 pub(super) fn server_refusal(body: &[u8]) -> Error {
     let mut fields = body.split(|byte| *byte == 0).filter_map(|field| field.split_first());
     let [mut code, mut message, mut detail, mut hint] = [const { String::new() }; 4];
-    for (name, text) in &mut fields {
-        let slot = match name {
+    for (name, value) in &mut fields {
+        let field = match name {
             b'C' => &mut code,
             b'M' => &mut message,
             b'D' => &mut detail,
             b'H' => &mut hint,
             _ => continue,
         };
-        *slot = String::from_utf8_lossy(text).into_owned();
+        *field = String::from_utf8_lossy(value).into_owned();
     }
     let state = SqlState::from_code(&code);
     let kind = if ends_session(&state) { ErrorKind::Connect } else { ErrorKind::Server };
-    let mut words = format!("{message} (SQLSTATE {code})");
+    let mut text = format!("{message} (SQLSTATE {code})");
     if !detail.is_empty() {
-        words = format!("{words}: {detail}");
+        text = format!("{text}: {detail}");
     }
-    let error = Error::new(kind, words).with_sqlstate(state);
+    let error = Error::new(kind, text).with_sqlstate(state);
     match refusal_hint(&code, &message).unwrap_or(&hint) {
         "" => error,
         hint => error.hint(hint),
     }
 }
 
-/// Returns a hint for refusals that only replication meets.
+/// Returns a hint for refusals that occur only with replication.
 fn refusal_hint(code: &str, message: &str) -> Option<&'static str> {
     match code {
         "42501" => Some(
@@ -187,8 +188,9 @@ mod tests {
         let (ours, mut theirs) = tokio::io::duplex(64);
         let mut socket = MessageSocket::new(Box::new(ours));
         theirs.write_all(b"d\x7F\xFF\xFF\xFF").await.unwrap();
-        let told = socket.receive().await.unwrap_err().to_string();
-        assert!(told.starts_with("the server announced a message of 2147483647 bytes"), "{told}");
+        let message = socket.receive().await.unwrap_err().to_string();
+        let expected = "the server announced a message of 2147483647 bytes";
+        assert!(message.starts_with(expected), "{message}");
     }
 
     #[test]

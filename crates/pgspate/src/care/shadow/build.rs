@@ -11,7 +11,7 @@ use super::recipe::{self, ShadowNames, generate};
 use super::{BEGIN, TableCare};
 use crate::care::index_builders::{BUILDERS_MAX, IndexBuilders};
 use crate::copy::Lanes;
-use crate::job::RetryWhileAway;
+use crate::job::RetryAfterConnectionLoss;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, JobId};
@@ -32,7 +32,7 @@ impl TableCare<'_> {
     /// lanes do. Returns false if chunks are missing and must be loaded again.
     pub(crate) fn complete_shadow(&mut self, chunks: u64) -> Result<bool> {
         let Some((job, names)) = self.shadow_names() else { return Ok(true) };
-        self.retry_while_away(self.progress, |care| {
+        self.retry_after_connection_loss(self.progress, |care| {
             // The reply to the last commit may have been lost.
             if care.job.ask(async |client: &Client| ledger::is_job_finished(client, job).await)? {
                 care.changes.is_exchanged = true;
@@ -77,7 +77,7 @@ impl TableCare<'_> {
         self.build_indexes(indexes).map_err(|error| self.hint_how_to_find_line(error))?;
         let complete = async {
             let client = self.job.client();
-            let timeout = self.job.own.limits.lock_timeout_millis();
+            let timeout = self.job.control_session.limits.lock_timeout_millis();
             let limits = TimeoutScope::Transaction.disable_with_lock_timeout_sql(timeout);
             client.batch_execute(&format!("{BEGIN}; {limits}")).await?;
             let constrained =
@@ -96,7 +96,8 @@ impl TableCare<'_> {
     /// Adds a hint how to find the line, if rows violate a constraint.
     fn hint_how_to_find_line(&self, error: Error) -> Error {
         let is_about_rows = error.sqlstate().is_some_and(|code| code.code().starts_with("23"));
-        let replaces = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
+        let replaces =
+            self.plan.atomic_plan.as_ref().is_some_and(|atomic_plan| atomic_plan.replaces);
         match is_about_rows && replaces {
             true => error.hint("Load with `--replace=truncate` to see which line it is."),
             false => error,
@@ -122,9 +123,9 @@ impl TableCare<'_> {
         let queue = (1..).zip(indexes).map(|(nth, sql)| (format!("index {nth}"), sql)).collect();
         let built = builders.run(queue, async |connection: &Connection, sql: String| {
             let sql = format!("{BEGIN}; {}; {sql}; commit", no_timeouts_sql());
-            work.stop.run(connection, &sql, &what).await
+            connection.run_until_stopped(&sql, &work.stop, &what).await
         });
-        self.job.own.runtime.block_on(built).map(drop)
+        self.job.control_session.runtime.block_on(built).map(drop)
     }
 
     fn incomplete_message(&self) -> String {
@@ -135,8 +136,9 @@ impl TableCare<'_> {
     /// what was committed before its snapshot, also in the shadow once the shadow has the table's
     /// name.
     fn wait_for_snapshots(&self, names: &ShadowNames) -> Result<Option<String>> {
-        let is_strict = self.plan.at_once.as_ref().is_some_and(|at_once| at_once.is_strict);
-        let limit = match self.job.own.limits.lock_timeout {
+        let is_strict =
+            self.plan.atomic_plan.as_ref().is_some_and(|atomic_plan| atomic_plan.is_strict);
+        let limit = match self.job.control_session.limits.lock_timeout {
             Duration::ZERO if is_strict => Duration::MAX,
             Duration::ZERO => SNAPSHOT_TIMEOUT,
             limit if is_strict => limit,
@@ -145,7 +147,7 @@ impl TableCare<'_> {
         let client = self.job.client();
         let started = Instant::now();
         let look = || {
-            let rows = self.job.own.runtime.block_on(client.fetch_all(SNAPSHOTS, &[]));
+            let rows = self.job.control_session.runtime.block_on(client.fetch_all(SNAPSHOTS, &[]));
             let rows = rows
                 .map_err(server_error("could not look up other sessions' snapshots".to_owned()))?;
             Ok::<Vec<_>, Error>(rows.iter().map(OlderTransaction::read).collect())
@@ -174,7 +176,7 @@ impl TableCare<'_> {
                          `--atomic`, the load does not wait for it.",
                     ));
             }
-            self.progress.stop.pause(POLL_INTERVAL)?;
+            self.progress.stop.sleep_unless_requested(POLL_INTERVAL)?;
             let now = look()?;
             old.retain(|it| now.contains(it));
         }
@@ -183,7 +185,7 @@ impl TableCare<'_> {
 
     /// Exchanges the tables as soon as the lock is granted. Returns false if chunks are missing.
     fn exchange_tables(&self, job: JobId, names: &ShadowNames, chunks: u64) -> Result<bool> {
-        let limit = self.job.own.limits.lock_timeout;
+        let limit = self.job.control_session.limits.lock_timeout;
         let started = Instant::now();
         let what = format!("could not put the new rows of {} in place", names.table);
         loop {
@@ -212,7 +214,7 @@ impl TableCare<'_> {
             if !limit.is_zero() && started.elapsed() >= limit {
                 return Err(self.name_blockers(error, names));
             }
-            self.progress.stop.pause(LOCK_PAUSE)?;
+            self.progress.stop.sleep_unless_requested(LOCK_PAUSE)?;
         }
     }
 
@@ -225,7 +227,7 @@ impl TableCare<'_> {
         let client = self.job.client();
         exchange::lock(client, names).await?;
         self.check_dependents(names).await?;
-        if self.plan.at_once.as_ref().is_some_and(|at_once| !at_once.replaces) {
+        if self.plan.atomic_plan.as_ref().is_some_and(|atomic_plan| !atomic_plan.replaces) {
             let look = format!("select exists (select from {})", names.table);
             if client.fetch_one(&look, &[]).await?.get(0) {
                 return Err(ExchangeError::Changed("it is no longer empty".to_owned()));
@@ -236,8 +238,8 @@ impl TableCare<'_> {
             let error = Error::new(ErrorKind::Bug, "a shadow table without a job");
             return Err(ExchangeError::Other(error));
         };
-        let is_bound = self.job.is_bound();
-        let finished = ledger::finish_job(client, job, chunks, identity, is_bound).await;
+        let crash_removes_rows = self.job.crash_removes_rows();
+        let finished = ledger::finish_job(client, job, chunks, identity, crash_removes_rows).await;
         let sums = finished.map_err(ExchangeError::Other)?;
         if sums.is_none() {
             client.batch_execute("rollback").await?;
@@ -253,8 +255,8 @@ impl TableCare<'_> {
         let client = self.job.client();
         let asked = async { client.fetch_one(BLOCKERS, &[&names.oid]).await };
         let who: Option<String> =
-            self.job.own.runtime.block_on(asked).ok().and_then(|row| row.get(0));
-        let seconds = self.job.own.limits.lock_timeout.as_secs();
+            self.job.control_session.runtime.block_on(asked).ok().and_then(|row| row.get(0));
+        let seconds = self.job.control_session.limits.lock_timeout.as_secs();
         let who = who.unwrap_or_else(|| "other sessions in turn".to_owned());
         error.hint(format!(
             "The lock was held for {seconds} s by {who}. End that session, or wait longer with \
@@ -270,7 +272,10 @@ impl TableCare<'_> {
     ) -> Result<T> {
         let sessions = [self.job.connection().canceller()];
         let work = async { work.await.map_err(|refused| refused.into_error(what)) };
-        self.job.own.runtime.block_on(self.progress.stop.cancel_on_stop(&sessions, work))
+        self.job
+            .control_session
+            .runtime
+            .block_on(self.progress.stop.cancel_on_stop(&sessions, work))
     }
 }
 

@@ -1,0 +1,425 @@
+//! Undoes the changes that loads made to tables.
+//!
+//! Indexes are built in parallel, each in its own connection. Steps that need an exclusive lock on
+//! the table follow one by one. Every step is counted in the ledger in its own transaction, so
+//! restoring can be stopped and resumed at any point. Locks are requested with a short timeout and
+//! a pause, during which other sessions get the lock.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::TableWork;
+use super::index_builders::{BUILDERS_MAX, IndexBuilders};
+use crate::copy::CopyProgress;
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{self, RecordedChange};
+use pgspate_target::session::TimeoutScope;
+use pgspate_target::{
+    CurrentNames, DEFINITION_SETTINGS, RestoreRecipe, TypedParameter, TypedQuery, locking_sessions,
+    read_current_names, server_error,
+};
+
+/// Maximum memory for sorting. Sorting needs only enough memory for a single merge pass; 1 GiB is
+/// enough for terabytes.
+const MEMORY_KB_MAX: u64 = 1 << 20;
+/// Minimum memory per parallel worker. With less, the server uses fewer workers.
+const WORKER_KB: u64 = 32 << 10;
+/// Lock timeout of one attempt. Other sessions queue behind the lock request for this time.
+const LOCK_ATTEMPT: &str = "2s";
+const LOCK_PAUSE: Duration = Duration::from_millis(500);
+/// Undoes recorded changes.
+pub(super) struct Restorer<'a> {
+    pub(super) runtime: &'a Handle,
+    pub(super) control: &'a Connection,
+    pub(super) work: TableWork<'a>,
+    /// Time to wait for locks; no limit by default.
+    pub(super) lock_timeout: Option<Duration>,
+}
+
+/// Number of parallel builders, and their settings.
+struct BuildSettings {
+    builders: usize,
+    settings: String,
+}
+
+/// Settings for another attempt at an index that failed for lack of disk or `temp_file_limit`. No
+/// other index is built in parallel then. With this much memory, a single process mostly needs no
+/// temporary files; parallel workers always write some. As the limit is per process, many workers
+/// together may write more than one process.
+const LARGE_SORT_SETTINGS: [&str; 2] = [
+    "set local maintenance_work_mem = '1GB'; set local max_parallel_maintenance_workers = 0",
+    "set local maintenance_work_mem = '1GB'; set local max_parallel_maintenance_workers = 8",
+];
+
+impl Restorer<'_> {
+    /// Undoes the changes. Blocks.
+    ///
+    /// # Errors
+    /// The first refusal, after everything else is restored.
+    pub(super) fn run(&self, changes: Vec<RecordedChange>) -> Result<()> {
+        let result = self.runtime.block_on(self.restore_all(changes));
+        self.work.progress.set_phase(None);
+        result
+    }
+
+    async fn restore_all(&self, changes: Vec<RecordedChange>) -> Result<()> {
+        let (changes, untrusted): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| change.check_trust().is_ok());
+        let build_settings = self.build_settings(&changes).await?;
+        let (in_parallel, mut rest): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(RecordedChange::can_run_in_parallel);
+        let mut failure = untrusted.first().and_then(|change| change.check_trust().err());
+        let mut out_of_space = HashSet::new();
+        for built in self.build(in_parallel, &build_settings).await? {
+            match built {
+                Ok(IndexBuild::Built(change)) => rest.push(change),
+                Ok(IndexBuild::OutOfSpace(change)) => {
+                    out_of_space.insert(change.order());
+                    rest.push(change);
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        rest.sort_by_key(RecordedChange::order);
+        for mut change in rest {
+            let usual = Some(build_settings.settings.as_str())
+                .filter(|_| !out_of_space.contains(&change.order()));
+            let settings_to_try: Vec<&str> = usual.into_iter().chain(LARGE_SORT_SETTINGS).collect();
+            while change.step().is_some() {
+                self.work.progress.set_phase(Some(format!("putting back {}", change.name())));
+                match self.step_with_any_settings(change.clone(), &settings_to_try).await {
+                    Ok(after) => change = after,
+                    Err(error) => {
+                        failure = failure.or(Some(error));
+                        break;
+                    }
+                }
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Runs the change's next step with the first settings for which there is enough space.
+    async fn step_with_any_settings(
+        &self,
+        change: RecordedChange,
+        settings_to_try: &[&str],
+    ) -> Result<RecordedChange> {
+        let mut stepped = Ok(change.clone());
+        for settings in settings_to_try {
+            stepped = self.run_next_step(self.control, change.clone(), settings).await;
+            let is_short =
+                stepped.as_ref().is_err_and(|it| it.sqlstate().is_some_and(is_out_of_space));
+            if !is_short {
+                break;
+            }
+        }
+        stepped
+    }
+
+    /// Returns how many builders to run, and their memory: at least the server's setting, and for
+    /// B-trees enough to sort the table in one merge pass.
+    async fn build_settings(&self, changes: &[RecordedChange]) -> Result<BuildSettings> {
+        let failed = || server_error("could not look up the server's settings".to_owned());
+        let client = &self.control.client;
+        let tables: Vec<u32> = changes.iter().map(|it| it.table_oid).collect();
+        let sql = "select current_setting('max_parallel_maintenance_workers')::int8, \
+                   (select setting::int8 from pg_settings where name = 'maintenance_work_mem'), \
+                   coalesce((select max(pg_table_size(oid)) from pg_class where oid = any($1)), 0)";
+        let row = client.fetch_one(sql, &[&tables]).await.map_err(failed())?;
+        let number = |nth: usize| row.get::<_, i64>(nth).unsigned_abs();
+        let (workers, set_kb, table_bytes) = (number(0), number(1), number(2));
+        let cores = || std::thread::available_parallelism().map_or(2, usize::from).max(2) + 1;
+        let most = if self.control.is_local() { cores() } else { BUILDERS_MAX };
+        let parallel = changes.iter().filter(|it| it.can_run_in_parallel()).count();
+        let memory_kb = memory_kb(table_bytes, workers).max(set_kb);
+        Ok(BuildSettings {
+            builders: parallel.clamp(1, most.min(BUILDERS_MAX)),
+            settings: format!("set local maintenance_work_mem = '{memory_kb}kB'"),
+        })
+    }
+
+    /// Builds indexes in parallel, and returns the result of each.
+    async fn build(
+        &self,
+        changes: Vec<RecordedChange>,
+        build_settings: &BuildSettings,
+    ) -> Result<Vec<Result<IndexBuild>>> {
+        let builders = IndexBuilders {
+            work: self.work.clone(),
+            application_name: "pgspate load: building indexes",
+            count: build_settings.builders,
+            first_connection: Some(self.control),
+            stops_at_first_error: false,
+        };
+        let queue = changes.into_iter().map(|change| (change.name(), change)).collect();
+        builders
+            .run(queue, async |connection: &Connection, change: RecordedChange| {
+                match self.run_next_step(connection, change.clone(), &build_settings.settings).await
+                {
+                    Err(error) if error.sqlstate().is_some_and(is_out_of_space) => {
+                        Ok(IndexBuild::OutOfSpace(change))
+                    }
+                    stepped => stepped.map(IndexBuild::Built),
+                }
+            })
+            .await
+    }
+
+    /// Runs the change's next step. Waits for locks.
+    async fn run_next_step(
+        &self,
+        connection: &Connection,
+        change: RecordedChange,
+        settings: &str,
+    ) -> Result<RecordedChange> {
+        let started = Instant::now();
+        let what = format!("could not put back {}", change.name());
+        let failed = || server_error(what.clone());
+        connection
+            .client
+            .batch_execute(&TimeoutScope::Session.disable_sql())
+            .await
+            .map_err(failed())?;
+        loop {
+            self.work.stop.check()?;
+            let Some(step) = next_step(&connection.client, &change).await? else {
+                // The table no longer exists.
+                return Ok(change.after_step());
+            };
+            let begin = format!(
+                "begin isolation level read committed; {DEFINITION_SETTINGS}; {settings}; \
+                 set local lock_timeout = '{LOCK_ATTEMPT}'"
+            );
+            let sql = format!("{}; {}; commit", step.sql, step.count_sql);
+            // Sent as a separate message, because the server parses a whole message before it runs
+            // any of it.
+            let done = match connection.run_until_stopped(&begin, &self.work.stop, &what).await {
+                Ok(()) => connection.run_until_stopped(&sql, &self.work.stop, &what).await,
+                refused => refused,
+            };
+            let Err(error) = done else { return Ok(change.after_step()) };
+            if error.kind() == ErrorKind::Connect {
+                return Err(error);
+            }
+            connection.client.batch_execute("rollback").await.map_err(failed())?;
+            self.work.stop.check()?;
+            let code = error.sqlstate().cloned();
+            if ledger::is_table_renamed(&error) {
+                continue;
+            }
+            if code.as_ref().is_some_and(is_duplicate) {
+                if !self.exists_already(connection, &change).await? {
+                    return Err(hint_name(error, &change));
+                }
+                connection.client.batch_execute(&step.count_sql).await.map_err(failed())?;
+                return Ok(change.after_step());
+            }
+            if error.sqlstate().is_some_and(is_out_of_space) {
+                return Err(hint_space(error, &change));
+            }
+            if !code.as_ref().is_some_and(is_lock_error) {
+                return Err(error);
+            }
+            self.wait_for_lock(connection, &change, error, started).await?;
+        }
+    }
+
+    /// Waits before the lock is requested again.
+    async fn wait_for_lock(
+        &self,
+        connection: &Connection,
+        change: &RecordedChange,
+        error: Error,
+        started: Instant,
+    ) -> Result<()> {
+        let who = locking_sessions(&connection.client, change.table_oid).await?;
+        let who = who.first().map_or("another session", String::as_str);
+        let name = change.name();
+        if self.lock_timeout.is_some_and(|limit| started.elapsed() > limit) {
+            let message = format!("could not put back {name}: {who} is using the table");
+            return Err(Error::new(ErrorKind::Server, message).because(error));
+        }
+        self.work.progress.set_phase(Some(format!("{name} waits for {who}")));
+        tokio::time::sleep(LOCK_PAUSE).await;
+        Ok(())
+    }
+
+    /// Returns whether another session has created the same object.
+    async fn exists_already(
+        &self,
+        connection: &Connection,
+        change: &RecordedChange,
+    ) -> Result<bool> {
+        let failed = || server_error(format!("could not look up {}", change.name()));
+        let sql = "select exists (select from pg_index i join pg_class c on c.oid = i.indexrelid \
+                   where i.indrelid = $1 and c.relname = $2 and i.indisvalid \
+                     and right(pg_get_indexdef(c.oid), length($3)) = $3 \
+                     and i.indisunique = ($4 <> 'index')) \
+                   or exists (select from pg_constraint where conrelid = $1 and conname = $2 \
+                              and contype in ('p', 'u', 'x', 'f'))";
+        let definition = change.recipe().map(|recipe| recipe.definition).unwrap_or_default();
+        let client = &connection.client;
+        let begin = format!("begin; {DEFINITION_SETTINGS}");
+        client.batch_execute(&begin).await.map_err(failed())?;
+        let values: [&dyn TypedParameter; 4] =
+            [&change.table_oid, &change.object, &definition, &change.kind];
+        let row = client.fetch_one(sql, &values).await;
+        client.batch_execute("rollback").await.map_err(failed())?;
+        Ok(row.map_err(failed())?.get(0))
+    }
+}
+
+/// Returns the KiB of memory to sort this many bytes in one merge pass. Runs are as long as the
+/// memory, and one pass merges as many runs as there are buffers of 256 KiB.
+fn memory_kb(table_bytes: u64, workers: u64) -> u64 {
+    let one_pass = ((table_bytes >> 10) as f64 * 256.0).sqrt() as u64;
+    one_pass.max(WORKER_KB * (workers + 1)).min(MEMORY_KB_MAX)
+}
+
+/// The result of building an index.
+enum IndexBuild {
+    Built(RecordedChange),
+    /// There was not enough space to sort the keys.
+    OutOfSpace(RecordedChange),
+}
+
+/// A step's SQL, and the SQL that counts it in the ledger.
+struct RestoreStep {
+    sql: String,
+    count_sql: String,
+}
+
+/// Returns the next step, with the current names of the objects; `None` if the table no longer
+/// exists.
+async fn next_step(client: &Client, change: &RecordedChange) -> Result<Option<RestoreStep>> {
+    if change.step().is_none() {
+        return Ok(None);
+    }
+    let Some(recipe) = change.recipe() else { return Err(missing_recipe_error(change)) };
+    let Some(now) = read_current_names(client, change.table_oid, &recipe).await? else {
+        return Ok(None);
+    };
+    let sql = recipe.statements(&change.kind, &change.object, &now, change.done);
+    let sql = sql.map_err(|error| hint_by_hand(error, change, &recipe, &now))?.join("; ");
+    Ok(Some(RestoreStep { sql, count_sql: change.count_step_sql(&now.table) }))
+}
+
+/// Returns the error for a change without a recipe, which an earlier version recorded as SQL. SQL
+/// text from the ledger is never run.
+fn missing_recipe_error(change: &RecordedChange) -> Error {
+    let (name, (job, ordinal)) = (change.name(), change.order());
+    let message = format!("could not put back {name}: the ledger has no recipe for it");
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Read the recorded SQL with `select steps from pgspate.change where (job, ordinal) = \
+         ({job}, {ordinal})`. If it is right, run it yourself. Then run `delete from \
+         pgspate.change where (job, ordinal) = ({job}, {ordinal})`."
+    ))
+}
+
+/// Returns the error for an object that cannot be created from its recipe, with other
+/// settings_to_try to create it.
+fn hint_by_hand(
+    error: Error,
+    change: &RecordedChange,
+    recipe: &RestoreRecipe,
+    now: &CurrentNames,
+) -> Error {
+    let (name, (job, ordinal)) = (change.name(), change.order());
+    Error::new(ErrorKind::Ledger, format!("could not put back {name}")).because(error).hint(format!(
+        "It was `{}` on {}. Give the column its old name while you run `pgspate status --restore \
+         {job}`. Or create the object yourself, and then run `delete from pgspate.change where \
+         (job, ordinal) = ({job}, {ordinal})`.",
+        recipe.definition, now.table
+    ))
+}
+
+/// Adds a hint if another object has the name by now.
+fn hint_name(error: Error, change: &RecordedChange) -> Error {
+    let (job, _) = change.order();
+    let codes = [SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT];
+    if !error.sqlstate().is_some_and(|code| codes.contains(code)) {
+        return error;
+    }
+    error.hint(format!(
+        "Another object has the name \"{}\" now. Rename or drop that object, then run `pgspate \
+         status --restore {job}`.",
+        change.object
+    ))
+}
+
+/// Adds a hint if there was no space to sort an index's keys.
+fn hint_space(error: Error, change: &RecordedChange) -> Error {
+    let (job, _) = change.order();
+    let more = match error.sqlstate() {
+        Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
+            "Have a superuser raise `temp_file_limit` for this role"
+        }
+        _ => "Free space on the server's disk",
+    };
+    error.hint(format!("{more}, then run `pgspate status --restore {job}`."))
+}
+
+/// Returns whether the disk is full or `temp_file_limit` is reached.
+pub(super) fn is_out_of_space(code: &SqlState) -> bool {
+    [SqlState::CONFIGURATION_LIMIT_EXCEEDED, SqlState::DISK_FULL].contains(code)
+}
+
+/// Returns whether an object with this name exists already.
+fn is_duplicate(code: &SqlState) -> bool {
+    let codes = [
+        SqlState::DUPLICATE_TABLE,
+        SqlState::DUPLICATE_OBJECT,
+        SqlState::INVALID_TABLE_DEFINITION,
+        // The index has its constraint already.
+        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+    ];
+    codes.contains(code)
+}
+
+/// Returns whether another session holds a conflicting lock.
+fn is_lock_error(code: &SqlState) -> bool {
+    [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED].contains(code)
+}
+
+/// Undoes changes that earlier loads left on tables: those of one job, or of every job that no
+/// session works on. Returns the undone changes. Blocks.
+///
+/// # Errors
+/// When the job is unknown or still running, or the server refuses a step. All other changes are
+/// undone then.
+pub fn restore(
+    dsn: &Dsn,
+    job: Option<i64>,
+    runtime: &Handle,
+    progress: &CopyProgress,
+) -> Result<Vec<RecordedChange>> {
+    let control = runtime.block_on(dsn.connect("pgspate status"))?;
+    let changes = runtime.block_on(ledger::claim_changes(&control.client, job))?;
+    let restorer = Restorer {
+        runtime,
+        control: &control,
+        work: TableWork { dsn, progress, stop: progress.stop.clone() },
+        lock_timeout: None,
+    };
+    restorer.run(changes.clone())?;
+    Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::memory_kb;
+
+    #[test]
+    fn memory_is_for_one_pass_and_bounded() {
+        assert_eq!(memory_kb(0, 0), 32 << 10);
+        assert_eq!(memory_kb(400 << 20, 2), 96 << 10);
+        assert_eq!(memory_kb(100 << 30, 2) >> 10, 160);
+        assert_eq!(memory_kb(u64::MAX >> 1, 8), 1 << 20);
+    }
+}
