@@ -15,7 +15,7 @@ const TEMPORARY_NAMES_MAX: u32 = 100;
 /// `path` is never written to.
 ///
 /// # Errors
-/// When the file cannot be written, or `path` is not a plain file.
+/// An [`io::Error`] if the file cannot be written, or `path` is not a plain file.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_symlink() => return Err(Error::other("it is a symbolic link")),
@@ -29,14 +29,16 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Creates a temporary file beside `path`.
 fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
-    let mut nth = 0;
+    let mut attempt = 0;
     loop {
         let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}-{nth}.part", std::process::id()));
+        name.push(format!(".{}-{attempt}.part", std::process::id()));
         let name = PathBuf::from(name);
         match OpenOptions::new().write(true).create_new(true).open(&name) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && nth < TEMPORARY_NAMES_MAX => {
-                nth += 1
+            Err(error)
+                if error.kind() == ErrorKind::AlreadyExists && attempt < TEMPORARY_NAMES_MAX =>
+            {
+                attempt += 1
             }
             opened => return Ok((opened?, name)),
         }
@@ -47,8 +49,8 @@ fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
 /// an existing file stays.
 ///
 /// # Errors
-/// When the file cannot be opened, is a link or not a plain file, belongs to another user, or has a
-/// hard link.
+/// An [`io::Error`] if the file cannot be opened, is a link or not a plain file, belongs to another
+/// user, or has more than one hard link.
 pub fn open_own(path: &Path) -> io::Result<File> {
     // NONBLOCK: without it, opening a pipe would wait for a reader.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;

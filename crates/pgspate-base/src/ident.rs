@@ -10,10 +10,10 @@ pub const IDENT_BYTES_MAX: usize = 63;
 /// Returns the identifier as SQL writes it, in double quotes only where they are needed.
 pub fn quote_ident(name: &str) -> Cow<'_, str> {
     let mut bytes = name.bytes();
-    let bare = bytes.next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_')
+    let needs_no_quotes = bytes.next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_')
         && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
         && KEYWORDS.binary_search(&name).is_err();
-    if bare {
+    if needs_no_quotes {
         Cow::Borrowed(name)
     } else {
         Cow::Owned(format!("\"{}\"", name.replace('"', "\"\"")))

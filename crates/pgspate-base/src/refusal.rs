@@ -54,7 +54,7 @@ impl ServerRefusal {
     pub fn is_about(&self, schema: &str, table: &str) -> bool {
         self.table
             .as_ref()
-            .is_some_and(|(of, name)| (of.as_str(), name.as_str()) == (schema, table))
+            .is_some_and(|(in_schema, name)| (in_schema.as_str(), name.as_str()) == (schema, table))
     }
 
     /// Returns the server's context: for COPY, the line and the column.

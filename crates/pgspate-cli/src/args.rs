@@ -66,7 +66,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Start, stop and inspect the embedded PostgreSQL
     Server {
-        /// What to do with it.
+        /// The action on the server.
         #[command(subcommand)]
         action: ServerAction,
     },
@@ -82,7 +82,7 @@ pub(crate) enum Command {
     Reference,
 }
 
-/// What can be done with the embedded server.
+/// The actions on the embedded server.
 #[derive(Subcommand, Clone, Copy)]
 pub(crate) enum ServerAction {
     /// Start the server if it is not running

@@ -18,13 +18,13 @@ pub(crate) struct TerminalStyle {
 
 impl TerminalStyle {
     pub(crate) fn of_stderr() -> TerminalStyle {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        TerminalStyle { colour: !refused && std::io::stderr().is_terminal() }
+        let is_disabled = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        TerminalStyle { colour: !is_disabled && std::io::stderr().is_terminal() }
     }
 
     pub(crate) fn of_stdout() -> TerminalStyle {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        TerminalStyle { colour: !refused && std::io::stdout().is_terminal() }
+        let is_disabled = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        TerminalStyle { colour: !is_disabled && std::io::stdout().is_terminal() }
     }
 
     pub(crate) fn error(self, text: &str) -> String {
@@ -43,7 +43,7 @@ impl TerminalStyle {
         self.wrap(text, "2")
     }
 
-    /// Returns the length of the escape code that the text begins with, if it is one of these.
+    /// Returns the length of the escape code of [`CODES`] with which the text begins, if any.
     pub(crate) fn code_at(self, text: &str) -> Option<usize> {
         let code = CODES.iter().find(|code| text.starts_with(**code));
         code.filter(|_| self.colour).map(|code| code.len())

@@ -286,7 +286,7 @@ fn print_conclusion(summary: &LabSummary, args: &RunArgs, style: TerminalStyle) 
 /// Returns the experiments of these names; `all` stands for all of them.
 ///
 /// # Errors
-/// When there is no experiment of a name.
+/// [`ErrorKind::Usage`] if one of the names is the name of no experiment.
 fn find_experiments(names: &[String]) -> Result<Vec<&'static dyn Experiment>> {
     if names.iter().any(|name| name == "all") {
         return Ok(experiments::ALL.to_vec());
@@ -312,7 +312,7 @@ struct LabProgress {
     is_terminal: bool,
     is_drawn: Cell<bool>,
     /// The number of the running trial, and the number of trials.
-    nth: Cell<(usize, usize)>,
+    trial_of_all: Cell<(usize, usize)>,
 }
 
 impl LabProgress {
@@ -321,13 +321,13 @@ impl LabProgress {
             is_quiet: quiet,
             is_terminal: std::io::stderr().is_terminal(),
             is_drawn: Cell::new(false),
-            nth: Cell::default(),
+            trial_of_all: Cell::default(),
         }
     }
 
     fn show(&self, event: &LabEvent<'_>, style: TerminalStyle) {
         if let LabEvent::TrialStarted { nth, of, .. } = event {
-            self.nth.set((*nth, *of));
+            self.trial_of_all.set((*nth, *of));
         }
         match event {
             _ if self.is_quiet => {}
@@ -344,7 +344,9 @@ impl LabProgress {
                 draw_line(&render_event(other));
                 self.is_drawn.set(true);
             }
-            LabEvent::Measured { line } => write_stderr_line(render_finished(line, self.nth.get())),
+            LabEvent::Measured { line } => {
+                write_stderr_line(render_finished(line, self.trial_of_all.get()))
+            }
             LabEvent::TrialStarted { .. } => {}
             other => write_stderr_line(render_event(other)),
         }

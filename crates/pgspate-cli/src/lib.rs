@@ -84,7 +84,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// Parses the arguments of `pgspate load`, without the words `pgspate load`.
 ///
 /// # Errors
-/// When the command would refuse the arguments; the kind is `Usage`.
+/// [`ErrorKind::Usage`] if the command would refuse the arguments.
 pub fn load_options(args: &[String]) -> Result<pgspate::load::LoadOptions> {
     let args: LoadArgs = parse(args)?;
     args.common.check_program()?;
@@ -94,7 +94,7 @@ pub fn load_options(args: &[String]) -> Result<pgspate::load::LoadOptions> {
 /// Parses the arguments of `pgspate sync`, without the words `pgspate sync`.
 ///
 /// # Errors
-/// As [`load_options`].
+/// The errors of [`load_options`].
 pub fn sync_options(args: &[String]) -> Result<pgspate::sync::SyncOptions> {
     let args: SyncArgs = parse(args)?;
     args.common.check_program()?;
@@ -105,7 +105,7 @@ pub fn sync_options(args: &[String]) -> Result<pgspate::sync::SyncOptions> {
 /// address for [`serve_metrics`], if one is given.
 ///
 /// # Errors
-/// As [`load_options`].
+/// The errors of [`load_options`].
 pub fn apply_options(
     args: &[String],
 ) -> Result<(pgspate::apply::ApplyOptions, Option<SocketAddr>)> {
@@ -117,7 +117,7 @@ pub fn apply_options(
 /// Runs the checks of `pgspate doctor` with these arguments.
 ///
 /// # Errors
-/// As [`load_options`], and as [`pgspate_doctor::doctor::examine`].
+/// The errors of [`load_options`] and of [`pgspate_doctor::doctor::examine`].
 pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate_doctor::doctor::Examination> {
     let args: DoctorArgs = parse(args)?;
     let dsn = dsn.with_stall_timeout(args.stall);
@@ -128,7 +128,7 @@ pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate_doctor::doctor
 /// Carries out `pgspate tune` with these arguments, and returns its result.
 ///
 /// # Errors
-/// As [`load_options`], and when the server refuses a change.
+/// The errors of [`load_options`]; [`ErrorKind::Server`] if the server refuses a change.
 pub async fn tune(args: &[String], dsn: &Dsn) -> Result<impl serde::Serialize + use<>> {
     let args: TuneArgs = parse(args)?;
     let dsn = dsn.with_stall_timeout(args.stall);
@@ -140,7 +140,8 @@ pub async fn tune(args: &[String], dsn: &Dsn) -> Result<impl serde::Serialize + 
 /// server. With `quiet`, nothing is written to stderr.
 ///
 /// # Errors
-/// When the connection settings are invalid, or the embedded server does not start.
+/// [`ErrorKind::Usage`] if the connection settings are invalid; [`ErrorKind::Connect`] if the
+/// embedded server does not start.
 pub fn server(to: Option<&str>, quiet: bool) -> Result<Dsn> {
     Ok(target::resolve(to, quiet, errors::TerminalStyle::of_stderr())?.dsn)
 }

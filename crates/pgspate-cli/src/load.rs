@@ -75,7 +75,7 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     Ok(answer)
 }
 
-/// What every command that writes rows begins with.
+/// The server, the runtime and the handles with which every command that writes rows begins.
 pub(crate) struct RunSetup {
     pub(crate) target: TargetServer,
     pub(crate) runtime: Runtime,
@@ -111,7 +111,7 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
 /// Starts the async runtime for connections and object stores. Encoders have their own threads.
 ///
 /// # Errors
-/// When the system cannot start threads.
+/// [`ErrorKind::Bug`] if the system cannot start threads.
 pub fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(8)))
@@ -120,7 +120,7 @@ pub fn runtime() -> Result<Runtime> {
         .map_err(|error| Error::new(ErrorKind::Bug, "could not start the runtime").because(error))
 }
 
-/// What the first and the second Ctrl-C do.
+/// The actions and messages of the first and the second Ctrl-C.
 pub(crate) struct InterruptActions<Stop, Words> {
     /// The message after the first Ctrl-C.
     pub(crate) first_message: &'static str,
@@ -130,8 +130,8 @@ pub(crate) struct InterruptActions<Stop, Words> {
     pub(crate) last_message: Words,
 }
 
-/// Handles Ctrl-C and SIGTERM: the first one stops the run, the second one exits at once. Before
-/// `running` is set, the first one exits at once, too.
+/// Handles Ctrl-C and SIGTERM: the first signal stops the run, the second signal exits at once.
+/// Before `running` is set, the first signal exits at once, too.
 pub(crate) fn stop_on_interrupt(
     interrupt: InterruptActions<
         impl FnOnce() + Send + 'static,

@@ -36,7 +36,7 @@ impl Drop for MetricsServer {
 /// Starts to serve the metrics of a stream at `http://ADDRESS/metrics`.
 ///
 /// # Errors
-/// When the address cannot be listened on.
+/// [`ErrorKind::Usage`] if the server cannot listen on the address.
 pub fn serve(
     address: SocketAddr,
     watch: &Arc<ApplyWatch>,
@@ -49,9 +49,9 @@ pub fn serve(
     })?;
     let watch = Arc::clone(watch);
     Ok(MetricsServer(runtime.spawn(async move {
-        let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+        let permits = Arc::new(Semaphore::new(REQUESTS_MAX));
         loop {
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let watch = Arc::clone(&watch);
@@ -100,7 +100,7 @@ async fn answer_request(mut stream: TcpStream, watch: &ApplyWatch) -> std::io::R
 /// Returns the metrics page.
 fn page(progress: &ApplyProgress) -> String {
     let mut page = String::new();
-    let mut put = |name: &str, kind: &str, help: &str, value: f64| {
+    let mut write_metric = |name: &str, kind: &str, help: &str, value: f64| {
         // Writing to a String cannot fail.
         let _ = write!(
             page,
@@ -108,15 +108,15 @@ fn page(progress: &ApplyProgress) -> String {
              pgspate_apply_{name} {value}\n"
         );
     };
-    let mut count = |name, help, value: u64| put(name, "counter", help, value as f64);
+    let mut count = |name, help, value: u64| write_metric(name, "counter", help, value as f64);
     count("events_total", "Events committed on the target.", progress.events);
-    count("bytes_total", "Bytes of input that the events had.", progress.bytes);
+    count("bytes_total", "Bytes of input that held these events.", progress.bytes);
     count("batches_total", "Transactions on the target.", progress.batches);
     count("dead_letters_total", "Events set aside in pgspate.dead_letter.", progress.dead_letters);
     if let Some(lag) = &progress.lag {
         count("reconnects_total", "Connections to the source that were lost.", lag.reconnects);
     }
-    let mut gauge = |name, help, value: f64| put(name, "gauge", help, value);
+    let mut gauge = |name, help, value: f64| write_metric(name, "gauge", help, value);
     gauge("batch_events", "Events of the last transaction.", progress.batch_events as f64);
     if let Some(lag) = &progress.lag {
         match lag.messages {
@@ -154,7 +154,7 @@ mod tests {
         # HELP pgspate_apply_events_total Events committed on the target.
         # TYPE pgspate_apply_events_total counter
         pgspate_apply_events_total 12000000
-        # HELP pgspate_apply_bytes_total Bytes of input that the events had.
+        # HELP pgspate_apply_bytes_total Bytes of input that held these events.
         # TYPE pgspate_apply_bytes_total counter
         pgspate_apply_bytes_total 0
         # HELP pgspate_apply_batches_total Transactions on the target.

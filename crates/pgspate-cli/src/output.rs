@@ -15,7 +15,7 @@ use crate::errors::TerminalStyle;
 /// for a pipe is written byte for byte.
 ///
 /// # Errors
-/// When stdout cannot be written for another reason.
+/// [`ErrorKind::Usage`] if stdout cannot be written for another reason.
 pub(crate) fn write_stdout(bytes: impl AsRef<[u8]>) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let bytes = match std::str::from_utf8(bytes.as_ref()) {

@@ -56,12 +56,12 @@ impl ProgressLine {
         mut line: impl FnMut(&mut ProgressRates) -> String + Send + 'static,
     ) -> ProgressLine {
         let stop = Arc::new(AtomicBool::new(false));
-        let is_over = Arc::clone(&stop);
+        let must_stop = Arc::clone(&stop);
         let draw = move || {
-            let looked = Instant::now();
+            let updated_at = Instant::now();
             let mut speed =
-                ProgressRates { bytes: 0, stored: 0, looked, rate: 0.0, stored_rate: 0.0 };
-            while !is_over.load(Relaxed) {
+                ProgressRates { bytes: 0, stored: 0, updated_at, rate: 0.0, stored_rate: 0.0 };
+            while !must_stop.load(Relaxed) {
                 draw_line(&line(&mut speed));
                 std::thread::park_timeout(INTERVAL);
             }
@@ -118,14 +118,14 @@ fn render_stream(stream: &str, progress: &apply::ApplyProgress, events_per_secon
 struct ProgressRates {
     bytes: u64,
     stored: u64,
-    looked: Instant,
+    updated_at: Instant,
     rate: f64,
     stored_rate: f64,
 }
 
 impl ProgressRates {
     fn update(&mut self, bytes: u64, stored: u64) {
-        let elapsed = self.looked.elapsed().as_secs_f64();
+        let elapsed = self.updated_at.elapsed().as_secs_f64();
         if elapsed < 0.05 {
             return;
         }
@@ -134,7 +134,7 @@ impl ProgressRates {
         self.rate = smooth(self.rate, bytes.saturating_sub(self.bytes) as f64 / elapsed);
         let stored_now = stored.saturating_sub(self.stored) as f64 / elapsed;
         self.stored_rate = smooth(self.stored_rate, stored_now);
-        (self.bytes, self.stored, self.looked) = (bytes, stored, Instant::now());
+        (self.bytes, self.stored, self.updated_at) = (bytes, stored, Instant::now());
     }
 }
 

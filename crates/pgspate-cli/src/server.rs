@@ -48,7 +48,7 @@ pub(crate) fn run(action: ServerAction, style: TerminalStyle) -> Result<()> {
 
 fn describe(status: &ServerStatus) -> String {
     let state = match status.state {
-        ServerState::Absent => "not made",
+        ServerState::Absent => "not created",
         ServerState::Stopped => "stopped",
         ServerState::Busy => "starting or stopping",
         ServerState::Running => "running",

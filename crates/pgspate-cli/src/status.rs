@@ -169,7 +169,7 @@ fn render_stream(stream: &StreamStatus) -> String {
         position => format!(", up to {position}"),
     };
     format!(
-        "stream {}{part}  {} events applied{at}{letters}\n  last moved on {}\n{emptied}",
+        "stream {}{part}  {} events applied{at}{letters}\n  last advanced at {}\n{emptied}",
         stream.stream,
         count(stream.events),
         stream.updated,

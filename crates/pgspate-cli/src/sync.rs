@@ -131,7 +131,7 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
     let size = |value: Option<u64>| value.map_or("unknown".to_owned(), bytes);
     let [table, indexes] = [report.table_bytes, report.index_bytes].map(|both| both.map(size));
     line(&format!(
-        "  table {} to {}, indexes {} to {}; {} to {} dead rows in it",
+        "  table {} to {}, indexes {} to {}; {} to {} dead rows in the table",
         table[0],
         table[1],
         indexes[0],

@@ -76,7 +76,7 @@ pub(crate) fn blocked_at(path: &Path, account: &ServerAccount) -> Option<PathBuf
     parts.iter().find(blocked).map(|part| part.to_path_buf())
 }
 
-/// Describes a user for error messages: by name, if it has one, and by id.
+/// Describes a user for error messages: by name, if the user has one, and by id.
 pub(crate) fn describe_uid(uid: u32) -> String {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     match name_of(&passwd, uid) {

@@ -25,8 +25,8 @@ const LEFT_OUT: [&str; 2] = ["postmaster.pid", "postmaster.opts"];
 /// number of copied files.
 ///
 /// # Errors
-/// When `from` is no data folder, its server runs, it has tablespaces, it has links to another
-/// user's files, or a file cannot be read or written.
+/// [`pgspate_base::ErrorKind::Connect`] if `from` is no data folder, its server runs, it has
+/// tablespaces, it has links to another user's files, or a file cannot be read or written.
 pub fn clone_data_folder(from: &Path, to: &Path) -> Result<u64> {
     clone_for(from, to, None)
 }

@@ -27,8 +27,8 @@ const PINNED: &str = include_str!("pinned.txt");
 /// an earlier fetched release at once.
 ///
 /// # Errors
-/// When the repository cannot be reached, no build for this machine is pinned, the checksum is
-/// wrong, or the data folder cannot be written.
+/// [`pgspate_base::ErrorKind::Connect`] if the repository cannot be reached, no build for this
+/// machine is pinned, the checksum is wrong, or the data folder cannot be written.
 pub fn fetch(major: u32, progress: &Progress<'_>) -> Result<Installation> {
     fetch_into(&EmbeddedHome::from_environment()?, major, progress)
 }

@@ -56,7 +56,8 @@ impl Installation {
     /// Returns the installation in a folder.
     ///
     /// # Errors
-    /// When a program is missing or does not run, or the version is older than [`MAJOR_MIN`].
+    /// [`pgspate_base::ErrorKind::Connect`] if a program is missing or does not run, or the version
+    /// is older than [`MAJOR_MIN`].
     pub fn at(bin_dir: &Path) -> Result<Installation> {
         let folder = bin_dir.display();
         let missing = PROGRAMS.iter().find(|program| !bin_dir.join(program).is_file());
@@ -106,8 +107,8 @@ impl Installation {
 /// Finds an installation, or fetches one. Uses `PGSPATE_PG_BIN` and `PGSPATE_PG_VERSION`.
 ///
 /// # Errors
-/// When `PGSPATE_PG_BIN` or `PGSPATE_PG_VERSION` is invalid, or no installation was found and none
-/// could be fetched.
+/// [`pgspate_base::ErrorKind::Connect`] if `PGSPATE_PG_BIN` or `PGSPATE_PG_VERSION` is invalid, or
+/// no installation was found and none could be fetched.
 pub fn locate(progress: &Progress<'_>) -> Result<Installation> {
     locate_major(wanted_major("PGSPATE_PG_VERSION")?, progress)
 }
@@ -115,7 +116,7 @@ pub fn locate(progress: &Progress<'_>) -> Result<Installation> {
 /// Finds like [`locate`], but this major version. Ignores `PGSPATE_PG_VERSION`.
 ///
 /// # Errors
-/// The same as for [`locate`].
+/// The errors of [`locate`].
 pub fn locate_major(major: Option<u32>, progress: &Progress<'_>) -> Result<Installation> {
     let account = ServerAccount::for_server()?;
     let account = account.as_ref();

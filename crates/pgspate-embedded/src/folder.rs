@@ -175,7 +175,8 @@ pub(crate) fn change_owner(file: &File, account: Option<&ServerAccount>) -> io::
 /// if pgspate's user or `account` owns it, and no other user can write to it.
 ///
 /// # Errors
-/// When another user owns the folder, or other users can write to it.
+/// [`pgspate_base::ErrorKind::Connect`] if another user owns the folder, or other users can write
+/// to it.
 pub(crate) fn make_private(path: &Path, account: Option<&ServerAccount>) -> Result<OpenFolder> {
     let folder = make(path)?;
     let own = sys::effective_uid();
@@ -192,7 +193,8 @@ pub(crate) fn make_private(path: &Path, account: Option<&ServerAccount>) -> Resu
 /// neither list nor change it.
 ///
 /// # Errors
-/// When another user owns the folder, or other users can write to it.
+/// [`pgspate_base::ErrorKind::Connect`] if another user owns the folder, or other users can write
+/// to it.
 pub(crate) fn make_own(path: &Path, account: Option<&ServerAccount>) -> Result<OpenFolder> {
     let folder = make(path)?;
     folder.require_safe(&[sys::effective_uid()])?;
@@ -225,7 +227,8 @@ pub(crate) fn write_private(
 /// Reads a secret from a plain file that only pgspate's user can read.
 ///
 /// # Errors
-/// When the file is absent, is a link, belongs to another user, or other users can read it.
+/// [`pgspate_base::ErrorKind::Connect`] if the file is absent, is a link, belongs to another user,
+/// or other users can read it.
 pub(crate) fn read_secret(path: &Path) -> Result<String> {
     let (parent, name) = split(path)?;
     let failed = |e| error::could_not("read", path, e);

@@ -47,7 +47,8 @@ pub(crate) fn command(
 /// Runs a command to its end. `action` completes the error message "could not …".
 ///
 /// # Errors
-/// When the command fails. The error's cause is the command's output to stderr.
+/// [`pgspate_base::ErrorKind::Connect`] if the command fails. The error's cause is the command's
+/// output to stderr.
 pub(crate) fn run(command: Command, action: &str) -> Result<Output> {
     run_with_input(command, action, "")
 }
@@ -97,12 +98,13 @@ pub(crate) fn accepts_connections(socket_folder: Option<&Path>, port: u16) -> bo
     .unwrap_or(false)
 }
 
-/// Returns whether the log of a server says that another process has its port.
+/// Returns whether the log of a server says that another process has the server's port.
 pub(crate) fn says_port_is_taken(log: &str) -> bool {
     log.contains("could not bind IPv4 address")
 }
 
-/// Returns whether the log of a server says that children of a killed server still use its memory.
+/// Returns whether the log of a server says that children of a killed server still use the
+/// server's shared memory.
 pub(crate) fn says_memory_is_in_use(log: &str) -> bool {
     log.contains("pre-existing shared memory block")
 }

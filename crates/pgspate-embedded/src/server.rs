@@ -94,7 +94,8 @@ impl EmbeddedServer {
     /// `PGSPATE_PG_VERSION` is set, the server has this major version. Creates and starts nothing.
     ///
     /// # Errors
-    /// When an environment variable is invalid, or the server's user cannot enter the folder.
+    /// [`pgspate_base::ErrorKind::Connect`] if an environment variable is invalid, or the server's
+    /// user cannot enter the folder.
     pub fn open() -> Result<EmbeddedServer> {
         Ok(EmbeddedServer {
             home: EmbeddedHome::from_environment()?,
@@ -106,7 +107,7 @@ impl EmbeddedServer {
     /// pgspate's data folder, so that they are fetched once.
     ///
     /// # Errors
-    /// The same as for [`EmbeddedServer::open`].
+    /// The errors of [`EmbeddedServer::open`].
     pub fn open_in(folder: &Path) -> Result<EmbeddedServer> {
         Ok(EmbeddedServer {
             home: EmbeddedHome::at(folder)?,
@@ -118,8 +119,9 @@ impl EmbeddedServer {
     /// Returns when the server accepts connections.
     ///
     /// # Errors
-    /// When no installation was found and none could be fetched, the folder cannot be written, or
-    /// the server does not start. In the last case the end of the log is the cause.
+    /// [`pgspate_base::ErrorKind::Connect`] if no installation was found and none could be fetched,
+    /// the folder cannot be written, or the server does not start. In the last case the end of the
+    /// log is the cause.
     pub fn start(&self, progress: &Progress<'_>) -> Result<ServerStatus> {
         let status = self.status()?;
         if status.state == ServerState::Running && !self.is_of_earlier_version(&status)? {
@@ -153,7 +155,8 @@ impl EmbeddedServer {
     /// was running.
     ///
     /// # Errors
-    /// When the server belongs to another user, or still runs after two minutes.
+    /// [`pgspate_base::ErrorKind::Connect`] if the server belongs to another user, or still runs
+    /// after two minutes.
     pub fn stop(&self, progress: &Progress<'_>) -> Result<bool> {
         if self.status()?.pid.is_none() {
             return Ok(false);
@@ -174,7 +177,7 @@ impl EmbeddedServer {
     /// Returns the state of the server. Changes nothing.
     ///
     /// # Errors
-    /// When the data folder cannot be read.
+    /// [`pgspate_base::ErrorKind::Connect`] if the data folder cannot be read.
     pub fn status(&self) -> Result<ServerStatus> {
         let mut status = ServerStatus {
             state: ServerState::Absent,
@@ -206,7 +209,8 @@ impl EmbeddedServer {
     /// and all clients with libpq read. For them `PGPASSWORD` has priority over the file.
     ///
     /// # Errors
-    /// When the server is not running, or the password file cannot be read.
+    /// [`pgspate_base::ErrorKind::Connect`] if the server is not running, or the password file
+    /// cannot be read.
     pub fn dsn(&self) -> Result<String> {
         let (address, paths) = self.address_and_paths()?;
         read_passfile(&paths)?;
@@ -217,7 +221,7 @@ impl EmbeddedServer {
     /// connections of this process, so that `PGPASSWORD` does not matter. Must not be printed.
     ///
     /// # Errors
-    /// The same as for [`EmbeddedServer::dsn`].
+    /// The errors of [`EmbeddedServer::dsn`].
     pub fn secret_dsn(&self) -> Result<String> {
         let (address, paths) = self.address_and_paths()?;
         let text = read_passfile(&paths)?;
@@ -228,7 +232,7 @@ impl EmbeddedServer {
     /// password.
     ///
     /// # Errors
-    /// The same as for [`EmbeddedServer::dsn`].
+    /// The errors of [`EmbeddedServer::dsn`].
     pub fn tcp_dsn(&self) -> Result<String> {
         let (status, port) = self.running()?;
         let text = read_passfile(&self.paths(status.major.unwrap_or_default()))?;
@@ -238,7 +242,7 @@ impl EmbeddedServer {
     /// Returns a shell command that opens the database with `psql`.
     ///
     /// # Errors
-    /// The same as for [`EmbeddedServer::dsn`].
+    /// The errors of [`EmbeddedServer::dsn`].
     pub fn psql_command(&self) -> Result<String> {
         Ok(format!("psql {}", shell_word(&self.dsn()?)))
     }

@@ -114,7 +114,7 @@ pub fn builder() -> ThrowawayBuilder {
 /// the one that [`locate`] finds.
 ///
 /// # Errors
-/// The same as for [`locate`].
+/// The errors of [`locate`].
 pub fn installation(progress: &Progress<'_>) -> Result<Installation> {
     match wanted_major("PGSPATE_TEST_PG_VERSION")? {
         None => locate(progress),
@@ -126,8 +126,9 @@ pub fn installation(progress: &Progress<'_>) -> Result<Installation> {
 fn unique_name() -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    format!("pgspate_test_{}_{count}_{:x}", std::process::id(), nanos as u64)
+    let nanos_since_epoch =
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("pgspate_test_{}_{count}_{:x}", std::process::id(), nanos_since_epoch as u64)
 }
 
 /// Runs statements over a new connection.

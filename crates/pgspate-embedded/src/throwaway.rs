@@ -148,8 +148,9 @@ impl ThrowawayBuilder {
     /// Creates the folder and starts the server. Returns when the server accepts connections.
     ///
     /// # Errors
-    /// When no installation was found, the temporary folder cannot be used, or the server does not
-    /// start. In the last case the end of the log is the cause.
+    /// [`pgspate_base::ErrorKind::Connect`] if no installation was found, the temporary folder
+    /// cannot be used, or the server does not start. In the last case the end of the log is the
+    /// cause.
     pub fn start(self, progress: &Progress<'_>) -> Result<ThrowawayServer> {
         let installation = match &self.installation {
             Some(installation) => installation.clone(),
@@ -205,7 +206,7 @@ impl ThrowawayServer {
     /// Returns the folder in which new throwaway servers are created.
     ///
     /// # Errors
-    /// When no temporary folder can be used.
+    /// [`pgspate_base::ErrorKind::Connect`] if no temporary folder can be used.
     pub fn temporary_folder() -> Result<PathBuf> {
         temporary_folder(ServerAccount::for_server()?.as_ref())
     }
@@ -213,7 +214,7 @@ impl ThrowawayServer {
     /// Starts a server with default options: no fsync, 200 connections, UTC.
     ///
     /// # Errors
-    /// The same as for [`ThrowawayBuilder::start`].
+    /// The errors of [`ThrowawayBuilder::start`].
     pub fn start(progress: &Progress<'_>) -> Result<ThrowawayServer> {
         ThrowawayBuilder::default().start(progress)
     }
@@ -303,7 +304,7 @@ impl ThrowawayServer {
     /// drop.
     ///
     /// # Errors
-    /// When the server still runs after a minute.
+    /// [`pgspate_base::ErrorKind::Connect`] if the server still runs after a minute.
     pub fn stop(&self) -> Result<()> {
         self.end(libc::SIGINT, STOP_LIMIT)
     }
@@ -311,7 +312,8 @@ impl ThrowawayServer {
     /// Kills all processes of the server at once, as in a crash of the machine.
     ///
     /// # Errors
-    /// When the server is not running, or its processes do not end.
+    /// [`pgspate_base::ErrorKind::Connect`] if the server is not running, or its processes do not
+    /// end.
     pub fn kill(&self) -> Result<()> {
         let mut postmaster = self.postmaster();
         let failed = || error::new("could not kill the server");
@@ -328,7 +330,7 @@ impl ThrowawayServer {
     /// Stops the server, if it runs, and starts it again on the same port.
     ///
     /// # Errors
-    /// The same as for [`ThrowawayBuilder::start`], and when another process keeps the port.
+    /// The errors of [`ThrowawayBuilder::start`], also if another process keeps the port.
     pub fn restart(&self) -> Result<()> {
         self.stop()?;
         self.launch(Some(self.port)).map(drop)

@@ -46,7 +46,7 @@ swap\t'Fill a shadow table and exchange the two; readers wait for the exchange'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lanes -d 'Load over this many connections at the same time: a number, or auto' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l commit -d 'Commit at the end, with each chunk, or auto: by the size of the input' -r -f -a "auto\t'At the end below 1 GiB, with each chunk above'
 end\t'Commit once at the end: a load that fails leaves nothing behind'
-chunk\t'Commit each chunk: a stopped load continues there when it is run again'"
+chunk\t'Commit each chunk: after a stop, the next run loads only the rest'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l rejects -d 'Write rejected rows to this file, and load the rest' -r -F
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l max-rejects -d 'Stop after more than this many rejected rows: a number, or a share such as 0.5%' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l retry-for -d 'Keep trying for this long while the server is unreachable' -r
@@ -68,8 +68,8 @@ json\t'One object per line, or an array of objects'
 parquet\t'Parquet'
 arrow\t'Arrow IPC, file or stream'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l header -d 'Say whether the first record names the columns' -r -f -a "auto\t'Find out from the content'
-yes\t'It names the columns'
-no\t'It is data'"
+yes\t'The first record names the columns'
+no\t'The first record is data'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l delimiter -d 'Separate fields by this byte, or \\t' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l quote -d 'Quote fields with this byte, or none' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l escape -d 'Escape quotes within quoted fields with this byte [default: the quote character]' -r
@@ -84,7 +84,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Crea
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'Make all rows visible at once; with --replace, in place of the old ones'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done and why, then stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Start over and ignore earlier runs in the ledger; rows that they wrote stay'
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: commit at the end, not resumable, and loaded again by each run'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: commit at the end; each run loads all rows, and cannot resume'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l vacuum -d 'Run VACUUM (FREEZE, ANALYZE) afterwards'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Skip empty lines, which COPY would read as records of one empty field'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown -d 'Ignore fields and keys that match no column'
@@ -97,13 +97,13 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l key -d 'Identif
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope-by -d 'Sync the rows whose values in these columns occur in the source' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope -d 'Sync the rows that match this SQL predicate; `all` for the whole table' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-columns -d 'Do not compare these columns; write them only if another column differs' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l keep -d 'Keep one of several source rows with the same key; without it, refuse them' -r -f -a "last\t'The last such row of the source'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l keep -d 'Keep one of several source rows with the same key; without it, refuse them' -r -f -a "last\t'The last row in the order of the source'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lanes -d 'Share the scopes of --scope-by among this many sessions, each with its own transaction' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l read-ahead -d 'Read the table first, and stage only rows that it does not have; auto: if it has most of them' -r -f -a "auto\t'If it is worthwhile'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l read-ahead -d 'Read the table first, and stage only rows that the table lacks; auto: if the table has most of the rows' -r -f -a "auto\t'If it is worthwhile'
 always\t'Wherever possible'
 never\t'Never'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l max-delete -d 'Refuse to delete more than this share of the scope' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l transactions -d 'Write the scopes of --scope-by in this many transactions, one after the other; with --vacuum, each reuses the space of rows that died in the one before' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l transactions -d 'Write the scopes of --scope-by in this many transactions, one after the other; with --vacuum, each transaction reuses the space of rows that died in the previous one' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l retry-for -d 'Keep trying for this long while another session is in the way' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r
@@ -114,8 +114,8 @@ json\t'One object per line, or an array of objects'
 parquet\t'Parquet'
 arrow\t'Arrow IPC, file or stream'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l header -d 'Say whether the first record names the columns' -r -f -a "auto\t'Find out from the content'
-yes\t'It names the columns'
-no\t'It is data'"
+yes\t'The first record names the columns'
+no\t'The first record is data'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l delimiter -d 'Separate fields by this byte, or \\t' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l quote -d 'Quote fields with this byte, or none' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l escape -d 'Escape quotes within quoted fields with this byte [default: the quote character]' -r
@@ -130,7 +130,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-milli
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l no-delete -d 'Update and insert rows, but delete none'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l insert-only -d 'Insert missing rows only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l check -d 'Change nothing: count differences and show examples; exit with 1 if there are any'
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l advise-only -d 'Change nothing: show what would make such a sync cheaper; exit with 1 if anything would'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l advise-only -d 'Change nothing: show what would make such a sync cheaper; exit with 1 if there is any advice'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l plan -d 'Show the statements, then stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l vacuum -d 'Vacuum the table afterwards, so that the next sync reuses the space of dead rows'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l allow-empty -d 'Allow a source without rows to empty the scope'
@@ -159,7 +159,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l retry-for -d '
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-rows -d 'Commit at most this many events together' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'Commit at most this many MiB of input together, and of decoded events; memory use is about eight times as much' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'Commit together at most this many MiB of input and of decoded events; pgspate uses about eight times as much memory' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l direct-rows -d 'Write batches of up to this many rows without a temporary table' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-delay -d 'Let an event wait this many milliseconds for others when no batch is written' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-table -d 'Apply rows that do not name their table to this one: flattened rows of Debezium, files of DMS' -r

@@ -125,8 +125,8 @@ fn batches() -> Vec<Flag<ApplyOptions>> {
         value("batch-bytes", "MIB", mebibytes, |it: &mut ApplyOptions, max| it.batch_bytes = max)
             .default("64")
             .help(
-                "Commit at most this many MiB of input together, and of decoded events; memory use \
-                 is about eight times as much",
+                "Commit together at most this many MiB of input and of decoded events; pgspate \
+                 uses about eight times as much memory",
             ),
         value("direct-rows", "N", value_parser!(u64), |it: &mut ApplyOptions, max| {
             it.direct_rows = max

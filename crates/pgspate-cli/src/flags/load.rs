@@ -37,7 +37,7 @@ impl CommandFlags for LoadArgs {
     }
 }
 
-/// Returns the flags for the rows that the table has.
+/// Returns the flags that decide which rows the table has after the load.
 fn rows() -> Vec<Flag<LoadOptions>> {
     vec![
         switch("create", |it: &mut LoadOptions| it.create = true)
@@ -78,12 +78,12 @@ fn safety() -> Vec<Flag<LoadOptions>> {
         switch("restart", |it: &mut LoadOptions| it.restart = true)
             .help("Start over and ignore earlier runs in the ledger; rows that they wrote stay"),
         switch("no-ledger", |it: &mut LoadOptions| it.plan.no_ledger = true)
-            .help("Keep no ledger: commit at the end, not resumable, and loaded again by each run"),
+            .help("Keep no ledger: commit at the end; each run loads all rows, and cannot resume"),
     ];
     under("Safety", flags)
 }
 
-/// Returns the flags for the care of the table before and after the load.
+/// Returns the flags for indexes, autovacuum and statistics of the table.
 fn care() -> Vec<Flag<LoadOptions>> {
     let flags = vec![
         value("rebuild-indexes", "WHEN", when(), |it: &mut LoadOptions, when| {
@@ -120,7 +120,7 @@ fn replace() -> impl TypedValueParser<Value = ReplaceMode> {
 
 fn commit() -> impl TypedValueParser<Value = Option<Commit>> {
     let end = "Commit once at the end: a load that fails leaves nothing behind";
-    let chunk = "Commit each chunk: a stopped load continues there when it is run again";
+    let chunk = "Commit each chunk: after a stop, the next run loads only the rest";
     choice([
         ("auto", "At the end below 1 GiB, with each chunk above", None),
         ("end", end, Some(Commit::AtEnd)),

@@ -35,7 +35,7 @@ pub(crate) struct Flag<T> {
     set: FlagSetter<T>,
 }
 
-/// The arguments of a command. They begin with the default, and each flag sets a part of them.
+/// The arguments of a command. Parsing begins with the default value, and each flag sets a field.
 pub(crate) trait CommandFlags: Default + 'static {
     /// Flags of which exactly one must be given.
     const ONE_OF: &'static [&'static str] = &[];
@@ -145,13 +145,13 @@ fn names<T>(
     values(flag, name, text(), set).with(|arg| arg.value_delimiter(','))
 }
 
-/// Converts flags of a part, such as the reading options, into flags of the whole.
+/// Converts flags that set a field of `T` into flags that set this field of the `T` within `O`.
 fn part<T: 'static, O: 'static>(part: fn(&mut O) -> &mut T, flags: Vec<Flag<T>>) -> Vec<Flag<O>> {
-    let of_whole = |Flag { arg, set }: Flag<T>| Flag {
+    let convert = |Flag { arg, set }: Flag<T>| Flag {
         arg,
         set: Box::new(move |it: &mut O, found: &ArgMatches| set(part(it), found)),
     };
-    flags.into_iter().map(of_whole).collect()
+    flags.into_iter().map(convert).collect()
 }
 
 /// Puts all flags under a heading of the help.
@@ -167,13 +167,13 @@ fn path() -> PathBufValueParser {
     PathBufValueParser::new()
 }
 
-/// Parses one of some words. Each word has its help and its value.
+/// Returns a parser that accepts one of these words. Each word comes with its help and its value.
 fn choice<V: Clone + Send + Sync + 'static, const N: usize>(
     words: [(&'static str, &'static str, V); N],
 ) -> impl TypedValueParser<Value = V> {
     let possible = words.each_ref().map(|(word, help, _)| PossibleValue::new(*word).help(*help));
-    PossibleValuesParser::new(possible).map(move |said| {
-        let found = words.iter().find(|(word, ..)| *word == said);
+    PossibleValuesParser::new(possible).map(move |word_given| {
+        let found = words.iter().find(|(word, ..)| *word == word_given);
         found.expect("clap accepts only these words").2.clone()
     })
 }

@@ -72,8 +72,8 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 fn headers() -> impl TypedValueParser<Value = Option<bool>> {
     choice([
         ("auto", "Find out from the content", None),
-        ("yes", "It names the columns", Some(true)),
-        ("no", "It is data", Some(false)),
+        ("yes", "The first record names the columns", Some(true)),
+        ("no", "The first record is data", Some(false)),
     ])
 }
 
@@ -88,7 +88,9 @@ fn quote(value: &str) -> Result<Option<u8>, String> {
 pub(super) fn byte(value: &str) -> Result<u8, String> {
     match value {
         "\\t" | "tab" => Ok(b'\t'),
-        "\n" | "\r" | "\\n" | "\\r" => Err("a line end cannot be one".to_owned()),
+        "\n" | "\r" | "\\n" | "\\r" => {
+            Err("expected one single-byte character, found a line end".to_owned())
+        }
         _ => match value.as_bytes() {
             [byte] => Ok(*byte),
             _ => Err("expected one single-byte character, or \\t".to_owned()),

@@ -26,7 +26,7 @@ impl CommonArgs {
     /// Refuses arguments that only make sense at a terminal, for calls by a program.
     ///
     /// # Errors
-    /// When such an argument is given.
+    /// [`ErrorKind::Usage`] if such an argument is given.
     pub(crate) fn check_program(&self) -> Result<()> {
         let given = [("plan", self.plan), ("json", self.json), ("quiet", self.quiet)];
         match given.into_iter().find(|(_, is_given)| *is_given) {

@@ -10,7 +10,7 @@ use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
-/// The largest value; no header and no key is longer.
+/// The most bytes of a value. No HTTP header and no key of an object store is longer.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
 
 /// Parses `KEY=VALUE`, `KEY=@FILE` and `KEY=env:NAME`.

@@ -28,8 +28,8 @@ impl CommandFlags for SyncArgs {
         })
         .with(|arg| arg.conflicts_with("check"))
         .help(
-            "Change nothing: show what would make such a sync cheaper; exit with 1 if anything \
-             would",
+            "Change nothing: show what would make such a sync cheaper; exit with 1 if there is \
+             any advice",
         );
         vec![
             options(part(|it: &mut SyncOptions| &mut it.reading, files())),
@@ -70,7 +70,7 @@ fn rows() -> Vec<Flag<SyncOptions>> {
         value(
             "keep",
             "WHICH",
-            choice([("last", "The last such row of the source", true)]),
+            choice([("last", "The last row in the order of the source", true)]),
             |it: &mut SyncOptions, last| it.keeps_last = last,
         )
         .help("Keep one of several source rows with the same key; without it, refuse them"),
@@ -94,8 +94,8 @@ fn writing() -> Vec<Flag<SyncOptions>> {
         value("read-ahead", "WHEN", when(), |it: &mut SyncOptions, when| it.read_ahead = when)
             .default("auto")
             .help(
-                "Read the table first, and stage only rows that it does not have; auto: if it has \
-                 most of them",
+                "Read the table first, and stage only rows that the table lacks; auto: if the \
+                 table has most of the rows",
             ),
         value("max-delete", "P%", share, |it: &mut SyncOptions, share| it.max_delete = share)
             .under("Safety")
@@ -108,7 +108,8 @@ fn writing() -> Vec<Flag<SyncOptions>> {
             .default("1")
             .help(
                 "Write the scopes of --scope-by in this many transactions, one after the other; \
-                 with --vacuum, each reuses the space of rows that died in the one before",
+                 with --vacuum, each transaction reuses the space of rows that died in the \
+                 previous one",
             ),
         switch("allow-empty", |it: &mut SyncOptions| it.may_empty = true)
             .under("Safety")

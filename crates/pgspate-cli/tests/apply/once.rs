@@ -102,7 +102,7 @@ fn a_stream_that_grows_is_applied_from_where_it_ended() {
     let status = finish(spawn(case.command(&["status"]).args(["--to", &case.db.dsn()])));
     assert_snapshot!(redact(&status.stdout), @"
     stream grows  40 events applied, up to b.ndjson, line 15
-      last moved on [WHEN]
+      last advanced at [WHEN]
     ");
 }
 

@@ -498,7 +498,7 @@ fn tables_without_a_column_to_partition_by() {
          insert into below (v) select 'v' from generate_series(1, 9000) nth",
     );
     for (table, words) in [
-        ("two", "Its keys have no date"),
+        ("two", "The table's unique keys have no date"),
         ("late", "Widen id first"),
         ("below", "still below 1"),
         ("never", "the last value of public.never_id_seq is unknown"),

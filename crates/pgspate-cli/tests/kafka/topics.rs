@@ -51,17 +51,17 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
     let status = finish(spawn(case.command(&["status"]).args(["--to", &case.db.dsn()])));
     assert_snapshot!(redact(&status.stdout), @"
     stream topic a  313 events applied, up to b/0, offset 10
-      last moved on [WHEN]
+      last advanced at [WHEN]
     stream topic a, part a/0  150 events applied, up to offset 149
-      last moved on [WHEN]
+      last advanced at [WHEN]
     stream topic a, part a/1  150 events applied, up to offset 149
-      last moved on [WHEN]
+      last advanced at [WHEN]
     stream topic a, part a/2  1 events applied, up to offset 0
-      last moved on [WHEN]
+      last advanced at [WHEN]
     stream topic a, part b/0  11 events applied, up to offset 10
-      last moved on [WHEN]
+      last advanced at [WHEN]
     stream topic a, part c/0  1 events applied, up to offset 0
-      last moved on [WHEN]
+      last advanced at [WHEN]
     ");
     let plan = finish(spawn(&mut command(&case, &cluster, "a,b,c", "--plan --follow")));
     assert_snapshot!(redact(&plan.stderr), @"

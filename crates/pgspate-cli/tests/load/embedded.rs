@@ -55,7 +55,7 @@ fn shown(text: &str) -> String {
 #[test]
 fn it_is_started_shared_and_stopped() {
     let home = TestHome::new();
-    assert_snapshot!(shown(&home.run("server status").stdout), @"not made");
+    assert_snapshot!(shown(&home.run("server status").stdout), @"not created");
     assert_snapshot!(shown(&home.run("server dsn").refusal()), @"
     error: the embedded PostgreSQL is not running
 

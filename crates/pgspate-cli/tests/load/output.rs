@@ -359,8 +359,7 @@ fn help() {
               Possible values:
               - auto:  At the end below 1 GiB, with each chunk above
               - end:   Commit once at the end: a load that fails leaves nothing behind
-              - chunk: Commit each chunk: a stopped load continues there when it is run
-          … again
+              - chunk: Commit each chunk: after a stop, the next run loads only the rest
 
               [default: auto]
 
@@ -375,7 +374,7 @@ fn help() {
               Start over and ignore earlier runs in the ledger; rows that they wrote stay
 
           --no-ledger
-              Keep no ledger: commit at the end, not resumable, and loaded again by each run
+              Keep no ledger: commit at the end; each run loads all rows, and cannot resume
 
           --retry-for <SECONDS>
               Keep trying for this long while the server is unreachable
@@ -445,8 +444,8 @@ fn help() {
 
               Possible values:
               - auto: Find out from the content
-              - yes:  It names the columns
-              - no:   It is data
+              - yes:  The first record names the columns
+              - no:   The first record is data
 
               [default: auto]
 

@@ -90,7 +90,7 @@ fn what_is_said() {
       staged in [TIME], compared and written in [TIME]
       [SIZE] of WAL, [BLOCKS]; 2 dead rows, 1 HOT update
       where I/Os are [BLOCKS] at $0.20 per million
-      table 8.19 kB to 8.19 kB, indexes 16.4 kB to 16.4 kB; 0 to 2 dead rows in it
+      table 8.19 kB to 8.19 kB, indexes 16.4 kB to 16.4 kB; 0 to 2 dead rows in the table
     "#);
     let same = sync(&case, "t.csv --scope-by meter --check --quiet");
     assert_eq!(same.status, Some(0));

@@ -59,11 +59,11 @@ cross join lateral (select count(*) as columns,
 pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let mut rows = context.query_tables(LARGEST, &[&BYTES_MIN]).await?;
     rows.retain(|row| still_exists(row, 5));
-    // The tables with most wasted bytes are measured first. Without an estimate half counts as
-    // wasted.
+    // The tables with most wasted bytes are measured first. Without an estimate, half
+    // of the table counts as wasted.
     let share = |row: &Row| Some(1.0 - row.get::<_, Option<i64>>(3)? as f64 / size(row));
-    let gain = |row: &Row| share(row).unwrap_or(0.5) * size(row);
-    rows.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
+    let wasted_bytes = |row: &Row| share(row).unwrap_or(0.5) * size(row);
+    rows.sort_by(|a, b| wasted_bytes(b).total_cmp(&wasted_bytes(a)));
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
     let mut exact = ExactSizes::new(context).await;
     for row in &rows {

@@ -215,15 +215,15 @@ pub(crate) async fn read_role_rights(client: &Client) -> Result<RoleRights> {
     Ok(RoleRights { role: row.get(0), reads_stats: row.get(1) })
 }
 
-/// Returns column `nth`, a count that is never negative; null counts as 0.
-pub(super) fn count(row: &Row, nth: usize) -> u64 {
-    row.get::<_, Option<i64>>(nth).map_or(0, |value| u64::try_from(value).unwrap_or(0))
+/// Returns column `column_index`, a count that is never negative; null counts as 0.
+pub(super) fn count(row: &Row, column_index: usize) -> u64 {
+    row.get::<_, Option<i64>>(column_index).map_or(0, |value| u64::try_from(value).unwrap_or(0))
 }
 
-/// Returns whether the row's object still exists. Column `nth` is the result of a privilege
-/// function, which returns null for an object that was dropped meanwhile.
-pub(super) fn still_exists(row: &Row, nth: usize) -> bool {
-    row.get::<_, Option<bool>>(nth).is_some()
+/// Returns whether the row's object still exists. Column `column_index` is the result of a
+/// privilege function, which returns null for an object that was dropped meanwhile.
+pub(super) fn still_exists(row: &Row, column_index: usize) -> bool {
+    row.get::<_, Option<bool>>(column_index).is_some()
 }
 
 /// Returns whether the connection is lost; otherwise the server refused the query.

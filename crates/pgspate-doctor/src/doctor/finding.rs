@@ -12,7 +12,8 @@ pub enum Verdict {
     Warning,
     /// The problem slows writes somewhat.
     Note,
-    /// The check could not be made: the role lacks a privilege, or the server does not count this.
+    /// The check could not be made: the role lacks a privilege, or the server does not count
+    /// what the check needs.
     CannotSee,
     /// No problem was found.
     Ok,
@@ -48,7 +49,7 @@ pub struct Finding {
     pub id: &'static str,
     /// The check's question.
     pub question: &'static str,
-    /// How bad it is.
+    /// How bad the finding is.
     pub verdict: Verdict,
     /// The table, index or setting that the finding is about, as SQL writes it.
     pub object: Option<String>,

@@ -37,10 +37,10 @@ pub(super) const WRITES: &str = "\
             - pg_stat_get_tuples_hot_updated(oid))::int8 from part),
 (select count(*) from pg_index o where o.indrelid = t.oid)";
 
-/// Returns the two columns of [`WRITES`], the first of which is column `nth`: in words, and the
-/// number of entries.
-pub(super) fn write_cost(row: &Row, nth: usize) -> (String, u64) {
-    let (written, siblings) = (count(row, nth), count(row, nth + 1));
+/// Describes the cost of an index in words, and returns the number of entries written to it. The
+/// two columns of [`WRITES`] begin at `first_column`.
+pub(super) fn write_cost(row: &Row, first_column: usize) -> (String, u64) {
+    let (written, siblings) = (count(row, first_column), count(row, first_column + 1));
     let entries = if written == 1 { "entry" } else { "entries" };
     let written_words = thousands(written);
     let among = match siblings {

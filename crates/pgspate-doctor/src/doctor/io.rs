@@ -56,7 +56,8 @@ fn io_times(it: &MeasuredDifference) -> [IoTimes; 4] {
     ]
 }
 
-/// Checks the times of I/Os in the sample; of a kind with too few I/Os, since statistics began.
+/// Checks the average times of I/Os. If the sample has too few I/Os of a kind, the average since
+/// statistics began is used.
 pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let since_beginning = context.now.since(&zero_counters(&context.now));
     let mut found = vec![judge_times(&io_times(&context.sampled), &io_times(&since_beginning))];
@@ -91,7 +92,7 @@ fn check_session_writes(context: &CheckContext<'_>) -> Finding {
     let it = &context.sampled;
     let (Some(own), Some(all)) = (it.io_sessions.writes_normal, it.io.writes) else {
         let why =
-            "from PostgreSQL 16 on, the server counts them apart from pages that extend files";
+            "only PostgreSQL 16 and later count these writes apart from writes that extend files";
         return WRITERS.ok(match it.checkpoints.buffers_by_sessions {
             Some(most) => format!("{} pages at most; {why}", thousands(most)),
             None => format!("unknown; {why}"),
@@ -143,7 +144,8 @@ fn zero_counters(now: &Measurement) -> Measurement {
     zero
 }
 
-/// Judges the average times of the sample; of a kind with too few I/Os, since statistics began.
+/// Judges the average times of I/Os. If the sample has too few I/Os of a kind, the average since
+/// statistics began is used.
 fn judge_times(sampled: &[IoTimes; 4], since_beginning: &[IoTimes; 4]) -> Finding {
     let (mut slowest, mut averages) = (0.0_f64, Vec::new());
     for (sampled, since_beginning) in sampled.iter().zip(since_beginning) {

@@ -104,7 +104,8 @@ impl Examination {
 /// Samples the server, runs all checks, and sorts their findings.
 ///
 /// # Errors
-/// When the table of the options does not exist, or the connection is lost.
+/// [`ErrorKind::Usage`] if the table of the options does not exist; [`ErrorKind::Connect`] if the
+/// connection is lost.
 pub async fn examine(connection: &Connection, options: &DoctorOptions) -> Result<Examination> {
     let client = &connection.client;
     let failed = || server_error("could not look up the server's version".to_owned());
@@ -153,7 +154,7 @@ pub async fn examine(connection: &Connection, options: &DoctorOptions) -> Result
 /// Reads the facts about a table.
 ///
 /// # Errors
-/// When the table does not exist.
+/// [`ErrorKind::Usage`] if the table does not exist.
 pub async fn find_table(connection: &Connection, name: &str) -> Result<TargetTable> {
     match TargetTable::read(&connection.client, name).await? {
         Some(table) => Ok(table),
@@ -254,7 +255,7 @@ const REFUSED: Check = Check {
 /// Returns the check's findings; if the server refused its query, a finding that says so.
 ///
 /// # Errors
-/// When the connection is lost.
+/// [`ErrorKind::Connect`] if the connection is lost.
 fn findings_or_refusal(
     context: &CheckContext<'_>,
     check: &str,
@@ -269,9 +270,9 @@ fn findings_or_refusal(
     if context::is_connection_lost(&error) {
         return Err(error);
     }
-    let said = error.refusal().map(ToString::to_string).unwrap_or_default();
+    let refusal_text = error.refusal().map(ToString::to_string).unwrap_or_default();
     let name = check.trim_end_matches("::check").replace("::", " ").replace('_', " ");
-    let finding = REFUSED.cannot_see(format!("{name}: {said}"));
+    let finding = REFUSED.cannot_see(format!("{name}: {refusal_text}"));
     let role = quote_ident(&context.rights.role);
     Ok(vec![match is_forbidden {
         true => finding.remedy(format!("grant pg_monitor to {role};")),

@@ -55,14 +55,14 @@ cross join lateral (select pg_relation_size(c.oid) as size) file";
 pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let mut rows = context.query_tables(&LARGEST.replace("WRITES", WRITES), &[&BYTES_MIN]).await?;
     rows.retain(|row| still_exists(row, 5));
-    // The indexes with most wasted bytes are measured first. Without an estimate half counts as
-    // wasted.
+    // The indexes with most wasted bytes are measured first. Without an estimate, half
+    // of the index counts as wasted.
     let expected = |row: &Row| row.get::<_, Option<i64>>(4).map(i64::unsigned_abs);
-    let gain = |row: &Row| {
+    let wasted_bytes = |row: &Row| {
         let size = count(row, 2);
         size as f64 - expected(row).unwrap_or(size / 2) as f64
     };
-    rows.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
+    rows.sort_by(|a, b| wasted_bytes(b).total_cmp(&wasted_bytes(a)));
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
     let mut exact = ExactSizes::new(context).await;
     for row in &rows {
@@ -102,6 +102,6 @@ fn finding(row: &Row, why: &str) -> Finding {
         .count("bytes", size)
         .count("entries_written", written)
         .weight(size as f64)
-        .advice("Its empty space takes room in the cache that the table could use.")
+        .advice("The index's empty space takes room in the cache that the table could use.")
         .remedy(format!("reindex index concurrently {index};"))
 }

@@ -221,8 +221,8 @@ fn finding(row: &Row) -> Finding {
 /// Advises on a table without a suitable partition column.
 fn hash_advice(key: Option<&str>) -> String {
     let why = match key {
-        Some(_) => "Its keys have no date and no sequence column in common",
-        None => "It has no date column and no sequence column that is not null",
+        Some(_) => "The table's unique keys have no date and no sequence column in common",
+        None => "The table has no date column and no sequence column that is not null",
     };
     let by = key.map_or("a column".to_owned(), |it| quote_ident(it).into_owned());
     format!("{BENEFIT} {why}, so it can only be partitioned by hash ({by}), copying all rows.")

@@ -96,7 +96,7 @@ pub(super) async fn check_autovacuum(context: &CheckContext<'_>) -> CheckResult 
                 .note(text)
                 .about(&table)
                 .weight(size.unwrap_or_default() as f64)
-                .advice("Leave it while a load is running: the load puts it back itself.")
+                .advice("Do not reset it while a load is running: the load resets it afterwards.")
                 .remedy(format!("alter table {table} reset (autovacuum_enabled);")),
         );
     }

@@ -78,7 +78,7 @@ impl Volume {
     /// Parses `gp2:250GiB`, `gp3:500GiB,12000iops,500MiB/s`, `io1:400GiB,10000iops`.
     ///
     /// # Errors
-    /// When the text is no volume; the error says what was expected.
+    /// A sentence that says what was expected, if the text describes no volume.
     pub fn parse(text: &str) -> Result<Volume, String> {
         let expected = "expected a volume such as gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, \
                         io1:400GiB,10000iops or io2:400GiB,10000iops";

@@ -255,7 +255,7 @@ async fn check_tablespaces(
 /// Returns statements that set `temp_tablespaces` to these names, at the level where it is set.
 ///
 /// # Errors
-/// When it is set where no statement can change it; the error is a sentence that says where.
+/// A sentence that says where the setting is set, if no statement can change it there.
 fn statements_to_keep(
     context: &CheckContext<'_>,
     names: &[String],

@@ -47,9 +47,10 @@ pub struct TuneOutcome {
 /// Applies the proposals, except those that need a restart.
 ///
 /// # Errors
-/// When the server has no ALTER SYSTEM or is already tuned. When the role lacks a privilege, the
-/// ledger or a setting cannot be written, or the server does not reload its files. The settings
-/// then have their old values, unless the hint asks for `revert`.
+/// [`ErrorKind::Plan`] if the server has no ALTER SYSTEM. [`ErrorKind::Ledger`] if the server is
+/// already tuned, or another `tune` is running. [`ErrorKind::Server`] if the role lacks a
+/// privilege, the ledger or a setting cannot be written, or the server does not reload its files.
+/// After an error the settings have their old values, unless the hint asks for `revert`.
 pub async fn apply(connection: &Connection, advice: &TuneAdvice) -> Result<TuneOutcome> {
     let client = &connection.client;
     if !advice.flavour.has_alter_system() {
@@ -118,9 +119,10 @@ async fn set_marker_and_settings<'a>(
 /// outcome if there is nothing to put back.
 ///
 /// # Errors
-/// When the server was tuned from another database, or the ledger does not have the old values.
-/// When the role lacks a privilege, or the server does not reload its files. The ledger keeps the
-/// old value of every setting that is not back.
+/// [`ErrorKind::Ledger`] if the server was tuned from another database, the ledger does not have
+/// the old values, or another `tune` is running. [`ErrorKind::Server`] if the role lacks a
+/// privilege, or the server does not reload its files. The ledger keeps the old value of every
+/// setting that is not back.
 pub async fn revert(connection: &Connection) -> Result<TuneOutcome> {
     let client = &connection.client;
     lock_against_other_tune(client).await?;
@@ -180,14 +182,14 @@ async fn mark_as_done(client: &Client) -> Result<()> {
     let tolerable = [SqlState::INSUFFICIENT_PRIVILEGE, SqlState::READ_ONLY_SQL_TRANSACTION];
     match ledger::mark_kind_restored(client, SETTING_CHANGE).await {
         Err(error) if error.sqlstate().is_some_and(|code| tolerable.contains(code)) => Ok(()),
-        counted => counted,
+        result => result,
     }
 }
 
 /// Checks that the old values are in the ledger of the connected database.
 ///
 /// # Errors
-/// When they are in another database's ledger.
+/// [`ErrorKind::Ledger`] if the old values are in another database's ledger.
 fn check_here(marker: &TuneMarker) -> Result<()> {
     if marker.is_here {
         return Ok(());
@@ -214,7 +216,7 @@ const RESET_BY_HAND: &str = "reset the settings that pg_file_settings shows with
 /// Takes the lock against another `tune` of this database, after waiting a little.
 ///
 /// # Errors
-/// When another `tune` keeps the lock.
+/// [`ErrorKind::Ledger`] if another `tune` keeps the lock.
 async fn lock_against_other_tune(client: &Client) -> Result<()> {
     ledger::hold_job_lock(client, ADVISORY_LOCK_KEY).await.map_err(|error| match error.kind() {
         ErrorKind::Ledger => Error::new(ErrorKind::Ledger, "another `pgspate tune` is running")
@@ -226,7 +228,7 @@ async fn lock_against_other_tune(client: &Client) -> Result<()> {
 /// Returns the settings that `apply` has changed from this database and that are not put back yet.
 ///
 /// # Errors
-/// When the marker or the ledger cannot be read.
+/// [`ErrorKind::Server`] if the marker or the ledger cannot be read.
 pub async fn outstanding(connection: &Connection) -> Result<Vec<String>> {
     let client = &connection.client;
     match server::read_marker(client).await? {

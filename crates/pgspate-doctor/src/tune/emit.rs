@@ -24,7 +24,8 @@ pub enum EmitFormat {
 /// parameter group.
 ///
 /// # Errors
-/// When the format is SQL and the server has no ALTER SYSTEM.
+/// [`ErrorKind::Plan`](crate::ErrorKind::Plan) if the format is SQL and the server has no ALTER
+/// SYSTEM.
 pub fn emit(advice: &TuneAdvice, form: EmitFormat, group: &str) -> Result<String> {
     if form == EmitFormat::Sql && !advice.flavour.has_alter_system() {
         return Err(super::no_alter_system(advice.flavour));

@@ -80,7 +80,7 @@ pub struct TuneAdvice {
 /// Proposes settings. Memory and CPUs of the server's machine are found out if they are not given.
 ///
 /// # Errors
-/// When the server's settings cannot be read.
+/// [`ErrorKind::Server`] if the server's settings cannot be read.
 pub async fn advise(
     connection: &Connection,
     memory_bytes: Option<u64>,

@@ -35,11 +35,12 @@ const BY_GRANT: &str = "has_parameter_privilege(name, 'alter system')";
 const BY_ROLE: &str = "(select rolsuper from pg_catalog.pg_roles where rolname = current_user)";
 
 /// Checks that the role may change these settings and the marker, read the server's files of
-/// settings and reload them. If `is_recorded`, the role must also be able to write the ledger.
+/// settings and reload them. If `writes_ledger`, the role must also be able to write the ledger.
 ///
 /// # Errors
-/// When the role lacks a privilege; the hint has the grants.
-pub(super) async fn check(client: &Client, names: &[&str], is_recorded: bool) -> Result<()> {
+/// [`ErrorKind::Plan`] if `allow_alter_system` is off. [`ErrorKind::Server`] if the role lacks a
+/// privilege; the hint has the grants.
+pub(super) async fn check(client: &Client, names: &[&str], writes_ledger: bool) -> Result<()> {
     let has_grants = server_version(client).await >= 150_000;
     let sql = RIGHTS.replace("ALTERS", if has_grants { BY_GRANT } else { BY_ROLE });
     let names: Vec<&str> = names.iter().copied().chain([MARKER]).collect();
@@ -55,9 +56,10 @@ pub(super) async fn check(client: &Client, names: &[&str], is_recorded: bool) ->
     }
     let forbidden: Vec<&str> = row.get(9);
     let (to, database) = (quote_ident(role), quote_ident(database));
-    let is_about_ledger = |nth: usize| nth >= 6;
-    let lacks = |nth: usize| {
-        row.get::<_, Option<bool>>(nth) == Some(false) && (is_recorded || !is_about_ledger(nth))
+    let is_about_ledger = |column: usize| column >= 6;
+    let lacks = |column: usize| {
+        row.get::<_, Option<bool>>(column) == Some(false)
+            && (writes_ledger || !is_about_ledger(column))
     };
     let mut grants = Vec::new();
     if !forbidden.is_empty() {
@@ -72,7 +74,7 @@ pub(super) async fn check(client: &Client, names: &[&str], is_recorded: bool) ->
         (8, format!("grant usage on schema pgspate to {to};")),
         (8, format!("grant select, insert, update on all tables in schema pgspate to {to};")),
     ];
-    grants.extend(others.into_iter().filter(|(nth, _)| lacks(*nth)).map(|(_, grant)| grant));
+    grants.extend(others.into_iter().filter(|(column, _)| lacks(*column)).map(|(_, grant)| grant));
     if grants.is_empty() {
         return Ok(());
     }

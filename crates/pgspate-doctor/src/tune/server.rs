@@ -28,7 +28,7 @@ and has_function_privilege('pg_catalog.pg_show_all_file_settings()', 'execute')"
 pub(crate) struct TuneMarker {
     /// The current name of the database whose ledger has the old values.
     pub(crate) database: String,
-    /// Whether that is the connected database.
+    /// Whether `database` is the connected database.
     pub(crate) is_here: bool,
     /// The `ordinal` numbers of the ledger rows that the `apply` of this marker has recorded.
     rows: RangeInclusive<i32>,
@@ -46,7 +46,7 @@ impl TuneMarker {
 /// marker, the value that sessions see counts. Works inside a transaction, too.
 ///
 /// # Errors
-/// When a query fails.
+/// [`ErrorKind::Server`] if a query fails.
 pub(crate) async fn read_marker(client: &Client) -> Result<Option<TuneMarker>> {
     let failed = || server_error("could not look up whether the server is tuned".to_owned());
     let sql = format!("select nullif(current_setting('{MARKER}', true), ''), {MAY_READ}");
@@ -93,7 +93,7 @@ fn parse_marker(marker: &str) -> (&str, u32, RangeInclusive<i32>) {
 /// has an error, the server does not show the contents of the others.
 ///
 /// # Errors
-/// When a file has an error.
+/// [`ErrorKind::Server`] if a file has an error.
 pub(super) async fn check_files(client: &Client) -> Result<()> {
     let failed = || server_error("could not read the server's files of settings".to_owned());
     let sql = format!("select {MAY_READ}");
@@ -110,7 +110,7 @@ pub(super) async fn check_files(client: &Client) -> Result<()> {
 /// Reads the settings in `postgresql.auto.conf`.
 ///
 /// # Errors
-/// When the role may not read `pg_file_settings`.
+/// [`ErrorKind::Server`] if the role may not read `pg_file_settings`.
 pub(super) async fn auto_conf(client: &Client) -> Result<HashMap<String, String>> {
     let sql = "select lower(name), setting from pg_file_settings \
                where sourcefile like '%postgresql.auto.conf' and name is not null \
@@ -131,11 +131,11 @@ pub(super) async fn alter(client: &Client, name: &str, value: Option<&str>) -> R
 }
 
 /// Sets the marker to `value`; without a value, removes it.
-pub(super) async fn alter_marker(client: &Client, database: Option<&str>) -> Result<()> {
+pub(super) async fn alter_marker(client: &Client, value: Option<&str>) -> Result<()> {
     // ALTER SYSTEM accepts the custom name only after this session has set it.
     let set = format!("set {MARKER} = ''");
     client.batch_execute(&set).await.map_err(could_not_change(MARKER))?;
-    let altered = alter(client, MARKER, database).await;
+    let altered = alter(client, MARKER, value).await;
     // Without the reset, this session would keep its own value and not see the file's.
     let reset = client.batch_execute(&format!("reset {MARKER}")).await;
     altered.and(reset.map_err(could_not_change(MARKER)))
@@ -148,7 +148,8 @@ fn could_not_change(name: &str) -> impl FnOnce(tokio_postgres::Error) -> Error {
 /// Makes the server reload its files, and waits until this session sees the new values.
 ///
 /// # Errors
-/// When the server does not reload them. It reloads nothing if any line has an error.
+/// [`ErrorKind::Server`] if the server does not reload its files. The server reloads nothing if any
+/// line has an error.
 pub(super) async fn reload(client: &Client) -> Result<()> {
     let failed = || server_error("could not make the server reload its settings".to_owned());
     let sql = "select pg_conf_load_time()::text";
