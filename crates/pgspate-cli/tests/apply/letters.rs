@@ -219,8 +219,8 @@ fn the_error_for_an_unknown_format_names_the_keys_of_the_record() {
     let case = LoadCase::new(T);
     case.put("s.ndjson", "{\"id\":1,\"secret\":\"value\"}\n".repeat(200));
     insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
-    error: could not detect the format of the events from their first record: it is an
-          … object with "id", "secret"
+    error: could not detect the format of the events: the first record is an object with
+          … "id", "secret"
       at: s.ndjson, line 1
 
     hint: Name the format with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate.

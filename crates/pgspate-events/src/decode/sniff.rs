@@ -233,22 +233,24 @@ const KEYS_MAX: usize = 8;
 
 /// Returns the error for a record of unknown format. It names the record's keys, but no value.
 fn unknown(record: &[u8]) -> Error {
-    let looks = match object(record).and_then(JsonFields::all) {
-        Ok(fields) if fields.is_empty() => "it is an empty object".to_owned(),
+    let description = match object(record).and_then(JsonFields::all) {
+        Ok(fields) if fields.is_empty() => "an empty object".to_owned(),
         Ok(fields) => {
             let keys = fields.iter().take(KEYS_MAX).map(|(key, _)| {
                 let key = key.text().unwrap_or_default();
                 format!("\"{}\"", key.chars().take(40).collect::<String>())
             });
             let more = if fields.len() > KEYS_MAX { " and others" } else { "" };
-            format!("it is an object with {}{more}", keys.collect::<Vec<_>>().join(", "))
+            format!("an object with {}{more}", keys.collect::<Vec<_>>().join(", "))
         }
         Err(error) if record.trim_ascii_start().starts_with(b"{") => {
-            format!("it is not a complete JSON object: {error}")
+            format!("not a complete JSON object: {error}")
         }
-        Err(_) => "it is neither a JSON object nor a csv row that begins with I, U or D".to_owned(),
+        Err(_) => "neither a JSON object nor a csv row that begins with I, U or D".to_owned(),
     };
     let names = EventFormat::ALL.map(EventFormat::name).join(", ");
-    malformed(format!("could not detect the format of the events from their first record: {looks}"))
-        .hint(format!("Name the format with `--format`: {names}."))
+    malformed(format!(
+        "could not detect the format of the events: the first record is {description}"
+    ))
+    .hint(format!("Name the format with `--format`: {names}."))
 }

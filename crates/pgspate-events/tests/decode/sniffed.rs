@@ -53,8 +53,7 @@ fn a_record_of_unknown_format_is_refused() {
     );
     assert_eq!(
         error.to_string(),
-        "could not detect the format of the events from their first record: it is an object \
-         with \"id\""
+        "could not detect the format of the events: the first record is an object with \"id\""
     );
     let error = EventFormat::by_name("avro").unwrap_err();
     assert_eq!(error.to_string(), "unknown format of events: \"avro\"");

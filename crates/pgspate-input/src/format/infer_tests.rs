@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn of(values: &[&str]) -> ColumnType {
+fn inferred_type(values: &[&str]) -> ColumnType {
     let rows: Vec<_> = values
         .iter()
         .map(|v| vec![Some(v.as_bytes().to_vec()).filter(|v| !v.is_empty())])
@@ -38,7 +38,7 @@ fn numbers_get_a_type_that_loses_no_digit() {
         (&["1.2.3"], Text),
         (&["0", "1"], Bigint),
     ] {
-        assert_eq!(of(values), ty, "{values:?}");
+        assert_eq!(inferred_type(values), ty, "{values:?}");
     }
 }
 
@@ -70,7 +70,7 @@ fn booleans_times_uuids_and_json_are_detected() {
         (&["", ""], Text),
         (&[], Text),
     ] {
-        assert_eq!(of(values), ty, "{values:?}");
+        assert_eq!(inferred_type(values), ty, "{values:?}");
     }
 }
 

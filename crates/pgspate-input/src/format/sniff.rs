@@ -282,7 +282,7 @@ fn format_of(extension: &str) -> Option<Format> {
 fn format_by_extension(name: &str, evidence: &mut Vec<String>) -> Option<Format> {
     let extension = split_name(name).1?;
     let format = match extension.as_str() {
-        // These files are delimited. The content shows the delimiter.
+        // Files with these extensions are delimited. The content shows the delimiter.
         "tbl" | "psv" => Format::Csv,
         _ => format_of(&extension)?,
     };

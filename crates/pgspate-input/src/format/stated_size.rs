@@ -58,7 +58,8 @@ pub(super) fn check_stated_size(
     let bytes_max = codec.expanded_bytes_max(stored);
     if stated > bytes_max {
         return Err(format!(
-            "states {stated} bytes, but its {stored} bytes of {codec} decompress to at most {bytes_max}"
+            "states {stated} bytes, but its {stored} bytes of {codec} decompress to at most \
+             {bytes_max}"
         ));
     }
     if stated > limit {

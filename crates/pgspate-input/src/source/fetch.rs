@@ -178,7 +178,7 @@ impl BufRead for ObjectFetcher {
 }
 
 /// Fetches all ranges, each in its own task. The runtime polls the tasks even while the reader is
-/// slow. A request that nobody polls receives no bytes, so the request would count as stalled.
+/// slow. An unpolled request receives no bytes, so the request would count as stalled.
 async fn fetch_ranges(
     remote: Arc<RemoteObject>,
     size: u64,

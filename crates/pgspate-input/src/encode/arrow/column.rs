@@ -65,7 +65,7 @@ impl BoundColumn<'_> {
     /// length.
     ///
     /// # Panics
-    /// When the batch has no such row.
+    /// Panics if the batch has no row `row`.
     #[inline]
     pub fn append(&self, row: usize, out: &mut Vec<u8>) -> bool {
         if let Some(nulls) = self.nulls

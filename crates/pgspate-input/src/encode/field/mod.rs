@@ -1,12 +1,12 @@
 //! Encodes text fields as binary COPY values. Each family of types has its own file.
 //!
 //! [`FieldEncoder::encode`] accepts a text only if its bytes are exactly what the server's input
-//! function and then its send function would give. It rejects all other texts, even valid texts,
-//! and the row goes to the server as text.
+//! function and then its send function would give. The encoder rejects all other texts, even valid
+//! texts. A row with a rejected text goes to the server as text.
 //!
-//! Some checks are left to the server, because its receive functions make them like its input
-//! functions: lengths and type modifiers, encodings, the syntax of JSON, labels of enums,
-//! constraints of domains, and the order of range bounds.
+//! Some checks are left to the server, because its receive functions make the same checks as its
+//! input functions. These checks are for lengths and type modifiers, encodings, the syntax of JSON,
+//! labels of enums, constraints of domains, and the order of range bounds.
 //!
 //! Settings that are not in [`SessionSettings`] are assumed to have the server's defaults.
 

@@ -126,9 +126,9 @@ impl RecordWalk {
 }
 
 /// Returns where the record after an invalid record begins. The invalid record starts at `start`,
-/// and the first invalid byte is at `from`. The next record begins at a line with an opening
-/// bracket at its start, if the line before ends with a closing bracket: no value can contain such
-/// a line end. The next record also begins at a line that is a complete record.
+/// and the first invalid byte is at `from`. A newline between a closing and an opening bracket
+/// separates two records, because no value can contain such a newline. A line that is a complete
+/// record also begins the next record.
 fn line_edge(data: &[u8], start: usize, from: usize) -> Option<usize> {
     // The invalid byte may be a line end, so white space before it is searched too.
     let mut at = start + data[start..from.min(data.len())].trim_ascii_end().len();

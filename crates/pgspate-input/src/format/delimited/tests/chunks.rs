@@ -98,7 +98,7 @@ fn reads_do_not_move_the_cuts() {
             let cuts = |read_bytes| -> Vec<(u64, u64, Vec<u8>)> {
                 let setup = LoadSetup { chunk_bytes, read_bytes, ..setup.clone() };
                 let Ok(chunks) = setup.chunks(&input) else { return Vec::new() };
-                chunks.iter().map(|it| (it.byte, it.line, bytes(it).to_vec())).collect()
+                chunks.iter().map(|chunk| (chunk.byte, chunk.line, bytes(chunk).to_vec())).collect()
             };
             let at_once = cuts(usize::MAX);
             for read_bytes in 1..20 {
@@ -116,7 +116,7 @@ fn the_chunks_together_are_the_input() {
                 continue;
             };
             let Some(first) = chunks.first() else { continue };
-            let joined: Vec<u8> = chunks.iter().flat_map(|it| bytes(it).to_vec()).collect();
+            let joined: Vec<u8> = chunks.iter().flat_map(|chunk| bytes(chunk).to_vec()).collect();
             assert_eq!(joined, input[first.byte as usize..]);
             for (number, chunk) in chunks.iter().enumerate() {
                 assert_eq!(chunk.seq, number as u64);

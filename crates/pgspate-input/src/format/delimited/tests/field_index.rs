@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn the_index_is_what_a_simple_parser_finds(bytes in bytes_of(b"ab,,\"\"\n", 300)) {
+    fn the_index_agrees_with_a_simple_parser(bytes in bytes_of(b"ab,,\"\"\n", 300)) {
         let rules = ScanRules::new(&Dialect::csv(), Eol::Lf);
         let (mut expected, mut in_quote, mut escapes, mut complete) = (Vec::new(), false, 0, 0);
         for (at, byte) in bytes.iter().enumerate() {
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn an_early_answer_about_the_line_end_stays_the_same(bytes in bytes_of(b"a\"\\\n\r", 40)) {
+    fn a_line_end_detected_early_is_right(bytes in bytes_of(b"a\"\\\n\r", 40)) {
         for dialect in [Dialect::csv(), Dialect::text()] {
             let whole = detect_eol(&dialect, &bytes, true).unwrap();
             for len in 0..bytes.len() {
@@ -160,7 +160,9 @@ fn offsets_count_from_the_start_of_the_window() {
     assert!(found.len() > 2);
     let first = &found[1].1[..2];
     assert_eq!(first, [2, 4 | RECORD_END]);
-    assert!(found.iter().flat_map(|it| &it.1).all(|end| ((end & OFFSET_MASK) as usize) < 200));
+    assert!(
+        found.iter().flat_map(|(_, ends, _)| ends).all(|end| ((end & OFFSET_MASK) as usize) < 200)
+    );
 }
 
 #[test]

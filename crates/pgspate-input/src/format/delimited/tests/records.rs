@@ -153,7 +153,7 @@ fn samples_span_windows() {
     let input = b"abc,\"d\ne\"\n".repeat(200);
     let rows = parsed(&input, true);
     assert_eq!(rows.len(), 100);
-    assert!(rows.iter().all(|it| *it == row(&["abc", "d\ne"])));
+    assert!(rows.iter().all(|parsed_row| *parsed_row == row(&["abc", "d\ne"])));
 }
 
 #[test]
