@@ -12,8 +12,8 @@ const PINNED_PATH: &str = "pg_catalog, pg_temp";
 /// The session setting that keeps the user's search path.
 const USERS_PATH_SETTING: &str = "pgspate.search_path";
 
-/// Returns result columns for a query. They keep the user's path and pin pgspate's path, if the
-/// backend process is `pid`. Behind a pooler the process differs, and the setting might reach
+/// Returns result columns for a query. The columns keep the user's path and pin pgspate's path, if
+/// the backend process is `pid`. Behind a pooler the process differs, and the setting might reach
 /// sessions of other programs.
 pub(crate) fn pin_columns_sql(pid: i32) -> String {
     let set = |name, value: &str| {

@@ -45,7 +45,7 @@ pub struct Connection {
     traffic: ConnectionTraffic,
     /// `None` if the connection may be silent without limit.
     pub(super) guard: Option<GuardHandle>,
-    /// The task that drives the socket. It ends with the connection.
+    /// The task that drives the socket. The task ends with the connection.
     driver: JoinSet<()>,
 }
 

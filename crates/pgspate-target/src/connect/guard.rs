@@ -73,7 +73,7 @@ pub(super) struct StallGuard {
     backend: tokio::sync::watch::Receiver<BackendId>,
 }
 
-/// A running guard. It ends with its connection.
+/// A running guard. The guard ends with its connection.
 pub(super) struct GuardHandle {
     task: JoinHandle<()>,
     backend: tokio::sync::watch::Sender<BackendId>,

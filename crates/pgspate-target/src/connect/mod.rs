@@ -1,7 +1,7 @@
 //! Connecting as libpq does: conninfo, environment, password and service files, TLS, several hosts.
 //!
 //! [`Dsn::resolve`] checks the parameters without using the network. [`Dsn::connect`] tries the
-//! servers in order. A password is stored in a `Dsn` and sent to the server. It never appears in
+//! servers in order. A password is stored in a `Dsn` and sent to the server. No password appears in
 //! `Debug` output, errors or command lines.
 
 mod attempt;

@@ -263,7 +263,8 @@ mod tests {
         let path = dir.path().join(".s.PGSQL.1");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let (stream, plain) = (open_unix(&path).await.unwrap(), UnixStream::connect(&path).await);
-        let sizes = [&stream, &plain.unwrap()].map(|it| SockRef::from(it).send_buffer_size());
+        let sizes =
+            [&stream, &plain.unwrap()].map(|socket| SockRef::from(socket).send_buffer_size());
         let [large, usual] = sizes.map(Result::unwrap);
         assert!(large > usual, "{large} {usual}");
         drop(listener);

@@ -319,7 +319,7 @@ fn first_line_digests(bytes: &[u8]) -> String {
         let digits = hex(digest.clone().finish().as_ref());
         format!("{lines}:{}", &digits[..8])
     };
-    for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|it| it.ends_with(b"\n")) {
+    for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         digest.update(line);
         lines += 1;
         if lines == next {
@@ -332,7 +332,7 @@ fn first_line_digests(bytes: &[u8]) -> String {
 }
 
 /// Returns whether two sources share most of their first rows, judged by their
-/// [`first_line_digests`]. Both have `header_lines` lines before the rows.
+/// [`first_line_digests`]. Each source has `header_lines` lines before the rows.
 fn have_same_first_rows(one: &str, other: &str, header_lines: u64) -> bool {
     let prefixes = |head: &str| -> Vec<(u64, String)> {
         let parts = head.split(' ').filter_map(|prefix| prefix.split_once(':'));

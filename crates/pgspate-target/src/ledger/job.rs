@@ -37,8 +37,8 @@ pub struct ChunkRecord {
 }
 
 impl JobId {
-    /// Returns statements that record chunks. They must run in the transaction that writes the
-    /// chunks. The transaction fails if another job has dropped the table's keys. If
+    /// Returns statements that record chunks. The statements must run in the transaction that
+    /// writes the chunks. The transaction fails if another job has dropped the table's keys. If
     /// `crash_removes_rows`, the transaction also fails if a crash has emptied the table.
     pub fn insert_chunks_sql(self, records: &[ChunkRecord], crash_removes_rows: bool) -> String {
         let job = if crash_removes_rows { unlogged::job_sql(self) } else { self.0.to_string() };

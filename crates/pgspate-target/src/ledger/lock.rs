@@ -66,9 +66,9 @@ pub fn share_lanes_lock_sql(key: i64) -> String {
     format!("select pg_catalog.pg_advisory_lock_shared({})", lanes_key(key))
 }
 
-/// Waits for lanes of earlier runs. They may still be writing data that a client sent before the
-/// client was killed. Then terminates these lanes: this session has the job's lock, and so owns the
-/// job.
+/// Waits for lanes of earlier runs. Such lanes may still be writing data that a client sent before
+/// the client was killed. Then terminates these lanes: this session has the job's lock, and so owns
+/// the job.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if a lane cannot be terminated.

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::JobId;
 use crate::{Result, TypedQuery, is_trusted_sql, server_error};
 
-/// The start of the comment on such a schema. It shows that pgspate created the schema.
+/// The start of the comment on such a schema. The comment shows that pgspate created the schema.
 const MARK: &str = "pgspate: ";
 
 /// Returns the name of the schema for a job's shadow table.
@@ -25,7 +25,8 @@ pub fn create_schema_sql(job: JobId, table: &str, table_state: &str) -> String {
     format!("create schema {name}; comment on schema {name} is '{comment}'")
 }
 
-/// Returns the query for the schema's comment. It is NULL for a schema of an untrusted owner.
+/// Returns the query for the schema's comment. The comment is NULL if the schema's owner is not
+/// trusted.
 fn comment_sql() -> String {
     format!(
         "select (select obj_description(oid, 'pg_namespace') from pg_namespace \

@@ -5,9 +5,9 @@
 //! as the current role anyway, and if it consists only of objects that pgspate creates.
 //!
 //! Other roles may have the TRIGGER privilege. A trigger is accepted only if a trusted owner made
-//! its function. It must have no condition, which could call any function, and no arguments, from
-//! which functions build SQL. Objects left by a former owner are found by their dependencies:
-//! pgspate's objects depend only on the server's own functions and types.
+//! its function. The trigger must have no condition, which could call any function, and no
+//! arguments, from which functions build SQL. Objects left by a former owner are found by their
+//! dependencies: pgspate's objects depend only on the server's own functions and types.
 
 use tokio_postgres::Client;
 

@@ -23,8 +23,8 @@ pub enum Flavour {
     Timescale,
 }
 
-/// Looks for functions, roles and settings of each provider, and for extensions. One column for
-/// each flavour.
+/// Looks for functions, roles and settings of each provider, and for extensions. The result has one
+/// column for each flavour.
 const FLAVOUR_QUERY: &str = "\
 select exists (select from pg_proc where proname = 'aurora_version'),
        exists (select from pg_settings where name like 'rds.%')

@@ -1,6 +1,6 @@
 //! A session that uses the replication protocol, which tokio-postgres does not support.
 //!
-//! The session is opened in addition to an existing connection. Both use the same server, address,
+//! The session is opened in addition to an existing connection, and uses the same server, address,
 //! encryption and role.
 
 mod login;
