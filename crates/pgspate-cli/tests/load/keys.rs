@@ -246,7 +246,7 @@ fn a_column_that_was_renamed_is_named() {
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("could not put back"), "{}", run.stderr);
     assert!(run.stderr.contains("was renamed to"), "{}", run.stderr);
-    assert!(run.stderr.contains("Give the column its old name"), "{}", run.stderr);
+    assert!(run.stderr.contains("Rename the column back to its old name"), "{}", run.stderr);
     case.db.run(
         "alter table t rename a to x; alter table t rename b to a; alter table t rename x to b",
     );

@@ -391,7 +391,7 @@ fn create_leaves_nothing_behind_when_it_fails() {
       caused by: invalid byte sequence for encoding "UTF8": 0xe9 0x0a (SQLSTATE 22021)
       at: t.csv, line 3, byte 8
 
-    hint: Name the encoding of the input with `--encoding`, LATIN1 for example.
+    hint: Name the encoding of the input with `--encoding`, for example `--encoding LATIN1`.
     "#);
 }
 
@@ -433,14 +433,14 @@ fn create_reads_the_name_as_sql_does() {
     for table in ["x(i int);create table y", "x();--", "a-b", "a b", "1a", "x/**/", "\"a"] {
         let said = load(table).refusal();
         assert!(said.contains(&format!("could not look up table {table}\n")), "{said}");
-        assert!(said.contains("hint: Write the table as SQL does"), "{said}");
+        assert!(said.contains("hint: Write the table's name as in SQL"), "{said}");
     }
     assert_eq!(case.contents(), before);
     assert_snapshot!(load("a-b").refusal(), @r#"
     error: could not look up table a-b
       caused by: string is not a valid identifier: "a-b" (SQLSTATE 22023)
 
-    hint: Write the table as SQL does, with quotes around a name with other characters than
+    hint: Write the table's name as in SQL. Quote a name that has other characters than
           … letters, digits and _: `--table 'schema."the name"'`.
     "#);
 }

@@ -64,7 +64,7 @@ fn one_session_where_others_would_need_its_rows() {
     // The order of the columns is nothing to the scopes.
     let other = "create table t (meter int, at int, value int, primary key (at, meter))";
     assert_eq!(said(other, "--scope-by at,meter --lanes 2"), "several");
-    let whole = "one session: only `--scope-by` makes scopes to share";
+    let whole = "one session: only the scopes of `--scope-by` can be shared";
     assert_eq!(said(TABLE, "--scope all --lanes 2"), whole);
     // A row might come from another scope.
     let free = "create table t (meter int, at int, value int)";

@@ -43,7 +43,7 @@ fn a_place_for_temporary_tables_that_is_too_small() {
     hint: Set temp_tablespaces to a tablespace with more room, or sync fewer rows at a time
           … with `--scope`.
     ");
-    // The size is unknown beforehand.
+    // The decompressed size is unknown before staging.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
     assert_snapshot!(sync(&packed.finish().unwrap(), "t.csv.gz"), @r#"

@@ -133,7 +133,7 @@ fn what_is_committed_stays_when_another_one_is_refused() {
     case.db.run(&format!("alter table t add check (meter <> {last} or value = 1)"));
     let refused = sync(&case, "t.csv --scope-by meter --transactions 2");
     assert_eq!(refused.status, Some(2));
-    let hint = "1 transaction is committed; the same command, run again, writes the rest";
+    let hint = "1 transaction is committed. Run the same command again to write the rest";
     assert!(refused.stderr.contains(hint), "{}", refused.stderr);
     assert!(
         refused.stderr.contains("`--transactions 1` writes everything in one transaction"),

@@ -98,7 +98,7 @@ fn columns(
             (format.columns)(sample).into_iter().map(|column| column.name).collect()
         }
         RowForm::Columnar => {
-            let schema = reading::schema(input, sample, sniffed.format)?;
+            let schema = reading::read_schema(input, sample, sniffed.format)?;
             let field = |name: &str, ty: &dyn std::fmt::Display| format!("{name} {ty}");
             let fields = schema.fields().iter();
             // The order matters: all files are read by the schema of the first.

@@ -13,9 +13,9 @@ use pgspate_target::{
     Sequence, TargetTable, TypedQuery, quote_ident, server_error, under_users_path_sql,
 };
 
-/// Up to this many values, a sequence is advanced by `nextval`, which cannot interfere with another
-/// session. Beyond, `setval` is used: no other session takes that many values between the query and
-/// the `setval`.
+/// Up to this many values, pgspate advances a sequence with `nextval`, which cannot interfere with
+/// another session. For more values it uses `setval`: no other session takes that many values
+/// between the query and the `setval`.
 const STEPS_MAX: i64 = 1000;
 
 /// The work done after the last row.
@@ -23,7 +23,7 @@ const STEPS_MAX: i64 = 1000;
 pub(crate) struct AfterLoad {
     /// `vacuum (freeze, analyze)` or `analyze`; `None` if neither was run.
     pub(crate) analyze_command: Option<&'static str>,
-    /// The reason for running it or not.
+    /// The reason for running the command, or for running neither.
     pub(crate) analyze_reason: &'static str,
     pub(crate) seconds: f64,
     pub(crate) sequences: Vec<MovedSequence>,
@@ -33,9 +33,9 @@ pub(crate) struct AfterLoad {
 /// A sequence that was advanced past the loaded values.
 #[derive(Debug, Clone, Serialize)]
 pub struct MovedSequence {
-    /// Its name in SQL.
+    /// The sequence's name in SQL.
     pub name: String,
-    /// Its last value after the load.
+    /// The sequence's last value after the load.
     pub value: i64,
 }
 
@@ -44,15 +44,15 @@ impl TableCare<'_> {
     /// the load, over all runs.
     ///
     /// # Errors
-    /// When a vacuum that the user asked for fails, or the connection is lost.
+    /// If a vacuum that the user asked for fails, or the connection is lost.
     pub(super) async fn follow_up(&self, written: u64) -> Result<AfterLoad> {
         let TableCare { table, plan, progress, .. } = self;
         let (maintenance_facts, connection) =
             (&self.changes.maintenance_facts, self.job.connection());
-        let care = &plan.maintenance;
+        let maintenance_plan = &plan.maintenance;
         let client = &connection.client;
         let mut after = AfterLoad::default();
-        for (column, name) in &care.sequences {
+        for (column, name) in &maintenance_plan.sequences {
             let Some(sequence) = maintenance_facts.sequences.iter().find(|it| it.name == *name)
             else {
                 continue;
@@ -75,7 +75,7 @@ impl TableCare<'_> {
             }
         }
         let started = std::time::Instant::now();
-        if care.vacuum {
+        if maintenance_plan.vacuum {
             progress.set_phase(Some("vacuum".to_owned()));
             let sql = format!("vacuum (freeze, analyze) {}", table.sql_name);
             let what = format!("could not vacuum {}", table.sql_name);
@@ -84,7 +84,7 @@ impl TableCare<'_> {
                 (Some("vacuum (freeze, analyze)"), "as asked");
         } else {
             match maintenance::analyze(
-                care.analyze,
+                maintenance_plan.analyze,
                 table,
                 maintenance_facts,
                 written,
@@ -96,7 +96,7 @@ impl TableCare<'_> {
                     after.analyze_reason = reason;
                     progress.set_phase(Some("analyze".to_owned()));
                     let name = &table.sql_name;
-                    // Statistics do not justify a long wait for a lock.
+                    // New statistics are not worth a long wait for a lock.
                     let sql = under_users_path_sql(&format!(
                         "set local lock_timeout = '10s'; set local statement_timeout = 0; \
                          analyze {name}"
@@ -124,23 +124,26 @@ fn message_with_cause(error: &crate::Error) -> String {
     }
 }
 
-/// Advances the sequence past the furthest value of its column, never backwards. Returns the
-/// sequence's new last value, if it was advanced. Takes no lock that other sessions wait for.
+/// Advances the sequence past the furthest value of its column, but never moves it back. Returns
+/// the sequence's new last value; `None` if the sequence was not advanced. Other sessions do not
+/// wait for a lock meanwhile.
 async fn advance(client: &Client, table: &TargetTable, sequence: &Sequence) -> Result<Option<i64>> {
     let Sequence { name, increment, bounds, .. } = sequence;
     let failed = || server_error(format!("could not advance sequence {name}"));
     let furthest = sequence.last_value_aggregate();
     let beyond = if *increment > 0 { "<" } else { ">" };
     let (column, table) = (quote_ident(&sequence.column), &table.sql_name);
-    let look = format!(
+    let query = format!(
         "select (select {furthest}({column})::int8 from {table}), last_value, is_called from {name}"
     );
-    let row = client.fetch_one(&look, &[]).await.map_err(failed())?;
+    let row = client.fetch_one(&query, &[]).await.map_err(failed())?;
     let (top, last, is_called): (Option<i64>, i64, bool) = (row.get(0), row.get(1), row.get(2));
     let Some(top) = top else { return Ok(None) };
     let top = top.clamp(bounds.0, bounds.1);
-    let Some(steps) = steps(top, last, is_called, *increment) else { return Ok(None) };
-    let move_on = match steps {
+    let Some(steps) = count_nextval_calls(top, last, is_called, *increment) else {
+        return Ok(None);
+    };
+    let advance_sql = match steps {
         ..=STEPS_MAX => {
             let taken = format!("nextval('{}')", escape_quotes(name));
             format!("select {furthest}({taken}) from generate_series(1, {steps})")
@@ -150,7 +153,7 @@ async fn advance(client: &Client, table: &TargetTable, sequence: &Sequence) -> R
             escape_quotes(name)
         ),
     };
-    let row = client.fetch_opt(&move_on, &[]).await.map_err(failed())?;
+    let row = client.fetch_opt(&advance_sql, &[]).await.map_err(failed())?;
     Ok(row.map(|row| row.get(0)))
 }
 
@@ -160,28 +163,28 @@ fn escape_quotes(name: &str) -> String {
 
 /// Returns how many times `nextval` must be called to reach `top`; `None` if the sequence has
 /// reached `top` already.
-fn steps(top: i64, last: i64, is_called: bool, increment: i64) -> Option<i64> {
+fn count_nextval_calls(top: i64, last: i64, is_called: bool, increment: i64) -> Option<i64> {
     let (top, last, increment) = (i128::from(top), i128::from(last), i128::from(increment));
     let distance = if increment > 0 { top - last } else { last - top };
-    let whole = (distance + increment.abs() - 1).div_euclid(increment.abs());
-    let steps = whole + i128::from(!is_called);
+    let rounded_up = (distance + increment.abs() - 1).div_euclid(increment.abs());
+    let steps = rounded_up + i128::from(!is_called);
     (distance >= 0 && steps > 0).then(|| i64::try_from(steps).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::steps;
+    use super::count_nextval_calls;
 
     #[test]
     fn counts_nextval_calls() {
-        assert_eq!(steps(10, 1, false, 1), Some(10));
-        assert_eq!(steps(1, 1, false, 1), Some(1));
-        assert_eq!(steps(1, 1, true, 1), None);
-        assert_eq!(steps(5, 9, true, 1), None);
-        assert_eq!(steps(5, 9, false, 1), None);
-        assert_eq!(steps(10, 1, true, 10), Some(1));
-        assert_eq!(steps(12, 1, true, 10), Some(2));
-        assert_eq!(steps(-10, -1, false, -1), Some(10));
-        assert_eq!(steps(i64::MAX, i64::MIN, true, 1), Some(i64::MAX));
+        assert_eq!(count_nextval_calls(10, 1, false, 1), Some(10));
+        assert_eq!(count_nextval_calls(1, 1, false, 1), Some(1));
+        assert_eq!(count_nextval_calls(1, 1, true, 1), None);
+        assert_eq!(count_nextval_calls(5, 9, true, 1), None);
+        assert_eq!(count_nextval_calls(5, 9, false, 1), None);
+        assert_eq!(count_nextval_calls(10, 1, true, 10), Some(1));
+        assert_eq!(count_nextval_calls(12, 1, true, 10), Some(2));
+        assert_eq!(count_nextval_calls(-10, -1, false, -1), Some(10));
+        assert_eq!(count_nextval_calls(i64::MAX, i64::MIN, true, 1), Some(i64::MAX));
     }
 }

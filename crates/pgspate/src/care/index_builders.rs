@@ -1,4 +1,4 @@
-//! Builds indexes in parallel, each in its own connection.
+//! Builds indexes in parallel, over several connections.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -9,16 +9,17 @@ use super::TableWork;
 use crate::Result;
 use pgspate_target::connect::Connection;
 
-/// Maximum number of connections that build at the same time, if the server's processors cannot be
-/// counted. Each one uses `maintenance_work_mem`. Measured on two processors with three indexes of
-/// 2.4 M rows: 3.9 s in three connections, 6.7 s in one, both with two parallel workers each.
+/// Maximum number of connections that build at the same time. Each connection uses up to
+/// `maintenance_work_mem`. Measured on two processors with three indexes of 2.4 M rows, and with
+/// two parallel workers per connection: 3.9 s in three connections, 6.7 s in one connection.
 pub(super) const BUILDERS_MAX: usize = 4;
 
-/// The connections that build.
+/// Settings of the connections that build indexes.
 pub(super) struct IndexBuilders<'a> {
     pub(super) work: TableWork<'a>,
-    /// Application name of their sessions.
+    /// Application name of the builders' sessions.
     pub(super) application_name: &'a str,
+    /// Number of builders.
     pub(super) count: usize,
     /// An open connection for the first builder.
     pub(super) first_connection: Option<&'a Connection>,
@@ -27,11 +28,13 @@ pub(super) struct IndexBuilders<'a> {
 }
 
 impl IndexBuilders<'_> {
-    /// Builds in the order of the `queue` of names and work. The caller puts the largest first, so
-    /// that it does not end last. Returns the result of each, in any order.
+    /// Builds the indexes of `queue` (names and work) in this order. The caller puts the largest
+    /// index first, so that the other builders are not idle at the end. Returns the result of each
+    /// build, in any order.
     ///
     /// # Errors
-    /// When no connection could be opened, or the first failure if `stops_at_first_error`.
+    /// If the first connection cannot be opened. With `stops_at_first_error`, also the first failed
+    /// build.
     pub(super) async fn run<W, T>(
         &self,
         queue: Vec<(String, W)>,
@@ -39,18 +42,20 @@ impl IndexBuilders<'_> {
     ) -> Result<Vec<Result<T>>> {
         let queue = Mutex::new(VecDeque::from(queue));
         let (done, names) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        let builder = async |nth: usize| {
-            let own = match (nth, self.first_connection) {
+        let builder = async |ordinal: usize| {
+            let new_connection = match (ordinal, self.first_connection) {
                 (0, Some(_)) => None,
                 _ => match self.work.dsn.connect(self.application_name).await {
                     Ok(connection) => Some(connection),
-                    Err(error) if nth == 0 => return Err(error),
+                    Err(error) if ordinal == 0 => return Err(error),
                     // The server has no free connection for this builder. The other builders do its
                     // work.
                     Err(_) => return Ok(()),
                 },
             };
-            let Some(connection) = own.as_ref().or(self.first_connection) else { return Ok(()) };
+            let Some(connection) = new_connection.as_ref().or(self.first_connection) else {
+                return Ok(());
+            };
             loop {
                 let next = queue.lock().expect("no panic while held").pop_front();
                 let Some((name, work)) = next else { return Ok(()) };
@@ -69,7 +74,7 @@ impl IndexBuilders<'_> {
         Ok(done.into_inner().expect("no panic while held"))
     }
 
-    /// Changes the list of names that are being built, and displays it.
+    /// Changes the list of indexes that are being built, and displays the list.
     fn update_names(&self, names: &Mutex<Vec<String>>, change: impl FnOnce(&mut Vec<String>)) {
         let mut names = names.lock().expect("no panic while held");
         change(&mut names);

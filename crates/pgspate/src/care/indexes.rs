@@ -1,7 +1,8 @@
-//! Drops a table's indexes and foreign keys, and removes rows that they would have refused.
+//! Drops a table's indexes and foreign keys. Removes the load's rows if an index or foreign key
+//! cannot be created again because of these rows.
 //!
-//! Every drop is recorded in the same transaction, under an exclusive lock of the table. The
-//! decision is made again from the catalog as it is under that lock.
+//! The indexes are dropped in one transaction, under an exclusive lock on the table. The
+//! transaction reads the catalog again, makes the plan again, and records every drop in the ledger.
 
 use tokio_postgres::error::SqlState;
 
@@ -15,24 +16,25 @@ use pgspate_target::{
     server_error,
 };
 
-/// Lock timeout when the indexes may as well be kept. Other sessions queue behind the lock request.
-const LOCK_AUTO: &str = "2s";
-/// Lock timeout when the user demands the changes.
-const LOCK_ASKED: &str = "10s";
+/// Lock timeout for changes that are optional. Other sessions queue behind the lock request.
+const LOCK_TIMEOUT_AUTO: &str = "2s";
+/// Lock timeout for changes that the user has demanded.
+const LOCK_TIMEOUT_DEMANDED: &str = "10s";
 
-/// Makes the planned changes and records how to undo them. Returns what was changed.
+/// Makes the planned changes and records how to undo them. Returns the plan that was executed, and
+/// the table's indexes and options before the changes.
 ///
 /// # Errors
-/// When the server refuses a change, or another session has locked the table. Nothing is changed
+/// If the server refuses a change, or another session has locked the table. Nothing is changed
 /// then.
 pub(super) async fn alter(
     connection: &Connection,
     job: JobId,
     facts: MaintenanceInputs<'_>,
     plan: &LoadPlan,
-    ask: &PlanRequest,
+    request: &PlanRequest,
 ) -> Result<(MaintenancePlan, MaintenanceFacts)> {
-    let altered = drop_and_record(connection, job, facts, plan, ask).await;
+    let altered = drop_and_record(connection, job, facts, plan, request).await;
     if altered.is_err() {
         // The caller reports the earlier error.
         let _ = connection.client.batch_execute("rollback").await;
@@ -40,18 +42,19 @@ pub(super) async fn alter(
     altered
 }
 
+/// Makes the changes. After an error, the transaction is still open.
 async fn drop_and_record(
     connection: &Connection,
     job: JobId,
     facts: MaintenanceInputs<'_>,
     plan: &LoadPlan,
-    ask: &PlanRequest,
+    request: &PlanRequest,
 ) -> Result<(MaintenancePlan, MaintenanceFacts)> {
     let (client, table) = (&connection.client, facts.table);
     let failed = || server_error(format!("could not drop the indexes of {}", table.sql_name));
-    let is_asked =
-        [ask.options.rebuild_indexes, ask.options.pause_autovacuum].contains(&AutoChoice::Always);
-    let turn = if is_asked { LOCK_ASKED } else { LOCK_AUTO };
+    let is_demanded = [request.options.rebuild_indexes, request.options.pause_autovacuum]
+        .contains(&AutoChoice::Always);
+    let lock_timeout = if is_demanded { LOCK_TIMEOUT_DEMANDED } else { LOCK_TIMEOUT_AUTO };
     // Setting a table option does not block readers and writers.
     let mode = if plan.maintenance.drops_indexes() {
         "access exclusive"
@@ -59,7 +62,7 @@ async fn drop_and_record(
         "share update exclusive"
     };
     let sql = format!(
-        "begin isolation level read committed; set local lock_timeout = '{turn}'; \
+        "begin isolation level read committed; set local lock_timeout = '{lock_timeout}'; \
          set local statement_timeout = 0; lock table only {} in {mode} mode",
         table.sql_name
     );
@@ -73,13 +76,17 @@ async fn drop_and_record(
             error
         });
     }
-    let upkeep = MaintenanceFacts::read_in_transaction(client, table).await?;
+    let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
     let writer = ledger::other_writer(client, table.oid, job.0).await?;
-    let facts = MaintenanceInputs { upkeep: &upkeep, writer: writer.as_deref(), ..facts };
-    let care = MaintenancePlan::make(&facts, &plan.rows.columns, ask)?;
+    let facts = MaintenanceInputs {
+        maintenance_facts: &maintenance_facts,
+        writer: writer.as_deref(),
+        ..facts
+    };
+    let maintenance = MaintenancePlan::make(&facts, &plan.rows.columns, request)?;
     let mut changes = Vec::new();
     let mut statements = Vec::new();
-    for index in upkeep.indexes.iter().zip(&care.indexes) {
+    for index in maintenance_facts.indexes.iter().zip(&maintenance.indexes) {
         let (index, IndexChoice { kept_because: None, .. }) = index else { continue };
         statements.push(index.drop.clone());
         changes.push(NewChange {
@@ -89,18 +96,18 @@ async fn drop_and_record(
             parallel_build: index.parallel_build,
         });
     }
-    if care.autovacuum_pause.is_some() {
-        let (off, change) = pause_autovacuum(table, &upkeep);
+    if maintenance.autovacuum_pause.is_some() {
+        let (off, change) = pause_autovacuum(table, &maintenance_facts);
         statements.push(off);
         changes.push(change);
     }
     ledger::record_changes(client, job, table.oid, &changes).await?;
     statements.push("commit".to_owned());
     client.batch_execute(&statements.join("; ")).await.map_err(failed())?;
-    Ok((care, upkeep))
+    Ok((maintenance, maintenance_facts))
 }
 
-/// Adds the session that uses the table to the error.
+/// Names the session that uses the table in the error, and adds a hint.
 async fn hint_table_in_use(connection: &Connection, table: &TargetTable, error: Error) -> Error {
     let found = locking_sessions(&connection.client, table.oid).await.unwrap_or_default();
     let who = match found.first() {
@@ -112,10 +119,16 @@ async fn hint_table_in_use(connection: &Connection, table: &TargetTable, error: 
         .hint("Wait until that session ends, or keep the indexes with `--rebuild-indexes never`.")
 }
 
-/// Returns the statement that switches autovacuum off, and the change to record.
-fn pause_autovacuum(table: &TargetTable, upkeep: &MaintenanceFacts) -> (String, NewChange) {
+/// Returns the statement that switches autovacuum off for the table, and the change to record.
+fn pause_autovacuum(
+    table: &TargetTable,
+    maintenance_facts: &MaintenanceFacts,
+) -> (String, NewChange) {
     let names = ["autovacuum_enabled", "toast.autovacuum_enabled"];
-    let tables = names.iter().zip(&upkeep.autovacuum).take(1 + usize::from(upkeep.has_toast));
+    let tables = names
+        .iter()
+        .zip(&maintenance_facts.autovacuum)
+        .take(1 + usize::from(maintenance_facts.has_toast));
     let options: Vec<_> = tables.map(|(name, set)| ((*name).to_owned(), set.clone())).collect();
     let off: Vec<_> = options.iter().map(|(name, _)| format!("{name} = off")).collect();
     let recipe = RestoreRecipe { options, ..RestoreRecipe::default() };
@@ -131,29 +144,32 @@ fn pause_autovacuum(table: &TargetTable, upkeep: &MaintenanceFacts) -> (String, 
 /// The result of removing the load's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowRemoval {
+    /// The rows were removed.
     Done,
-    /// Other tables or triggers would be affected. Nothing was changed.
-    WouldBeNoticed,
+    /// Foreign keys of other tables refer to the table, or it has DELETE triggers. Nothing was
+    /// changed.
+    HasSideEffects,
     /// Other sessions have changed or deleted this number of the rows. Nothing was changed.
     ChangedByOthers(u64),
 }
 
-/// Removes the rows that the job has written, and its chunks in the ledger. The rows are recognised
-/// by the transactions that also inserted the chunks. A row that another session has changed is no
-/// longer recognised; then all rows are kept.
+/// Removes the rows that the job has written, and the job's chunks in the ledger. The job's rows
+/// have the `xmin` of the transactions that recorded its chunks. If another session has changed
+/// such a row, the row has another `xmin`, and no row is removed.
 pub(super) async fn remove_rows(
     connection: &Connection,
     job: JobId,
     table: &TargetTable,
 ) -> Result<RowRemoval> {
-    let taken = remove_rows_within(connection, job, table).await;
-    if !matches!(taken, Ok(RowRemoval::Done)) {
+    let removal = remove_rows_in_transaction(connection, job, table).await;
+    if !matches!(removal, Ok(RowRemoval::Done)) {
         let _ = connection.client.batch_execute("rollback").await;
     }
-    taken
+    removal
 }
 
-async fn remove_rows_within(
+/// Removes the rows. If it does not return `Done`, the transaction is still open.
+async fn remove_rows_in_transaction(
     connection: &Connection,
     job: JobId,
     table: &TargetTable,
@@ -161,32 +177,32 @@ async fn remove_rows_within(
     let (client, name) = (&connection.client, &table.sql_name);
     let failed = || server_error(format!("could not remove the load's rows from {name}"));
     let begin = format!(
-        "begin isolation level read committed; set local lock_timeout = '{LOCK_ASKED}'; \
+        "begin isolation level read committed; set local lock_timeout = '{LOCK_TIMEOUT_DEMANDED}'; \
          set local statement_timeout = 0; lock table only {name} in access exclusive mode"
     );
     client.batch_execute(&begin).await.map_err(failed())?;
-    let upkeep = MaintenanceFacts::read_in_transaction(client, table).await?;
-    if upkeep.is_referenced || upkeep.has_delete_triggers {
-        return Ok(RowRemoval::WouldBeNoticed);
+    let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
+    if maintenance_facts.is_referenced || maintenance_facts.has_delete_triggers {
+        return Ok(RowRemoval::HasSideEffects);
     }
-    let ours =
+    let our_transactions =
         format!("any (array(select xmin from pgspate.ledger where job = {} group by 1))", job.0);
-    let look = format!(
-        "select count(*) filter (where t.xmin = {ours}), count(*), \
+    let query = format!(
+        "select count(*) filter (where t.xmin = {our_transactions}), count(*), \
                 (select coalesce(sum(rows_written), 0)::bigint from pgspate.ledger where job = {}) \
          from only {name} t",
         job.0
     );
-    let row = client.fetch_one(&look, &[]).await.map_err(failed())?;
+    let row = client.fetch_one(&query, &[]).await.map_err(failed())?;
     let [found, all, written] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
     if found < written {
         return Ok(RowRemoval::ChangedByOthers(written.abs_diff(found)));
     }
-    let take = match found == all {
+    let remove_sql = match found == all {
         true => format!("truncate only {name}"),
-        false => format!("delete from only {name} t where t.xmin = {ours}"),
+        false => format!("delete from only {name} t where t.xmin = {our_transactions}"),
     };
-    client.batch_execute(&take).await.map_err(failed())?;
+    client.batch_execute(&remove_sql).await.map_err(failed())?;
     ledger::forget_chunks_and_shadow(client, job).await?;
     client.batch_execute("commit").await.map_err(failed())?;
     Ok(RowRemoval::Done)

@@ -1,5 +1,5 @@
-//! Before the first row: takes over changes that earlier runs did not undo, and makes the changes
-//! that the plan decides.
+//! Work on the table before the first row: takes over changes that earlier runs did not undo, and
+//! makes the changes of the plan.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use crate::plan::AutoChoice;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, JobId, RecordedChange};
 
-/// Time between two checks whether another load has created its keys again.
-const KEYS_PAUSE: Duration = Duration::from_millis(500);
+/// Time between two checks whether another load has created the keys again.
+const KEYS_POLL: Duration = Duration::from_millis(500);
 
 impl TableCare<'_> {
     /// Makes the changes of the plan, unless an earlier run has made them.
@@ -39,41 +39,50 @@ impl TableCare<'_> {
         }
     }
 
-    /// Waits, up to the lock timeout, while another running load has dropped the table's keys:
-    /// without keys the server would not refuse a row that both loads write.
+    /// Waits, up to the lock timeout, until another running load has created the table's keys
+    /// again. Without the keys, the server would accept rows with the same key from this load and
+    /// the other load.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if the other load does not create the keys in time. Or, if this load
+    /// keeps no ledger, if a load that has ended left the keys dropped.
     fn wait_for_keys(&mut self) -> Result<()> {
         let (table, job) = (self.table.oid, self.job.id().map_or(0, |job| job.0));
         let (limit, started) = (self.job.control_session.limits.lock_timeout, Instant::now());
         loop {
-            let down = self.job.ask(async |client: &Client| {
+            let dropped_keys = self.job.ask(async |client: &Client| {
                 ledger::dropped_keys(client, Some(table), job).await
             })?;
-            let Some(busy) = down.iter().find(|it| it.has_worker()) else {
+            let Some(running) = dropped_keys.iter().find(|it| it.has_worker()) else {
                 // A load with a ledger takes over the changes of loads that no longer run.
-                let left = down.first().filter(|_| job == 0);
-                return left.map_or(Ok(()), |left| Err(left.to_error()));
+                let ended = dropped_keys.first().filter(|_| job == 0);
+                return ended.map_or(Ok(()), |ended| Err(ended.to_error()));
             };
             if !limit.is_zero() && started.elapsed() >= limit {
-                return Err(busy.to_error().hint_also("`--lock-timeout` sets how long to wait."));
+                return Err(running
+                    .to_error()
+                    .hint_also("`--lock-timeout` sets how long to wait."));
             }
-            let phase =
-                format!("waiting for {}, which has dropped keys of the table", busy.describe_job());
+            let phase = format!(
+                "waiting for {}, which has dropped keys of the table",
+                running.describe_job()
+            );
             self.progress.set_phase(Some(phase));
-            self.progress.stop.sleep_unless_requested(KEYS_PAUSE)?;
+            self.progress.stop.sleep_unless_requested(KEYS_POLL)?;
         }
     }
 
-    /// Takes over changes of earlier loads. Returns whether the plan's own changes are to be
-    /// skipped.
+    /// Takes over changes that earlier loads have not undone. Returns true if the changes of the
+    /// plan must not be made.
     fn take_over(&mut self, job: JobId, table: u32) -> Result<bool> {
         let others = self
             .job
             .ask(async |client: &Client| ledger::adopt_changes(client, job, table).await)?;
-        let down = self
+        let dropped_keys = self
             .job
             .ask(async |client: &Client| ledger::dropped_keys(client, Some(table), job.0).await)?;
-        if let Some(down) = down.first() {
-            return Err(down.to_error());
+        if let Some(first) = dropped_keys.first() {
+            return Err(first.to_error());
         }
         if let Some(other) = others.first() {
             if self.plan.atomic_plan.is_some() {
@@ -84,46 +93,49 @@ impl TableCare<'_> {
             self.skip_changes(format!("{other} has already changed the table and will restore it"));
             return Ok(true);
         }
-        let left = self
+        let outstanding = self
             .job
             .ask(async |client: &Client| ledger::outstanding_changes(client, Some(job.0)).await)?;
-        self.changes.is_altered = !left.is_empty();
+        self.changes.is_altered = !outstanding.is_empty();
         let is_new = self.job.opened.as_ref().is_none_or(|opened| opened.done.chunks() == 0);
-        let guards_rows = is_new
+        // Existing rows of the table must be protected by its keys during a new load.
+        let keys_protect_rows = is_new
             && !self.changes.maintenance_facts.is_empty
             && self.request.options.rebuild_indexes != AutoChoice::Always
-            && left.iter().any(RecordedChange::can_reject_rows);
-        // The copy of a table includes all of its indexes.
-        let must_be_back = self.request.options.rebuild_indexes == AutoChoice::Never
-            || guards_rows
+            && outstanding.iter().any(RecordedChange::can_reject_rows);
+        // A shadow table gets all indexes of the table, so the table must have them.
+        let must_restore = self.request.options.rebuild_indexes == AutoChoice::Never
+            || keys_protect_rows
             || self.request.rejects
             || self.plan.atomic_plan.is_some();
-        match self.changes.is_altered && must_be_back {
+        match self.changes.is_altered && must_restore {
             true => self.restore(true).map(|()| true),
             false => Ok(self.changes.is_altered),
         }
     }
 
+    /// Makes the changes of the plan. If the user has not demanded them, an error is only a
+    /// warning.
     fn alter_table(&mut self, job: JobId) -> Result<()> {
         self.progress.set_phase(Some("dropping indexes".to_owned()));
         if let Some(opened) = &mut self.job.opened {
-            // If the reply is lost, the table may be changed or not.
+            // If the reply is lost, it is unknown whether the table is changed.
             opened.is_clean = false;
         }
         let facts = self.facts(&self.changes.maintenance_facts);
         let altering = indexes::alter(self.job.connection(), job, facts, self.plan, self.request);
         match self.job.control_session.runtime.block_on(altering) {
-            Ok((care, maintenance_facts)) => {
-                let mut all = maintenance_facts.indexes.iter().zip(&care.indexes);
+            Ok((maintenance, maintenance_facts)) => {
+                let mut all = maintenance_facts.indexes.iter().zip(&maintenance.indexes);
                 self.changes.lost_statistics = all
                     .any(|(index, choice)| index.has_expression && choice.kept_because.is_none());
-                self.changes.is_altered = care.alters_table();
+                self.changes.is_altered = maintenance.alters_table();
                 self.progress.note_table_changes(Some(format!(
                     "indexes or autovacuum of the table are not restored: run the same command \
                      again, or `pgspate status --restore {}`",
                     job.0
                 )));
-                self.plan.set_maintenance(care);
+                self.plan.set_maintenance(maintenance);
                 self.changes.maintenance_facts = maintenance_facts;
                 Ok(())
             }
@@ -135,12 +147,14 @@ impl TableCare<'_> {
         }
     }
 
-    /// Returns whether the user demands the changes: the load fails if they cannot be made.
+    /// Returns whether the user demands the changes. If so, the load fails if a change cannot be
+    /// made.
     fn are_changes_demanded(&self) -> bool {
         [self.request.options.rebuild_indexes, self.request.options.pause_autovacuum]
             .contains(&AutoChoice::Always)
     }
 
+    /// Removes the changes from the plan, with the reason `why`.
     fn skip_changes(&mut self, why: String) {
         if self.plan.maintenance.drops_indexes() {
             self.job.warnings.push(format!("indexes are kept: {why}"));

@@ -1,9 +1,9 @@
 //! Undoes the changes that loads made to tables.
 //!
-//! Indexes are built in parallel, each in its own connection. Steps that need an exclusive lock on
-//! the table follow one by one. Every step is counted in the ledger in its own transaction, so
-//! restoring can be stopped and resumed at any point. Locks are requested with a short timeout and
-//! a pause, during which other sessions get the lock.
+//! Indexes are built in parallel, over several connections. Then the steps that need an exclusive
+//! lock on the table follow one by one. Each step and its count in the ledger are one transaction,
+//! so restoring can be stopped and resumed at any point. A lock is requested with a short timeout.
+//! After a timeout there is a pause, in which other sessions get the lock.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -31,26 +31,31 @@ const MEMORY_KB_MAX: u64 = 1 << 20;
 const WORKER_KB: u64 = 32 << 10;
 /// Lock timeout of one attempt. Other sessions queue behind the lock request for this time.
 const LOCK_ATTEMPT: &str = "2s";
+/// Pause between two attempts, in which other sessions get the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
+
 /// Undoes recorded changes.
 pub(super) struct Restorer<'a> {
     pub(super) runtime: &'a Handle,
+    /// The connection for queries, for the first builder, and for steps that run one by one.
     pub(super) control: &'a Connection,
     pub(super) work: TableWork<'a>,
-    /// Time to wait for locks; no limit by default.
+    /// Time to wait for locks; `None` for no limit.
     pub(super) lock_timeout: Option<Duration>,
 }
 
-/// Number of parallel builders, and their settings.
+/// Number of parallel builders, and the settings of their sessions.
 struct BuildSettings {
     builders: usize,
+    /// SQL for the beginning of a transaction.
     settings: String,
 }
 
-/// Settings for another attempt at an index that failed for lack of disk or `temp_file_limit`. No
-/// other index is built in parallel then. With this much memory, a single process mostly needs no
-/// temporary files; parallel workers always write some. As the limit is per process, many workers
-/// together may write more than one process.
+/// Settings to build an index again after a full disk or `temp_file_limit` stopped its build. No
+/// other index is built in parallel then. The first settings use one process: with so much memory,
+/// one process mostly needs no temporary files. The second settings use many workers, which always
+/// write temporary files. But `temp_file_limit` applies to each process, so many workers together
+/// may write more than one process.
 const LARGE_SORT_SETTINGS: [&str; 2] = [
     "set local maintenance_work_mem = '1GB'; set local max_parallel_maintenance_workers = 0",
     "set local maintenance_work_mem = '1GB'; set local max_parallel_maintenance_workers = 8",
@@ -60,13 +65,15 @@ impl Restorer<'_> {
     /// Undoes the changes. Blocks.
     ///
     /// # Errors
-    /// The first refusal, after everything else is restored.
+    /// The first refusal, after all other changes are undone.
     pub(super) fn run(&self, changes: Vec<RecordedChange>) -> Result<()> {
         let result = self.runtime.block_on(self.restore_all(changes));
         self.work.progress.set_phase(None);
         result
     }
 
+    /// Undoes the changes: first those that can run in parallel, then the rest one by one. Changes
+    /// of untrusted roles are not undone.
     async fn restore_all(&self, changes: Vec<RecordedChange>) -> Result<()> {
         let (changes, untrusted): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|change| change.check_trust().is_ok());
@@ -104,7 +111,7 @@ impl Restorer<'_> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Runs the change's next step with the first settings for which there is enough space.
+    /// Runs the change's next step. Tries the settings in order, until there is enough space.
     async fn step_with_any_settings(
         &self,
         change: RecordedChange,
@@ -122,8 +129,8 @@ impl Restorer<'_> {
         stepped
     }
 
-    /// Returns how many builders to run, and their memory: at least the server's setting, and for
-    /// B-trees enough to sort the table in one merge pass.
+    /// Returns the number of builders, and the settings of their sessions. The memory is at least
+    /// the server's setting, and enough to sort the largest table in one merge pass.
     async fn build_settings(&self, changes: &[RecordedChange]) -> Result<BuildSettings> {
         let failed = || server_error("could not look up the server's settings".to_owned());
         let client = &self.control.client;
@@ -132,7 +139,7 @@ impl Restorer<'_> {
                    (select setting::int8 from pg_settings where name = 'maintenance_work_mem'), \
                    coalesce((select max(pg_table_size(oid)) from pg_class where oid = any($1)), 0)";
         let row = client.fetch_one(sql, &[&tables]).await.map_err(failed())?;
-        let number = |nth: usize| row.get::<_, i64>(nth).unsigned_abs();
+        let number = |column: usize| row.get::<_, i64>(column).unsigned_abs();
         let (workers, set_kb, table_bytes) = (number(0), number(1), number(2));
         let cores = || std::thread::available_parallelism().map_or(2, usize::from).max(2) + 1;
         let most = if self.control.is_local() { cores() } else { BUILDERS_MAX };
@@ -144,7 +151,7 @@ impl Restorer<'_> {
         })
     }
 
-    /// Builds indexes in parallel, and returns the result of each.
+    /// Builds indexes in parallel, and returns the result of each build.
     async fn build(
         &self,
         changes: Vec<RecordedChange>,
@@ -171,7 +178,8 @@ impl Restorer<'_> {
             .await
     }
 
-    /// Runs the change's next step. Waits for locks.
+    /// Runs the change's next step, and counts it in the ledger. Repeats the step while another
+    /// session holds a lock. Returns the change with one more step done.
     async fn run_next_step(
         &self,
         connection: &Connection,
@@ -197,8 +205,8 @@ impl Restorer<'_> {
                  set local lock_timeout = '{LOCK_ATTEMPT}'"
             );
             let sql = format!("{}; {}; commit", step.sql, step.count_sql);
-            // Sent as a separate message, because the server parses a whole message before it runs
-            // any of it.
+            // The settings are a separate message: the server parses all statements of a message
+            // before it runs the first one, and parsing depends on the settings.
             let done = match connection.run_until_stopped(&begin, &self.work.stop, &what).await {
                 Ok(()) => connection.run_until_stopped(&sql, &self.work.stop, &what).await,
                 refused => refused,
@@ -230,7 +238,11 @@ impl Restorer<'_> {
         }
     }
 
-    /// Waits before the lock is requested again.
+    /// Waits for `LOCK_PAUSE` before the lock is requested again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Server`], which names the session that uses the table, if the time limit for
+    /// locks has passed.
     async fn wait_for_lock(
         &self,
         connection: &Connection,
@@ -250,7 +262,7 @@ impl Restorer<'_> {
         Ok(())
     }
 
-    /// Returns whether another session has created the same object.
+    /// Returns whether the object of the change exists already, because another session created it.
     async fn exists_already(
         &self,
         connection: &Connection,
@@ -275,8 +287,8 @@ impl Restorer<'_> {
     }
 }
 
-/// Returns the KiB of memory to sort this many bytes in one merge pass. Runs are as long as the
-/// memory, and one pass merges as many runs as there are buffers of 256 KiB.
+/// Returns the memory in KiB that sorts this many bytes in one merge pass. Each sorted run has the
+/// size of the memory. One pass can merge as many runs as the memory has buffers of 256 KiB.
 fn memory_kb(table_bytes: u64, workers: u64) -> u64 {
     let one_pass = ((table_bytes >> 10) as f64 * 256.0).sqrt() as u64;
     one_pass.max(WORKER_KB * (workers + 1)).min(MEMORY_KB_MAX)
@@ -284,19 +296,20 @@ fn memory_kb(table_bytes: u64, workers: u64) -> u64 {
 
 /// The result of building an index.
 enum IndexBuild {
+    /// The index is built; the change may have more steps.
     Built(RecordedChange),
     /// There was not enough space to sort the keys.
     OutOfSpace(RecordedChange),
 }
 
-/// A step's SQL, and the SQL that counts it in the ledger.
+/// A step's SQL, and the SQL that counts the step in the ledger.
 struct RestoreStep {
     sql: String,
     count_sql: String,
 }
 
-/// Returns the next step, with the current names of the objects; `None` if the table no longer
-/// exists.
+/// Returns the change's next step, with the current names of the objects. Returns `None` if the
+/// change has no more steps, or if the table no longer exists.
 async fn next_step(client: &Client, change: &RecordedChange) -> Result<Option<RestoreStep>> {
     if change.step().is_none() {
         return Ok(None);
@@ -322,8 +335,8 @@ fn missing_recipe_error(change: &RecordedChange) -> Error {
     ))
 }
 
-/// Returns the error for an object that cannot be created from its recipe, with other
-/// settings_to_try to create it.
+/// Returns the error for an object that cannot be created from its recipe. A hint says how the user
+/// can create the object.
 fn hint_by_hand(
     error: Error,
     change: &RecordedChange,
@@ -332,14 +345,14 @@ fn hint_by_hand(
 ) -> Error {
     let (name, (job, ordinal)) = (change.name(), change.order());
     Error::new(ErrorKind::Ledger, format!("could not put back {name}")).because(error).hint(format!(
-        "It was `{}` on {}. Give the column its old name while you run `pgspate status --restore \
-         {job}`. Or create the object yourself, and then run `delete from pgspate.change where \
-         (job, ordinal) = ({job}, {ordinal})`.",
+        "The definition was `{}` on {}. Rename the column back to its old name while you run \
+         `pgspate status --restore {job}`. Or create the object yourself, and then run `delete from \
+         pgspate.change where (job, ordinal) = ({job}, {ordinal})`.",
         recipe.definition, now.table
     ))
 }
 
-/// Adds a hint if another object has the name by now.
+/// Adds a hint if another object has taken the name of the change's object.
 fn hint_name(error: Error, change: &RecordedChange) -> Error {
     let (job, _) = change.order();
     let codes = [SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT];
@@ -370,13 +383,13 @@ pub(super) fn is_out_of_space(code: &SqlState) -> bool {
     [SqlState::CONFIGURATION_LIMIT_EXCEEDED, SqlState::DISK_FULL].contains(code)
 }
 
-/// Returns whether an object with this name exists already.
+/// Returns whether the error may mean that the object exists already.
 fn is_duplicate(code: &SqlState) -> bool {
     let codes = [
         SqlState::DUPLICATE_TABLE,
         SqlState::DUPLICATE_OBJECT,
         SqlState::INVALID_TABLE_DEFINITION,
-        // The index has its constraint already.
+        // The index belongs to a constraint already.
         SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
     ];
     codes.contains(code)
@@ -387,12 +400,12 @@ fn is_lock_error(code: &SqlState) -> bool {
     [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED].contains(code)
 }
 
-/// Undoes changes that earlier loads left on tables: those of one job, or of every job that no
-/// session works on. Returns the undone changes. Blocks.
+/// Undoes the changes that one earlier load left on its table. Without a `job`, undoes the changes
+/// of every load that no session works on. Returns the undone changes. Blocks.
 ///
 /// # Errors
-/// When the job is unknown or still running, or the server refuses a step. All other changes are
-/// undone then.
+/// If the job is unknown or still running, or if the server refuses a step. After a refused step,
+/// all other changes are undone nevertheless.
 pub fn restore(
     dsn: &Dsn,
     job: Option<i64>,

@@ -1,38 +1,42 @@
-//! Decides how many rows to try in one COPY when some of them are refused.
+//! Decides how many rows to try in one COPY when the server refuses some of the rows.
 //!
-//! A refusal costs the rows sent before it, and two round trips. So a COPY has many rows while rows
-//! are accepted, and few rows where many are refused.
+//! After a refusal, the rows sent before the refused row must be sent again, which also takes two
+//! round trips. So a COPY has many rows while rows are accepted, and few rows where many rows are
+//! refused.
 
-/// Up to this many good rows are sent again together with the next rows instead of alone. The
-/// server takes about this many rows in the time of a round trip.
+/// Up to this many accepted rows are sent again together with new rows, instead of in a COPY of
+/// their own. The server reads about this many rows in the time of a round trip.
 const RESENT_ROWS_MAX: usize = 32;
 /// Minimum number of new rows to try after a refusal.
 const SEARCHED_ROWS_MIN: usize = 4;
-/// Growth factor when all rows were accepted.
+/// Growth factor of the number of rows after a COPY in which all rows were accepted.
 const GROWTH: usize = 4;
 
 /// The number of rows to try next, and the observations that it is computed from.
 #[derive(Debug)]
 pub(super) struct BatchSize {
+    /// Number of rows to try next, while there are no suspects.
     rows: usize,
-    /// Number of leading rows that were accepted once before a rollback, and would be again.
-    known: usize,
-    /// Number of leading rows among which one was refused, without the server naming it.
+    /// Number of rows at the start of the queue that the server accepted before a rollback. The
+    /// server would accept these rows again.
+    accepted_before: usize,
+    /// Number of rows at the start of the queue of which the server refused one without naming the
+    /// row.
     suspects: usize,
-    /// Number of rows accepted since the last refusal, without the known ones.
+    /// Number of rows that were accepted for the first time since the last refusal.
     accepted_since: usize,
-    /// Average number of accepted rows between two refusals.
+    /// Average number of accepted rows between two refusals; later refusals count more.
     spacing: usize,
-    /// Whether the last refused row was found by bisection, because the server did not name it.
+    /// Whether the last refused row was found by bisection, because the server named no row.
     was_bisected: bool,
 }
 
 impl Default for BatchSize {
-    /// Tries all rows.
+    /// Returns a state in which all rows are tried.
     fn default() -> BatchSize {
         BatchSize {
             rows: usize::MAX,
-            known: 0,
+            accepted_before: 0,
             suspects: 0,
             accepted_since: 0,
             spacing: 0,
@@ -52,8 +56,8 @@ impl BatchSize {
 
     /// Records that the first `rows` rows were written.
     pub(super) fn note_written(&mut self, rows: usize) {
-        let new = rows.saturating_sub(self.known);
-        self.known = self.known.saturating_sub(rows);
+        let new = rows.saturating_sub(self.accepted_before);
+        self.accepted_before = self.accepted_before.saturating_sub(rows);
         self.suspects = self.suspects.saturating_sub(rows);
         self.accepted_since += new;
         self.rows = match (self.was_bisected, new) {
@@ -63,49 +67,50 @@ impl BatchSize {
         };
     }
 
-    /// Records that the row after `good` rows was refused by name and removed. The good rows are
-    /// not written yet.
+    /// Records that the server named the row after `good` rows as refused, and that the row was
+    /// removed from the queue. The good rows were rolled back and are not written yet.
     pub(super) fn note_named_refusal(&mut self, good: usize) {
-        self.note_gap(good.saturating_sub(self.known));
-        self.known = good;
+        self.note_gap(good.saturating_sub(self.accepted_before));
+        self.accepted_before = good;
         self.was_bisected = false;
         self.suspects = self.suspects.saturating_sub(usize::from(good < self.suspects));
         self.rows = if good < RESENT_ROWS_MAX { good + self.rows_to_search() } else { good };
     }
 
-    /// Records that one of the first `rows` rows was refused, without being named.
+    /// Records that the server refused one of the first `rows` rows without naming the row.
     pub(super) fn note_unnamed_refusal(&mut self, rows: usize) {
         self.suspects = rows;
     }
 
-    /// Records that a row that was tried alone was refused and removed.
+    /// Records that a row that was tried alone was refused, and removed from the queue.
     pub(super) fn note_single_refusal(&mut self) {
         self.note_gap(0);
-        (self.known, self.suspects) = (0, 0);
+        (self.accepted_before, self.suspects) = (0, 0);
         self.was_bisected = true;
-        // The more rows there are, the more tries it takes to find the one that is refused.
+        // Bisecting more rows takes more tries.
         self.rows = self.spacing + 1;
     }
 
-    /// Makes the known rows the next ones to try.
-    pub(super) fn try_known_next(&mut self) {
-        if self.known > 0 {
-            self.rows = self.known;
+    /// Tries only those rows next that were accepted before a rollback.
+    pub(super) fn try_accepted_next(&mut self) {
+        if self.accepted_before > 0 {
+            self.rows = self.accepted_before;
         }
     }
 
-    /// Records that a row was put back at this index.
-    pub(super) fn note_put_back(&mut self, place: usize) {
-        self.known = self.known.min(place);
-        self.suspects += usize::from(place < self.suspects);
+    /// Records that a row was inserted into the queue again, at this index.
+    pub(super) fn note_requeued(&mut self, index: usize) {
+        self.accepted_before = self.accepted_before.min(index);
+        self.suspects += usize::from(index < self.suspects);
     }
 
-    /// Returns how many rows to search for the next refusal.
+    /// Returns how many new rows to try after a refusal.
     fn rows_to_search(&self) -> usize {
         self.spacing.saturating_mul(2) + SEARCHED_ROWS_MIN
     }
 
-    /// Updates the average with the number of rows accepted since the last refusal.
+    /// Updates the average spacing at a refusal. `good` rows were accepted since the last COPY that
+    /// was kept.
     fn note_gap(&mut self, good: usize) {
         self.spacing = (self.spacing + std::mem::take(&mut self.accepted_since) + good) / 2;
     }
@@ -115,9 +120,9 @@ impl BatchSize {
 mod tests {
     use super::*;
 
-    /// Returns how many COPY statements it takes to reject the bad rows, and how many rows are sent
-    /// in total.
-    fn tries(rows: usize, is_bad: impl Fn(usize) -> bool, is_named: bool) -> (usize, usize) {
+    /// Counts the COPY statements that it takes to reject the bad rows, and the rows sent in total.
+    /// `is_named` says whether the server names the refused row.
+    fn count_tries(rows: usize, is_bad: impl Fn(usize) -> bool, is_named: bool) -> (usize, usize) {
         let mut queue: Vec<usize> = (0..rows).collect();
         let (mut batch, mut tries, mut sent) = (BatchSize::default(), 0, 0);
         while !queue.is_empty() {
@@ -131,9 +136,9 @@ mod tests {
                     queue.drain(..rows);
                     batch.note_written(rows);
                 }
-                Some(nth) if is_named => {
-                    queue.remove(nth);
-                    batch.note_named_refusal(nth);
+                Some(index) if is_named => {
+                    queue.remove(index);
+                    batch.note_named_refusal(index);
                 }
                 Some(_) if rows == 1 => {
                     queue.remove(0);
@@ -145,14 +150,15 @@ mod tests {
         (tries, sent)
     }
 
-    /// Returns whether a row is bad, pseudo-randomly, for `in_1000` of 1000 rows.
-    fn is_bad(row: usize, in_1000: usize) -> bool {
-        (row.wrapping_mul(2_654_435_761) >> 7) % 1000 < in_1000
+    /// Returns whether a row is bad. The result is pseudo-random; of 1000 rows, about
+    /// `bad_per_1000` are bad.
+    fn is_bad(row: usize, bad_per_1000: usize) -> bool {
+        (row.wrapping_mul(2_654_435_761) >> 7) % 1000 < bad_per_1000
     }
 
     #[test]
-    fn tries_are_few_whatever_the_share_of_bad_rows() {
-        for (in_1000, named, unnamed) in [
+    fn few_tries_for_any_share_of_bad_rows() {
+        for (bad_per_1000, named_max, unnamed_max) in [
             (0, 1, 1),
             (1, 40, 200),
             (10, 300, 1_000),
@@ -161,10 +167,10 @@ mod tests {
             (900, 9_500, 11_000),
             (1000, 10_000, 10_020),
         ] {
-            let (found, sent) = tries(10_000, |row| is_bad(row, in_1000), true);
-            assert!(found <= named && sent <= 200_000, "{in_1000}: {found} {sent}");
-            let (found, sent) = tries(10_000, |row| is_bad(row, in_1000), false);
-            assert!(found <= unnamed && sent <= 200_000, "{in_1000}: {found} {sent}");
+            let (tries, sent) = count_tries(10_000, |row| is_bad(row, bad_per_1000), true);
+            assert!(tries <= named_max && sent <= 200_000, "{bad_per_1000}: {tries} {sent}");
+            let (tries, sent) = count_tries(10_000, |row| is_bad(row, bad_per_1000), false);
+            assert!(tries <= unnamed_max && sent <= 200_000, "{bad_per_1000}: {tries} {sent}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Commits lanes that commit together, and finds out whether a commit happened when its reply was
-//! lost.
+//! Commits all lanes at the end of a copy. If the reply to a commit is lost, finds out whether the
+//! commit happened.
 
 use std::time::Duration;
 
@@ -11,42 +11,47 @@ use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{check_no_dropped_keys, read_written_chunks};
 use pgspate_target::{TypedQuery, server_error};
 
-/// Time to wait for a transaction to end after its connection was lost.
+/// Time to wait for the end of a transaction whose connection was lost.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between two queries for the outcome of such a transaction.
 const OUTCOME_POLL: Duration = Duration::from_millis(200);
 
-/// Commits and waits for the WAL to reach the disk, if the role's settings say so. In a failed
-/// transaction `commit` alone would roll back without an error, but `set` raises one.
+/// Commits, and waits until the WAL is on disk if the role's `synchronous_commit` says so. In a
+/// failed transaction, `commit` alone would roll back without an error, but `set` raises an error.
 pub(crate) const COMMIT_DURABLY: &str = "set local synchronous_commit to default; commit";
 /// Commits without waiting for the disk.
 const COMMIT_WITHOUT_FLUSH: &str = "set local synchronous_commit to off; commit";
 
-/// Commits every lane, the last one durably. The WAL is one sequence, so the last commit makes all
-/// earlier ones durable, too.
+/// Commits every lane. Only the last commit waits for the disk: the WAL is one sequence, so the
+/// last commit makes all earlier commits durable, too.
 ///
-/// Everything that the server could refuse was checked in all lanes before. A lane whose rows were
-/// all redirected by a trigger has written no row, but must be committed nevertheless.
+/// The server has checked all constraints of all lanes before. If a trigger redirects all rows of a
+/// lane, the server reports no written row, but the lane must be committed nevertheless.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if another load has dropped keys of the table. Or the first commit's
+/// error; a hint says which rows are committed.
 pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> {
     let has_work = |lane: &&FinishedLane| lane.tally.chunks > 0 || job.sql_before().is_some();
-    let working: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
+    let sessions: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
     if let (Destination::Table { oid, .. }, None, false) =
-        (&job.destination, &job.ledger, working.is_empty())
+        (&job.destination, &job.ledger, sessions.is_empty())
     {
-        // With a ledger, inserting each chunk's row checks this. No load can drop keys while a lane
-        // has written rows.
+        // With a ledger, inserting each chunk's row checks for dropped keys. After this check, no
+        // load can drop keys: the lanes hold locks on the table.
         check_no_dropped_keys(&job.control_connection.client, *oid).await?;
     }
-    for (nth, session) in working.iter().enumerate() {
-        let is_last = nth + 1 == working.len();
-        // If the reply to a commit is lost, the ledger tells whether it happened. Without a ledger,
-        // the transaction id is used.
+    for (index, session) in sessions.iter().enumerate() {
+        let is_last = index + 1 == sessions.len();
+        // If the reply to a commit is lost, the ledger tells whether the commit happened. Without a
+        // ledger, the server is asked about the transaction id.
         let xact = match &job.ledger {
             Some(_) => None,
             None => read_transaction(&session.connection).await?,
         };
         let sql = if is_last { COMMIT_DURABLY } else { COMMIT_WITHOUT_FLUSH };
         let Err(error) = session.connection.client.batch_execute(sql).await else { continue };
-        let error = explain_partial_commit(job, &working, nth, error);
+        let error = explain_partial_commit(job, &sessions, index, error);
         match xact {
             Some(xact) if error.is_retryable() => {
                 if !was_committed(job, &xact).await.unwrap_or(false) {
@@ -60,10 +65,10 @@ pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Resul
 }
 
 /// Checks that the ledger still has all `chunks`, after a connection was lost. A server crash may
-/// lose the latest commits, because they did not wait for the disk.
+/// lose the latest commits, because those commits did not wait for the disk.
 ///
 /// # Errors
-/// When chunks are missing or the server cannot be asked. The error is retryable.
+/// [`ErrorKind::Connect`], which is retryable, if chunks are missing or connecting fails.
 pub(super) async fn check_chunks_survived(job: &CopyJob, chunks: u64) -> Result<()> {
     let in_ledger = count_ledger_chunks(job).await?;
     if in_ledger.is_none_or(|count| count >= chunks) {
@@ -73,12 +78,12 @@ pub(super) async fn check_chunks_survived(job: &CopyJob, chunks: u64) -> Result<
     Err(Error::new(ErrorKind::Connect, format!("the server lost {lost} in a crash")))
 }
 
-/// Returns whether the ledger has more chunks than when the job began. They belong to a session
-/// whose connection was lost, but whose transaction committed nevertheless.
+/// Returns whether the ledger has more chunks than when the copy began. A session whose connection
+/// was lost may have committed its transaction nevertheless.
 pub(super) async fn has_new_chunks(job: &CopyJob) -> bool {
     let chunks = count_ledger_chunks(job).await.ok().flatten();
-    let before = job.ledger.as_ref().map(|ledger| ledger.done.chunks());
-    chunks > before
+    let chunks_before = job.ledger.as_ref().map(|ledger| ledger.written_chunks.chunks());
+    chunks > chunks_before
 }
 
 /// Returns the number of chunks in the ledger, if there is a ledger.
@@ -90,11 +95,11 @@ async fn count_ledger_chunks(job: &CopyJob) -> Result<Option<u64>> {
     Ok(Some(done.chunks()))
 }
 
-/// A transaction's id, and the start time of the server that assigned it. A standby that was
-/// promoted without its primary's latest transactions assigns the same id again.
+/// A transaction's id, and the start time of the server that assigned the id. After a failover, a
+/// standby that lacks the primary's latest transactions assigns the same ids again.
 struct LaneTransaction {
-    number: String,
-    server_since: String,
+    id: String,
+    server_started: String,
 }
 
 /// Returns the id of the lane's transaction, if the lane has written anything.
@@ -102,12 +107,12 @@ async fn read_transaction(connection: &Connection) -> Result<Option<LaneTransact
     let sql = "select pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()::text";
     let failed = server_error("could not prepare to commit".to_owned());
     let row = connection.client.fetch_one(sql, &[]).await.map_err(failed)?;
-    let number: Option<String> = row.get(0);
-    Ok(number.map(|number| LaneTransaction { number, server_since: row.get(1) }))
+    let id: Option<String> = row.get(0);
+    Ok(id.map(|id| LaneTransaction { id, server_started: row.get(1) }))
 }
 
-/// Waits until a transaction whose reply was lost has ended, and returns whether it was committed.
-/// Returns false if that cannot be found out.
+/// Waits until a transaction whose connection was lost has ended. Returns whether the transaction
+/// was committed; false if the outcome cannot be found out.
 async fn was_committed(job: &CopyJob, xact: &LaneTransaction) -> Result<bool> {
     let started = std::time::Instant::now();
     while started.elapsed() < OUTCOME_TIMEOUT {
@@ -115,7 +120,7 @@ async fn was_committed(job: &CopyJob, xact: &LaneTransaction) -> Result<bool> {
             let sql = "select case when pg_postmaster_start_time()::text = $2 \
                               then pg_xact_status($1::text::xid8) end";
             let failed = server_error("could not look up the transaction".to_owned());
-            let row = connection.client.fetch_one(sql, &[&xact.number, &xact.server_since]).await;
+            let row = connection.client.fetch_one(sql, &[&xact.id, &xact.server_started]).await;
             let row = row.map_err(failed)?;
             match row.get::<_, Option<&str>>(0) {
                 Some("committed") => return Ok(true),
@@ -128,23 +133,24 @@ async fn was_committed(job: &CopyJob, xact: &LaneTransaction) -> Result<bool> {
     Ok(false)
 }
 
-/// Explains an error between the first commit and the last: what is committed, and how to continue.
+/// Explains why the commit of session number `failed` failed. A hint says what is committed and how
+/// to continue.
 fn explain_partial_commit(
     job: &CopyJob,
     sessions: &[&LaneSession],
-    nth: usize,
+    failed: usize,
     error: tokio_postgres::Error,
 ) -> Error {
-    let error = sessions[nth].connection.explain("could not commit every lane", error);
+    let error = sessions[failed].connection.explain("could not commit every lane", error);
     if job.ledger.is_some() {
         return error
             .hint("Run the same command again: the ledger knows which lanes are committed.");
     }
     let rows = |sessions: &[&LaneSession]| sessions.iter().map(|it| it.rows_written).sum::<u64>();
-    let (before, all) = (rows(&sessions[..nth]), rows(sessions));
-    let unsure = sessions[nth].rows_written;
+    let (committed, all) = (rows(&sessions[..failed]), rows(sessions));
+    let unsure = sessions[failed].rows_written;
     error.hint(format!(
-        "Of {all} rows, {before} are committed and {unsure} more may be. Count the table's rows \
+        "Of {all} rows, {committed} are committed and {unsure} more may be. Count the table's rows \
          before you load again. A load with `--lanes 1` is one transaction."
     ))
 }

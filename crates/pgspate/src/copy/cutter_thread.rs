@@ -1,8 +1,8 @@
-//! Cuts a stream, such as a terminal, in a thread of its own, because reading a stream can block
-//! forever.
+//! Cuts a stream into chunks in a separate thread, because reading a stream, such as a terminal,
+//! can block forever.
 //!
-//! The thread is at most one chunk ahead of the lanes. A load that is over does not wait for the
-//! thread, which ends after its current read.
+//! The thread is at most one chunk ahead of the lanes. A load that has ended does not wait for the
+//! thread. The thread ends after its current read.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::format::{Chunk, Cutter};
 use crate::{Error, ErrorKind, Result};
 
-/// Time after which a waiting lane checks again whether the load is over.
+/// Time after which a waiting lane checks again whether the load has ended.
 const OVER_POLL: Duration = Duration::from_millis(50);
 
 /// A thread that cuts chunks, and the channel that they arrive on.
@@ -33,7 +33,7 @@ impl CutterThread {
         CutterThread { chunks }
     }
 
-    /// Returns the next chunk; `None` after the last one, or as soon as `is_over`.
+    /// Returns the next chunk; `None` after the last chunk, or as soon as `is_over` returns true.
     pub(super) fn next(&self, is_over: impl Fn() -> bool) -> Result<Option<Chunk>> {
         loop {
             match self.chunks.recv_timeout(OVER_POLL) {

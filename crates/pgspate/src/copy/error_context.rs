@@ -1,6 +1,7 @@
 //! Finds the row and the column that an error of the server is about.
 //!
-//! Messages are translated, and the names and values in them may contain anything.
+//! The server translates its messages. Names and values in a message may contain any text, such as
+//! commas, quotes or line breaks.
 
 use super::CopyJob;
 use crate::Error;
@@ -11,19 +12,21 @@ use pgspate_target::ServerRefusal;
 pub(super) struct CopyContext {
     /// Line of the COPY data, counted from 1.
     pub(super) line: Option<u64>,
+    /// The column's name, unquoted.
     pub(super) column: Option<String>,
-    /// Whether the error arose inside something that COPY called, such as a trigger.
+    /// Whether the error arose inside a function that COPY called, such as a trigger's.
     pub(super) is_nested: bool,
 }
 
 impl CopyContext {
+    /// Parses the context of `error`.
     pub(super) fn of(error: &Error, job: &CopyJob) -> CopyContext {
         let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
         CopyContext::parse(context, &job.table_name, &job.columns)
     }
 
-    /// Parses the context of `error`, unless a value in that context may imitate the line that is
-    /// searched for.
+    /// Parses the context of `error`. Returns an empty context if more than one line looks like
+    /// that of COPY: a value of the input may imitate such a line.
     pub(super) fn of_unless_ambiguous(error: &Error, job: &CopyJob) -> CopyContext {
         let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
         match copy_line_starts(context, &job.table_name).nth(1) {
@@ -32,8 +35,8 @@ impl CopyContext {
         }
     }
 
-    /// Parses a CONTEXT. Names in it are unquoted and may contain anything, so the known names are
-    /// searched for.
+    /// Parses a CONTEXT. The server does not quote the names in a CONTEXT, so this function
+    /// searches for the table's and the columns' names.
     fn parse(context: &str, table: &str, columns: &[String]) -> CopyContext {
         let Some(start) = copy_line_starts(context, table).next() else {
             return CopyContext::default();
@@ -47,16 +50,16 @@ impl CopyContext {
         // the name.
         let named = rest.strip_prefix(", ").and_then(|rest| rest.split_once(' '));
         let column = named.and_then(|(_, rest)| {
-            let fitting = columns.iter().filter(|name| rest.starts_with(name.as_str()));
-            fitting.max_by_key(|name| name.len()).cloned()
+            let matching = columns.iter().filter(|name| rest.starts_with(name.as_str()));
+            matching.max_by_key(|name| name.len()).cloned()
         });
         let is_nested = !context.starts_with("COPY ");
         CopyContext { line: line.parse().ok(), column, is_nested }
     }
 }
 
-/// Returns the offsets just behind `COPY <table>, ` in a context. The table's name may contain a
-/// line break.
+/// Returns the offsets just after `COPY <table>, ` at the start of a line. The table's name may
+/// contain a line break, so the context is not split into lines first.
 fn copy_line_starts(context: &str, table: &str) -> impl Iterator<Item = usize> {
     let start = format!("COPY {table}, ");
     let found: Vec<usize> = context.match_indices(&start).map(|(at, _)| at).collect();
@@ -65,10 +68,10 @@ fn copy_line_starts(context: &str, table: &str) -> impl Iterator<Item = usize> {
     found.into_iter().filter(is_line).map(move |at| at + len).collect::<Vec<_>>().into_iter()
 }
 
-/// Returns the column that the server names, in an error field of its own or in the context.
+/// Returns the column that the server names, in the error's column field or in the context.
 pub(super) fn refused_column(error: &Error, job: &CopyJob) -> Option<String> {
-    let own = error.refusal()?.column().map(str::to_owned);
-    own.or_else(|| CopyContext::of(error, job).column)
+    let field = error.refusal()?.column().map(str::to_owned);
+    field.or_else(|| CopyContext::of(error, job).column)
 }
 
 #[cfg(test)]

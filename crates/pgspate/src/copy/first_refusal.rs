@@ -1,9 +1,9 @@
-//! Finds the row to report: the first row of the input that PostgreSQL refuses, and the server's
+//! Finds the error to report: the first row of the input that PostgreSQL refuses, with the server's
 //! message.
 //!
-//! A chunk's rows are sent in two formats and several chunks are sent in parallel. So the first
-//! refusal to arrive need not be the one that COPY of the same input would report. The chunk is
-//! therefore sent again as text, in input order, in a transaction that is rolled back.
+//! A chunk's rows are sent in two formats, and several chunks are sent in parallel. So the first
+//! refusal to arrive need not be the refusal that `\copy` of the input would report. Therefore
+//! pgspate sends the chunk again as text, in input order, in a transaction that is rolled back.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ pub(super) fn find_first_refusal(
     let LaneFailure { error, refused, .. } = failure;
     let Some(RefusedChunk { chunk, by }) = refused else { return error };
     if job.keeps_transaction_open() {
-        // Not all rows were sent: the caller stages all rows instead.
+        // In this mode, rows that the table has already are not sent. After an error, the caller
+        // stages all rows instead.
         return error;
     }
     let mut encoder = (job.make_encoder)();
@@ -50,7 +51,7 @@ pub(super) fn find_first_refusal(
     let mut place = match (row, error.place()) {
         (Some(row), _) => encoder.place(&chunk, row),
         (None, Some(place)) => place.clone(),
-        // The error is not about a row. It may be a missing permission, for example.
+        // The error is not about a row. A permission may be missing, for example.
         (None, None) => return error,
     };
     place.source = job.input_names.get(chunk.input).cloned();
@@ -58,8 +59,8 @@ pub(super) fn find_first_refusal(
     error.at(place)
 }
 
-/// Adds the place if all chunks share one COPY: the server's line number is the row number in the
-/// whole input.
+/// Adds the place to an error of a COPY that all chunks share. The server's line number is the row
+/// number in the whole input there.
 fn place_in_statement(error: Error, job: &CopyJob, line: Option<u64>) -> Error {
     let column = refused_column(&error, job);
     let source = match job.input_names.as_slice() {
@@ -69,12 +70,12 @@ fn place_in_statement(error: Error, job: &CopyJob, line: Option<u64>) -> Error {
     error.at(InputPlace { source, row: line, column, ..InputPlace::default() })
 }
 
-/// Returns the ordinal of the chunk's row that is binary row number `line`.
+/// Returns the ordinal in the chunk of the row that is number `line` of the rows sent as binary.
 fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
-    let left = rows_left_to_server(encoder, chunk)?;
+    let text_rows = rows_left_to_server(encoder, chunk)?;
     let mut row = line.checked_sub(1)?;
-    for skipped in left {
-        if skipped > row {
+    for text_row in text_rows {
+        if text_row > row {
             break;
         }
         row += 1;
@@ -82,18 +83,21 @@ fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> 
     Some(row)
 }
 
-/// Returns the ordinal of the chunk's row that is number `line` of the rows left to the server.
+/// Returns the ordinal in the chunk of the row that is number `line` of the rows left to the
+/// server.
 fn text_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
-    let nth = usize::try_from(line.checked_sub(1)?).ok()?;
-    rows_left_to_server(encoder, chunk)?.get(nth).copied()
+    let index = usize::try_from(line.checked_sub(1)?).ok()?;
+    rows_left_to_server(encoder, chunk)?.get(index).copied()
 }
 
+/// Encodes the chunk again, and returns the ordinals of the rows that cannot be encoded in binary
+/// and are sent as text.
 fn rows_left_to_server(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Option<Vec<u64>> {
     let mut out = Encoded::default();
     let mut left = Vec::new();
     encoder.begin(Arc::clone(chunk), EncodeMode::Binary).ok()?;
     loop {
-        // A structural error ends the chunk, and also ended what was sent of it.
+        // If the chunk is malformed, encoding stops here, as it did when the chunk was sent.
         let more = encoder.fill(&mut out, PIECE_BYTES).unwrap_or(false);
         left.append(&mut out.text_rows);
         out.clear();
@@ -103,8 +107,8 @@ fn rows_left_to_server(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>) -> Op
     }
 }
 
-/// Sends the chunk's rows to the server as text, in order. Returns the first refusal and its row;
-/// `None` if the server accepts all rows.
+/// Sends the chunk's rows to the server as text, in order. Returns the first refusal and the
+/// refused row's ordinal; `None` if the server accepts all rows.
 async fn resend_as_text(
     job: &CopyJob,
     encoder: &mut dyn ChunkEncoder,

@@ -1,6 +1,7 @@
-//! Runs one lane: a thread that encodes chunks, and a task that sends them to the server.
+//! Runs one lane: a thread that encodes chunks, and a task per session that sends the encoded bytes
+//! to the server.
 //!
-//! The thread is ahead of the task by at most `PIECES_AHEAD` pieces.
+//! The thread is ahead of each task by at most `PIECES_AHEAD` pieces.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 
-use super::reject::write_with_rejects;
+use super::reject::write_good_rows;
 use super::session_registry::{ConfirmedTally, SessionRegistry};
 use super::session_setup::session_settings_sql;
 use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
@@ -30,48 +31,53 @@ use pgspate_target::session::{POLL_INTERVAL, ReconnectBackoff};
 /// A message from a lane's thread to its sending task.
 #[derive(Clone)]
 pub(super) enum LaneMessage {
-    /// The next chunk, and the COPY format that its rows should have.
+    /// The start of a chunk, and the COPY format intended for the chunk's rows.
     Chunk(Arc<Chunk>, EncodeMode),
+    /// Encoded rows, and their COPY format.
     Piece(EncodeMode, Bytes),
     /// The end of a chunk: the numbers of rows sent as binary and as text.
     End(u64, u64),
-    /// The end of the input. The load has not failed.
+    /// The end of the input, if the load has not failed.
     Complete,
 }
 
 /// A lane that reached the end of the input. If lanes commit together, its transactions are still
 /// open.
 pub(super) struct FinishedLane {
-    /// The lane's sessions: one, unless several share the rows.
+    /// The lane's sessions: one session, unless several stage tables each receive a part of the
+    /// rows.
     pub(super) sessions: Vec<LaneSession>,
     /// The tally of all sessions together.
     pub(super) tally: LaneTally,
 }
 
-/// A running session, as seen by the lane's thread.
+/// The lane thread's handles of a running session.
 struct RunningSession {
     sender: mpsc::Sender<LaneMessage>,
     confirmed: Arc<ConfirmedTally>,
+    /// The task that sends rows. The task returns the connection, or the failure.
     task: JoinHandle<Result<Connection, Box<LaneFailure>>>,
 }
 
 /// A lane and its sessions, including those opened after a lost connection.
 struct Lane<'a, 'b> {
     shared: &'a SharedRun<'b>,
-    nth: u64,
+    /// The lane's number, counted from 0.
+    ordinal: u64,
     runtime: &'a tokio::runtime::Handle,
-    /// Chunks that the lane took and that no session has confirmed. They are sent again after a
-    /// lost connection.
+    /// Chunks that the lane took and that no session has confirmed, if each chunk is committed. The
+    /// lane sends these chunks again after a lost connection.
     in_flight: VecDeque<InFlightChunk>,
-    /// How many of the leading chunks the current session has confirmed and `release_confirmed` has
-    /// removed.
-    released: usize,
-    /// The refusal of the encoder in this session, if rows may be rejected.
+    /// Number of chunks that the current session has confirmed and that `release_confirmed` has
+    /// removed from `in_flight`.
+    released_chunks: usize,
+    /// The chunk that the encoder refused in this session, if rows may be rejected.
     refused: Option<LaneFailure>,
-    /// Whether a session was lost. The chunks that it was sending may be written nevertheless.
+    /// Whether a session was lost. The chunks that the lost session was sending may be written
+    /// nevertheless.
     lost_session: bool,
-    /// Process ids of backends whose sessions this lane opened and has not seen end.
-    backends: Vec<i32>,
+    /// Process ids of the backends that this lane has connected to and that may still be running.
+    open_backend_pids: Vec<i32>,
     tally: LaneTally,
 }
 
@@ -79,28 +85,31 @@ struct Lane<'a, 'b> {
 #[derive(Clone)]
 struct InFlightChunk {
     chunk: Arc<Chunk>,
-    /// Whether the progress counts its rows already, so that sending the chunk again does not count
-    /// them twice.
+    /// Whether the progress has counted the chunk's rows. Rows that are sent again are not counted
+    /// again.
     is_counted: bool,
 }
 
 /// Connects and runs a lane until there are no more chunks. Opens a new session after each lost
-/// connection. Returns `None` if the lane failed; `shared` has the failure then.
+/// connection, if each chunk is committed.
+///
+/// Returns `None` if the lane failed, and records the failure in `shared`. Also returns `None` if
+/// the server had no free connection for an additional lane.
 pub(super) fn run_lane(
     shared: &SharedRun<'_>,
-    nth: u64,
+    ordinal: u64,
     sessions: &SessionRegistry,
     runtime: &tokio::runtime::Handle,
 ) -> Option<FinishedLane> {
     let mut lane = Lane {
         shared,
-        nth,
+        ordinal,
         runtime,
         in_flight: VecDeque::new(),
-        released: 0,
+        released_chunks: 0,
         refused: None,
         lost_session: false,
-        backends: Vec::new(),
+        open_backend_pids: Vec::new(),
         tally: LaneTally::default(),
     };
     let mut backoff = ReconnectBackoff::new(shared.job.setup.limits.retry_for);
@@ -123,7 +132,7 @@ pub(super) fn run_lane(
         if lane.tally.chunks > chunks_before {
             backoff.reset();
         }
-        let failure = match lane.write_without_rejects(lane.mark_if_already_written(failure)) {
+        let failure = match lane.write_rejecting_bad_rows(lane.mark_if_already_written(failure)) {
             Ok(()) => {
                 backoff.reset();
                 continue;
@@ -131,7 +140,7 @@ pub(super) fn run_lane(
             Err(failure) => failure,
         };
         if shared.job.rejects_max().is_some() && failure.refused.is_some() && shared.has_failed() {
-            // The rows would have been rejected, but the load ends for another reason.
+            // This lane would reject the rows, but the load ends because of another failure.
             return None;
         }
         if !lane.may_retry(&failure) || !backoff.wait(|| shared.is_over()) {
@@ -144,69 +153,77 @@ pub(super) fn run_lane(
 }
 
 impl Lane<'_, '_> {
-    /// Opens the lane's sessions and runs until there are no more chunks or a session failed.
+    /// Opens the lane's sessions, and sends chunks until there are no more chunks or a session has
+    /// failed.
     fn run_sessions(
         &mut self,
         sessions: &SessionRegistry,
     ) -> Result<Vec<LaneSession>, LaneFailure> {
         self.refused = None;
-        let shares = match &self.shared.job.destination {
-            Destination::Stage { shares } if !shares.is_empty() => shares.as_slice(),
+        let where_conditions = match &self.shared.job.destination {
+            Destination::Stage { where_conditions } if !where_conditions.is_empty() => {
+                where_conditions.as_slice()
+            }
             _ => &[String::new()],
         };
-        let running = shares.iter().map(|share| self.open_session(sessions, share));
+        let running = where_conditions
+            .iter()
+            .map(|where_condition| self.open_session(sessions, where_condition));
         let running = running.collect::<Result<Vec<_>, _>>()?;
         let senders: Vec<_> = running.iter().map(|it| it.sender.clone()).collect();
         let (confirmed, tasks): (Vec<_>, Vec<_>) =
             running.into_iter().map(|it| (it.confirmed, it.task)).unzip();
-        self.released = 0;
+        self.released_chunks = 0;
         self.feed_chunks(&senders, &confirmed[0]);
         drop(senders);
-        let running: Vec<_> = tasks.into_iter().map(|task| self.runtime.block_on(task)).collect();
+        let results: Vec<_> = tasks.into_iter().map(|task| self.runtime.block_on(task)).collect();
         self.release_confirmed(&confirmed[0]);
         let tallies: Vec<_> = confirmed.iter().map(|it| it.get()).collect();
-        self.tally.add(&LaneTally::of_shares(&tallies));
-        let mut kept = Vec::with_capacity(running.len());
-        for (running, tally) in running.into_iter().zip(tallies) {
-            let running = running.map_err(|ended| {
+        self.tally.add(&LaneTally::of_sessions(&tallies));
+        let mut finished = Vec::with_capacity(results.len());
+        for (result, tally) in results.into_iter().zip(tallies) {
+            let result = result.map_err(|ended| {
                 let error = match ended.is_cancelled() {
                     true => session_closed_error(),
                     false => Error::new(ErrorKind::Bug, "a lane's task panicked").because(ended),
                 };
                 LaneFailure::of(self.shared.chunks(), error)
             })?;
-            let connection = running.map_err(|failure| *failure)?;
-            kept.push(LaneSession { connection, rows_written: tally.rows_written });
+            let connection = result.map_err(|failure| *failure)?;
+            finished.push(LaneSession { connection, rows_written: tally.rows_written });
         }
-        self.refused.take().map_or(Ok(kept), Err)
+        self.refused.take().map_or(Ok(finished), Err)
     }
 
-    /// Connects a session and starts its sending task.
+    /// Opens a session and starts the task that sends rows. `where_condition` selects the rows that
+    /// the session keeps; empty for all rows.
     fn open_session(
         &mut self,
         sessions: &SessionRegistry,
-        share: &str,
+        where_condition: &str,
     ) -> Result<RunningSession, LaneFailure> {
         let (shared, runtime) = (self.shared, self.runtime);
         let failed = |error| LaneFailure::of(shared.chunks(), error);
         let connecting = async {
-            let ready = shared.job.open_lane_session(share).await?;
+            let ready = shared.job.open_lane_session(where_condition).await?;
             if self.lost_session {
                 self.terminate_lost_backends(&ready.connection).await;
             }
-            self.backends.push(ready.connection.backend_pid());
+            self.open_backend_pids.push(ready.connection.backend_pid());
             self.drop_written_chunks(&ready.connection).await?;
             Ok(ready)
         };
-        let ready = runtime.block_on(run_unless_over(shared, None, connecting)).map_err(failed)?;
-        // Opening may wait for a lock. The session is registered, so that the monitor sees the wait
-        // and can end it when the load stops.
+        let ready =
+            runtime.block_on(run_until_load_ends(shared, None, connecting)).map_err(failed)?;
+        // `LaneStream::open` may wait for a lock. The session is registered before, so that the
+        // monitor sees the lock wait and can end the wait when the load stops. The registry needs a
+        // task to abort; this task does nothing.
         let session = (ready.connection.backend_pid(), ready.connection.canceller());
-        let open = runtime.spawn(std::future::pending::<()>());
-        sessions.add(session.clone(), open.abort_handle());
+        let abort_marker = runtime.spawn(std::future::pending::<()>());
+        sessions.add(session.clone(), abort_marker.abort_handle());
         let opening = LaneStream::open(shared, ready);
-        let stream = runtime.block_on(run_unless_over(shared, Some(&open), opening));
-        open.abort();
+        let stream = runtime.block_on(run_until_load_ends(shared, Some(&abort_marker), opening));
+        abort_marker.abort();
         let stream = stream.map_err(failed)?;
         let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
         let confirmed = stream.confirmed();
@@ -215,8 +232,8 @@ impl Lane<'_, '_> {
         Ok(RunningSession { sender, confirmed, task })
     }
 
-    /// Marks the failure if the refused rows are in the table already: a lost session may have
-    /// committed them after the ledger was read.
+    /// Marks the failure if the refused chunk is in the ledger already. A lost session may have
+    /// committed the chunk after this lane read the ledger.
     fn mark_if_already_written(&self, failure: LaneFailure) -> LaneFailure {
         let (Some(refused), true) = (&failure.refused, self.lost_session) else { return failure };
         let Some(ledger) = self.shared.job.ledger_id() else { return failure };
@@ -229,9 +246,9 @@ impl Lane<'_, '_> {
         LaneFailure { is_chunk_recorded, ..failure }
     }
 
-    /// Writes a chunk with a refused row again, rejecting its bad rows. Returns the failure if rows
-    /// may not be rejected or the failure is of another kind.
-    fn write_without_rejects(&mut self, failure: LaneFailure) -> Result<(), LaneFailure> {
+    /// Writes the refused chunk again, and rejects the chunk's bad rows. Returns the failure if no
+    /// row may be rejected, or if the failure is not about a row.
+    fn write_rejecting_bad_rows(&mut self, failure: LaneFailure) -> Result<(), LaneFailure> {
         let job = self.shared.job;
         let ledger = match &job.ledger {
             Some(ledger) if ledger.rejects_max.is_some() => ledger,
@@ -242,14 +259,16 @@ impl Lane<'_, '_> {
         }
         let Some(refused) = &failure.refused else { return Err(failure) };
         let chunk = Arc::clone(&refused.chunk);
-        let tally = self.runtime.block_on(self.write_accepted_rows(ledger, &chunk))?;
+        let tally = self.runtime.block_on(self.write_and_record_good_rows(ledger, &chunk))?;
         self.count_rows_once(chunk.seq, tally.rows_in);
         self.in_flight.retain(|other| other.chunk.seq != chunk.seq);
         self.tally.add(&tally);
         Ok(())
     }
 
-    async fn write_accepted_rows(
+    /// Writes the chunk's good rows, its rejects and its row in the ledger, in a transaction of a
+    /// new session.
+    async fn write_and_record_good_rows(
         &mut self,
         ledger: &LedgerJob,
         chunk: &Arc<Chunk>,
@@ -257,7 +276,7 @@ impl Lane<'_, '_> {
         let (shared, job) = (self.shared, self.shared.job);
         let failed_for = |error| LaneFailure::of(chunk.seq, error);
         let connection = job.session_opener.open().await.map_err(failed_for)?;
-        self.backends.push(connection.backend_pid());
+        self.open_backend_pids.push(connection.backend_pid());
         let failed = |error: tokio_postgres::Error| match is_emptied_by_crash(&error) {
             true => LaneFailure::table_emptied(chunk.seq),
             false => LaneFailure {
@@ -265,8 +284,8 @@ impl Lane<'_, '_> {
                 ..failed_for(copy_error(&connection, error))
             },
         };
-        // The isolation level must be set before the transaction's first query, hence in a message
-        // of its own.
+        // The isolation level must be set before the transaction's first query, so BEGIN is a
+        // separate message.
         connection
             .client
             .batch_execute(&session_settings_sql(&job.setup.limits))
@@ -274,9 +293,8 @@ impl Lane<'_, '_> {
             .map_err(failed)?;
         connection.client.batch_execute(BEGIN_READ_COMMITTED).await.map_err(failed)?;
         let mut encoder = (job.make_encoder)();
-        let written = write_with_rejects(&connection, job, encoder.as_mut(), chunk)
-            .await
-            .map_err(failed_for)?;
+        let written =
+            write_good_rows(&connection, job, encoder.as_mut(), chunk).await.map_err(failed_for)?;
         shared.count_rejects(chunk.seq, &written.rejects).map_err(failed_for)?;
         let inserted = insert_rejects(&connection.client, ledger.id, chunk.seq, &written.rejects);
         inserted.await.map_err(failed)?;
@@ -289,9 +307,12 @@ impl Lane<'_, '_> {
             rows_written: written.rows_written,
             rows_rejected: written.rejects.len() as u64,
         };
-        let sql = format!("{}; commit", ledger.id.insert_chunks_sql(&[record], ledger.is_bound));
+        let sql = format!(
+            "{}; commit",
+            ledger.id.insert_chunks_sql(&[record], ledger.crash_removes_rows)
+        );
         connection.client.batch_execute(&sql).await.map_err(failed)?;
-        self.backends.pop();
+        self.open_backend_pids.pop();
         shared.progress.committed.add(record.rows_written, 1);
         Ok(LaneTally {
             rows_in: record.rows_in,
@@ -303,14 +324,15 @@ impl Lane<'_, '_> {
     }
 
     /// Terminates the backends of lost sessions. The server may not have noticed the lost
-    /// connections, and new sessions would wait for their locks.
+    /// connections, and new sessions would wait for the locks of those backends.
     async fn terminate_lost_backends(&mut self, connection: &Connection) {
-        for pid in std::mem::take(&mut self.backends) {
+        for pid in std::mem::take(&mut self.open_backend_pids) {
             connection.terminate_lost_backend(pid).await;
         }
     }
 
-    /// Reads the ledger, and counts and drops those chunks in flight that are written already.
+    /// Reads the ledger. Counts the chunks in flight that are written already, and removes these
+    /// chunks from `in_flight`.
     async fn drop_written_chunks(&mut self, connection: &Connection) -> Result<()> {
         let Some(job) = self.shared.job.ledger_id().filter(|_| !self.in_flight.is_empty()) else {
             return Ok(());
@@ -332,29 +354,29 @@ impl Lane<'_, '_> {
         Ok(())
     }
 
-    /// Returns whether this lane can retry by itself after the failure.
+    /// Returns whether this lane may send the unconfirmed chunks again after the failure.
     fn may_retry(&self, failure: &LaneFailure) -> bool {
         let job = self.shared.job;
         job.commit == Commit::EachChunk && failure.is_retryable() && !self.shared.is_over()
     }
 
-    /// Takes chunks, encodes them and passes the pieces to the tasks. Unconfirmed chunks of an
-    /// earlier session come first.
+    /// Takes chunks, encodes them and passes the encoded pieces to the sessions' tasks. Unconfirmed
+    /// chunks of an earlier session come first.
     fn feed_chunks(&mut self, channels: &[mpsc::Sender<LaneMessage>], confirmed: &ConfirmedTally) {
         let shared = self.shared;
         let mut encoder = (shared.job.make_encoder)();
         let mut out = Encoded::default();
         let mut mode = shared.job.mode;
-        let mut sender = PieceSender { shared, channels, nanos: 0 };
+        let mut sender = PieceSender { shared, channels, wait_nanos: 0 };
         let mut to_resend: VecDeque<_> =
             self.in_flight.iter().map(|it| Arc::clone(&it.chunk)).collect();
-        while self.nth < shared.lanes_max.load(Relaxed) || !to_resend.is_empty() {
+        while self.ordinal < shared.lanes_max.load(Relaxed) || !to_resend.is_empty() {
             let is_new = to_resend.is_empty();
             self.release_confirmed(confirmed);
             let Some(chunk) = to_resend.pop_front().or_else(|| self.take_chunk()) else { break };
             let started = Instant::now();
             let rows = encode_chunk(&chunk, mode, encoder.as_mut(), &mut out, &mut sender);
-            let sending = std::mem::take(&mut sender.nanos);
+            let sending = std::mem::take(&mut sender.wait_nanos);
             let encoding = (started.elapsed().as_nanos() as u64).saturating_sub(sending);
             shared.progress.send_nanos.fetch_add(sending, Relaxed);
             shared.progress.encode_nanos.fetch_add(encoding, Relaxed);
@@ -373,25 +395,26 @@ impl Lane<'_, '_> {
                     break;
                 }
             };
-            self.count_rows_once(chunk.seq, rows.binary + rows.text + rows.known);
-            if mode == EncodeMode::Binary && rows.text > rows.binary + rows.known {
-                // The encoder cannot encode most rows here, so asking the encoder only costs time.
+            self.count_rows_once(chunk.seq, rows.binary + rows.text + rows.already_in_table);
+            if mode == EncodeMode::Binary && rows.text > rows.binary + rows.already_in_table {
+                // The encoder cannot encode most of these rows in binary, so trying only costs
+                // time.
                 mode = EncodeMode::Text;
             }
         }
-        // A load that is over rolls back. But with one statement for all chunks, the server's
-        // refusal may be about an earlier row than the error that ended the load, so the statement
-        // is completed.
+        // If the load has ended early, the transaction is rolled back. With a single COPY for all
+        // chunks, the COPY is completed nevertheless. The server may refuse a row that comes before
+        // the error that ended the load.
         if !shared.is_over() || (shared.job.one_statement && !shared.progress.is_cancelled()) {
             sender.send(LaneMessage::Complete);
         }
     }
 
-    /// Adds a chunk's rows to the progress, only once per chunk.
+    /// Adds a chunk's rows to the progress, unless they were added when the chunk was sent before.
     fn count_rows_once(&mut self, seq: u64, rows: u64) {
         let mut in_flight = self.in_flight.iter_mut();
-        let known = in_flight.find(|it| it.chunk.seq == seq);
-        if !known.is_some_and(|it| std::mem::replace(&mut it.is_counted, true)) {
+        let found = in_flight.find(|it| it.chunk.seq == seq);
+        if !found.is_some_and(|it| std::mem::replace(&mut it.is_counted, true)) {
             self.shared.progress.rows.fetch_add(rows, Relaxed);
         }
     }
@@ -399,11 +422,13 @@ impl Lane<'_, '_> {
     /// Removes the confirmed chunks from those in flight.
     fn release_confirmed(&mut self, confirmed: &ConfirmedTally) {
         let confirmed = usize::try_from(confirmed.get().chunks).unwrap_or(usize::MAX);
-        let more = confirmed.saturating_sub(self.released).min(self.in_flight.len());
-        self.in_flight.drain(..more);
-        self.released += more;
+        let newly_confirmed =
+            confirmed.saturating_sub(self.released_chunks).min(self.in_flight.len());
+        self.in_flight.drain(..newly_confirmed);
+        self.released_chunks += newly_confirmed;
     }
 
+    /// Takes the next chunk from the shared source; `None` if there are no more chunks.
     fn take_chunk(&mut self) -> Option<Arc<Chunk>> {
         let chunk = self.shared.next_chunk()?;
         if self.shared.job.commit == Commit::EachChunk {
@@ -414,37 +439,39 @@ impl Lane<'_, '_> {
     }
 }
 
-/// Sends messages to a lane's tasks, and measures the time spent waiting for them.
+/// Sends messages to the tasks of a lane's sessions.
 struct PieceSender<'a> {
     shared: &'a SharedRun<'a>,
+    /// One channel per session.
     channels: &'a [mpsc::Sender<LaneMessage>],
-    nanos: u64,
+    /// Nanoseconds spent waiting for space in the channels.
+    wait_nanos: u64,
 }
 
 impl PieceSender<'_> {
     /// Sends a message to every task. Returns false if a task has ended.
     fn send(&mut self, message: LaneMessage) -> bool {
-        let asked = Instant::now();
+        let started = Instant::now();
         if let LaneMessage::Piece(_, piece) = &message {
             self.shared.progress.sent.fetch_add(piece.len() as u64, Relaxed);
         }
         let mut channels = self.channels.iter();
         let is_open = channels.all(|channel| channel.blocking_send(message.clone()).is_ok());
-        self.nanos += asked.elapsed().as_nanos() as u64;
+        self.wait_nanos += started.elapsed().as_nanos() as u64;
         is_open
     }
 }
 
-/// Numbers of a chunk's rows: sent as binary, sent as text, or not sent.
+/// Numbers of a chunk's rows: sent as binary, sent as text, and not sent.
 #[derive(Default)]
 struct ChunkRowCounts {
     binary: u64,
     text: u64,
-    /// Rows that the table has already; they were not sent.
-    known: u64,
+    /// Rows that the table has already. These rows are not sent.
+    already_in_table: u64,
 }
 
-/// Encodes and sends a chunk. Returns `None` if the session failed or the load is over.
+/// Encodes and sends a chunk. Returns `None` if a session failed or the load has ended.
 fn encode_chunk(
     chunk: &Arc<Chunk>,
     mode: EncodeMode,
@@ -458,23 +485,24 @@ fn encode_chunk(
         return Ok(None);
     }
     let mut rows = ChunkRowCounts::default();
-    let mut filled = encoder.begin(Arc::clone(chunk), mode).map(|()| true);
-    while let Ok(true) = filled {
-        filled = encoder.fill(out, PIECE_BYTES);
-        let at_end = !matches!(filled, Ok(true));
+    let mut has_more = encoder.begin(Arc::clone(chunk), mode).map(|()| true);
+    while let Ok(true) = has_more {
+        has_more = encoder.fill(out, PIECE_BYTES);
+        let at_end = !matches!(has_more, Ok(true));
         if shared.is_abandoned(seq) || !send_encoded(out, mode, at_end, &mut rows, sender) {
             return Ok(None);
         }
     }
-    if let Err(error) = filled {
+    if let Err(error) = has_more {
         let refused = Some(RefusedChunk { chunk: Arc::clone(chunk), by: RefusedBy::Encoder });
         return Err(LaneFailure { refused, ..LaneFailure::of(seq, error) });
     }
     Ok(sender.send(LaneMessage::End(rows.binary, rows.text)).then_some(rows))
 }
 
-/// Sends encoded rows. Binary rows are sent at once. Text rows are sent at once in text mode, and
-/// at the chunk's end in binary mode, after the binary rows. Returns false if a task has ended.
+/// Sends encoded rows. Binary rows are sent immediately. Text rows are sent immediately in text
+/// mode; in binary mode they are sent at the chunk's end, after the binary rows. Returns false if a
+/// task has ended.
 fn send_encoded(
     out: &mut Encoded,
     mode: EncodeMode,
@@ -484,7 +512,7 @@ fn send_encoded(
 ) -> bool {
     rows.binary += out.binary_rows;
     out.binary_rows = 0;
-    rows.known += std::mem::take(&mut out.known_rows);
+    rows.already_in_table += std::mem::take(&mut out.known_rows);
     if !out.binary.is_empty() {
         let next = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 4);
         let piece = std::mem::replace(&mut out.binary, next);
@@ -507,19 +535,19 @@ fn send_encoded(
     true
 }
 
-/// Runs `work` until it is done, or until the load or the task behind `open` has ended.
-async fn run_unless_over<T>(
+/// Runs `work`. Returns an error if the monitor aborts `abort_marker` before `work` is done.
+/// Without a marker, returns an error if the load ends before `work` is done.
+async fn run_until_load_ends<T>(
     shared: &SharedRun<'_>,
-    open: Option<&JoinHandle<()>>,
+    abort_marker: Option<&JoinHandle<()>>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let mut work = std::pin::pin!(work);
     loop {
-        let is_shut = open.is_some_and(JoinHandle::is_finished);
+        let is_aborted = abort_marker.is_some_and(JoinHandle::is_finished);
         match tokio::time::timeout(POLL_INTERVAL, work.as_mut()).await {
             Ok(done) => return done,
-            // The monitor cancels the statement that `work` waits for, or aborts the task.
-            Err(_) if is_shut || (open.is_none() && shared.is_over()) => {
+            Err(_) if is_aborted || (abort_marker.is_none() && shared.is_over()) => {
                 return Err(session_closed_error());
             }
             Err(_) => {}
@@ -529,12 +557,12 @@ async fn run_unless_over<T>(
 
 /// Returns the error for a session that was closed because the load ended.
 fn session_closed_error() -> Error {
-    let cause =
-        Error::new(ErrorKind::Connect, "the connection was closed because the load is over");
+    let cause = Error::new(ErrorKind::Connect, "the connection was closed because the load ended");
     Error::new(ErrorKind::Connect, "could not copy").because(cause)
 }
 
-/// Returns whether the server refused a connection because its own limit or the role's is reached.
+/// Returns whether the server refused a connection because the connection limit of the server, the
+/// database or the role is reached.
 fn is_connection_limit(error: &Error) -> bool {
     error.sqlstate() == Some(&SqlState::TOO_MANY_CONNECTIONS)
 }

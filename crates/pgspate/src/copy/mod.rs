@@ -1,9 +1,9 @@
 //! Sends chunks of rows to the server over lanes. Every row that pgspate writes goes through this
 //! module.
 //!
-//! A lane is a thread that takes and encodes chunks, and a connection that streams the encoded
-//! bytes. Encoding and sending overlap. [`Commit`] decides when lanes commit: after each chunk,
-//! together with the chunk's row in the ledger; or once, when all chunks are written.
+//! A lane is a thread that takes and encodes chunks, and a connection that sends the encoded bytes.
+//! Encoding and sending overlap. [`Commit`] decides when lanes commit. Either a lane commits each
+//! chunk, together with the chunk's row in the ledger. Or all lanes commit once, at the end.
 //!
 //! `load` and `sync` build a [`CopyJob`] and call [`run()`].
 
@@ -39,19 +39,20 @@ pub(crate) use session_setup::{CopySetup, EarlySession, ReadySession};
 pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, copy_error, is_keys_dropped_error};
 
 /// Bytes per message to the server. The size is large enough that the cost per message is
-/// negligible, and small enough that a message stays in the second-level cache between encoding and
-/// sending.
+/// negligible, and small enough that a message stays in the processor's second-level cache between
+/// encoding and sending.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
-/// Number of encoded pieces that may wait between a lane's encoder and its connection.
+/// Maximum number of encoded pieces that wait between a lane's encoder and the lane's connection.
 pub(crate) const PIECES_AHEAD: usize = 8;
 
 /// The number of lanes to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lanes {
-    /// Exactly this number.
+    /// Exactly this number of lanes.
     Fixed(usize),
-    /// Starts with the first number, and adds lanes up to the second number while throughput grows.
+    /// The number of lanes at the start, and the maximum number. Lanes are added while throughput
+    /// grows.
     Auto(usize, usize),
 }
 
@@ -64,31 +65,32 @@ impl Lanes {
 /// The time at which rows are committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commit {
-    /// Commits after the last chunk, one lane after the other. A load that fails leaves no rows
-    /// behind.
+    /// After the last chunk, one lane after the other. A load that fails before the first commit
+    /// leaves no rows behind.
     AtEnd,
-    /// Commits after each chunk. A load that failed resumes there when it is run again.
+    /// After each chunk. If a load fails, running the load again skips the committed chunks.
     EachChunk,
 }
 
 /// The table that rows are copied to.
 pub enum Destination {
-    /// An existing table, or the shadow of one.
+    /// An existing table, or the shadow of an existing table.
     Table {
         /// The table's oid.
         oid: u32,
-        /// Other statements of the same transaction. Only for one lane that commits at the end.
+        /// Statements before and after COPY in the same transaction. Only for a single lane that
+        /// commits at the end.
         surrounding: Option<SurroundingSql>,
     },
-    /// A stage table in each session of the single lane. The sessions are returned, because
-    /// temporary tables end with their session.
+    /// A stage table in each session of the single lane. The sessions are returned, because the
+    /// server drops a temporary table when its session ends.
     Stage {
         /// One COPY WHERE condition per session. All rows are sent to every session, and exactly
-        /// one condition must hold for each row. Empty if the lane has one session that keeps every
-        /// row.
-        shares: Vec<String>,
+        /// one condition must hold for each row. The list is empty if the lane has one session that
+        /// keeps every row.
+        where_conditions: Vec<String>,
     },
-    /// The stage table of one session. The session is returned with its transaction open.
+    /// A stage table in one session. The session is returned with its transaction still open.
     OpenStage {
         /// SQL that the transaction begins with.
         before: String,
@@ -98,12 +100,12 @@ pub enum Destination {
 /// The ledger's job, which records the chunks of this copy.
 pub(crate) struct LedgerJob {
     pub(crate) id: JobId,
-    /// Whether the job's rows are lost when the server crashes, as for an unlogged table.
-    pub(crate) is_bound: bool,
-    /// Chunks that earlier runs have written.
-    pub(crate) done: WrittenChunks,
-    /// The number of rows that may be rejected; `None` if the first bad row ends the load. Only
-    /// with [`Commit::EachChunk`].
+    /// Whether a server crash removes the job's rows, as in an unlogged table.
+    pub(crate) crash_removes_rows: bool,
+    /// Chunks that are written already, by earlier runs or by earlier attempts of this run.
+    pub(crate) written_chunks: WrittenChunks,
+    /// The number of rows that may be rejected; `None` if the first bad row ends the load. Requires
+    /// [`Commit::EachChunk`].
     pub(crate) rejects_max: Option<RejectsMax>,
 }
 
@@ -121,11 +123,11 @@ pub enum RejectsMax {
 /// Returns an error if a source has changed since it was read.
 pub(crate) type CheckContents = Box<dyn Fn(&ContentDigests) -> crate::Result<()> + Send + Sync>;
 
-/// Everything that a run of [`run()`] needs.
+/// Everything that [`run()`] needs to copy one input.
 pub struct CopyJob {
     /// Opens the connections of the lanes.
     pub session_opener: SessionOpener,
-    /// The first lane's session, if it was opened in advance.
+    /// The first lane's session, if that session was opened in advance.
     pub(crate) early_session: EarlySession,
     /// A connection for queries during the copy, such as those of the monitor.
     pub control_connection: Arc<Connection>,
@@ -144,18 +146,18 @@ pub struct CopyJob {
     pub table_name: String,
     /// The columns' names, unquoted, in COPY's order.
     pub columns: Vec<String>,
-    /// Names of the inputs, for places in error messages.
+    /// Names of the inputs, for error messages.
     pub input_names: Vec<String>,
-    /// Whether a BEFORE ROW trigger may skip rows.
-    pub may_drop_rows: bool,
+    /// Whether a BEFORE ROW trigger may skip rows, so that the server writes fewer rows than sent.
+    pub may_skip_rows: bool,
     /// Whether the input is a stream, such as standard input. Reading a stream can block forever,
-    /// and a stream cannot be read again.
+    /// and a stream can be read only once.
     pub is_stream: bool,
     /// The time at which lanes commit. [`Commit::EachChunk`] needs a ledger.
     pub commit: Commit,
     /// The ledger's job, if the run keeps a ledger.
     pub(crate) ledger: Option<LedgerJob>,
-    /// Checks, before the last commit, that the inputs did not change while they were read.
+    /// Checks, before the last commit, that the inputs did not change while pgspate read them.
     pub(crate) check_unchanged: CheckContents,
     /// The table that rows are copied to.
     pub destination: Destination,
@@ -183,7 +185,7 @@ impl CopyJob {
         }
     }
 
-    /// Returns whether the session's transaction stays open after the copy.
+    /// Returns whether the lane's transaction stays open after the copy.
     fn keeps_transaction_open(&self) -> bool {
         matches!(self.destination, Destination::OpenStage { .. })
     }
@@ -198,7 +200,7 @@ impl CopyJob {
     }
 }
 
-/// Statements around the COPY of a lane that does everything in one transaction.
+/// Statements around the COPY of a lane that runs everything in one transaction.
 #[derive(Debug, Clone, Default)]
 pub struct SurroundingSql {
     /// SQL to run before the first COPY.
@@ -216,13 +218,13 @@ pub struct CopyOutcome {
     pub rows_written: u64,
     /// Rows that were rejected.
     pub rows_rejected: u64,
-    /// Rows that were written as text, because the encoder could not encode them.
+    /// Rows that were written as COPY text, because the encoder could not encode them in binary.
     pub rows_as_text: u64,
     /// Lanes that wrote at least one chunk.
     pub lanes: usize,
     /// Chunks in the whole input.
     pub chunks: u64,
-    /// Chunks that earlier runs had written.
+    /// Chunks that were skipped, because the ledger had them already.
     pub chunks_before: u64,
     /// Seconds per stage of the work.
     pub stages: StageSeconds,
@@ -241,7 +243,7 @@ pub struct StageSeconds {
     pub encode: f64,
     /// Waiting until the network and the server accept more bytes.
     pub server: f64,
-    /// Seconds from the last row to the last commit of the whole load.
+    /// From the last row to the last commit of the whole load.
     pub commit: f64,
 }
 
@@ -255,13 +257,13 @@ pub struct LaneSession {
 
 /// The way in which a copy ended.
 pub enum CopyEnd {
-    /// All rows are committed, or staged. For a stage, the sessions that hold the staged rows
-    /// follow.
+    /// All rows are committed or staged. The sessions are those that hold staged rows; none if the
+    /// rows are committed.
     Done(CopyOutcome, Vec<LaneSession>),
-    /// Two lanes inserted the same unique key and waited for each other. A repetition with one lane
-    /// can tell which row is the second one.
+    /// Two lanes inserted rows that conflict, such as two rows with the same unique key. If the
+    /// copy is repeated with one lane, the server reports the second of the two rows.
     LanesConflict,
-    /// The copy was interrupted by a lost connection or another error that may not happen again.
-    /// The ledger knows which chunks are written.
+    /// The copy was interrupted by a lost connection or another error that a new attempt may avoid.
+    /// The ledger, if there is one, knows which chunks are written.
     Interrupted(crate::Error),
 }

@@ -1,4 +1,4 @@
-//! Watches the lanes' backends: the events that they wait for, and whether they wait for each
+//! Watches the lanes' backends: what the backends wait for, and whether two lanes wait for each
 //! other.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,18 +12,18 @@ use pgspate_target::TypedQuery;
 /// Time between two queries. Short loads end before the first query.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// A query that takes longer than this is skipped.
+/// Time after which an unanswered query is given up.
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One row for each backend of a lane. Columns:
-/// - its state,
+/// - the backend's state,
 /// - its wait event type,
 /// - its wait event,
-/// - whether it waits for a lock that another lane holds until its transaction ends, such as a key
-///   that the other lane inserted,
-/// - whether its statement has failed: its transaction is over, but a COPY stays active until the
-///   client stops sending,
-/// - the other session that holds the lock that it waits for.
+/// - whether the backend waits for a lock that another lane holds until the end of that lane's
+///   transaction, such as the lock on a key that the other lane inserted,
+/// - whether the backend's statement has failed: the transaction has ended, but a COPY stays active
+///   until the client stops sending,
+/// - the sessions, other than lanes, that hold the lock that the backend waits for.
 const BACKENDS: &str = "\
 select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''),
        coalesce(wait_event_type = 'Lock' and wait_event not in ('extend', 'page')
@@ -37,10 +37,10 @@ select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, 
            where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end
 from pg_stat_activity a where pid = any($1)";
 
-/// Time between two cancel requests. A statement may begin after a request, so requests are
-/// repeated.
+/// Time between two cancel requests. A statement may begin after a cancel request has arrived, so
+/// requests are repeated.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(250);
-/// Time that cancelled statements may take to end.
+/// Time after the first cancel request in which the statements must end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Queries `pg_stat_activity` at intervals.
@@ -49,7 +49,8 @@ pub(super) struct Monitor<'a> {
     sessions: &'a SessionRegistry,
     runtime: &'a tokio::runtime::Handle,
     last_poll: Instant,
-    nanos: [u64; 3],
+    /// Nanoseconds of reading, encoding and sending at the last poll.
+    last_nanos: [u64; 3],
     cancelled: Option<CancelTimes>,
 }
 
@@ -66,18 +67,19 @@ impl<'a> Monitor<'a> {
         runtime: &'a tokio::runtime::Handle,
     ) -> Monitor<'a> {
         let last_poll = Instant::now();
-        Monitor { shared, sessions, runtime, last_poll, nanos: [0; 3], cancelled: None }
+        Monitor { shared, sessions, runtime, last_poll, last_nanos: [0; 3], cancelled: None }
     }
 
-    /// Queries the backends if the interval is over.
+    /// Queries the backends, if `POLL_INTERVAL` has passed since the last query.
     pub(super) fn tick(&mut self) {
         if self.last_poll.elapsed() < POLL_INTERVAL {
             return;
         }
         self.last_poll = Instant::now();
-        let now = self.shared.progress.nanos();
-        let [source, encode, send] = [0, 1, 2].map(|nth| now[nth].saturating_sub(self.nanos[nth]));
-        self.nanos = now;
+        let now = self.shared.progress.stage_nanos();
+        let [source, encode, send] =
+            [0, 1, 2].map(|nth| now[nth].saturating_sub(self.last_nanos[nth]));
+        self.last_nanos = now;
         let polling =
             async { tokio::time::timeout(POLL_TIMEOUT, self.poll_backends()).await.ok().flatten() };
         let polled = self.runtime.block_on(polling);
@@ -91,8 +93,8 @@ impl<'a> Monitor<'a> {
         self.shared.progress.set_waiting(waiting);
     }
 
-    /// Cancels the lanes' statements, because the load is to end. They may wait for a lock, for
-    /// example. Sessions that do not end in time are aborted.
+    /// Cancels the lanes' statements, because the load must end. A statement may wait for a lock,
+    /// for example. Aborts all sessions if the statements do not end in time.
     pub(super) fn cancel_statements(&mut self) {
         let now = Instant::now();
         let cancelled = match &mut self.cancelled {
@@ -105,13 +107,13 @@ impl<'a> Monitor<'a> {
             self.sessions.abort();
         }
         for canceller in self.sessions.cancellers() {
-            // A lost request is repeated.
+            // An error is ignored, because the request is repeated.
             self.runtime.spawn(async move { drop(canceller.cancel().await) });
         }
     }
 
-    /// Returns the most frequent wait event of the backends; the inner `None` means that they wait
-    /// for the client. Returns the outer `None` if the server does not answer.
+    /// Returns the most frequent wait event of the backends. The inner option is `None` if all
+    /// backends wait for the client, the outer option if the server does not answer.
     async fn poll_backends(&self) -> Option<Option<String>> {
         let client = &self.shared.job.control_connection.client;
         let pids = self.sessions.pids();
@@ -121,11 +123,11 @@ impl<'a> Monitor<'a> {
             let (state, kind, event): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
             let has_sent = self.shared.progress.sent.load(Relaxed) > 0;
             if row.get(4) && has_sent && self.shared.job.one_statement {
-                // The server has refused a row already and would discard what is still sent.
+                // The server has refused a row, and would discard all further rows.
                 self.shared.statement_refused.store(true, Relaxed);
             }
             if row.get(3) && self.shared.job.commit == Commit::AtEnd {
-                self.shared.conflict.store(true, Relaxed);
+                self.shared.lanes_conflict.store(true, Relaxed);
             }
             let blocker: Option<String> = row.get(5);
             if let Some(blocker) = blocker {

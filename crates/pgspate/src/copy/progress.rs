@@ -1,4 +1,4 @@
-//! The live progress of a copy, for whoever displays it.
+//! The live progress of a copy. The command line and the Python package display it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -20,14 +20,18 @@ pub struct CopyProgress {
     /// Lanes that were started.
     pub lanes: AtomicU64,
     pub(crate) stop: StopFlag,
+    /// Nanoseconds that lanes spent on reading and cutting the source.
     pub(crate) source_nanos: AtomicU64,
+    /// Nanoseconds that lanes spent on encoding.
     pub(crate) encode_nanos: AtomicU64,
+    /// Nanoseconds that lanes waited until the server accepted more bytes.
     pub(crate) send_nanos: AtomicU64,
     waiting: Mutex<Waiting>,
     phase: Mutex<Option<String>>,
     /// Rows and chunks known to be committed, including those of earlier runs of the job.
     pub(crate) committed: Arc<CommittedCounts>,
-    /// The changes to the table that are not restored yet, and how to restore them, in words.
+    /// A description of the changes to the table that are not restored yet, and how to restore the
+    /// table.
     table_changes: Mutex<Option<String>>,
 }
 
@@ -36,7 +40,7 @@ pub struct CopyProgress {
 pub(crate) struct CommittedCounts {
     rows: AtomicU64,
     chunks: AtomicU64,
-    /// Whether a commit is in progress whose outcome is unknown.
+    /// Whether a commit was sent whose outcome is not known yet.
     pub(crate) unverified_chunks: AtomicBool,
 }
 
@@ -46,7 +50,7 @@ impl CommittedCounts {
         self.chunks.fetch_add(chunks, Relaxed);
     }
 
-    /// Sets the counts to those of the ledger, before an attempt.
+    /// Sets the counts to the rows and chunks in the ledger, before an attempt.
     pub(crate) fn reset_to(&self, rows: u64, chunks: u64) {
         self.rows.store(rows, Relaxed);
         self.chunks.store(chunks, Relaxed);
@@ -73,7 +77,7 @@ pub enum Waiting {
     Encode,
     /// The network.
     Network,
-    /// The server, with its wait event or `CPU`.
+    /// The server. The text is the backends' wait event, or `CPU`.
     Server(String),
 }
 
@@ -90,12 +94,12 @@ pub struct ProgressSnapshot {
     pub lanes: u64,
     /// The resource that most of the load waits for.
     pub waiting: Waiting,
-    /// The work on the table while no rows are written: `building index "a"`.
+    /// The work on the table while no rows are written, such as `building index "a"`.
     pub phase: Option<String>,
 }
 
 impl CopyProgress {
-    /// Returns empty counters that share the request to stop with the rest of the run.
+    /// Creates counters that are zero. `stop` is the stop flag of the whole run.
     pub(crate) fn with_stop(stop: StopFlag) -> CopyProgress {
         CopyProgress { stop, ..CopyProgress::default() }
     }
@@ -117,14 +121,14 @@ impl CopyProgress {
         self.stop.request();
     }
 
-    /// Sets the counters to zero for another attempt.
+    /// Sets the counters to zero before another attempt.
     pub(crate) fn start_over(&self) {
         let counters = [&self.rows, &self.bytes, &self.rejected, &self.sent, &self.lanes];
         let times = [&self.source_nanos, &self.encode_nanos, &self.send_nanos];
         counters.into_iter().chain(times).for_each(|counter| counter.store(0, Relaxed));
     }
 
-    /// Describes which rows stay if the load ends now, and how to continue.
+    /// Describes which rows stay in the table if the load ends now, and how to continue.
     pub fn describe_kept_rows(&self) -> String {
         let kept = match (self.committed.describe(), self.committed.unverified_chunks.load(Relaxed))
         {
@@ -138,14 +142,14 @@ impl CopyProgress {
             }
         };
         match &*self.table_changes.lock().expect("no panic while held") {
-            Some(altered) => format!("{kept}\n{altered}"),
+            Some(changes) => format!("{kept}\n{changes}"),
             None => kept,
         }
     }
 
-    /// Records what is changed on the table; `None` once the table is restored.
-    pub(crate) fn note_table_changes(&self, altered: Option<String>) {
-        *self.table_changes.lock().expect("no panic while held") = altered;
+    /// Records a description of the changes to the table; `None` once the table is restored.
+    pub(crate) fn note_table_changes(&self, changes: Option<String>) {
+        *self.table_changes.lock().expect("no panic while held") = changes;
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -161,7 +165,7 @@ impl CopyProgress {
     }
 
     /// Returns the nanoseconds that lanes have spent on reading, encoding and sending.
-    pub(crate) fn nanos(&self) -> [u64; 3] {
+    pub(crate) fn stage_nanos(&self) -> [u64; 3] {
         [&self.source_nanos, &self.encode_nanos, &self.send_nanos].map(|it| it.load(Relaxed))
     }
 }

@@ -1,10 +1,10 @@
 //! Writes the good rows of a chunk, and collects its rejected rows.
 //!
 //! Rows are sent as COPY text in input order. So the server checks every value, and refuses the
-//! second of two equal keys. Each COPY runs under a savepoint, so that a refused COPY leaves
-//! nothing behind. In the end every row is either written or rejected with the server's message.
-//! The number of rows per COPY does not change which rows are rejected, unless a row depends on a
-//! later row.
+//! second of two rows with the same key. Each COPY runs under a savepoint, so that a refused COPY
+//! leaves nothing behind. In the end every row is either written, or rejected with the server's
+//! message. The number of rows per COPY does not change which rows are rejected, unless a row
+//! depends on a later row.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,20 +25,20 @@ use pgspate_target::connect::Connection;
 use pgspate_target::ledger::Reject;
 use pgspate_target::server_error;
 
-/// Bytes of encoded rows that wait to be written. A refusal may send as many bytes again.
+/// Bytes of encoded rows in the queue. After a refusal, as many bytes may be sent again.
 const QUEUE_BYTES: usize = 1 << 20;
-/// Maximum number of provisional rejects: rows that may have to be tried again because of one other
-/// row.
+/// Maximum number of provisional rejects. A provisional reject is tried again if a row before it is
+/// rejected.
 const PROVISIONAL_REJECTS_MAX: usize = 8;
 
 const BEGIN: &str = "savepoint pgspate_reject";
-const KEEP: &str = "release savepoint pgspate_reject";
-const KEEP_AND_BEGIN: &str = "release savepoint pgspate_reject; savepoint pgspate_reject";
+const RELEASE: &str = "release savepoint pgspate_reject";
+const RELEASE_AND_BEGIN: &str = "release savepoint pgspate_reject; savepoint pgspate_reject";
 const ROLL_BACK: &str = "rollback to savepoint pgspate_reject";
 const ROLL_BACK_AND_END: &str =
     "rollback to savepoint pgspate_reject; release savepoint pgspate_reject";
 
-/// A chunk that is written without its bad rows.
+/// The result of writing a chunk's good rows.
 #[derive(Debug)]
 pub(super) struct ChunkWithRejects {
     /// Rows in the chunk.
@@ -48,29 +48,29 @@ pub(super) struct ChunkWithRejects {
     pub(super) rows_written: u64,
     /// The rejected rows, in input order.
     pub(super) rejects: Vec<Reject>,
-    /// Number of COPY statements; each takes two round trips.
-    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at how much work it was"))]
+    /// Number of COPY statements; each COPY takes two round trips.
+    #[cfg_attr(not(test), allow(dead_code, reason = "only tests check the number of statements"))]
     pub(super) copies: u64,
 }
 
-/// Writes the good rows of `chunk` in the open transaction. Deferred constraints are checked
-/// immediately from here to the transaction's end. Encoding blocks the thread.
+/// Writes the good rows of `chunk` in the open transaction, and returns the bad rows as rejects.
+/// Makes deferred constraints immediate until the transaction ends. Encoding blocks the thread.
 ///
 /// # Errors
-/// When the error is not about a row. Examples are a lost connection, a full disk, a missing
-/// permission, a deadlock, or a statement that is refused before a row is read. The transaction and
-/// the connection must not be used then.
-pub(super) async fn write_with_rejects(
+/// An error that is not about a row. Examples are a lost connection, a full disk, a missing
+/// permission, a deadlock, or a statement that is refused before a row is read. The caller must not
+/// use the transaction or the connection after an error.
+pub(super) async fn write_good_rows(
     connection: &Connection,
     job: &CopyJob,
     encoder: &mut dyn ChunkEncoder,
     chunk: &Arc<Chunk>,
 ) -> Result<ChunkWithRejects> {
-    let what = || "could not prepare a session to copy".to_owned();
+    let message = || "could not prepare a session to copy".to_owned();
     let client = &connection.client;
     let immediate = client.batch_execute("set constraints all immediate").await;
-    immediate.map_err(server_error(what()))?;
-    let statement = client.prepare(&job.setup.text_sql).await.map_err(server_error(what()))?;
+    immediate.map_err(server_error(message()))?;
+    let statement = client.prepare(&job.setup.text_sql).await.map_err(server_error(message()))?;
     encoder.begin(Arc::clone(chunk), EncodeMode::Text)?;
     let mut writer = RejectingWriter {
         connection,
@@ -89,28 +89,30 @@ pub(super) async fn write_with_rejects(
     writer.finish(encoder, chunk)
 }
 
-/// A rejected row whose bytes are not yet looked up.
+/// A row that the server or the encoder refused.
 #[derive(Debug)]
 struct RefusedRow {
+    /// The row's ordinal in the chunk.
     row: u64,
     sqlstate: SqlState,
     message: String,
     column: Option<String>,
 }
 
-/// What was written since the savepoint.
+/// What happened since the savepoint was set.
 #[derive(Clone, Copy, PartialEq)]
 enum SavepointState {
     /// There is no savepoint yet.
     Unset,
-    /// Rows were written after the savepoint and are kept.
+    /// Rows were written, which are kept.
     AfterWrite,
-    /// Rows were refused after the savepoint.
+    /// A row was refused, so the transaction must be rolled back to the savepoint.
     AfterRefusal,
-    /// Nothing was sent after the savepoint.
+    /// Nothing was written.
     Empty,
 }
 
+/// Writes the rows of one chunk, and collects rejects.
 struct RejectingWriter<'a> {
     connection: &'a Connection,
     job: &'a CopyJob,
@@ -118,17 +120,22 @@ struct RejectingWriter<'a> {
     queue: RowQueue,
     savepoint: SavepointState,
     batch_size: BatchSize,
+    /// Final rejects.
     rejects: Vec<RefusedRow>,
-    /// Provisional rejects, with the rows' bytes. The cause may be an earlier row that is not
-    /// written yet and may be rejected itself, such as a row with the same key.
+    /// Provisional rejects, with the rows' bytes. Such a row may be refused because of an earlier
+    /// row that is not written yet, such as a row with the same key. If the earlier row is
+    /// rejected, the provisional reject is tried again.
     provisional: Vec<(RefusedRow, Bytes)>,
     /// Rows in successful COPY statements.
     rows_sent: u64,
+    /// Rows that the server reported as written.
     rows_written: u64,
+    /// Number of COPY statements.
     copies: u64,
 }
 
 impl RejectingWriter<'_> {
+    /// Writes or rejects every row of the chunk.
     async fn run(&mut self, encoder: &mut dyn ChunkEncoder) -> Result<()> {
         loop {
             self.queue.fill(encoder, self.batch_size.rows_to_try(), &mut self.rejects)?;
@@ -144,21 +151,21 @@ impl RejectingWriter<'_> {
         }
         let end = match self.savepoint {
             SavepointState::Unset => return Ok(()),
-            SavepointState::AfterWrite | SavepointState::Empty => KEEP,
+            SavepointState::AfterWrite | SavepointState::Empty => RELEASE,
             SavepointState::AfterRefusal => ROLL_BACK_AND_END,
         };
         let ended = self.connection.client.batch_execute(end).await;
         ended.map_err(|error| self.connection.explain("could not end a savepoint", error))
     }
 
-    /// Copies the first rows of the queue. Returns the number of rows that the server reported, or
-    /// its refusal.
+    /// Copies the first `rows` rows of the queue. Returns the number of rows that the server
+    /// reported as written, or the server's refusal.
     async fn copy(&mut self, rows: usize) -> Result<Result<u64, Error>> {
         let client = &self.connection.client;
         let failed = |error| self.connection.explain("could not copy", error);
         let before = match self.savepoint {
             SavepointState::Unset => BEGIN,
-            SavepointState::AfterWrite => KEEP_AND_BEGIN,
+            SavepointState::AfterWrite => RELEASE_AND_BEGIN,
             SavepointState::AfterRefusal => ROLL_BACK,
             SavepointState::Empty => "",
         };
@@ -168,7 +175,7 @@ impl RejectingWriter<'_> {
                 sql => client.batch_execute(sql).await,
             }
         };
-        // The savepoint cannot fail here, so both statements share a round trip.
+        // The savepoint's statement cannot fail here, so it shares a round trip with the COPY.
         let (prepared, begun) =
             tokio::join!(biased; prepare, client.copy_in::<_, Bytes>(&self.statement));
         prepared.map_err(failed)?;
@@ -190,79 +197,89 @@ impl RejectingWriter<'_> {
         Ok(finished.map_err(|error| copy_error(self.connection, error)))
     }
 
+    /// Removes the first `rows` rows from the queue, because a COPY has written them. `written` is
+    /// the number of rows that the server reported.
     fn note_written(&mut self, rows: usize, written: u64) -> Result<()> {
         let sent = rows as u64;
-        if written > sent || (written < sent && !self.job.may_drop_rows) {
+        if written > sent || (written < sent && !self.job.may_skip_rows) {
             let message = format!("sent {sent} rows but the server wrote {written}");
             return Err(Error::new(ErrorKind::Bug, message));
         }
         self.savepoint = SavepointState::AfterWrite;
-        self.queue.take(rows);
+        self.queue.remove_first(rows);
         self.rows_sent += sent;
         self.rows_written += written;
         self.batch_size.note_written(rows);
-        // All rows before the next row are written, so provisional rejects before it are final.
+        // All rows before the queue's first row are written or rejected. So provisional rejects
+        // before that row are final.
         let next = self.queue.rows.front().map_or(u64::MAX, |(row, _)| *row);
-        let sure = self.provisional.extract_if(.., |(refused, _)| refused.row < next);
-        self.rejects.extend(sure.map(|(refused, _)| refused));
+        let confirmed = self.provisional.extract_if(.., |(refused, _)| refused.row < next);
+        self.rejects.extend(confirmed.map(|(refused, _)| refused));
         Ok(())
     }
 
-    /// Rejects the row to blame, if it is known.
+    /// Handles the refusal of a COPY of the first `rows` rows. Rejects the refused row if it is
+    /// known; otherwise fewer rows are tried next.
+    ///
+    /// # Errors
+    /// The refusal, if it is not about a row.
     async fn handle_refusal(&mut self, rows: usize, refusal: Error) -> Result<()> {
         let context = CopyContext::of_unless_ambiguous(&refusal, self.job);
-        let nth = context.line.and_then(|line| usize::try_from(line.checked_sub(1)?).ok());
-        let nth = nth.filter(|nth| *nth < rows);
-        let is_named = nth.is_some();
-        let said = refusal.refusal().map(|said| (said.code().clone(), said.message().to_owned()));
-        let Some((sqlstate, message)) = said.filter(|(code, _)| is_row_error_code(code, is_named))
+        let index = context.line.and_then(|line| usize::try_from(line.checked_sub(1)?).ok());
+        let index = index.filter(|index| *index < rows);
+        let is_named = index.is_some();
+        let reported = refusal.refusal().map(|it| (it.code().clone(), it.message().to_owned()));
+        let Some((sqlstate, message)) =
+            reported.filter(|(code, _)| is_row_error_code(code, is_named))
         else {
             return Err(refusal);
         };
         self.savepoint = SavepointState::AfterRefusal;
-        if !is_named && !self.roll_back_in_step().await? {
+        if !is_named && !self.roll_back_unnamed_refusal().await? {
             return Err(refusal);
         }
-        let Some(nth) = nth.or((rows == 1).then_some(0)) else {
+        let Some(index) = index.or((rows == 1).then_some(0)) else {
             self.batch_size.note_unnamed_refusal(rows);
             return Ok(());
         };
         match is_named {
-            true => self.batch_size.note_named_refusal(nth),
+            true => self.batch_size.note_named_refusal(index),
             false => self.batch_size.note_single_refusal(),
         }
-        let Some((row, text)) = self.queue.remove(nth) else { return Err(refusal) };
+        let Some((row, text)) = self.queue.remove(index) else { return Err(refusal) };
         self.retry_provisional_after(row);
-        let depends = context.is_nested
+        let may_depend_on_other_row = context.is_nested
             || matches!(sqlstate, SqlState::UNIQUE_VIOLATION | SqlState::EXCLUSION_VIOLATION);
         let column = refused_column(&refusal, self.job);
         let refused = RefusedRow { row, sqlstate, message, column };
-        if nth == 0 || !depends {
+        if index == 0 || !may_depend_on_other_row {
             self.rejects.push(refused);
             return Ok(());
         }
         self.provisional.push((refused, text));
         if self.provisional.len() >= PROVISIONAL_REJECTS_MAX {
-            self.batch_size.try_known_next();
+            self.batch_size.try_accepted_next();
         }
         Ok(())
     }
 
-    /// Puts provisional rejects after `row` back into the queue, because the rejected `row` may
-    /// have caused them.
+    /// Inserts the provisional rejects after `row` into the queue again. The server may have
+    /// refused them because of `row`, which is rejected now.
     fn retry_provisional_after(&mut self, row: u64) {
         let again = self.provisional.extract_if(.., |(refused, _)| refused.row > row);
         for (refused, text) in again {
-            let place = self.queue.put_back(refused.row, text);
-            self.batch_size.note_put_back(place);
+            let index = self.queue.insert(refused.row, text);
+            self.batch_size.note_requeued(index);
         }
     }
 
-    /// Rolls back to the savepoint after a refusal that names no row, and returns whether the
-    /// connection is still in step. If the server refused the statement before it read a byte, it
-    /// sends one reply too many. The connection is unusable then, and the refusal is not about a
+    /// Rolls back to the savepoint after a refusal that names no row. Returns whether the
+    /// connection is still usable.
+    ///
+    /// If the server refuses the COPY statement before it reads any data, it sends one reply more
+    /// than the client expects. Then the connection is unusable, and the refusal is not about a
     /// row.
-    async fn roll_back_in_step(&mut self) -> Result<bool> {
+    async fn roll_back_unnamed_refusal(&mut self) -> Result<bool> {
         match self.connection.client.simple_query(ROLL_BACK).await {
             Ok(answers) => {
                 self.savepoint = SavepointState::Empty;
@@ -275,6 +292,7 @@ impl RejectingWriter<'_> {
         }
     }
 
+    /// Checks that every row is written or rejected, and looks up the bytes of the rejected rows.
     fn finish(mut self, encoder: &dyn ChunkEncoder, chunk: &Chunk) -> Result<ChunkWithRejects> {
         let rows_in = self.queue.rows_in;
         let accounted = self.rows_sent + self.rejects.len() as u64;
@@ -304,16 +322,20 @@ impl RejectingWriter<'_> {
 /// Rows that are encoded and not written yet, in input order.
 #[derive(Default)]
 struct RowQueue {
+    /// Each row's ordinal in the chunk, and the row as one line of COPY text.
     rows: VecDeque<(u64, Bytes)>,
+    /// Bytes of all rows in the queue.
     bytes: usize,
-    /// Number of rows that the encoder has read, including malformed ones.
+    /// Number of rows that the encoder has read, including malformed rows.
     rows_in: u64,
+    /// Whether the encoder has reached the chunk's end.
     at_end: bool,
     out: Encoded,
 }
 
 impl RowQueue {
-    /// Encodes until there are `wanted` rows, or enough bytes.
+    /// Encodes until the queue has `wanted` rows or `QUEUE_BYTES` bytes. Rows that the encoder
+    /// refuses become rejects.
     fn fill(
         &mut self,
         encoder: &mut dyn ChunkEncoder,
@@ -338,7 +360,7 @@ impl RowQueue {
         Ok(())
     }
 
-    /// Splits the encoder's output into rows.
+    /// Splits the encoder's output into rows, and appends them to the queue.
     fn split(&mut self) -> Result<()> {
         let text = Bytes::from(std::mem::take(&mut self.out.text));
         let mut start = 0;
@@ -358,27 +380,28 @@ impl RowQueue {
         Ok(())
     }
 
-    fn take(&mut self, rows: usize) {
+    /// Removes the first `rows` rows.
+    fn remove_first(&mut self, rows: usize) {
         self.bytes -= self.rows.drain(..rows).map(|(_, row)| row.len()).sum::<usize>();
     }
 
-    fn remove(&mut self, nth: usize) -> Option<(u64, Bytes)> {
-        let removed = self.rows.remove(nth)?;
+    fn remove(&mut self, index: usize) -> Option<(u64, Bytes)> {
+        let removed = self.rows.remove(index)?;
         self.bytes -= removed.1.len();
         Some(removed)
     }
 
-    /// Puts a row back at its place; returns its index.
-    fn put_back(&mut self, row: u64, text: Bytes) -> usize {
-        let place = self.rows.partition_point(|(other, _)| *other < row);
+    /// Inserts a row in input order; returns the row's index in the queue.
+    fn insert(&mut self, row: u64, text: Bytes) -> usize {
+        let index = self.rows.partition_point(|(other, _)| *other < row);
         self.bytes += text.len();
-        self.rows.insert(place, (row, text));
-        place
+        self.rows.insert(index, (row, text));
+        index
     }
 }
 
-/// Returns the end of the line of COPY text that begins at `start`. A newline after a backslash is
-/// data.
+/// Returns the offset after the line of COPY text that begins at `start`. A newline after a
+/// backslash is data.
 fn line_end(text: &[u8], start: usize) -> Option<usize> {
     let newlines = memchr::memchr_iter(b'\n', &text[start..]).map(|at| start + at);
     let escapes = |at: usize| text[start..at].iter().rev().take_while(|byte| **byte == b'\\');
@@ -396,22 +419,24 @@ pub(crate) fn blames_one_row(error: &Error) -> bool {
 }
 
 /// Returns whether an error with this SQLSTATE depends on a row's content, so that other rows may
-/// succeed. Most codes count if the server names a row, because input functions and triggers may
-/// raise any code: `regclass` raises one of class 42, extensions raise internal errors.
+/// be accepted. `names_row` says whether the server names a row. If it does, most codes depend on
+/// the row, because input functions and triggers may raise any code. For example, the type
+/// `regclass` raises codes of class 42, and extensions raise internal errors.
 pub(crate) fn is_row_error_code(code: &SqlState, names_row: bool) -> bool {
     let code = code.code();
     let Some((class, _)) = code.split_at_checked(2) else { return false };
     match class {
-        // Classes about the connection, the transaction, permissions, other sessions, resources and
-        // the server.
+        // Errors of the connection, the transaction, permissions, other sessions, resources and the
+        // server.
         "08" | "25" | "28" | "40" | "53" | "55" | "57" | "58" | "72" | "F0" => false,
-        // A missing permission; corrupted data and indexes.
+        // A missing permission, corrupted data or corrupted indexes.
         _ if matches!(code, "42501" | "XX001" | "XX002") => false,
-        // Classes about triggers and their routines, values, constraints, check options and limits
-        // of a row.
+        // Errors of triggers and their functions, values, constraints, check options and limits of
+        // a row.
         "20" | "21" | "22" | "23" | "27" | "2F" | "38" | "39" | "44" | "54" | "P0" => true,
         "XX" | "HV" => names_row,
-        // Classes that neither the SQL standard nor PostgreSQL uses are raised by triggers.
+        // Neither the SQL standard nor PostgreSQL uses codes that begin with 5 to 9 or I to Z,
+        // except for those above. So a trigger has raised such a code.
         _ => names_row || matches!(code.as_bytes()[0], b'5'..=b'9' | b'I'..=b'Z'),
     }
 }

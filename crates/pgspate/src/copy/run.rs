@@ -1,5 +1,5 @@
-//! Runs a copy job: starts lanes, adds lanes while that increases throughput, and commits them
-//! together if they commit at the end.
+//! Runs a copy job: starts lanes, adds lanes while throughput grows, and commits all lanes at the
+//! end if [`Commit::AtEnd`] says so.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, ScopedJoinHandle};
@@ -19,10 +19,11 @@ use super::{
 use crate::format::{ContentDigests, Cutter};
 use crate::{Error, ErrorKind, Result};
 
-/// Time for which a number of lanes is measured.
+/// Time for which the throughput of a number of lanes is measured.
 const TRIAL_TIME: Duration = Duration::from_millis(500);
-/// Throughput with one more lane must grow by this factor to keep the lane.
+/// An additional lane is kept if throughput grows by this factor.
 const GROWTH_MIN: f64 = 1.07;
+/// Time between two checks of the lanes.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Runs the job to its end. Blocks; call it from a thread that does not belong to `runtime`.
@@ -39,7 +40,7 @@ pub fn run(
     let shared = SharedRun::new(job, cutter, progress);
     let finished = run_lanes(&shared, runtime);
     shared.check_cancelled()?;
-    if shared.conflict.load(Relaxed) {
+    if shared.lanes_conflict.load(Relaxed) {
         return Ok(CopyEnd::LanesConflict);
     }
     if let Some(failure) = shared.take_failure() {
@@ -47,19 +48,19 @@ pub fn run(
         if failure.is_emptied && !job.is_stream {
             return Ok(CopyEnd::Interrupted(failure.error));
         }
-        let several = !job.one_statement && progress.lanes.load(Relaxed) > 1;
-        let all_again = job.commit == Commit::AtEnd && !job.is_stream;
-        if several
-            && all_again
+        let had_several_lanes = !job.one_statement && progress.lanes.load(Relaxed) > 1;
+        let can_repeat = job.commit == Commit::AtEnd && !job.is_stream;
+        if had_several_lanes
+            && can_repeat
             && !failure.is_chunk_recorded
             && may_be_lane_conflict(&failure.error)
         {
             return Ok(CopyEnd::LanesConflict);
         }
-        // Rows may be refused because a lost session of this run has committed them.
+        // The server may refuse rows because a lost session of this run has committed them.
         let may_be_committed =
             || failure.refused.is_some() && runtime.block_on(has_new_chunks(job));
-        if all_again && (failure.is_retryable() || may_be_committed()) {
+        if can_repeat && (failure.is_retryable() || may_be_committed()) {
             return Ok(CopyEnd::Interrupted(failure.error));
         }
         return Err(shared.add_blocker_hint(find_first_refusal(&shared, failure, runtime)));
@@ -68,7 +69,7 @@ pub fn run(
         return Err(error);
     }
     for lane in &finished {
-        lane.tally.reconcile(job.may_drop_rows)?;
+        lane.tally.reconcile(job.may_skip_rows)?;
     }
     shared.check_complete(&finished)?;
     shared.check_reject_percentage()?;
@@ -92,8 +93,8 @@ pub fn run(
         Commit::EachChunk => Ok(()),
     };
     if let Err(error) = committed {
-        let may_go_on = job.ledger.is_some() && !job.is_stream && error.is_retryable();
-        return if may_go_on { Ok(CopyEnd::Interrupted(error)) } else { Err(error) };
+        let may_retry = job.ledger.is_some() && !job.is_stream && error.is_retryable();
+        return if may_retry { Ok(CopyEnd::Interrupted(error)) } else { Err(error) };
     }
     let outcome = sum_up(&shared, &finished, contents, started.elapsed());
     let is_staged = !matches!(job.destination, Destination::Table { .. });
@@ -101,7 +102,7 @@ pub fn run(
     Ok(CopyEnd::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
 }
 
-/// Adds up what the lanes have done. `committing` is the time since the last row.
+/// Returns the sums over all lanes. `committing` is the time from the last row to the last commit.
 fn sum_up(
     shared: &SharedRun<'_>,
     finished: &[FinishedLane],
@@ -109,7 +110,7 @@ fn sum_up(
     committing: Duration,
 ) -> CopyOutcome {
     let progress = shared.progress;
-    let [source, encode, server] = progress.nanos().map(|nanos| nanos as f64 / 1e9);
+    let [source, encode, server] = progress.stage_nanos().map(|nanos| nanos as f64 / 1e9);
     let stages = StageSeconds { source, encode, server, commit: committing.as_secs_f64() };
     CopyOutcome {
         rows_in: finished.iter().map(|lane| lane.tally.rows_in).sum(),
@@ -125,8 +126,8 @@ fn sum_up(
     }
 }
 
-/// Returns whether the error may be caused by a conflict between two lanes. With one lane, the
-/// server can tell which of two equal keys comes second.
+/// Returns whether rows of two lanes may have caused the error, such as two rows with the same key.
+/// With one lane, the server refuses the second of the two rows.
 fn may_be_lane_conflict(error: &Error) -> bool {
     let codes = [
         SqlState::UNIQUE_VIOLATION,
@@ -139,41 +140,43 @@ fn may_be_lane_conflict(error: &Error) -> bool {
 
 /// Runs lanes until the end of the input or a failure. Returns the lanes that did not fail.
 fn run_lanes(shared: &SharedRun<'_>, runtime: &tokio::runtime::Handle) -> Vec<FinishedLane> {
-    let (first, most) = match shared.job.lanes {
+    let (initial, max) = match shared.job.lanes {
         _ if shared.job.one_statement => (1, 1),
         Lanes::Fixed(lanes) => (lanes, lanes),
-        Lanes::Auto(first, most) => (first, most.max(first)),
+        Lanes::Auto(initial, max) => (initial, max.max(initial)),
     };
     let sessions = SessionRegistry::default();
     thread::scope(|scope| {
         let sessions = &sessions;
-        let start = |nth: usize| {
+        let start = |ordinal: usize| {
             shared.progress.lanes.fetch_add(1, Relaxed);
             let watcher = thread::current();
             scope.spawn(move || {
-                let finished = lane::run_lane(shared, nth as u64, sessions, runtime);
+                let finished = lane::run_lane(shared, ordinal as u64, sessions, runtime);
                 watcher.unpark();
                 finished
             })
         };
-        let mut lanes: Vec<_> = (0..first).map(start).collect();
+        let mut lanes: Vec<_> = (0..initial).map(start).collect();
         let mut monitor = Monitor::new(shared, sessions, runtime);
-        let mut trial = Some(LaneTrial { started: Instant::now(), sent: 0, rate_before: 0.0 });
+        let mut trial =
+            Some(LaneTrial { started: Instant::now(), bytes_before: 0, rate_before: 0.0 });
         while !lanes.iter().all(ScopedJoinHandle::is_finished) {
             thread::park_timeout(TICK);
             monitor.tick();
-            if shared.conflict.load(Relaxed) || shared.progress.is_cancelled() {
+            if shared.lanes_conflict.load(Relaxed) || shared.progress.is_cancelled() {
                 monitor.cancel_statements();
             }
-            let may_add = lanes.len() < most.min(shared.lanes_max.load(Relaxed) as usize)
+            let may_add = lanes.len() < max.min(shared.lanes_max.load(Relaxed) as usize)
                 && shared.connection_limit().is_none();
             let Some(current) = trial.as_mut().filter(|it| may_add && it.is_over()) else {
                 continue;
             };
-            if current.was_faster(shared.progress.sent.load(Relaxed)) && !shared.is_over() {
+            if current.next_trial(shared.progress.sent.load(Relaxed)) && !shared.is_over() {
                 lanes.push(start(lanes.len()));
-            } else if lanes.len() > first {
-                // The last lane did not increase throughput; it ends after its current chunk.
+            } else if lanes.len() > initial {
+                // The last lane did not increase throughput. That lane ends after its current
+                // chunk.
                 shared.lanes_max.fetch_min(lanes.len() as u64 - 1, Relaxed);
                 trial = None;
             }
@@ -194,10 +197,12 @@ fn join_lane(
     })
 }
 
-/// The measurement that decides whether to add one more lane.
+/// A measurement of the current number of lanes, which decides whether to add one more lane.
 struct LaneTrial {
     started: Instant,
-    sent: u64,
+    /// Bytes that were sent before this trial.
+    bytes_before: u64,
+    /// Bytes per second in the previous trial.
     rate_before: f64,
 }
 
@@ -206,10 +211,12 @@ impl LaneTrial {
         self.started.elapsed() >= TRIAL_TIME
     }
 
-    fn was_faster(&mut self, sent: u64) -> bool {
-        let rate = (sent - self.sent) as f64 / self.started.elapsed().as_secs_f64();
-        let was_worthwhile = rate > self.rate_before * GROWTH_MIN;
-        *self = LaneTrial { started: Instant::now(), sent, rate_before: rate };
-        was_worthwhile
+    /// Ends this trial and starts the next one. `sent` is the number of bytes sent so far. Returns
+    /// whether this trial was faster than the one before.
+    fn next_trial(&mut self, sent: u64) -> bool {
+        let rate = (sent - self.bytes_before) as f64 / self.started.elapsed().as_secs_f64();
+        let was_faster = rate > self.rate_before * GROWTH_MIN;
+        *self = LaneTrial { started: Instant::now(), bytes_before: sent, rate_before: rate };
+        was_faster
     }
 }

@@ -1,4 +1,4 @@
-//! The open sessions of all lanes, so that the monitor can watch and end them.
+//! The open sessions of all lanes. The monitor watches these sessions, and can end them.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,8 @@ use tokio::task::AbortHandle;
 use super::stream::LaneTally;
 use pgspate_target::connect::Canceller;
 
-/// What the server has confirmed in a lane's session. It stays readable however the session ends.
+/// Numbers of rows and chunks that the server has confirmed in one session of a lane. The lane's
+/// thread can read the numbers also after the session was lost.
 #[derive(Debug, Default)]
 pub(super) struct ConfirmedTally(Mutex<LaneTally>);
 
@@ -21,10 +22,12 @@ impl ConfirmedTally {
     }
 }
 
-/// A session of a lane, and the ways to end it.
+/// A session of a lane, and the handles to end the session.
 struct RegisteredSession {
     pid: i32,
+    /// Cancels the session's current statement.
     canceller: Canceller,
+    /// Aborts the task that sends rows over the session.
     task: AbortHandle,
 }
 
@@ -33,6 +36,7 @@ struct RegisteredSession {
 pub(super) struct SessionRegistry(Mutex<Vec<RegisteredSession>>);
 
 impl SessionRegistry {
+    /// Registers a session, and removes sessions whose tasks have ended.
     pub(super) fn add(&self, (pid, canceller): (i32, Canceller), task: AbortHandle) {
         self.with(|all| {
             all.retain(|session| !session.task.is_finished());
@@ -40,6 +44,7 @@ impl SessionRegistry {
         });
     }
 
+    /// Returns the process ids of the sessions' backends.
     pub(super) fn pids(&self) -> Vec<i32> {
         self.with(|all| all.iter().map(|session| session.pid).collect())
     }
@@ -48,7 +53,7 @@ impl SessionRegistry {
         self.with(|all| all.iter().map(|session| session.canceller.clone()).collect())
     }
 
-    /// Aborts the task of every session without waiting for anything.
+    /// Aborts the task of every session. Does not wait until the tasks have ended.
     pub(super) fn abort(&self) {
         self.with(|all| all.iter().for_each(|session| session.task.abort()));
     }

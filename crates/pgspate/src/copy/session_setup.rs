@@ -1,7 +1,7 @@
 //! Opens the lanes' sessions: connects, sets parameters and prepares the COPY statements.
 //!
-//! Settings and statements travel in the round trip that connects. No transaction is open yet, so
-//! that an unused session costs the server nothing.
+//! Settings and statements are sent in the same round trip as the login. No transaction is open
+//! yet, so that an unused session holds no snapshot.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,11 +21,12 @@ use pgspate_target::{server_error, users_path_sql};
 pub struct SessionOpener {
     dsn: Arc<Dsn>,
     application_name: Arc<str>,
+    /// The stage table to create in each session.
     stage: Option<Arc<StageTable>>,
 }
 
 impl SessionOpener {
-    /// Returns an opener of sessions on `dsn` with this application name.
+    /// Creates an opener of sessions on `dsn` with this application name.
     pub fn new(dsn: &Dsn, application_name: String) -> SessionOpener {
         let dsn = Arc::new(dsn.clone());
         SessionOpener { dsn, application_name: application_name.into(), stage: None }
@@ -39,7 +40,7 @@ impl SessionOpener {
     /// Opens one more connection.
     ///
     /// # Errors
-    /// When connecting or creating the stage table fails.
+    /// If connecting or creating the stage table fails.
     pub async fn open(&self) -> Result<Connection> {
         let connection = self.dsn.connect(&self.application_name).await?;
         self.create_stage(&connection).await?;
@@ -60,7 +61,7 @@ pub(crate) struct CopySetup {
     pub(crate) text_sql: String,
     pub(crate) binary_sql: String,
     pub(crate) limits: WaitLimits,
-    /// Key of the job's advisory lock, which the lanes share; `None` without a ledger.
+    /// Key of the job's advisory lock, which all lanes hold in share mode; `None` without a ledger.
     pub(crate) lock_key: Option<i64>,
 }
 
@@ -95,36 +96,32 @@ impl ReadySession {
     /// Opens a session.
     ///
     /// # Errors
-    /// When connecting fails, or when the server refuses a setting or a statement.
-    pub(crate) async fn open(connect: &SessionOpener, copying: &CopySetup) -> Result<ReadySession> {
-        let SessionOpener { dsn, application_name, .. } = connect;
-        let (connection, statements) = dsn.connect_and_query(application_name, copying).await?;
-        connect.create_stage(&connection).await?;
+    /// If connecting fails, or if the server refuses a setting or a statement.
+    pub(crate) async fn open(opener: &SessionOpener, setup: &CopySetup) -> Result<ReadySession> {
+        let SessionOpener { dsn, application_name, .. } = opener;
+        let (connection, statements) = dsn.connect_and_query(application_name, setup).await?;
+        opener.create_stage(&connection).await?;
         let (text, binary) = statements?;
         Ok(ReadySession { connection, text, binary })
     }
 }
 
-/// Returns the SQL for a session's settings. Only the last commit of a load waits for the disk.
-/// Triggers and other user code run under the user's search path.
+/// Returns the SQL for a session's settings. Commits do not wait for the disk, except for the last
+/// commit of a load. Triggers and other user code run under the user's search path.
 pub(super) fn session_settings_sql(limits: &WaitLimits) -> String {
     let timeouts = limits.session_sql();
     format!("set synchronous_commit = off; {timeouts}; {}", users_path_sql(false))
 }
 
-/// A session that is opened in the background before a lane asks for it. Dropping this value ends
-/// the session.
+/// A session that is opened in the background, before a lane needs the session. Dropping this value
+/// ends the session.
 #[derive(Default)]
 pub(crate) struct EarlySession(Mutex<JoinSet<Result<ReadySession>>>);
 
 impl EarlySession {
     /// Starts to open a session in the background.
-    pub(crate) fn start(
-        connect: SessionOpener,
-        copying: CopySetup,
-        runtime: &Handle,
-    ) -> EarlySession {
-        EarlySession::spawn(async move { ReadySession::open(&connect, &copying).await }, runtime)
+    pub(crate) fn start(opener: SessionOpener, setup: CopySetup, runtime: &Handle) -> EarlySession {
+        EarlySession::spawn(async move { ReadySession::open(&opener, &setup).await }, runtime)
     }
 
     /// Wraps a session that is already open.
@@ -141,7 +138,8 @@ impl EarlySession {
         EarlySession(Mutex::new(task))
     }
 
-    /// Returns the session to the first caller; `None` to later ones.
+    /// Waits until the session is open, and returns it. Returns `None` if there is no early session
+    /// or an earlier call has returned it.
     pub(crate) async fn take(&self) -> Option<Result<ReadySession>> {
         let mut task = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
         Some(task.join_next().await?.unwrap_or_else(|ended| {
@@ -151,24 +149,24 @@ impl EarlySession {
 }
 
 impl CopyJob {
-    /// Returns a session for a lane: the early session if it is usable, or a new one. `share` is a
-    /// condition for COPY WHERE; it is empty if the session keeps all rows.
-    pub(super) async fn open_lane_session(&self, share: &str) -> Result<ReadySession> {
-        if let ("", Some(ready)) = (share, self.early_session.take().await) {
+    /// Returns a session for a lane: the early session if it is usable, or a new one.
+    /// `where_condition` is a condition for COPY WHERE; it is empty if the session keeps all rows.
+    pub(super) async fn open_lane_session(&self, where_condition: &str) -> Result<ReadySession> {
+        if let ("", Some(ready)) = (where_condition, self.early_session.take().await) {
             match ready {
-                // The early session was opened some time ago; it may be closed by now.
+                // The server or the network may have closed the early session in the meantime.
                 Ok(ready) if ready.connection.is_closed() => {}
                 Err(error) if error.is_retryable() => {}
                 ready => return ready,
             }
         }
-        let with_share = |sql: &str| match share {
+        let add_condition = |sql: &str| match where_condition {
             "" => sql.to_owned(),
-            share => format!("{sql} where {share}"),
+            where_condition => format!("{sql} where {where_condition}"),
         };
         let CopySetup { text_sql, binary_sql, .. } = &self.setup;
-        let (text_sql, binary_sql) = (with_share(text_sql), with_share(binary_sql));
-        let copying = CopySetup { text_sql, binary_sql, ..self.setup.clone() };
-        ReadySession::open(&self.session_opener, &copying).await
+        let (text_sql, binary_sql) = (add_condition(text_sql), add_condition(binary_sql));
+        let setup = CopySetup { text_sql, binary_sql, ..self.setup.clone() };
+        ReadySession::open(&self.session_opener, &setup).await
     }
 }

@@ -1,4 +1,4 @@
-//! State that the lanes of a run share: the source of chunks, the progress, and the first failure
+//! State that the lanes of a copy share: the source of chunks, the progress, and the first failure
 //! in input order.
 
 use std::collections::HashMap;
@@ -16,15 +16,16 @@ use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::Reject;
 
-/// An error, and the chunk that it happened in.
+/// An error, and the chunk in which the error happened.
 #[derive(Debug)]
 pub(super) struct LaneFailure {
-    /// Ordinal of the chunk, or of the chunk that could not be cut.
+    /// Ordinal of the chunk that failed, or that could not be cut.
     pub(super) seq: u64,
     pub(super) error: Error,
-    /// The chunk of which a row was refused.
+    /// The chunk, if the server or the encoder refused one of its rows.
     pub(super) refused: Option<RefusedChunk>,
-    /// Whether the ledger has the chunk already, because a lost session of this run committed it.
+    /// Whether the ledger has the chunk already, because a lost session of this run committed the
+    /// chunk.
     pub(super) is_chunk_recorded: bool,
     /// Whether a server crash has emptied the table, although the ledger says that chunks are
     /// written. All lanes must start over.
@@ -32,12 +33,12 @@ pub(super) struct LaneFailure {
 }
 
 impl LaneFailure {
-    /// Returns a failure that is not about a chunk's rows.
+    /// Creates a failure that is not about a chunk's rows.
     pub(super) fn of(seq: u64, error: Error) -> LaneFailure {
         LaneFailure { seq, error, refused: None, is_chunk_recorded: false, is_emptied: false }
     }
 
-    /// Returns the failure for a table that a server crash has emptied.
+    /// Creates the failure for a table that a server crash has emptied.
     pub(super) fn table_emptied(seq: u64) -> LaneFailure {
         let message = "the server crashed, which emptied the table's unlogged storage";
         let error = Error::new(ErrorKind::Ledger, message);
@@ -70,47 +71,52 @@ pub(super) enum RefusedBy {
     Encoder,
 }
 
-/// State that all lanes of a run share.
+/// State that all lanes of a copy share.
 pub(super) struct SharedRun<'a> {
     pub(super) job: &'a CopyJob,
     pub(super) progress: &'a CopyProgress,
+    /// The source of chunks; `None` after its end or an error.
     cutter: Mutex<Option<ChunkSource>>,
+    /// Number of chunks that were cut so far.
     chunks: AtomicU64,
-    /// Number of chunks that earlier runs had written.
+    /// Number of chunks that were skipped, because the ledger had them already.
     skipped: AtomicU64,
+    /// The failure with the lowest chunk ordinal.
     failure: Mutex<Option<LaneFailure>>,
     /// Lowest ordinal of a failed chunk. Lanes abandon all later chunks.
     failed_seq: AtomicU64,
-    /// Whether two lanes wait for each other.
-    pub(super) conflict: AtomicBool,
-    /// Whether the server has refused a row of the single statement in progress.
+    /// Whether a lane waits for a lock of another lane that commits at the end.
+    pub(super) lanes_conflict: AtomicBool,
+    /// Whether the server has refused a row of the COPY that all chunks share.
     pub(super) statement_refused: AtomicBool,
-    /// Whether a session was lost after it had committed chunks. The server may have crashed.
+    /// Whether a lane has lost a session. The server may have crashed.
     pub(super) lost_session: AtomicBool,
-    /// Whether the input was cut to its end.
-    is_cut: AtomicBool,
-    /// Whether there is only one lane, from start to end.
-    pub(super) is_alone: bool,
-    /// The server's error when it had no connection left for another lane.
+    /// Whether the cutter has reached the end of the input.
+    all_chunks_cut: AtomicBool,
+    /// Whether there is only one lane, and no lane will be added.
+    pub(super) has_one_lane: bool,
+    /// The server's error when it had no free connection for another lane.
     connection_limit: Mutex<Option<Error>>,
     /// Number of rows that earlier runs have rejected.
     rejected_before: u64,
-    /// Number of rows that this run has rejected, per chunk. A chunk that is written twice counts
-    /// once.
+    /// Number of rows that this run has rejected, by the ordinal of the chunk. A chunk that is
+    /// written again replaces its earlier number.
     rejected: Mutex<HashMap<u64, u64>>,
     /// Digests of the inputs read so far.
     contents: Mutex<ContentDigests>,
-    /// A session outside this run that held a lock that a lane waited for.
+    /// A session outside this run that held a lock for which a lane waited.
     blocker: Mutex<Option<String>>,
     /// Lanes with this ordinal or a higher one take no more chunks.
     pub(super) lanes_max: AtomicU64,
 }
 
-/// The result of asking for a chunk.
+/// The result of cutting a chunk.
 enum NextChunk {
-    /// The chunk was written by an earlier run.
+    /// A chunk that is in the ledger already.
     Written,
-    Wanted(Chunk),
+    /// A chunk to write.
+    Unwritten(Chunk),
+    /// The end of the input.
     End,
 }
 
@@ -127,7 +133,7 @@ impl<'a> SharedRun<'a> {
         progress: &'a CopyProgress,
     ) -> SharedRun<'a> {
         let ledger = job.ledger.as_ref();
-        let rejected = ledger.map_or(0, |ledger| ledger.done.totals().rows_rejected);
+        let rejected = ledger.map_or(0, |ledger| ledger.written_chunks.totals().rows_rejected);
         progress.rejected.store(rejected, Relaxed);
         let cutter = if job.is_stream {
             ChunkSource::CutterThread(CutterThread::new(cutter))
@@ -142,11 +148,11 @@ impl<'a> SharedRun<'a> {
             skipped: AtomicU64::new(0),
             failure: Mutex::new(None),
             failed_seq: AtomicU64::new(u64::MAX),
-            conflict: AtomicBool::new(false),
+            lanes_conflict: AtomicBool::new(false),
             statement_refused: AtomicBool::new(false),
             lost_session: AtomicBool::new(false),
-            is_cut: AtomicBool::new(false),
-            is_alone: job.one_statement || matches!(job.lanes, Lanes::Fixed(1)),
+            all_chunks_cut: AtomicBool::new(false),
+            has_one_lane: job.one_statement || matches!(job.lanes, Lanes::Fixed(1)),
             connection_limit: Mutex::new(None),
             rejected_before: rejected,
             rejected: Mutex::new(HashMap::new()),
@@ -156,12 +162,12 @@ impl<'a> SharedRun<'a> {
         }
     }
 
-    /// Returns the next chunk that is not written yet; `None` when there are no more or the load
-    /// has failed.
+    /// Returns the next chunk that is not written yet; `None` if there are no more chunks or the
+    /// load has ended.
     pub(super) fn next_chunk(&self) -> Option<Arc<Chunk>> {
-        let asked = Instant::now();
+        let started = Instant::now();
         let Ok(mut cutter) = self.cutter.lock() else {
-            // Another lane panicked while cutting, and reports it.
+            // Another lane panicked while cutting. `join_lane` reports the panic.
             return None;
         };
         let chunk = loop {
@@ -170,19 +176,19 @@ impl<'a> SharedRun<'a> {
             }
             let result = match cutter.as_mut()? {
                 ChunkSource::Direct(cutter) => cutter.next(),
-                ChunkSource::CutterThread(pipe) => pipe.next(|| self.is_over()),
+                ChunkSource::CutterThread(thread) => thread.next(|| self.is_over()),
             };
             let seq = self.chunks.load(Relaxed);
             match result.and_then(|chunk| self.classify(chunk)) {
                 Ok(NextChunk::Written) => self.chunks.store(seq + 1, Relaxed),
-                Ok(NextChunk::Wanted(chunk)) => {
+                Ok(NextChunk::Unwritten(chunk)) => {
                     self.chunks.store(seq + 1, Relaxed);
                     break Some(chunk);
                 }
                 Ok(NextChunk::End) => {
-                    // The cutter's thread also reports an end when the load is over. The flag is
-                    // not read then.
-                    self.is_cut.store(true, Relaxed);
+                    // `CutterThread::next` also returns `None` when the load has ended early. Then
+                    // nothing reads this flag.
+                    self.all_chunks_cut.store(true, Relaxed);
                     *cutter = None;
                     break None;
                 }
@@ -194,7 +200,7 @@ impl<'a> SharedRun<'a> {
             }
         };
         drop(cutter);
-        // The lock is free here, so that lanes compute digests in parallel.
+        // The cutter's lock is released here, so that lanes compute digests in parallel.
         let chunk = chunk.and_then(|chunk| match self.add_digest(chunk) {
             Ok(chunk) => Some(Arc::new(chunk)),
             Err((seq, error)) => {
@@ -202,11 +208,11 @@ impl<'a> SharedRun<'a> {
                 None
             }
         });
-        self.progress.source_nanos.fetch_add(asked.elapsed().as_nanos() as u64, Relaxed);
+        self.progress.source_nanos.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
         chunk
     }
 
-    /// Adds the digest to a chunk if the ledger records digests.
+    /// Adds the content's digest to a chunk, if the ledger records digests of this input.
     fn add_digest(&self, mut chunk: Chunk) -> Result<Chunk, (u64, Error)> {
         if self.job.ledger.is_some() && !self.job.is_stream {
             chunk.digest = chunk.content_digest().map_err(|error| (chunk.seq, error))?;
@@ -228,13 +234,16 @@ impl<'a> SharedRun<'a> {
         }
     }
 
-    /// Classifies a chunk as written or wanted. Checks that a written chunk still has the content
-    /// that was written.
+    /// Returns whether the ledger has a chunk already. Checks that such a chunk still has the
+    /// content that was written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if the chunk's content or position has changed.
     fn classify(&self, chunk: Option<Chunk>) -> Result<NextChunk> {
         let Some(chunk) = chunk else { return Ok(NextChunk::End) };
-        let done = self.job.ledger.as_ref().and_then(|ledger| ledger.done.get(chunk.seq));
+        let done = self.job.ledger.as_ref().and_then(|ledger| ledger.written_chunks.get(chunk.seq));
         let Some(record) = done else {
-            return Ok(NextChunk::Wanted(chunk));
+            return Ok(NextChunk::Unwritten(chunk));
         };
         let chunk = self.add_digest(chunk).map_err(|(_, error)| error)?;
         if record.digest.is_some() && record.digest != chunk.digest {
@@ -258,16 +267,17 @@ impl<'a> SharedRun<'a> {
         Ok(NextChunk::Written)
     }
 
-    /// Returns the number of chunks that earlier runs had written.
+    /// Returns the number of chunks that were skipped, because the ledger had them already.
     pub(super) fn skipped(&self) -> u64 {
         self.skipped.load(Relaxed)
     }
 
+    /// Returns the number of chunks that were cut so far.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks.load(Relaxed)
     }
 
-    /// Records a failure. The one with the lowest chunk ordinal is kept.
+    /// Records a failure, unless a failure of an earlier chunk is recorded.
     pub(super) fn fail(&self, failure: LaneFailure) {
         let mut first = self.failure.lock().expect("no panic while held");
         if first.as_ref().is_none_or(|first| failure.seq < first.seq) {
@@ -276,12 +286,12 @@ impl<'a> SharedRun<'a> {
         }
     }
 
-    /// Records that the server accepts no more connections.
+    /// Records the server's error when it had no free connection for another lane.
     pub(super) fn note_connection_limit(&self, error: Error) {
         *self.connection_limit.lock().expect("no panic while held") = Some(error);
     }
 
-    /// Returns the server's error when it accepted no more connections.
+    /// Returns the server's error when it had no free connection for another lane.
     pub(super) fn connection_limit(&self) -> MutexGuard<'_, Option<Error>> {
         self.connection_limit.lock().expect("no panic while held")
     }
@@ -289,7 +299,7 @@ impl<'a> SharedRun<'a> {
     /// Counts a chunk's rejected rows.
     ///
     /// # Errors
-    /// When there are more rejected rows than allowed.
+    /// [`ErrorKind::Server`] if more rows are rejected than `--max-rejects` allows.
     pub(super) fn count_rejects(&self, chunk: u64, rejects: &[Reject]) -> Result<()> {
         let Some(last) = rejects.last() else { return Ok(()) };
         let mut rejected = self.rejected.lock().expect("no panic while held");
@@ -297,9 +307,10 @@ impl<'a> SharedRun<'a> {
         let all = self.rejected_before + rejected.values().sum::<u64>();
         drop(rejected);
         self.progress.rejected.store(all, Relaxed);
-        let may = match self.job.rejects_max() {
+        let allowed = match self.job.rejects_max() {
             Some(RejectsMax::Rows(most)) if all > most => format!("{most}"),
-            // A percentage is checked here once there are enough rows, and in any case at the end.
+            // While few rows were read, the percentage is not checked here. It is always checked
+            // after the last row.
             Some(RejectsMax::Percent(most)) => {
                 let rows = self.progress.rows.load(Relaxed);
                 if rows < PERCENTAGE_ROWS_MIN || all as f64 <= rows as f64 * most / 100.0 {
@@ -311,10 +322,10 @@ impl<'a> SharedRun<'a> {
         };
         let message = format!("{} (SQLSTATE {})", last.message, last.sqlstate.code());
         let cause = Error::new(ErrorKind::Server, message).at(last.place.clone());
-        Err(too_many_rejects(all, &may).because(cause))
+        Err(too_many_rejects(all, &allowed).because(cause))
     }
 
-    /// Checks the percentage of rejected rows after all rows are read.
+    /// Checks the percentage of rejected rows, after all rows were read.
     pub(super) fn check_reject_percentage(&self) -> Result<()> {
         let (all, rows) = (self.progress.rejected.load(Relaxed), self.progress.rows.load(Relaxed));
         match self.job.rejects_max() {
@@ -325,12 +336,12 @@ impl<'a> SharedRun<'a> {
         }
     }
 
-    /// Records the session that holds a lock that a lane waits for.
+    /// Records a session that holds a lock for which a lane waits.
     pub(super) fn note_blocker(&self, blocker: String) {
         *self.blocker.lock().expect("no panic while held") = Some(blocker);
     }
 
-    /// Adds a hint with the lock's holder to a lock-timeout error.
+    /// Adds a hint that names the lock's holder, if the error is a lock timeout.
     pub(super) fn add_blocker_hint(&self, error: Error) -> Error {
         let is_lock = error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE);
         let blocker = self.blocker.lock().expect("no panic while held").take();
@@ -346,10 +357,10 @@ impl<'a> SharedRun<'a> {
         self.failure.lock().expect("no panic while held").take()
     }
 
-    /// Returns whether chunk `seq` need not be sent any more.
+    /// Returns whether chunk `seq` need not be sent any more, because the load ends earlier.
     pub(super) fn is_abandoned(&self, seq: u64) -> bool {
         seq > self.failed_seq.load(Relaxed)
-            || self.conflict.load(Relaxed)
+            || self.lanes_conflict.load(Relaxed)
             || self.statement_refused.load(Relaxed)
             || self.progress.is_cancelled()
     }
@@ -359,7 +370,7 @@ impl<'a> SharedRun<'a> {
         self.failure.lock().expect("no panic while held").is_some()
     }
 
-    /// Returns whether no further chunk is wanted.
+    /// Returns whether the load ends early, so that lanes take no more chunks.
     pub(super) fn is_over(&self) -> bool {
         self.is_abandoned(u64::MAX)
     }
@@ -367,7 +378,7 @@ impl<'a> SharedRun<'a> {
     /// Checks that lanes have confirmed every chunk of the input.
     pub(super) fn check_complete(&self, lanes: &[FinishedLane]) -> Result<()> {
         let confirmed = self.skipped() + lanes.iter().map(|lane| lane.tally.chunks).sum::<u64>();
-        if self.is_cut.load(Relaxed) && confirmed == self.chunks() {
+        if self.all_chunks_cut.load(Relaxed) && confirmed == self.chunks() {
             return Ok(());
         }
         let chunks = self.chunks();
@@ -388,11 +399,11 @@ impl<'a> SharedRun<'a> {
 const SOURCE_CHANGED_HINT: &str =
     "The source has changed. `--restart` loads all of it again; rows written so far stay.";
 
-/// With fewer rows than this, a percentage of rejected rows is not meaningful.
+/// Minimum number of rows read before a percentage of rejected rows is meaningful.
 const PERCENTAGE_ROWS_MIN: u64 = 100_000;
 
-fn too_many_rejects(all: u64, may: &str) -> Error {
+fn too_many_rejects(all: u64, allowed: &str) -> Error {
     let rows = counted(all, "row");
-    Error::new(ErrorKind::Server, format!("{rows} rejected; --max-rejects allows {may}"))
+    Error::new(ErrorKind::Server, format!("{rows} rejected; --max-rejects allows {allowed}"))
         .hint("Raise `--max-rejects` to continue, or correct the input.")
 }

@@ -1,8 +1,9 @@
-//! Sends a lane's chunks over its connection: one COPY per chunk, recorded in the ledger.
+//! Sends a lane's chunks over one connection, and records the chunks in the ledger.
 //!
-//! If the next chunk is ready, one message has the end of a COPY, the chunk's row in the ledger,
-//! the commit and the start of the next COPY. So the server does not wait for the client. The rows
-//! sent and the rows that the server confirmed are counted and compared.
+//! Each chunk is one COPY, or two if some of its rows are sent as binary and others as text. If the
+//! next chunk is ready, four steps are sent together: the end of a COPY, the chunk's row in the
+//! ledger, the commit and the start of the next COPY. So the server does not wait for the client.
+//! The rows that were sent and the rows that the server confirmed are counted and compared.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,9 +29,10 @@ use pgspate_target::{ServerRefusal, ends_session, server_error};
 
 /// Header of binary COPY data.
 pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+/// Trailer of binary COPY data.
 pub(crate) const BINARY_TRAILER: &[u8] = b"\xff\xff";
-/// Begins a lane's transaction. Several lanes must see the latest rows and constraints, whatever
-/// the role's default isolation level is.
+/// Begins a lane's transaction. Each statement must see the latest committed rows and constraints,
+/// whatever the role's default isolation level is.
 pub(super) const BEGIN_READ_COMMITTED: &str = "begin isolation level read committed";
 
 /// Rows and chunks of a lane that the server has confirmed.
@@ -48,34 +50,36 @@ pub(super) struct LaneStream {
     connection: Connection,
     binary: Statement,
     text: Statement,
-    /// The statement that begins the first transaction; `None` once it was sent.
-    begin: Option<&'static str>,
+    /// The statement that begins the first transaction; `None` once the statement was sent.
+    begin_sql: Option<&'static str>,
     one_statement: bool,
-    may_drop_rows: bool,
+    may_skip_rows: bool,
     commit: Commit,
     ledger: Option<JobId>,
-    is_bound: bool,
-    /// Whether the transaction stays open for the caller.
+    crash_removes_rows: bool,
+    /// Whether the transaction stays open after the last chunk, for the caller.
     keeps_transaction_open: bool,
     /// SQL to run before the commit.
-    after: Option<String>,
-    /// The COPY that receives pieces.
-    open: Option<OpenCopy>,
-    /// A COPY that has all of its pieces and is yet to be ended.
-    ending: Option<EndingCopy>,
-    /// The current chunk, and the format meant for all of its rows.
+    sql_after: Option<String>,
+    /// The COPY to which pieces are sent.
+    open_copy: Option<OpenCopy>,
+    /// A COPY to which all of its pieces were sent, and that is not ended yet.
+    ending_copy: Option<EndingCopy>,
+    /// The current chunk, and the format intended for all of its rows.
     chunk: Option<ChunkAndMode>,
-    /// Confirmed rows of a chunk whose last COPY has not ended.
+    /// Rows that the server has written of a chunk whose last COPY has not ended.
     chunk_written: u64,
-    /// Records of chunks, to be inserted into the ledger with the last chunk.
+    /// Records to insert into the ledger after the last chunk.
     chunk_records: Vec<ChunkRecord>,
+    /// Rows and chunks that the server has confirmed.
     tally: LaneTally,
+    /// A copy of `tally` for the lane's thread.
     confirmed: Arc<ConfirmedTally>,
-    /// Counts of what is committed, for the progress.
+    /// Counts of committed rows and chunks, for the progress.
     committed: Arc<CommittedCounts>,
 }
 
-/// A chunk, and the format meant for all of its rows.
+/// A chunk, and the format intended for all of its rows.
 type ChunkAndMode = (Arc<Chunk>, EncodeMode);
 
 /// A COPY in progress.
@@ -85,10 +89,12 @@ struct OpenCopy {
     sink: Pin<Box<CopyInSink<Bytes>>>,
 }
 
-/// A COPY to be ended (`None` if the chunk has no rows), and the chunk that ends with it.
+/// A COPY that must be ended, and the chunk that is complete after this COPY.
 struct EndingCopy {
+    /// The COPY; `None` if the chunk has no rows, or if all chunks share one COPY.
     copy: Option<OpenCopy>,
-    whole: Option<CompleteChunk>,
+    /// The complete chunk; `None` if another COPY of the same chunk follows.
+    complete_chunk: Option<CompleteChunk>,
 }
 
 /// A chunk of which every row was sent.
@@ -98,46 +104,49 @@ struct CompleteChunk {
     rows_as_text: u64,
 }
 
-/// An error of the server, with the format of the COPY and the chunk that it happened in.
+/// An error of the server, and the COPY in which the error happened.
 struct CopyFault {
     error: tokio_postgres::Error,
+    /// The format of the COPY.
     mode: EncodeMode,
+    /// The chunk that was sent.
     chunk: Option<ChunkAndMode>,
 }
 
 impl LaneStream {
-    /// Prepares to send over `ready`. The first transaction begins with the first COPY, or at once
-    /// if there is SQL to run before.
+    /// Creates a stream over the session `ready`. The first transaction begins with the first COPY.
+    /// If SQL must run before the first COPY, the transaction begins here.
     pub(super) async fn open(shared: &SharedRun<'_>, ready: ReadySession) -> Result<LaneStream> {
-        let (job, is_alone) = (shared.job, shared.is_alone);
+        let (job, has_one_lane) = (shared.job, shared.has_one_lane);
         let ReadySession { connection, text, binary } = ready;
-        // COPY FREEZE after other SQL needs read committed: other levels still hold the snapshot of
-        // the earlier statement. Without such SQL, a lone lane uses the role's default level.
+        // COPY FREEZE after other SQL needs read committed: at other levels the transaction still
+        // holds the snapshot of the earlier statement. If there is no other SQL and only one lane,
+        // the role's default isolation level applies.
         let begin =
-            if is_alone && job.sql_before().is_none() { "begin" } else { BEGIN_READ_COMMITTED };
+            if has_one_lane && job.sql_before().is_none() { "begin" } else { BEGIN_READ_COMMITTED };
         if let Some(before) = job.sql_before() {
-            let (begun, made_ready) = tokio::join!(
+            let (begun, prepared) = tokio::join!(
                 biased;
                 connection.client.batch_execute(begin),
                 connection.client.batch_execute(before)
             );
             begun.map_err(server_error("could not prepare a session to copy".to_owned()))?;
-            made_ready.map_err(|error| copy_error(&connection, error))?;
+            prepared.map_err(|error| copy_error(&connection, error))?;
         }
         Ok(LaneStream {
             connection,
             binary,
             text,
-            begin: job.sql_before().is_none().then_some(begin),
+            begin_sql: job.sql_before().is_none().then_some(begin),
             one_statement: job.one_statement,
-            may_drop_rows: job.may_drop_rows,
+            may_skip_rows: job.may_skip_rows,
             commit: job.commit,
             ledger: job.ledger_id(),
-            is_bound: job.ledger.as_ref().is_some_and(|ledger| ledger.is_bound),
+            crash_removes_rows: job.ledger.as_ref().is_some_and(|ledger| ledger.crash_removes_rows),
             keeps_transaction_open: job.keeps_transaction_open(),
-            after: job.sql_after().map(str::to_owned),
-            open: None,
-            ending: None,
+            sql_after: job.sql_after().map(str::to_owned),
+            open_copy: None,
+            ending_copy: None,
             chunk: None,
             chunk_written: 0,
             chunk_records: Vec::new(),
@@ -147,39 +156,40 @@ impl LaneStream {
         })
     }
 
-    /// Returns the tally of what the server has confirmed; it is updated continuously.
+    /// Returns the tally of confirmed rows and chunks. The stream updates this tally while it
+    /// sends.
     pub(super) fn confirmed(&self) -> Arc<ConfirmedTally> {
         Arc::clone(&self.confirmed)
     }
 
-    /// Sends messages until the channel closes. Returns the connection, whose transaction may be
-    /// open, or the failure.
+    /// Sends the chunks that arrive as `messages`, until the channel closes. Returns the
+    /// connection, whose transaction may still be open, or the failure.
     pub(super) async fn serve(
         mut self,
         messages: Receiver<LaneMessage>,
     ) -> Result<Connection, Box<LaneFailure>> {
-        let streamed = self.stream(messages).await;
-        // A COPY is still open only if the load was abandoned. Dropping its sink aborts the COPY.
-        drop((self.open.take(), self.ending.take()));
-        match streamed {
+        let sent = self.send_all(messages).await;
+        // A COPY is still open only if the load ended early. Dropping the sink aborts the COPY.
+        drop((self.open_copy.take(), self.ending_copy.take()));
+        match sent {
             Ok(()) => Ok(self.connection),
             Err(fault) => Err(self.failure(fault)),
         }
     }
 
-    async fn stream(&mut self, mut messages: Receiver<LaneMessage>) -> Result<(), CopyFault> {
+    async fn send_all(&mut self, mut messages: Receiver<LaneMessage>) -> Result<(), CopyFault> {
         loop {
-            let waiting = match messages.try_recv() {
+            let message = match messages.try_recv() {
                 Ok(message) => Some(message),
-                // No message is waiting, so there is time to wait for the server's reply.
+                // No message is ready, so the stream ends the COPY and waits for the reply.
                 Err(_) => {
                     self.end_pending().await?;
                     messages.recv().await
                 }
             };
-            match waiting {
+            match message {
                 Some(LaneMessage::Chunk(next, mode)) => self.chunk = Some((next, mode)),
-                Some(LaneMessage::Piece(mode, piece)) => self.write(mode, piece).await?,
+                Some(LaneMessage::Piece(mode, piece)) => self.send_piece(mode, piece).await?,
                 Some(LaneMessage::End(binary, text)) => self.end_chunk(binary, text).await?,
                 Some(LaneMessage::Complete) => self.complete_lane().await?,
                 None => return Ok(()),
@@ -187,27 +197,29 @@ impl LaneStream {
         }
     }
 
-    async fn write(&mut self, mode: EncodeMode, piece: Bytes) -> Result<(), CopyFault> {
-        if self.open.as_ref().is_some_and(|open| open.mode != mode) {
+    /// Sends a piece in a COPY of the format `mode`. Begins this COPY if necessary.
+    async fn send_piece(&mut self, mode: EncodeMode, piece: Bytes) -> Result<(), CopyFault> {
+        if self.open_copy.as_ref().is_some_and(|open| open.mode != mode) {
             // The chunk has rows in both formats, and needs one COPY for each.
             self.end_pending().await?;
-            self.ending = Some(EndingCopy { copy: self.open.take(), whole: None });
+            self.ending_copy =
+                Some(EndingCopy { copy: self.open_copy.take(), complete_chunk: None });
         }
-        if self.open.is_none() {
-            self.open = Some(self.begin(mode).await?);
+        if self.open_copy.is_none() {
+            self.open_copy = Some(self.begin_copy(mode).await?);
         }
-        match &mut self.open {
+        match &mut self.open_copy {
             Some(open) => open.feed(piece).await,
             None => Ok(()),
         }
     }
 
-    /// Begins a COPY, and ends the pending one in the same round trip. The client sends all of the
-    /// first statement before the second. After an error the connection must not be used again,
-    /// because client and server may disagree about the next message.
-    async fn begin(&mut self, mode: EncodeMode) -> Result<OpenCopy, CopyFault> {
+    /// Begins a COPY, and ends the pending COPY in the same round trip. The end is sent before the
+    /// begin. After an error the connection must not be used again, because client and server may
+    /// disagree about the next message.
+    async fn begin_copy(&mut self, mode: EncodeMode) -> Result<OpenCopy, CopyFault> {
         let statement = if mode == EncodeMode::Binary { &self.binary } else { &self.text };
-        let (ending, begin) = (self.ending.take(), self.begin.take());
+        let (ending, begin) = (self.ending_copy.take(), self.begin_sql.take());
         let client = &self.connection.client;
         let start = async {
             match begin {
@@ -215,8 +227,7 @@ impl LaneStream {
                 None => Ok(()),
             }
         };
-        // If the transaction could not begin, the COPY after it has no effect, because nothing ends
-        // it.
+        // If BEGIN fails, the COPY has no effect, because the COPY is never ended.
         let (closed, started, begun) = tokio::join!(
             biased;
             self.end_and_record(ending),
@@ -236,21 +247,23 @@ impl LaneStream {
         Ok(open)
     }
 
-    /// Marks the chunk's COPY to be ended, unless all chunks share one COPY.
+    /// Marks the chunk as complete, and its COPY as pending, unless all chunks share one COPY.
+    /// `binary` and `text` are the numbers of rows sent in each format.
     async fn end_chunk(&mut self, binary: u64, text: u64) -> Result<(), CopyFault> {
         self.end_pending().await?;
-        if let Some(begin) = self.begin.take() {
-            // A chunk without rows needs a row in the ledger, too, and hence a transaction.
+        if let Some(begin) = self.begin_sql.take() {
+            // A chunk without rows also needs a row in the ledger, and therefore a transaction.
             let begun = self.connection.client.batch_execute(begin).await;
             let chunk = self.chunk.clone();
             begun.map_err(|error| CopyFault { error, mode: EncodeMode::Text, chunk })?;
         }
-        let whole =
+        let complete_chunk =
             CompleteChunk { chunk: self.chunk.clone(), rows_in: binary + text, rows_as_text: text };
-        let copy = if self.one_statement { None } else { self.open.take() };
-        self.ending = Some(EndingCopy { copy, whole: Some(whole) });
-        if self.may_drop_rows || self.one_statement {
-            // The ledger records the written rows, which are known only after the COPY.
+        let copy = if self.one_statement { None } else { self.open_copy.take() };
+        self.ending_copy = Some(EndingCopy { copy, complete_chunk: Some(complete_chunk) });
+        if self.may_skip_rows || self.one_statement {
+            // The ledger records the number of written rows, which the server reports at the end of
+            // the COPY.
             self.end_pending().await?;
         }
         Ok(())
@@ -258,19 +271,19 @@ impl LaneStream {
 
     /// Ends the pending COPY, if there is one.
     async fn end_pending(&mut self) -> Result<(), CopyFault> {
-        let ending = self.ending.take();
+        let ending = self.ending_copy.take();
         let closed = self.end_and_record(ending).await?;
         self.count_confirmed(closed);
         Ok(())
     }
 
-    /// Ends a COPY. If lanes commit each chunk, also records the chunk that ends with it and
-    /// commits. Returns the number of written rows, and the chunk.
+    /// Ends a COPY. If the chunk is complete and each chunk is committed, records the chunk in the
+    /// ledger and commits. Returns the number of written rows, and the complete chunk.
     async fn end_and_record(
         &self,
         ending: Option<EndingCopy>,
     ) -> Result<(u64, Option<CompleteChunk>), CopyFault> {
-        let Some(EndingCopy { copy, whole }) = ending else { return Ok((0, None)) };
+        let Some(EndingCopy { copy, complete_chunk }) = ending else { return Ok((0, None)) };
         let finish = async {
             match copy {
                 Some(open) => open.finish().await,
@@ -278,40 +291,40 @@ impl LaneStream {
             }
         };
         let job = self.ledger.filter(|_| self.commit == Commit::EachChunk);
-        let (Some(job), Some(recorded)) = (job, &whole) else {
-            return Ok((finish.await?, whole));
+        let (Some(job), Some(recorded)) = (job, &complete_chunk) else {
+            return Ok((finish.await?, complete_chunk));
         };
         let insert_chunks_sql =
-            |rows| job.insert_chunks_sql(&[recorded.to_record(rows)], self.is_bound);
+            |rows| job.insert_chunks_sql(&[recorded.to_record(rows)], self.crash_removes_rows);
         let client = &self.connection.client;
-        if !self.may_drop_rows {
-            // The number of sent rows is recorded as written. If the server wrote fewer, the load
-            // fails.
+        if !self.may_skip_rows {
+            // The number of sent rows is recorded as the number of written rows. If the server
+            // wrote fewer rows, `reconcile` fails the load.
             let record = insert_chunks_sql(recorded.rows_in);
             let (written, recorded) =
                 tokio::join!(biased; finish, record_and_commit(client, &record, recorded));
             let written = written?;
             recorded?;
-            return Ok((written, whole));
+            return Ok((written, complete_chunk));
         }
         let written = finish.await?;
         record_and_commit(client, &insert_chunks_sql(self.chunk_written + written), recorded)
             .await?;
-        Ok((written, whole))
+        Ok((written, complete_chunk))
     }
 
-    /// Adds confirmed rows and a confirmed chunk to the tally.
-    fn count_confirmed(&mut self, (written, whole): (u64, Option<CompleteChunk>)) {
+    /// Adds `written` confirmed rows, and the complete chunk if there is one, to the tally.
+    fn count_confirmed(&mut self, (written, complete_chunk): (u64, Option<CompleteChunk>)) {
         self.chunk_written += written;
-        let Some(whole) = whole else { return };
+        let Some(complete_chunk) = complete_chunk else { return };
         let written = std::mem::take(&mut self.chunk_written);
-        self.tally.rows_in += whole.rows_in;
+        self.tally.rows_in += complete_chunk.rows_in;
         self.tally.rows_written += written;
-        self.tally.rows_as_text += whole.rows_as_text;
+        self.tally.rows_as_text += complete_chunk.rows_as_text;
         self.tally.chunks += 1;
         match self.commit {
             Commit::AtEnd if self.ledger.is_some() => {
-                self.chunk_records.push(whole.to_record(written))
+                self.chunk_records.push(complete_chunk.to_record(written))
             }
             Commit::AtEnd => {}
             Commit::EachChunk => self.committed.add(written, 1),
@@ -327,10 +340,10 @@ impl LaneStream {
             return Box::new(LaneFailure::table_emptied(seq));
         }
         let error = copy_error(&self.connection, fault.error);
-        let Some((chunk, meant)) = fault.chunk else {
+        let Some((chunk, intended_mode)) = fault.chunk else {
             return Box::new(LaneFailure { is_chunk_recorded, ..LaneFailure::of(0, error) });
         };
-        let by = match (fault.mode, meant) {
+        let by = match (fault.mode, intended_mode) {
             (EncodeMode::Binary, _) => RefusedBy::BinaryCopy,
             (EncodeMode::Text, EncodeMode::Binary) => RefusedBy::LeftOverText,
             (EncodeMode::Text, EncodeMode::Text) => RefusedBy::WholeText,
@@ -340,34 +353,39 @@ impl LaneStream {
         Box::new(LaneFailure { refused, is_chunk_recorded, ..LaneFailure::of(seq, error) })
     }
 
-    /// Ends a COPY that all chunks share, inserts the ledger rows of chunks that are committed
-    /// together, and checks deferred constraints. The commit would check them, too. But lanes may
-    /// wait for each other during the check, and here the monitor watches them.
+    /// Completes the lane after its last chunk. Ends a COPY that all chunks share, inserts the rows
+    /// of all chunks into the ledger, and checks deferred constraints.
+    ///
+    /// The commit would also check deferred constraints. But lanes may wait for each other during
+    /// the check, and the monitor only watches the lanes before the commits.
     async fn complete_lane(&mut self) -> Result<(), CopyFault> {
-        let chunks = self.tally.chunks + u64::from(self.ending.is_some());
-        let is_all = self.commit == Commit::EachChunk || self.keeps_transaction_open;
-        if is_all || (chunks == 0 && self.after.is_none()) {
+        let chunks = self.tally.chunks + u64::from(self.ending_copy.is_some());
+        let only_ends_copy = self.commit == Commit::EachChunk || self.keeps_transaction_open;
+        if only_ends_copy || (chunks == 0 && self.sql_after.is_none()) {
             return self.end_pending().await;
         }
-        if let Some(copy) = self.open.take() {
+        if let Some(copy) = self.open_copy.take() {
             self.end_pending().await?;
             let written = copy.finish().await?;
             self.tally.rows_written += written;
             self.confirmed.set(&self.tally);
             distribute_written_rows(&mut self.chunk_records, written);
         }
-        let ending = self.ending.take();
-        let last = ending.as_ref().and_then(|ending| ending.whole.as_ref());
-        // The number of sent rows is recorded as written. If the server wrote fewer, the load fails
-        // before it commits.
-        let last = last.map(|whole| whole.to_record(whole.rows_in));
+        let ending = self.ending_copy.take();
+        let last = ending.as_ref().and_then(|ending| ending.complete_chunk.as_ref());
+        // The number of sent rows is recorded as the number of written rows. If the server wrote
+        // fewer rows, the load fails before it commits.
+        let last = last.map(|complete_chunk| complete_chunk.to_record(complete_chunk.rows_in));
         let mut sql = "set constraints all immediate".to_owned();
         if let (Some(job), false) = (self.ledger, self.chunk_records.is_empty() && last.is_none()) {
             let chunk_records: Vec<ChunkRecord> =
                 self.chunk_records.iter().copied().chain(last).collect();
-            sql = format!("{}; {sql}", job.insert_chunks_sql(&chunk_records, self.is_bound));
+            sql = format!(
+                "{}; {sql}",
+                job.insert_chunks_sql(&chunk_records, self.crash_removes_rows)
+            );
         }
-        if let Some(after) = &self.after {
+        if let Some(after) = &self.sql_after {
             sql = format!("{sql}; {after}");
         }
         let chunk = self.chunk.clone();
@@ -400,16 +418,16 @@ impl CompleteChunk {
 async fn record_and_commit(
     client: &Client,
     insert_chunks_sql: &str,
-    whole: &CompleteChunk,
+    complete_chunk: &CompleteChunk,
 ) -> Result<(), CopyFault> {
     let sql = format!("{insert_chunks_sql}; commit; {BEGIN_READ_COMMITTED}");
     let recorded = client.batch_execute(&sql).await;
-    let mode = whole.chunk.as_ref().map_or(EncodeMode::Text, |(_, mode)| *mode);
-    recorded.map_err(|error| CopyFault { error, mode, chunk: whole.chunk.clone() })
+    let mode = complete_chunk.chunk.as_ref().map_or(EncodeMode::Text, |(_, mode)| *mode);
+    recorded.map_err(|error| CopyFault { error, mode, chunk: complete_chunk.chunk.clone() })
 }
 
-/// Distributes the rows that one COPY wrote over its chunks: each chunk gets all of its rows while
-/// any are left.
+/// Distributes the number of rows that one COPY wrote over its chunks, in order. Each chunk gets as
+/// many written rows as it has rows, while written rows are left.
 fn distribute_written_rows(chunk_records: &mut [ChunkRecord], mut written: u64) {
     for record in chunk_records {
         record.rows_written = record.rows_in.min(written);
@@ -446,25 +464,24 @@ impl LaneTally {
         self.chunks += other.chunks;
     }
 
-    /// Combines the tallies of sessions that received the same rows and of which each wrote its
-    /// share.
-    pub(super) fn of_shares(tallies: &[LaneTally]) -> LaneTally {
+    /// Combines the tallies of a lane's sessions. Each session received all rows, and wrote those
+    /// rows that its COPY WHERE condition selects.
+    pub(super) fn of_sessions(tallies: &[LaneTally]) -> LaneTally {
         let all = |of: fn(&LaneTally) -> u64| tallies.iter().map(of);
         LaneTally {
             rows_in: all(|it| it.rows_in).max().unwrap_or_default(),
             rows_written: all(|it| it.rows_written).sum(),
             rows_as_text: all(|it| it.rows_as_text).max().unwrap_or_default(),
             rows_rejected: all(|it| it.rows_rejected).max().unwrap_or_default(),
-            // A chunk is done when every session has confirmed it.
+            // A chunk is confirmed when every session has confirmed it.
             chunks: all(|it| it.chunks).min().unwrap_or_default(),
         }
     }
 
-    /// Checks that the server wrote as many rows as were sent. With `may_drop_rows` it may have
-    /// written fewer.
-    pub(super) fn reconcile(&self, may_drop_rows: bool) -> Result<()> {
+    /// Checks that the server wrote as many rows as were sent, or fewer if `may_skip_rows`.
+    pub(super) fn reconcile(&self, may_skip_rows: bool) -> Result<()> {
         let (sent, written) = (self.rows_in - self.rows_rejected, self.rows_written);
-        if written == sent || (may_drop_rows && written < sent) {
+        if written == sent || (may_skip_rows && written < sent) {
             return Ok(());
         }
         let message = format!("sent {sent} rows but the server wrote {written}");
@@ -472,21 +489,21 @@ impl LaneTally {
     }
 }
 
-/// Returns the server's refusal in the server's own words, or an explanation of the lost
-/// connection.
+/// Returns the error of a COPY: the server's refusal in the server's own words, or an explanation
+/// of a lost connection.
 pub(crate) fn copy_error(connection: &Connection, error: tokio_postgres::Error) -> Error {
     match error.as_db_error() {
         Some(_) if is_refused_for_dropped_keys(&error) => keys_dropped_error(),
-        Some(said) if !ends_session(said.code()) => {
-            let message = ServerRefusal::new(said).to_string();
+        Some(refusal) if !ends_session(refusal.code()) => {
+            let message = ServerRefusal::new(refusal).to_string();
             server_error(message)(error)
         }
         _ => connection.explain("could not copy", error),
     }
 }
 
-/// Returns the error for keys that another load has dropped. The caller can look up which load,
-/// with another session.
+/// Returns the error for a table whose keys another load has dropped. With another session, the
+/// caller can look up which load it was.
 fn keys_dropped_error() -> Error {
     Error::new(
         ErrorKind::Ledger,

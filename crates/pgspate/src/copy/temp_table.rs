@@ -9,8 +9,12 @@ use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 
-/// Copies `rows`, and checks that the server wrote `count` of them. Binary rows come without header
-/// and trailer.
+/// Copies the encoded `rows`, and checks that the server wrote `count` rows. Binary rows are passed
+/// without header and trailer.
+///
+/// # Errors
+/// [`ErrorKind::Bug`] if the server wrote another number of rows. Or the server's refusal, or a
+/// lost connection.
 pub(crate) async fn copy_rows(
     connection: &Connection,
     statement: &Statement,
@@ -22,13 +26,13 @@ pub(crate) async fn copy_rows(
         EncodeMode::Binary => &[BINARY_HEADER, rows, BINARY_TRAILER],
         EncodeMode::Text => &[rows],
     };
-    let refused = |error| copy_error(connection, error);
-    let sink = connection.client.copy_in::<_, Bytes>(statement).await.map_err(refused)?;
+    let failed = |error| copy_error(connection, error);
+    let sink = connection.client.copy_in::<_, Bytes>(statement).await.map_err(failed)?;
     let mut sink = Box::pin(sink);
     for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
-        sink.feed(Bytes::copy_from_slice(piece)).await.map_err(refused)?;
+        sink.feed(Bytes::copy_from_slice(piece)).await.map_err(failed)?;
     }
-    match sink.as_mut().finish().await.map_err(refused)? {
+    match sink.as_mut().finish().await.map_err(failed)? {
         written if written == count => Ok(()),
         written => {
             let message = format!("sent {count} rows to the stage, but the server wrote {written}");

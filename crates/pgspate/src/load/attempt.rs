@@ -1,4 +1,4 @@
-//! Attempts to copy the rows, and which errors lead to another attempt.
+//! Attempts to copy the rows, and decides which errors lead to another attempt.
 //!
 //! Every attempt first reads from the ledger which chunks are written, so that no row is written
 //! twice.
@@ -12,7 +12,7 @@ use crate::copy::{
     RejectsMax, SessionOpener,
 };
 use crate::format::EncodeMode;
-use crate::job::RetryWhileAway;
+use crate::job::RetryAfterConnectionLoss;
 use crate::plan::{AtomicMethod, LoadPlan};
 use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::TargetTable;
@@ -20,22 +20,22 @@ use pgspate_target::ledger::OpenJob;
 use pgspate_target::session::ReconnectBackoff;
 
 impl Load {
-    /// Copies the rows, again after errors that another attempt may avoid.
+    /// Copies the rows. Repeats this after errors that another attempt may avoid.
     pub(super) fn copy_rows(
         &mut self,
         watch: &Arc<LoadWatch>,
         widened: &mut Vec<WidenedColumn>,
     ) -> Result<CopyOutcome> {
-        let mut backoff = ReconnectBackoff::new(self.job.own.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.job.control_session.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             if let Some(OpenJob { done, .. }) = &self.job.opened {
                 watch.copy.committed.reset_to(done.rows_written(), done.chunks());
             }
             let began = Instant::now();
-            self.job.own.was_away = false;
+            self.job.control_session.connection_was_lost = false;
             let attempt = self.attempt(watch);
-            if began.elapsed() > self.job.own.limits.retry_for {
+            if began.elapsed() > self.job.control_session.limits.retry_for {
                 // The server was reachable for a while, so the time limit starts again.
                 backoff.reset();
             }
@@ -50,7 +50,9 @@ impl Load {
                     "two lanes had rows with the same unique key"
                         .clone_into(&mut self.plan.lanes_reason);
                 }
-                Ok(CopyEnd::Interrupted(error)) => self.wait(error, &mut backoff, &watch.copy)?,
+                Ok(CopyEnd::Interrupted(error)) => {
+                    self.wait_and_restore_session(error, &mut backoff, &watch.copy)?
+                }
                 Err(error) if self.add_json_key(&error)? => {}
                 Err(error) => match self.widen_column(&error)? {
                     Some(step) => widened.push(step),
@@ -63,7 +65,7 @@ impl Load {
     fn attempt(&mut self, watch: &Arc<LoadWatch>) -> Result<CopyEnd> {
         let job = self.copy_job()?;
         let cutter = self.reading.cutter(&self.plan.rows, watch);
-        copy::run(&job, cutter, &watch.copy, &self.job.own.runtime)
+        copy::run(&job, cutter, &watch.copy, &self.job.control_session.runtime)
     }
 
     fn copy_job(&mut self) -> Result<CopyJob> {
@@ -74,7 +76,7 @@ impl Load {
             early_session: std::mem::take(&mut self.early_session),
             session_opener: self.session_opener(),
             setup: self.copy_setup(),
-            control_connection: Arc::clone(&self.job.own.connection),
+            control_connection: Arc::clone(&self.job.control_session.connection),
             make_encoder: reading.encoder(&rows, &self.table, version, ignores)?,
             mode: rows.mode,
             one_statement: self.plan.one_statement,
@@ -82,13 +84,13 @@ impl Load {
             table_name: self.table.name.clone(),
             columns: rows.names(),
             input_names: reading.names(),
-            may_drop_rows: self.plan.may_drop_rows,
+            may_skip_rows: self.plan.may_skip_rows,
             is_stream: reading.is_stream(),
             commit: self.plan.commit,
             ledger: self.job.opened.as_ref().map(|opened| LedgerJob {
                 id: opened.job,
-                is_bound: opened.is_bound,
-                done: opened.done.clone(),
+                crash_removes_rows: opened.crash_removes_rows,
+                written_chunks: opened.done.clone(),
                 rejects_max: self.options.rejects.as_ref().map(|_| rejects_max),
             }),
             check_unchanged: Box::new(move |read| reading.check_unchanged(&rows, read)),
@@ -107,17 +109,19 @@ impl Load {
             return Ok(None);
         }
         let widen = create::widen(self.job.connection(), new, &self.table, error);
-        let Some(widened) = self.job.own.runtime.block_on(widen)? else { return Ok(None) };
+        let Some(widened) = self.job.control_session.runtime.block_on(widen)? else {
+            return Ok(None);
+        };
         let table = TargetTable::read(self.job.client(), &self.table.sql_name);
-        if let Some(table) = self.job.own.runtime.block_on(table)? {
+        if let Some(table) = self.job.control_session.runtime.block_on(table)? {
             self.table = table;
         }
         self.plan_again()?;
         Ok(Some(widened))
     }
 
-    /// Plans again with a JSON key that the sample did not have. Returns whether the error was
-    /// about such a key.
+    /// Plans again, if the error is about a JSON key that the sample did not have. Returns whether
+    /// the error is about such a key.
     fn add_json_key(&mut self, error: &Error) -> Result<bool> {
         if !self.reading.learn_key(error) {
             return Ok(false);
@@ -127,23 +131,24 @@ impl Load {
         Ok(true)
     }
 
+    /// Plans the columns again, and keeps the planned lanes and changes to the table.
     fn plan_again(&mut self) -> Result<()> {
         let lanes = (self.plan.lanes, self.plan.lanes_reason.clone());
-        let care = std::mem::take(&mut self.plan.maintenance);
+        let maintenance = std::mem::take(&mut self.plan.maintenance);
         let facts = self.reading.facts();
         self.plan = LoadPlan::make(&self.table, &self.session, &facts, &self.request)?;
         (self.plan.lanes, self.plan.lanes_reason) = lanes;
-        self.plan.set_maintenance(care);
+        self.plan.set_maintenance(maintenance);
         Ok(())
     }
 
     /// Returns the opener of the lanes' sessions.
     pub(super) fn session_opener(&self) -> SessionOpener {
         let name = format!("pgspate load {}", self.table.name);
-        SessionOpener::new(&self.job.own.dsn, name)
+        SessionOpener::new(&self.job.control_session.dsn, name)
     }
 
-    /// Returns the settings and statements of the lanes' sessions.
+    /// Returns the settings and COPY statements of the lanes' sessions.
     pub(super) fn copy_setup(&self) -> CopySetup {
         let target = care::copy_target_name(&self.plan, &self.table, self.job.opened.as_ref());
         CopySetup {
@@ -154,20 +159,23 @@ impl Load {
         }
     }
 
-    /// Starts to open the first lane's session in the background. For a shadow table the statements
-    /// are not known before the job is open, so no session is opened then.
+    /// Starts to open the first lane's session in the background. Does nothing for a shadow table,
+    /// whose name is known only once the job is open.
     pub(super) fn open_early_session(&mut self) {
         if !self.is_swap() {
             self.early_session = EarlySession::start(
                 self.session_opener(),
                 self.copy_setup(),
-                &self.job.own.runtime,
+                &self.job.control_session.runtime,
             );
         }
     }
 
     /// Returns whether the plan writes to a shadow table.
     pub(super) fn is_swap(&self) -> bool {
-        self.plan.at_once.as_ref().is_some_and(|at_once| at_once.method == AtomicMethod::Swap)
+        self.plan
+            .atomic_plan
+            .as_ref()
+            .is_some_and(|atomic_plan| atomic_plan.method == AtomicMethod::Swap)
     }
 }

@@ -1,6 +1,6 @@
-//! Tries a COPY of no rows, so that the server can refuse before anything is changed.
+//! Runs a COPY of no rows, so that the server can refuse the COPY before the load changes anything.
 //!
-//! If COPY is the load's first change anyway, there is no need to try.
+//! This is not needed if COPY is the load's first change anyway.
 
 use bytes::Bytes;
 use tokio_postgres::Client;
@@ -12,27 +12,29 @@ use crate::copy::{EarlySession, ReadySession, copy_error};
 use pgspate_target::ledger::JobLookup;
 
 impl Load {
-    /// Returns whether the load changes something before the first COPY, or whether the first row
-    /// arrives late. A new job in the ledger is not a change: it is deleted if the load fails.
-    pub(super) fn changes_before_copy(&self) -> bool {
-        let known = &self.job.known;
+    /// Returns whether to try an empty COPY: the load changes something before the first COPY, or
+    /// the input is a stream whose first row may arrive late. A new job in the ledger does not
+    /// count as a change, because a load that fails deletes the job.
+    pub(super) fn needs_empty_copy(&self) -> bool {
+        let known = &self.job.ledger_state;
         let is_new_job =
             known.exists && matches!(known.found, JobLookup::Nothing) && !self.options.restart;
         (self.job.identity.is_some() && !is_new_job)
             || self.plan.maintenance.alters_table()
-            || self.plan.at_once.is_some()
+            || self.plan.atomic_plan.is_some()
             || self.options.rejects.is_some()
             || self.reading.is_stream()
     }
 
-    /// Copies no rows, and rolls back. Does nothing if that would fire statement triggers. A lock
-    /// timeout is ignored, because the lanes will wait for the lock.
+    /// Copies no rows, and rolls back. Does nothing if all chunks share one COPY, because an extra
+    /// COPY would fire statement triggers. A lock timeout is ignored, because the lanes wait longer
+    /// for the lock.
     pub(super) fn try_empty_copy(&mut self) -> Result<()> {
         if self.plan.one_statement {
             return Ok(());
         }
-        let (sql, early) = (self.plan.trial_sql(), std::mem::take(&mut self.early_session));
-        let ready = self.job.own.runtime.block_on(async {
+        let (sql, early) = (self.plan.trial_copy_sql(), std::mem::take(&mut self.early_session));
+        let ready = self.job.control_session.runtime.block_on(async {
             let ready = match early.take().await {
                 Some(ready) => ready?,
                 None => ReadySession::open(&self.session_opener(), &self.copy_setup()).await?,
@@ -40,7 +42,7 @@ impl Load {
             let Err(error) = copy_nothing(&ready.connection.client, &sql).await else {
                 return Ok(Some(ready));
             };
-            // A connection is unusable after a refused COPY.
+            // After a refused COPY, the connection is unusable.
             match error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
                 true => Ok(None),
                 false => Err(copy_error(&ready.connection, error)),
@@ -48,7 +50,8 @@ impl Load {
         })?;
         match ready.filter(|_| !self.is_swap()) {
             Some(ready) => {
-                self.early_session = EarlySession::from_open(ready, &self.job.own.runtime)
+                self.early_session =
+                    EarlySession::from_open(ready, &self.job.control_session.runtime)
             }
             None => self.open_early_session(),
         }
@@ -56,6 +59,7 @@ impl Load {
     }
 }
 
+/// Runs the COPY statement `sql` without rows, and rolls back.
 async fn copy_nothing(client: &Client, sql: &str) -> Result<(), tokio_postgres::Error> {
     let (begun, sink) = tokio::join!(
         biased;

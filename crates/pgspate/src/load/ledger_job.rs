@@ -1,12 +1,12 @@
-//! A load's job in the ledger: the identity that a repeated load is recognised by, and the job's
-//! progress.
+//! A load's job in the ledger: the identity by which a repeated load is recognised, the earlier
+//! runs of the job, and its end.
 
 use serde_json::Value;
 use tokio_postgres::Client;
 
 use super::{Load, LoadWatch, create};
 use crate::copy::CopyOutcome;
-use crate::job::{JobSession, RetryWhileAway};
+use crate::job::{JobSession, RetryAfterConnectionLoss};
 use crate::numbers::counted;
 use crate::plan::{AtomicMethod, LoadPlan};
 use crate::reading::SniffedInputs;
@@ -14,8 +14,8 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, JobIdentity, JobLookup, OpenOutcome, SourceFingerprint};
 use pgspate_target::{SessionSettings, TargetTable, UnloggedExtent, server_error};
 
-/// Returns the load's identity, if its plan keeps a ledger. Blocks.
-pub(super) fn identity(
+/// Returns the load's identity, if the load keeps a ledger. Blocks.
+pub(super) fn make_identity(
     reading: &SniffedInputs,
     plan: &LoadPlan,
     session: &SessionSettings,
@@ -27,7 +27,7 @@ pub(super) fn identity(
     let mut sources = Vec::with_capacity(reading.inputs.len());
     for input in reading.inputs.iter() {
         match SourceFingerprint::of(input)? {
-            Some(print) => sources.push(print),
+            Some(fingerprint) => sources.push(fingerprint),
             None => sources.push(SourceFingerprint::of_stream(input)),
         }
     }
@@ -47,8 +47,8 @@ pub(super) fn identity(
     options.insert("DateStyle".to_owned(), session.date_style.as_str().into());
     options.insert("TimeZone".to_owned(), session.time_zone.as_str().into());
     options.insert("IntervalStyle".to_owned(), session.interval_style.as_str().into());
-    let at_once = plan.at_once.as_ref();
-    let command = match at_once.map(|at_once| at_once.replaces) {
+    let atomic_plan = plan.atomic_plan.as_ref();
+    let command = match atomic_plan.map(|atomic_plan| atomic_plan.replaces) {
         Some(true) => "load --replace",
         Some(false) => "load --atomic",
         None => "load",
@@ -62,7 +62,7 @@ pub(super) fn identity(
         keeps_rows,
         sources,
         options,
-        in_shadow: at_once.is_some_and(|at_once| at_once.method == AtomicMethod::Swap),
+        in_shadow: atomic_plan.is_some_and(|atomic_plan| atomic_plan.method == AtomicMethod::Swap),
         // Rows that triggers redirected to other tables survive a crash.
         unlogged: match table.unlogged {
             UnloggedExtent::Everything if !keeps_rows => UnloggedExtent::SomePartitions,
@@ -99,38 +99,40 @@ pub(super) fn describe_earlier_runs(found: &JobLookup) -> Option<String> {
 }
 
 impl Load {
-    /// Describes what earlier runs have written or left changed; `None` if nothing.
+    /// Describes what earlier runs have written, and which changes to the table they have not
+    /// restored; `None` if there is nothing to describe.
     pub fn earlier_runs(&self) -> Option<String> {
-        let left: Vec<_> = self.job.known.left.iter().map(ledger::RecordedChange::name).collect();
+        let left: Vec<_> =
+            self.job.ledger_state.left.iter().map(ledger::RecordedChange::name).collect();
         let back = (!left.is_empty())
             .then(|| format!("an earlier load has not restored: {}", left.join(", ")));
-        let all = [describe_earlier_runs(&self.job.known.found), back]
+        let all = [describe_earlier_runs(&self.job.ledger_state.found), back]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Reads sources without a reliable version (a size and time, or an ETag), and compares them
-    /// with what an earlier run has read.
+    /// Compares sources that have no reliable version (a size and time, or an ETag) with the
+    /// content that an earlier run has read. Reads these sources completely.
     pub(super) fn verify_unproven_sources(&mut self) -> Result<()> {
         let Some(identity) = &self.job.identity else { return Ok(()) };
-        match &self.job.known.found {
+        match &self.job.ledger_state.found {
             JobLookup::PossiblyFinished(record) => {
-                self.job.known.found = match record
+                self.job.ledger_state.found = match record
                     .has_read(identity, &self.reading.read_contents(&self.plan.rows)?)
                 {
                     true => JobLookup::Finished(record.clone()),
                     false => {
                         identity.check_not_loaded(record)?;
-                        self.job.known.others.push(record.job);
+                        self.job.ledger_state.others.push(record.job);
                         JobLookup::Nothing
                     }
                 };
             }
             JobLookup::Unfinished(record, _, rows) => {
                 let Some(done) = &record.unverified_chunks else { return Ok(()) };
-                if !self.reading.holds(&self.plan.rows, done)? {
+                if !self.reading.have_chunks(&self.plan.rows, done)? {
                     return Err(identity.changed_error(record, *rows));
                 }
             }
@@ -141,23 +143,24 @@ impl Load {
 
     /// Returns whether the ledger says that all rows are loaded. The load does nothing then.
     pub fn is_loaded(&self) -> bool {
-        matches!(self.job.known.found, JobLookup::Finished(_))
+        matches!(self.job.ledger_state.found, JobLookup::Finished(_))
     }
 
-    /// Creates the new table and opens the load's job in one transaction. A run that is killed
-    /// leaves both or neither, so that the next run knows who created the table.
+    /// Creates the new table and opens the load's job in one transaction. If the run is killed, the
+    /// table and the job both exist or both do not exist. So the next run knows whether a load
+    /// created the table.
     pub(super) fn create_table(&mut self) -> Result<()> {
         self.job.reconnect()?;
         let connection = self.job.connection();
         let Some(new) = &self.new_table else { return Ok(()) };
         let Some(mut identity) = self.job.identity.clone() else {
             self.created_oid =
-                Some(self.job.own.runtime.block_on(create::create(connection, new))?);
+                Some(self.job.control_session.runtime.block_on(create::create(connection, new))?);
             return Ok(());
         };
-        let (known, restart) = (&self.job.known, self.options.restart);
+        let (known, restart) = (&self.job.ledger_state, self.options.restart);
         let failed = || server_error(format!("could not create table {}", new.table));
-        let made = self.job.ask(async |client: &Client| {
+        let created = self.job.ask(async |client: &Client| {
             ledger::ensure_ledger(client).await?;
             let begin = "begin isolation level read committed";
             client.batch_execute(begin).await.map_err(failed())?;
@@ -171,7 +174,7 @@ impl Load {
             client.batch_execute("commit").await.map_err(failed())?;
             Ok((oid, opened))
         });
-        match made {
+        match created {
             Ok((oid, opened)) => {
                 self.job.identity = Some(identity);
                 self.job.begin(opened);
@@ -188,8 +191,8 @@ impl Load {
         }
     }
 
-    /// Takes over the table that an interrupted earlier run created. Its columns may be widened,
-    /// and it is dropped if the load fails and has left no rows in it.
+    /// Takes over the table that an interrupted earlier run created. This load may widen the
+    /// table's columns. If the load fails and leaves no rows, it drops the table.
     pub(super) fn adopt_table(&mut self) -> Result<()> {
         let table = self.table.sql_name.clone();
         let sql = create::create_table_sql(&table, &self.reading.inferred, true)?;
@@ -198,7 +201,7 @@ impl Load {
         Ok(())
     }
 
-    /// Marks the job as finished. Returns false if a server crash has lost chunks, which must be
+    /// Marks the job as finished. Returns false if a server crash has removed chunks, which must be
     /// loaded again.
     pub(super) fn finish_job(
         &mut self,
@@ -206,37 +209,39 @@ impl Load {
         watch: &LoadWatch,
     ) -> Result<bool> {
         let Some(opened) = &self.job.opened else { return self.check_not_emptied().map(|()| true) };
-        let (job, is_bound, chunks) = (opened.job, opened.is_bound, outcome.chunks);
+        let (job, crash_removes_rows, chunks) =
+            (opened.job, opened.crash_removes_rows, outcome.chunks);
         let Some(identity) = self.job.identity.clone() else { return Ok(true) };
         let sums = self.job.ask_until_answered(&watch.copy, async |client: &Client| {
-            ledger::finish_job(client, job, chunks, &identity, is_bound).await
+            ledger::finish_job(client, job, chunks, &identity, crash_removes_rows).await
         })?;
         if let Some(sums) = sums {
             self.table_care(watch).reconcile(&sums)?;
-            // Includes rows that were written before the server was away.
-            let before = &self.job.sums_before;
+            // These sums include rows that this run wrote before it lost the connection.
+            let before = &self.job.totals_before;
             outcome.rows_in = sums.rows_in - before.rows_in.min(sums.rows_in);
             outcome.rows_written = sums.rows_written - before.rows_written.min(sums.rows_written);
             outcome.rows_rejected =
                 sums.rows_rejected - before.rows_rejected.min(sums.rows_rejected);
             return Ok(true);
         }
-        self.job.retry_while_away(&watch.copy, JobSession::reopen)?;
+        self.job.retry_after_connection_loss(&watch.copy, JobSession::reopen)?;
         match self.table_care(watch).has_lost_chunks(chunks)? {
             true => Ok(false),
             false => Err(ledger::missing_chunks_error(job, chunks)),
         }
     }
 
-    /// Without a ledger: checks that no crash has emptied an unlogged table since its rows were
-    /// committed. This holds if a session from before the commit is still alive.
+    /// Without a ledger: checks that no crash has emptied an unlogged table since the rows were
+    /// committed. No crash has happened if a session from before the commit is still connected.
     fn check_not_emptied(&self) -> Result<()> {
         if self.table.unlogged == UnloggedExtent::Nothing {
             return Ok(());
         }
-        let asked = self.job.own.runtime.block_on(self.job.client().simple_query("select 1"));
-        match asked {
-            Ok(_) if !self.job.own.was_away => Ok(()),
+        let answer =
+            self.job.control_session.runtime.block_on(self.job.client().simple_query("select 1"));
+        match answer {
+            Ok(_) if !self.job.control_session.connection_was_lost => Ok(()),
             _ => {
                 let table = &self.plan.table;
                 let message = format!(

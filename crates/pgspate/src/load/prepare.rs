@@ -1,6 +1,6 @@
-//! Prepares a load: inspects the inputs, the server, the table and the ledger, and plans.
+//! Prepares a load: inspects the inputs, the server, the table and the ledger, and plans the load.
 //!
-//! Nothing is changed. Queries that do not depend on each other share a round trip.
+//! Preparing changes nothing. Queries that do not depend on each other share a round trip.
 
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
@@ -15,22 +15,23 @@ use pgspate_target::MaintenanceFacts;
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, LedgerState};
 
-/// Inspects inputs and table, and plans. Changes nothing: a table to be created is created,
-/// inspected and rolled back. Blocks; call it from a thread that does not belong to `runtime`.
+/// Inspects the inputs and the table, and plans the load. Changes nothing: if the load will create
+/// its table, the table is created, inspected and rolled back. Blocks; call it from a thread that
+/// does not belong to `runtime`.
 ///
 /// # Errors
-/// When an input cannot be read or parsed, the server cannot be reached, the table is missing, or
-/// the inputs do not fit the table.
+/// If an input cannot be read or parsed, the server cannot be reached, the table is missing, or the
+/// inputs do not fit the table.
 pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let (mut load, has_ledger) = inspect(options, dsn, runtime)?;
     load.job.identity =
-        ledger_job::identity(&load.reading, &load.plan, &load.session, &load.table)?;
-    let JobSession { identity, own, .. } = &mut load.job;
+        ledger_job::make_identity(&load.reading, &load.plan, &load.session, &load.table)?;
+    let JobSession { identity, control_session, .. } = &mut load.job;
     if let (Some(identity), Ok(true)) = (identity, &has_ledger)
         && !identity.has_complete_key()
     {
         identity.hash_hidden_urls(
-            &own.ask(async |client: &Client| ledger::read_url_key(client).await)?,
+            &control_session.ask(async |client: &Client| ledger::read_url_key(client).await)?,
         );
     }
     let (client, table) = (load.job.client(), &load.table);
@@ -40,7 +41,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
             None => Ok(LedgerState::default()),
         }
     };
-    let upkeep = async {
+    let maintenance_facts = async {
         match load.new_table {
             Some(_) => Ok(MaintenanceFacts {
                 is_owner: true,
@@ -50,26 +51,29 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
             None => MaintenanceFacts::read(client, table).await,
         }
     };
-    let (known, upkeep) = runtime.block_on(async { tokio::join!(biased; known, upkeep) });
-    let upkeep = match upkeep {
-        Err(error) if is_lock_error(&error) => runtime.block_on(read_upkeep_with_timeout(&load)),
-        upkeep => upkeep,
+    let (known, maintenance_facts) =
+        runtime.block_on(async { tokio::join!(biased; known, maintenance_facts) });
+    let maintenance_facts = match maintenance_facts {
+        Err(error) if is_lock_error(&error) => {
+            runtime.block_on(read_maintenance_facts_with_timeout(&load))
+        }
+        maintenance_facts => maintenance_facts,
     };
-    (load.job.known, load.table_changes.upkeep) = (known?, upkeep?);
+    (load.job.ledger_state, load.table_changes.maintenance_facts) = (known?, maintenance_facts?);
     load.verify_unproven_sources()?;
-    if load.options.create && load.job.known.made_table {
+    if load.options.create && load.job.ledger_state.made_table {
         load.adopt_table()?;
     }
     load.table_care(&LoadWatch::default()).plan()?;
     Ok(load)
 }
 
-/// Reads the table's indexes, sequences and options while another session has locked the table.
-/// Waits up to `--lock-timeout`.
-async fn read_upkeep_with_timeout(load: &Load) -> Result<MaintenanceFacts> {
+/// Reads the table's indexes, sequences and options again, after another session's lock prevented
+/// it. Waits for the lock up to `--lock-timeout`.
+async fn read_maintenance_facts_with_timeout(load: &Load) -> Result<MaintenanceFacts> {
     let Load { job, table, options: LoadOptions { limits, .. }, .. } = load;
-    let backoff = limits.lock_timeout_millis();
-    match MaintenanceFacts::read_with_timeout(job.client(), table, backoff).await {
+    let lock_timeout = limits.lock_timeout_millis();
+    match MaintenanceFacts::read_with_timeout(job.client(), table, lock_timeout).await {
         Err(error) if is_lock_error(&error) => {
             Err(name_lock_holder(job.client(), Some(table.oid), limits.lock_timeout, error).await)
         }
@@ -77,13 +81,22 @@ async fn read_upkeep_with_timeout(load: &Load) -> Result<MaintenanceFacts> {
     }
 }
 
-/// Inspects inputs and table, and plans how to encode and copy the rows. Also returns whether the
-/// server has a ledger.
+/// Inspects the inputs and the table, and plans how to encode and copy the rows. Also returns
+/// whether the database has a ledger.
 fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
     let (table, limits) = (options.table.as_deref(), options.limits);
     let survey = Survey::take(&options.reading, table, limits, dsn, runtime)?;
-    let Survey { own, reading, session, name, table, rows, free_connections, has_ledger } = survey;
-    let connection = &own.connection;
+    let Survey {
+        control_session,
+        reading,
+        session,
+        name,
+        table,
+        rows,
+        free_connections,
+        has_ledger,
+    } = survey;
+    let connection = &control_session.connection;
     let (table, new_table) = match table {
         Some(table) => (table, None),
         None => {
@@ -99,9 +112,10 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
     let request = PlanRequest {
         options: options.plan.clone(),
         rows,
-        shared_cores: connection.is_local().then(cores),
+        local_server_cores: connection.is_local().then(cores),
         rejects: options.rejects.is_some(),
-        bonds: runtime.block_on(replace::bonds(&options, connection, existing))?,
+        dependencies: runtime
+            .block_on(replace::read_dependencies(&options, connection, existing))?,
     };
     let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
     plan.lanes = limit_lanes(plan.lanes, free_connections?);
@@ -114,7 +128,7 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         created_oid: None,
         request,
         plan,
-        job: JobSession::new(own),
+        job: JobSession::new(control_session),
         early_session: EarlySession::default(),
         rejects_guard: None,
         table_changes: care::TableChanges::default(),
@@ -122,10 +136,11 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
     Ok((load, has_ledger))
 }
 
-fn limit_lanes(lanes: Lanes, free: i64) -> Lanes {
-    let most = usize::try_from(free / 2).unwrap_or(0).max(1);
+/// Limits an automatic number of lanes to half of the server's free connections.
+fn limit_lanes(lanes: Lanes, free_connections: i64) -> Lanes {
+    let limit = usize::try_from(free_connections / 2).unwrap_or(0).max(1);
     match lanes {
-        Lanes::Auto(first, last) => Lanes::Auto(first.min(most), last.min(most)),
+        Lanes::Auto(initial, max) => Lanes::Auto(initial.min(limit), max.min(limit)),
         fixed => fixed,
     }
 }

@@ -14,7 +14,7 @@ pub struct PlanReport {
     pub table: String,
     /// The statement that creates the table; `None` if the table exists.
     pub create: Option<String>,
-    /// How rows become visible at once, with `--replace` or `--atomic`.
+    /// How all rows become visible at the same time, with `--replace` or `--atomic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_once: Option<AtomicPlan>,
     /// Facts that were found about the input.
@@ -37,7 +37,7 @@ pub struct PlanReport {
     pub omitted: Vec<OmittedColumn>,
     /// Indexes and foreign keys, and whether they are dropped.
     pub indexes: Vec<PlanIndex>,
-    /// Reason for dropping or keeping them.
+    /// Reason for dropping or keeping the indexes and foreign keys.
     pub indexes_reason: String,
     /// Reason for switching autovacuum off for the table during the load; `None` if it stays on.
     pub autovacuum_pause: Option<String>,
@@ -50,25 +50,25 @@ pub struct PlanReport {
 /// An index or a foreign key.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlanIndex {
-    /// Its name, unquoted.
+    /// The name, unquoted.
     pub name: String,
     /// `index`, `primary key`, `foreign key` and so on.
     pub kind: &'static str,
-    /// Whether it is dropped and created again after the load.
+    /// Whether the load drops the index or foreign key, and creates it again afterwards.
     pub dropped: bool,
-    /// Reason for keeping it.
+    /// Reason for keeping the index or foreign key; `None` if it is dropped.
     pub stays: Option<String>,
 }
 
 /// A column that will be written.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlanColumn {
-    /// Its name, unquoted.
+    /// The column's name, unquoted.
     pub name: String,
-    /// Its type.
+    /// The column's type.
     #[serde(rename = "type")]
     pub ty: String,
-    /// How its values are sent, in words.
+    /// How the column's values are sent, in words.
     pub way: String,
 }
 
@@ -87,7 +87,7 @@ impl PlanReport {
         PlanReport {
             table: plan.table.clone(),
             create: load.new_table().map(|new| new.sql.clone()),
-            at_once: plan.at_once.clone(),
+            at_once: plan.atomic_plan.clone(),
             input: load.reading.sniffed.evidence.clone(),
             path: plan.rows.mode.name(),
             path_reason: plan.rows.mode_reason.clone(),
@@ -124,7 +124,7 @@ pub struct LoadReport {
     pub table: String,
     /// Whether the load created the table.
     pub created: bool,
-    /// How rows became visible at once, with `--replace` or `--atomic`.
+    /// How all rows became visible at the same time, with `--replace` or `--atomic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_once: Option<AtomicPlan>,
     /// Number of inputs.
@@ -137,7 +137,7 @@ pub struct LoadReport {
     pub rows_kept_out: u64,
     /// Rows written as text, because the encoder could not encode them.
     pub rows_as_text: u64,
-    /// Stored bytes of the inputs, where known.
+    /// Stored (perhaps compressed) bytes of the inputs, if known.
     pub stored_bytes: Option<u64>,
     /// Decompressed bytes of the inputs.
     pub bytes: u64,
@@ -145,7 +145,7 @@ pub struct LoadReport {
     pub bytes_sent: u64,
     /// `binary` or `text`.
     pub path: &'static str,
-    /// Lanes that carried rows.
+    /// Lanes that wrote at least one chunk.
     pub lanes: usize,
     /// Chunks of the whole input.
     pub chunks: u64,
@@ -153,27 +153,28 @@ pub struct LoadReport {
     pub rows_rejected: u64,
     /// The file with the rejected rows.
     pub rejects: Option<String>,
-    /// The flags to load that file with, once it is corrected.
+    /// The flags for loading the file of rejected rows, once the rows are corrected.
     pub rejects_read_as: Option<String>,
     /// The job in the ledger, if the load keeps a ledger.
     pub job: Option<i64>,
-    /// Rows that earlier runs of the job have written: all rows, if nothing was left to do.
+    /// Rows that earlier runs of the job have written. If the input was already loaded, these are
+    /// all rows.
     pub rows_before: u64,
     /// Seconds from the first byte to the last commit.
     pub seconds: f64,
-    /// Seconds per stage, added up over all lanes.
+    /// Seconds per stage of the work, added up over all lanes.
     pub stages: StageSeconds,
     /// WAL bytes that the server wrote during the load, for all sessions.
     pub wal_bytes: Option<u64>,
     /// Indexes, foreign keys and options that were restored after the load, by kind and name.
     pub rebuilt: Vec<String>,
-    /// Seconds for restoring them.
+    /// Seconds for restoring indexes, foreign keys and options.
     pub rebuild_seconds: f64,
     /// `analyze` or `vacuum (freeze, analyze)`; `None` if neither was run.
     pub counted: Option<&'static str>,
-    /// Reason for running it or not.
+    /// Reason for running VACUUM or ANALYZE, or for running neither.
     pub counted_reason: &'static str,
-    /// Seconds for running it.
+    /// Seconds for VACUUM or ANALYZE.
     pub counted_seconds: f64,
     /// Sequences that were advanced.
     pub sequences: Vec<MovedSequence>,
@@ -201,7 +202,7 @@ impl LoadReport {
         LoadReport {
             table: load.plan.table.clone(),
             created: load.new_table.is_some(),
-            at_once: load.plan.at_once.clone(),
+            at_once: load.plan.atomic_plan.clone(),
             inputs: load.reading.inputs.len(),
             rows_in: outcome.rows_in,
             rows_written: outcome.rows_written,
@@ -225,8 +226,8 @@ impl LoadReport {
             wal_bytes,
             rebuilt: done.rebuilt.clone(),
             rebuild_seconds: done.rebuild_seconds,
-            counted: after.counted,
-            counted_reason: after.counted_reason,
+            counted: after.analyze_command,
+            counted_reason: after.analyze_reason,
             counted_seconds: after.seconds,
             sequences: after.sequences.clone(),
             widened,

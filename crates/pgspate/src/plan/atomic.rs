@@ -1,8 +1,8 @@
 //! Plans how all rows become visible at once, in place of the old rows or in addition to them.
 //!
-//! There are two methods. Both keep the old rows until the new rows are complete. One transaction
-//! works for every table, over one lane. A shadow table is filled by all lanes and then takes the
-//! table's name. It needs a table on which nothing else depends.
+//! There are two methods. Both methods keep the old rows until the new rows are complete. One
+//! transaction works for every table, over one lane. A shadow table is filled by all lanes and then
+//! takes the table's name. The shadow method needs a table on which no other object depends.
 
 use std::borrow::Cow;
 
@@ -14,17 +14,17 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::{IncomingForeignKey, TableDependencies, TargetTable};
 
 /// Below this many stored bytes, one transaction ends before a shadow table could be created.
-const ONE_TRANSACTION_BYTES: u64 = 1 << 20;
+const ONE_TRANSACTION_BYTES_MAX: u64 = 1 << 20;
 
-/// The most reasons to name. Further reasons are counted.
+/// The most reasons to name in a message. Further reasons are only counted.
 const REASONS_NAMED_MAX: usize = 3;
 
 /// How `--replace` replaces the old rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplaceMode {
-    /// The best method that the table allows.
+    /// The method that pgspate chooses: a shadow table if the table allows one.
     Auto,
-    /// One transaction that truncates the table first.
+    /// One transaction that truncates the table and then copies the rows.
     Truncate,
     /// A shadow table that takes the table's place.
     Swap,
@@ -50,12 +50,14 @@ pub struct AtomicPlan {
     pub reason: String,
     /// Whether the old rows are replaced.
     pub replaces: bool,
-    /// Whether readers must never see a state in between, even if they have to wait.
+    /// Whether `--atomic` is given: readers must never see a part of the rows, even if they have to
+    /// wait.
     #[serde(skip)]
     pub is_strict: bool,
-    /// Whether rows are written frozen, which saves a later vacuum.
+    /// Whether COPY writes the rows frozen, so that a later vacuum need not freeze them.
     pub freeze: bool,
-    /// Foreign keys that are dropped, added and checked again in the same transaction.
+    /// Foreign keys of other tables that are dropped, added and checked again in the transaction
+    /// of the load.
     #[serde(skip)]
     pub references: Vec<IncomingForeignKey>,
 }
@@ -74,7 +76,11 @@ impl AtomicPlan {
     }
 }
 
-/// Chooses the method, if all rows are to become visible at once.
+/// Chooses how all rows become visible at once. Returns `None` without `--replace` and `--atomic`.
+///
+/// # Errors
+/// [`ErrorKind::Plan`] if the table's rows cannot be replaced, or not by the method that the user
+/// asked for.
 pub(super) fn choose_atomic_plan(
     table: &TargetTable,
     request: &PlanRequest,
@@ -86,12 +92,12 @@ pub(super) fn choose_atomic_plan(
         return Ok(None);
     }
     let none = TableDependencies::default();
-    let bonds = request.bonds.as_ref().unwrap_or(&none);
+    let dependencies = request.dependencies.as_ref().unwrap_or(&none);
     if replace.is_some() {
-        check_replaceable(table, bonds)?;
+        check_replaceable(table, dependencies)?;
     }
-    let obstacle = shadow_obstacle(request, bonds, has_ledger, input);
-    let is_small = input.stored_bytes.is_some_and(|bytes| bytes < ONE_TRANSACTION_BYTES);
+    let obstacle = shadow_obstacle(request, dependencies, has_ledger, input);
+    let is_small = input.stored_bytes.is_some_and(|bytes| bytes < ONE_TRANSACTION_BYTES_MAX);
     let (method, reason) = match (replace, obstacle) {
         (Some(ReplaceMode::Swap), Some(why)) => {
             let message = format!("no other table can take the place of {}: {why}", table.sql_name);
@@ -108,19 +114,19 @@ pub(super) fn choose_atomic_plan(
         }
     };
     let replaces = replace.is_some();
-    let is_whole = matches!(method, AtomicMethod::OneTransaction) && replaces;
+    let truncates = matches!(method, AtomicMethod::OneTransaction) && replaces;
     Ok(Some(AtomicPlan {
         method,
         reason,
         replaces,
         is_strict: atomic,
-        freeze: is_whole && bonds.is_heap && bonds.storage_extension.is_none(),
-        references: if is_whole { bonds.references.clone() } else { Vec::new() },
+        freeze: truncates && dependencies.is_heap && dependencies.storage_extension.is_none(),
+        references: if truncates { dependencies.references.clone() } else { Vec::new() },
     }))
 }
 
 /// Checks that the table's rows can be replaced without unwanted side effects.
-fn check_replaceable(table: &TargetTable, bonds: &TableDependencies) -> Result<()> {
+fn check_replaceable(table: &TargetTable, dependencies: &TableDependencies) -> Result<()> {
     let name = &table.sql_name;
     if table.kind == 'v' {
         let message = format!("{name} is a view, whose rows cannot be replaced");
@@ -128,24 +134,28 @@ fn check_replaceable(table: &TargetTable, bonds: &TableDependencies) -> Result<(
             Error::new(ErrorKind::Plan, message).hint("Replace the rows of the table behind it.")
         );
     }
-    if bonds.has_inheriting_tables && bonds.storage_extension.is_none() {
-        let message = format!("other tables inherit from {name}, and their rows are rows of it");
+    if dependencies.has_inheriting_tables && dependencies.storage_extension.is_none() {
+        let message = format!(
+            "other tables inherit from {name}, so the rows of those tables are rows of {name}, too"
+        );
         return Err(Error::new(ErrorKind::Plan, message).hint(format!(
             "First run `truncate {name}` for all of these tables, or `truncate only {name}`, and \
              load without `--replace`."
         )));
     }
-    if let Some(key) = bonds.references.iter().find(|key| !key.is_enforced) {
+    if let Some(key) = dependencies.references.iter().find(|key| !key.is_enforced) {
         let IncomingForeignKey { table: other, name: constraint, .. } = key;
         let message = format!(
             "foreign key {constraint} of {other} is not valid or not enforced, and could not be \
-             made so again"
+             added again in that state"
         );
-        return Err(Error::new(ErrorKind::Plan, message)
-            .hint(format!("`alter table {other} validate constraint {constraint}`, or drop it.")));
+        return Err(Error::new(ErrorKind::Plan, message).hint(format!(
+            "Run `alter table {other} validate constraint {constraint}`, or `alter table \
+                 {other} drop constraint {constraint}`."
+        )));
     }
     for IncomingForeignKey { table: other, name: constraint, untrusted_owner, .. } in
-        &bonds.references
+        &dependencies.references
     {
         let Some(owner) = untrusted_owner else { continue };
         let message = format!(
@@ -153,10 +163,10 @@ fn check_replaceable(table: &TargetTable, bonds: &TableDependencies) -> Result<(
              \"{owner}\", is not trusted"
         );
         return Err(Error::new(ErrorKind::Plan, message).hint(format!(
-            "Adding it would run functions of that owner as your role. Give {other} to another \
-             role: `alter table {other} owner to ROLE`. Or drop the foreign key: `alter table \
-             {other} drop constraint {constraint}`. Or write with `pgspate sync --scope all`, \
-             which leaves foreign keys as they are."
+            "Adding the foreign key would run functions of that owner as your role. Give {other} \
+             to another role: `alter table {other} owner to ROLE`. Or drop the foreign key: `alter \
+             table {other} drop constraint {constraint}`. Or write with `pgspate sync --scope \
+             all`, which leaves foreign keys as they are."
         )));
     }
     Ok(())
@@ -165,45 +175,44 @@ fn check_replaceable(table: &TargetTable, bonds: &TableDependencies) -> Result<(
 /// Returns the reason against a shadow table, if there is one.
 fn shadow_obstacle(
     request: &PlanRequest,
-    bonds: &TableDependencies,
+    dependencies: &TableDependencies,
     has_ledger: bool,
     input: &InputFacts,
 ) -> Option<String> {
-    if request.bonds.is_none() {
-        return Some("the table is made for this load".to_owned());
+    if request.dependencies.is_none() {
+        return Some("this load creates the table".to_owned());
     }
-    if let Some(manager) = &bonds.storage_extension {
+    if let Some(manager) = &dependencies.storage_extension {
         return Some(format!("{manager} manages the table"));
     }
-    if request.options.replace.is_none() && !bonds.is_empty {
-        return Some("rows are added to those that the table has".to_owned());
+    if request.options.replace.is_none() && !dependencies.is_empty {
+        return Some("the table keeps its old rows".to_owned());
     }
     if !has_ledger {
-        let why = if input.is_one_time {
-            "an input that no later run can read has no"
+        let why = if input.is_for_this_run_only {
+            "no later run can read the input, so there is no ledger"
         } else {
-            "without a"
+            "there is no ledger"
         };
-        return Some(format!(
-            "{why} ledger, and nothing else would know of a shadow table that a crash leaves"
-        ));
+        return Some(format!("{why} to record a shadow table that a crash leaves behind"));
     }
-    let (named, rest) =
-        bonds.replace_obstacles.split_at(bonds.replace_obstacles.len().min(REASONS_NAMED_MAX));
-    match rest.len() {
+    let (named, unnamed) = dependencies
+        .replace_obstacles
+        .split_at(dependencies.replace_obstacles.len().min(REASONS_NAMED_MAX));
+    match unnamed.len() {
         _ if named.is_empty() => None,
         0 => Some(named.join("; ")),
         more => Some(format!("{}; and {more} more", named.join("; "))),
     }
 }
 
-/// Returns the table that COPY writes to. A shadow table gets its indexes and foreign keys after
-/// its rows.
+/// Returns the properties of the table that COPY writes to. A shadow table gets its indexes and
+/// foreign keys only after its rows.
 pub(super) fn table_for_copy<'a>(
     table: &'a TargetTable,
-    at_once: Option<&AtomicPlan>,
+    atomic_plan: Option<&AtomicPlan>,
 ) -> Cow<'a, TargetTable> {
-    if at_once.is_none_or(|at_once| at_once.method == AtomicMethod::OneTransaction) {
+    if atomic_plan.is_none_or(|atomic_plan| atomic_plan.method == AtomicMethod::OneTransaction) {
         return Cow::Borrowed(table);
     }
     let (indexes, foreign_keys) = (Vec::new(), Vec::new());
@@ -211,21 +220,24 @@ pub(super) fn table_for_copy<'a>(
 }
 
 impl LoadPlan {
-    /// Fits the plan to the method.
+    /// Adapts the commit, the lanes and the warnings to the method of `atomic_plan`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Plan`] if the method does not allow `--rejects` or `--commit chunk`.
     pub(super) fn apply_atomic_plan(
         &mut self,
         request: &PlanRequest,
-        at_once: AtomicPlan,
+        atomic_plan: AtomicPlan,
     ) -> Result<()> {
-        if at_once.method == AtomicMethod::OneTransaction {
+        if atomic_plan.method == AtomicMethod::OneTransaction {
             if request.rejects {
-                let message = "rows cannot be set aside: all rows are to be visible at once, and \
-                               the table takes that in one transaction only";
+                let message = "rows cannot be set aside: all rows are to become visible at once, \
+                               which this table allows only in one transaction";
                 return Err(Error::new(ErrorKind::Plan, message).hint("Leave `--rejects` out."));
             }
             if request.options.commit == Some(Commit::EachChunk) {
-                let message = "chunks cannot be committed one by one: all rows are to be visible \
-                               at once, and the table takes that in one transaction only";
+                let message = "chunks cannot be committed one by one: all rows are to become \
+                               visible at once, which this table allows only in one transaction";
                 return Err(
                     Error::new(ErrorKind::Plan, message).hint("Leave `--commit chunk` out.")
                 );
@@ -236,28 +248,28 @@ impl LoadPlan {
                 "everything is one transaction".clone_into(&mut self.lanes_reason);
             }
         }
-        let bonds = request.bonds.clone().unwrap_or_default();
-        if at_once.method == AtomicMethod::OneTransaction && at_once.replaces {
-            self.warnings.extend(warnings(&at_once, &bonds));
+        let dependencies = request.dependencies.clone().unwrap_or_default();
+        if atomic_plan.method == AtomicMethod::OneTransaction && atomic_plan.replaces {
+            self.warnings.extend(warnings(&atomic_plan, &dependencies));
         }
-        self.at_once = Some(at_once);
+        self.atomic_plan = Some(atomic_plan);
         Ok(())
     }
 }
 
 /// Returns the warnings about a transaction that truncates the table first.
-fn warnings(at_once: &AtomicPlan, bonds: &TableDependencies) -> Vec<String> {
-    let keys = at_once.references.iter().map(|IncomingForeignKey { table, name, .. }| {
+fn warnings(atomic_plan: &AtomicPlan, dependencies: &TableDependencies) -> Vec<String> {
+    let keys = atomic_plan.references.iter().map(|IncomingForeignKey { table, name, .. }| {
         format!("foreign key {name} of {table} is dropped, added and checked again")
     });
     let mut warnings: Vec<String> = keys.collect();
-    for trigger in &bonds.truncate_triggers {
+    for trigger in &dependencies.truncate_triggers {
         warnings.push(format!("trigger \"{trigger}\" runs for the TRUNCATE"));
     }
-    if !at_once.freeze {
+    if !atomic_plan.freeze {
         warnings.push(
-            "a transaction in repeatable read that began before the load ends finds the table \
-             empty, as after any TRUNCATE"
+            "a repeatable read transaction that began before the load ends sees an empty table, as \
+             after any TRUNCATE"
                 .to_owned(),
         );
     }
@@ -294,19 +306,22 @@ mod tests {
         TableDependencies { is_heap: true, ..TableDependencies::default() }
     }
 
-    fn chosen(bonds: TableDependencies, replace: Option<ReplaceMode>) -> Result<AtomicPlan> {
-        let request = request(replace, true, bonds);
+    fn choose_plan(
+        dependencies: TableDependencies,
+        replace: Option<ReplaceMode>,
+    ) -> Result<AtomicPlan> {
+        let request = request(replace, true, dependencies);
         choose_atomic_plan(&table('r'), &request, &input(), true)
-            .map(|it| it.expect("it was asked for"))
+            .map(|plan| plan.expect("the request asks for a plan"))
     }
 
     fn request(
         replace: Option<ReplaceMode>,
         atomic: bool,
-        bonds: TableDependencies,
+        dependencies: TableDependencies,
     ) -> PlanRequest {
         let options = PlanOptions { replace, atomic, ..PlanOptions::default() };
-        PlanRequest { options, bonds: Some(bonds), ..PlanRequest::default() }
+        PlanRequest { options, dependencies: Some(dependencies), ..PlanRequest::default() }
     }
 
     #[test]
@@ -317,19 +332,19 @@ mod tests {
 
     #[test]
     fn shadow_table_unless_something_prevents_it() {
-        let at_once = chosen(heap(), Some(ReplaceMode::Auto)).unwrap();
-        assert_eq!((at_once.method, at_once.freeze), (AtomicMethod::Swap, false));
-        let written = table_for_copy(&table('r'), Some(&at_once)).into_owned();
+        let atomic_plan = choose_plan(heap(), Some(ReplaceMode::Auto)).unwrap();
+        assert_eq!((atomic_plan.method, atomic_plan.freeze), (AtomicMethod::Swap, false));
+        let written = table_for_copy(&table('r'), Some(&atomic_plan)).into_owned();
         assert!(!written.has_unique_index() && written.foreign_keys.is_empty());
 
-        let bound = |what: &str| TableDependencies {
-            replace_obstacles: vec![what.to_owned(); 5],
+        let with_obstacles = |obstacle: &str| TableDependencies {
+            replace_obstacles: vec![obstacle.to_owned(); 5],
             ..heap()
         };
-        let at_once = chosen(bound("a view"), Some(ReplaceMode::Auto)).unwrap();
-        assert_eq!((at_once.method, at_once.freeze), (AtomicMethod::OneTransaction, true));
-        assert_eq!(at_once.reason, "a view; a view; a view; and 2 more");
-        let error = chosen(bound("a view"), Some(ReplaceMode::Swap)).unwrap_err();
+        let atomic_plan = choose_plan(with_obstacles("a view"), Some(ReplaceMode::Auto)).unwrap();
+        assert_eq!((atomic_plan.method, atomic_plan.freeze), (AtomicMethod::OneTransaction, true));
+        assert_eq!(atomic_plan.reason, "a view; a view; a view; and 2 more");
+        let error = choose_plan(with_obstacles("a view"), Some(ReplaceMode::Swap)).unwrap_err();
         assert!(error.to_string().contains("public.t: a view"), "{error}");
 
         let request = request(Some(ReplaceMode::Auto), false, heap());
@@ -346,7 +361,8 @@ mod tests {
 
     #[test]
     fn rows_are_frozen_only_in_heap_tables_without_extension() {
-        let truncate = |bonds| chosen(bonds, Some(ReplaceMode::Truncate)).unwrap().freeze;
+        let truncate =
+            |dependencies| choose_plan(dependencies, Some(ReplaceMode::Truncate)).unwrap().freeze;
         assert!(truncate(heap()));
         assert!(!truncate(TableDependencies::default()));
         assert!(!truncate(TableDependencies {
@@ -357,12 +373,12 @@ mod tests {
 
     #[test]
     fn rows_are_added_in_one_transaction_unless_the_table_is_empty() {
-        let added = chosen(heap(), None).unwrap();
+        let added = choose_plan(heap(), None).unwrap();
         assert_eq!(
             (added.method, added.replaces, added.freeze),
             (AtomicMethod::OneTransaction, false, false)
         );
-        let first = chosen(TableDependencies { is_empty: true, ..heap() }, None).unwrap();
+        let first = choose_plan(TableDependencies { is_empty: true, ..heap() }, None).unwrap();
         assert_eq!((first.method, first.replaces), (AtomicMethod::Swap, false));
     }
 
@@ -371,7 +387,7 @@ mod tests {
         let request = request(Some(ReplaceMode::Auto), false, heap());
         assert!(choose_atomic_plan(&table('v'), &request, &input(), true).is_err());
         assert!(
-            chosen(
+            choose_plan(
                 TableDependencies { has_inheriting_tables: true, ..heap() },
                 Some(ReplaceMode::Auto)
             )
@@ -385,8 +401,10 @@ mod tests {
             is_enforced: false,
             untrusted_owner: None,
         };
-        let error =
-            chosen(TableDependencies { references: vec![key], ..heap() }, Some(ReplaceMode::Auto));
+        let error = choose_plan(
+            TableDependencies { references: vec![key], ..heap() },
+            Some(ReplaceMode::Auto),
+        );
         assert!(error.unwrap_err().to_string().starts_with("foreign key o_t of public.o"));
     }
 }

@@ -1,4 +1,4 @@
-//! Plans which input field goes to which column, and which encoder writes it.
+//! Plans which input field goes to which column, and which encoder writes the column's values.
 
 use arrow_schema::{DataType, Field};
 
@@ -6,23 +6,24 @@ use super::{InputFacts, RowRequest};
 use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::field::FieldEncoder;
 use crate::format::nearest::nearest;
+use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{PgType, SessionSettings, TargetColumn, TargetTable, TypeKind};
 
 /// A column that the load writes.
 #[derive(Debug, Clone)]
 pub struct PlannedColumn {
-    /// Its name, unquoted.
+    /// The column's name, unquoted.
     pub name: String,
-    /// Its type.
+    /// The column's type.
     pub ty: PgType,
-    /// The position of its field in the input.
+    /// The position of the column's field in an input record, from 0.
     pub field: usize,
-    /// How its values are written.
+    /// How the column's values are written.
     pub route: ColumnRoute,
-    /// COPY's `force_null`.
+    /// Whether a quoted NULL string means NULL, as with COPY's `force_null`.
     pub force_null: bool,
-    /// COPY's `force_not_null`.
+    /// Whether an unquoted NULL string is a value, as with COPY's `force_not_null`.
     pub force_not_null: bool,
 }
 
@@ -33,12 +34,12 @@ pub enum ColumnRoute {
     Field(FieldEncoder),
     /// An Arrow column of record batches, encoded in binary.
     Batch(ColumnEncoder),
-    /// Text that the server parses, with the reason.
+    /// Text that the server parses, with the reason against binary.
     Text(String),
 }
 
 impl PlannedColumn {
-    /// Returns why the values are written as text, if they are.
+    /// Returns the reason why the values are written as text; `None` if they are binary.
     pub(super) fn text_reason(&self) -> Option<&str> {
         match &self.route {
             ColumnRoute::Text(reason) => Some(reason),
@@ -59,7 +60,8 @@ impl PlannedColumn {
     }
 }
 
-/// Plans the columns in the order of COPY, which is the order of the fields.
+/// Plans the written columns, in the order of the input's fields. COPY's column list has the same
+/// order.
 pub(super) fn plan_columns(
     table: &TargetTable,
     session: &SessionSettings,
@@ -103,8 +105,8 @@ pub(super) fn plan_columns(
     Ok(planned)
 }
 
-/// Returns the planned column that `--force-null` or `--force-not-null` names. The first argument
-/// is the option's name in COPY and as a flag.
+/// Returns the planned column with the `name` that the user gave to `--force-null` or
+/// `--force-not-null`. The first argument is the option's name in COPY, and the flag.
 fn find_forced_column<'a>(
     (option, flag): (&str, &str),
     name: &str,
@@ -115,7 +117,7 @@ fn find_forced_column<'a>(
     if !input.is_csv {
         let message = format!("COPY {option} requires CSV mode");
         return Err(Error::new(ErrorKind::Usage, message)
-            .hint(format!("Leave `{flag}` out: the format says itself what is NULL.")));
+            .hint(format!("Leave `{flag}` out: this format has its own marks for NULL.")));
     }
     let column = find_column(table, name).ok_or_else(|| unknown_column(table, name))?;
     planned.iter_mut().find(|planned| planned.name == column.name).ok_or_else(|| {
@@ -135,8 +137,11 @@ fn target_names(
     if let Some(columns) = &request.columns {
         let fields = input.types.as_ref().map_or(columns.len(), Vec::len);
         if fields != columns.len() {
-            let message =
-                format!("the input has {fields} fields but --columns names {}", columns.len());
+            let message = format!(
+                "the input has {}, but --columns names {}",
+                counted(fields as u64, "field"),
+                counted(columns.len() as u64, "column")
+            );
             return Err(Error::new(ErrorKind::Usage, message));
         }
         return Ok(columns.clone());
@@ -147,30 +152,31 @@ fn target_names(
     let writable = table.columns.iter().filter(|column| !column.is_generated);
     let names: Vec<String> = writable.map(|column| column.name.clone()).collect();
     match input.types.as_ref().map_or(0, Vec::len) {
-        // An input without columns has no rows, and fits every table.
+        // An input without columns has no rows, so the input fits every table.
         0 => Ok(names),
         fields if fields == names.len() => Ok(names),
         fields => {
-            let (table, columns) = (&table.name, names.len());
-            let message =
-                format!("the input has {fields} fields, but \"{table}\" {columns} columns");
+            let fields = counted(fields as u64, "field");
+            let columns = counted(names.len() as u64, "column");
+            let message = format!("the input has {fields}, but \"{}\" has {columns}", table.name);
             Err(Error::new(ErrorKind::Usage, message)
                 .hint("Name the columns for the input's fields with `--columns a,b,...`."))
         }
     }
 }
 
-/// Finds a column by its exact name. Otherwise ignores case if only one column matches.
+/// Finds a column by its exact name. If there is none, ignores case; then only one column may
+/// match.
 fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a TargetColumn> {
     let exact = table.columns.iter().find(|column| column.name == name);
     exact.or_else(|| {
         let folded = name.trim().to_lowercase();
-        let mut alike = table.columns.iter().filter(|it| it.name.to_lowercase() == folded);
-        alike.next().filter(|_| alike.next().is_none())
+        let mut matching = table.columns.iter().filter(|it| it.name.to_lowercase() == folded);
+        matching.next().filter(|_| matching.next().is_none())
     })
 }
 
-/// Returns the error for a name that is no column of the table.
+/// Returns the error for a name that no column of the table has.
 fn unknown_column(table: &TargetTable, name: &str) -> Error {
     let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
     let names = table.columns.iter().map(|column| column.name.as_str());
@@ -197,7 +203,7 @@ fn choose_route(
     let Some(types) = &input.types else {
         if !session.array_nulls && matches!(column.ty.base().kind, TypeKind::Array(..)) {
             return Ok(ColumnRoute::Text(
-                "array_nulls is off, as only the server knows".to_owned(),
+                "array_nulls is off, and only the server parses NULL in arrays then".to_owned(),
             ));
         }
         return Ok(match FieldEncoder::new(&column.ty, session) {
@@ -205,13 +211,13 @@ fn choose_route(
             Err(reason) => ColumnRoute::Text(reason),
         });
     };
-    let nothing = Field::new("", DataType::Null, true);
-    let source = types.get(field).unwrap_or(&nothing);
+    let null_field = Field::new("", DataType::Null, true);
+    let source = types.get(field).unwrap_or(&null_field);
     match ColumnEncoder::new(source, &column.ty, session) {
         Ok(encoder) => Ok(ColumnRoute::Batch(encoder)),
         Err(reason) => {
             let message = format!(
-                "cannot turn column \"{}\" of the input into type {} of column \"{}\": {reason}",
+                "cannot convert column \"{}\" of the input to type {} of column \"{}\": {reason}",
                 source.name(),
                 column.ty.name,
                 column.name
@@ -224,13 +230,13 @@ fn choose_route(
 /// A table column that the input does not have.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct OmittedColumn {
-    /// Its name, unquoted.
+    /// The column's name, unquoted.
     pub name: String,
-    /// The default expression, or words such as "null".
+    /// The value that the column gets: its default expression, or words such as "null".
     pub becomes: String,
 }
 
-/// Returns the columns that the input lacks, and the values that they get.
+/// Returns the columns that the input lacks, with the values that the columns get.
 pub(super) fn omitted_columns(
     table: &TargetTable,
     written: &[PlannedColumn],
@@ -248,13 +254,13 @@ pub(super) fn omitted_columns(
         .collect()
 }
 
-/// Matches the header of a further input with the header of the first. Returns the field for each
-/// expected name, as the order may differ.
+/// Finds the names of the first input's header, `expected`, in another input's header, `found`.
+/// Returns the position in `found` for each expected name.
 ///
 /// # Errors
-/// [`ErrorKind::Format`] when the headers do not name the same fields.
+/// [`ErrorKind::Format`] if the headers do not have the same names.
 pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>> {
-    // Match exactly, or without case if only one name matches. Columns are found in the same way.
+    // A name matches exactly, or without case if only one name matches, as in `find_column`.
     let position = |name: &String| {
         let exact = found.iter().position(|other| other == name);
         exact.or_else(|| {
@@ -272,11 +278,12 @@ pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>>
             let missing = expected.iter().find(|name| !found.contains(name));
             let extra = found.iter().find(|name| !expected.contains(name));
             let detail = match (missing, extra) {
-                (Some(missing), _) => format!("it lacks \"{missing}\""),
-                (None, Some(extra)) => format!("it has \"{extra}\" as well"),
-                (None, None) => "a name stands in it twice".to_owned(),
+                (Some(missing), _) => format!("field \"{missing}\" is missing"),
+                (None, Some(extra)) => format!("field \"{extra}\" is not in the first input"),
+                (None, None) => "a name occurs more than once".to_owned(),
             };
-            let message = format!("its header differs from that of the first input: {detail}");
+            let message =
+                format!("the header differs from the header of the first input: {detail}");
             Err(Error::new(ErrorKind::Format, message)
                 .hint("Load inputs with different columns one after the other."))
         }

@@ -4,11 +4,11 @@ use super::{InputFacts, PlanRequest};
 use crate::copy::Commit;
 use crate::{Error, ErrorKind, Result};
 
-/// Below this many stored bytes a load takes seconds, so a failed load should leave nothing behind.
-/// Above, the rows written so far are worth keeping.
+/// A load of fewer stored bytes takes seconds, so it commits once and leaves nothing behind if it
+/// fails. In a larger load, the rows written so far are worth keeping.
 const COMMIT_AT_END_BYTES_MAX: u64 = 1 << 30;
 
-/// Chooses when to commit: as the user asked, or by the size of the input.
+/// Chooses when to commit, as the user asked or by the size of the input.
 pub(super) fn choose_commit(
     input: &InputFacts,
     request: &PlanRequest,
@@ -20,10 +20,10 @@ pub(super) fn choose_commit(
     }
     match request.options.commit {
         Some(Commit::EachChunk) if !has_ledger => {
-            let why = if input.is_one_time {
+            let why = if input.is_for_this_run_only {
                 "the input cannot be read again later"
             } else {
-                "without a ledger"
+                "there is no ledger to record them"
             };
             let message = format!("chunks cannot be committed one by one: {why}");
             Err(Error::new(ErrorKind::Usage, message).hint("Leave `--commit chunk` out."))
@@ -33,7 +33,7 @@ pub(super) fn choose_commit(
                 "chunks cannot be committed one by one: the table needs one COPY statement";
             Err(Error::new(ErrorKind::Plan, message).hint("Leave `--commit chunk` out."))
         }
-        Some(asked) => Ok(asked),
+        Some(commit) => Ok(commit),
         None if !has_ledger || one_statement => Ok(Commit::AtEnd),
         // An input of unknown size may be large.
         None if input.stored_bytes.is_none_or(|bytes| bytes >= COMMIT_AT_END_BYTES_MAX) => {
@@ -43,16 +43,16 @@ pub(super) fn choose_commit(
     }
 }
 
-/// Checks that rows can be set aside. They are set aside chunk by chunk and kept in the ledger.
-/// `one_statement`: why the table needs a single COPY statement.
+/// Checks that rejected rows can be set aside. Rows are set aside chunk by chunk and kept in the
+/// ledger. `one_statement` is the reason why the table needs a single COPY statement, if it does.
 pub(super) fn check_rejects(request: &PlanRequest, one_statement: Option<&str>) -> Result<()> {
     let (why, hint) = match one_statement {
         Some(why) => (why, "Load without `--rejects`: the error names the first refused row."),
         None if request.options.commit == Some(Commit::AtEnd) => {
-            ("each chunk is committed on its own", "Leave `--commit end` out.")
+            ("each chunk must be committed on its own", "Leave `--commit end` out.")
         }
         None if request.options.no_ledger => {
-            ("they are kept in the ledger", "Leave `--no-ledger` out.")
+            ("rejected rows are kept in the ledger", "Leave `--no-ledger` out.")
         }
         None => return Ok(()),
     };

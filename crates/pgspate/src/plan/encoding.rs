@@ -1,18 +1,22 @@
-//! Chooses the input's encoding, and refuses encodings that cannot be split into fields.
+//! Chooses the input's encoding, and refuses encodings that cannot be split into fields byte by
+//! byte.
 
 use super::{InputFacts, RowRequest};
 use crate::{Error, ErrorKind, Result};
 
-/// Encodings in which the second byte of a character may equal a delimiter or a backslash. Such
-/// input cannot be split into fields byte by byte.
+/// Encodings in which the second byte of a character may equal a delimiter or a backslash. Text in
+/// these encodings cannot be split into fields byte by byte.
 const NOT_ASCII_SAFE: [&str; 7] =
     ["sjis", "shiftjis2004", "big5", "gbk", "uhc", "johab", "gb18030"];
 
-/// Aliases of the above (`src/common/encnames.c` of PostgreSQL).
+/// Other names of the encodings in [`NOT_ASCII_SAFE`] (`src/common/encnames.c` of PostgreSQL).
 const ALIASES: [&str; 8] =
     ["mskanji", "shiftjis", "shiftjis2004", "win932", "windows932", "win936", "win949", "win950"];
 
-/// Returns the encoding to name in COPY; `None` for UTF-8.
+/// Returns the encoding that COPY must name; `None` for UTF-8.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the input's format is always UTF-8, or if the encoding is unsupported.
 pub(super) fn choose_encoding(input: &InputFacts, request: &RowRequest) -> Result<Option<String>> {
     let Some(name) = &request.encoding else { return Ok(None) };
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -27,9 +31,10 @@ pub(super) fn choose_encoding(input: &InputFacts, request: &RowRequest) -> Resul
     let codes = folded.strip_prefix("windows").map(|page| format!("win{page}"));
     let folded = codes.as_deref().unwrap_or(&folded);
     if NOT_ASCII_SAFE.contains(&folded) || ALIASES.contains(&folded) {
-        let message = format!("encoding \"{name}\" cannot be read");
+        let message = format!("encoding \"{name}\" is not supported");
         let hint = format!(
-            "Bytes of its characters look like delimiters. Convert the input first: \
+            "In this encoding, bytes within characters look like delimiters. Convert the input \
+             first: \
              `iconv -f {name} -t UTF-8 FILE | pgspate load - ...`."
         );
         return Err(Error::new(ErrorKind::Usage, message).hint(hint));

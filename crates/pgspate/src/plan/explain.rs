@@ -10,9 +10,9 @@ use crate::format::EncodeMode;
 impl fmt::Display for LoadPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "table    {}", self.table)?;
-        if let Some(at_once) = &self.at_once {
-            let word = if at_once.replaces { "replace" } else { "at once" };
-            writeln!(f, "{word:8} {}: {}", at_once.method_in_words(), at_once.reason)?;
+        if let Some(atomic_plan) = &self.atomic_plan {
+            let word = if atomic_plan.replaces { "replace" } else { "at once" };
+            writeln!(f, "{word:8} {}: {}", atomic_plan.method_in_words(), atomic_plan.reason)?;
         }
         if self.one_statement {
             writeln!(f, "path     text COPY: one statement reads everything in order")?;
@@ -32,16 +32,16 @@ impl fmt::Display for LoadPlan {
         let names = written.chain(self.omitted.iter().map(|column| &column.name));
         let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let types = self.rows.columns.iter().map(|column| column.ty.name.len()).max().unwrap_or(0);
-        for (nth, column) in self.rows.columns.iter().enumerate() {
-            let head = if nth == 0 { "columns" } else { "" };
-            let way = describe_route(self, column);
-            writeln!(f, "{head:8} {:width$}  {:types$}  {way}", column.name, column.ty.name)?;
+        for (index, column) in self.rows.columns.iter().enumerate() {
+            let label = if index == 0 { "columns" } else { "" };
+            let route = describe_route(self, column);
+            writeln!(f, "{label:8} {:width$}  {:types$}  {route}", column.name, column.ty.name)?;
         }
         for OmittedColumn { name, becomes: value } in &self.omitted {
-            let is_numbered = value.contains("nextval(") || value == "its identity sequence";
+            let uses_sequence = value.contains("nextval(") || value == "its identity sequence";
             let order = match self.lanes {
                 Lanes::Fixed(1) => "",
-                _ if is_numbered => ", counted in the order in which rows arrive",
+                _ if uses_sequence => ", counted in the order in which rows arrive",
                 _ => "",
             };
             writeln!(f, "{:8} {name:width$}  {:types$}  not in the input: {value}{order}", "", "")?;
@@ -75,7 +75,7 @@ pub(crate) fn describe_route(plan: &LoadPlan, column: &PlannedColumn) -> String 
 fn commit_in_words(plan: &LoadPlan) -> &'static str {
     match plan.lanes {
         _ if plan.commit == Commit::EachChunk => {
-            "each chunk with its row in the ledger: a load that stops goes on when run again"
+            "each chunk with its row in the ledger: a stopped load goes on when run again"
         }
         _ if plan.ledger => "all at the end: a load that fails leaves nothing behind",
         Lanes::Fixed(1) => "one transaction: a load that fails leaves nothing behind",

@@ -4,10 +4,11 @@ use super::{InputFacts, LANES_MAX, PlanRequest};
 use crate::copy::Lanes;
 use pgspate_target::TargetTable;
 
-/// Below this many stored bytes a second connection costs more than it saves.
+/// Below this many stored bytes, opening a second connection takes longer than it saves.
 const ONE_LANE_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the lanes, the reason, and whether the table needs a single COPY statement.
+/// Returns the number of lanes, the reason for the number, and whether the table needs a single
+/// COPY statement.
 pub(super) fn choose_lanes(
     table: &TargetTable,
     input: &InputFacts,
@@ -23,10 +24,11 @@ pub(super) fn choose_lanes(
             format!("one COPY statement: trigger \"{}\" runs once per statement", trigger.name);
         return (Lanes::Fixed(1), reason, true);
     }
-    let asked = request.options.lanes.filter(|lanes| *lanes > 1);
-    if let (Some(trigger), None) = (table.triggers.first(), asked) {
+    let several_asked = request.options.lanes.filter(|lanes| *lanes > 1);
+    if let (Some(trigger), None) = (table.triggers.first(), several_asked) {
         let reason = format!(
-            "one COPY statement: trigger \"{}\" may depend on the rows before; `--lanes N` if not",
+            "one COPY statement: trigger \"{}\" may depend on earlier rows; if not, use `--lanes \
+             N`",
             trigger.name
         );
         return (Lanes::Fixed(1), reason, true);
@@ -45,7 +47,7 @@ pub(super) fn choose_lanes(
     if input.stored_bytes.is_some_and(|bytes| bytes < ONE_LANE_BYTES_MAX) {
         return (Lanes::Fixed(1), "the input is small".to_owned(), false);
     }
-    if let Some(cores) = request.shared_cores {
+    if let Some(cores) = request.local_server_cores {
         // More lanes than processors slow each other down: with two processors, three lanes took
         // 1.93 s and two lanes 1.73 s.
         let lanes = cores.clamp(2, LANES_MAX);
@@ -53,5 +55,6 @@ pub(super) fn choose_lanes(
         let reason = format!("the server is on this machine, with {cores} processor{s}");
         return (Lanes::Auto(lanes, lanes), reason, false);
     }
-    (Lanes::Auto(2, LANES_MAX), "two, and one more while that makes it faster".to_owned(), false)
+    let reason = "two at first, and one more as long as that makes the load faster";
+    (Lanes::Auto(2, LANES_MAX), reason.to_owned(), false)
 }

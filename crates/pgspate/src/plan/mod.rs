@@ -1,8 +1,7 @@
-//! Makes the plan of a load from facts and options, with a reason for every choice. Performs no
-//! I/O.
+//! Makes the plan of a load from facts and options. Performs no I/O.
 //!
-//! The plan's reasons and warnings name everything that makes a load slower or unexpected. Nothing
-//! is chosen silently.
+//! The plan gives a reason for every choice. Its reasons and warnings name everything that makes a
+//! load slow or surprising.
 
 mod atomic;
 mod columns;
@@ -30,19 +29,20 @@ use pgspate_target::{IndexKind, SessionSettings, TableDependencies, TargetTable}
 /// The most lanes that pgspate chooses by itself.
 pub const LANES_MAX: usize = 8;
 
-/// Facts about the input when the plan is made.
+/// Facts about the input that are known before it is loaded.
 #[derive(Debug, Clone, Default)]
 pub struct InputFacts {
-    /// The fields' names in order: from a header, the keys of JSON, or a file's schema. `None`:
-    /// fields have positions only.
+    /// The fields' names in order, from a header, JSON keys or a file's schema. `None` if fields
+    /// have positions only.
     pub names: Option<Vec<String>>,
-    /// The Arrow types of the fields, for files with a schema.
+    /// The Arrow types of the fields, if the input has a schema.
     pub types: Option<Vec<Field>>,
-    /// Whether the input can be read only once.
+    /// Whether the input can be read only once, like a pipe.
     pub is_stream: bool,
-    /// Whether no later run can recognise the input, so that a ledger does not help.
-    pub is_one_time: bool,
-    /// Whether the input is text, whose encoding the format does not tell.
+    /// Whether only this run can read the input, such as a pipe or the caller's memory. A ledger
+    /// does not help then, because no later run can continue the load.
+    pub is_for_this_run_only: bool,
+    /// Whether the input is delimited text. Only such text may have another encoding than UTF-8.
     pub is_delimited: bool,
     /// Whether the input is delimited and quoted like COPY's csv.
     pub is_csv: bool,
@@ -53,12 +53,12 @@ pub struct InputFacts {
 /// The user's options for loading a table.
 #[derive(Debug, Clone, Default)]
 pub struct PlanOptions {
-    /// The number of lanes; measured and chosen by default.
+    /// The number of lanes. By default, pgspate chooses it by measuring.
     pub lanes: Option<usize>,
-    /// When to commit; chosen by the input's size by default.
+    /// When to commit. By default, the input's size decides.
     pub commit: Option<Commit>,
-    /// Whether to keep no ledger. The load is then not resumable, and a second run loads the rows
-    /// again.
+    /// Whether to load without a ledger. The load then cannot be resumed, and a second run loads
+    /// all rows again.
     pub no_ledger: bool,
     /// How to replace the table's old rows; `None` keeps them.
     pub replace: Option<ReplaceMode>,
@@ -79,21 +79,21 @@ pub struct PlanOptions {
 pub struct PlanRequest {
     /// The options for loading the table.
     pub options: PlanOptions,
-    /// How fields become rows.
+    /// How input fields become rows.
     pub rows: RowRequest,
-    /// The number of processors if the server runs on this machine.
-    pub shared_cores: Option<usize>,
-    /// Whether refused rows are set aside.
+    /// This machine's number of processors, if the server runs on this machine too.
+    pub local_server_cores: Option<usize>,
+    /// Whether rejected rows are set aside.
     pub rejects: bool,
-    /// What depends on the table, if all rows are to become visible at once. `None` for a table
-    /// that the load creates.
-    pub bonds: Option<TableDependencies>,
+    /// The objects that depend on the table, if all rows are to become visible at once. `None` for
+    /// a table that the load creates.
+    pub dependencies: Option<TableDependencies>,
 }
 
 /// What a load will do, and why.
 #[derive(Debug, Clone)]
 pub struct LoadPlan {
-    /// The table, quoted for SQL.
+    /// The table's name, quoted for SQL.
     pub table: String,
     /// How records become rows.
     pub rows: RowPlan,
@@ -107,16 +107,16 @@ pub struct LoadPlan {
     pub one_statement: bool,
     /// When rows are committed.
     pub commit: Commit,
-    /// How rows become visible at once, if they are to.
-    pub at_once: Option<AtomicPlan>,
-    /// Whether the ledger has a row for each chunk.
+    /// How all rows become visible at once. `None` if `--replace` and `--atomic` are not given.
+    pub atomic_plan: Option<AtomicPlan>,
+    /// Whether the ledger records each written chunk.
     pub ledger: bool,
-    /// What is done with the table before and after the load.
+    /// What pgspate does with the table before and after the load.
     pub maintenance: MaintenancePlan,
     /// Warnings: what slows the server down, and other surprises.
     pub warnings: Vec<String>,
-    /// Whether a trigger may skip rows, so that fewer rows are written than read.
-    pub may_drop_rows: bool,
+    /// Whether a trigger may skip rows. The server then may write fewer rows than it receives.
+    pub may_skip_rows: bool,
 }
 
 impl LoadPlan {
@@ -132,11 +132,12 @@ impl LoadPlan {
         request: &PlanRequest,
     ) -> Result<LoadPlan> {
         let mut rows = RowPlan::make(table, session, input, &request.rows)?;
-        // The ledger keeps the rows that are set aside.
-        let ledger = !request.options.no_ledger && (!input.is_one_time || request.rejects);
-        let at_once = atomic::choose_atomic_plan(table, request, input, ledger)?;
-        let written = atomic::table_for_copy(table, at_once.as_ref());
-        let (lanes, lanes_reason, one_statement) = lanes::choose_lanes(&written, input, request);
+        // Rows that are set aside are kept in the ledger.
+        let ledger = !request.options.no_ledger && (!input.is_for_this_run_only || request.rejects);
+        let atomic_plan = atomic::choose_atomic_plan(table, request, input, ledger)?;
+        let copied_table = atomic::table_for_copy(table, atomic_plan.as_ref());
+        let (lanes, lanes_reason, one_statement) =
+            lanes::choose_lanes(&copied_table, input, request);
         if one_statement {
             rows.mode = EncodeMode::Text;
         }
@@ -146,50 +147,51 @@ impl LoadPlan {
         let commit = commit::choose_commit(input, request, ledger, one_statement)?;
         let mut plan = LoadPlan {
             table: table.sql_name.clone(),
-            warnings: warnings(&written, &rows.columns),
+            warnings: warnings(&copied_table, &rows.columns),
             omitted: columns::omitted_columns(table, &rows.columns),
             rows,
             lanes,
             lanes_reason,
             one_statement,
             commit,
-            at_once: None,
+            atomic_plan: None,
             ledger,
             maintenance: MaintenancePlan::default(),
-            may_drop_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
+            may_skip_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
         };
-        if let Some(at_once) = at_once {
-            plan.apply_atomic_plan(request, at_once)?;
+        if let Some(atomic_plan) = atomic_plan {
+            plan.apply_atomic_plan(request, atomic_plan)?;
         }
         Ok(plan)
     }
 
-    /// Sets the table's maintenance. A dropped foreign key needs no warning about its checks.
+    /// Sets the table's maintenance, and removes the warnings about foreign keys that are dropped.
     pub(crate) fn set_maintenance(&mut self, maintenance: MaintenancePlan) {
         let dropped = maintenance.indexes.iter().filter(|it| it.kept_because.is_none());
-        let free: Vec<String> = dropped.map(|it| foreign_key_warning(&it.name)).collect();
-        self.warnings.retain(|warning| !free.contains(warning));
+        let needless: Vec<String> = dropped.map(|it| foreign_key_warning(&it.name)).collect();
+        self.warnings.retain(|warning| !needless.contains(warning));
         self.maintenance = maintenance;
     }
 
-    /// Cancels all changes of the table, and restores the warnings about foreign keys.
-    pub(crate) fn alter_nothing(&mut self, why: &str) {
+    /// Removes all changes of the table from the plan, and adds the warnings about foreign keys
+    /// again.
+    pub(crate) fn cancel_table_changes(&mut self, why: &str) {
         let dropped = self.maintenance.indexes.iter().filter(|it| it.kept_because.is_none());
         let keys = dropped.filter(|it| it.kind == IndexKind::ForeignKey);
         self.warnings.extend(keys.map(|it| foreign_key_warning(&it.name)));
-        self.maintenance.alter_nothing(why);
+        self.maintenance.cancel_table_changes(why);
     }
 
-    /// Returns a COPY statement like the load's first. It leaves out what only the load's
-    /// transaction allows.
-    pub fn trial_sql(&self) -> String {
+    /// Returns the COPY statement of a trial without rows. The trial's transaction does not allow
+    /// FREEZE.
+    pub fn trial_copy_sql(&self) -> String {
         self.rows.copy_sql(EncodeMode::Text, &self.table)
     }
 
-    /// Returns [`RowPlan::copy_sql`] with FREEZE if the transaction allows it.
+    /// Returns [`RowPlan::copy_sql`], with FREEZE if the load's transaction allows it.
     pub fn copy_sql(&self, mode: EncodeMode, into: &str) -> String {
         let sql = self.rows.copy_sql(mode, into);
-        match &self.at_once {
+        match &self.atomic_plan {
             Some(AtomicPlan { freeze: true, .. }) => {
                 format!("{}, freeze)", sql.strip_suffix(')').unwrap_or(&sql))
             }
@@ -200,11 +202,12 @@ impl LoadPlan {
 
 /// Returns the warning about a foreign key that is kept.
 fn foreign_key_warning(key: &str) -> String {
-    format!("foreign key \"{key}\" is checked for each row after its chunk")
+    format!("foreign key \"{key}\" is checked for each row after each COPY")
 }
 
-/// From this many partitions on, COPY flushes its buffers half empty.
-const PARTITIONS_WARNED: i64 = 32;
+/// The most partitions for which COPY keeps a buffer of rows. With more partitions, COPY writes
+/// buffers before they are full.
+const BUFFERED_PARTITIONS_MAX: i64 = 32;
 
 /// Returns the warnings about triggers, defaults, foreign keys and partitions.
 fn warnings(table: &TargetTable, columns: &[PlannedColumn]) -> Vec<String> {
@@ -226,14 +229,18 @@ fn warnings(table: &TargetTable, columns: &[PlannedColumn]) -> Vec<String> {
         ));
     }
     warnings.extend(table.foreign_keys.iter().map(|key| foreign_key_warning(key)));
-    if table.partitions > PARTITIONS_WARNED {
+    if table.partitions > BUFFERED_PARTITIONS_MAX {
         let count = table.partitions;
-        warnings
-            .push(format!("{count} partitions: rows that are not sorted by the key load slower"));
+        warnings.push(format!(
+            "the table has {count} partitions: rows that are not sorted by the partition key load \
+             slower"
+        ));
     }
     if table.row_security {
         warnings.push(
-            "row security applies to this role, with which COPY FROM is not supported".to_owned(),
+            "row-level security applies to this role, and COPY FROM does not support it: load as \
+             a role with BYPASSRLS"
+                .to_owned(),
         );
     }
     warnings

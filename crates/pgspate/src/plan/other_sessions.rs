@@ -1,7 +1,7 @@
-//! Tells what other sessions can do with the table while a load runs.
+//! Says in the plan what other sessions can do with the table while a load runs.
 //!
-//! Tests prove each sentence: they hold a load in the middle, and other sessions try to read and
-//! write.
+//! Tests check each sentence: they pause a load in the middle, and other sessions try to read and
+//! write the table.
 
 use super::{AtomicMethod, LoadPlan};
 use pgspate_target::IndexKind;
@@ -9,7 +9,7 @@ use pgspate_target::IndexKind;
 impl LoadPlan {
     /// Returns what other sessions can do, for the line "others" of the plan.
     pub fn other_sessions(&self) -> String {
-        match &self.at_once {
+        match &self.atomic_plan {
             Some(it) if it.method == AtomicMethod::OneTransaction && it.replaces => {
                 let mut tables: Vec<_> =
                     it.references.iter().map(|key| key.table.as_str()).collect();
@@ -36,7 +36,7 @@ impl LoadPlan {
         }
     }
 
-    /// Checks whether indexes are built in the table itself.
+    /// Returns whether the load drops indexes of the table and creates them again.
     fn builds_indexes(&self) -> bool {
         let mut dropped = self.maintenance.indexes.iter().filter(|it| it.kept_because.is_none());
         self.maintenance.rebuilds && dropped.any(|it| it.kind != IndexKind::ForeignKey)

@@ -1,4 +1,4 @@
-//! Plans how records become rows of COPY data, for a table or a stage.
+//! Plans how input records become rows of COPY data. The rows go to a table or to a stage.
 
 use super::columns::{self, PlannedColumn};
 use super::{InputFacts, encoding};
@@ -6,17 +6,18 @@ use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{SessionSettings, TargetTable, quote_ident};
 
-/// Bytes of decompressed input in a chunk. A lane holds two chunks and some pieces.
+/// Bytes of decompressed input in a chunk. A lane holds two chunks and some encoded pieces in
+/// memory.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// The user's options on which rows depend.
+/// The user's options for turning input records into rows.
 #[derive(Debug, Clone, Default)]
 pub struct RowRequest {
-    /// The columns of the fields, in the order of the fields.
+    /// The table's column for each input field, in the order of the fields (`--columns`).
     pub columns: Option<Vec<String>>,
-    /// Whether to skip fields and keys without a column.
+    /// Whether to skip fields and JSON keys that name no column of the table.
     pub ignore_unknown: bool,
-    /// The input's encoding, as PostgreSQL names it; UTF8 by default.
+    /// PostgreSQL's name of the input's encoding. The default is UTF8.
     pub encoding: Option<String>,
     /// Columns in which a quoted NULL string means NULL.
     pub force_null: Vec<String>,
@@ -24,23 +25,23 @@ pub struct RowRequest {
     pub force_not_null: Vec<String>,
 }
 
-/// How records become rows, and why.
+/// How input records become rows of COPY data, with the reasons.
 #[derive(Debug, Clone)]
 pub struct RowPlan {
-    /// The columns that are written, in the order of COPY.
+    /// The columns that are written, in the order of COPY's column list.
     pub columns: Vec<PlannedColumn>,
-    /// Binary or text COPY.
+    /// COPY's format: binary or text.
     pub mode: EncodeMode,
-    /// The reason for the mode.
+    /// The reason for COPY's format.
     pub mode_reason: String,
-    /// The size at which chunks are cut.
+    /// Bytes of decompressed input after which a chunk ends.
     pub chunk_bytes: usize,
     /// The input's encoding, if it is not UTF-8.
     pub encoding: Option<String>,
 }
 
 impl RowPlan {
-    /// Plans the rows. Only the table's columns and types matter here.
+    /// Plans the rows. Of the table, only its kind, its columns and their types matter.
     ///
     /// # Errors
     /// [`ErrorKind::Plan`] or [`ErrorKind::Usage`] when the input and the table do not fit
@@ -66,8 +67,8 @@ impl RowPlan {
         self.columns.iter().map(|column| column.name.clone()).collect()
     }
 
-    /// Returns `COPY into (columns) FROM STDIN`, in binary, or in text with the input's encoding.
-    /// `into` is a table, quoted for SQL.
+    /// Returns `COPY into (columns) FROM STDIN` in the format `mode`. A text COPY names the input's
+    /// encoding. `into` is a table's name, quoted for SQL.
     pub fn copy_sql(&self, mode: EncodeMode, into: &str) -> String {
         let quoted = self.columns.iter().map(|column| quote_ident(&column.name));
         let columns = quoted.collect::<Vec<_>>().join(", ");
@@ -79,19 +80,19 @@ impl RowPlan {
     }
 }
 
-/// Chooses binary or text COPY, with the reason.
+/// Chooses binary or text COPY, and returns the choice with its reason.
 fn choose_mode(columns: &[PlannedColumn], encoding: Option<&str>) -> (EncodeMode, String) {
     if let Some(encoding) = encoding {
-        return (EncodeMode::Text, format!("the server converts {encoding} in text only"));
+        return (EncodeMode::Text, format!("the server converts {encoding} only in text COPY"));
     }
     let as_text = columns.iter().find_map(|column| Some((column, column.text_reason()?)));
     if let Some((column, reason)) = as_text {
         let reason = format!("column \"{}\": {reason}", column.name);
         return (
             EncodeMode::Text,
-            format!("all rows go as text, for the server to read: {reason}"),
+            format!("all rows go as text, which the server parses: {reason}"),
         );
     }
-    let reason = "every column has an exact encoder; fields that it does not take go as text";
+    let reason = "every column has an exact encoder; unusual values go as text";
     (EncodeMode::Binary, reason.to_owned())
 }

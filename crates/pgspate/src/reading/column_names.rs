@@ -1,4 +1,4 @@
-//! Renames the columns in errors about a program's rows to the names of the table's columns.
+//! Puts the names of the table's columns into errors about a program's record batches.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use arrow_schema::Schema;
 use crate::format::memory::BatchIter;
 use crate::plan::RowPlan;
 
-/// Pairs of a field's name and its column's name.
+/// Pairs of a batch column's name and its table column's name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ColumnNames(Arc<[(String, String)]>);
 
 impl ColumnNames {
-    /// Pairs the fields of `schema` with the plan's columns.
+    /// Pairs the columns of `schema` with the plan's table columns.
     pub(crate) fn of(schema: &Schema, plan: &RowPlan) -> ColumnNames {
         let names = plan.columns.iter().filter_map(|column| {
             let field = schema.fields().get(column.field)?;
@@ -21,15 +21,15 @@ impl ColumnNames {
         ColumnNames(names.collect())
     }
 
-    /// Returns the same batches. Their errors name table columns, as the server's errors do,
-    /// because a field may have no name.
+    /// Returns `batches` with errors that name the table's columns, as the server's errors do. A
+    /// batch column may have no name.
     pub(crate) fn rename_in_errors(&self, batches: BatchIter) -> BatchIter {
         let names = self.clone();
         Box::new(batches.map(move |batch| {
             batch.map_err(|error| {
                 let Some(mut place) = error.place().cloned() else { return error };
-                let mut known = names.0.iter();
-                match known.find(|(field, _)| Some(field) == place.column.as_ref()) {
+                let mut pairs = names.0.iter();
+                match pairs.find(|(field, _)| Some(field) == place.column.as_ref()) {
                     Some((_, column)) => {
                         place.column = Some(column.clone());
                         error.at(place)

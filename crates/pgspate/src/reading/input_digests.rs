@@ -13,26 +13,27 @@ use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_target::ledger::WrittenChunks;
 
 impl SniffedInputs {
-    /// Reads all inputs and returns their digests. Blocks.
+    /// Reads all inputs and returns their digests. Blocks the calling thread.
     ///
     /// # Errors
-    /// When an input cannot be read.
+    /// [`ErrorKind::Source`] if an input cannot be read.
     pub(crate) fn read_contents(&self, plan: &RowPlan) -> Result<ContentDigests> {
         self.digest_chunks(self.cutter(plan, &Arc::default()), |chunk| chunk.input)
     }
 
-    /// Checks whether the inputs still hold the chunks that were written. Blocks.
+    /// Reads the inputs, and returns whether they still have the chunks that an earlier run wrote.
+    /// Blocks the calling thread.
     ///
     /// # Errors
-    /// When an input cannot be read.
-    pub(crate) fn holds(&self, plan: &RowPlan, done: &WrittenChunks) -> Result<bool> {
-        let mut left = done.chunks();
+    /// [`ErrorKind::Source`] if an input cannot be read.
+    pub(crate) fn have_chunks(&self, plan: &RowPlan, written: &WrittenChunks) -> Result<bool> {
+        let mut left = written.chunks();
         let mut cutter = self.cutter(plan, &Arc::default());
         while left > 0 {
             let Some(chunk) = cutter.next()? else { return Ok(false) };
-            let Some(seal) = done.get(chunk.seq) else { continue };
-            let is_placed = (seal.input, seal.position) == (chunk.input, chunk.position());
-            if !is_placed || seal.digest.is_none() || seal.digest != chunk.content_digest()? {
+            let Some(seal) = written.get(chunk.seq) else { continue };
+            let is_in_place = (seal.input, seal.position) == (chunk.input, chunk.position());
+            if !is_in_place || seal.digest.is_none() || seal.digest != chunk.content_digest()? {
                 return Ok(false);
             }
             left -= 1;
@@ -41,17 +42,17 @@ impl SniffedInputs {
     }
 
     /// Checks that no input was changed while it was read. Reads an input again if its source
-    /// cannot tell. `read` are the digests of what was read.
+    /// cannot prove that the input is unchanged. `digests` are the digests of the first reading.
     ///
     /// # Errors
-    /// When an input was changed.
-    pub(crate) fn check_unchanged(&self, plan: &RowPlan, read: &ContentDigests) -> Result<()> {
-        for (nth, input) in self.inputs.iter().enumerate() {
+    /// [`ErrorKind::Source`] if an input was changed.
+    pub(crate) fn check_unchanged(&self, plan: &RowPlan, digests: &ContentDigests) -> Result<()> {
+        for (index, input) in self.inputs.iter().enumerate() {
             if input.is_unchanged()? {
                 continue;
             }
-            let is_same = match read.of(nth) {
-                Some(digest) => self.read_content(plan, nth)?.of(nth) == Some(digest),
+            let is_same = match digests.of(index) {
+                Some(digest) => self.read_content(plan, index)?.of(index) == Some(digest),
                 None => false,
             };
             if !is_same {
@@ -61,18 +62,19 @@ impl SniffedInputs {
         Ok(())
     }
 
-    /// Reads one input and returns its digest.
-    fn read_content(&self, plan: &RowPlan, nth: usize) -> Result<ContentDigests> {
+    /// Reads the input at position `index` and returns its digest.
+    fn read_content(&self, plan: &RowPlan, index: usize) -> Result<ContentDigests> {
         let cutter = self.open_cutter(
-            nth,
+            index,
             plan.chunk_bytes,
             &self.field_mapping(plan),
             &LoadWatch::default(),
         )?;
-        self.digest_chunks(cutter, |_| nth)
+        self.digest_chunks(cutter, |_| index)
     }
 
-    /// Digests all chunks of a cutter. `input_of` tells the input of a chunk.
+    /// Returns the digests of all chunks of a cutter. `input_of` returns the position of a chunk's
+    /// input.
     fn digest_chunks(
         &self,
         mut cutter: Box<dyn Cutter>,
@@ -92,5 +94,5 @@ fn changed_input_error(input: &Input) -> Error {
     let place = InputPlace { source: Some(name.to_owned()), ..InputPlace::default() };
     Error::new(ErrorKind::Source, format!("\"{name}\" was changed while it was being read"))
         .at(place)
-        .hint("Load it when no other program writes to it, or load a copy of it.")
+        .hint("Load the input when no other program writes to it, or load a copy.")
 }

@@ -1,12 +1,12 @@
 //! Reads inputs: finds the sources, detects the format, and cuts and encodes the records.
 //!
-//! The first megabyte tells the format, the columns and their types. Then the inputs are cut into
-//! chunks and encoded as the plan of rows says. `load` and `sync` fill a table or a stage from
-//! them, and `apply` the tables of a slot's initial copy.
+//! pgspate detects the format, the columns and their types from the first megabyte. Then it cuts
+//! the inputs into chunks, and encodes the chunks' records by the [`RowPlan`]. `load` copies the
+//! rows into a table, `sync` into a stage, and `apply` into the tables of a slot's initial copy.
 //!
-//! An input is cut in the same way each time it is read. All inputs have the format and the columns
-//! of the first input. An input that changes during the run is an error. Nothing is sent to the
-//! server or committed here.
+//! Each reading of an input cuts the same chunks. All inputs have the format and the columns of the
+//! first input. An input that changes during the run is an error. This module sends and commits
+//! nothing.
 
 mod column_names;
 mod input_digests;
@@ -24,7 +24,7 @@ use tokio_postgres::error::SqlState;
 
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
-pub use sniff_inputs::{dialect, schema};
+pub use sniff_inputs::{dialect, read_schema};
 pub(crate) use survey::{Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name};
 pub use watch::LoadWatch;
 
@@ -51,43 +51,37 @@ pub(crate) struct SniffedInputs {
     /// The format, detected from the first input.
     pub(crate) sniffed: SniffedFormat,
     shape: RecordShape,
-    /// The columns that `--create` would make: names and types.
+    /// The names and types of the columns that `--create` would create.
     pub(crate) inferred: Vec<(String, String)>,
+    /// Whether `--columns` names the columns, so that names from the inputs do not count.
     header_overridden: bool,
     /// The header line of the first input, byte for byte.
     header_line: Vec<u8>,
 }
 
-/// A function that makes an encoder for a lane.
+/// A function that returns a new encoder for each lane.
 pub(crate) type MakeEncoder = Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>;
 
 /// How records are found and read.
 #[derive(Clone)]
 enum RecordShape {
-    /// `header` are the names as bytes of the input; `names` are the same as text.
-    Delimited {
-        dialect: Dialect,
-        names: Option<Vec<String>>,
-        header: Option<Vec<String>>,
-    },
-    Keyed {
-        format: &'static KeyedFormat,
-        keys: Vec<String>,
-    },
-    Columns {
-        schema: SchemaRef,
-        origin: BatchOrigin,
-    },
+    /// Delimited text. `header` are the names of the first input's header as [`raw_names`] returns
+    /// them, and `names` are these names in UTF-8.
+    Delimited { dialect: Dialect, names: Option<Vec<String>>, header: Option<Vec<String>> },
+    /// Records with a key for each value, such as JSON objects.
+    Keyed { format: &'static KeyedFormat, keys: Vec<String> },
+    /// Arrow record batches.
+    Columns { schema: SchemaRef, origin: BatchOrigin },
 }
 
 /// Where record batches come from.
 #[derive(Clone)]
 enum BatchOrigin {
-    /// A file with random access.
+    /// A file that is read at any position.
     File,
     /// An Arrow IPC stream.
     Stream,
-    /// The calling program.
+    /// The program that calls pgspate.
     Program(Arc<dyn ProgramBatches>),
 }
 
@@ -110,7 +104,7 @@ impl SniffedInputs {
             names: if self.header_overridden { None } else { names },
             types,
             is_stream: self.is_stream(),
-            is_one_time: !self.inputs.iter().all(Input::is_persistent),
+            is_for_this_run_only: !self.inputs.iter().all(Input::is_persistent),
             is_delimited: matches!(self.shape, RecordShape::Delimited { .. }),
             is_csv: matches!(&self.shape, RecordShape::Delimited { dialect, .. }
                 if dialect.format == CopyFormat::Csv),
@@ -118,7 +112,7 @@ impl SniffedInputs {
         }
     }
 
-    /// Checks whether an input can be read only once.
+    /// Returns whether any input can be read only once.
     pub(crate) fn is_stream(&self) -> bool {
         self.inputs.iter().any(Input::is_stream)
     }
@@ -133,35 +127,35 @@ impl SniffedInputs {
         let (reading, watch) = (self.clone(), Arc::clone(watch));
         let chunk_bytes = plan.chunk_bytes;
         let map = self.field_mapping(plan);
-        let types = self.types(plan);
+        let types = self.table_types(plan);
         let names = match &self.shape {
             RecordShape::Columns { schema, .. } => column_names::ColumnNames::of(schema, plan),
             _ => column_names::ColumnNames::default(),
         };
-        let open: OpenCutter = Box::new(move |nth| {
-            let input = &reading.inputs[nth];
+        let open: OpenCutter = Box::new(move |index| {
+            let input = &reading.inputs[index];
             let cutter = match &reading.shape {
                 RecordShape::Columns { origin: BatchOrigin::Program(batches), .. } => {
                     let cutter =
-                        |it| BatchesCutter::new(names.rename_in_errors(it), nth).of_program();
+                        |it| BatchesCutter::new(names.rename_in_errors(it), index).of_program();
                     batches.open(&types).map(|it| Box::new(cutter(it)) as _)
                 }
-                _ => reading.open_cutter(nth, chunk_bytes, &map, &watch),
+                _ => reading.open_cutter(index, chunk_bytes, &map, &watch),
             };
             cutter.map_err(|error| with_input_name(error, input))
         });
         Box::new(ChainCutter::new(self.inputs.len(), open))
     }
 
-    /// Opens the cutter of one input.
+    /// Opens the cutter of the input at position `index`.
     pub(crate) fn open_cutter(
         &self,
-        nth: usize,
+        index: usize,
         chunk_bytes: usize,
         map: &MapFields,
         watch: &LoadWatch,
     ) -> Result<Box<dyn Cutter>> {
-        let input = &self.inputs[nth];
+        let input = &self.inputs[index];
         self.check_format(input)?;
         let reader = || {
             let reader = input.reader()?;
@@ -175,11 +169,11 @@ impl SniffedInputs {
                 Box::new(DelimitedCutter::open(input.name(), reader()?, options)?)
             }
             RecordShape::Keyed { format, .. } => {
-                let one = KeyedInput { name: input.name().to_owned(), reader: reader()? };
-                (format.cutter)(one, chunk_bytes)
+                let input = KeyedInput { name: input.name().to_owned(), reader: reader()? };
+                (format.cutter)(input, chunk_bytes)
             }
             RecordShape::Columns { schema, origin: BatchOrigin::Stream } => {
-                let cutter = ArrowStreamCutter::open(input.name(), reader()?, nth)?;
+                let cutter = ArrowStreamCutter::open(input.name(), reader()?, index)?;
                 check_same_schema(schema, &cutter.schema())?;
                 Box::new(cutter)
             }
@@ -188,18 +182,18 @@ impl SniffedInputs {
                 if self.sniffed.format == Format::Parquet {
                     let file = ParquetFile::open(input.name(), ranges)?;
                     check_same_schema(schema, file.schema())?;
-                    Box::new(ParquetCutter::new(Arc::new(file), nth))
+                    Box::new(ParquetCutter::new(Arc::new(file), index))
                 } else {
                     let file = ArrowFile::open(input.name(), ranges)?;
                     check_same_schema(schema, file.schema())?;
-                    Box::new(ArrowCutter::new(Arc::new(file), nth))
+                    Box::new(ArrowCutter::new(Arc::new(file), index))
                 }
             }
         })
     }
 
     /// Returns, for each column of the record batches, the type of its table column.
-    fn types(&self, plan: &RowPlan) -> Vec<Option<PgType>> {
+    fn table_types(&self, plan: &RowPlan) -> Vec<Option<PgType>> {
         let RecordShape::Columns { schema, .. } = &self.shape else { return Vec::new() };
         let mut types = vec![None; schema.fields().len()];
         for column in &plan.columns {
@@ -213,8 +207,8 @@ impl SniffedInputs {
     /// Checks that an input has the format of the first input, as far as its first bytes tell.
     fn check_format(&self, input: &Input) -> Result<()> {
         let expected = self.sniffed.format;
-        // Reading the first bytes costs a request if the input is remote. Inputs with the first
-        // one's file extension need no check.
+        // Reading the first bytes of a remote input costs a request. An input with the file
+        // extension of the first input needs no check.
         if input.is_stream() || input.extension() == self.inputs[0].extension() {
             return Ok(());
         }
@@ -227,12 +221,14 @@ impl SniffedInputs {
             return Ok(());
         }
         let (found, expected) = (found.name(), expected.name());
-        let message = format!("its format is {found}, that of the first input {expected}");
+        let message =
+            format!("the format is {found}, but the format of the first input is {expected}");
         Err(Error::new(ErrorKind::Format, message)
             .hint("Load inputs of different formats one after the other."))
     }
 
-    /// Returns the function that maps an input's header to the plan's columns.
+    /// Returns a function that takes an input's header. The function returns the number of fields
+    /// in a record, and for each planned column the position of its field.
     pub(crate) fn field_mapping(&self, plan: &RowPlan) -> MapFields {
         let trailing = match &self.shape {
             RecordShape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
@@ -259,7 +255,10 @@ impl SniffedInputs {
         })
     }
 
-    /// Returns the function that makes an encoder for each lane.
+    /// Returns a function that returns a new encoder for each lane.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Type`] if a column of record batches has no encoder.
     pub(crate) fn encoder(
         &self,
         plan: &RowPlan,
@@ -293,13 +292,14 @@ impl SniffedInputs {
         }
     }
 
-    /// Returns the header line of a file of rejects. With it the file can be loaded like the
-    /// inputs.
+    /// Returns the header line for a file of rejected records. With this header, the file can be
+    /// loaded like the inputs.
     pub(crate) fn reject_header(&self) -> &[u8] {
         &self.header_line
     }
 
-    /// Returns the format of a file of rejects: that of the inputs, or JSON for record batches.
+    /// Returns the format for a file of rejected records: the format of the inputs, or JSON for
+    /// record batches.
     pub(crate) fn reject_format(&self) -> Format {
         match &self.shape {
             RecordShape::Delimited { .. } | RecordShape::Keyed { .. } => self.sniffed.format,
@@ -328,23 +328,24 @@ impl SniffedInputs {
             field: column.field_encoder(),
         });
         let mut options = KeyedOptions::new(columns.collect());
-        // A key may differ from its column in upper and lower case.
-        for (nth, column) in plan.columns.iter().enumerate() {
+        // A key may differ from its column's name in upper and lower case.
+        for (index, column) in plan.columns.iter().enumerate() {
             if let Some(key) = keys.get(column.field).filter(|_| !self.header_overridden) {
-                options.keys.insert(key.clone(), nth);
+                options.keys.insert(key.clone(), index);
             }
         }
         options.ignore_unknown = ignore_unknown;
         if !self.header_overridden {
             let names = table.columns.iter().map(|column| &column.name);
-            let both = names.flat_map(|name| [name.clone(), name.to_lowercase()]);
-            options.table_columns = Arc::new(both.collect());
+            let spellings = names.flat_map(|name| [name.clone(), name.to_lowercase()]);
+            options.table_columns = Arc::new(spellings.collect());
         }
         options.inputs = self.names().into();
         options
     }
 
-    /// Returns the options that change rows or chunks, by name. A job is identified by them.
+    /// Returns the options that change rows or chunks, by name. These options are a part of a job's
+    /// identity in the ledger.
     pub(crate) fn identity(&self) -> Map<String, Value> {
         let mut options = Map::new();
         let mut add = |name: &str, value: Value| options.insert(name.to_owned(), value);
@@ -363,8 +364,9 @@ impl SniffedInputs {
         options
     }
 
-    /// Handles an error about a JSON key that names a column but is not in the sample. Adds the key
-    /// if the input can be read again. Returns whether the key was added.
+    /// Adds the key of an error about a JSON key that names a column but is not in the sample.
+    /// Returns whether the key was added; the caller then reads the input again. Returns `false` if
+    /// the error is another error, or if the input cannot be read again.
     pub(crate) fn learn_key(&mut self, error: &Error) -> bool {
         let key = error.place().and_then(|place| place.column.as_deref());
         let (Some(key), ErrorKind::Plan, false) = (key, error.kind(), self.is_stream()) else {
@@ -379,7 +381,7 @@ impl SniffedInputs {
         }
     }
 
-    /// Returns the inputs' names for messages.
+    /// Returns a short text that names the inputs in messages.
     pub(crate) fn title(&self) -> String {
         match &*self.inputs {
             [only] => format!("\"{}\"", only.name()),
@@ -426,9 +428,10 @@ fn check_same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
     if first == other {
         return Ok(());
     }
-    let differs = other.iter().find(|field| !first.contains(field));
-    let name = differs.or(first.last()).map_or("", |(name, _)| name.as_str());
-    let message = format!("its columns differ from those of the first input: \"{name}\"");
+    let differing = other.iter().find(|field| !first.contains(field));
+    let name = differing.or(first.last()).map_or("", |(name, _)| name.as_str());
+    let message =
+        format!("the columns differ from the columns of the first input: column \"{name}\"");
     Err(Error::new(ErrorKind::Format, message)
         .hint("Load inputs with different columns one after the other."))
 }
@@ -450,13 +453,13 @@ fn with_input_name(error: Error, input: &Input) -> Error {
     error.at(place)
 }
 
-/// Adds a hint about `--encoding` to an error about bytes that are not UTF-8. A zero byte is no
-/// such error, because no encoding allows it.
+/// Adds a hint about `--encoding` to the server's error about bytes that are not UTF-8. An error
+/// about a zero byte gets no hint, because no encoding allows zero bytes.
 pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
     let is_utf8 = plan.encoding.is_none();
-    let is_encoding = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
-    if !is_encoding || error.to_string().contains("0x00") {
+    let is_not_utf8 = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
+    if !is_not_utf8 || error.to_string().contains("0x00") {
         return error;
     }
-    error.hint("Name the encoding of the input with `--encoding`, LATIN1 for example.")
+    error.hint("Name the encoding of the input with `--encoding`, for example `--encoding LATIN1`.")
 }

@@ -12,9 +12,9 @@ use crate::source::{self, Input};
 pub enum InputOrigin {
     /// Paths, globs, folders, `-`, or URLs.
     Sources(Vec<String>),
-    /// Record batches of the calling program.
+    /// Record batches of the program that calls pgspate.
     Batches(Arc<dyn ProgramBatches>),
-    /// A byte stream that the calling program writes.
+    /// A byte stream that the program writes.
     Stream(Input),
 }
 
@@ -24,7 +24,7 @@ impl Default for InputOrigin {
     }
 }
 
-/// What is read, and how.
+/// What pgspate reads, and how.
 #[derive(Debug, Clone, Default)]
 pub struct ReadingOptions {
     /// Where records come from.
@@ -33,7 +33,8 @@ pub struct ReadingOptions {
     pub source: source::SourceOptions,
     /// The user's choice of format, delimiter, quotes, header and NULL string.
     pub read: SniffOverrides,
-    /// Skip lines that begin with this byte.
+    /// The byte with which comment lines begin; such lines are skipped. `None`: no line is a
+    /// comment.
     pub comment: Option<u8>,
     /// Whether to skip empty lines.
     pub skip_blank_lines: bool,
@@ -42,7 +43,7 @@ pub struct ReadingOptions {
 }
 
 impl ReadingOptions {
-    /// Returns options for these sources, whose format is detected.
+    /// Returns options that read these sources and detect their format.
     pub fn of_sources(sources: Vec<String>) -> ReadingOptions {
         ReadingOptions { origin: InputOrigin::Sources(sources), ..ReadingOptions::default() }
     }

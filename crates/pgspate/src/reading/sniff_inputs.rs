@@ -17,27 +17,32 @@ use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 
 impl SniffedInputs {
-    /// Detects the format and columns from the first input with enough data. `known` are the
-    /// columns of the table, if it exists. `decode` converts names from the input's encoding to
-    /// text.
+    /// Detects the format and columns from the first input with enough data. `table_columns` are
+    /// the names of the table's columns, if the table exists. `decode` converts names from the
+    /// input's encoding to UTF-8.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Source`] if all inputs are empty, or an input cannot be read.
+    /// [`ErrorKind::Format`] if the format cannot be detected.
     pub(crate) fn sniff(
         inputs: Vec<Input>,
-        known: Option<&[String]>,
+        table_columns: Option<&[String]>,
         options: &ReadingOptions,
         decode: &dyn Fn(&[u8]) -> Result<String>,
     ) -> Result<SniffedInputs> {
         let inputs: Arc<[Input]> = inputs.into();
         if let InputOrigin::Batches(batches) = &options.origin {
-            return Ok(SniffedInputs::of_program(inputs, batches, options));
+            return Ok(SniffedInputs::of_program_batches(inputs, batches, options));
         }
         let Some((input, sample)) = sample::choose_sample(&inputs)? else {
             return Err(Error::new(ErrorKind::Source, "all inputs are empty"));
         };
-        sniff_sample(&inputs, input, &sample, known, options, decode)
+        sniff_sample(&inputs, input, &sample, table_columns, options, decode)
     }
 
-    /// Describes the batches of the calling program, whose schema is known.
-    fn of_program(
+    /// Returns the inputs of a program that calls pgspate with record batches. The batches have a
+    /// schema, so nothing is detected.
+    fn of_program_batches(
         inputs: Arc<[Input]>,
         batches: &Arc<dyn ProgramBatches>,
         options: &ReadingOptions,
@@ -66,11 +71,11 @@ fn sniff_sample(
     inputs: &Arc<[Input]>,
     input: &Input,
     sample: &[u8],
-    table: Option<&[String]>,
+    table_columns: Option<&[String]>,
     options: &ReadingOptions,
     decode: &dyn Fn(&[u8]) -> Result<String>,
 ) -> Result<SniffedInputs> {
-    let complete = sample.len() < sample::SAMPLE_BYTES;
+    let is_complete = sample.len() < sample::SAMPLE_BYTES;
     if sample.is_empty() && options.read.format.is_none() {
         let hint = "Name the format with `--format` to load an empty input as no rows.";
         return Err(with_input_name(
@@ -78,12 +83,12 @@ fn sniff_sample(
             input,
         ));
     }
-    // Names that the user gives count like names of the table.
-    let known = options.rows.columns.as_deref().or(table);
+    // The first line is a header if it has these names. Names from `--columns` come first.
+    let expected_names = options.rows.columns.as_deref().or(table_columns);
     let lines = &*without_skipped_lines(sample, options);
-    let sniffed = sniff(input.name(), lines, complete, known, &options.read)
+    let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
         .map_err(|error| with_input_name(error, input))?;
-    let wants_columns = table.is_none();
+    let wants_types = table_columns.is_none();
     let mut header_line = Vec::new();
     let (shape, inferred) = match sniffed.format.rows() {
         RowForm::Delimited => {
@@ -91,8 +96,8 @@ fn sniff_sample(
             let eol = Eol::from(sniffed.line_end);
             let body = &lines[sniffed.mark_bytes.min(lines.len())..];
             // The header alone is enough if the table exists.
-            let limit = if wants_columns { sample::SAMPLE_ROWS_MAX } else { 1 };
-            let mut rows = parse_records(&dialect, eol, body, complete, limit);
+            let limit = if wants_types { sample::SAMPLE_ROWS_MAX } else { 1 };
+            let mut rows = parse_records(&dialect, eol, body, is_complete, limit);
             let (mut names, mut header) = (None, None);
             if sniffed.header && !rows.is_empty() {
                 first_line(&dialect, eol, body).clone_into(&mut header_line);
@@ -120,7 +125,7 @@ fn sniff_sample(
             let format = sniffed.format;
             let is_stream = format == Format::Arrow && !is_arrow_file(sample);
             let origin = if is_stream { BatchOrigin::Stream } else { BatchOrigin::File };
-            let schema = schema(input, sample, format)?;
+            let schema = read_schema(input, sample, format)?;
             let inferred = crate::encode::arrow::schema_types(&schema);
             (RecordShape::Columns { schema, origin }, inferred)
         }
@@ -130,11 +135,13 @@ fn sniff_sample(
     Ok(SniffedInputs { inputs, sniffed, shape, inferred, header_overridden, header_line })
 }
 
-/// Reads the schema of a Parquet or Arrow input that begins with `sample`. Blocks.
+/// Reads the schema of a Parquet or Arrow input that begins with `sample`. Blocks the calling
+/// thread.
 ///
 /// # Errors
-/// When the input cannot be read, or is not in this format.
-pub fn schema(input: &Input, sample: &[u8], format: Format) -> Result<SchemaRef> {
+/// [`ErrorKind::Source`] if the input cannot be read, [`ErrorKind::Format`] if the input does not
+/// have the format.
+pub fn read_schema(input: &Input, sample: &[u8], format: Format) -> Result<SchemaRef> {
     let name = input.name();
     Ok(match format {
         Format::Parquet => Arc::clone(ParquetFile::open(name, input.ranges()?)?.schema()),
@@ -150,7 +157,7 @@ fn is_arrow_file(sample: &[u8]) -> bool {
     sample.starts_with(b"ARROW1")
 }
 
-/// Returns the dialect of delimited text that was detected.
+/// Returns the dialect of delimited text: what was detected, and the user's options.
 pub fn dialect(sniffed: &SniffedFormat, options: &ReadingOptions) -> Dialect {
     let base = if sniffed.format == Format::Text { Dialect::text() } else { Dialect::csv() };
     let is_text = base.format == CopyFormat::Text;
@@ -166,19 +173,18 @@ pub fn dialect(sniffed: &SniffedFormat, options: &ReadingOptions) -> Dialect {
     }
 }
 
-/// Returns the sample without the lines that are skipped.
+/// Returns the sample without comment lines and without empty lines, if the options skip them.
 fn without_skipped_lines<'a>(sample: &'a [u8], options: &ReadingOptions) -> Cow<'a, [u8]> {
     if options.comment.is_none() && !options.skip_blank_lines {
         return Cow::Borrowed(sample);
     }
-    let is_counted = |line: &&[u8]| match *line {
+    let is_kept = |line: &&[u8]| match *line {
         [first, ..] if options.comment == Some(*first) => false,
         [b'\n' | b'\r'] | b"\r\n" => !options.skip_blank_lines,
         _ => true,
     };
-    let is_cr = !sample.contains(&b'\n');
-    let end = if is_cr { b'\r' } else { b'\n' };
+    let end = if sample.contains(&b'\n') { b'\n' } else { b'\r' };
     Cow::Owned(
-        sample.split_inclusive(|byte| *byte == end).filter(is_counted).collect::<Vec<_>>().concat(),
+        sample.split_inclusive(|byte| *byte == end).filter(is_kept).collect::<Vec<_>>().concat(),
     )
 }

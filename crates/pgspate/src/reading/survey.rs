@@ -1,7 +1,7 @@
-//! Looks at the inputs, the server and the table before anything is planned.
+//! The survey: what pgspate reads of the inputs, the server and the table before it makes a plan.
 //!
-//! Nothing is changed. Independent questions are sent together, while connecting: the session's
-//! settings, the table, and whether there is a ledger.
+//! A survey changes nothing. Its queries about the settings, the table and the ledger are sent
+//! together as soon as the connection is open.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{InputOrigin, ReadingOptions, SniffedInputs};
-use crate::job::OwnSession;
+use crate::job::ControlSession;
 use crate::plan::RowRequest;
 use crate::source::{self, Input};
 use crate::{Error, ErrorKind, Result};
@@ -21,28 +21,31 @@ use pgspate_target::{
     read_session, server_error,
 };
 
-/// What is known before a load or sync is planned.
+/// The result of a survey, from which a load or sync is planned.
 pub(crate) struct Survey {
-    pub(crate) own: OwnSession,
+    pub(crate) control_session: ControlSession,
     pub(crate) reading: SniffedInputs,
     pub(crate) session: SessionSettings,
-    /// The table's name as the user gave it.
+    /// The table's name as the user gave it, or a name made from the first input's name.
     pub(crate) name: String,
     /// The table; `None` if it does not exist.
     pub(crate) table: Option<TargetTable>,
-    /// The user's options for rows. The encoding may come from the environment.
+    /// The user's options for rows. The encoding may come from PGCLIENTENCODING.
     pub(crate) rows: RowRequest,
-    /// The number of connections that the server has left.
+    /// The number of connections that the server can still accept.
     pub(crate) free_connections: Result<i64>,
+    /// Whether the database has a ledger.
     pub(crate) has_ledger: Result<bool>,
 }
 
 impl Survey {
-    /// Looks at the inputs of `options` and at a table. Blocks.
+    /// Reads the first bytes of the inputs, connects to the server and looks up the table. Blocks
+    /// the calling thread.
     ///
     /// # Errors
-    /// When an input cannot be read or its format detected, when the server cannot be reached, or
-    /// when the table's schema is the ledger's.
+    /// [`ErrorKind::Source`] or [`ErrorKind::Format`] if an input cannot be read or its format is
+    /// not detected. [`ErrorKind::Server`] if the server cannot be reached. [`ErrorKind::Plan`] if
+    /// the table belongs to the ledger's schema.
     pub(crate) fn take(
         options: &ReadingOptions,
         table: Option<&str>,
@@ -59,13 +62,13 @@ impl Survey {
             InputOrigin::Sources(all) => source::resolve(all, &options.source, runtime.clone())?,
         };
         let name = table_name(table, &inputs);
-        let first = SurveyQuestion { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
-        let asked = runtime.block_on(dsn.connect_and_query("pgspate load", &first));
-        let (connection, mut answers) = asked?;
-        if answers.table.as_ref().is_err_and(is_lock_error) {
-            answers = runtime.block_on(ask_with_patience(&connection.client, &name, &limits));
+        let query = SurveyQuery { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
+        let connected = runtime.block_on(dsn.connect_and_query("pgspate load", &query));
+        let (connection, mut answer) = connected?;
+        if answer.table.as_ref().is_err_and(is_lock_error) {
+            answer = runtime.block_on(query_again(&connection.client, &name, &limits));
         }
-        let SurveyAnswers { session, table, free_connections, has_ledger } = answers;
+        let SurveyAnswer { session, table, free_connections, has_ledger } = answer;
         let (session, table) = (session?, table.map_err(invalid_name_error)?);
         table.as_ref().map_or(Ok(()), TargetTable::check_is_user_schema)?;
         let names =
@@ -80,12 +83,22 @@ impl Survey {
             rows.encoding = encoding.map(str::to_owned);
         }
         let (runtime, connection) = (runtime.clone(), connection.into());
-        let own = OwnSession { dsn, runtime, connection, limits, was_away: false };
-        Ok(Survey { own, reading, session, name, table, rows, free_connections, has_ledger })
+        let control_session =
+            ControlSession { dsn, runtime, connection, limits, connection_was_lost: false };
+        Ok(Survey {
+            control_session,
+            reading,
+            session,
+            name,
+            table,
+            rows,
+            free_connections,
+            has_ledger,
+        })
     }
 }
 
-/// Adds the session that held the lock to a lock error.
+/// Adds a hint to a lock error: the session that holds the lock.
 pub(crate) async fn name_lock_holder(
     client: &Client,
     table: Option<u32>,
@@ -104,30 +117,30 @@ pub(crate) async fn name_lock_holder(
     ))
 }
 
-/// The questions that are sent while connecting.
-struct SurveyQuestion<'a> {
+/// The queries that are sent as soon as the connection is open.
+struct SurveyQuery<'a> {
     table: &'a str,
     /// How long to wait for locks, as an SQL literal.
     lock_timeout: &'a str,
 }
 
-/// The answers to the questions that are sent while connecting.
-struct SurveyAnswers {
+/// The results of a [`SurveyQuery`].
+struct SurveyAnswer {
     session: Result<SessionSettings>,
     table: Result<Option<TargetTable>>,
     free_connections: Result<i64>,
     has_ledger: Result<bool>,
 }
 
-/// The lock timeout of the first try. Looking up a table locks its partitions, and connecting has a
-/// time limit of its own.
+/// The lock timeout of the first try. Looking up a table locks its partitions. The first try is
+/// part of connecting, which has a time limit of its own, so the first try must not wait for long.
 const FIRST_LOCK_TIMEOUT: &str = "'100ms'";
 
-impl SessionQuery for SurveyQuestion<'_> {
-    type Answer = SurveyAnswers;
+impl SessionQuery for SurveyQuery<'_> {
+    type Answer = SurveyAnswer;
 
-    /// Asks all questions in one transaction, which also ends the settings. The session is idle
-    /// between two questions for a moment, so the idle timeout is off.
+    /// Sends all queries in one transaction, whose rollback also resets the settings. The session
+    /// is idle between two queries for a moment, so the idle timeout is off.
     async fn run(&self, client: &Client) -> Self::Answer {
         let begin = format!(
             "{}; set local idle_in_transaction_session_timeout = 0; set local lock_timeout = {}",
@@ -143,31 +156,32 @@ impl SessionQuery for SurveyQuestion<'_> {
             ledger::ledger_exists(client),
             client.batch_execute("rollback")
         );
-        SurveyAnswers { session, table, free_connections, has_ledger }
+        SurveyAnswer { session, table, free_connections, has_ledger }
     }
 }
 
-/// Asks the questions again, and waits for locks as long as `--lock-timeout` says.
-async fn ask_with_patience(client: &Client, table: &str, limits: &WaitLimits) -> SurveyAnswers {
+/// Sends the queries again, and waits for locks as long as `--lock-timeout` allows.
+async fn query_again(client: &Client, table: &str, limits: &WaitLimits) -> SurveyAnswer {
     let lock_timeout = limits.lock_timeout_millis().to_string();
-    let mut answers = SurveyQuestion { table, lock_timeout: &lock_timeout }.run(client).await;
-    answers.table = match answers.table {
+    let mut answer = SurveyQuery { table, lock_timeout: &lock_timeout }.run(client).await;
+    answer.table = match answer.table {
         Err(error) if is_lock_error(&error) => {
             let table = TargetTable::find_oid(client, table).await.ok().flatten();
             Err(name_lock_holder(client, table, limits.lock_timeout, error).await)
         }
-        found => found,
+        result => result,
     };
-    answers
+    answer
 }
 
-/// Checks whether a lock timed out, now or earlier in the same transaction.
+/// Returns whether a lock timed out: in the failed statement, or in an earlier statement of its
+/// transaction.
 pub(crate) fn is_lock_error(error: &Error) -> bool {
     let codes = [SqlState::LOCK_NOT_AVAILABLE, SqlState::IN_FAILED_SQL_TRANSACTION];
     error.sqlstate().is_some_and(|code| codes.contains(code))
 }
 
-/// Converts a name from the input's encoding to text.
+/// Converts a name from the input's encoding to UTF-8.
 async fn decode_name(
     connection: &Connection,
     encoding: Option<&str>,
@@ -182,16 +196,16 @@ async fn decode_name(
     Ok(row.map_err(server_error(what.to_owned()))?.get(0))
 }
 
-/// Returns the table's name: the given one, or one made from the first input's name.
-fn table_name(given: Option<&str>, inputs: &[Input]) -> String {
+/// Returns the table's name: the user's name, or a name made from the first input's name.
+fn table_name(user_name: Option<&str>, inputs: &[Input]) -> String {
     let derived = || {
         let first = inputs.first().map_or("data", Input::name);
         pgspate_target::quote_ident(&crate::format::infer::table_name(first)).into_owned()
     };
-    given.map_or_else(derived, str::to_owned)
+    user_name.map_or_else(derived, str::to_owned)
 }
 
-/// The free connections, without those that the server reserves for superusers.
+/// Query for the number of free connections, without those that the server reserves for superusers.
 const FREE_CONNECTIONS_SQL: &str = "\
 select current_setting('max_connections')::int8 - count(*)
        - current_setting('superuser_reserved_connections')::int8
@@ -203,12 +217,15 @@ async fn count_free_connections(client: &Client) -> Result<i64> {
     Ok(client.fetch_one(FREE_CONNECTIONS_SQL, &[]).await.map_err(failed)?.get(0))
 }
 
-/// Returns a name with each part quoted if necessary, ready for a statement.
+/// Returns a table's name for use in SQL, with each part quoted if necessary.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if `name` is not a name in SQL.
 pub(crate) async fn parse_name(connection: &Connection, name: &str) -> Result<String> {
     let sql = "select string_agg(quote_ident(part), '.' order by nth) \
                from unnest(parse_ident($1)) with ordinality as parts(part, nth)";
     let row = connection.client.fetch_one(sql, &[&name]).await;
-    Ok(row.map_err(|error| invalid_name_error(server_error(unreadable_name(name))(error)))?.get(0))
+    Ok(row.map_err(|error| invalid_name_error(server_error(lookup_failure(name))(error)))?.get(0))
 }
 
 /// Adds a hint to the server's error about an invalid name.
@@ -218,13 +235,13 @@ pub(crate) fn invalid_name_error(error: Error) -> Error {
         return error;
     }
     Error::new(ErrorKind::Usage, error.to_string()).because(error).hint(
-        "Write the table as SQL does, with quotes around a name with other characters than \
-         letters, digits and _: `--table 'schema.\"the name\"'`.",
+        "Write the table's name as in SQL. Quote a name that has other characters than letters, \
+         digits and _: `--table 'schema.\"the name\"'`.",
     )
 }
 
-/// Returns the message for a table name that the server cannot parse.
-fn unreadable_name(name: &str) -> String {
+/// Returns the message for a failed lookup of a table's name.
+fn lookup_failure(name: &str) -> String {
     format!("could not look up table {name}")
 }
 

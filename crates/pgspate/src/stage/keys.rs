@@ -1,4 +1,5 @@
-//! Reads which columns identify a row, and decides whether equal values are identical.
+//! Reads the primary key and the equality operators of a table's columns, and decides whether equal
+//! values of a column are identical.
 
 use std::collections::HashMap;
 
@@ -9,28 +10,29 @@ use pgspate_target::{TargetColumn, TargetTable, TypeKind, TypedQuery, server_err
 
 /// Oids of built-in types whose equal values are identical: bool, "char", name, integers, oid, text
 /// types with a deterministic collation, bytea, uuid, dates, times, timestamps, MAC addresses.
+/// `numeric` is not among them: 1.0 and 1.00 are equal, but not identical.
 const IDENTICAL_IF_EQUAL: [u32; 17] =
     [16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1266, 2950, 829];
 
-/// The primary key's columns, in key order.
-const PRIMARY_KEY: &str = "\
+/// Query for the names of the primary key's columns, in key order.
+const PRIMARY_KEY_SQL: &str = "\
 select a.attname::text
 from pg_index i cross join lateral unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
 join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
 where i.indrelid = $1 and i.indisprimary and k.nth <= i.indnkeyatts
 order by k.nth";
 
-/// Columns whose collation is nondeterministic.
-const NONDETERMINISTIC: &str = "\
+/// Query for the names of columns with a nondeterministic collation.
+const NONDETERMINISTIC_SQL: &str = "\
 select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
 where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and not c.collisdeterministic";
 
 /// The built-in equality operator, which also compares arrays, enums, ranges and rows.
 pub(crate) const EQUALS: &str = "operator(pg_catalog.=)";
 
-/// The equality operator of each column whose type, or the base type of whose domain, has a default
-/// operator class.
-const OPERATORS: &str = "\
+/// Query for each column's name and equality operator. A domain counts as its base type. The query
+/// leaves out columns whose type has no default operator class.
+const OPERATORS_SQL: &str = "\
 with recursive base(attname, typid) as (
     select attname::text, atttypid from pg_attribute
     where attrelid = $1 and attnum > 0 and not attisdropped
@@ -49,7 +51,7 @@ order by base.attname, am.amname";
 
 /// Returns the names of the primary key's columns.
 pub(crate) async fn primary_key(client: &Client, table: &TargetTable) -> Result<Vec<String>> {
-    names(client, PRIMARY_KEY, table).await
+    fetch_names(client, PRIMARY_KEY_SQL, table).await
 }
 
 /// Returns the names of columns with a nondeterministic collation.
@@ -57,39 +59,41 @@ pub(crate) async fn nondeterministic_columns(
     client: &Client,
     table: &TargetTable,
 ) -> Result<Vec<String>> {
-    names(client, NONDETERMINISTIC, table).await
+    fetch_names(client, NONDETERMINISTIC_SQL, table).await
 }
 
-async fn names(client: &Client, sql: &str, table: &TargetTable) -> Result<Vec<String>> {
+/// Runs a query of this file, and returns the column names of its result.
+async fn fetch_names(client: &Client, sql: &str, table: &TargetTable) -> Result<Vec<String>> {
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
     let rows = client.fetch_all(sql, &[&table.oid]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the equality operators of columns whose type has an operator class, by column name.
+/// Returns the equality operator of each column by column name. Columns whose type has no default
+/// operator class are left out.
 pub(crate) async fn equality_operators(
     client: &Client,
     table: &TargetTable,
 ) -> Result<HashMap<String, String>> {
     let failed = server_error(format!("could not look up the types of {}", table.sql_name));
-    let rows = client.fetch_all(OPERATORS, &[&table.oid]).await.map_err(failed)?;
+    let rows = client.fetch_all(OPERATORS_SQL, &[&table.oid]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Returns SQL that is true if two values differ. It stands for `is distinct from`, whose operator
-/// would be looked up on the search path.
+/// Returns SQL that is true if two values differ. The SQL replaces `is distinct from`, which would
+/// look up its operator on the search path.
 pub(crate) fn differ_sql(left: &str, equals: &str, right: &str) -> String {
     format!("({left} {equals} {right}) is not true and ({left} is not null or {right} is not null)")
 }
 
-/// Oids of `numeric` and `character`. With a type modifier, all values have the same scale or
-/// length.
+/// Oids of `numeric` and `character`. With a type modifier, all values of a column have the same
+/// scale or length, so equal values are identical.
 const IDENTICAL_WITH_MODIFIER: [u32; 2] = [1700, 1042];
 
 /// Returns whether equal values of the column are identical, unless its collation is
 /// nondeterministic.
 pub(crate) fn is_exact(column: &TargetColumn) -> bool {
     let base = column.ty.base();
-    let is_padded = column.ty.typmod >= 0 && IDENTICAL_WITH_MODIFIER.contains(&column.ty.oid);
-    is_padded || base.kind == TypeKind::Enum || IDENTICAL_IF_EQUAL.contains(&base.oid)
+    let has_fixed_form = column.ty.typmod >= 0 && IDENTICAL_WITH_MODIFIER.contains(&column.ty.oid);
+    has_fixed_form || base.kind == TypeKind::Enum || IDENTICAL_IF_EQUAL.contains(&base.oid)
 }

@@ -1,7 +1,7 @@
 //! The stage: a temporary table that `copy` fills, and that SQL statements compare with the target.
 //!
-//! The stage has the target's columns and types, but none of its constraints, indexes or triggers.
-//! So every row that the types accept can be staged. The stage ends with its session.
+//! The stage has the target's columns and types, but no constraints, indexes or triggers. So every
+//! row that the types accept can be staged. The server drops the stage when its session ends.
 
 pub(crate) mod keys;
 pub(crate) mod known_rows;
@@ -20,7 +20,7 @@ use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
 /// The stage's name in SQL.
 pub(crate) const STAGE_NAME: &str = "pg_temp.pgspate_stage";
 
-/// Memory for pages of temporary tables. More pages are written to temporary files.
+/// Memory of a session for pages of temporary tables. The server writes more pages to files.
 pub(crate) const TEMP_BUFFERS: &str = "128MB";
 
 /// The statement that creates a session's stage table.
@@ -30,7 +30,7 @@ pub(crate) struct StageTable {
 }
 
 impl StageTable {
-    /// Returns the stage for these columns of `table`.
+    /// Returns the statement for a stage with these columns of `table`.
     pub(crate) fn of<'a>(
         table: &TargetTable,
         columns: impl Iterator<Item = &'a str>,
@@ -69,27 +69,28 @@ impl StageTable {
 }
 
 /// Adds a hint to an error about temporary space: how much was staged, and which setting to change.
-pub(crate) fn hint_space(error: Error, staged_bytes: u64, is_untouched: bool) -> Error {
+/// `is_table_unchanged` says that this sync has committed nothing.
+pub(crate) fn hint_space(error: Error, staged_bytes: u64, is_table_unchanged: bool) -> Error {
     let megabytes = staged_bytes.div_ceil(1 << 20);
-    let state = if is_untouched { " The table is unchanged." } else { "" };
+    let state = if is_table_unchanged { " The table is unchanged." } else { "" };
     match error.sqlstate().map(SqlState::code) {
         Some("53400") => error.hint(format!(
-            "{megabytes} MiB are staged, and comparing them may need as much again in temporary \
-             files. Raise temp_file_limit to at least {} MB for this role, or sync fewer rows at a \
-             time with `--scope`.{state}",
+            "The stage has {megabytes} MiB, and comparing may need another {megabytes} MiB of \
+             temporary files. Raise temp_file_limit to at least {} MB for this role, or sync fewer \
+             rows at a time with `--scope`.{state}",
             2 * megabytes
         )),
         Some("53100") => error.hint(format!(
-            "{megabytes} MiB are staged, and comparing them may need as much again. Free space in \
-             the tablespaces of temp_tablespaces, or, if that is not set, in the database's own \
-             tablespace.{state}"
+            "The stage has {megabytes} MiB, and comparing may need another {megabytes} MiB. Free \
+             space in the tablespaces that temp_tablespaces names. If temp_tablespaces is not set, \
+             free space in the database's own tablespace.{state}"
         )),
         _ => error,
     }
 }
 
-/// Analyzes columns of the stage, because plans without statistics are unreliable. A small sample
-/// is enough: only the numbers of rows and of distinct values matter.
+/// Analyzes columns of the stage, because the server's query plans without statistics are
+/// unreliable. A small sample is enough: only the numbers of rows and of distinct values matter.
 pub(crate) async fn analyze(client: &Client, columns: &str) -> Result<()> {
     let failed = server_error("could not analyze the staged rows".to_owned());
     let sql = format!("set local default_statistics_target = 10; analyze {STAGE_NAME} ({columns})");

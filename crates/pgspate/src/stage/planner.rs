@@ -1,8 +1,8 @@
 //! Controls the server's query plans for statements over the stage.
 //!
-//! With old, missing or wrong statistics, the planner may choose a nested loop: over four minutes
-//! where a hash join takes 0.2 s. So a nested loop is allowed only with an index on its inner side,
-//! and every statement's plan is checked before it runs.
+//! With old, missing or wrong statistics, the server's planner may choose a nested loop. One such
+//! statement took over four minutes, where a hash join takes 0.2 s. So pgspate allows a nested loop
+//! only with an index on its inner side, and checks each statement's plan before running it.
 
 use serde_json::Value;
 use tokio_postgres::Client;
@@ -10,13 +10,13 @@ use tokio_postgres::Client;
 use pgspate_target::TypedQuery;
 use pgspate_target::measure::{self, StatementCost};
 
-/// Planner settings for one transaction.
+/// The statements that change planner settings for one transaction.
 pub(crate) const SETTINGS: &str = "\
 set local jit = off; set local enable_nestloop = off; set local work_mem = '256MB'; \
 set local hash_mem_multiplier = 2; set local enable_hashjoin = on; \
 set local enable_mergejoin = on; set local enable_seqscan = on";
 
-/// Runs a statement. Allows a nested loop if its inner side uses an index.
+/// Runs a statement and measures its cost. Allows a nested loop if its inner side uses an index.
 pub(crate) async fn execute(
     client: &Client,
     sql: &str,
@@ -25,8 +25,8 @@ pub(crate) async fn execute(
     measure::execute_measured(client, sql).await
 }
 
-/// Runs a statement without measuring it. On a distributed server, EXPLAIN does not report the
-/// cost.
+/// Runs a statement and counts only its rows, for distributed servers: their EXPLAIN does not
+/// report the cost.
 pub(crate) async fn execute_unmeasured(
     client: &Client,
     sql: &str,
@@ -35,8 +35,8 @@ pub(crate) async fn execute_unmeasured(
     Ok(StatementCost { rows, ..StatementCost::default() })
 }
 
-/// Allows nested loops for the next statements, if the plan of this statement uses an index for the
-/// inner side of each. Returns whether they are allowed.
+/// Allows nested loops for the next statements, if this statement's plan uses an index for the
+/// inner side of each nested loop. Returns whether nested loops are allowed.
 pub(crate) async fn allow_nested_loop(
     client: &Client,
     sql: &str,
@@ -44,14 +44,15 @@ pub(crate) async fn allow_nested_loop(
     client.batch_execute("set local enable_nestloop = on").await?;
     let answers = client.simple_query(&format!("explain (format json) {sql}")).await?;
     let plan = measure::explain_json(&answers);
-    let is_good = nested_loops_are_indexed(&plan[0]["Plan"]);
-    if !is_good {
+    let is_allowed = nested_loops_are_indexed(&plan[0]["Plan"]);
+    if !is_allowed {
         client.batch_execute("set local enable_nestloop = off").await?;
     }
-    Ok(is_good)
+    Ok(is_allowed)
 }
 
-/// Returns whether the inner side of every nested loop is an index scan instead of a whole table.
+/// Returns whether the inner side of every nested loop reads a few rows by an index, rather than
+/// the whole table.
 fn nested_loops_are_indexed(node: &Value) -> bool {
     let children = node["Plans"].as_array().map(Vec::as_slice).unwrap_or_default();
     if node["Node Type"] == "Nested Loop" {
@@ -63,8 +64,8 @@ fn nested_loops_are_indexed(node: &Value) -> bool {
     children.iter().all(nested_loops_are_indexed)
 }
 
-/// Returns whether a node is an index scan with a condition, possibly below nodes that only pass
-/// rows on, or over partitions.
+/// Returns whether a node is an index scan with a condition. The scan may be below nodes that only
+/// pass rows on, and may be repeated for each partition.
 fn is_indexed(node: &Value) -> bool {
     let children = node["Plans"].as_array().map(Vec::as_slice).unwrap_or_default();
     match node["Node Type"].as_str().unwrap_or_default() {
@@ -92,8 +93,8 @@ mod tests {
         let index = json!({"Node Type": "Index Scan", "Parent Relationship": "Inner",
                            "Index Cond": "(id = s.id)"});
         assert!(nested_loops_are_indexed(&inner(index.clone())));
-        let whole = json!({"Node Type": "Index Scan", "Parent Relationship": "Inner"});
-        assert!(!nested_loops_are_indexed(&inner(whole)));
+        let without_condition = json!({"Node Type": "Index Scan", "Parent Relationship": "Inner"});
+        assert!(!nested_loops_are_indexed(&inner(without_condition)));
         let seq = json!({"Node Type": "Materialize", "Parent Relationship": "Inner",
                          "Plans": [{"Node Type": "Seq Scan"}]});
         assert!(!nested_loops_are_indexed(&inner(seq)));

@@ -1,14 +1,17 @@
-//! Foreign keys that refer to a table, as SQL conditions on its rows.
+//! Reads the foreign keys that refer to a table, as SQL conditions on the table's rows.
 
 use tokio_postgres::Client;
 
 use crate::Result;
 use pgspate_target::{TargetTable, TypedQuery, server_error, untrusted_owner_sql};
 
-/// Reads the foreign keys. A referring table may be queried only if this role may read all of its
-/// rows and trusts its owners, because a query runs the owners' functions as this role. Otherwise
-/// the condition is `true`: every row counts as referred to.
-const REFERRERS: &str = "\
+/// Query for the foreign keys. Columns: the condition that a row of the referring table refers to
+/// row `t`; whether the key's action changes the referring rows.
+///
+/// The condition queries the referring table only if this role may read all of its rows and trusts
+/// its owner, because the query runs the owner's functions as this role. Otherwise the condition is
+/// `true`: every row counts as referred to.
+const REFERRERS_SQL: &str = "\
 with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
                     union select $1::oid)
 select case when not has_table_privilege(c.conrelid, 'select') or row_security_active(c.conrelid)
@@ -27,22 +30,23 @@ from pg_constraint c join pg_class far on far.oid = c.conrelid
 join pg_namespace n on n.oid = far.relnamespace
 where c.contype = 'f' and c.conparentid = 0 and c.confrelid in (select oid from parts)";
 
-/// A foreign key, of another table or the same one, that refers to a table.
+/// A foreign key that refers to a table. The key may belong to another table or to the table
+/// itself.
 pub(crate) struct Referrer {
-    /// The condition that a row refers to row `t`.
+    /// SQL that is true if some row refers to row `t`.
     pub(crate) condition: String,
-    /// Whether the referring rows are changed or deleted together with the row.
+    /// Whether deleting a row also changes or deletes the rows that refer to it.
     pub(crate) cascades: bool,
 }
 
 /// Returns the foreign keys that refer to the table or to one of its partitions.
 ///
 /// # Errors
-/// When the connection is lost.
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the query fails.
 pub(crate) async fn referrers(client: &Client, table: &TargetTable) -> Result<Vec<Referrer>> {
     let failed = format!("could not look up what refers to {}", table.sql_name);
     let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
-    let sql = REFERRERS.replace("{untrusted_owner}", &untrusted_owner);
+    let sql = REFERRERS_SQL.replace("{untrusted_owner}", &untrusted_owner);
     let rows = client.fetch_all(&sql, &[&table.oid]).await.map_err(server_error(failed))?;
     Ok(rows.iter().map(|row| Referrer { condition: row.get(0), cascades: row.get(1) }).collect())
 }

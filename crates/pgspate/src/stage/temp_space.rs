@@ -1,7 +1,7 @@
-//! Temporary space: how much staging and comparing need, and how much is available.
+//! Checks before a sync that the server has enough temporary space for staging and comparing.
 //!
-//! A server that runs out of space in the middle disturbs all sessions, so pgspate checks before it
-//! starts. Space that cannot be seen from the client is not guessed.
+//! A server without free disk space disturbs all sessions. pgspate does not guess free space that a
+//! client cannot see: the disk of a server on another machine is not checked.
 
 use std::path::Path;
 
@@ -9,12 +9,13 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{TargetTable, TypedQuery, server_error};
 
-/// Memory for the smaller side of a hash join, as the transactions set it.
-const HASH_BYTES: u64 = 512 << 20;
+/// Memory for the smaller side of a hash join: `work_mem` times `hash_mem_multiplier` in
+/// [`planner::SETTINGS`](super::planner::SETTINGS).
+const HASH_MEMORY_BYTES: u64 = 512 << 20;
 
-/// Columns: `temp_file_limit` in KiB; the folder of temporary tables, if it is a single one; the
-/// size of the table with its partitions.
-const LIMITS: &str = "\
+/// Query for the limits. Columns: `temp_file_limit` in KiB; the folder of temporary tables, if
+/// there is only one; the bytes of the table with its partitions.
+const LIMITS_SQL: &str = "\
 select (select setting::int8 from pg_settings where name = 'temp_file_limit'),
        case cardinality(places.names)
        when 0 then coalesce(
@@ -34,56 +35,59 @@ from (select array(select trim(both ' \"' from name)
 /// Available temporary space, and the size of the table to compare with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TempSpace {
-    /// Bytes that one session may use in temporary files.
-    files_max: Option<u64>,
-    /// Free bytes in the folder of temporary tables and files, for a server on this machine.
-    free: Option<u64>,
+    /// Bytes that one session may use in temporary files; `None` if there is no limit.
+    file_bytes_max: Option<u64>,
+    /// Free bytes in the folder of temporary tables and files; `None` if they are unknown, as for a
+    /// server on another machine.
+    free_bytes: Option<u64>,
+    /// Bytes of the table with its partitions.
     table_bytes: u64,
 }
 
 impl TempSpace {
-    /// Reads the limits.
+    /// Reads the limits and the table's size from the server.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// [`ErrorKind::Server`] if the query fails.
     pub(crate) async fn read(connection: &Connection, table: &TargetTable) -> Result<TempSpace> {
         let failed = server_error("could not look up the server's temporary space".to_owned());
-        let row = connection.client.fetch_one(LIMITS, &[&table.oid]).await.map_err(failed)?;
-        let limit: Option<i64> = row.get(0);
-        let place: Option<String> = row.get(1);
-        let place = place.filter(|_| connection.is_local());
+        let row = connection.client.fetch_one(LIMITS_SQL, &[&table.oid]).await.map_err(failed)?;
+        let limit_kib: Option<i64> = row.get(0);
+        let folder: Option<String> = row.get(1);
+        let folder = folder.filter(|_| connection.is_local());
+        // The setting -1 means no limit.
+        let limit_kib = limit_kib.and_then(|limit| u64::try_from(limit).ok());
         Ok(TempSpace {
-            // -1 is no limit.
-            files_max: limit.and_then(|limit| u64::try_from(limit).ok()).map(|limit| limit << 10),
-            free: place.and_then(|place| free_bytes(Path::new(&place))),
+            file_bytes_max: limit_kib.map(|limit| limit << 10),
+            free_bytes: folder.and_then(|folder| free_bytes(Path::new(&folder))),
             table_bytes: row.get::<_, i64>(2).unsigned_abs(),
         })
     }
 
-    /// Checks that `staged` bytes can be staged and compared.
+    /// Checks that the server has space to stage and compare `staged_bytes` bytes.
     ///
     /// # Errors
-    /// When there is too little space; the hint says which setting to change.
-    pub(crate) fn check(&self, staged: u64) -> Result<()> {
-        let files = self.temp_file_bytes(staged);
-        let megabytes = |bytes: u64| bytes.div_ceil(1 << 20);
-        let all = megabytes(staged + files);
-        if let Some(most) = self.files_max.filter(|most| files > *most) {
-            let (files, most) = (megabytes(files), megabytes(most));
+    /// [`ErrorKind::Plan`] if there is too little space. The hint says which setting to change.
+    pub(crate) fn check(&self, staged_bytes: u64) -> Result<()> {
+        let file_bytes = self.temp_file_bytes(staged_bytes);
+        let needed_bytes = staged_bytes + file_bytes;
+        let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
+        if let Some(limit_bytes) = self.file_bytes_max.filter(|limit| file_bytes > *limit) {
+            let (needed, limit) = (mebibytes(file_bytes), mebibytes(limit_bytes));
             let message = format!(
-                "comparing needs about {files} MiB of temporary files, but temp_file_limit is \
-                 {most} MiB"
+                "comparing needs about {needed} MiB of temporary files, but temp_file_limit is \
+                 {limit} MiB"
             );
             return Err(Error::new(ErrorKind::Plan, message).hint(format!(
-                "Run `alter role current_user set temp_file_limit = '{files}MB'` as a superuser, \
-                 or sync fewer rows at a time with `--scope`."
+                "As a superuser, run `alter role ROLE set temp_file_limit = '{needed}MB'` for the \
+                 role of pgspate, or sync fewer rows at a time with `--scope`."
             )));
         }
-        if let Some(free) = self.free.filter(|free| staged + files > *free) {
+        if let Some(free) = self.free_bytes.filter(|free| needed_bytes > *free) {
             let message = format!(
-                "staging and comparing need about {all} MiB of temporary space, but {} MiB are \
-                 free",
-                megabytes(free)
+                "staging and comparing need about {} MiB of temporary space, but {} MiB are free",
+                mebibytes(needed_bytes),
+                mebibytes(free)
             );
             return Err(Error::new(ErrorKind::Plan, message).hint(
                 "Set temp_tablespaces to a tablespace with more room, or sync fewer rows at a time \
@@ -93,22 +97,22 @@ impl TempSpace {
         Ok(())
     }
 
-    /// Returns the bytes of temporary files for a comparison: both sides, if the smaller one does
-    /// not fit in memory.
-    fn temp_file_bytes(&self, staged: u64) -> u64 {
+    /// Returns the bytes of temporary files that a comparison needs. The server writes the stage
+    /// and the table to files if the smaller of them does not fit in memory.
+    fn temp_file_bytes(&self, staged_bytes: u64) -> u64 {
         // A row takes about twice its size in a hash table.
-        match staged.min(self.table_bytes) * 2 > HASH_BYTES {
-            true => staged + self.table_bytes,
+        match staged_bytes.min(self.table_bytes) * 2 > HASH_MEMORY_BYTES {
+            true => staged_bytes + self.table_bytes,
             false => 0,
         }
     }
 }
 
-/// Returns the free bytes of a folder's file system. If the folder is not accessible, the nearest
-/// accessible parent is used, which is mostly on the same file system.
+/// Returns the free bytes of a folder's file system. If the folder is not accessible, asks the
+/// nearest accessible parent, which is usually on the same file system.
 fn free_bytes(folder: &Path) -> Option<u64> {
-    let found = folder.ancestors().find_map(|it| rustix::fs::statvfs(it).ok())?;
-    Some(found.f_bavail.saturating_mul(found.f_frsize))
+    let file_system = folder.ancestors().find_map(|it| rustix::fs::statvfs(it).ok())?;
+    Some(file_system.f_bavail.saturating_mul(file_system.f_frsize))
 }
 
 #[cfg(test)]
@@ -118,19 +122,19 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn a_side_that_fits_in_memory_needs_no_files() {
-        let space = TempSpace { files_max: Some(0), free: None, table_bytes: 10 * GIB };
+    fn a_stage_that_fits_in_memory_needs_no_files() {
+        let space = TempSpace { file_bytes_max: Some(0), free_bytes: None, table_bytes: 10 * GIB };
         space.check(GIB / 8).unwrap();
         let error = space.check(GIB).unwrap_err().to_string();
         assert!(error.contains("about 11264 MiB of temporary files"), "{error}");
     }
 
     #[test]
-    fn the_folder_must_have_room_for_rows_and_files() {
-        let space = TempSpace { files_max: None, free: Some(3 * GIB), table_bytes: GIB };
+    fn the_folder_must_have_space_for_staged_rows_and_files() {
+        let space = TempSpace { file_bytes_max: None, free_bytes: Some(3 * GIB), table_bytes: GIB };
         space.check(GIB).unwrap();
         let error = space.check(2 * GIB).unwrap_err().to_string();
         assert!(error.contains("about 5120 MiB of temporary space, but 3072 MiB"), "{error}");
-        TempSpace { free: None, ..space }.check(100 * GIB).unwrap();
+        TempSpace { free_bytes: None, ..space }.check(100 * GIB).unwrap();
     }
 }

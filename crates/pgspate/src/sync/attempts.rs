@@ -19,9 +19,10 @@ use pgspate_target::ledger::check_no_dropped_keys;
 use pgspate_target::measure::{self, Measurement};
 use pgspate_target::{TypedQuery, server_error};
 
-/// Columns: the table's fillfactor; unused, not unique indexes by name and by columns; the number
-/// of updates of the table; the number of HOT updates.
-const ADVICE_FACTS: &str = "\
+/// Query for the advice. Columns: the table's fillfactor; the names of unused indexes that are not
+/// unique; the columns of these indexes; the number of updates of the table; the number of HOT
+/// updates.
+const ADVICE_FACTS_SQL: &str = "\
 select coalesce((select option_value::int from pg_class c, pg_options_to_table(c.reloptions)
                  where c.oid = $1::oid and option_name = 'fillfactor'), 100),
        array(select i.indexrelid::regclass::text
@@ -42,16 +43,19 @@ select coalesce((select option_value::int from pg_class c, pg_options_to_table(c
 from (select relid::oid from pg_partition_tree($1::oid::regclass)
       union select $1::oid) parts(relid)";
 
-/// Minimum staged bytes to measure on servers that publish their statistics only after a pause.
+/// Minimum staged bytes of a sync that is measured on servers that publish statistics only after a
+/// pause. Waiting for the statistics would take longer than a smaller sync.
 const MEASURED_BYTES_MIN: u64 = 16 << 20;
 
-/// Returns whether a retry of the transaction may succeed: another session has interfered.
+/// Returns whether a retry of the transaction may succeed, because another session caused the
+/// error: a serialization failure or a deadlock.
 pub(super) fn is_transient_conflict(error: &Error) -> bool {
     error.sqlstate().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
 }
 
-/// Returns whether a retry with all source rows staged may succeed. The source may have the key of
-/// a row that was not staged, or the table has changed since it was read.
+/// Returns whether an attempt with all source rows staged may succeed. The failed attempt staged
+/// only some rows: a source row may have the key of a row that was not staged, or the table has
+/// changed since it was read ahead.
 pub(super) fn may_succeed_with_all_rows(error: &Error) -> bool {
     is_transient_conflict(error) || error.sqlstate() == Some(&SqlState::UNIQUE_VIOLATION)
 }
@@ -86,7 +90,8 @@ impl<'a> SyncAttempts<'a> {
         SyncAttempts { sync, sessions, bytes_staged, watch, before, done, committed, has_begun }
     }
 
-    /// Continues after an attempt: with its counters from before, and its committed transactions.
+    /// Continues after a failed attempt, with the server counters from before that attempt and the
+    /// transactions that it committed.
     pub(super) fn resuming(
         self,
         before: Option<Measurement>,
@@ -109,7 +114,8 @@ impl<'a> SyncAttempts<'a> {
         result
     }
 
-    /// Compares and writes like `attempt`, under a lock that the caller holds.
+    /// Compares and writes like [`SyncAttempts::attempt`], while the caller holds the lock on the
+    /// scope.
     pub(super) async fn locked_attempt(&mut self) -> Result<SyncReport> {
         let result = self.compare_and_write().await;
         if result.is_err() {
@@ -118,11 +124,12 @@ impl<'a> SyncAttempts<'a> {
             roll_back(self.sessions).await;
         }
         result.map_err(|error| {
-            let is_untouched = self.committed.is_empty() && self.sessions_done() == 0;
-            self.explain(stage::hint_space(error, self.bytes_staged, is_untouched))
+            let is_unchanged = self.committed.is_empty() && self.sessions_done() == 0;
+            self.explain(stage::hint_space(error, self.bytes_staged, is_unchanged))
         })
     }
 
+    /// Compares, checks `--max-delete`, and writes unless this is a check.
     async fn compare_and_write(&mut self) -> Result<SyncReport> {
         let (sync, sessions) = (self.sync, self.sessions);
         if !sync.options.is_check {
@@ -156,7 +163,8 @@ impl<'a> SyncAttempts<'a> {
         self.report(&all).await
     }
 
-    /// Lets the remaining sessions write their differences.
+    /// Writes the differences of the sessions with the indexes `left`, which have not committed
+    /// yet.
     async fn write(&mut self, left: &[usize], found: Vec<SyncReport>) -> Result<()> {
         let (sync, sessions) = (self.sync, self.sessions);
         let statements = sync.build_statements();
@@ -168,7 +176,7 @@ impl<'a> SyncAttempts<'a> {
         for (nth, written) in left.iter().zip(join_all(writing).await) {
             match written {
                 Ok(report) => self.done[*nth] = Some(report),
-                // An error that a retry cannot avoid is the one to report.
+                // If several sessions fail, report an error that a retry cannot avoid.
                 Err(error) if failure.as_ref().is_none_or(is_transient_conflict) => {
                     failure = Some(error)
                 }
@@ -183,14 +191,14 @@ impl<'a> SyncAttempts<'a> {
         self.done.iter().flatten().count()
     }
 
-    /// Adds a hint to the error about parts that are committed.
+    /// Adds a hint to the error: which sessions or transactions have committed.
     fn explain(&self, error: Error) -> Error {
         let (done, all) = (self.sessions_done(), self.sessions.len());
         if self.sync.split.is_some() || done == 0 {
             return self.committed.explain(error);
         }
         error.hint_also(&format!(
-            "{done} of {all} sessions committed their scopes; the same command, run again, writes \
+            "{done} of {all} sessions committed their scopes. Run the same command again to write \
              the rest. `--lanes 1` writes everything in one transaction."
         ))
     }
@@ -206,7 +214,7 @@ impl<'a> SyncAttempts<'a> {
             transactions: self.committed.transactions.max(1),
             ..SyncReport::of_parts(parts)
         };
-        flush(&self.sessions[1..]).await;
+        flush_statistics(&self.sessions[1..]).await;
         let is_vacuumed = sync.split.is_some() || report.is_check || report.dead_rows == 0;
         if sync.options.vacuums && !is_vacuumed {
             vacuum::run(first, sync.table(), &mut report).await;
@@ -223,8 +231,8 @@ impl<'a> SyncAttempts<'a> {
     }
 }
 
-/// Waits for other syncs of the same rows by an advisory lock of this session. Must be called
-/// before a snapshot is taken, so that the snapshot includes their commits.
+/// Takes the advisory lock of the scope, and so waits for other syncs of the same rows. Must be
+/// called before a snapshot is taken, so that the snapshot includes the other syncs' commits.
 pub(super) async fn lock_scope(connection: &Connection, sync: &PreparedSync) -> Result<()> {
     let (scope, oid) = (lock_name(sync), i64::from(sync.staging.table.oid));
     let sql = "select pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended($1, $2))";
@@ -233,7 +241,7 @@ pub(super) async fn lock_scope(connection: &Connection, sync: &PreparedSync) -> 
     locked.map(drop).map_err(|error| connection.explain(what, error))
 }
 
-/// Releases the advisory lock.
+/// Releases the advisory lock of the scope.
 pub(super) async fn unlock_scope(connection: &Connection, sync: &PreparedSync) -> Result<()> {
     let (scope, oid) = (lock_name(sync), i64::from(sync.staging.table.oid));
     let sql = "select pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, $2))";
@@ -243,7 +251,7 @@ pub(super) async fn unlock_scope(connection: &Connection, sync: &PreparedSync) -
     })
 }
 
-/// Reads the server's counters, unless reading them takes longer than the sync.
+/// Reads the server's counters. Returns `None` if reading them would take longer than the sync.
 pub(super) async fn measure_before(
     sync: &PreparedSync,
     connection: &Connection,
@@ -255,8 +263,8 @@ pub(super) async fn measure_before(
     Some(Measurement::take(&connection.client, &[sync.staging.table.oid]).await)
 }
 
-/// Publishes the statistics that the sessions have counted.
-async fn flush(sessions: &[LaneSession]) {
+/// Lets the server publish the statistics of the sessions.
+async fn flush_statistics(sessions: &[LaneSession]) {
     let all = sessions.iter().map(|session| &session.connection);
     join_all(all.map(|it| measure::flush_counters(&it.client, it.server_version()))).await;
 }
@@ -270,8 +278,8 @@ async fn roll_back(sessions: &[LaneSession]) {
 fn check_max_delete(sync: &PreparedSync, report: &SyncReport) -> Result<()> {
     let deleted = report.deleted;
     let all = deleted + report.rows_in.saturating_sub(report.inserted);
-    let may = sync.options.max_delete;
-    SyncRefusal::TooManyDeletes { deleted, all, may }.refuse("")
+    let max_percent = sync.options.max_delete;
+    SyncRefusal::TooManyDeletes { deleted, all, max_percent }.refuse("")
 }
 
 async fn read_advice_facts(client: &Client, sync: &PreparedSync) -> Result<AdviceFacts> {
@@ -279,7 +287,7 @@ async fn read_advice_facts(client: &Client, sync: &PreparedSync) -> Result<Advic
     let failed = server_error("could not look up the table's indexes".to_owned());
     let set: Vec<&str> =
         sync.staging.plan.columns.iter().map(|column| column.name.as_str()).collect();
-    let row = client.query_one(ADVICE_FACTS, &[&table.oid, &set]).await.map_err(failed)?;
+    let row = client.query_one(ADVICE_FACTS_SQL, &[&table.oid, &set]).await.map_err(failed)?;
     let (names, columns): (Vec<String>, Vec<String>) = (row.get(1), row.get(2));
     Ok(AdviceFacts {
         fillfactor: row.get(0),

@@ -1,8 +1,8 @@
 //! Decides which columns identify a row, which are compared, and how.
 //!
-//! Rows are matched by the types' own equality, as unique indexes match them, with NULL equal to
-//! NULL. Matched rows are compared by their stored values. Where equal values may look different
-//! (`1.0` and `1.00`; `Ada` and `ada` in citext), the difference is written.
+//! Rows are matched by the equality of the key columns' types, as in a unique index, with NULL
+//! equal to NULL. Matched rows are compared by their stored values. If equal values have different
+//! text, such as `1.0` and `1.00`, or `Ada` and `ada` in citext, the difference is written.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ use crate::stage::keys::{self, EQUALS};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{TargetColumn, TargetTable, quote_ident, server_error};
 
-/// Returns whether no two rows of the table can have the same key. That needs a unique index whose
-/// columns are all in the key, cannot be NULL, and use their types' default equality. A table's
-/// index does not cover tables that inherit from it.
-const IS_UNIQUE: &str = "\
+/// Query for whether no two rows of the table can have the same key. This requires a unique index
+/// whose columns are all in the key, cannot be NULL, and use the default equality of their types.
+/// An index of a table does not cover tables that inherit from the table.
+const IS_UNIQUE_SQL: &str = "\
 select exists (
     select from pg_index i
     join pg_class t on t.oid = i.indrelid
@@ -33,16 +33,16 @@ select exists (
 /// A column of the target that the source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyncColumn {
-    /// Its name, quoted as in SQL.
+    /// The column's name, quoted as in SQL.
     pub(super) name: String,
-    /// The equality operator of its type, schema-qualified.
+    /// The equality operator of the column's type, schema-qualified.
     pub(super) equals: String,
     pub(super) is_nullable: bool,
     /// Whether equal values are identical.
     pub(super) is_exact: bool,
-    /// Whether an update cannot set it, as for `generated always as identity`.
+    /// Whether an update cannot set the column, as for `generated always as identity`.
     pub(super) is_fixed: bool,
-    /// Whether it is not compared.
+    /// Whether the column is not compared.
     pub(super) is_ignored: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct SyncColumns {
     pub(super) others: Vec<SyncColumn>,
     /// Whether the table cannot have two rows with the same key.
     pub(super) key_is_unique: bool,
-    /// Whether differing rows are addressed by key. On a distributed table, a `ctid` does not
+    /// Whether rows are found by key instead of `ctid`. On a distributed table, a `ctid` does not
     /// identify one row.
     pub(super) found_by_key: bool,
 }
@@ -65,11 +65,15 @@ pub(super) async fn is_unique(
     key: &[String],
 ) -> Result<bool> {
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
-    Ok(client.query_one(IS_UNIQUE, &[&table.oid, &key]).await.map_err(failed)?.get(0))
+    Ok(client.query_one(IS_UNIQUE_SQL, &[&table.oid, &key]).await.map_err(failed)?.get(0))
 }
 
 impl SyncColumns {
-    /// Classifies the written columns. `key` is named by the user, or the primary key.
+    /// Classifies the columns of the source. `key` names the key's columns, and `ignored` the
+    /// columns that are not compared.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if `key` is empty, or if the table or the source lacks a named column.
     pub(super) fn classify(
         table: &TargetTable,
         written: &[PlannedColumn],
@@ -85,8 +89,8 @@ impl SyncColumns {
         }
         for name in key.iter().chain(ignored) {
             let is_written = written.iter().any(|column| column.name == *name);
-            let is_there = table.columns.iter().any(|column| column.name == *name);
-            let problem = match (is_there, is_written) {
+            let is_in_table = table.columns.iter().any(|column| column.name == *name);
+            let problem = match (is_in_table, is_written) {
                 (_, true) => continue,
                 (true, false) => format!("column \"{name}\" is not in the source"),
                 (false, _) => {
@@ -96,20 +100,20 @@ impl SyncColumns {
             return Err(Error::new(ErrorKind::Usage, problem));
         }
         let column = |name: &str| table.columns.iter().find(|column| column.name == name);
-        let sorted = |name: &str| -> Option<SyncColumn> {
-            let mut sorted = SyncColumn::of(column(name)?);
-            sorted.is_exact &= !nondeterministic.iter().any(|other| other == name);
+        let sync_column = |name: &str| -> Option<SyncColumn> {
+            let mut sync_column = SyncColumn::of(column(name)?);
+            sync_column.is_exact &= !nondeterministic.iter().any(|other| other == name);
             if let Some(operator) = operators.get(name) {
-                operator.clone_into(&mut sorted.equals);
+                operator.clone_into(&mut sync_column.equals);
             }
-            sorted.is_ignored = ignored.iter().any(|other| other == name);
-            Some(sorted)
+            sync_column.is_ignored = ignored.iter().any(|other| other == name);
+            Some(sync_column)
         };
         let others = written.iter().map(|column| column.name.as_str());
         let others = others.filter(|name| !key.iter().any(|of_key| of_key == name));
         Ok(SyncColumns {
-            key: key.iter().filter_map(|name| sorted(name)).collect(),
-            others: others.filter_map(sorted).collect(),
+            key: key.iter().filter_map(|name| sync_column(name)).collect(),
+            others: others.filter_map(sync_column).collect(),
             key_is_unique: false,
             found_by_key: false,
         })
@@ -120,8 +124,8 @@ impl SyncColumns {
         self.key.iter().chain(&self.others)
     }
 
-    /// Returns the columns that are compared. Of the key, only columns whose equal values can
-    /// differ.
+    /// Returns the columns that are compared. A key column is compared only if its equal values may
+    /// have different text.
     pub(super) fn compared(&self) -> impl Iterator<Item = &SyncColumn> {
         let key = self.key.iter().filter(|column| !column.is_exact);
         key.chain(&self.others).filter(|column| !column.is_ignored && !column.is_fixed)
@@ -146,8 +150,9 @@ impl SyncColumn {
         }
     }
 
-    /// Returns SQL that is true if the column is equal in two rows, with NULL equal to NULL. Array
-    /// equality treats NULLs so, and can be hashed and sorted, unlike `is not distinct from`.
+    /// Returns SQL that is true if the column is equal in two rows, with NULL equal to NULL. The
+    /// SQL compares arrays, whose equality treats NULLs as equal. Unlike `is not distinct from`,
+    /// array equality can be hashed and sorted.
     pub(super) fn matches(&self, left: &str, right: &str) -> String {
         let name = &self.name;
         match self.is_nullable {

@@ -33,7 +33,7 @@ pub use script::Script;
 pub use statements::Scope;
 
 use crate::copy::{CopyOutcome, LaneSession};
-use crate::job::{OwnSession, RetryWhileAway};
+use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::plan::AutoChoice;
 use crate::reading::{self, InputOrigin, LoadWatch};
 use crate::stage::{self, keys, temp_space::TempSpace};
@@ -53,7 +53,7 @@ use transactions::{CommittedTransactions, TransactionSplit};
 /// First server version with COPY WHERE.
 const HAS_COPY_WHERE: u32 = 120_000;
 
-/// The source, the table, and how to compare them.
+/// The user's options: the source, the table, and how to compare and write.
 #[derive(Debug, Clone)]
 pub struct SyncOptions {
     /// The source, and how to read it.
@@ -62,21 +62,21 @@ pub struct SyncOptions {
     pub table: Option<String>,
     /// Number of sessions that share the scopes of [`Scope::By`].
     pub lanes: usize,
-    /// Timeouts.
+    /// The timeouts for locks, for replies and for retries.
     pub limits: WaitLimits,
-    /// Columns that identify a row; by default those of the primary key.
+    /// Columns that identify a row. The default is the primary key's columns.
     pub key: Vec<String>,
     /// The table's rows to compare with the source.
     pub scope: Scope,
-    /// Columns that are not compared. They are written only together with another difference of the
-    /// row.
+    /// Columns that are not compared. An update writes these columns only if another column of the
+    /// row differs.
     pub ignored: Vec<String>,
     /// Maximum percentage of the scope's rows that may be deleted.
     pub max_delete: f64,
     /// Whether a source without rows may delete all rows of the scope.
     pub may_empty: bool,
-    /// Whether the last of several source rows with the same key counts. Otherwise such rows are
-    /// refused.
+    /// Whether the last of several source rows with the same key is written. If false, a source
+    /// with such rows is refused.
     pub keeps_last: bool,
     /// Whether to read the table first, and to stage only rows that the table does not have.
     pub read_ahead: AutoChoice,
@@ -118,26 +118,26 @@ pub struct PreparedSync {
     options: SyncOptions,
     columns: SyncColumns,
     evidence: Vec<String>,
-    /// Whether scopes are assigned to sessions by date or time columns. The server must not parse
-    /// those values then, because `now` differs between sessions.
+    /// Whether scopes are assigned to sessions by date or time columns. Then the server must not
+    /// parse the values of these columns, because `now` differs between sessions.
     shares_by_time: bool,
     /// The split of the differences into several transactions, if there are several.
     split: Option<TransactionSplit>,
-    /// Transactions that a failed attempt has committed.
+    /// Transactions that a failed attempt with a table read ahead has committed.
     committed: CommittedTransactions,
-    /// Server counters from before that attempt.
+    /// Server counters from before the failed attempt.
     before: Option<Measurement>,
     /// Size of the table, if it is to be read ahead of the source.
     extent: Option<TableExtent>,
     runtime: Handle,
 }
 
-/// Inspects source and table. Changes nothing. Blocks; call it from a thread that does not belong
-/// to `runtime`.
+/// Reads the first bytes of the source, looks up the table, and returns a sync that is ready to
+/// run. Changes nothing. Blocks the calling thread, which must not belong to `runtime`.
 ///
 /// # Errors
-/// As [`load::prepare`](crate::load::prepare), and when columns or scopes do not fit the table and
-/// the source.
+/// The errors of [`load::prepare`](crate::load::prepare). [`ErrorKind::Usage`] or
+/// [`ErrorKind::Plan`] if columns or scopes do not fit the table and the source.
 pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<PreparedSync> {
     if matches!(&options.reading.origin, InputOrigin::Sources(sources) if sources.is_empty()) {
         return Err(Error::new(ErrorKind::Usage, "no source is named"));
@@ -199,8 +199,8 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
     let keeper = distributing_extension(client, table).await?;
     if let (Some(keeper), false) = (keeper, is_unique) {
         let message = format!(
-            "{keeper} distributes {} over several servers, where rows are found by key only; but \
-             no unique index makes the key unique",
+            "{keeper} distributes {} over several servers, so rows are found by key only, but no \
+             unique index covers the key",
             table.sql_name
         );
         return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
@@ -227,12 +227,12 @@ async fn choose_shares(
     columns: &SyncColumns,
 ) -> Result<Result<ScopeShares, String>> {
     let Scope::By(names) = &options.scope else {
-        return Ok(Err("only `--scope-by` makes scopes to share".to_owned()));
+        return Ok(Err("only the scopes of `--scope-by` can be shared".to_owned()));
     };
     if columns.found_by_key || staging.control().server_version() < HAS_COPY_WHERE {
-        return Ok(Err("this server does not support more".to_owned()));
+        return Ok(Err("this server or table does not support more".to_owned()));
     }
-    // Several transactions share rows that are staged already.
+    // With several transactions, the rows are divided after staging, when all values are parsed.
     let server_parses_values =
         options.transactions <= 1 && (staging.is_text() || staging.reading.is_stream());
     let (client, table) = (&staging.control().client, &staging.table);
@@ -274,14 +274,14 @@ impl PreparedSync {
     /// Makes the scope equal to the source. Blocks until everything is committed or rolled back.
     ///
     /// # Errors
-    /// When staging fails or the server refuses a statement, when the source has duplicate keys, or
-    /// when more rows would be deleted than allowed. The table is unchanged then, except for scopes
-    /// that other sessions of this sync have committed.
+    /// If staging fails, if the server refuses a statement, if the source has duplicate keys, or if
+    /// more rows would be deleted than `max_delete` allows. After an error the table is unchanged,
+    /// except for scopes that this sync has committed already.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
         let look = TempSpace::read(self.staging.control(), &self.staging.table);
         let space = self.runtime.block_on(look)?;
-        // For compressed sources this is a lower bound.
+        // The stored bytes of a compressed source are a lower bound of the staged bytes.
         space.check(self.staging.stored_bytes()).map_err(|error| self.explain_failure(error))?;
         if let Some(extent) = self.extent {
             match self.run_with_read_ahead(extent, watch, started) {
@@ -296,9 +296,9 @@ impl PreparedSync {
     /// Stages only rows that the table does not have, and compares them with the table's rows that
     /// the source does not have.
     ///
-    /// Returns `None` if this did not work and all rows must be staged: it would not pay, the check
-    /// needs the whole source, or an error occurred. An error that persists is reported by the
-    /// second try.
+    /// Returns `None` if all rows must be staged: because reading ahead does not pay, because a
+    /// check needs the whole source, or because an error occurred. If the error persists, the
+    /// attempt with all rows reports it.
     fn run_with_read_ahead(
         &mut self,
         extent: TableExtent,
@@ -307,21 +307,24 @@ impl PreparedSync {
     ) -> Result<Option<SyncReport>> {
         let runtime = self.runtime.clone();
         let holder = runtime.block_on(until_cancelled(watch, &[], ahead::open_session(self)));
-        let Some(holder) = ok_unless_cancelled(holder)? else { return Ok(None) };
-        let done = self.run_with_snapshot(extent, &holder, watch, started);
-        // The reason that closed the holder's session may have closed this session, too.
-        let _ = self.staging.own.reconnect();
+        let Some(holder) = some_unless_failed(holder)? else { return Ok(None) };
+        let result = self.run_with_snapshot(extent, &holder, watch, started);
+        // A lost connection of the holder may mean that the control connection is lost, too.
+        let _ = self.staging.control_session.reconnect();
         let limit = self.options.limits.stall_timeout;
         runtime.block_on(async {
             let unlocked = timeout(limit, attempts::unlock_scope(&holder, self)).await;
             if !matches!(unlocked, Ok(Ok(()))) {
-                // The server may not have noticed that the session is lost, and the writing session
-                // would wait for its lock.
+                // The server may not have noticed that the holder's connection is lost. Until the
+                // holder's backend ends, its lock would block the writing session.
                 self.staging.control().terminate_lost_backend(holder.backend_pid()).await;
             }
         });
-        done
+        result
     }
+
+    /// Runs a sync with a table that is read ahead. `holder` is the session that exports the
+    /// snapshot and holds the lock on the scope.
 
     fn run_with_snapshot(
         &mut self,
@@ -332,14 +335,14 @@ impl PreparedSync {
     ) -> Result<Option<SyncReport>> {
         let runtime = self.runtime.clone();
         let read = self.read_ahead(extent, holder, watch);
-        let Some((ahead, before)) = ok_unless_cancelled(read)?.flatten() else { return Ok(None) };
+        let Some((ahead, before)) = some_unless_failed(read)?.flatten() else { return Ok(None) };
         self.staging.rows = StagedRows::Missing(ahead);
         let staged = self.staging.stage(watch);
         // The session with the stage now has its own lock and snapshot.
         let limit = self.options.limits.stall_timeout;
-        let handing = async { drop(timeout(limit, ahead::release_snapshot(holder)).await) };
-        runtime.block_on(handing);
-        let Some((sessions, outcome)) = ok_unless_cancelled(staged)? else { return Ok(None) };
+        let releasing = async { drop(timeout(limit, ahead::release_snapshot(holder)).await) };
+        runtime.block_on(releasing);
+        let Some((sessions, outcome)) = some_unless_failed(staged)? else { return Ok(None) };
         if self.staging.ahead().is_none_or(|ahead| ahead.known.is_useless()) {
             return Ok(None);
         }
@@ -350,18 +353,18 @@ impl PreparedSync {
         let done = runtime.block_on(until_cancelled(watch, &connections, attempt));
         let (has_begun, committed, before) = (work.has_begun, work.committed, work.before);
         (self.committed, self.before) = (committed, before);
-        let is_over = |error: &Error| has_begun && !attempts::may_succeed_with_all_rows(error);
+        let is_final = |error: &Error| has_begun && !attempts::may_succeed_with_all_rows(error);
         match done {
-            Err(error) if is_over(&error) => Err(error),
-            done => Ok(ok_unless_cancelled(done)?.map(|mut report| {
+            Err(error) if is_final(&error) => Err(error),
+            done => Ok(some_unless_failed(done)?.map(|mut report| {
                 report.set_seconds(stage_seconds, written.elapsed(), None);
                 report
             })),
         }
     }
 
-    /// Reads the table while `holder` keeps its snapshot. Returns `None` if reading ahead does not
-    /// pay.
+    /// Reads the table while the session `holder` keeps the snapshot. Returns `None` if reading
+    /// ahead does not pay.
     fn read_ahead(
         &self,
         extent: TableExtent,
@@ -392,7 +395,10 @@ impl PreparedSync {
         let staged = self.stage(watch);
         let (sessions, outcome) = staged.map_err(|error| self.committed.explain(error))?;
         let stage_seconds = started.elapsed().as_secs_f64();
-        let found = self.staging.own.retry_while_away(&watch.copy, OwnSession::restore_session);
+        let found = self
+            .staging
+            .control_session
+            .retry_after_connection_loss(&watch.copy, ControlSession::restore_session);
         found.map_err(|error| self.explain_failure(error))?;
         let mut backoff = ReconnectBackoff::new(self.options.limits.retry_for);
         let runtime = self.runtime.clone();
@@ -426,21 +432,22 @@ impl PreparedSync {
 
     /// Stages all rows. Returns the sessions that hold them, and the result of the copy.
     fn stage(&mut self, watch: &Arc<LoadWatch>) -> Result<(Vec<LaneSession>, CopyOutcome)> {
-        let is_untouched = self.committed.is_empty();
-        let no_space =
-            |error| stage::hint_space(error, watch.copy.sent.load(Relaxed), is_untouched);
-        let staged = self.staging.stage(watch).map_err(no_space);
-        let is_sure = match &staged {
+        let is_unchanged = self.committed.is_empty();
+        let hint_space =
+            |error| stage::hint_space(error, watch.copy.sent.load(Relaxed), is_unchanged);
+        let staged = self.staging.stage(watch).map_err(hint_space);
+        let server_parsed_nothing = match &staged {
             Ok((_, outcome)) => outcome.rows_as_text == 0,
             Err(error) => error.kind() == ErrorKind::Cancelled,
         };
-        if !self.shares_by_time || is_sure {
+        if !self.shares_by_time || server_parsed_nothing {
             return staged;
         }
-        // Each session parses `now` at another time, so a row could belong to no share, or to two.
+        // Each session parses `now` at another time, so a row could belong to no share, or to two
+        // shares. One session stages all rows instead.
         drop(staged);
         self.staging.rows = StagedRows::All;
-        self.staging.stage(watch).map_err(no_space)
+        self.staging.stage(watch).map_err(hint_space)
     }
 
     /// Returns "at least " if the count comes from one of several sessions.
@@ -460,8 +467,8 @@ impl PreparedSync {
         }
     }
 
-    /// Returns the number of source rows that were not staged, because the table has them.
-    fn known(&self) -> u64 {
+    /// Returns the number of source rows that were not staged, because the table has these rows.
+    fn known_rows(&self) -> u64 {
         self.staging.ahead().map_or(0, |ahead| ahead.known.matched())
     }
 
@@ -471,8 +478,8 @@ impl PreparedSync {
     }
 }
 
-/// Returns the result, or `None` for an error other than the user's request to stop.
-fn ok_unless_cancelled<T>(result: Result<T>) -> Result<Option<T>> {
+/// Turns every error into `None`, except the user's request to stop, which stays an error.
+fn some_unless_failed<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.kind() != ErrorKind::Cancelled => Ok(None),
         done => done.map(Some),

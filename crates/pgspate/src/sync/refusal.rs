@@ -11,10 +11,9 @@ use crate::{Error, ErrorKind, Result};
 pub enum SyncRefusal {
     /// The source has no rows, so all rows of the scope would be deleted.
     EmptySource,
-    /// Rows of the source do not fulfil the predicate, or have the key of a table row that does
-    /// not.
+    /// Rows of the source are outside the scope, or have the key of a table row outside the scope.
     OutsideScope {
-        /// Number of source rows that do not fulfil the predicate.
+        /// Number of source rows that do not fulfil the predicate of `--scope`.
         outside: u64,
         /// Number of source rows with the key of a table row outside the scope.
         taken: u64,
@@ -23,14 +22,14 @@ pub enum SyncRefusal {
     KeysInOtherScopes(u64),
     /// The source has duplicate keys.
     DuplicateSourceKeys {
-        /// Number of keys.
+        /// Number of duplicate keys.
         keys: u64,
         /// Some of the keys, and how often each occurs.
         examples: Vec<(String, u64)>,
     },
     /// The table has keys of the source more than once.
     DuplicateTableKeys {
-        /// Number of keys.
+        /// Number of duplicate keys.
         keys: u64,
         /// Some of the keys, and how often each occurs.
         examples: Vec<(String, u64)>,
@@ -41,32 +40,33 @@ pub enum SyncRefusal {
         deleted: u64,
         /// Number of rows in the scope.
         all: u64,
-        /// Allowed percentage.
-        may: f64,
+        /// The percentage that `--max-delete` allows.
+        max_percent: f64,
     },
 }
 
 impl SyncRefusal {
-    /// Returns an error if the finding is a real one: its number is not zero, or exceeds the limit.
-    /// `least` is "at least " if the number may be incomplete.
+    /// Returns an error if there is something to refuse: the number of rows or keys is not zero, or
+    /// the deletes exceed the limit. `at_least` is "at least " if the number may be too low, and
+    /// otherwise empty.
     ///
     /// # Errors
-    /// An error of kind `Plan` that describes the finding.
-    pub fn refuse(&self, least: &str) -> Result<()> {
-        let is_one = match self {
+    /// [`ErrorKind::Plan`], with a message that describes the finding.
+    pub fn refuse(&self, at_least: &str) -> Result<()> {
+        let must_refuse = match self {
             SyncRefusal::EmptySource => true,
             SyncRefusal::OutsideScope { outside, taken } => outside + taken > 0,
             SyncRefusal::KeysInOtherScopes(taken) => *taken > 0,
             SyncRefusal::DuplicateSourceKeys { keys, .. }
             | SyncRefusal::DuplicateTableKeys { keys, .. } => *keys > 0,
-            SyncRefusal::TooManyDeletes { deleted, all, may } => {
-                *deleted as f64 > *all as f64 * may / 100.0
+            SyncRefusal::TooManyDeletes { deleted, all, max_percent } => {
+                *deleted as f64 > *all as f64 * max_percent / 100.0
             }
         };
-        if is_one { Err(self.error(least)) } else { Ok(()) }
+        if must_refuse { Err(self.error(at_least)) } else { Ok(()) }
     }
 
-    fn error(&self, least: &str) -> Error {
+    fn error(&self, at_least: &str) -> Error {
         let (message, hint) = match self {
             SyncRefusal::EmptySource => (
                 "the source has no rows: all rows of the scope would be deleted".to_owned(),
@@ -84,7 +84,7 @@ impl SyncRefusal {
             ),
             SyncRefusal::KeysInOtherScopes(taken) => (
                 format!(
-                    "{least}{} of the source with the key of a table row in a scope that the \
+                    "{at_least}{} of the source with the key of a table row in a scope that the \
                      source does not have",
                     counted(*taken, "row")
                 ),
@@ -93,7 +93,7 @@ impl SyncRefusal {
             SyncRefusal::DuplicateSourceKeys { keys, examples } => {
                 let (keys, examples) = (counted(*keys, "key"), listed(examples));
                 (
-                    format!("{least}{keys} of the source occur more than once: {examples}"),
+                    format!("the source has {at_least}{keys} more than once: {examples}"),
                     "Name more columns with `--key`, or keep the last of such rows with `--keep \
                      last`.",
                 )
@@ -101,17 +101,19 @@ impl SyncRefusal {
             SyncRefusal::DuplicateTableKeys { keys, examples } => {
                 let (keys, examples) = (counted(*keys, "key"), listed(examples));
                 (
-                    format!("the table has {least}{keys} of the source more than once: {examples}"),
+                    format!(
+                        "the table has {at_least}{keys} of the source more than once: {examples}"
+                    ),
                     "Name more columns with `--key`, or delete all but one row of each of these \
                      keys.",
                 )
             }
-            SyncRefusal::TooManyDeletes { deleted, all, may } => {
+            SyncRefusal::TooManyDeletes { deleted, all, max_percent } => {
                 let share = 100.0 * *deleted as f64 / *all as f64;
                 (
                     format!(
                         "{deleted} of {all} rows of the scope ({share:.1}%) would be deleted; \
-                         --max-delete allows {may}%"
+                         --max-delete allows {max_percent}%"
                     ),
                     "`--check` shows examples. Raise `--max-delete` if the deletion is intended.",
                 )
@@ -121,7 +123,7 @@ impl SyncRefusal {
     }
 }
 
-/// Lists keys and how often each occurs.
+/// Returns a text with the keys and how often each key occurs.
 fn listed(examples: &[(String, u64)]) -> String {
     let all = examples.iter().map(|(key, times)| format!("({key}) {times} times"));
     all.collect::<Vec<_>>().join(", ")

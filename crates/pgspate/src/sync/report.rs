@@ -37,11 +37,11 @@ pub struct SyncReport {
     pub stage_seconds: f64,
     /// Seconds for comparing and writing.
     pub write_seconds: f64,
-    /// Seconds for vacuuming afterwards, if that was done.
+    /// Seconds for vacuuming the table; `None` without a vacuum.
     pub vacuum_seconds: Option<f64>,
-    /// WAL bytes of the writing statements, without that of later index cleanup.
+    /// WAL bytes of the writing statements, without the WAL of later index cleanup.
     pub wal_bytes: u64,
-    /// Pages that these statements dirtied first.
+    /// Pages that were clean before the writing statements changed them.
     pub blocks_dirtied: u64,
     /// Dead row versions that the sync left.
     pub dead_rows: u64,
@@ -49,13 +49,13 @@ pub struct SyncReport {
     pub blocks_read: Option<u64>,
     /// Pages that were found in the server's cache.
     pub blocks_hit: Option<u64>,
-    /// Bytes of the table, before and after.
+    /// Bytes of the table, before and after the sync.
     pub table_bytes: [Option<u64>; 2],
-    /// Bytes of its indexes, before and after.
+    /// Bytes of the table's indexes, before and after the sync.
     pub index_bytes: [Option<u64>; 2],
-    /// Estimated dead row versions in the table, before and after.
+    /// Estimated dead row versions in the table, before and after the sync.
     pub table_dead_rows: [Option<u64>; 2],
-    /// Estimated cost of these reads and writes where I/Os are billed.
+    /// Estimated cost of the sync's reads and writes on a server whose I/Os are billed.
     pub bill: Option<IoBill>,
     /// Everything that the server counted during the sync, for all sessions.
     pub measured: MeasuredDifference,
@@ -78,7 +78,7 @@ pub struct Examples {
 
 impl Examples {
     /// Maximum number of examples of each kind.
-    pub(super) const MOST: usize = 3;
+    pub(super) const COUNT_MAX: usize = 3;
 }
 
 impl SyncReport {
@@ -92,7 +92,7 @@ impl SyncReport {
         let parts: Vec<&SyncReport> = parts.into_iter().collect();
         let sum = |of: fn(&SyncReport) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
         let some = |of: fn(&SyncReport) -> &Vec<String>| {
-            parts.iter().flat_map(|part| of(part)).take(Examples::MOST).cloned().collect()
+            parts.iter().flat_map(|part| of(part)).take(Examples::COUNT_MAX).cloned().collect()
         };
         let (inserted, updated) = (sum(|it| it.inserted), sum(|it| it.updated));
         SyncReport {
@@ -134,12 +134,19 @@ impl SyncReport {
         self.warnings.extend(new);
     }
 
-    /// Sets the seconds for staging, and for comparing and writing without vacuums. `vacuumed` is
-    /// the seconds of earlier vacuums, which `written` does not include.
-    pub(super) fn set_seconds(&mut self, stage: f64, written: Duration, vacuumed: Option<f64>) {
+    /// Sets the seconds for staging, and the seconds for comparing and writing without vacuums.
+    /// `written` includes vacuums. `vacuumed_before` is the seconds of vacuums before `written`
+    /// began.
+    pub(super) fn set_seconds(
+        &mut self,
+        stage: f64,
+        written: Duration,
+        vacuumed_before: Option<f64>,
+    ) {
         self.stage_seconds = stage;
-        let meanwhile = self.vacuum_seconds.unwrap_or_default() - vacuumed.unwrap_or_default();
-        self.write_seconds = written.as_secs_f64() - meanwhile;
+        let vacuumed =
+            self.vacuum_seconds.unwrap_or_default() - vacuumed_before.unwrap_or_default();
+        self.write_seconds = written.as_secs_f64() - vacuumed;
     }
 
     /// Returns whether updates and deletes have made the table much larger.
@@ -147,8 +154,8 @@ impl SyncReport {
         let [Some(before), Some(after)] = self.table_bytes else { return false };
         let grown = after.saturating_sub(before);
         // Inserted rows alone also make the table grow.
-        let is_of_updates = self.dead_rows >= self.inserted;
-        grown >= GROWTH_BYTES_MIN && grown * 5 >= before && before > 0 && is_of_updates
+        let has_grown_by_updates = self.dead_rows >= self.inserted;
+        grown >= GROWTH_BYTES_MIN && grown * 5 >= before && before > 0 && has_grown_by_updates
     }
 
     /// Records the cost of the writing statements.
@@ -161,12 +168,12 @@ impl SyncReport {
     /// Records the server's counters.
     pub(super) fn set_measured(&mut self, measured: MeasuredDifference, price_per_million: f64) {
         if let Some(tables) = &measured.tables {
-            let both = [&tables.before, &tables.after];
+            let states = [&tables.before, &tables.after];
             self.blocks_read = tables.counted.blocks_read();
             self.blocks_hit = tables.counted.blocks_hit();
-            self.table_bytes = both.map(|state| state.table_bytes);
-            self.index_bytes = both.map(|state| state.index_bytes);
-            self.table_dead_rows = both.map(|state| state.rows_dead);
+            self.table_bytes = states.map(|state| state.table_bytes);
+            self.index_bytes = states.map(|state| state.index_bytes);
+            self.table_dead_rows = states.map(|state| state.rows_dead);
         }
         self.bill =
             self.blocks_read.map(|read| IoBill::estimate(read, self.wal_bytes, price_per_million));
@@ -182,7 +189,8 @@ pub(super) struct AdviceFacts {
     pub(super) history: [u64; 2],
     /// Unused indexes on columns that updates change: name, columns.
     pub(super) unused: Vec<(String, String)>,
-    /// Whether one transaction wrote all scopes, although several transactions could.
+    /// Whether one transaction wrote all scopes, although several transactions could have written
+    /// the scopes.
     pub(super) can_split: bool,
 }
 
@@ -192,12 +200,12 @@ const UPDATES_MIN: u64 = 1000;
 /// Minimum growth in bytes that justifies more transactions.
 const GROWTH_BYTES_MIN: u64 = 1 << 20;
 
-/// Derives advice from the numbers. HOT updates need free room in the page. Ten nights of the usual
-/// mix, with updates of 43 % of the rows each, left 1.31 M dead rows at fillfactor 100 and 0.68 M
-/// at 60. If fewer rows change, less room is enough.
+/// Returns advice that would make the next sync cheaper. HOT updates need free space in the page.
+/// Measured: ten syncs that each updated 43 % of the rows left 1.31 M dead rows at fillfactor 100,
+/// and 0.68 M at fillfactor 60. If fewer rows change, less free space is enough.
 pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     let mut advice: Vec<String> = split_advice(report, facts).into_iter().collect();
-    // A check updates nothing. The server's history tells how updates would have gone.
+    // A check updates nothing, so the server's statistics of earlier updates count.
     let [updated, hot] = match report.is_check {
         true => facts.history,
         false => [report.updated, report.updated_hot],
@@ -207,7 +215,7 @@ pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     }
     for (index, columns) in &facts.unused {
         advice.push(format!(
-            "index {index} on {columns} is used by no query, and because of it every update of \
+            "no query uses index {index} on {columns}, and because of the index, every update of \
              these columns has to write all indexes: drop index {index}"
         ));
     }
@@ -223,15 +231,15 @@ pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     advice
 }
 
-/// Advises several transactions if the table grew. The space of dead rows is free after the
-/// transaction that left them, so the first transaction makes room for the next ones.
+/// Advises several transactions with a vacuum after each, if the table grew. A later transaction
+/// then reuses the space of the dead rows that an earlier transaction left.
 fn split_advice(report: &SyncReport, facts: &AdviceFacts) -> Option<String> {
     let [Some(before), Some(after)] = report.table_bytes else { return None };
     (facts.can_split && report.has_grown()).then(|| {
         format!(
             "the table grew by {} %, because new row versions could not reuse the space of dead \
-             ones; with `--vacuum --transactions 2` or more, later transactions reuse the space \
-             that earlier ones free",
+             rows; with `--vacuum --transactions 2` or more, later transactions reuse the space \
+             of dead rows that earlier transactions left",
             100 * after.saturating_sub(before) / before.max(1)
         )
     })

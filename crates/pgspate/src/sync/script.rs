@@ -1,8 +1,7 @@
 //! A sync as SQL statements, for a session of another program.
 //!
-//! The caller can make the sync part of its own transaction. The statements are those of
-//! [`PreparedSync::run`]. The caller stages the rows, runs the statements in order, and acts on
-//! their results.
+//! The other program can make the sync a part of its own transaction. It stages the rows, runs the
+//! statements in order, and acts on their results. [`PreparedSync::run`] runs the same statements.
 
 use serde::Serialize;
 
@@ -16,7 +15,8 @@ use crate::stage::planner;
 pub struct Script {
     /// The table's name in SQL.
     pub table: String,
-    /// The table's oid, so that the other session can check that it means the same table.
+    /// The table's oid. The caller can check that the table's name means the same table in its
+    /// session.
     pub oid: u32,
     /// Statements that wait for other syncs of the same rows and create the stage.
     pub begin: Vec<String>,
@@ -32,15 +32,17 @@ pub struct Script {
     pub staged: Vec<String>,
     /// Query for the number of staged rows.
     pub count_staged: String,
-    /// Query for rows outside the scope, and for their keys inside the table. If it finds any, the
-    /// caller must stop.
+    /// Query for the number of source rows outside the scope, and of source rows with the key of a
+    /// table row outside the scope. If a number is not zero, the caller must stop.
     pub strays: Option<String>,
-    /// Query for keys of rows in other scopes. If it finds any, the caller must stop.
+    /// Query for the number of source rows with the key of a table row in a scope that the source
+    /// does not have. If the number is not zero, the caller must stop.
     pub movers: Option<String>,
-    /// Query for duplicate keys of the source, one per row. If it finds any, the caller must stop.
+    /// Query for duplicate keys of the source, one key per row. If there is a row, the caller must
+    /// stop.
     pub duplicates: Option<String>,
-    /// Query for keys of the source that the table has more than once, one per row. If it finds
-    /// any, the caller must stop.
+    /// Query for keys of the source that the table has more than once, one key per row. If there is
+    /// a row, the caller must stop.
     pub table_duplicates: Option<String>,
     /// Statements that find the differences.
     pub compare: Vec<String>,
@@ -58,7 +60,7 @@ pub struct Script {
     pub must_have_rows: bool,
     /// Maximum percentage of the scope's rows that may be deleted.
     pub max_delete: f64,
-    /// Whether nothing must be written.
+    /// Whether the caller must only count the differences and write nothing.
     pub is_check: bool,
 }
 

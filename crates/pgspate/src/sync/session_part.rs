@@ -21,8 +21,8 @@ use pgspate_target::server_error;
 /// Begins a transaction that sees a single state of the table.
 pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
 
-/// Applies the planner settings, after beginning the transaction with the SQL of `begin`. An empty
-/// `begin` means that the transaction is open already.
+/// Begins a transaction with the SQL `begin`, and changes the planner settings. If the transaction
+/// is open already, `begin` is empty.
 pub(super) async fn begin_transaction(
     session: &LaneSession,
     sync: &PreparedSync,
@@ -76,13 +76,14 @@ pub(super) async fn write_differences(
     let client = &connection.client;
     let oid = sync.staging.table.oid;
     let mut report = found;
-    let own = TransactionCounters::read(client, oid).await?;
+    let before = TransactionCounters::read(client, oid).await?;
     let cost = apply_changes(client, sync, statements, &report).await?;
     report.set_cost(cost);
-    report.updated_hot = TransactionCounters::read(client, oid).await?.since(own).updated_hot;
-    // No load can drop keys while this transaction has written rows.
+    report.updated_hot = TransactionCounters::read(client, oid).await?.since(before).updated_hot;
+    // The rows that this transaction has written lock the table, so no load can drop keys from here
+    // on.
     check_no_dropped_keys(&sync.staging.control().client, oid).await?;
-    // This commit waits for the disk, unlike those of staging.
+    // This commit waits for the disk, unlike the commits of staging.
     let committed = client.batch_execute(COMMIT_DURABLY).await;
     committed.map_err(|error| connection.explain("could not commit", error))?;
     Ok(report)
@@ -106,8 +107,8 @@ pub(super) async fn recheck_differences(
     Err(Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE))
 }
 
-/// Analyzes the stage, and refuses suspicious sources. Returns the number of source rows that
-/// count.
+/// Analyzes the stage, and refuses suspicious sources. Returns the number of source rows, without
+/// the earlier rows of a key that `--keep last` drops.
 async fn check_source(
     client: &Client,
     sync: &PreparedSync,
@@ -142,9 +143,10 @@ async fn check_source(
     Ok(rows)
 }
 
-/// Refuses duplicate keys of the source. If the table's key is unique, duplicates can be excluded
-/// cheaply: as many source rows as scope rows have matched, and the other source rows are among the
-/// inserts.
+/// Refuses duplicate keys of the source.
+///
+/// If the table's key is unique, a cheap check comes first: there are no duplicates if each kept
+/// row of the scope matched one source row, and the rows to insert have distinct keys.
 async fn check_keys(
     client: &Client,
     sync: &PreparedSync,
@@ -155,14 +157,14 @@ async fn check_keys(
     if statements.keeps_last {
         return Ok(());
     }
-    let known = sync.known();
-    let is_late = sync.options.is_check || sync.split.is_some();
-    if known > 0 && report.inserted > 0 && is_late {
-        // In other cases the insert is refused, and nothing is written.
+    let known = sync.known_rows();
+    let must_check_now = sync.options.is_check || sync.split.is_some();
+    if known > 0 && report.inserted > 0 && must_check_now {
+        // Otherwise the server refuses the insert, and nothing is written.
         let taken = statements.count_taken_keys();
         planner::allow_nested_loop(client, &taken).await.map_err(failed())?;
         if count_at(&client.query_one(&taken, &[]).await.map_err(failed())?, 0) > 0 {
-            // The retry with the whole source finds the key.
+            // A second attempt stages the whole source, and its error names the key.
             return Err(Error::new(ErrorKind::Plan, "a key of the source occurs more than once"));
         }
     }
@@ -179,8 +181,8 @@ async fn check_keys(
     SyncRefusal::DuplicateSourceKeys { keys, examples }.refuse(sync.at_least())
 }
 
-/// Refuses keys of the source that the table has more than once: one source row would be written to
-/// several rows of the table.
+/// Refuses keys of the source that the table has more than once, because one source row would be
+/// written to several rows of the table.
 async fn check_table_keys(
     client: &Client,
     sync: &PreparedSync,
@@ -208,7 +210,7 @@ async fn compare(
 ) -> Result<()> {
     let failed = || server_error("could not compare the source with the table".to_owned());
     if statements.split.is_some() {
-        // The differences of an earlier attempt.
+        // An earlier attempt may have left its table of differences.
         let drop = format!("drop table if exists {DIFF}");
         client.batch_execute(&drop).await.map_err(failed())?;
     }
@@ -222,7 +224,8 @@ async fn compare(
     Ok(())
 }
 
-/// Deletes, updates and inserts. In this order, unique values may move between rows.
+/// Deletes rows, then updates rows, then inserts rows. In this order, unique values may move
+/// between rows.
 async fn apply_changes(
     client: &Client,
     sync: &PreparedSync,
@@ -230,20 +233,20 @@ async fn apply_changes(
     report: &SyncReport,
 ) -> Result<StatementCost> {
     let mut all = StatementCost::default();
-    let what = |what: &str| server_error(format!("could not {what}"));
+    let failed_to = |what: &str| server_error(format!("could not {what}"));
     let execute = async |sql: String| match statements.columns.found_by_key {
         true => planner::execute_unmeasured(client, &sql).await,
         false => planner::execute(client, &sql).await,
     };
     let (deletes, updates) = sync.allowed_writes();
     if deletes && report.deleted > 0 {
-        all.add(execute(statements.delete()).await.map_err(what("delete rows"))?);
+        all.add(execute(statements.delete()).await.map_err(failed_to("delete rows"))?);
     }
     if updates && report.updated > 0 {
         all.add(swap_values::update(client, sync, statements).await?);
     }
     if report.inserted > 0 {
-        all.add(execute(statements.insert()).await.map_err(what("insert rows"))?);
+        all.add(execute(statements.insert()).await.map_err(failed_to("insert rows"))?);
     }
     let found = report.deleted + report.updated + report.inserted;
     if all.rows != found {
@@ -265,6 +268,7 @@ async fn examples(client: &Client, statements: &SyncStatements<'_>) -> Result<Ex
     Ok(Examples { insert, update, delete })
 }
 
-pub(super) fn count_at(row: &Row, nth: usize) -> u64 {
-    row.get::<_, i64>(nth).unsigned_abs()
+/// Returns the count in a column of `row`.
+pub(super) fn count_at(row: &Row, column: usize) -> u64 {
+    row.get::<_, i64>(column).unsigned_abs()
 }

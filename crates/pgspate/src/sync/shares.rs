@@ -1,8 +1,9 @@
 //! Assigns scopes to sessions that compare and write in parallel, or to consecutive transactions of
 //! one session.
 //!
-//! One transaction writes a whole scope, and no transaction needs rows that another one has yet to
-//! write. Sessions commit independently, so the server itself detects any deadlock between them.
+//! One transaction writes a whole scope. No transaction depends on rows that another transaction
+//! writes later. Sessions commit independently, so the server can detect a deadlock between the
+//! sessions.
 
 use tokio_postgres::Client;
 
@@ -11,13 +12,13 @@ use crate::Result;
 use pgspate_target::{TargetTable, quote_ident, server_error};
 
 /// Oids of date and time types, whose input may be `now` or `today`. Sessions parse these words at
-/// different times.
+/// different times and get different values.
 const DATE_TIME_TYPES: [u32; 5] = [1082, 1083, 1114, 1184, 1266];
 
-/// Returns a reason why sessions could need each other's rows, if there is one. Also returns those
-/// columns of $2 that every unique index contains with the same equality: conflicting rows are then
-/// in the same share.
-const SHARING_FACTS: &str = "\
+/// Query for facts about sharing. Columns: the reason why one session's rows could depend on
+/// another session's rows, or NULL; the columns of $2 that every unique index contains with their
+/// default equality. Rows that conflict in a unique index then belong to the same share.
+const SHARING_FACTS_SQL: &str = "\
 with parts as (select relid::oid as oid from pg_partition_tree($1::oid::regclass)
                union select $1::oid)
 select case
@@ -45,13 +46,15 @@ select case
 #[derive(Debug, Clone)]
 pub(super) struct ScopeShares {
     columns: Vec<SyncColumn>,
-    /// Whether one of them has a date or time type.
+    /// Whether one of the columns has a date or time type.
     pub(super) has_time_columns: bool,
 }
 
-/// Returns the scope's columns by which rows can be assigned, or the reason why they cannot.
-/// `server_parses_values` says that the server parses values of all rows, or that the source cannot
-/// be read again.
+/// Returns the scope's columns by which rows can be assigned to sessions or transactions. Returns
+/// the reason if there are no such columns.
+///
+/// `server_parses_values` says that date and time columns cannot be used: the server parses the
+/// values of all rows, or might have to while the source cannot be read again.
 pub(super) async fn choose(
     client: &Client,
     table: &TargetTable,
@@ -59,16 +62,18 @@ pub(super) async fn choose(
     key: &[SyncColumn],
     server_parses_values: bool,
 ) -> Result<Result<ScopeShares, String>> {
-    let moment = |name: &str| {
+    let is_time = |name: &str| {
         let column = table.columns.iter().find(|column| column.name == name);
         column.is_some_and(|column| DATE_TIME_TYPES.contains(&column.ty.base().oid))
     };
     // Equal values must have the same text, and equal keys must be in the same scope.
-    let of_key = |name: &str| key.iter().find(|it| it.is_exact && it.name == quote_ident(name));
-    let fitting = scope.iter().map(String::as_str).filter(|name| of_key(name).is_some());
-    let names: Vec<&str> = fitting.filter(|name| !(server_parses_values && moment(name))).collect();
+    let exact_key_column =
+        |name: &str| key.iter().find(|it| it.is_exact && it.name == quote_ident(name));
+    let fitting = scope.iter().map(String::as_str).filter(|name| exact_key_column(name).is_some());
+    let names: Vec<&str> =
+        fitting.filter(|name| !(server_parses_values && is_time(name))).collect();
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
-    let row = client.query_one(SHARING_FACTS, &[&table.oid, &names]).await.map_err(failed)?;
+    let row = client.query_one(SHARING_FACTS_SQL, &[&table.oid, &names]).await.map_err(failed)?;
     if let Some(reason) = row.get::<_, Option<String>>(0) {
         return Ok(Err(reason));
     }
@@ -80,28 +85,28 @@ pub(super) async fn choose(
         )),
         (false, true) => Err(format!("a unique index does not contain {}", names.join(" and "))),
         (false, false) => Ok(ScopeShares {
-            has_time_columns: in_indexes.iter().any(|name| moment(name)),
-            columns: in_indexes.iter().filter_map(|name| of_key(name)).cloned().collect(),
+            has_time_columns: in_indexes.iter().any(|name| is_time(name)),
+            columns: in_indexes.iter().filter_map(|name| exact_key_column(name)).cloned().collect(),
         }),
     })
 }
 
 impl ScopeShares {
-    /// Returns each session's condition for the rows that it keeps.
+    /// Returns one SQL condition for each session: whether the session keeps a row.
     pub(super) fn conditions(&self, sessions: usize) -> Vec<String> {
-        let share = self.share(sessions, |column| format!("{}::text", column.name));
+        let share = self.share_sql(sessions, |column| format!("{}::text", column.name));
         (0..sessions).map(|nth| format!("({share}) operator(pg_catalog.=) {nth}")).collect()
     }
 
-    /// Returns SQL for the ordinal (from 0) of the session or transaction that a row belongs to.
-    /// `text` returns a column's value as SQL text. Equal values have the same hash; NULL has one,
-    /// too.
-    pub(super) fn share(&self, of: usize, text: impl Fn(&SyncColumn) -> String) -> String {
+    /// Returns SQL for the number, from 0 to `count` - 1, of the session or transaction that a row
+    /// belongs to. `text` returns SQL for a column's value as text. The number is a hash of the
+    /// columns' values, in which NULL counts as empty text.
+    pub(super) fn share_sql(&self, count: usize, text: impl Fn(&SyncColumn) -> String) -> String {
         let values = self.columns.iter().map(|it| format!("coalesce({}, '')", text(it)));
         let values = values.collect::<Vec<_>>().join(", ");
         format!(
             "(pg_catalog.hashtext(pg_catalog.concat_ws(',', {values}) collate \"C\") \
-             operator(pg_catalog.&) 2147483647) operator(pg_catalog.%) {of}"
+             operator(pg_catalog.&) 2147483647) operator(pg_catalog.%) {count}"
         )
     }
 }

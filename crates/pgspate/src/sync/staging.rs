@@ -1,6 +1,7 @@
-//! Stages the rows of an input in one session, or in several sessions that share them.
+//! Stages the rows of the source in one session, or in several sessions that share the rows.
 //!
-//! No row is written to the table here, so there is no job. A failed copy is repeated as a whole.
+//! Staging writes no row to the table, so there is no job in the ledger. A failed copy begins again
+//! with the first row.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use crate::copy::{
 };
 use crate::encode::Encoded;
 use crate::format::EncodeMode;
-use crate::job::{OwnSession, RetryWhileAway};
+use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::plan::{RowPlan, RowRequest};
 use crate::reading::{
     LoadWatch, MakeEncoder, SniffedInputs, Survey, hint_encoding, missing_table_error, parse_name,
@@ -27,21 +28,21 @@ use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{SessionSettings, TargetTable};
 
-/// The rows of the input to stage, and the number of sessions.
+/// Which rows of the source are staged, and in how many sessions.
 pub(super) enum StagedRows {
     /// All rows, in one session.
     All,
     /// All rows, with one session for each condition. A session keeps the rows for which its
     /// condition is true. Exactly one condition is true for each row.
     Shared(Vec<String>),
-    /// The rows that the table was not found to have. One session sees the table as it was read,
-    /// and its transaction stays open.
+    /// Only the rows that were not found in the table read ahead. One session stages these rows in
+    /// the snapshot of the reading, and keeps its transaction open.
     Missing(TableReadAhead),
 }
 
-/// An input, and the table that it is staged for.
+/// The source, the table to sync, and the plan for staging.
 pub(super) struct Staging {
-    pub(super) own: OwnSession,
+    pub(super) control_session: ControlSession,
     pub(super) reading: SniffedInputs,
     session: SessionSettings,
     pub(super) table: TargetTable,
@@ -52,13 +53,18 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Inspects the input and the table, which must exist. Blocks.
+    /// Reads the first bytes of the source, looks up the table, and plans the rows. Blocks the
+    /// calling thread.
+    ///
+    /// # Errors
+    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist, or if the
+    /// source does not fit the table.
     pub(super) fn prepare(options: &SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Staging> {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, runtime)?;
-        let Survey { own, reading, session, name, table, rows: request, .. } = survey;
+        let Survey { control_session, reading, session, name, table, rows: request, .. } = survey;
         let Some(table) = table else {
-            let name = runtime.block_on(parse_name(&own.connection, &name))?;
+            let name = runtime.block_on(parse_name(&control_session.connection, &name))?;
             return Err(missing_table_error(&name).hint(
                 "Create the table first. `pgspate load --create` creates it with types that fit \
                  the source.",
@@ -66,12 +72,12 @@ impl Staging {
         };
         let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
         if options.keeps_last {
-            // In binary mode, rows left to the server would come after the chunk's other rows.
+            // In binary mode, rows that go as text would be staged after the chunk's other rows.
             plan.mode = EncodeMode::Text;
         }
         let stage = StageTable::of(&table, plan.columns.iter().map(|column| column.name.as_str()));
         let rows = StagedRows::All;
-        Ok(Staging { own, reading, session, table, request, plan, stage, rows })
+        Ok(Staging { control_session, reading, session, table, request, plan, stage, rows })
     }
 
     /// Stages the rows. Returns the sessions that hold them, and the result of the copy.
@@ -81,10 +87,11 @@ impl Staging {
     ) -> Result<(Vec<LaneSession>, CopyOutcome)> {
         let (outcome, sessions) =
             self.copy_rows(watch).map_err(|error| self.explain_failure(error))?;
-        let is_open = self.ahead().is_some();
-        for LaneSession { connection, .. } in sessions.iter().filter(|_| !is_open) {
+        let stays_open = self.ahead().is_some();
+        for LaneSession { connection, .. } in sessions.iter().filter(|_| !stays_open) {
             // A lane without chunks has begun a transaction and has nothing to commit.
-            let ended = self.own.runtime.block_on(connection.client.batch_execute("commit"));
+            let ended =
+                self.control_session.runtime.block_on(connection.client.batch_execute("commit"));
             ended.map_err(|error| connection.explain("could not stage rows", error))?;
         }
         match sessions.is_empty() {
@@ -93,16 +100,16 @@ impl Staging {
         }
     }
 
-    /// Copies the rows, again after errors that another attempt may avoid.
+    /// Copies the rows to the stage. Copies again after errors that another attempt may avoid.
     fn copy_rows(&mut self, watch: &Arc<LoadWatch>) -> Result<(CopyOutcome, Vec<LaneSession>)> {
-        let mut backoff = ReconnectBackoff::new(self.own.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.control_session.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
             let began = Instant::now();
             let job = self.copy_job()?;
             let cutter = self.reading.cutter(&self.plan, watch);
-            let attempt = copy::run(&job, cutter, &watch.copy, &self.own.runtime);
-            if began.elapsed() > self.own.limits.retry_for {
+            let attempt = copy::run(&job, cutter, &watch.copy, &self.control_session.runtime);
+            if began.elapsed() > self.control_session.limits.retry_for {
                 // The server was reachable for a while, so the time limit starts again.
                 backoff.reset();
             }
@@ -114,9 +121,14 @@ impl Staging {
                         "the sessions that stage rows wait for each other",
                     ));
                 }
-                // If the table was read ahead, its snapshot is lost now.
+                // If the table was read ahead, its snapshot is lost with the session, so the copy
+                // is not repeated.
                 Ok(CopyEnd::Interrupted(error)) if self.ahead().is_none() => {
-                    self.own.wait(error, &mut backoff, &watch.copy)?;
+                    self.control_session.wait_and_restore_session(
+                        error,
+                        &mut backoff,
+                        &watch.copy,
+                    )?;
                 }
                 Ok(CopyEnd::Interrupted(error)) | Err(error) => return Err(error),
             }
@@ -127,9 +139,10 @@ impl Staging {
         let name = format!("pgspate load {}", self.table.name);
         let (reading, plan) = (self.reading.clone(), self.plan.clone());
         Ok(CopyJob {
-            session_opener: SessionOpener::new(&self.own.dsn, name).with_stage(&self.stage),
+            session_opener: SessionOpener::new(&self.control_session.dsn, name)
+                .with_stage(&self.stage),
             early_session: EarlySession::default(),
-            control_connection: Arc::clone(&self.own.connection),
+            control_connection: Arc::clone(&self.control_session.connection),
             make_encoder: match &self.rows {
                 StagedRows::All | StagedRows::Shared(_) => self.make_encoder()?,
                 StagedRows::Missing(TableReadAhead { known, .. }) => {
@@ -140,7 +153,7 @@ impl Staging {
             setup: CopySetup {
                 text_sql: self.plan.copy_sql(EncodeMode::Text, stage::STAGE_NAME),
                 binary_sql: self.plan.copy_sql(EncodeMode::Binary, stage::STAGE_NAME),
-                limits: self.own.limits,
+                limits: self.control_session.limits,
                 lock_key: None,
             },
             mode: self.plan.mode,
@@ -149,14 +162,16 @@ impl Staging {
             table_name: self.table.name.clone(),
             columns: self.plan.names(),
             input_names: self.reading.names(),
-            may_drop_rows: false,
+            may_skip_rows: false,
             is_stream: self.reading.is_stream(),
             commit: Commit::AtEnd,
             ledger: None,
             check_unchanged: Box::new(move |read| reading.check_unchanged(&plan, read)),
             destination: match &self.rows {
-                StagedRows::All => Destination::Stage { shares: Vec::new() },
-                StagedRows::Shared(conditions) => Destination::Stage { shares: conditions.clone() },
+                StagedRows::All => Destination::Stage { where_conditions: Vec::new() },
+                StagedRows::Shared(conditions) => {
+                    Destination::Stage { where_conditions: conditions.clone() }
+                }
                 StagedRows::Missing(TableReadAhead { snapshot, .. }) => Destination::OpenStage {
                     before: format!(
                         "set transaction isolation level repeatable read; \
@@ -181,7 +196,7 @@ impl Staging {
         self.reading.encoder(&self.plan, &self.table, version, self.request.ignore_unknown)
     }
 
-    /// Returns the first rows of the source, encoded.
+    /// Encodes the first rows of the source, and returns them.
     pub(super) fn first_rows(&self, watch: &Arc<LoadWatch>) -> Result<Encoded> {
         let (mut encoder, mut out) = (self.make_encoder()?(), Encoded::default());
         if let Some(chunk) = self.reading.cutter(&self.plan, watch).next()? {
@@ -191,7 +206,7 @@ impl Staging {
         Ok(out)
     }
 
-    /// Returns the table's rows read ahead, if there are any.
+    /// Returns the table that was read ahead, if it was.
     pub(super) fn ahead(&self) -> Option<&TableReadAhead> {
         match &self.rows {
             StagedRows::Missing(ahead) => Some(ahead),
@@ -209,13 +224,13 @@ impl Staging {
         self.plan.mode == EncodeMode::Text
     }
 
-    /// Returns the inputs' stored bytes, as far as they are known.
+    /// Returns the stored bytes of the source, or 0 if they are unknown.
     pub(super) fn stored_bytes(&self) -> u64 {
         self.reading.stored_bytes().unwrap_or_default()
     }
 
-    /// Returns a connection that is not the session with the stage.
+    /// Returns the control connection, which is not a session with a stage.
     pub(super) fn control(&self) -> &Connection {
-        &self.own.connection
+        &self.control_session.connection
     }
 }

@@ -1,4 +1,4 @@
-//! Builds the SQL statements of a sync. No I/O: names in, SQL out.
+//! Builds the SQL statements of a sync. Performs no I/O.
 //!
 //! In SQL, `t` is the target and `s` the stage. Unchanged rows are only read: no writing statement
 //! touches them.
@@ -11,14 +11,16 @@ use crate::stage::keys::{self, EQUALS};
 
 /// The temporary table of differences.
 pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
-/// The temporary table of unmatched rows: rows of a table read ahead that no source row matched.
+/// The temporary table of unmatched rows: the rows of a table read ahead that match no source row.
 pub(super) const UNMATCHED: &str = "pg_temp.pgspate_unmet";
-/// Column of both temporary tables: the row's `ctid`. The names of these columns are unlikely in a
-/// user's table.
+/// Column of both temporary tables: the row's `ctid`. A user's table is unlikely to have a column
+/// with one of these names.
 pub(super) const TID: &str = "\"pgspate tid\"";
+/// Column of differences: the `tableoid` of the target's row, which names its partition.
 pub(super) const PARTITION: &str = "\"pgspate part\"";
 /// Column of unmatched rows: whether the source has rows of the same scope.
 pub(super) const SCOPE_IN_SOURCE: &str = "\"pgspate is in\"";
+/// Column of differences: whether the source has the row. If not, the row is deleted.
 pub(super) const IN_SOURCE: &str = "\"pgspate stays\"";
 /// Column of differences: the ordinal of the transaction that writes the row.
 const TRANSACTION: &str = "\"pgspate turn\"";
@@ -38,15 +40,15 @@ pub enum Scope {
     InsertOnly,
 }
 
-/// Everything that the statements depend on.
+/// The names and options from which the statements are built.
 pub(super) struct SyncStatements<'a> {
     pub(super) table: &'a str,
     pub(super) columns: &'a SyncColumns,
     pub(super) scope: &'a Scope,
-    /// Whether the last of several source rows with the same key counts.
+    /// Whether the last of several source rows with the same key is written.
     pub(super) keeps_last: bool,
-    /// Whether the table was read ahead. The stage has only rows that the table does not have then,
-    /// and only unmatched rows of the table need comparing.
+    /// Whether the table was read ahead. If so, the stage has only rows that the table does not
+    /// have, and only the unmatched rows of the table are compared.
     pub(super) was_read_ahead: bool,
     /// The split into several consecutive transactions, if there are several.
     pub(super) split: Option<&'a TransactionSplit>,
@@ -55,7 +57,8 @@ pub(super) struct SyncStatements<'a> {
 }
 
 impl SyncStatements<'_> {
-    /// Returns the query for duplicate keys of the source: their number, and some of them.
+    /// Returns the query for duplicate keys of the source. Each result row has the number of
+    /// duplicate keys, one of the keys, and how often the key occurs.
     pub(super) fn duplicates(&self) -> String {
         self.duplicates_in(&format!("{STAGE_NAME} s"))
     }
@@ -157,8 +160,8 @@ impl SyncStatements<'_> {
         ))
     }
 
-    /// Returns the statement that finds the differences in one pass: for each row the address of
-    /// the target's version, whether the source has the row, and the source's values.
+    /// Returns the statement that creates the table of differences. Each difference has the address
+    /// of the target's row version, whether the source has the row, and the source's values.
     pub(super) fn diff(&self) -> String {
         let (table, matches) = (self.table, self.matches("t", "s"));
         let (place, columns) = (self.address_columns(), self.diff_columns());
@@ -216,8 +219,8 @@ impl SyncStatements<'_> {
         ))
     }
 
-    /// Returns the query that counts rows to insert whose key the table has. There are some if the
-    /// table was read ahead and the source has a duplicate key.
+    /// Returns the query that counts rows to insert whose key the table has. Such rows exist only
+    /// if the table was read ahead and the source has a duplicate key.
     pub(super) fn count_taken_keys(&self) -> String {
         let matches = self.matches("t", "s");
         format!(
@@ -231,7 +234,8 @@ impl SyncStatements<'_> {
         format!("select {} from {DIFF}", counts())
     }
 
-    /// Returns the query that counts them for each transaction, with the transaction's ordinal.
+    /// Returns the query that counts the rows to delete, to update and to insert for each
+    /// transaction. The last column is the transaction's ordinal.
     pub(super) fn count_per_transaction(&self) -> String {
         format!(
             "select {}, {TRANSACTION} from {DIFF} group by {TRANSACTION} order by {TRANSACTION}",
@@ -239,8 +243,8 @@ impl SyncStatements<'_> {
         )
     }
 
-    /// Returns the query that counts the differing rows that are still in place, and the rows to
-    /// insert whose key exists by now.
+    /// Returns the query that counts the rows to delete or update that are still in place, and the
+    /// rows to insert whose key exists by now.
     pub(super) fn recheck(&self) -> String {
         let (table, at, turn) = (self.table, self.same_row_version(), self.in_this_transaction());
         let (matches, scope) = (self.matches("t", "s"), self.is_still_in_scope());
@@ -287,7 +291,7 @@ impl SyncStatements<'_> {
 
     /// Returns queries for some keys of rows to delete, to update and to insert.
     pub(super) fn examples(&self) -> [String; 3] {
-        let most = Examples::MOST;
+        let most = Examples::COUNT_MAX;
         let key = |of: &str| {
             let columns = self.columns.key.iter().map(|it| format!("{of}.{}::text", it.name));
             format!("pg_catalog.concat_ws(', ', {})", columns.collect::<Vec<_>>().join(", "))
@@ -335,8 +339,8 @@ impl SyncStatements<'_> {
         )
     }
 
-    /// Returns the condition that `t` is the target's row version of difference `s`. In a later
-    /// transaction, another row may have the same address, so keys are compared, too.
+    /// Returns the condition that `t` is the target's row version of difference `s`. If several
+    /// transactions write, another row may have got the address, so keys are compared, too.
     pub(super) fn same_row_version(&self) -> String {
         let place = format!("t.ctid {EQUALS} s.{TID} and t.tableoid {EQUALS} s.{PARTITION}");
         match (self.columns.found_by_key, self.split.is_some()) {
@@ -366,8 +370,9 @@ impl SyncStatements<'_> {
         }
     }
 
-    /// Returns the columns of a difference: the source's values; for a row that the source does not
-    /// have, the key, and the scope if another transaction deletes the row.
+    /// Returns the columns of a difference: the source's values. For a row that the source does not
+    /// have, the columns have the table's key, and the table's scope if there are several
+    /// transactions.
     fn diff_columns(&self) -> String {
         if !self.columns.found_by_key && self.split.is_none() {
             return list(self.columns.all(), "s");
@@ -383,14 +388,15 @@ impl SyncStatements<'_> {
         self.columns.all().map(found).collect::<Vec<_>>().join(", ")
     }
 
+    /// Returns the condition that two rows have the same key.
     pub(super) fn matches(&self, left: &str, right: &str) -> String {
         let all: Vec<_> =
             self.columns.key.iter().map(|column| column.matches(left, right)).collect();
         all.join(" and ")
     }
 
-    /// Returns the condition that a matched row differs. Columns whose equal values may differ are
-    /// compared by their bytes.
+    /// Returns the condition that a matched row differs; `None` if no column is compared. Columns
+    /// whose equal values may have different bytes are compared byte by byte.
     fn differs(&self) -> Option<String> {
         let (exact, other): (Vec<_>, Vec<_>) =
             self.columns.compared().partition(|column| column.is_exact);
@@ -401,7 +407,7 @@ impl SyncStatements<'_> {
                     let [t, s] = ["t", "s"].map(|of| format!("{of}.{}", column.name));
                     keys::differ_sql(&t, &column.equals, &s)
                 }
-                // A staged value may be NULL; the update is refused then.
+                // If the staged value is NULL, the row differs, and the server refuses the update.
                 false => format!("(t.{0} {1} s.{0}) is not true", column.name, column.equals),
             })
             .collect();

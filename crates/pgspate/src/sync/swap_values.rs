@@ -1,9 +1,9 @@
 //! Updates rows that exchange unique values.
 //!
-//! A unique index is checked row by row, so a single UPDATE cannot exchange values. If the update
-//! is refused for that reason, the rows whose values other rows need are deleted, the other rows
-//! updated, and the deleted rows inserted again. Rows that a foreign key refers to are never
-//! deleted, so no foreign key's action is fired.
+//! The server checks a unique index row by row, so a single UPDATE cannot exchange values. If the
+//! server refuses the UPDATE for this reason, pgspate deletes the rows whose values other rows
+//! need, updates the other rows, and inserts the deleted rows again. pgspate never deletes rows
+//! that a foreign key refers to, so no foreign key's action is fired.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -18,9 +18,9 @@ use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
 /// The temporary table of rows that are deleted and inserted again.
 const REINSERTED: &str = "pg_temp.pgspate_moved";
 
-/// For each index that is checked row by row: the columns whose values are compared for equality
-/// (NULL for another comparison), and all columns that it depends on.
-const INDEXES: &str = "\
+/// Query for the indexes that are checked row by row. Columns: the index's columns if the index
+/// compares them for equality, otherwise NULL; all table columns that the index depends on.
+const INDEXES_SQL: &str = "\
 with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
                     union select $1::oid)
 select case when i.indisunique and not i.indisexclusion and i.indexprs is null then
@@ -44,13 +44,14 @@ where i.indrelid in (select oid from parts) and (i.indisunique or i.indisexclusi
 
 /// The constraints that decide which rows are deleted and inserted again.
 struct Constraints {
-    /// For each index: the columns compared for equality, if it does that, and all columns.
+    /// For each index that is checked row by row, the two columns of [`INDEXES_SQL`].
     indexes: Vec<(Option<Vec<String>>, Vec<String>)>,
-    /// Conditions that another row refers to row `t`.
+    /// For each foreign key, the condition that some row refers to row `t`.
     referrers: Vec<String>,
 }
 
-/// Updates the rows that differ.
+/// Updates the rows that differ. If the server refuses the update because rows exchange unique
+/// values, deletes some of the rows and inserts them again.
 pub(super) async fn update(
     client: &Client,
     sync: &PreparedSync,
@@ -90,8 +91,8 @@ pub(super) async fn update(
     }
 }
 
-/// Deletes rows, updates the others, and inserts the deleted rows again. Returns `None` if no row
-/// could be deleted.
+/// Deletes rows that may block the update, updates the other rows, and inserts the deleted rows
+/// again. Returns `None` if no row may be deleted.
 async fn swap_by_reinserting(
     client: &Client,
     sync: &PreparedSync,
@@ -123,7 +124,7 @@ impl Constraints {
     async fn read(sync: &PreparedSync) -> Result<Constraints> {
         let (client, table) = (&sync.staging.control().client, &sync.staging.table);
         let failed = server_error("could not look up the table's constraints".to_owned());
-        let indexes = async { client.fetch_all(INDEXES, &[&table.oid]).await };
+        let indexes = async { client.fetch_all(INDEXES_SQL, &[&table.oid]).await };
         let (indexes, referrers) = tokio::join!(biased; indexes, referrers(client, table));
         Ok(Constraints {
             indexes: (indexes.map_err(failed)?.iter())
@@ -133,8 +134,8 @@ impl Constraints {
         })
     }
 
-    /// Returns, for each index that may refuse the update, the condition that a row gives up its
-    /// values.
+    /// Returns, for each index that may refuse the update, the condition that row `t` gives up
+    /// values of the index.
     fn conditions(&self, statements: &SyncStatements<'_>) -> Vec<String> {
         let indexes = self.indexes.iter();
         indexes
@@ -149,8 +150,8 @@ impl Constraints {
         }
         refused.hint_also(
             "If rows exchange values: pgspate does not delete and insert again rows that a foreign \
-             key refers to, because that could fire the key's action. Make the unique constraint \
-             `deferrable`, or give these rows other values first.",
+             key refers to, because that could fire the foreign key's action. Make the unique \
+             constraint `deferrable`, or give these rows other values first.",
         )
     }
 }
@@ -162,14 +163,14 @@ impl SyncStatements<'_> {
         let unreferenced = constraints.referrers.iter().map(|refers| format!(" and not {refers}"));
         // Rows are inserted into the table itself, so rows of inheriting tables must not be
         // deleted.
-        let of_heirs = match table.kind {
+        let is_own_row = match table.kind {
             'p' => String::new(),
             _ => format!(" and t.tableoid operator(pg_catalog.=) {}::pg_catalog.oid", table.oid),
         };
         format!(
             "create temporary table pgspate_moved on commit drop as \
              select t.*, t.ctid as {TID}, t.tableoid as {PARTITION} from {} t join {DIFF} s on {} \
-             where s.{IN_SOURCE} and s.{TID} is not null{} and ({}){of_heirs}{}",
+             where s.{IN_SOURCE} and s.{TID} is not null{} and ({}){is_own_row}{}",
             self.table,
             self.same_row_version(),
             self.in_this_transaction(),
@@ -178,8 +179,9 @@ impl SyncStatements<'_> {
         )
     }
 
-    /// Returns the condition that row `t` gives up values of an index that another row may need.
-    /// The index's columns are compared as far as the update sets them.
+    /// Returns the condition that row `t` gives up values of an index that another row may need;
+    /// `None` if the update sets no column of the index. `equal` and `all` are the two columns of
+    /// [`INDEXES_SQL`].
     fn gives_up_values(&self, equal: Option<&[String]>, all: &[String]) -> Option<String> {
         let set = |names: &[String]| {
             let quoted: Vec<_> = names.iter().map(|name| quote_ident(name)).collect();
@@ -207,13 +209,13 @@ impl SyncStatements<'_> {
         format!(
             "delete from {} t using {REINSERTED} m where {}",
             self.table,
-            is_place("t.ctid", "t.tableoid")
+            is_address_of_reinserted("t.ctid", "t.tableoid")
         )
     }
 
     /// Returns the statement that updates the rows that were not deleted.
     fn update_others(&self) -> String {
-        let place = is_place(&format!("s.{TID}"), &format!("s.{PARTITION}"));
+        let place = is_address_of_reinserted(&format!("s.{TID}"), &format!("s.{PARTITION}"));
         format!("{} and not exists (select from {REINSERTED} m where {place})", self.update())
     }
 
@@ -231,12 +233,13 @@ impl SyncStatements<'_> {
             self.table,
             names.join(", "),
             values.collect::<Vec<_>>().join(", "),
-            is_place(&format!("s.{TID}"), &format!("s.{PARTITION}"))
+            is_address_of_reinserted(&format!("s.{TID}"), &format!("s.{PARTITION}"))
         )
     }
 }
 
-/// Returns the condition that an address is that of row `m`, which is deleted and inserted again.
-fn is_place(tid: &str, part: &str) -> String {
+/// Returns the condition that `tid` and `part` are the address of row `m`, which is deleted and
+/// inserted again.
+fn is_address_of_reinserted(tid: &str, part: &str) -> String {
     format!("{tid} operator(pg_catalog.=) m.{TID} and {part} operator(pg_catalog.=) m.{PARTITION}")
 }

@@ -1,10 +1,10 @@
 //! Writes the differences of one session in several consecutive transactions.
 //!
 //! All differences are found, and checked against `--max-delete`, in one snapshot before the first
-//! transaction. Each transaction first checks that its rows are still in place and its new keys
-//! still missing. If another session has changed them, all differences are found again. No snapshot
-//! is held between transactions, so that a vacuum can free the space of dead rows for the next
-//! transaction.
+//! transaction. Each transaction first checks that the rows it changes are still in place, and that
+//! the keys it inserts are still absent. If another session has changed them, all differences are
+//! found again. No snapshot is held between transactions, so that a vacuum can free the space of
+//! dead rows for the next transaction.
 
 use super::columns::SyncColumn;
 use super::session_part::{self, count_at};
@@ -25,13 +25,13 @@ pub(super) struct TransactionSplit {
 }
 
 impl TransactionSplit {
-    /// Returns SQL for the ordinal of the transaction that writes a row. Either side of the
-    /// comparison may be NULL.
+    /// Returns SQL for the ordinal of the transaction that writes a row. `left` and `right` are the
+    /// tables of the comparison; the row may be missing in one of them.
     pub(super) fn of_row(&self, left: &str, right: &str) -> String {
         let text = |SyncColumn { name, .. }: &SyncColumn| {
             format!("coalesce({left}.{name}, {right}.{name})::text")
         };
-        self.shares.share(self.count, text)
+        self.shares.share_sql(self.count, text)
     }
 }
 
@@ -54,7 +54,7 @@ impl CommittedTransactions {
             return error;
         }
         let rest = format!(
-            "{} committed; the same command, run again, writes the rest. `--transactions 1` writes \
+            "{} committed. Run the same command again to write the rest. `--transactions 1` writes \
              everything in one transaction.",
             match self.transactions {
                 1 => "1 transaction is".to_owned(),
@@ -76,9 +76,10 @@ pub(super) async fn write_differences(
     let client = &session.connection.client;
     let failed = || server_error("could not begin to write the differences".to_owned());
     let statements = sync.build_statements();
-    let all = client.query(&statements.count_per_transaction(), &[]).await.map_err(failed())?;
+    let transactions =
+        client.query(&statements.count_per_transaction(), &[]).await.map_err(failed())?;
     client.batch_execute("commit").await.map_err(failed())?;
-    for row in all {
+    for row in transactions {
         watch.copy.stop.check()?;
         let found = SyncReport {
             deleted: count_at(&row, 0),

@@ -31,8 +31,8 @@ fn shadow_names(
     table: &TargetTable,
     opened: Option<&OpenJob>,
 ) -> Option<(JobId, ShadowNames)> {
-    let (at_once, job) = (plan.at_once.as_ref()?, opened?.job);
-    let is_swap = at_once.method == AtomicMethod::Swap;
+    let (atomic_plan, job) = (plan.atomic_plan.as_ref()?, opened?.job);
+    let is_swap = atomic_plan.method == AtomicMethod::Swap;
     is_swap.then(|| (job, ShadowNames::new(table, table.oid, shadow::schema_name(job))))
 }
 
@@ -55,7 +55,7 @@ impl TableCare<'_> {
     pub(crate) fn prepare_shadow(&mut self) -> Result<()> {
         let Some((job, names)) = self.shadow_names() else { return Ok(()) };
         let failed = || server_error(format!("could not create a shadow of {}", names.table));
-        let runtime = self.job.own.runtime.clone();
+        let runtime = self.job.control_session.runtime.clone();
         let client = self.job.client();
         let state = runtime.block_on(self.digest_properties(&names)).map_err(failed())?;
         let known = runtime.block_on(shadow::read_state(client, job))?;
@@ -109,8 +109,8 @@ impl TableCare<'_> {
                 .because(Error::new(ErrorKind::Plan, why))
                 .hint("`--replace` without a method replaces the rows in one transaction."));
         }
-        if let Some(bonds) = &mut self.request.bonds {
-            bonds.replace_obstacles.insert(0, why.clone());
+        if let Some(dependencies) = &mut self.request.dependencies {
+            dependencies.replace_obstacles.insert(0, why.clone());
         }
         *self.plan = LoadPlan::make(self.table, self.session, &self.input, self.request)?;
         self.plan()?;

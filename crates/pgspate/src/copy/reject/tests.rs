@@ -34,7 +34,7 @@ impl RejectTestSession {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         let dsn = Arc::new(Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap());
-        let connection = runtime.block_on(dsn.connect("sift")).unwrap();
+        let connection = runtime.block_on(dsn.connect("rejects")).unwrap();
         let users_path = users_path_sql(false);
         runtime.block_on(connection.client.batch_execute(&users_path)).unwrap();
         let job = job(&runtime, dsn, columns);
@@ -46,7 +46,7 @@ impl RejectTestSession {
     }
 
     /// Returns the first column of all rows, one value per line.
-    fn ask(&self, sql: &str) -> String {
+    fn query(&self, sql: &str) -> String {
         let answers = self.runtime.block_on(self.connection.client.simple_query(sql)).unwrap();
         let values = answers.iter().filter_map(|answer| match answer {
             tokio_postgres::SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or("~")),
@@ -59,7 +59,7 @@ impl RejectTestSession {
     fn write(&self, input: &[u8]) -> Result<ChunkWithRejects> {
         let chunk = Arc::new(chunk(input, self.job.columns.len()));
         let mut encoder = (self.job.make_encoder)();
-        self.runtime.block_on(write_with_rejects(
+        self.runtime.block_on(write_good_rows(
             &self.connection,
             &self.job,
             encoder.as_mut(),
@@ -68,6 +68,7 @@ impl RejectTestSession {
     }
 }
 
+/// Cuts `input` into its only chunk.
 fn chunk(input: &[u8], fields: usize) -> Chunk {
     let options = CutOptions {
         dialect: Dialect::csv(),
@@ -82,6 +83,7 @@ fn chunk(input: &[u8], fields: usize) -> Chunk {
     chunk
 }
 
+/// Returns a job that copies csv into the columns of table `t`.
 fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
     let control_connection = Arc::new(runtime.block_on(dsn.connect("control")).unwrap());
     let session_opener = SessionOpener::new(&dsn, "lane".to_owned());
@@ -113,7 +115,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
         table_name: "t".to_owned(),
         columns: names,
         input_names: vec!["in.csv".to_owned()],
-        may_drop_rows: false,
+        may_skip_rows: false,
         is_stream: false,
         commit: Commit::EachChunk,
         ledger: None,
@@ -123,9 +125,9 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
 }
 
 /// Returns the ordinals and SQLSTATEs of the rejected rows.
-fn codes(sifted: &ChunkWithRejects) -> Vec<(u64, String)> {
+fn codes(written: &ChunkWithRejects) -> Vec<(u64, String)> {
     let code = |it: &Reject| (it.row, it.sqlstate.code().to_owned());
-    sifted.rejects.iter().map(code).collect()
+    written.rejects.iter().map(code).collect()
 }
 
 #[test]
@@ -139,18 +141,19 @@ fn a_newline_after_a_backslash_is_data() {
 }
 
 #[test]
-fn error_codes_that_blame_a_row() {
-    let is = |code: &str, named| is_row_error_code(&SqlState::from_code(code), named);
+fn sqlstates_that_are_about_a_row() {
+    let is_row_error =
+        |code: &str, names_row| is_row_error_code(&SqlState::from_code(code), names_row);
     for code in ["22P02", "23505", "23503", "P0001", "54000", "44000", "21000", "U0001", "99999"] {
-        assert!(is(code, true) && is(code, false), "{code}");
+        assert!(is_row_error(code, true) && is_row_error(code, false), "{code}");
     }
     for code in ["42601", "42P01", "0A000", "XX000", "HV000", "3F000"] {
-        assert!(is(code, true) && !is(code, false), "{code}");
+        assert!(is_row_error(code, true) && !is_row_error(code, false), "{code}");
     }
     for code in [
         "08006", "25006", "28000", "40001", "40P01", "42501", "53100", "55P03", "57014", "58030",
         "72000", "F0000", "XX001", "XX002",
     ] {
-        assert!(!is(code, true) && !is(code, false), "{code}");
+        assert!(!is_row_error(code, true) && !is_row_error(code, false), "{code}");
     }
 }

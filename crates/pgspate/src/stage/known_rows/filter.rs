@@ -1,4 +1,4 @@
-//! An encoder that leaves out rows that the table has already.
+//! An encoder that leaves out source rows that the table has already.
 
 use std::sync::Arc;
 
@@ -7,43 +7,44 @@ use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode, InputRecord};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
-/// Encodes with another encoder, and leaves out known rows.
+/// Encodes rows with another encoder, and removes rows that the table has.
 pub(crate) struct KnownRowFilter {
     inner: Box<dyn ChunkEncoder>,
     known: Arc<KnownRows>,
     mode: EncodeMode,
-    /// Number of the table's row that probably matches next.
-    next: usize,
+    /// The table's row that probably matches the next source row, counted from 0.
+    next_match: usize,
 }
 
 impl KnownRowFilter {
-    /// Wraps `inner`, leaving out `known` rows.
+    /// Returns an encoder that encodes with `inner` and removes `known` rows.
     pub(crate) fn new(inner: Box<dyn ChunkEncoder>, known: Arc<KnownRows>) -> KnownRowFilter {
-        KnownRowFilter { inner, known, mode: EncodeMode::Binary, next: 0 }
+        KnownRowFilter { inner, known, mode: EncodeMode::Binary, next_match: 0 }
     }
 
-    /// Removes known rows from the `all` binary rows from byte `start` on.
-    fn remove_known(&mut self, out: &mut Encoded, start: usize, all: u64) -> Result<()> {
-        let (mut read, mut write, mut met) = (start, start, 0);
-        for _ in 0..all {
-            let fields = read + 2;
+    /// Removes known rows from the last `rows` binary rows of `out`. The first of these rows begins
+    /// at byte `start`.
+    fn remove_known(&mut self, out: &mut Encoded, start: usize, rows: u64) -> Result<()> {
+        let (mut read_at, mut write_at, mut matched) = (start, start, 0);
+        for _ in 0..rows {
+            let fields = read_at + 2;
             let rest = out.binary.get(fields..);
             let length = rest.and_then(|rest| self.known.hasher.fields_length(rest));
             let Some(end) = length.map(|length| fields + length) else {
                 return Err(Error::new(ErrorKind::Bug, "an encoded row is incomplete"));
             };
-            if self.known.mark_if_known(&out.binary[fields..end], &mut self.next) {
-                met += 1;
+            if self.known.mark_if_known(&out.binary[fields..end], &mut self.next_match) {
+                matched += 1;
             } else {
-                out.binary.copy_within(read..end, write);
-                write += end - read;
+                out.binary.copy_within(read_at..end, write_at);
+                write_at += end - read_at;
             }
-            read = end;
+            read_at = end;
         }
-        out.binary.truncate(write);
-        out.binary_rows -= met;
-        out.known_rows += met;
-        self.known.count(all, met);
+        out.binary.truncate(write_at);
+        out.binary_rows -= matched;
+        out.known_rows += matched;
+        self.known.count_lookups(rows, matched);
         Ok(())
     }
 }

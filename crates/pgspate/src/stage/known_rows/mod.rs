@@ -1,9 +1,9 @@
 //! Rows that a table has already, recognised by their bytes in binary COPY format.
 //!
-//! If a source's row is encoded to exactly the bytes that `copy ... to` writes for a row of the
+//! If pgspate encodes a source row to exactly the bytes that `copy ... to` writes for a row of the
 //! table, the row is unchanged and need not be sent. Every other row is sent, and the server
-//! compares it. Rows are recognised by a keyed hash of 128 bits. The key is random, so that no
-//! source can be made to collide.
+//! compares that row with the table. Rows are recognised by a keyed hash of 128 bits. The key is
+//! random, so that nobody can make a source whose rows collide.
 
 mod filter;
 
@@ -20,7 +20,7 @@ const TRIAL_ROWS: u64 = 1 << 16;
 /// At least one source row in this many must be known for the filter to pay.
 const MATCH_INTERVAL_MAX: u64 = 5;
 
-/// Flag in a row's address: the source has the row.
+/// Flag in [`KnownRow::address`]: the source has the row.
 const IS_MATCHED: u64 = 1 << 63;
 
 type RowHash = [u64; 2];
@@ -32,29 +32,31 @@ pub(crate) struct Tid {
     pub(crate) item: u16,
 }
 
-/// Hashes rows. All readers of one table share it.
+/// Hashes rows. All readers of one table have the same hasher.
 #[derive(Debug, Clone)]
 pub(crate) struct RowHasher {
     hasher: SipHasher13,
     /// Number of fields in a row.
     columns: usize,
-    /// Indexes of the fields that identify a row's scope, in ascending order.
+    /// Positions of the fields that identify a row's scope, in ascending order.
     scope: Vec<usize>,
 }
 
-/// Rows of a table, in the order they were read.
+/// Rows of a table, in the order in which one reader read them.
 #[derive(Debug, Default)]
 pub(crate) struct RowsRead {
     rows: Vec<KnownRow>,
-    /// The hash of each row's scope, if there are scopes.
+    /// The hash of each row's scope; empty if the sync has no scopes.
     scopes: Vec<RowHash>,
+    /// The scope of the last row: its fields in binary COPY format, and their hash.
     last_scope: (Vec<u8>, RowHash),
 }
 
 #[derive(Debug)]
 struct KnownRow {
     hash: RowHash,
-    place: AtomicU64,
+    /// The row version's block and item, and the flag [`IS_MATCHED`].
+    address: AtomicU64,
 }
 
 /// The rows of a table, indexed by hash.
@@ -62,16 +64,19 @@ struct KnownRow {
 pub(crate) struct KnownRows {
     hasher: RowHasher,
     read: RowsRead,
-    /// An open-addressing hash table of row numbers plus one; zero marks a free slot.
+    /// An open-addressing hash table. A slot holds a row's position plus one; zero marks a free
+    /// slot.
     index: Vec<u32>,
+    /// Number of source rows that were looked up.
     looked_up: AtomicU64,
+    /// Number of source rows that the table has.
     matched: AtomicU64,
     is_useless: AtomicBool,
 }
 
 impl RowHasher {
-    /// Creates a hasher for rows of `columns` fields, with a random key. `scope` lists the fields
-    /// that identify a row's scope.
+    /// Creates a hasher for rows of `columns` fields, with a random key. `scope` lists the
+    /// positions of the fields that identify a row's scope.
     pub(crate) fn new(columns: usize, mut scope: Vec<usize>) -> RowHasher {
         scope.sort_unstable();
         // The standard library's random keys differ for each thread and call.
@@ -84,14 +89,15 @@ impl RowHasher {
         [hash.h1, hash.h2]
     }
 
-    /// Reads a row as `copy (select ctid, ...) to` writes it, from its field count on. Returns the
-    /// bytes after the row; `None` if the bytes do not begin with such a row.
+    /// Adds the first row of `bytes` to `read`. `bytes` are rows that `copy (select ctid, ...) to`
+    /// writes. Returns the bytes after the row, or `None` if the bytes do not begin with a complete
+    /// row.
     pub(crate) fn read<'a>(&self, read: &mut RowsRead, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let count = i16::from_be_bytes(*bytes.first_chunk()?);
         if usize::try_from(count).ok()? != self.columns + 1 {
             return None;
         }
-        let (tid, fields) = field(&bytes[2..])?;
+        let (tid, fields) = split_field(&bytes[2..])?;
         let (block, item) = tid?.split_first_chunk()?;
         let tid = Tid {
             block: u32::from_be_bytes(*block),
@@ -99,8 +105,8 @@ impl RowHasher {
         };
         let end = self.fields_length(fields)?;
         let (row, rest) = fields.split_at(end);
-        let place = AtomicU64::new(u64::from(tid.block) << 16 | u64::from(tid.item));
-        read.rows.push(KnownRow { hash: self.hash(row), place });
+        let address = AtomicU64::new(u64::from(tid.block) << 16 | u64::from(tid.item));
+        read.rows.push(KnownRow { hash: self.hash(row), address });
         if !self.scope.is_empty() {
             let scope = self.scope_of(row, &mut read.last_scope);
             read.scopes.push(scope);
@@ -108,7 +114,8 @@ impl RowHasher {
         Some(rest)
     }
 
-    /// Returns the number of bytes of a row's fields.
+    /// Returns the number of bytes of the fields of the first row in `bytes`; `None` if the row is
+    /// incomplete.
     fn fields_length(&self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         for _ in 0..self.columns {
@@ -118,14 +125,14 @@ impl RowHasher {
         (at <= bytes.len()).then_some(at)
     }
 
-    /// Returns the hash of the fields that identify the row's scope. Mostly it equals the previous
-    /// row's.
+    /// Returns the hash of the fields that identify the row's scope. Does not hash again if `last`,
+    /// the previous row's scope, has the same fields.
     fn scope_of(&self, mut row: &[u8], last: &mut (Vec<u8>, RowHash)) -> RowHash {
         let mut scope = Vec::with_capacity(last.0.len());
         let mut wanted = self.scope.iter().peekable();
-        for nth in 0..self.columns {
-            let Some((_, rest)) = field(row) else { break };
-            if wanted.next_if_eq(&&nth).is_some() {
+        for column in 0..self.columns {
+            let Some((_, rest)) = split_field(row) else { break };
+            if wanted.next_if_eq(&&column).is_some() {
                 scope.extend_from_slice(&row[..row.len() - rest.len()]);
             }
             row = rest;
@@ -140,7 +147,7 @@ impl RowHasher {
 
 /// Returns a field's bytes (`None` for NULL) and the bytes after the field. Returns `None` if there
 /// is no complete field.
-fn field(bytes: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
+fn split_field(bytes: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     let Ok(length) = usize::try_from(i32::from_be_bytes(*length)) else {
         return Some((None, rest));
@@ -157,7 +164,8 @@ impl RowsRead {
 }
 
 impl KnownRows {
-    /// Builds the index over the rows of several readers, which together are in the table's order.
+    /// Builds the index over the rows of several readers. The readers' rows, one after the other,
+    /// are in the table's order.
     pub(crate) fn new(hasher: RowHasher, parts: Vec<RowsRead>) -> KnownRows {
         let mut parts = parts.into_iter();
         let mut read = parts.next().unwrap_or_default();
@@ -193,65 +201,70 @@ impl KnownRows {
         self.read.len()
     }
 
-    /// Returns how many of these rows, in binary COPY format, the table has. Returns `None` if a
-    /// row is incomplete.
+    /// Returns how many of these rows in binary COPY format the table has. Returns `None` if a row
+    /// is incomplete.
     pub(crate) fn count_matched(&self, mut rows: &[u8]) -> Option<u64> {
-        let (mut met, mut next) = (0, 0);
+        let (mut matched, mut next_match) = (0, 0);
         while !rows.is_empty() {
             let fields = rows.get(2..)?;
             let (row, rest) = fields.split_at(self.hasher.fields_length(fields)?);
-            met += u64::from(self.mark_if_known(row, &mut next));
+            matched += u64::from(self.mark_if_known(row, &mut next_match));
             rows = rest;
         }
-        Some(met)
+        Some(matched)
     }
 
-    /// Returns whether the table has this row (its fields in binary COPY format), and marks the
-    /// table's row as matched. `next` is the number of the table's row that probably matches. It is
-    /// advanced, because sources often have the table's order.
-    fn mark_if_known(&self, row: &[u8], next: &mut usize) -> bool {
+    /// Returns whether the table has this row, and marks the table's row as matched. `row` is the
+    /// row's fields in binary COPY format.
+    ///
+    /// `next_match` is the position of the table's row that is compared first. The function moves
+    /// `next_match` to the following row, because sources often have the table's order.
+    fn mark_if_known(&self, row: &[u8], next_match: &mut usize) -> bool {
         let hash = self.hasher.hash(row);
-        let found = match self.read.rows.get(*next) {
-            Some(row) if row.hash == hash => Some(*next),
+        let found = match self.read.rows.get(*next_match) {
+            Some(row) if row.hash == hash => Some(*next_match),
             _ => self.find(hash),
         };
-        *next = found.unwrap_or(*next) + 1;
-        let Some(nth) = found else { return false };
-        if self.read.rows[nth].place.fetch_or(IS_MATCHED, Relaxed) & IS_MATCHED != 0 {
+        *next_match = found.unwrap_or(*next_match) + 1;
+        let Some(position) = found else { return false };
+        if self.read.rows[position].address.fetch_or(IS_MATCHED, Relaxed) & IS_MATCHED != 0 {
             // The source has the row twice. The server must see all rows to report the duplicate.
             self.is_useless.store(true, Relaxed);
         }
         true
     }
 
-    /// Returns the number of the row with this hash.
+    /// Returns the position of the table's row with this hash, if there is one.
     fn find(&self, hash: RowHash) -> Option<usize> {
         let mut slot = hash[0] as usize & (self.index.len() - 1);
-        while let Some(nth) = self.index[slot].checked_sub(1) {
-            if self.read.rows[nth as usize].hash == hash {
-                return Some(nth as usize);
+        while let Some(position) = self.index[slot].checked_sub(1) {
+            if self.read.rows[position as usize].hash == hash {
+                return Some(position as usize);
             }
             slot = (slot + 1) & (self.index.len() - 1);
         }
         None
     }
 
-    /// Counts rows that were looked up, and those that matched.
-    fn count(&self, looked_up: u64, met: u64) {
-        let before = self.looked_up.fetch_add(looked_up, Relaxed);
-        let met = self.matched.fetch_add(met, Relaxed) + met;
-        let looked_up = before + looked_up;
-        if before < TRIAL_ROWS && looked_up >= TRIAL_ROWS && met * MATCH_INTERVAL_MAX < looked_up {
+    /// Counts source rows that were looked up, and rows that matched. After the trial rows, marks
+    /// the filter as useless if too few rows match.
+    fn count_lookups(&self, rows: u64, matched: u64) {
+        let before = self.looked_up.fetch_add(rows, Relaxed);
+        let matched = self.matched.fetch_add(matched, Relaxed) + matched;
+        let looked_up = before + rows;
+        let has_few_matches = matched * MATCH_INTERVAL_MAX < looked_up;
+        if before < TRIAL_ROWS && looked_up >= TRIAL_ROWS && has_few_matches {
             self.is_useless.store(true, Relaxed);
         }
     }
 
-    /// Returns whether the filter is useless: too few rows match, or a row matches twice.
+    /// Returns whether the filter is useless: too few source rows match, or two source rows match
+    /// the same row of the table.
     pub(crate) fn is_useless(&self) -> bool {
         self.is_useless.load(Relaxed)
     }
 
-    /// Returns how many of the source's rows the table has.
+    /// Returns the number of source rows that the table has.
     pub(crate) fn matched(&self) -> u64 {
         self.matched.load(Relaxed)
     }
@@ -259,16 +272,16 @@ impl KnownRows {
     /// Returns the table's rows that the source does not have, in the table's order. The flag says
     /// whether the source has other rows of the same scope; without scopes it is true.
     pub(crate) fn unmatched(&self) -> impl Iterator<Item = (Tid, bool)> {
-        let is_matched = |row: &KnownRow| row.place.load(Relaxed) & IS_MATCHED != 0;
+        let is_matched = |row: &KnownRow| row.address.load(Relaxed) & IS_MATCHED != 0;
         let RowsRead { rows, scopes, .. } = &self.read;
-        let both = rows.iter().zip(scopes);
-        let in_source: HashSet<RowHash> =
-            both.filter(|(row, _)| is_matched(row)).map(|(_, scope)| *scope).collect();
+        let rows_with_scopes = rows.iter().zip(scopes);
+        let source_scopes: HashSet<RowHash> =
+            rows_with_scopes.filter(|(row, _)| is_matched(row)).map(|(_, scope)| *scope).collect();
         let unmatched = rows.iter().enumerate().filter(move |(_, row)| !is_matched(row));
-        unmatched.map(move |(nth, row)| {
-            let place = row.place.load(Relaxed);
-            let tid = Tid { block: (place >> 16) as u32, item: place as u16 };
-            (tid, scopes.get(nth).is_none_or(|scope| in_source.contains(scope)))
+        unmatched.map(move |(position, row)| {
+            let address = row.address.load(Relaxed);
+            let tid = Tid { block: (address >> 16) as u32, item: address as u16 };
+            (tid, scopes.get(position).is_none_or(|scope| source_scopes.contains(scope)))
         })
     }
 }

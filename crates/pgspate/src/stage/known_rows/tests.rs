@@ -7,7 +7,8 @@ use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord};
 use crate::{InputPlace, Result};
 
-/// Returns a row of fields in binary COPY format, after its address if there is one.
+/// Returns a row of text fields in binary COPY format. The first field is the address `tid`, if
+/// there is one.
 fn row(tid: Option<(u32, u16)>, fields: &[Option<&str>]) -> Vec<u8> {
     let count = fields.len() + usize::from(tid.is_some());
     let mut row = i16::try_from(count).unwrap().to_be_bytes().to_vec();
@@ -24,8 +25,8 @@ fn row(tid: Option<(u32, u16)>, fields: &[Option<&str>]) -> Vec<u8> {
     row
 }
 
-/// Returns the known rows of a table, as read by two readers.
-fn known(rows: &[[Option<&str>; 2]], scope: &[usize]) -> KnownRows {
+/// Returns the known rows of a table. Two readers have each read one half of the table.
+fn known_rows(rows: &[[Option<&str>; 2]], scope: &[usize]) -> KnownRows {
     let hasher = RowHasher::new(2, scope.to_vec());
     let mut parts = [RowsRead::default(), RowsRead::default()];
     for (nth, fields) in rows.iter().enumerate() {
@@ -36,24 +37,27 @@ fn known(rows: &[[Option<&str>; 2]], scope: &[usize]) -> KnownRows {
     KnownRows::new(hasher, parts.into())
 }
 
-fn places(known: &KnownRows) -> Vec<(u32, bool)> {
-    let unmet: Vec<_> = known.unmatched().collect();
-    assert!(unmet.iter().all(|(tid, _)| tid.item == 7));
-    unmet.into_iter().map(|(tid, is_in)| (tid.block, is_in)).collect()
+/// Returns, for each unmatched row, its block and whether the source has rows of its scope.
+fn unmatched_blocks(known: &KnownRows) -> Vec<(u32, bool)> {
+    let unmatched: Vec<_> = known.unmatched().collect();
+    assert!(unmatched.iter().all(|(tid, _)| tid.item == 7));
+    unmatched.into_iter().map(|(tid, scope_in_source)| (tid.block, scope_in_source)).collect()
 }
 
 #[test]
 fn a_row_matches_when_all_of_its_bytes_are_equal() {
-    let known = known(&[[Some("1"), Some("a")], [Some("2"), None], [Some("3"), Some("")]], &[]);
-    let meet = |fields: [Option<&str>; 2]| known.mark_if_known(&row(None, &fields)[2..], &mut 0);
-    assert!(meet([Some("1"), Some("a")]));
-    assert!(!meet([Some("1"), Some("b")]));
-    assert!(!meet([Some("1a"), Some("")]));
-    assert!(!meet([Some("3"), None]));
-    assert!(meet([Some("2"), None]));
-    assert_eq!(places(&known), [(2, true)]);
+    let known =
+        known_rows(&[[Some("1"), Some("a")], [Some("2"), None], [Some("3"), Some("")]], &[]);
+    let is_known =
+        |fields: [Option<&str>; 2]| known.mark_if_known(&row(None, &fields)[2..], &mut 0);
+    assert!(is_known([Some("1"), Some("a")]));
+    assert!(!is_known([Some("1"), Some("b")]));
+    assert!(!is_known([Some("1a"), Some("")]));
+    assert!(!is_known([Some("3"), None]));
+    assert!(is_known([Some("2"), None]));
+    assert_eq!(unmatched_blocks(&known), [(2, true)]);
     assert!(!known.is_useless());
-    assert!(meet([Some("2"), None]), "a repeated row matches");
+    assert!(is_known([Some("2"), None]), "a repeated row matches");
     assert!(known.is_useless(), "a repeated row makes the filter useless");
 }
 
@@ -62,9 +66,9 @@ fn a_scope_is_in_the_source_when_one_of_its_rows_is() {
     let rows = ["a", "a", "b", "b", "c"].map(Some);
     let rows: Vec<_> = rows.iter().zip(["1", "2", "3", "4", "5"]).collect();
     let rows: Vec<_> = rows.into_iter().map(|(scope, key)| [*scope, Some(key)]).collect();
-    let known = known(&rows, &[0]);
+    let known = known_rows(&rows, &[0]);
     assert!(known.mark_if_known(&row(None, &[Some("b"), Some("4")])[2..], &mut 0));
-    assert_eq!(places(&known), [(0, false), (1, false), (2, true), (4, false)]);
+    assert_eq!(unmatched_blocks(&known), [(0, false), (1, false), (2, true), (4, false)]);
 }
 
 #[test]
@@ -72,14 +76,14 @@ fn an_absent_row_is_not_found() {
     for rows in 0..9_usize {
         let keys: Vec<String> = (0..rows).map(|key| key.to_string()).collect();
         let all: Vec<_> = keys.iter().map(|key| [Some(key.as_str()), None]).collect();
-        let known = known(&all, &[]);
+        let known = known_rows(&all, &[]);
         for absent in 0..50 {
             let other = format!("other {absent}");
             assert!(
                 !known.mark_if_known(&row(None, &[Some(&other), None])[2..], &mut absent.clone())
             );
         }
-        assert_eq!(places(&known).len(), rows);
+        assert_eq!(unmatched_blocks(&known).len(), rows);
     }
 }
 
@@ -87,7 +91,7 @@ fn an_absent_row_is_not_found() {
 fn rows_match_in_every_order() {
     let keys: Vec<String> = (0..500).map(|key| key.to_string()).collect();
     let all: Vec<_> = keys.iter().map(|key| [Some(key.as_str()), None]).collect();
-    // In order, backwards, in leaps, and with some rows replaced by others.
+    // In the table's order, backwards, in leaps of seven, and with some unknown rows.
     let orders: [fn(usize) -> usize; 4] = [
         |nth| nth,
         |nth| 499 - nth,
@@ -95,14 +99,14 @@ fn rows_match_in_every_order() {
         |nth| if nth % 9 == 4 { 900 } else { nth },
     ];
     for order in orders {
-        let (known, mut next) = (known(&all, &[]), 0);
+        let (known, mut next) = (known_rows(&all, &[]), 0);
         for nth in (0..500).map(order) {
             let is_matched =
                 known.mark_if_known(&row(None, &[Some(&nth.to_string()), None])[2..], &mut next);
             assert_eq!(is_matched, nth < 500);
         }
-        let left = (0..500).filter(|nth| !(0..500).any(|at| order(at) == *nth)).count();
-        assert_eq!(places(&known).len(), left);
+        let unmatched = (0..500).filter(|nth| !(0..500).any(|at| order(at) == *nth)).count();
+        assert_eq!(unmatched_blocks(&known).len(), unmatched);
         assert!(!known.is_useless());
     }
 }
@@ -120,14 +124,14 @@ fn an_incomplete_row_is_not_read() {
 
 #[test]
 fn the_filter_is_useless_when_hardly_any_row_matches() {
-    let known = known(&[[Some("1"), Some("a")]], &[]);
-    known.count(TRIAL_ROWS - 1, 0);
+    let known = known_rows(&[[Some("1"), Some("a")]], &[]);
+    known.count_lookups(TRIAL_ROWS - 1, 0);
     assert!(!known.is_useless());
-    known.count(1, 0);
+    known.count_lookups(1, 0);
     assert!(known.is_useless());
 }
 
-/// Rows 0 to 5, two per call. Rows 2 and 4 are left to the server as text.
+/// Encodes rows 0 to 5, two rows per call. Rows 2 and 4 are text for the server to parse.
 struct SixRowEncoder {
     next: u64,
 }
@@ -162,9 +166,9 @@ impl ChunkEncoder for SixRowEncoder {
 }
 
 #[test]
-fn known_rows_are_left_out_of_what_is_encoded() {
+fn known_rows_are_removed_from_the_encoded_rows() {
     let rows = ["0", "3", "9"].map(|key| [Some(key), Some("x")]);
-    let known = Arc::new(known(&rows, &[]));
+    let known = Arc::new(known_rows(&rows, &[]));
     let mut encoder = KnownRowFilter::new(Box::new(SixRowEncoder { next: 0 }), Arc::clone(&known));
     let data = ChunkData::Bytes(Vec::new());
     let chunk =
@@ -174,7 +178,7 @@ fn known_rows_are_left_out_of_what_is_encoded() {
     while encoder.fill(&mut out, 1).unwrap() {}
     assert_eq!(out.known_rows, 2);
     assert_eq!(out.text_rows, [2, 4]);
-    let rest = ["1", "5"].map(|nth| row(None, &[Some(nth), Some("x")])).concat();
-    assert_eq!((out.binary_rows, out.binary), (2, rest));
-    assert_eq!((known.matched(), places(&known)), (2, vec![(2, true)]));
+    let sent = ["1", "5"].map(|nth| row(None, &[Some(nth), Some("x")])).concat();
+    assert_eq!((out.binary_rows, out.binary), (2, sent));
+    assert_eq!((known.matched(), unmatched_blocks(&known)), (2, vec![(2, true)]));
 }

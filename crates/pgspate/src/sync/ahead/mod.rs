@@ -1,10 +1,10 @@
 //! Reads the table before the source, so that only rows that the table does not have are staged.
 //!
-//! If most rows are unchanged, most of a sync's work is sending all of them and joining them with
-//! the whole table. Instead, several sessions read the table in one snapshot. Source rows are
-//! looked up while they are encoded. Rows that the table does not have byte for byte are staged, in
-//! a transaction with the same snapshot. The server compares them with the unmatched rows of the
-//! table. Every row to update or delete is unmatched, so the server still makes every decision.
+//! If most rows are unchanged, sending all rows and joining them with the whole table is most of a
+//! sync's work. So several sessions read the table in one snapshot, and pgspate looks up source
+//! rows while it encodes them. Rows that the table does not have byte for byte are staged, in a
+//! transaction with the same snapshot. The server compares the staged rows with the unmatched rows
+//! of the table. Every row to update or delete is unmatched, so the server still decides about it.
 
 mod probe;
 mod read;
@@ -28,23 +28,23 @@ use pgspate_target::connect::Connection;
 use pgspate_target::measure::Measurement;
 use pgspate_target::{TypedQuery, server_error};
 
-/// Minimum blocks of a table that is read ahead. A smaller table is compared in less time than it
-/// takes to connect.
+/// Minimum blocks of a table that is read ahead. The server compares a smaller table in less time
+/// than the reading sessions need to connect.
 const BLOCKS_MIN: u64 = 256;
-/// Maximum number of rows to keep in memory. A row takes 30 to 52 bytes, and for a moment twice as
-/// much.
+/// Maximum number of rows to keep in memory. A row takes 30 to 52 bytes, and twice as many while
+/// the index is built.
 const ROWS_MAX: usize = 25_000_000;
-/// If at most one row in this many is unmatched, rows are looked up by address instead of in a
-/// scan.
-const LOOKUP_SHARE: u64 = 20;
+/// If fewer than one row in this many is unmatched, the server looks up the unmatched rows by
+/// address instead of scanning the table.
+const ROWS_PER_LOOKUP_MIN: u64 = 20;
 /// Assumed rows per block of a table that was never analyzed.
-const ROWS_IN_BLOCK: i64 = 200;
+const UNANALYZED_ROWS_PER_BLOCK: i64 = 200;
 
 /// A table that was read ahead of the source.
 #[derive(Debug, Clone)]
 pub(super) struct TableReadAhead {
-    /// The exported snapshot that the table was read in. The staging session uses it, too, in the
-    /// one transaction that it leaves open.
+    /// The exported snapshot in which the table was read. The staging session uses the snapshot,
+    /// too, in the transaction that it keeps open.
     pub(super) snapshot: String,
     /// The table's rows.
     pub(super) known: Arc<KnownRows>,
@@ -52,8 +52,9 @@ pub(super) struct TableReadAhead {
 
 const BEGIN: &str = "begin isolation level repeatable read, read only";
 
-/// Columns: blocks, estimated rows and bytes of a plain heap table without inheritance.
-const EXTENT: &str = "\
+/// Query for the size of a plain heap table without inheritance. Columns: blocks, estimated rows,
+/// bytes. Returns no row for other tables.
+const EXTENT_SQL: &str = "\
 select pg_relation_size(c.oid) / current_setting('block_size')::int8, c.reltuples::int8,
        pg_relation_size(c.oid)
 from pg_class c join pg_am a on a.oid = c.relam
@@ -68,8 +69,8 @@ pub(super) struct TableExtent {
     is_always: bool,
 }
 
-/// Returns the table's extent if the table is to be read ahead. This requires that only unchanged
-/// rows can be left out, and that the source is large compared to the table.
+/// Returns the table's size if the table is to be read ahead, otherwise `None`. Reading ahead must
+/// leave out only unchanged rows, and the source must be large compared to the table.
 pub(super) async fn choose_extent(sync: &PreparedSync) -> Result<Option<TableExtent>> {
     let (staging, columns) = (&sync.staging, &sync.columns);
     let fits = match &sync.options.scope {
@@ -86,20 +87,20 @@ pub(super) async fn choose_extent(sync: &PreparedSync) -> Result<Option<TableExt
     let is_plain = columns.key_is_unique
         && !columns.found_by_key
         && !columns.all().any(|column| column.is_ignored);
-    let is_awkward = sync.options.keeps_last
+    let needs_all_rows = sync.options.keeps_last
         || staging.is_shared()
         || staging.is_text()
         || staging.reading.is_stream();
     let when = sync.options.read_ahead;
-    if when == AutoChoice::Never || !fits || !is_plain || is_awkward {
+    if when == AutoChoice::Never || !fits || !is_plain || needs_all_rows {
         return Ok(None);
     }
     let (failed, table) =
         (server_error("could not look up the size of the table".to_owned()), &staging.table);
-    let row = staging.control().client.fetch_opt(EXTENT, &[&table.oid, &table.sql_name]).await;
+    let row = staging.control().client.fetch_opt(EXTENT_SQL, &[&table.oid, &table.sql_name]).await;
     let Some(row) = row.map_err(failed)? else { return Ok(None) };
     let [blocks, rows, bytes] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
-    let rows = if rows > 0 { rows } else { blocks * ROWS_IN_BLOCK };
+    let rows = if rows > 0 { rows } else { blocks * UNANALYZED_ROWS_PER_BLOCK };
     let [blocks, rows, bytes] = [blocks, rows, bytes].map(i64::unsigned_abs);
     // A compressed source may have few bytes compared to the table.
     let share = if sync.options.scope == Scope::All { 32 } else { 4 };
@@ -111,7 +112,8 @@ pub(super) async fn choose_extent(sync: &PreparedSync) -> Result<Option<TableExt
 }
 
 impl TableExtent {
-    /// Returns whether the source's first rows decide whether reading ahead pays.
+    /// Returns whether pgspate must first test with some rows of the source whether reading ahead
+    /// pays.
     pub(super) fn needs_probe(&self) -> bool {
         !self.is_always
     }
@@ -119,7 +121,7 @@ impl TableExtent {
 
 /// Opens a session without timeouts while idle.
 pub(super) async fn open_session(sync: &PreparedSync) -> Result<Connection> {
-    let session = sync.staging.own.dsn.connect("pgspate sync").await?;
+    let session = sync.staging.control_session.dsn.connect("pgspate sync").await?;
     let failed = server_error("could not begin to read the table".to_owned());
     session.client.batch_execute(&sync.options.limits.session_sql()).await.map_err(failed)?;
     Ok(session)
@@ -147,17 +149,17 @@ pub(super) async fn hold_snapshot(
     let lock = format!("lock table {} in access share mode", table.sql_name);
     client.batch_execute(BEGIN).await.map_err(failed())?;
     client.batch_execute(&lock).await.map_err(failed())?;
-    let is_still =
-        client.fetch_opt(EXTENT, &[&table.oid, &table.sql_name]).await.map_err(failed())?;
-    if is_still.is_none() {
+    let same_table =
+        client.fetch_opt(EXTENT_SQL, &[&table.oid, &table.sql_name]).await.map_err(failed())?;
+    if same_table.is_none() {
         return Err(Error::new(ErrorKind::Plan, "the table was replaced"));
     }
     let row = client.fetch_one("select pg_export_snapshot()", &[]).await.map_err(failed())?;
     Ok(HeldSnapshot { snapshot: row.get(0), before })
 }
 
-/// Releases the snapshot and the table, but not the lock against other syncs. The staging session
-/// has its own snapshot by then.
+/// Releases the snapshot and the lock on the table, but not the lock against other syncs. Called
+/// when the staging session has taken over the snapshot.
 pub(super) async fn release_snapshot(session: &Connection) -> Result<()> {
     let failed = server_error("could not release the snapshot".to_owned());
     session.client.batch_execute("rollback").await.map_err(failed)
@@ -175,7 +177,8 @@ fn row_hasher(sync: &PreparedSync) -> RowHasher {
 }
 
 /// Copies the addresses of unmatched rows into a temporary table of the staging session. Returns
-/// whether the source has rows of all of their scopes; [`mark_staged_scopes`] handles the others.
+/// whether the source has matched rows in the scopes of all unmatched rows. If not,
+/// [`mark_staged_scopes`] must look for staged rows of the other scopes.
 pub(super) async fn stage_unmatched(connection: &Connection, known: &KnownRows) -> Result<bool> {
     let failed = || server_error("could not stage the unmatched rows".to_owned());
     let client: &Client = &connection.client;
@@ -195,18 +198,19 @@ pub(super) async fn stage_unmatched(connection: &Connection, known: &KnownRows) 
         all_scopes_in_source &= scope_in_source;
     }
     temp_table::copy_rows(connection, &statement, EncodeMode::Binary, &rows, count).await?;
-    if count * LOOKUP_SHARE < known.len() as u64 {
-        // The rows are looked up in the table's order.
+    if count * ROWS_PER_LOOKUP_MIN < known.len() as u64 {
+        // The lookups are in the table's order, so they cost little more than sequential reads.
         client.batch_execute("set local random_page_cost = 1.1").await.map_err(failed())?;
     }
     client.batch_execute(&format!("analyze {UNMATCHED}")).await.map_err(failed())?;
     Ok(all_scopes_in_source)
 }
 
-/// Marks unmatched rows whose scope has only staged rows. The stage must be analyzed.
+/// Marks unmatched rows in scopes of which the source has only staged rows. The stage must be
+/// analyzed.
 pub(super) async fn mark_staged_scopes(client: &Client, sync: &PreparedSync) -> Result<()> {
     let failed = || server_error("could not compare scopes".to_owned());
-    let Some(admit) = sync.build_statements().mark_staged_scopes() else { return Ok(()) };
-    planner::allow_nested_loop(client, &admit).await.map_err(failed())?;
-    client.batch_execute(&admit).await.map_err(failed())
+    let Some(mark) = sync.build_statements().mark_staged_scopes() else { return Ok(()) };
+    planner::allow_nested_loop(client, &mark).await.map_err(failed())?;
+    client.batch_execute(&mark).await.map_err(failed())
 }

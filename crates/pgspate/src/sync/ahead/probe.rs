@@ -14,14 +14,14 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{quote_ident, server_error};
 
-/// Minimum percentage of rows that the table must have unchanged. With fewer, staging the addresses
-/// of unmatched rows costs more than is saved.
+/// Minimum percentage of the first rows that must be unchanged. With fewer unchanged rows, staging
+/// the addresses of unmatched rows costs more than reading ahead saves.
 const UNCHANGED_PERCENT_MIN: u64 = 75;
-/// Minimum number of rows to judge by.
+/// Minimum number of first rows from which pgspate decides.
 const ROWS_MIN: u64 = 100;
 
-/// Returns whether the table has enough of these rows. They are staged and looked up by the key's
-/// index, in a transaction that is rolled back.
+/// Returns whether the table has enough of the source's first rows unchanged. The rows are staged
+/// and looked up by the key's index, in a transaction that is rolled back.
 pub(in crate::sync) async fn is_worthwhile(
     sync: &PreparedSync,
     session: &Connection,
@@ -35,10 +35,10 @@ pub(in crate::sync) async fn is_worthwhile(
     session.client.batch_execute("begin").await.map_err(failed())?;
     let found = count_unchanged(sync, session, first).await;
     session.client.batch_execute("rollback").await.map_err(failed())?;
-    Ok(found?.is_some_and(|met| met * 100 >= rows * UNCHANGED_PERCENT_MIN))
+    Ok(found?.is_some_and(|unchanged| unchanged * 100 >= rows * UNCHANGED_PERCENT_MIN))
 }
 
-/// Returns how many of the rows the table has; `None` if no index finds them.
+/// Returns how many of the first rows the table has; `None` if no index can find the rows.
 async fn count_unchanged(
     sync: &PreparedSync,
     session: &Connection,
@@ -57,7 +57,7 @@ async fn count_unchanged(
         "select t.ctid, {columns} from {STAGE_NAME} s join {} t on {matches}",
         sync.table()
     );
-    // Forces a lookup by the index.
+    // Forces the server to look up the rows by the index.
     let settings = "set local enable_hashjoin = off; set local enable_mergejoin = off";
     session.client.batch_execute(settings).await.map_err(failed())?;
     if !planner::allow_nested_loop(&session.client, &query).await.map_err(failed())? {
@@ -65,8 +65,8 @@ async fn count_unchanged(
     }
     let row_hasher = row_hasher(sync);
     let copy = format!("copy ({query}) to stdout (format binary)");
-    let seen = copy_out(session, &copy, &row_hasher, &AtomicUsize::new(0)).await?;
-    let known = KnownRows::new(row_hasher, vec![seen]);
-    let met = known.count_matched(&first.binary);
-    met.map(Some).ok_or_else(|| Error::new(ErrorKind::Bug, "an encoded row is incomplete"))
+    let read = copy_out(session, &copy, &row_hasher, &AtomicUsize::new(0)).await?;
+    let known = KnownRows::new(row_hasher, vec![read]);
+    let unchanged = known.count_matched(&first.binary);
+    unchanged.map(Some).ok_or_else(|| Error::new(ErrorKind::Bug, "an encoded row is incomplete"))
 }

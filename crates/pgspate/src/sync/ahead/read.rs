@@ -17,19 +17,19 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::quote_ident;
 
-/// Minimum blocks per session.
-const BLOCKS_EACH: u64 = 1024;
+/// Minimum blocks per reading session.
+const BLOCKS_PER_READER_MIN: u64 = 1024;
 const READERS_MAX: u64 = 4;
 /// First server version with TID range scans.
 const HAS_TID_RANGE_SCAN: u32 = 140_000;
 
 /// A range of blocks: the first, and the one after the last. `None` means no bound.
-type Range = (Option<u64>, Option<u64>);
+type BlockRange = (Option<u64>, Option<u64>);
 
-/// A session, and the blocks that it reads.
+/// A session that reads a part of the table, and the blocks of that part.
 pub(in crate::sync) struct TableReader {
     pub(in crate::sync) connection: Arc<Connection>,
-    range: Range,
+    range: BlockRange,
 }
 
 /// Opens the sessions that read the table.
@@ -45,8 +45,8 @@ pub(in crate::sync) async fn connect_readers(
     try_join_all(all).await
 }
 
-/// Reads the table's rows in this snapshot: all of them, or those that fulfil the scope's
-/// predicate.
+/// Reads the table's rows in this snapshot: all rows, or the rows that fulfil the predicate of
+/// `--scope`.
 pub(in crate::sync) async fn read_table(
     sync: &PreparedSync,
     readers: &[TableReader],
@@ -62,19 +62,20 @@ pub(in crate::sync) async fn read_table(
         client.batch_execute(&begin).await.map_err(failed)?;
         let (session, rows) = (Arc::clone(connection), Arc::clone(&rows));
         let row_hasher = row_hasher.clone();
-        // Each session has its own task, because every row takes CPU time. The task is aborted with
-        // its caller.
+        // Each session has its own task, because hashing rows takes CPU time. The task ends when
+        // this future is dropped.
         let mut task = JoinSet::new();
         task.spawn(async move { copy_out(&session, &copy, &row_hasher, &rows).await });
-        let seen = task.join_next().await.expect("a task was spawned");
-        seen.map_err(|error| {
+        let read = task.join_next().await.expect("a task was spawned");
+        read.map_err(|error| {
             Error::new(ErrorKind::Bug, "reading the table panicked").because(error)
         })?
     });
     Ok(KnownRows::new(row_hasher.clone(), try_join_all(parts).await?))
 }
 
-/// Returns the rows that a COPY TO statement yields. `rows` counts the rows of all sessions.
+/// Runs a COPY TO statement and returns its rows. Adds the number of rows to `rows`, which counts
+/// the rows of all sessions.
 pub(super) async fn copy_out(
     connection: &Connection,
     copy: &str,
@@ -85,7 +86,7 @@ pub(super) async fn copy_out(
     let messages = connection.client.copy_out(copy).await.map_err(failed)?;
     let mut messages = pin!(messages);
     let broken = || Error::new(ErrorKind::Bug, "a CopyData message has an incomplete row");
-    let mut seen = RowsRead::default();
+    let mut read = RowsRead::default();
     let (mut is_first, mut is_over) = (true, false);
     while let Some(message) = messages.next().await {
         let message = message.map_err(failed)?;
@@ -93,15 +94,15 @@ pub(super) async fn copy_out(
         if mem::take(&mut is_first) {
             bytes = bytes.strip_prefix(BINARY_HEADER).ok_or_else(broken)?;
         }
-        let before = seen.len();
-        // A CopyData message has complete rows only.
+        let before = read.len();
+        // The server sends only complete rows in a CopyData message.
         while !bytes.is_empty() && !is_over {
             is_over = bytes == BINARY_TRAILER;
             if !is_over {
-                bytes = row_hasher.read(&mut seen, bytes).ok_or_else(broken)?;
+                bytes = row_hasher.read(&mut read, bytes).ok_or_else(broken)?;
             }
         }
-        let more = seen.len() - before;
+        let more = read.len() - before;
         if rows.fetch_add(more, Relaxed) + more > ROWS_MAX {
             return Err(Error::new(
                 ErrorKind::Plan,
@@ -109,20 +110,20 @@ pub(super) async fn copy_out(
             ));
         }
     }
-    if is_over { Ok(seen) } else { Err(broken()) }
+    if is_over { Ok(read) } else { Err(broken()) }
 }
 
 /// Returns the range of blocks for each session. The last range is open, because the table may have
 /// grown.
-fn ranges(blocks: u64, server_version: u32) -> Vec<Range> {
+fn ranges(blocks: u64, server_version: u32) -> Vec<BlockRange> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    let most = (blocks / BLOCKS_EACH).min(READERS_MAX).min(cores).max(1);
+    let most = (blocks / BLOCKS_PER_READER_MIN).min(READERS_MAX).min(cores).max(1);
     let readers = if server_version < HAS_TID_RANGE_SCAN { 1 } else { most };
     let bound = |nth: u64| (nth > 0 && nth < readers).then(|| blocks * nth / readers);
     (0..readers).map(|nth| (bound(nth), bound(nth + 1))).collect()
 }
 
-fn copy_to_sql(sync: &PreparedSync, (from, to): Range) -> String {
+fn copy_to_sql(sync: &PreparedSync, (from, to): BlockRange) -> String {
     let columns = sync.staging.plan.columns.iter();
     let columns: Vec<_> = columns.map(|it| format!("t.{}", quote_ident(&it.name))).collect();
     let mut conditions = Vec::new();

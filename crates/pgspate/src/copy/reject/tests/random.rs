@@ -18,10 +18,11 @@ create trigger odd before insert on t for each row execute function odd();";
 
 const COLUMNS: [&str; 6] = ["id", "v", "s", "p", "q", "r"];
 
-/// A generator of pseudo-random numbers; each run gives the same sequence.
+/// A generator of pseudo-random numbers; each run of the test gives the same numbers.
 struct RandomNumbers(u64);
 
 impl RandomNumbers {
+    /// Returns a number from 0 to `limit - 1`.
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -29,34 +30,35 @@ impl RandomNumbers {
         (self.0 >> 11) % limit
     }
 
-    /// Returns mostly the first element; in about `others` of 100 calls another one.
-    fn pick<'a>(&mut self, from: &[&'a str], others: u64) -> &'a str {
-        match self.below(100) < others {
+    /// Returns the first element, except for about `bad_percent` of 100 calls, which return another
+    /// element.
+    fn pick<'a>(&mut self, from: &[&'a str], bad_percent: u64) -> &'a str {
+        match self.below(100) < bad_percent {
             true => from[1 + self.below(from.len() as u64 - 1) as usize],
             false => from[0],
         }
     }
 }
 
-/// Makes records in which about `others` of 100 fields are bad. Some rows are bad only because of
-/// another row, such as one with the same key.
-fn records(numbers: &mut RandomNumbers, rows: u64, others: u64) -> Vec<Vec<u8>> {
+/// Makes records in which about `bad_percent` of 100 fields are bad. Some rows are bad only because
+/// of another row, such as a row with the same key.
+fn make_records(numbers: &mut RandomNumbers, rows: u64, bad_percent: u64) -> Vec<Vec<u8>> {
     let record = |_| {
-        let id = numbers.below(rows * (30 + others) / 30 + 1);
-        let v = numbers.pick(&["1", "3", "x", "99999", "", "\"1\""], others);
-        let s = numbers.pick(&["ok", "long", "no", "", "\"\"", "\"a\nb\"", "\\\\"], others);
-        let p = numbers.pick(&["1", "9", "", "-1"], others);
+        let id = numbers.below(rows * (30 + bad_percent) / 30 + 1);
+        let v = numbers.pick(&["1", "3", "x", "99999", "", "\"1\""], bad_percent);
+        let s = numbers.pick(&["ok", "long", "no", "", "\"\"", "\"a\nb\"", "\\\\"], bad_percent);
+        let p = numbers.pick(&["1", "9", "", "-1"], bad_percent);
         let q = numbers.below(rows * 20);
-        let r = numbers.pick(&["", "\"[3,5)\"", "\"[4,9)\"", "empty", "\"[2,1]\""], others);
-        let more = numbers.pick(&["", ",", ",,", "\u{1}"], others / 2);
-        format!("{id},{v},{s},{p},{q},{r}{more}\n").into_bytes()
+        let r = numbers.pick(&["", "\"[3,5)\"", "\"[4,9)\"", "empty", "\"[2,1]\""], bad_percent);
+        let surplus = numbers.pick(&["", ",", ",,", "\u{1}"], bad_percent / 2);
+        format!("{id},{v},{s},{p},{q},{r}{surplus}\n").into_bytes()
     };
     (0..rows).map(record).collect()
 }
 
 /// Loads the records one by one, as psql with `on_error_rollback` would. Returns the rejected rows'
 /// ordinals and SQLSTATEs.
-fn one_by_one(session: &RejectTestSession, records: &[Vec<u8>]) -> Vec<(u64, String)> {
+fn load_one_by_one(session: &RejectTestSession, records: &[Vec<u8>]) -> Vec<(u64, String)> {
     let client = &session.connection.client;
     let work = async {
         let mut refused = Vec::new();
@@ -84,18 +86,18 @@ fn rejects_the_same_rows_as_loading_one_by_one() {
     let session = RejectTestSession::new(TABLE, &COLUMNS);
     let mut numbers = RandomNumbers(0x2545_f491_4f6c_dd1d);
     let table = "select t::text from t order by id";
-    for (rows, others) in
+    for (rows, bad_percent) in
         [(1, 30), (7, 20), (60, 0), (60, 2), (60, 10), (60, 40), (400, 1), (400, 8)]
     {
         for _ in 0..3 {
-            let records = records(&mut numbers, rows, others);
-            let expected = one_by_one(&session, &records);
-            let written = session.ask(table);
+            let records = make_records(&mut numbers, rows, bad_percent);
+            let expected = load_one_by_one(&session, &records);
+            let written = session.query(table);
             session.run("rollback; begin");
             let result = session.write(&records.concat()).unwrap();
             let input = String::from_utf8(records.concat()).unwrap();
             assert_eq!(codes(&result), expected, "{input}");
-            assert_eq!(session.ask(table), written, "{input}");
+            assert_eq!(session.query(table), written, "{input}");
             assert_eq!(result.rows_written, rows - expected.len() as u64);
             for reject in &result.rejects {
                 assert_eq!(reject.record, records[reject.row as usize]);

@@ -51,11 +51,12 @@ const KINDS: &[(&str, &[u8], &str)] = &[
     ("deferred trigger", b",1,later,x,1,1,,1,", "U0001"),
 ];
 
-fn good(id: u64) -> Vec<u8> {
+fn good_record(id: u64) -> Vec<u8> {
     format!("{id},1,ok,x,1,1,,1,\n").into_bytes()
 }
 
-/// Writes `rows` rows of which some are bad, and compares the result with what is expected.
+/// Writes `rows` rows, and checks that exactly the bad rows are rejected. `bad` returns a bad row's
+/// record and the expected SQLSTATE; `None` for a good row.
 fn check(
     session: &RejectTestSession,
     rows: u64,
@@ -70,13 +71,13 @@ fn check(
             }
             None => {
                 kept.push(row.to_string());
-                input.extend(good(row));
+                input.extend(good_record(row));
             }
         }
     }
     session.run("begin");
     let result = session.write(&input).unwrap();
-    let written = session.ask("select id from t where id >= 0 order by id");
+    let written = session.query("select id from t where id >= 0 order by id");
     assert_eq!(written, kept.join("\n"), "{result:?}");
     assert_eq!((result.rows_in, result.rows_written), (rows, kept.len() as u64));
     let found = result.rejects.iter().map(|it| {
@@ -98,7 +99,7 @@ fn check(
 }
 
 #[test]
-fn every_kind_of_bad_row_at_every_position() {
+fn rejects_every_kind_of_bad_row_at_every_position() {
     let session = RejectTestSession::new(TABLE, &COLUMNS);
     assert_eq!(check(&session, 9, &|_| None).copies, 1);
     for (name, fields, code) in KINDS {
@@ -114,15 +115,15 @@ fn every_kind_of_bad_row_at_every_position() {
             check(&session, 1, &bad);
         }
     }
-    let same = |_| Some((b"-1,1,ok,x,1,1,,1,\n".to_vec(), "23505"));
-    check(&session, 9, &same);
+    let existing_key = |_| Some((b"-1,1,ok,x,1,1,,1,\n".to_vec(), "23505"));
+    check(&session, 9, &existing_key);
     for at in [0, 4, 8] {
-        check(&session, 9, &|row| same(row).filter(|_| row == at));
+        check(&session, 9, &|row| existing_key(row).filter(|_| row == at));
     }
 }
 
 #[test]
-fn all_kinds_of_bad_rows_together() {
+fn rejects_all_kinds_of_bad_rows_in_one_chunk() {
     let session = RejectTestSession::new(TABLE, &COLUMNS);
     let bad = |row: u64| {
         let (_, fields, code) = KINDS.get((row / 2) as usize % KINDS.len())?;
@@ -170,7 +171,7 @@ fn the_first_of_equal_keys_is_written() {
     );
     session.run("begin");
     let result = session.write(b"1,1\n2,2\n1,3\n3,1\n2,2\n4,4\n").unwrap();
-    assert_eq!(session.ask("select a || ',' || b from t order by a"), "1,1\n2,2\n4,4");
+    assert_eq!(session.query("select a || ',' || b from t order by a"), "1,1\n2,2\n4,4");
     assert_eq!(result.rejects.iter().map(|it| it.row).collect::<Vec<_>>(), [2, 3, 4]);
 }
 
@@ -182,7 +183,7 @@ fn rows_refused_because_of_a_rejected_row_are_tried_again() {
     session.run("begin");
     let result = session.write(b"1,2\n1,1\n1,1\n2,1\n").unwrap();
     assert_eq!(codes(&result), [(0, "23503".to_owned()), (2, "23505".to_owned())]);
-    assert_eq!(session.ask("select a from t order by a"), "1\n2");
+    assert_eq!(session.query("select a from t order by a"), "1\n2");
     session.run("rollback; begin");
     // Every row is once the first row of a COPY.
     let result = session.write(&b"1,2\n".repeat(200)).unwrap();
@@ -192,13 +193,13 @@ fn rows_refused_because_of_a_rejected_row_are_tried_again() {
 }
 
 #[test]
-fn values_that_imitate_a_context_blame_no_row() {
+fn values_that_imitate_an_error_context_reject_only_their_own_row() {
     let session = RejectTestSession::new("create table t (a int, b text)", &["a", "b"]);
     session.run("begin");
     let forged = b"1,x\n\"a\nCOPY t, line 1, column a: \"\"\",y\n2,z\n";
     let result = session.write(forged).unwrap();
     assert_eq!(codes(&result), [(1, "22P02".to_owned())]);
-    assert_eq!(session.ask("select a from t order by a"), "1\n2");
+    assert_eq!(session.query("select a from t order by a"), "1\n2");
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn triggers_may_skip_rows() {
     let error = session.write(b"1\n2\nx\n3\n").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Bug);
     session.run("rollback");
-    session.job.may_drop_rows = true;
+    session.job.may_skip_rows = true;
     session.run("begin");
     let result = session.write(b"1\n2\nx\n3\n").unwrap();
     assert_eq!((result.rows_in, result.rows_written, result.rejects.len()), (4, 2, 1));
@@ -239,8 +240,8 @@ fn errors_that_are_not_about_a_row_fail() {
             "create trigger no {when} insert on t for each statement execute function no('{code}')"
         )
     };
-    // Here the server refuses the statement before it reads a row, and the connection is out of
-    // step.
+    // Here the server refuses the statement before it reads a row, and the connection is unusable
+    // afterwards.
     let statement = session();
     statement.run(&trigger("before", "P0001"));
     assert_eq!(failure_code(&statement, "begin", b"1\n2\n"), "P0001");
@@ -273,8 +274,8 @@ fn refusals_cost_few_statements() {
         create table t (a int, b int references t2)";
     let session = RejectTestSession::new(sql, &["a", "b"]);
     let rows = 2_000;
-    // Columns: one row in how many is bad; the maximum number of statements if the server names the
-    // row; the same if it does not.
+    // Columns: one of this many rows is bad; the maximum number of statements if the server names
+    // the refused row; the maximum number of statements if the server does not name the row.
     for (every, named_max, unnamed_max) in
         [(2_000, 4, 20), (100, 50, 200), (10, 280, 1_400), (2, 1_100, 3_000), (1, 2_000, 2_012)]
     {

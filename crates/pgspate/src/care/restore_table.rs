@@ -1,4 +1,5 @@
-//! After the last row or a failure: restores the table, and reports what could not be restored.
+//! Work on the table after the last row or a failure: restores the table, and reports what could
+//! not be restored.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +8,9 @@ use tokio_postgres::error::SqlState;
 
 use super::TableCare;
 use super::indexes::{self, RowRemoval};
-use super::restore::{self, Restorer};
+use super::restorer::{self, Restorer};
 use crate::copy::{Commit, CopyOutcome};
-use crate::job::RetryWhileAway;
+use crate::job::RetryAfterConnectionLoss;
 use crate::{Error, Result};
 use pgspate_target::ledger::{self, RecordedChange};
 use pgspate_target::session::ReconnectBackoff;
@@ -18,12 +19,13 @@ use pgspate_target::session::ReconnectBackoff;
 const FAILED_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl TableCare<'_> {
-    /// Undoes all changes to the table.
+    /// Undoes all changes to the table, after the last row.
     ///
-    /// Returns false if the load must be done again. Either its rows had to be removed, and the
-    /// next attempt finds the bad row with all indexes in place. Or a server crash has lost chunks.
+    /// Returns false if the rows must be copied again. Either an index refused the load's rows, and
+    /// the rows were removed; the next attempt finds the bad row with all indexes in place. Or a
+    /// server crash has removed chunks.
     pub(crate) fn restore_table(&mut self, chunks: u64) -> Result<bool> {
-        let mut backoff = ReconnectBackoff::new(self.job.own.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(self.job.control_session.limits.retry_for);
         self.changes.is_finishing = true;
         while self.changes.is_altered {
             let started = Instant::now();
@@ -32,13 +34,13 @@ impl TableCare<'_> {
             match restored {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
-                    self.wait(error, &mut backoff, self.progress)?;
+                    self.wait_and_restore_session(error, &mut backoff, self.progress)?;
                     if self.has_lost_chunks(chunks)? {
                         self.changes.is_finishing = false;
                         return Ok(false);
                     }
                 }
-                // If the rows cannot be removed, the first error is still the one to report.
+                // If the rows cannot be removed, the load reports this error.
                 Err(error) => match self.may_remove_rows(&error) && self.remove_rows() {
                     false => return Err(error),
                     true => return self.restart_with_indexes().map(|()| false),
@@ -49,12 +51,12 @@ impl TableCare<'_> {
         Ok(true)
     }
 
-    /// Prepares another attempt, after the load's rows were removed.
+    /// Prepares an attempt in which no index is dropped, after the load's rows were removed.
     fn restart_with_indexes(&mut self) -> Result<()> {
         self.changes.is_finishing = false;
         self.restore(true)?;
         self.job.reopen()?;
-        self.plan.alter_nothing("they could not be created again with the load's rows");
+        self.plan.cancel_table_changes("they could not be created again with the load's rows");
         Ok(())
     }
 
@@ -66,8 +68,8 @@ impl TableCare<'_> {
         };
         let written = outcome.rows_written + before;
         self.changes.is_finishing = true;
-        self.changes.summary.after = self.retry_while_away(self.progress, |care| {
-            let done = care.job.own.runtime.block_on(care.follow_up(written));
+        self.changes.summary.after = self.retry_after_connection_loss(self.progress, |care| {
+            let done = care.job.control_session.runtime.block_on(care.follow_up(written));
             care.progress.set_phase(None);
             done
         })?;
@@ -75,9 +77,9 @@ impl TableCare<'_> {
         Ok(())
     }
 
-    /// Undoes all changes that the job has recorded. After a failure it waits only briefly for
-    /// locks, and ignores the user's request to stop.
-    pub(super) fn restore(&mut self, continues: bool) -> Result<()> {
+    /// Undoes all changes that the job has recorded. If the load does not continue, because it has
+    /// failed, waits only briefly for locks and ignores the user's request to stop.
+    pub(super) fn restore(&mut self, load_continues: bool) -> Result<()> {
         self.job.reconnect()?;
         let Some(job) = self.job.id() else { return Ok(()) };
         let changes = self.job.ask(async |client: &Client| {
@@ -86,12 +88,12 @@ impl TableCare<'_> {
             ledger::forget_changes_of_dropped_tables(client).await?;
             ledger::outstanding_changes(client, Some(job.0)).await
         })?;
-        let limit = self.job.own.limits.lock_timeout;
+        let limit = self.job.control_session.limits.lock_timeout;
         let restorer = Restorer {
-            runtime: &self.job.own.runtime,
+            runtime: &self.job.control_session.runtime,
             control: self.job.connection(),
-            work: self.work(continues),
-            lock_timeout: match continues {
+            work: self.work(load_continues),
+            lock_timeout: match load_continues {
                 true => Some(limit).filter(|limit| !limit.is_zero()),
                 false => Some(FAILED_LOCK_TIMEOUT),
             },
@@ -107,34 +109,37 @@ impl TableCare<'_> {
         Ok(())
     }
 
-    /// Returns whether the load's rows may be removed after this error. A row may be to blame, or
-    /// there is no space to sort keys, which inserting rows into an existing index does not need.
-    /// Only if a failed load keeps no rows anyway.
+    /// Returns whether the load's rows may be removed and copied again after this error. This helps
+    /// if a row caused the error. It also helps if there was no space to sort keys: inserting rows
+    /// into an existing index needs no sort. Rows are removed only with `--commit end`, where a
+    /// failed load keeps no rows anyway.
     fn may_remove_rows(&self, error: &Error) -> bool {
         let operational = ["08", "40", "42", "53", "55", "57", "58", "XX"];
         self.plan.commit == Commit::AtEnd
             && error.sqlstate().is_some_and(|code| {
-                restore::is_out_of_space(code)
+                restorer::is_out_of_space(code)
                     || !operational.iter().any(|class| code.code().starts_with(class))
             })
     }
 
+    /// Removes the load's rows. Returns whether they were removed.
     fn remove_rows(&mut self) -> bool {
         let Some(job) = self.job.id() else { return false };
         self.progress.set_phase(Some("removing the load's rows".to_owned()));
         let work = indexes::remove_rows(self.job.connection(), job, self.table);
-        let taken = self.job.own.runtime.block_on(work).unwrap_or(RowRemoval::WouldBeNoticed);
-        if let RowRemoval::ChangedByOthers(rows) = taken {
+        let removal =
+            self.job.control_session.runtime.block_on(work).unwrap_or(RowRemoval::HasSideEffects);
+        if let RowRemoval::ChangedByOthers(rows) = removal {
             self.changes.rows_changed_by_others = rows;
         }
-        taken == RowRemoval::Done
+        removal == RowRemoval::Done
     }
 
-    /// Describes where the rows are, if all of them are committed.
+    /// Describes where the rows are, after all rows were committed.
     fn describe_committed_rows(&self, error: &Error) -> &'static str {
-        let may_be_lost = self.plan.commit == Commit::EachChunk || self.job.is_bound();
+        let may_be_lost = self.plan.commit == Commit::EachChunk || self.job.crash_removes_rows();
         match error.is_retryable() && may_be_lost {
-            // The server is away and may have crashed.
+            // The connection was lost, and the server may have crashed.
             true => {
                 "Every row was written to the table. The server may have lost some of them in a \
                  crash; the same command, run again, finds out and loads those again"
@@ -143,8 +148,8 @@ impl TableCare<'_> {
         }
     }
 
-    /// Restores the table after a failure. Returns the error, with a hint if something is not
-    /// restored, and whether everything is restored.
+    /// Restores the table after a failure. Returns the error, and whether everything is restored.
+    /// If something is not restored, the error has a hint.
     pub(crate) fn restore_after_failure(&mut self, error: Error) -> (Error, bool) {
         let (true, Some(job)) = (self.changes.is_altered, self.job.id()) else {
             let error = match self.changes.is_finishing {
