@@ -1,21 +1,21 @@
 //! The engine of pgspate: it moves rows into PostgreSQL fast and exactly.
 //!
-//! [`load`], [`sync`] and [`apply`] are thin. Each one turns its input into chunks or staged rows
-//! and passes them to the modules below.
+//! [`load`], [`sync`] and [`apply`] are thin. Each of the three turns its input into chunks, staged
+//! rows or events, and passes these to the other modules:
 //!
 //! - [`reading`] opens an input and samples it.
 //! - [`plan`] decides how records become rows, and gives a reason for each choice.
 //! - [`copy`] sends every row to the server over lanes.
-//! - [`care`] changes a table to make a load faster (drops indexes, for example) and restores it
-//!   afterwards.
+//! - [`care`] changes a table to make a load faster (drops indexes, for example) and restores the
+//!   table afterwards.
 //!
 //! The engine builds on `pgspate-input`, `pgspate-events`, `pgspate-target` and
 //! `pgspate-replication`. It re-exports some of their modules: [`source`], [`mod@format`],
 //! [`encode`], [`target`], [`ledger`].
 //!
-//! Every row is written exactly once, or is rejected with its place in the input. A crash of the
-//! client, the server or the network does not change that. The engine prints nothing and reads no
-//! command-line arguments.
+//! Every row is written exactly once, or is rejected with its place in the input. This also holds
+//! if the client or the server crashes, or if the network fails. The engine prints nothing and
+//! reads no command-line arguments.
 
 pub mod apply;
 pub mod care;

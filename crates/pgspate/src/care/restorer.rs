@@ -346,8 +346,8 @@ fn hint_by_hand(
     let (name, (job, ordinal)) = (change.name(), change.order());
     Error::new(ErrorKind::Ledger, format!("could not put back {name}")).because(error).hint(format!(
         "The definition was `{}` on {}. Rename the column back to its old name while you run \
-         `pgspate status --restore {job}`. Or create the object yourself, and then run `delete from \
-         pgspate.change where (job, ordinal) = ({job}, {ordinal})`.",
+         `pgspate status --restore {job}`. Or create the object yourself, and then run `delete \
+         from pgspate.change where (job, ordinal) = ({job}, {ordinal})`.",
         recipe.definition, now.table
     ))
 }

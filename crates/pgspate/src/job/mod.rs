@@ -1,14 +1,14 @@
-//! A run's job: the session that holds the job's lock, and the job's state in the ledger.
+//! A run's job: the control session, which holds the job's lock, and the job's state in the ledger.
 //!
-//! A run that writes rows opens its job here and holds the job's lock. After a lost connection the
-//! run connects again and reads from the ledger which chunks are written. This module knows neither
-//! the source nor the way rows are written. Of the table it knows only the name.
+//! A run that keeps a ledger opens its job here and holds the job's lock. After a lost connection
+//! the run connects again and reads from the ledger which chunks are written. This module does not
+//! depend on the source, on the way rows are written, or on the table's columns.
 
-mod own_session;
+mod control_session;
 
 use tokio_postgres::Client;
 
-pub(crate) use own_session::{OwnSession, RetryWhileAway};
+pub(crate) use control_session::{ControlSession, RetryAfterConnectionLoss};
 
 use crate::Result;
 use crate::copy::CopyProgress;
@@ -18,22 +18,24 @@ use pgspate_target::ledger::{
     RecordedChange,
 };
 
-/// A run's session, and its job if the run keeps a ledger.
+/// A run's control session, and its job if the run keeps a ledger.
 pub(crate) struct JobSession {
-    pub(crate) own: OwnSession,
+    pub(crate) control_session: ControlSession,
     /// The identity by which the ledger recognises the run; `None` without a ledger.
     pub(crate) identity: Option<JobIdentity>,
-    pub(crate) known: LedgerState,
+    /// What the ledger knew about the run's job before this run opened it.
+    pub(crate) ledger_state: LedgerState,
+    /// The job, once this run has opened it.
     pub(crate) opened: Option<OpenJob>,
-    /// What earlier runs had written when the job was opened.
-    pub(crate) sums_before: ChunkRecord,
+    /// Numbers of rows that earlier runs had read, written and rejected when the job was opened.
+    pub(crate) totals_before: ChunkRecord,
     /// Warnings for the final report.
     pub(crate) warnings: Vec<String>,
 }
 
-impl RetryWhileAway for JobSession {
-    fn own(&self) -> &OwnSession {
-        &self.own
+impl RetryAfterConnectionLoss for JobSession {
+    fn control_session(&self) -> &ControlSession {
+        &self.control_session
     }
 
     fn restore_session(&mut self) -> Result<()> {
@@ -46,39 +48,39 @@ impl RetryWhileAway for JobSession {
 }
 
 impl JobSession {
-    /// Creates the session of a run whose job was not looked up yet.
-    pub(crate) fn new(own: OwnSession) -> JobSession {
+    /// Creates the state of a run whose job was not looked up yet.
+    pub(crate) fn new(control_session: ControlSession) -> JobSession {
         JobSession {
-            own,
+            control_session,
             identity: None,
-            known: LedgerState::default(),
+            ledger_state: LedgerState::default(),
             opened: None,
-            sums_before: ChunkRecord::default(),
+            totals_before: ChunkRecord::default(),
             warnings: Vec::new(),
         }
     }
 
     pub(crate) fn connection(&self) -> &Connection {
-        &self.own.connection
+        &self.control_session.connection
     }
 
     pub(crate) fn client(&self) -> &Client {
-        &self.own.connection.client
+        &self.control_session.connection.client
     }
 
-    /// Runs `question` on the run's own session. Blocks.
+    /// Runs `question` on the control session. Blocks.
     pub(crate) fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-        self.own.ask(question)
+        self.control_session.ask(question)
     }
 
-    /// Runs `question` on the run's own session, again while the server is away. Gives up after the
-    /// time for which lanes would retry.
+    /// Runs `question` on the control session, and again after a lost connection. Gives up after
+    /// the time limit that lanes have for reconnecting.
     pub(crate) fn ask_until_answered<T>(
         &mut self,
         progress: &CopyProgress,
         question: impl AsyncFn(&Client) -> Result<T>,
     ) -> Result<T> {
-        self.retry_while_away(progress, |job| job.ask(&question))
+        self.retry_after_connection_loss(progress, |job| job.ask(&question))
     }
 
     /// Returns the id of the open job.
@@ -91,18 +93,18 @@ impl JobSession {
         self.identity.as_ref().map(JobIdentity::lock_key)
     }
 
-    /// Returns whether the job's rows are lost when the server crashes, as for an unlogged table.
-    pub(crate) fn is_bound(&self) -> bool {
-        self.opened.as_ref().is_some_and(|opened| opened.is_bound)
+    /// Returns whether a server crash removes the job's rows, as in an unlogged table.
+    pub(crate) fn crash_removes_rows(&self) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.crash_removes_rows)
     }
 
-    /// Completes the run's identity if that needs the ledger's secret. Creates the ledger if it is
-    /// missing.
+    /// Completes the run's identity, if its URLs must be hashed with a secret of the ledger.
+    /// Creates the ledger if it is missing.
     pub(crate) fn complete_identity(&mut self, progress: &CopyProgress) -> Result<()> {
         if self.identity.as_ref().is_none_or(JobIdentity::has_complete_key) {
             return Ok(());
         }
-        let secret = self.retry_while_away(progress, |job| {
+        let secret = self.retry_after_connection_loss(progress, |job| {
             job.reconnect()?;
             job.ask(async |client: &Client| {
                 ledger::ensure_ledger(client).await?;
@@ -117,6 +119,9 @@ impl JobSession {
 
     /// Opens the job for a table, if the run keeps a ledger. Returns false if another run has
     /// finished the job in the meantime.
+    ///
+    /// With `restart`, opens a new job even if the ledger has an unfinished job. `created` says
+    /// whether this job created the table.
     pub(crate) fn open(
         &mut self,
         table_oid: u32,
@@ -126,34 +131,36 @@ impl JobSession {
     ) -> Result<bool> {
         let Some(identity) = &mut self.identity else { return Ok(true) };
         identity.table_oid = table_oid;
-        let (identity, known) = (identity.clone(), self.known.clone());
-        let begun = self.ask_until_answered(progress, async |client: &Client| {
+        let (identity, known) = (identity.clone(), self.ledger_state.clone());
+        let outcome = self.ask_until_answered(progress, async |client: &Client| {
             ledger::open_job(client, &identity, &known, restart, created).await
         })?;
-        match begun {
-            OpenOutcome::Finished(record) => self.known.found = JobLookup::Finished(record),
+        match outcome {
+            OpenOutcome::Finished(record) => self.ledger_state.found = JobLookup::Finished(record),
             OpenOutcome::Opened(opened) => self.begin(opened),
         }
         Ok(self.opened.is_some())
     }
 
-    /// Continues with a job that is open.
+    /// Makes `opened` this run's job.
     pub(crate) fn begin(&mut self, opened: OpenJob) {
-        self.sums_before = opened.done.totals();
+        self.totals_before = opened.done.totals();
         self.opened = Some(opened);
     }
 
-    /// Connects again if the connection was lost, and reads which chunks are written now.
+    /// Connects again if the connection was lost, and reads from the ledger which chunks are
+    /// written now.
     pub(crate) fn reopen(&mut self) -> Result<()> {
         self.reconnect()?;
         let (Some(opened), Some(identity)) = (&self.opened, &self.identity) else { return Ok(()) };
-        let (job, is_bound) = (opened.job, opened.is_bound);
+        let (job, crash_removes_rows) = (opened.job, opened.crash_removes_rows);
         let (is_emptied, done) = self.ask(async |client: &Client| {
-            let is_emptied = is_bound && ledger::restart_emptied_job(client, job, identity).await?;
+            let is_emptied =
+                crash_removes_rows && ledger::restart_emptied_job(client, job, identity).await?;
             Ok((is_emptied, ledger::reread_written_chunks(client, job).await?))
         })?;
         if is_emptied {
-            self.sums_before = ChunkRecord::default();
+            self.totals_before = ChunkRecord::default();
             let table = &identity.table;
             self.warnings.push(format!(
                 "the server crashed and emptied unlogged table {table}; the rows of this load were \
@@ -168,7 +175,7 @@ impl JobSession {
 
     /// Connects again if the connection was lost, and takes the job's lock again.
     pub(crate) fn reconnect(&mut self) -> Result<()> {
-        if !self.own.reconnect()? {
+        if !self.control_session.reconnect()? {
             return Ok(());
         }
         let identity = self.identity.as_ref().filter(|identity| identity.has_complete_key());
@@ -179,24 +186,25 @@ impl JobSession {
         })
     }
 
-    /// Returns what the job has in the table and the ledger. Returns `None` if the server cannot be
-    /// asked; nothing may be deleted then.
-    pub(crate) fn written_sums(&mut self) -> Option<ChunkRecord> {
+    /// Reads how many rows the job has written and rejected. Returns `None` if the run has no job,
+    /// or if the server cannot be asked. In the second case the run no longer has its job
+    /// afterwards, so that the caller deletes nothing.
+    pub(crate) fn written_totals(&mut self) -> Option<ChunkRecord> {
         if self.reopen().is_err() {
             self.opened = None;
         }
         Some(self.opened.as_ref()?.done.totals())
     }
 
-    /// Deletes a job that has written nothing. Returns a hint about changes of an earlier run that
-    /// are not restored.
+    /// Deletes the job, which has written nothing. Returns a hint if the job has changes to the
+    /// table that are not restored.
     pub(crate) fn delete_unused(&mut self) -> Option<String> {
         let job = self.opened.take()?.job;
-        // An error is ignored: the job is also deleted when the load is run again.
-        let forgot = self.ask(async |client: &Client| ledger::forget_unused_job(client, job).await);
-        let left = forgot.unwrap_or_default();
-        let names: Vec<_> = left.iter().map(RecordedChange::name).collect();
-        (!left.is_empty()).then(|| {
+        // An error is ignored: the next run of the load also deletes the job.
+        let result = self.ask(async |client: &Client| ledger::forget_unused_job(client, job).await);
+        let unrestored = result.unwrap_or_default();
+        let names: Vec<_> = unrestored.iter().map(RecordedChange::name).collect();
+        (!unrestored.is_empty()).then(|| {
             format!(
                 "An earlier load dropped or changed {} and has not restored it. `pgspate status \
                  --restore {}` restores it, and so does the next load into the table.",
@@ -208,19 +216,21 @@ impl JobSession {
 
     /// Returns the job's number, and the number of rows that earlier runs of the job have written.
     pub(crate) fn earlier_rows(&self) -> (Option<i64>, u64) {
-        match (&self.known.found, &self.opened) {
+        match (&self.ledger_state.found, &self.opened) {
             (JobLookup::Finished(record), _) => {
                 (Some(record.job), record.rows_written.unsigned_abs())
             }
-            // The job found by `prepare` may have been changed by another run since.
-            (_, Some(opened)) => (Some(opened.job.0), self.sums_before.rows_written),
+            // Another run may have changed the job after `prepare` looked it up, so the open job
+            // counts.
+            (_, Some(opened)) => (Some(opened.job.0), self.totals_before.rows_written),
             (_, None) => (None, 0),
         }
     }
 
-    /// Returns the number of rows that a finished job has rejected.
+    /// Returns the number of rows that the job has rejected, if an earlier run has finished it; 0
+    /// otherwise.
     pub(crate) fn earlier_rejects(&self) -> u64 {
-        match &self.known.found {
+        match &self.ledger_state.found {
             JobLookup::Finished(record) => record.rows_rejected.unsigned_abs(),
             _ => 0,
         }

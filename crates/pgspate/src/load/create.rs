@@ -1,5 +1,5 @@
-//! `--create`: creates a table that fits the input, and widens a column when a later value does not
-//! fit.
+//! `--create`: creates a table that fits the input. If a later value does not fit its column,
+//! changes the column to a wider type.
 
 use serde::Serialize;
 
@@ -25,15 +25,15 @@ pub struct NewTable {
 pub struct WidenedColumn {
     /// The column's name.
     pub column: String,
-    /// The type before.
+    /// The type before the change.
     pub from: String,
-    /// The type afterwards.
+    /// The type after the change.
     pub to: String,
     /// The place of the value that did not fit.
     pub place: Option<String>,
 }
 
-/// All types that columns are created with; used to find a type by name.
+/// All types that `--create` gives to columns.
 const TYPES: [ColumnType; 11] = [
     ColumnType::Boolean,
     ColumnType::Bigint,
@@ -48,15 +48,17 @@ const TYPES: [ColumnType; 11] = [
     ColumnType::Text,
 ];
 
-/// Returns the CREATE TABLE statement for these columns. Unless `wanted`, returns an error that
-/// shows the statement.
+/// Returns the CREATE TABLE statement for these columns, if `may_create`.
+///
+/// # Errors
+/// The error for a missing table, if not `may_create`. The hint shows the statement.
 pub(super) fn create_table_sql(
     name: &str,
     columns: &[(String, String)],
-    wanted: bool,
+    may_create: bool,
 ) -> Result<String> {
     let sql = infer::create_table_sql(name, columns);
-    if wanted {
+    if may_create {
         return Ok(sql);
     }
     let hint = format!("`--create` would create it with:\n{sql};");
@@ -70,16 +72,16 @@ pub(super) async fn create_and_roll_back(
     sql: &str,
 ) -> Result<(TargetTable, NewTable)> {
     let client = &connection.client;
-    let sql_begun = format!("begin; {}", under_users_path_sql(sql));
-    let (made, table, undone) = tokio::join!(
+    let begin_and_create = format!("begin; {}", under_users_path_sql(sql));
+    let (created, table, rolled_back) = tokio::join!(
         biased;
-        client.batch_execute(&sql_begun),
+        client.batch_execute(&begin_and_create),
         TargetTable::read(client, name),
         client.batch_execute("rollback")
     );
-    made.map_err(server_error(format!("could not create table {name}")))?;
+    created.map_err(server_error(format!("could not create table {name}")))?;
     let table = table?;
-    undone.map_err(server_error(format!("could not roll back table {name}")))?;
+    rolled_back.map_err(server_error(format!("could not roll back table {name}")))?;
     let table = table.ok_or_else(|| {
         Error::new(ErrorKind::Bug, "the table that was just created does not exist")
     })?;
@@ -93,17 +95,21 @@ pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
     let client = &connection.client;
     let name: [&dyn TypedParameter; 1] = [&new.table];
     let sql = under_users_path_sql(&new.sql);
-    let (made, row) = tokio::join!(
+    let (created, row) = tokio::join!(
         biased;
         client.batch_execute(&sql),
         client.fetch_one("select to_regclass($1)::oid", &name)
     );
-    made.map_err(failed())?;
+    created.map_err(failed())?;
     let oid: Option<u32> = row.map_err(failed())?.get(0);
     oid.ok_or_else(|| Error::new(ErrorKind::Bug, "the table that was just created does not exist"))
 }
 
-/// Drops the table, unless it has rows. Such rows are another session's.
+/// Drops the table that this load created.
+///
+/// # Errors
+/// [`ErrorKind::Plan`] if the table has rows, which other sessions have inserted. Or the server's
+/// refusal.
 pub(super) async fn drop_created_table(
     connection: &Connection,
     new: &NewTable,
@@ -120,25 +126,29 @@ pub(super) async fn drop_created_table(
 async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Result<()> {
     let table = &new.table;
     let failed = || server_error(format!("could not drop table {table}"));
-    // The lock prevents other sessions from adding a row before the drop. A session that keeps its
-    // lock for longer than 10 s is using the table.
+    // The lock prevents other sessions from inserting a row before the drop. If another session
+    // keeps its lock for longer than 10 s, the table is in use and stays.
     let lock = format!(
         "begin isolation level read committed; set local lock_timeout = '10s'; \
          lock table {table} in access exclusive mode"
     );
     connection.client.batch_execute(&lock).await.map_err(failed())?;
-    let look =
+    let query =
         format!("select to_regclass($1)::oid is distinct from $2, exists (select from {table})");
-    let found = connection.client.fetch_one(&look, &[table, &oid]).await.map_err(failed())?;
-    if found.get(0) || found.get(1) {
+    let row = connection.client.fetch_one(&query, &[table, &oid]).await.map_err(failed())?;
+    let (is_other_table, has_rows): (bool, bool) = (row.get(0), row.get(1));
+    if is_other_table {
+        return Err(Error::new(ErrorKind::Plan, "another session has replaced it"));
+    }
+    if has_rows {
         return Err(Error::new(ErrorKind::Plan, "another session has inserted rows into it"));
     }
     let sql = format!("drop table {table}; commit");
     connection.client.batch_execute(&sql).await.map_err(failed())
 }
 
-/// Changes the column that a value did not fit to the next wider type. Returns `None` if the error
-/// is of another kind.
+/// If a value did not fit its column, changes the column to the next wider type. Returns `None` if
+/// the error is of another kind.
 pub(super) async fn widen(
     connection: &Connection,
     new: &NewTable,
@@ -149,8 +159,8 @@ pub(super) async fn widen(
     let from = column.ty.name.clone();
     let quoted = quote_ident(&column.name);
     let (target, to) = (&new.table, to.sql());
-    // The cast goes through text, because not every type can be cast directly. The table is empty,
-    // except for rows of other sessions.
+    // The value is first cast to text, because not every type can be cast directly. Only rows of
+    // other sessions are cast, because this load has committed no row yet.
     let sql =
         format!("alter table {target} alter column {quoted} type {to} using {quoted}::text::{to}");
     let failed = server_error(format!("could not widen column {quoted}"));
@@ -177,6 +187,7 @@ fn wider_type<'a>(
     (current != ColumnType::Text).then_some((column, wider))
 }
 
+/// Returns the type with this name, if `--create` uses the type.
 fn current_type(name: &str) -> Option<ColumnType> {
     let alias = match name {
         "time without time zone" => "time",
@@ -193,7 +204,7 @@ fn refused_value(error: &Error) -> Option<&str> {
     quoted.strip_suffix('"').or(Some(quoted))
 }
 
-/// Adds a hint with the type that would have fitted, for input that cannot be read again.
+/// Adds a hint with a type that the value fits, for input that cannot be read again.
 pub(super) fn hint_wider(error: Error, table: &TargetTable) -> Error {
     let Some((column, to)) = wider_type(table, &error).filter(|_| error.hint_text().is_none())
     else {

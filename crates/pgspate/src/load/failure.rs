@@ -1,7 +1,7 @@
-//! Handles a load that fails: undoes its changes and explains the error.
+//! Handles a failed load: undoes the load's changes and explains the error.
 //!
-//! The changes to the table are undone before the error is returned, or the error says how to undo
-//! them.
+//! The changes to the table are undone before the error is returned. If that fails, a hint says how
+//! to undo them.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{self, DroppedKeys};
 
 impl Load {
-    /// Undoes what the load changed, and returns its error with an explanation.
+    /// Undoes the load's changes. Returns `error` with an explanation and a hint how to continue.
     pub(super) fn explain_failure(&mut self, error: Error, watch: &LoadWatch) -> Error {
         let message = format!("could not load {} into {}", self.reading.title(), self.plan.table);
         let error = self.name_key_dropper(error);
@@ -23,12 +23,12 @@ impl Load {
             error = create::hint_wider(error, &self.table);
         }
         let error = Error::new(kind, message).because(error);
-        let (error, is_back) = self.table_care(watch).restore_after_failure(error);
+        let (error, is_restored) = self.table_care(watch).restore_after_failure(error);
         if self.table_changes.is_finishing {
             return error;
         }
         let has_job = self.job.opened.is_some();
-        let kept = match self.job.written_sums() {
+        let kept = match self.job.written_totals() {
             Some(kept) => kept,
             None if has_job => return hint_unknown_outcome(error, watch),
             None => ledger::ChunkRecord::default(),
@@ -36,65 +36,67 @@ impl Load {
         if kept.rows_written + kept.rows_rejected == 0
             || !self.table_care(watch).keeps_shadow(&error)
         {
-            let left = if is_back { self.job.delete_unused() } else { None };
-            let error = match left {
-                Some(left) => error.hint_also(&left),
+            let hint = if is_restored { self.job.delete_unused() } else { None };
+            let error = match hint {
+                Some(hint) => error.hint_also(&hint),
                 None => error,
             };
             return self.drop_created_table(error);
         }
-        let set_aside = match self.write_rejects() {
+        let rejected = match self.write_rejects() {
             Ok(0) | Err(_) => String::new(),
             Ok(rows) => format!(", {rows} rejected"),
         };
         let rows = kept.rows_written;
         let are = if rows == 1 { "row is" } else { "rows are" };
-        let can_set_aside = self.options.rejects.is_none() && !self.plan.one_statement;
+        let can_reject = self.options.rejects.is_none() && !self.plan.one_statement;
         let how = match error.place() {
             _ if self.reading.is_stream() => "the rest cannot be read again",
-            Some(_) if can_set_aside && blames_one_row(&error) => {
+            Some(_) if can_reject && blames_one_row(&error) => {
                 "`--rejects FILE` resumes the load and rejects such rows"
             }
             Some(_) if kind == ErrorKind::Source => {
-                "the same command, run again, resumes if the source still has them"
+                "the same command, run again, resumes if the source still has these rows"
             }
             Some(_) => "the same command, run again, resumes once the cause is removed",
             None => "the same command, run again, loads the rest",
         };
-        let go_on = format!(
-            "{rows} {are} in {}{set_aside}; {how}.",
+        let hint = format!(
+            "{rows} {are} in {}{rejected}; {how}.",
             self.table_care(watch).describe_kept_place()
         );
-        error.hint_also(&go_on)
+        error.hint_also(&hint)
     }
 
-    /// Replaces the foreign-key error for a chunk whose job was deleted by an error that says so.
+    /// Explains a foreign-key violation that the ledger raised because another session has deleted
+    /// the job. The error of a deleted job takes its place.
     fn explain_deleted_job(&mut self, error: Error) -> Error {
         match error.sqlstate() {
             Some(&SqlState::FOREIGN_KEY_VIOLATION) => match self.job.reopen() {
-                Err(gone) if gone.kind() == ErrorKind::Ledger => gone.because(error),
+                Err(deleted) if deleted.kind() == ErrorKind::Ledger => deleted.because(error),
                 _ => error,
             },
             _ => error,
         }
     }
 
-    /// Adds which other load has dropped the table's keys.
+    /// Replaces an error about dropped keys by an error that names the load that dropped them.
     fn name_key_dropper(&mut self, error: Error) -> Error {
         if !is_keys_dropped_error(&error) {
             return error;
         }
         let (table, job) = (self.table.oid, self.job.opened.as_ref().map_or(0, |it| it.job.0));
-        let down = self
+        let dropped_keys = self
             .job
             .ask(async |client: &Client| ledger::dropped_keys(client, Some(table), job).await)
             .unwrap_or_default();
-        down.first().map_or(error, DroppedKeys::to_error)
+        dropped_keys.first().map_or(error, DroppedKeys::to_error)
     }
 
+    /// Drops the table, if this load created it. Adds a hint if the table could not be dropped.
     fn drop_created_table(&self, error: Error) -> Error {
         let (Some(new), Some(oid)) = (&self.new_table, self.created_oid) else { return error };
-        let Err(undo) = self.job.own.runtime.block_on(create::drop_created_table(
+        let Err(undo) = self.job.control_session.runtime.block_on(create::drop_created_table(
             self.job.connection(),
             new,
             oid,
@@ -102,18 +104,18 @@ impl Load {
             return error;
         };
         let why = std::error::Error::source(&undo).map_or(undo.to_string(), ToString::to_string);
-        let left =
+        let hint =
             format!("Table {} was created for this load and still exists: {why}.", new.table);
-        error.hint_also(&left)
+        error.hint_also(&hint)
     }
 }
 
 /// Adds a hint for the case that the server cannot be asked which rows are in the table.
 fn hint_unknown_outcome(error: Error, watch: &LoadWatch) -> Error {
-    let known = match watch.copy.committed.describe() {
+    let last_known = match watch.copy.committed.describe() {
         Some(kept) => format!("{kept} were in the table when the server last answered"),
         None => "No row is known to be in the table".to_owned(),
     };
     let how = "the same command, run again, finds out and loads what is missing";
-    error.hint_also(&format!("{known}; {how}."))
+    error.hint_also(&format!("{last_known}; {how}."))
 }

@@ -1,8 +1,8 @@
 //! Loads an input into a table.
 //!
-//! [`prepare`] inspects the inputs and the table, and plans. [`Load::run`] carries the plan out
-//! through [`copy`](crate::copy). A load that fails leaves the table as it was, unless it commits
-//! chunk by chunk.
+//! [`prepare`] inspects the inputs and the table, and plans the load. [`Load::run`] executes the
+//! plan through [`copy`](crate::copy). A load that fails leaves the table as it was, unless the
+//! load commits each chunk.
 
 mod attempt;
 mod create;
@@ -26,7 +26,7 @@ pub use report::{LoadReport, PlanReport};
 use crate::Result;
 use crate::care::{self, TableCare};
 use crate::copy::{CopyOutcome, EarlySession, RejectsMax};
-use crate::job::{JobSession, OwnSession, RetryWhileAway};
+use crate::job::{ControlSession, JobSession, RetryAfterConnectionLoss};
 use crate::plan::{self, LoadPlan, PlanRequest};
 use crate::reading::{self, SniffedInputs};
 use pgspate_target::ledger::JobLookup;
@@ -34,7 +34,7 @@ use pgspate_target::measure::wal_position;
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{SessionSettings, TargetTable};
 
-/// What to load, and how.
+/// The input of a load, its table and its options.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
     /// The sources, and how to read them.
@@ -45,7 +45,7 @@ pub struct LoadOptions {
     pub plan: plan::PlanOptions,
     /// Create the table if it is missing.
     pub create: bool,
-    /// Start from the beginning, even if the ledger knows an earlier run.
+    /// Load from the beginning, even if the ledger knows an earlier run.
     pub restart: bool,
     /// The file for rejected rows. Without a file, the load stops at the first bad row.
     pub rejects: Option<PathBuf>,
@@ -67,16 +67,16 @@ pub struct Load {
     request: PlanRequest,
     plan: LoadPlan,
     job: JobSession,
-    /// The first lane's session, if it was opened in advance.
+    /// The first lane's session, if that session was opened in advance.
     early_session: EarlySession,
-    /// Prevents other loads from writing the file of rejects.
+    /// The lock that prevents other loads from writing the file of rejects.
     rejects_guard: Option<rejects::RejectsFileGuard>,
     table_changes: care::TableChanges,
 }
 
-impl RetryWhileAway for Load {
-    fn own(&self) -> &OwnSession {
-        &self.job.own
+impl RetryAfterConnectionLoss for Load {
+    fn control_session(&self) -> &ControlSession {
+        &self.job.control_session
     }
 
     fn restore_session(&mut self) -> Result<()> {
@@ -100,7 +100,7 @@ impl Load {
         &self.reading.sniffed.evidence
     }
 
-    /// Returns the table that the load creates first; `None` if the table exists.
+    /// Returns the table that the load will create; `None` if the table exists.
     pub fn new_table(&self) -> Option<&NewTable> {
         self.new_table.as_ref().filter(|_| self.created_oid.is_none())
     }
@@ -108,8 +108,8 @@ impl Load {
     /// Loads the input. Blocks until everything is committed or rolled back.
     ///
     /// # Errors
-    /// The first refusal in input order, as the cause of an error that names the input and the
-    /// table.
+    /// An error that names the input and the table. Its cause is the first refusal in input order,
+    /// or another error that ended the load.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<LoadReport> {
         let started = Instant::now();
         if let Some(report) = self.report_if_loaded(watch)? {
@@ -117,7 +117,7 @@ impl Load {
         }
         self.job.complete_identity(&watch.copy)?;
         self.open_early_session();
-        let wal_before = self.job.own.runtime.block_on(wal_position(self.job.client()));
+        let wal_before = self.job.control_session.runtime.block_on(wal_position(self.job.client()));
         let mut widened = Vec::new();
         let outcome = match self.execute(watch, &mut widened) {
             Ok(outcome) => outcome,
@@ -127,14 +127,14 @@ impl Load {
             return Ok(report);
         }
         let seconds = started.elapsed().as_secs_f64();
-        let wal_after = self.job.own.runtime.block_on(wal_position(self.job.client()));
+        let wal_after = self.job.control_session.runtime.block_on(wal_position(self.job.client()));
         let wal_bytes = wal_after.zip(wal_before).and_then(|(now, then)| now.checked_sub(then));
         Ok(LoadReport::new(&self, outcome, watch, widened, seconds, wal_bytes))
     }
 
-    /// Returns the report of a load that the ledger knows as finished.
+    /// Returns the report, if the ledger says that the input is already loaded.
     fn report_if_loaded(&self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
-        let JobLookup::Finished(record) = &self.job.known.found else { return Ok(None) };
+        let JobLookup::Finished(record) = &self.job.ledger_state.found else { return Ok(None) };
         self.write_rejects_again(record.job, record.rows_rejected.unsigned_abs())?;
         Ok(Some(LoadReport::new(self, CopyOutcome::default(), watch, Vec::new(), 0.0, None)))
     }
@@ -153,15 +153,16 @@ impl Load {
         }
     }
 
+    /// Prepares the table, copies the rows, restores the table and marks the job as finished.
     fn execute(
         &mut self,
         watch: &Arc<LoadWatch>,
         widened: &mut Vec<WidenedColumn>,
     ) -> Result<CopyOutcome> {
-        let tries_first = self.new_table.is_none() && self.changes_before_copy();
+        let tries_first = self.new_table.is_none() && self.needs_empty_copy();
         match self.new_table {
             Some(_) if self.created_oid.is_none() => {
-                self.retry_while_away(&watch.copy, Load::create_table)?
+                self.retry_after_connection_loss(&watch.copy, Load::create_table)?
             }
             None if tries_first => self.try_empty_copy()?,
             _ => {}
@@ -172,7 +173,7 @@ impl Load {
             return Ok(CopyOutcome::default());
         }
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.job.opened) {
-            let guard = rejects::reserve(path, opened.job.0, &self.reading.names())?;
+            let guard = rejects::lock_rejects_file(path, opened.job.0, &self.reading.names())?;
             self.rejects_guard = Some(guard);
         }
         self.table_care(watch).prepare()?;
@@ -185,10 +186,10 @@ impl Load {
             let identity = self.job.identity.take();
             self.job.identity = identity.map(|it| it.with_contents(&outcome.contents));
             if outcome.chunks == 0 && self.new_table.is_none() && !tries_first {
-                // There was no chunk, so no lane has checked permissions on the table.
+                // The input had no chunk, so no COPY has checked permissions on the table.
                 self.try_empty_copy()?;
             }
-            self.retry_while_away(&watch.copy, |load| load.write_rejects())?;
+            self.retry_after_connection_loss(&watch.copy, |load| load.write_rejects())?;
             if !self.table_care(watch).complete_shadow(outcome.chunks)? {
                 continue;
             }

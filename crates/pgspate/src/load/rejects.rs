@@ -1,9 +1,10 @@
-//! `--rejects`: writes the file of rejected rows, and beside it a JSON line for each row.
+//! `--rejects`: writes a file of rejected rows, and a second file with a line of JSON for each
+//! rejected row.
 //!
 //! The ledger stores rejected rows, together with their chunks. When the load ends, both files are
-//! written from the ledger, completely or not at all, and can be written again. One load at a time
-//! may write a file: it locks the temporary file until it ends. Only the user may read rejected
-//! rows, so all files have mode 0600.
+//! written from the ledger, completely or not at all. They can be written again. Only one load at a
+//! time may write a file, so a load locks the temporary file until the load ends. Only the user may
+//! read rejected rows, so all files have mode 0600.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -30,7 +31,7 @@ impl RejectsFileGuard {
     /// Locks the file for this load.
     ///
     /// # Errors
-    /// When another load has locked the file, or the file cannot be written.
+    /// [`ErrorKind::Usage`] if another load has locked the file, or the file cannot be written.
     fn lock(path: &Path) -> Result<RejectsFileGuard> {
         let temporary = temporary_path(path);
         loop {
@@ -42,10 +43,11 @@ impl RejectsFileGuard {
                     return Err(Error::new(ErrorKind::Usage, message)
                         .hint("Name another file for `--rejects`, or wait until that load ends."));
                 }
-                // Some network file systems have no locks.
+                // Some network file systems have no locks, so a failed lock is ignored.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
             }
-            // The previous holder may have renamed or removed the file before it released the lock.
+            // The previous holder of the lock may have renamed or removed the file before it
+            // released the lock. Then another file has this path, or none.
             let inode = |found: fs::Metadata| (found.dev(), found.ino());
             if lock.metadata().ok().map(inode) == fs::metadata(&temporary).ok().map(inode) {
                 return Ok(RejectsFileGuard { path: temporary, lock });
@@ -65,12 +67,17 @@ impl Drop for RejectsFileGuard {
     }
 }
 
-/// Locks the file for a job's rejects, and refuses a file with other content than earlier rejects
-/// of the same job.
+/// Locks the file for a job's rejects. The file must be new, empty, or written by an earlier run of
+/// the same job.
 ///
 /// # Errors
-/// When the file has other content, is an input, is locked by another load, or cannot be written.
-pub(super) fn reserve(path: &Path, job: i64, inputs: &[String]) -> Result<RejectsFileGuard> {
+/// [`ErrorKind::Usage`] if the file has other content, is an input, is locked by another load, or
+/// cannot be written.
+pub(super) fn lock_rejects_file(
+    path: &Path,
+    job: i64,
+    inputs: &[String],
+) -> Result<RejectsFileGuard> {
     let absolute = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if inputs.iter().any(|input| absolute(Path::new(input)) == absolute(path)) {
         let message = format!("\"{}\" is an input of this load", path.display());
@@ -78,10 +85,10 @@ pub(super) fn reserve(path: &Path, job: i64, inputs: &[String]) -> Result<Reject
             Error::new(ErrorKind::Usage, message).hint("Name another file for `--rejects`.")
         );
     }
-    // It is better to fail now than after the load.
+    // This also checks, before the load, that the file can be written.
     let guard = RejectsFileGuard::lock(path)?;
     let is_new = fs::metadata(path).map_or(true, |found| found.len() == 0);
-    if !is_new && !is_of_job(path, job) {
+    if !is_new && !belongs_to_job(path, job) {
         let message = format!("file \"{}\" already exists", path.display());
         return Err(Error::new(ErrorKind::Usage, message)
             .hint("Name another file for `--rejects`, or remove this one."));
@@ -89,8 +96,8 @@ pub(super) fn reserve(path: &Path, job: i64, inputs: &[String]) -> Result<Reject
     Ok(guard)
 }
 
-/// Returns whether the JSON file belongs to this job.
-fn is_of_job(path: &Path, job: i64) -> bool {
+/// Returns whether the JSON file for `path` was written by this job.
+fn belongs_to_job(path: &Path, job: i64) -> bool {
     let Ok(file) = File::open(reasons_path(path)) else { return false };
     let mut line = String::new();
     let first = BufReader::new(file).read_line(&mut line);
@@ -99,7 +106,8 @@ fn is_of_job(path: &Path, job: i64) -> bool {
 }
 
 impl Load {
-    /// Returns the flags to read the file of rejects with, as the inputs were read.
+    /// Returns the flags with which pgspate can load the file of rejects: the rows have the format
+    /// of the inputs.
     pub(super) fn rejects_read_as(&self) -> String {
         let format = self.reading.reject_format();
         let header = match format.rows() {
@@ -110,7 +118,8 @@ impl Load {
         format!("--format {}{header}", format.name())
     }
 
-    /// Writes the rejected rows to their file; returns how many there are.
+    /// Writes the rejected rows to the file of rejects, if the load has such a file. Returns the
+    /// number of rejected rows.
     pub(super) fn write_rejects(&self) -> Result<u64> {
         match &self.job.opened {
             Some(opened) => self.write_rejects_of(opened.job),
@@ -118,13 +127,14 @@ impl Load {
         }
     }
 
-    /// Writes the rejects of a finished job, if a file is wanted for them.
+    /// Writes the `rows` rejects of a finished job again, if the load has a file of rejects.
     ///
     /// # Errors
-    /// When the file cannot be written, or the ledger has deleted some of the rejects.
+    /// [`ErrorKind::Usage`] if the file cannot be written. [`ErrorKind::Ledger`] if the ledger has
+    /// deleted some of the rejects.
     pub(super) fn write_rejects_again(&self, job: i64, rows: u64) -> Result<()> {
         let (Some(path), 1..) = (&self.options.rejects, rows) else { return Ok(()) };
-        let _guard = reserve(path, job, &self.reading.names())?;
+        let _guard = lock_rejects_file(path, job, &self.reading.names())?;
         let written = self.write_rejects_of(JobId(job))?;
         if written == rows {
             return Ok(());
@@ -143,7 +153,7 @@ impl Load {
         let Some(path) = &self.options.rejects else { return Ok(0) };
         let header = self.reading.reject_header();
         let client = self.job.client();
-        self.job.own.runtime.block_on(async {
+        self.job.control_session.runtime.block_on(async {
             let rejects = ledger::read_rejects(client, job).await?;
             let mut rejects = std::pin::pin!(rejects);
             let mut files = None;
@@ -164,9 +174,11 @@ impl Load {
     }
 }
 
-/// The file of rejects and its JSON file, while they are written.
+/// The two temporary files that are being written.
 struct RejectFiles {
+    /// The rejected rows.
     records: BufWriter<File>,
+    /// A line of JSON for each rejected row, with the reason.
     reasons: BufWriter<File>,
 }
 

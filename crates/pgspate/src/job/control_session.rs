@@ -1,0 +1,107 @@
+//! A run's control session: the session for queries, the ledger and changes to the table. The rows
+//! are written by other sessions.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio_postgres::Client;
+
+use crate::Result;
+use crate::copy::CopyProgress;
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::session::{ReconnectBackoff, WaitLimits};
+
+/// A run's control session, which is opened again after the connection was lost.
+pub(crate) struct ControlSession {
+    pub(crate) dsn: Dsn,
+    pub(crate) runtime: Handle,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) limits: WaitLimits,
+    /// Whether the connection was lost since the caller last set this flag to false.
+    pub(crate) connection_was_lost: bool,
+}
+
+impl ControlSession {
+    /// Runs `question` on the session. Blocks.
+    pub(crate) fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+        self.runtime.block_on(question(&self.connection.client))
+    }
+
+    /// Connects again if the connection was lost, and terminates the lost session's backend.
+    /// Returns whether the connection was lost.
+    pub(crate) fn reconnect(&mut self) -> Result<bool> {
+        if !self.connection.is_closed() {
+            return Ok(false);
+        }
+        let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
+        self.connection_was_lost = true;
+        let lost_pid = self.connection.backend_pid();
+        self.connection = connection.into();
+        // The lost session's backend may still hold the job's lock. It may also have an open
+        // transaction in which it created the table.
+        self.runtime.block_on(self.connection.terminate_lost_backend(lost_pid));
+        Ok(true)
+    }
+}
+
+impl RetryAfterConnectionLoss for ControlSession {
+    fn control_session(&self) -> &ControlSession {
+        self
+    }
+
+    fn restore_session(&mut self) -> Result<()> {
+        self.reconnect().map(drop)
+    }
+}
+
+/// Retries work on a control session whose connection may be lost.
+pub(crate) trait RetryAfterConnectionLoss {
+    /// Returns the control session.
+    fn control_session(&self) -> &ControlSession;
+
+    /// Connects again if the connection was lost. A run with a job also takes the job's lock again,
+    /// and reads which chunks are written.
+    fn restore_session(&mut self) -> Result<()>;
+
+    /// Waits, and restores the session. Repeats this while restoring the session fails with a
+    /// retryable error and `backoff` allows another attempt.
+    ///
+    /// # Errors
+    /// `interruption`, if `backoff` allows no more attempts.
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if the user stops the run. Or another
+    /// error of restoring the session.
+    fn wait_and_restore_session(
+        &mut self,
+        interruption: crate::Error,
+        backoff: &mut ReconnectBackoff,
+        progress: &CopyProgress,
+    ) -> Result<()> {
+        while backoff.wait(|| progress.is_cancelled()) {
+            match self.restore_session() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        progress.stop.check()?;
+        Err(interruption)
+    }
+
+    /// Runs `work`. After a retryable error, such as a lost connection, restores the session and
+    /// runs `work` again. Gives up after the time limit that lanes have for reconnecting.
+    fn retry_after_connection_loss<T>(
+        &mut self,
+        progress: &CopyProgress,
+        mut work: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let mut backoff = ReconnectBackoff::new(self.control_session().limits.retry_for);
+        loop {
+            match work(self) {
+                Err(error) if error.is_retryable() => {
+                    self.wait_and_restore_session(error, &mut backoff, progress)?;
+                }
+                result => return result,
+            }
+        }
+    }
+}
