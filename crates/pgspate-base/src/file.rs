@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// How many names are tried for a temporary file.
+/// The most names that are tried for a temporary file.
 const TEMPORARY_NAMES_MAX: u32 = 100;
 
 /// Replaces the file `path`: writes a temporary file beside `path` and renames it to `path`.

@@ -105,7 +105,7 @@ pub(crate) struct StatusArgs {
     /// Show only this job
     pub(crate) job: Option<i64>,
 
-    /// Connect to this URL or key=value, where the ledger is; by default as for load
+    /// Connect to the database with the ledger, by URL or key=value; by default as for load
     #[arg(long, value_name = "DSN")]
     pub(crate) to: Option<String>,
 

@@ -77,7 +77,7 @@ fn render(found: &Examination, style: TerminalStyle) -> String {
     for line in found.peculiarities {
         let _ = writeln!(text, "{}", wrapped(line, "  "));
     }
-    // The same advice is not repeated for consecutive findings of a check.
+    // If consecutive findings of a check have equal advice, only the first finding shows it.
     let mut advised = None;
     for finding in &found.findings {
         if finding.verdict != Verdict::Ok || finding.is_always_shown {
@@ -88,8 +88,8 @@ fn render(found: &Examination, style: TerminalStyle) -> String {
         }
     }
     let is_silent = |finding: &Finding| finding.verdict == Verdict::Ok && !finding.is_always_shown;
-    let said = |id: &str| found.findings.iter().any(|it| it.id == id && !is_silent(it));
-    let silent = found.findings.iter().filter(|it| is_silent(it) && !said(it.id));
+    let is_reported = |id: &str| found.findings.iter().any(|it| it.id == id && !is_silent(it));
+    let silent = found.findings.iter().filter(|it| is_silent(it) && !is_reported(it.id));
     let mut silent: Vec<&str> = silent.map(|finding| finding.id).collect();
     silent.dedup();
     if !silent.is_empty() {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// How long a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many requests are answered at a time; others wait.
+/// The most requests that are answered at a time; further requests wait.
 const REQUESTS_MAX: usize = 16;
 
 /// A running server of metrics; dropping it stops the server.

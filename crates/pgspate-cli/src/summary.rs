@@ -15,7 +15,7 @@ pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
     let mut text = String::new();
     let rows = thousands(report.rows_written);
     let replaced = report.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
-    let made = match (report.created, replaced) {
+    let change_note = match (report.created, replaced) {
         (true, _) => " (created)",
         (false, true) => " (replaced)",
         (false, false) => "",
@@ -23,7 +23,7 @@ pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
     let speed = rate(report.bytes as f64 / report.seconds.max(1e-9));
     let _ = writeln!(
         text,
-        "{}{made}: {rows} rows, {} in {}, {speed}",
+        "{}{change_note}: {rows} rows, {} in {}, {speed}",
         style.strong(&report.table),
         bytes(report.bytes),
         seconds(report.seconds),

@@ -147,8 +147,8 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
 
 /// Formats what would be written, in one line, and what would make such a sync cheaper.
 fn render_advice(report: &SyncReport, style: TerminalStyle) -> String {
-    let whole = render(report, style);
-    let first = whole.lines().next().unwrap_or_default();
+    let report_text = render(report, style);
+    let first = report_text.lines().next().unwrap_or_default();
     match report.advice.is_empty() {
         true => format!("{first}\nnothing is known that would make this sync cheaper\n"),
         false => format!("{first}\n{}", advice(report, style)),

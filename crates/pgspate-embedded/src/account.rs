@@ -54,7 +54,7 @@ fn choose(passwd: &str) -> Option<ServerAccount> {
     NAMES.iter().find_map(|name| passwd.lines().find_map(|line| parse(line, name)))
 }
 
-/// Parses a line of `/etc/passwd`, if the line is that of the user `wanted`.
+/// Parses a line of `/etc/passwd`, if the line describes the user `wanted`.
 fn parse(line: &str, wanted: &str) -> Option<ServerAccount> {
     let mut fields = line.split(':');
     let name = fields.next().filter(|name| *name == wanted)?;

@@ -23,7 +23,7 @@ pub(crate) const SOCKET_FOLDER_BYTES_MAX: usize = 104 - "/.s.PGSQL.65535".len() 
 
 /// The most lines of a log that an error quotes.
 const LOG_LINES_QUOTED: usize = 12;
-/// How many bytes at the end of a log are read to find these lines.
+/// The most bytes at the end of a log that are read to find the quoted lines.
 const LOG_BYTES_QUOTED: u64 = 16 << 10;
 /// The longest file that is read as a whole. `pg_hba.conf` may be long; all other files are short.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! Reads `postmaster.pid`, and finds out whether the file is stale.
+//! Reads `postmaster.pid`, and makes a stale file harmless.
 //!
 //! The file remains after a crash. Its process id may then belong to another process, or to a
 //! process that has ended but that its parent has not waited for. A new server cannot tell these

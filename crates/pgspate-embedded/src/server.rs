@@ -254,8 +254,8 @@ impl EmbeddedServer {
         Ok((address, self.paths(status.major.unwrap_or_default())))
     }
 
-    /// Returns whether an earlier version of pgspate created the data. Its servers trusted all
-    /// connections to the socket.
+    /// Returns whether an earlier version of pgspate created the data. Servers of that version
+    /// trusted all connections to the socket.
     fn is_of_earlier_version(&self, status: &ServerStatus) -> Result<bool> {
         Ok(!dsn::is_passfile(&read_passfile(&self.paths(status.major.unwrap_or_default()))?))
     }
@@ -296,7 +296,7 @@ impl EmbeddedServer {
         Ok(Some(ServerAccount { name, uid: metadata.uid(), gid: metadata.gid() }))
     }
 
-    /// Waits for the lock under which the server is created, started and stopped.
+    /// Waits for the lock that a process holds while it creates, starts or stops the server.
     fn lock(&self) -> Result<File> {
         let path = self.home.root.join("lock-server");
         let file = folder::lock_file(&path)?;
@@ -365,7 +365,8 @@ impl EmbeddedServer {
         folder::remove_tree(&paths.staging)
     }
 
-    /// Starts the server. Tries again if the port is taken, or if its memory is still in use.
+    /// Starts the server. Tries again if the port is taken, or if the shared memory of a killed
+    /// server is still in use.
     fn launch(
         &self,
         installation: &Installation,

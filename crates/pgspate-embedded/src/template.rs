@@ -1,10 +1,10 @@
 //! Creates new data folders quickly: `initdb` runs once per version and user, then its result is
 //! copied.
 //!
-//! The templates are in a cache in the temporary folder. There other users can create files, and
-//! the system may remove old files. So the cache is used only if pgspate's user owns it, and a copy
-//! must have as many files as the template's record says. Copies hold a shared lock. The creation
-//! of a template holds an exclusive lock.
+//! The templates are in a cache in the temporary folder. Other users can create files in that
+//! folder, and the system may remove old files. So the cache is used only if pgspate's user owns
+//! it, and a copy must have as many files as the template's record says. Copies hold a shared lock.
+//! The creation of a template holds an exclusive lock.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -112,7 +112,8 @@ fn is_complete(template: &Path) -> bool {
         && recorded_files(template) == Some(count_files(&template.join("data")))
 }
 
-/// Returns the recorded number of files. It is written last, so an unfinished template has none.
+/// Returns the recorded number of files. The number is written last, so an unfinished template has
+/// no such record.
 fn recorded_files(template: &Path) -> Option<u64> {
     fs::read_to_string(template.join("files")).ok()?.parse().ok()
 }

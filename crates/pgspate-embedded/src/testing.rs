@@ -1,9 +1,9 @@
 //! Databases for tests: one server per process, one database per test.
 //!
-//! If `PGSPATE_TEST_DSN` (a URL or `key=value`) is set, tests use that server. Its role must be
-//! allowed to create databases, and there must be no TLS. Otherwise all tests of a process share
-//! one [`ThrowawayServer`], whose major version is chosen by `PGSPATE_TEST_PG_VERSION`. All
-//! functions panic on errors, and may be called in async tests.
+//! If `PGSPATE_TEST_DSN` (a URL or `key=value`) is set, tests use that server. The role in it must
+//! be allowed to create databases, and the server must not require TLS. Otherwise all tests of a
+//! process share one [`ThrowawayServer`], whose major version is chosen by
+//! `PGSPATE_TEST_PG_VERSION`. All functions panic on errors, and may be called in async tests.
 
 use std::env;
 use std::sync::OnceLock;

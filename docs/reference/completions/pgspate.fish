@@ -83,7 +83,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Create the table if it is missing, with types that fit the input'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'Make all rows visible at once; with --replace, in place of the old ones'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done and why, then stop'
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Start over and ignore earlier runs in the ledger; rows that they wrote stay'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Start over and ignore earlier runs in the ledger; the rows of these runs stay'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: commit at the end; each run loads all rows, and cannot resume'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l vacuum -d 'Run VACUUM (FREEZE, ANALYZE) afterwards'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Skip empty lines, which COPY would read as records of one empty field'
@@ -233,7 +233,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_sub
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "run" -d 'Run experiments; skip trials that are already measured'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "report" -d 'Write one page with all results'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Connect to this URL or key=value, where the ledger is; by default as for load' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Connect to the database with the ledger, by URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have changed on tables, such as indexes and options'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'

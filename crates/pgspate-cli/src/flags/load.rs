@@ -53,8 +53,8 @@ fn rows() -> Vec<Flag<LoadOptions>> {
 }
 
 fn lanes() -> Flag<LoadOptions> {
-    let number = |said: &str| match said.parse() {
-        _ if said == "auto" => Ok(None),
+    let number = |value: &str| match value.parse() {
+        _ if value == "auto" => Ok(None),
         Ok(lanes @ 1..=64) => Ok(Some(lanes)),
         _ => Err("expected auto, or a number from 1 to 64"),
     };
@@ -76,7 +76,7 @@ fn safety() -> Vec<Flag<LoadOptions>> {
         .with(|arg| arg.requires("rejects"))
         .help("Stop after more than this many rejected rows: a number, or a share such as 0.5%"),
         switch("restart", |it: &mut LoadOptions| it.restart = true)
-            .help("Start over and ignore earlier runs in the ledger; rows that they wrote stay"),
+            .help("Start over and ignore earlier runs in the ledger; the rows of these runs stay"),
         switch("no-ledger", |it: &mut LoadOptions| it.plan.no_ledger = true)
             .help("Keep no ledger: commit at the end; each run loads all rows, and cannot resume"),
     ];

@@ -28,8 +28,8 @@ impl CommonArgs {
     /// # Errors
     /// [`ErrorKind::Usage`] if such an argument is given.
     pub(crate) fn check_program(&self) -> Result<()> {
-        let given = [("plan", self.plan), ("json", self.json), ("quiet", self.quiet)];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
+        let switches = [("plan", self.plan), ("json", self.json), ("quiet", self.quiet)];
+        match switches.into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),
             Some((name, _)) => {
                 let message = format!("`{name}` is an option of the command line only");

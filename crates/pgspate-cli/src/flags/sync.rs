@@ -118,7 +118,7 @@ fn writing() -> Vec<Flag<SyncOptions>> {
 }
 
 fn price() -> Flag<SyncOptions> {
-    let dollars = |said: &str| match said.trim().trim_start_matches('$').parse() {
+    let dollars = |value: &str| match value.trim().trim_start_matches('$').parse() {
         Ok(price) if (0.0..1e9).contains(&price) => Ok(price),
         _ => Err("expected a price such as 0.20"),
     };

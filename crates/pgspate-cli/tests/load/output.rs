@@ -371,7 +371,7 @@ fn help() {
           … 0.5%
 
           --restart
-              Start over and ignore earlier runs in the ledger; rows that they wrote stay
+              Start over and ignore earlier runs in the ledger; the rows of these runs stay
 
           --no-ledger
               Keep no ledger: commit at the end; each run loads all rows, and cannot resume

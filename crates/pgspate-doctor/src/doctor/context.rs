@@ -16,7 +16,8 @@ use pgspate_target::{quote_ident, server_error};
 /// The findings of a check, or the error with which the server refused its query.
 pub(super) type CheckResult = Result<Vec<Finding>, tokio_postgres::Error>;
 
-/// How many findings a check reports at most. Users run the checks again after fixing these.
+/// How many findings a check reports at most. Users run the checks again after they have fixed
+/// these problems.
 pub(super) const FINDINGS_MAX: usize = 20;
 
 /// The `with` clause that queries about tables begin with. `ours` has all tables that are checked.
@@ -101,7 +102,7 @@ pub(super) struct CheckContext<'a> {
     pub(super) table: u32,
     /// The server's counters after sampling.
     pub(super) now: Measurement,
-    /// What the server counted while sampling.
+    /// The counts that the server added during the sample.
     pub(super) sampled: MeasuredDifference,
     pub(super) waits: WaitSamples,
     /// The traffic of the server's disk while sampling, if the server is on this machine.

@@ -53,11 +53,11 @@ pub struct Finding {
     pub verdict: Verdict,
     /// The table, index or setting that the finding is about, as SQL writes it.
     pub object: Option<String>,
-    /// What was seen, in words.
+    /// The evidence, in words.
     pub evidence: String,
-    /// What was seen, in numbers.
+    /// The evidence, in numbers.
     pub numbers: BTreeMap<&'static str, f64>,
-    /// What to do, in words.
+    /// The advice: what the reader should do, in words.
     pub advice: Option<String>,
     /// Statements, commands or settings that help; each entry is complete.
     pub remedy: Vec<String>,

@@ -51,7 +51,7 @@ use pgspate_target::{TargetTable, quote_ident, server_error};
 use storage::Volume;
 use waits::WaitSamples;
 
-/// What the checks look at.
+/// The options of the checks.
 #[derive(Debug, Clone)]
 pub struct DoctorOptions {
     /// The only table to check, as SQL writes it; `None` for all tables and the server.
@@ -60,7 +60,7 @@ pub struct DoctorOptions {
     pub sample: Duration,
     /// The cloud volume that holds the server's data.
     pub storage: Option<Volume>,
-    /// The size from which a table should be partitioned.
+    /// The size in bytes from which on a table should be partitioned.
     pub large_table_bytes: u64,
 }
 

@@ -15,8 +15,8 @@ const PARTITIONS: Check = Check {
 };
 
 /// Large tables that are not partitioned, each with a partition column if there is a suitable one.
-/// That column is not null, part of every unique key, and growing: a date, or filled from a
-/// sequence. Then follow the properties that the statements of `repartition` keep, and those that
+/// The partition column is not null, part of every unique key, and growing: a date, or filled from
+/// a sequence. Then follow the properties that the statements of `repartition` keep, and those that
 /// they would lose.
 ///
 /// A sequence's last value is read if the role may read it and the read would not wait.

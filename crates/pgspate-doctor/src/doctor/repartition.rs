@@ -1,4 +1,4 @@
-//! Makes the statements that partition a table without copying it: the existing table becomes the
+//! Writes the statements that partition a table without copying it: the existing table becomes the
 //! first partition.
 //!
 //! The partitioned table gets the same indexes, keys and foreign keys. The server attaches those of
@@ -61,9 +61,9 @@ impl PartitionBounds {
 }
 
 impl LargeTable<'_> {
-    /// Returns what the user must know before running the statements.
+    /// Returns the advice that the user must read before running the statements.
     pub(super) fn advice(&self, bounds: &PartitionBounds) -> String {
-        let (whole, old, by) = (self.whole(), self.part("_old"), quote_ident(self.by));
+        let (parent, old, by) = (self.parent(), self.part("_old"), quote_ident(self.by));
         let first_end = &bounds.first_end;
         let also = match self.references.is_empty() {
             true => "",
@@ -75,7 +75,7 @@ impl LargeTable<'_> {
              {by} does not grow. Such rows are refused from the first statement until the last. \
              From begin to commit, which takes a moment, no session can use the table{also}. Keys, \
              indexes and the sequences of identity columns get new names. If a statement fails, \
-             run: rollback; alter table {whole} drop constraint if exists {old};"
+             run: rollback; alter table {parent} drop constraint if exists {old};"
         )
     }
 
@@ -84,42 +84,42 @@ impl LargeTable<'_> {
         let LargeTable { options, tablespace, .. } = self;
         let PartitionBounds { first_end, second_end } = bounds;
         let (schema, by) = (quote_ident(self.schema), quote_ident(self.by));
-        let (owner, whole) = (quote_ident(self.owner), self.whole());
+        let (owner, parent) = (quote_ident(self.owner), self.parent());
         let (old, new, rest) = (self.part("_old"), self.part("_new"), self.part("_rest"));
         let mut statements = vec![
             format!(
-                "alter table {whole} add constraint {old} check ({by} < {first_end}) not valid;"
+                "alter table {parent} add constraint {old} check ({by} < {first_end}) not valid;"
             ),
-            format!("alter table {whole} validate constraint {old};"),
+            format!("alter table {parent} validate constraint {old};"),
             format!(
-                "begin; alter table {whole} rename to {old}; create table {whole} (like \
+                "begin; alter table {parent} rename to {old}; create table {parent} (like \
                  {schema}.{old} including all) partition by range ({by}){tablespace}; alter table \
-                 {whole} drop constraint {old}; alter table {whole} owner to {owner};"
+                 {parent} drop constraint {old}; alter table {parent} owner to {owner};"
             ),
         ];
         let columns = self.sequence_columns.iter();
         statements.extend(columns.map(|column| self.keep_sequence(column)));
         statements.extend(self.references.iter().map(|it| (*it).to_owned()));
         statements.push(format!(
-            "alter table {whole} attach partition {schema}.{old} for values from (minvalue) to \
+            "alter table {parent} attach partition {schema}.{old} for values from (minvalue) to \
              ({first_end});"
         ));
         statements.push(format!(
-            "create table {schema}.{new} partition of {whole} for values from ({first_end}) \
+            "create table {schema}.{new} partition of {parent} for values from ({first_end}) \
              to ({second_end}){options}{tablespace}; create table {schema}.{rest} partition of \
-             {whole} default{options}{tablespace}; alter table {schema}.{new} owner to {owner}; \
+             {parent} default{options}{tablespace}; alter table {schema}.{new} owner to {owner}; \
              alter table \
              {schema}.{rest} owner to {owner};"
         ));
         statements.extend(self.grants.iter().map(|it| (*it).to_owned()));
         statements.push("commit;".to_owned());
         // Autovacuum never analyzes a partitioned table.
-        statements.push(format!("analyze {whole};"));
+        statements.push(format!("analyze {parent};"));
         statements
     }
 
     /// Returns the name of the partitioned table, as SQL writes it.
-    fn whole(&self) -> String {
+    fn parent(&self) -> String {
         format!("{}.{}", quote_ident(self.schema), quote_ident(self.name))
     }
 
@@ -134,15 +134,15 @@ impl LargeTable<'_> {
     /// Returns a statement by which the partitioned table continues the column's sequence. An
     /// identity column of the partitioned table has a new sequence, and a partition has none.
     fn keep_sequence(&self, column: &SequenceColumn<'_>) -> String {
-        let (whole, name, sequence) = (self.whole(), quote_ident(column.name), column.sequence);
+        let (parent, name, sequence) = (self.parent(), quote_ident(column.name), column.sequence);
         if !column.is_identity {
-            return format!("alter sequence {sequence} owned by {whole}.{name};");
+            return format!("alter sequence {sequence} owned by {parent}.{name};");
         }
         let old = format!("{}.{}", quote_ident(self.schema), self.part("_old"));
         format!(
             "select setval(pg_get_serial_sequence({}, {}), last_value, is_called) from {sequence}; \
              alter table {old} alter {name} drop identity;",
-            quote_literal(&whole),
+            quote_literal(&parent),
             quote_literal(column.name)
         )
     }

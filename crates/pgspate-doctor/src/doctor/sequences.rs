@@ -14,8 +14,8 @@ const SEQUENCES: Check = Check {
            time",
 };
 
-/// How many sequences are checked at most, those of the largest tables first. The check holds a
-/// lock on each until it ends, and the server has room for some thousands of locks.
+/// The most sequences that are checked, those of the largest tables first. The check holds a lock
+/// on each sequence until the check ends, and the server has room for some thousands of locks.
 const SEQUENCES_MAX: usize = 500;
 
 /// Sequences with their last value and their end. The end is the limit of the sequence or of its
@@ -92,7 +92,7 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
 fn finding(row: &Row) -> Option<super::Finding> {
     let (last, end, start): (Option<i64>, i64, i64) = (row.get(1), row.get(2), row.get(3));
     let last = last?;
-    // A sequence that was set back behind its start has used nothing.
+    // A sequence that was set to a value before its start has used nothing.
     let way = |to: i64| match row.get(9) {
         true => to as f64 - start as f64,
         false => start as f64 - to as f64,

@@ -150,10 +150,10 @@ impl Volume {
             let throughput = throughput.map(|it| format!("{it:.0} MiB/s"));
             iops.into_iter().chain(throughput).collect::<Vec<_>>().join(" and ")
         };
-        let given = words(iops.map(|_| gives.iops), throughput.map(|_| gives.throughput));
+        let allowed = words(iops.map(|_| gives.iops), throughput.map(|_| gives.throughput));
         let ordered = words(iops, throughput);
         (!ordered.is_empty())
-            .then(|| format!("{ordered} ordered, but {:.0} GiB allow {given}", self.gib))
+            .then(|| format!("{ordered} ordered, but {:.0} GiB allow {allowed}", self.gib))
     }
 
     /// Returns the smallest volume of a kind that meets the demand and has at least `gib_min`.

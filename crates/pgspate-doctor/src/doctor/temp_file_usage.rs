@@ -83,13 +83,14 @@ pub(super) struct TempFilesBefore {
 }
 
 impl TempFilesBefore {
-    /// Measures, outside of a transaction. A refused query leaves its value unknown.
+    /// Measures the temporary files, outside of a transaction. If the server refuses a query, the
+    /// value of that query stays unknown.
     pub(super) async fn measure(client: &Client) -> TempFilesBefore {
         let files = measure(client, find_location(client).await).await;
         TempFilesBefore { files, measured: Instant::now() }
     }
 
-    /// Measures again, and returns the files with what changed since the first measurement.
+    /// Measures again, and returns the files with the changes since the first measurement.
     pub(super) async fn measure_again(
         self,
         client: &Client,

@@ -30,7 +30,7 @@ const SETTINGS_JOB: JobId = JobId(0);
 /// The key of the advisory lock that lets one `tune` run at a time.
 const ADVISORY_LOCK_KEY: i64 = 0x7067_7370_6174_6574;
 
-/// What `apply` or `revert` has done.
+/// The result of `apply` or `revert`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct TuneOutcome {
     /// Settings that were changed or put back, each with its new value.

@@ -13,8 +13,8 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{RecordedChange, SETTING_CHANGE};
 use pgspate_target::{quote_literal, server_error};
 
-/// A setting that has no effect. Its value, made by [`marker_value`], says where the old values
-/// are.
+/// A custom setting that has no effect. The value, made by [`marker_value`], says where the old
+/// values are.
 pub(crate) const MARKER: &str = "pgspate.tuned";
 /// How long the server may take to reload its files. A reload that succeeds takes milliseconds.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -42,7 +42,7 @@ pub(super) fn propose(
             continue;
         }
         let leader_grows =
-            goal.follows.is_some_and(|it| proposals.iter().any(|made| made.name == it));
+            goal.follows.is_some_and(|it| proposals.iter().any(|proposal| proposal.name == it));
         proposals.extend(goal.proposal(now, leader_grows));
     }
     debug_assert!(proposals.iter().all(|it| !UNTOUCHED_SETTINGS.contains(&it.name)));
@@ -266,7 +266,7 @@ mod tests {
         let small = values(&machine(GIB, 1), Flavour::Plain, &defaults());
         let names: Vec<&str> = small.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.contains(&"max_wal_size=4GB"), "{names:?}");
-        // Its value is large enough already: it follows maintenance_work_mem.
+        // autovacuum_work_mem follows maintenance_work_mem, whose value is large enough already.
         assert!(!names.iter().any(|name| name.starts_with("autovacuum_work_mem")), "{names:?}");
         assert!(!names.iter().any(|name| name.starts_with("max_parallel")), "{names:?}");
     }

@@ -18,7 +18,7 @@ pub(super) struct SettingUndo {
     /// The old value in `postgresql.auto.conf`; `None` if the file did not have the setting.
     pub(super) before: Option<String>,
     /// The value that `apply` has set.
-    set: String,
+    applied: String,
 }
 
 /// The state of a setting in `postgresql.auto.conf` since `apply`.
@@ -35,7 +35,11 @@ pub(super) enum SettingState {
 impl SettingUndo {
     /// Returns the undo of a proposal. `before` is the value in `postgresql.auto.conf`.
     pub(super) fn new(proposal: &SettingProposal, before: Option<&String>) -> SettingUndo {
-        SettingUndo { name: proposal.name, before: before.cloned(), set: proposal.value.clone() }
+        SettingUndo {
+            name: proposal.name,
+            before: before.cloned(),
+            applied: proposal.value.clone(),
+        }
     }
 
     /// Returns the ledger row: the old value, or an empty text if there was none, and the new
@@ -44,16 +48,16 @@ impl SettingUndo {
         NewChange {
             kind: SETTING_CHANGE.to_owned(),
             object: self.name.to_owned(),
-            steps: vec![self.before.clone().unwrap_or_default(), self.set.clone()],
+            steps: vec![self.before.clone().unwrap_or_default(), self.applied.clone()],
             parallel_build: false,
         }
     }
 
-    /// Reads the last row of each setting. Earlier rows are read only with a marker of an earlier
-    /// version, which does not name its rows.
+    /// Parses the ledger rows; of several rows for one setting, the last row counts. There are
+    /// several rows only if an earlier version wrote the marker, which then does not name its rows.
     ///
     /// # Errors
-    /// When a row was not written by this or an earlier version.
+    /// [`ErrorKind::Ledger`] if a row was not written by this or an earlier version.
     pub(super) fn read_all(changes: &[RecordedChange]) -> Result<Vec<SettingUndo>> {
         let mut all: Vec<SettingUndo> = Vec::with_capacity(changes.len());
         for change in changes {
@@ -68,9 +72,9 @@ impl SettingUndo {
     fn read(object: &str, steps: &[String]) -> Option<SettingUndo> {
         let name = TUNED_SETTINGS.into_iter().find(|name| *name == object)?;
         match steps {
-            [before, set] => {
+            [before, applied] => {
                 let before = Some(before.clone()).filter(|before| !before.is_empty());
-                Some(SettingUndo { name, before, set: set.clone() })
+                Some(SettingUndo { name, before, applied: applied.clone() })
             }
             [statement] => SettingUndo::parse_statement(name, statement),
             _ => None,
@@ -79,20 +83,20 @@ impl SettingUndo {
 
     /// Parses the statement that earlier versions recorded.
     fn parse_statement(name: &'static str, text: &str) -> Option<SettingUndo> {
-        let (statement, set) = text.rsplit_once(INSTEAD_OF)?;
-        let set = set.to_owned();
+        let (statement, applied) = text.rsplit_once(INSTEAD_OF)?;
+        let applied = applied.to_owned();
         if statement == format!("alter system reset {name}") {
-            return Some(SettingUndo { name, before: None, set });
+            return Some(SettingUndo { name, before: None, applied });
         }
         let value = statement.strip_prefix(&format!("alter system set {name} = "))?;
-        Some(SettingUndo { name, before: Some(unquote_literal(value)?), set })
+        Some(SettingUndo { name, before: Some(unquote_literal(value)?), applied })
     }
 
     /// Compares the value that `postgresql.auto.conf` has `now` with the recorded values.
     pub(super) fn state(&self, now: Option<&String>) -> SettingState {
         match now {
             now if now == self.before.as_ref() => SettingState::AsBefore,
-            Some(now) if *now == self.set => SettingState::AsApplied,
+            Some(now) if *now == self.applied => SettingState::AsApplied,
             _ => SettingState::ChangedByOthers,
         }
     }
@@ -128,8 +132,8 @@ mod tests {
         SettingUndo::read(object, &steps.iter().map(|&step| step.to_owned()).collect::<Vec<_>>())
     }
 
-    fn undo(name: &'static str, before: Option<&str>, set: &str) -> SettingUndo {
-        SettingUndo { name, before: before.map(str::to_owned), set: set.to_owned() }
+    fn undo(name: &'static str, before: Option<&str>, applied: &str) -> SettingUndo {
+        SettingUndo { name, before: before.map(str::to_owned), applied: applied.to_owned() }
     }
 
     #[test]

@@ -89,7 +89,8 @@ impl TablePicture {
     /// Reads a table's pages.
     ///
     /// # Errors
-    /// When the table has no pages of its own, or the role may not read it.
+    /// [`ErrorKind::Plan`] if the table has no pages of its own; [`ErrorKind::Server`] if the role
+    /// may not read the table.
     pub async fn take(client: &Client, table: &TargetTable) -> Result<TablePicture> {
         if !matches!(table.kind, 'r' | 'm') {
             let message = format!("{} has no pages of its own", table.sql_name);

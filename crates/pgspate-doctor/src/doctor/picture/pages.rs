@@ -65,8 +65,8 @@ impl TablePages {
         self.pageinspect.is_some()
     }
 
-    /// Reads the cells in order. Each stands for `per_cell` pages; of a large table only the first
-    /// pages of each cell are read.
+    /// Reads the cells in order. Each cell stands for `per_cell` pages. Of a large table, only the
+    /// first pages of each cell are read.
     pub(super) async fn cells(
         &self,
         client: &Client,
