@@ -231,7 +231,7 @@ fn the_plan_says_what_the_run_would_do() {
               copy the rows of all tables, as of the start of the slot, through the lanes
           … of a load
               apply the transactions that commit later
-      ends    never: new commits are applied as they come
+      ends    never: new commits are applied when they arrive
       public.log -> public.log, rows found by all columns
         warning: it has no column "what"
       public.news has no target table

@@ -76,7 +76,7 @@ fn a_topic_that_was_created_again_is_not_mistaken_for_the_first() {
     (4..9).for_each(|id| shorter.put("a", 0, &event(id, 1)));
     shorter.flush();
     assert_snapshot!(apply(&case, &shorter, "a", "").refusal(), @"
-    error: offset 4 of a/0 is not what was applied before
+    error: the message at offset 4 of a/0 differs from the message that was applied before
 
     hint: The topic was created again, belongs to another cluster, or has lost its last
           … messages with a broker. To apply it from its beginning, begin a new stream with
@@ -101,8 +101,8 @@ fn errors_name_topics_that_cannot_be_read() {
     error: messages that need a schema registry are not supported
       at: a/0, offset 0
 
-    hint: Let the connector write JSON, its keys too: `value.converter` and `key.converter`
-          … are org.apache.kafka.connect.json.JsonConverter then.
+    hint: Let the connector write JSON: set `value.converter` and `key.converter` to
+          … org.apache.kafka.connect.json.JsonConverter.
     ");
     let uncommitted = "a?isolation.level=read_uncommitted";
     assert_snapshot!(apply(&case, &cluster, uncommitted, "").refusal(), @r#"
@@ -116,7 +116,7 @@ fn errors_name_topics_that_cannot_be_read() {
     assert_snapshot!(apply(&case, &cluster, "a", &twice).refusal(), @"
     error: a list of topics must be the only source
 
-    hint: Name it alone, and apply the other sources under another `--stream`.
+    hint: Name only this source. Apply the other sources with another `--stream`.
     ");
     assert_eq!(case.value("select count(*) from t"), "0");
 }

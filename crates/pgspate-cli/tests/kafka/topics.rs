@@ -74,7 +74,7 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
               a/2 at its end, offset 1
               b/0 at its end, offset 11
               c/0 at its end, offset 1
-      ends    never: new messages are applied as they come
+      ends    never: new messages are applied when they arrive
     ");
 }
 

@@ -1,10 +1,10 @@
-//! Applies streams of change events to tables through temporary tables, exactly once.
+//! Applies streams of change events to tables, each event exactly once.
 //!
 //! - `line_source.rs` reads events from files. `pgspate-replication` reads slots and topics.
 //! - `route/` finds the target table of each event.
-//! - `batch/` collects events and folds them: one row is left for each key.
+//! - `batch/` collects events and folds them, so that one row is left for each key.
 //! - `write/` writes a batch with deletes, updates and inserts.
-//! - `run.rs` ties these together.
+//! - `run.rs` connects the source, the batches and the writer.
 //!
 //! A batch and its position in the stream commit in one transaction. So no event is lost or applied
 //! twice.

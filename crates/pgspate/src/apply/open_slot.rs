@@ -1,8 +1,9 @@
 //! Makes one process the only writer of a stream.
 //!
-//! For files and topics, the process that started last takes over. For a slot, the process that
-//! reads the slot takes over, or the process that holds the stream while it creates the slot. The
-//! ledger's fence is raised only after that. So a second start that fails never ends a running one.
+//! A stream of files or topics is taken over by the process that started last. The stream of a slot
+//! is taken over by the process that reads the slot, or that locks the stream while it creates the
+//! slot. Only then does this process raise the ledger's fence, which ends the previous writer. So a
+//! second process that fails to start does not end a running process.
 
 use std::time::Duration;
 
@@ -20,25 +21,27 @@ use pgspate_target::session::{ReconnectBackoff, stopped_error};
 const SLOT_RELEASE_WAIT: Duration = Duration::from_secs(75);
 
 impl ApplyRun<'_> {
-    /// Takes over the stream of a slot. `mark` is the position that the ledger had last. Returns
-    /// the writer, where to begin, and the open stream if the slot exists. Blocks.
+    /// Takes over the stream of a slot. `mark` is the stream's last known position in the ledger.
+    /// Returns the writer, where to begin, and the stream if this process reads the slot already.
+    /// Blocks the calling thread.
     ///
     /// # Errors
-    /// When another process reads or creates the slot, and when [`SlotStart::choose`] or
-    /// [`Slot::check`] refuses the slot.
+    /// If another process reads or creates the slot, or if [`SlotStart::choose`] or [`Slot::check`]
+    /// refuses the slot.
     pub(super) fn open_slot(
         &self,
         slot: &mut Slot,
         mark: &StreamPosition,
     ) -> Result<(BatchWriter, SlotStart, Option<SlotStream>)> {
         let (mut mark, mut begin) = (mark.clone(), self.choose_begin(slot, mark)?);
-        let won = self.start_reading(slot, &mut begin, &mut mark)?;
-        let writer = self.open_writer(won.is_none())?;
-        if won.is_some() && *writer.mark() == mark {
-            return Ok((writer, begin, won));
+        let stream = self.start_reading(slot, &mut begin, &mut mark)?;
+        let writer = self.open_writer(stream.is_none())?;
+        if stream.is_some() && *writer.mark() == mark {
+            return Ok((writer, begin, stream));
         }
-        // The previous owner may have moved the position on. It cannot do so any more.
-        if let Some(stream) = won {
+        // The previous writer has advanced the position. Now the fence prevents it from advancing
+        // the position again.
+        if let Some(stream) = stream {
             self.runtime.block_on(stream.close());
         }
         *slot = self.runtime.block_on(slot.inspect_again())?;
@@ -46,8 +49,8 @@ impl ApplyRun<'_> {
         Ok((writer, begin, None))
     }
 
-    /// Starts reading the slot, unless the slot has yet to be created. Sets `mark` to the ledger's
-    /// position at that moment.
+    /// Starts reading the slot. Returns `None` if the slot must be created first. Sets `mark` to
+    /// the ledger's position, and `begin` to the start that belongs to this position.
     fn start_reading(
         &self,
         slot: &mut Slot,
@@ -69,17 +72,18 @@ impl ApplyRun<'_> {
                     false => error,
                 });
             }
-            // The process that reads the slot moves the position on. So the ledger is read last.
-            let again = match self.runtime.block_on(slot.inspect_again()) {
+            // Another process that reads the slot advances the ledger's position. So the ledger is
+            // read after the slot.
+            let slot_again = match self.runtime.block_on(slot.inspect_again()) {
                 Err(error) if error.is_retryable() => continue,
-                again => again?,
+                result => result?,
             };
             let now = read_mark(&self.settings.dsn, &self.stream);
             let now = self.runtime.block_on(now)?;
             if !may_pass && now == *mark {
                 return Err(error);
             }
-            (*slot, *mark) = (again, now);
+            (*slot, *mark) = (slot_again, now);
             *begin = self.choose_begin(slot, mark)?;
         }
     }
@@ -89,10 +93,12 @@ impl ApplyRun<'_> {
         SlotStart::choose(slot, mark, self.options.creates_slot, self.options.copies_rows)
     }
 
-    /// Takes over the stream. `holds`: takes the stream only if no other session holds it.
-    pub(super) fn open_writer(&self, holds: bool) -> Result<BatchWriter> {
+    /// Takes over the stream and returns its writer. With `only_if_free`, fails if another session
+    /// has locked the stream.
+    pub(super) fn open_writer(&self, only_if_free: bool) -> Result<BatchWriter> {
         let settings = self.settings.clone();
-        let writer = BatchWriter::open(settings, &self.stream, "", self.runtime.clone(), holds);
+        let writer =
+            BatchWriter::open(settings, &self.stream, "", self.runtime.clone(), only_if_free);
         self.runtime.block_on(writer)
     }
 }

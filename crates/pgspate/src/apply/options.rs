@@ -14,43 +14,45 @@ pub struct ApplyOptions {
     /// `postgres://...?slot=...&publication=...`. Or Kafka topics,
     /// `kafka://broker:port/topic,topic`, with the feature `kafka`.
     pub sources: Vec<String>,
-    /// Inputs of the calling program, read after `sources`.
+    /// Inputs that the calling program passes. They are read after `sources`.
     pub inputs: Vec<Input>,
     /// How sources are found and read.
     pub source: source::SourceOptions,
-    /// The format of the events; detected by default.
+    /// The format of the events. By default, pgspate detects the format.
     pub format: Option<EventFormat>,
-    /// Decoder options: facts that the format itself does not tell.
+    /// Options of the decoder: facts about the events that the format does not state.
     pub decode: DecodeOptions,
     /// Mappings `from=to` of table names, with `*` for parts of names.
     pub maps: Vec<String>,
-    /// Patterns of the tables whose events are applied; all tables by default.
+    /// Patterns of the tables whose events are applied. The default is all tables.
     pub tables: Vec<String>,
     /// What to do with columns that the target lacks.
     pub unknown_columns: UnknownColumns,
-    /// What to do with a source transaction that is cut off by the end of the input.
+    /// What to do with a source transaction that is incomplete at the end of the input.
     pub at_end: AtEnd,
-    /// The stream's name in the ledger; made from the sources' names by default.
+    /// The stream's name in the ledger. By default, the name of the first source.
     pub stream: Option<String>,
     /// How many events may be set aside as dead letters.
     pub dead_letters_max: u64,
     /// The most events in a batch.
     pub batch_rows: u64,
-    /// The most bytes in a batch, of input or of decoded events. A batch takes about four times as
-    /// much memory, and there are two batches at a time.
+    /// The most bytes in a batch. For each event, its bytes of input or its bytes in memory count,
+    /// whichever is more. A batch takes about four times as much memory, and there are two batches
+    /// at a time.
     pub batch_bytes: u64,
-    /// Batches of at most this many rows are written without a temporary table.
+    /// The most rows of a batch that is written without a temporary table.
     pub direct_rows: u64,
-    /// How long an idle writer waits for more events of a batch.
+    /// How long a batch waits for more events while the writer is idle.
     pub batch_delay: Duration,
-    /// Whether to continue at the end of the input: bytes appended to the last file are applied. If
-    /// false, a slot and topics are read up to their end at the start of the run.
+    /// Whether to wait for new events at the end of the input, such as lines appended to the last
+    /// file. If false, a slot and topics are read up to the position where they end when the run
+    /// starts.
     pub follows: bool,
     /// Whether to create the slot if it is missing.
     pub creates_slot: bool,
     /// Whether to create the slot and first copy the tables' rows.
     pub copies_rows: bool,
-    /// Time limits for waiting.
+    /// The timeouts for locks, for replies and for retries.
     pub limits: WaitLimits,
 }
 
@@ -80,12 +82,12 @@ impl Default for ApplyOptions {
     }
 }
 
-/// What to do with a source transaction that is cut off by the end of the input.
+/// What to do with a source transaction that is incomplete at the end of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtEnd {
-    /// Do not apply it, and end the run with an error.
+    /// Do not apply the transaction's events, and end the run with an error.
     #[default]
     Hold,
-    /// Apply its events.
+    /// Apply the events that the input has of the transaction.
     Apply,
 }

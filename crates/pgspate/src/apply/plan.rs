@@ -1,6 +1,7 @@
-//! Plans a run of `apply` without doing any of it.
+//! Plans a run of `apply` for `--plan`, and runs nothing.
 //!
-//! Nothing is written: neither the ledger, whose fence would end a running process, nor a slot.
+//! Planning writes nothing. It does not raise the fence in the ledger, which would end a running
+//! process, and it does not create a slot.
 
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -25,7 +26,7 @@ pub struct ApplyPlan {
     pub sources: Vec<String>,
     /// Events of the stream that earlier runs applied.
     pub events_before: u64,
-    /// Where the run begins, and what it does first.
+    /// Where the run begins, and what the run does before it applies events.
     pub begins: Vec<String>,
     /// Where the run ends.
     pub ends: String,
@@ -41,17 +42,18 @@ pub struct ApplyPlanTable {
     pub from: String,
     /// The target table, quoted for SQL; `None` if the table is left out.
     pub to: Option<String>,
-    /// The columns by which rows are found in the target; empty if whole rows are compared.
+    /// The columns by which rows are found in the target. Empty if rows are found by comparing all
+    /// columns.
     pub key: Vec<String>,
     /// Why events of the table could not be applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// Plans a run. Blocks; do not call it from a thread of `runtime`.
+/// Plans a run. Blocks the calling thread, which must not belong to `runtime`.
 ///
 /// # Errors
-/// As [`super::prepare`].
+/// The errors of [`super::prepare`].
 pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyPlan> {
     let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
     let names = TableMap::parse(&options.maps, &options.tables)?;
@@ -78,7 +80,7 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
         events_before: mark.ordinal,
         begins: describe_begin(&slot, begin),
         ends: match options.follows {
-            true => "never: new commits are applied as they come".to_owned(),
+            true => "never: new commits are applied when they arrive".to_owned(),
             false => format!("at {}, where the source's log ends now", slot.log_end),
         },
         tables: plan_tables(runtime.block_on(slot.tables())?, &router)?,
@@ -93,7 +95,7 @@ fn plan_inputs(
     follows: bool,
 ) -> ApplyPlan {
     let ends = match follows {
-        true => "never: lines appended to the last file are applied too",
+        true => "never: lines appended to the last file are applied, too",
         false => "with the last file",
     };
     let begins = match mark.ordinal {
@@ -119,7 +121,7 @@ fn plan_topics(
     follows: bool,
 ) -> Result<ApplyPlan> {
     let partitions = topics.begin(&stream, mark, rows)?;
-    let of = |topic: &String| {
+    let describe_topic = |topic: &String| {
         let count = partitions.iter().filter(|it| it.topic == *topic).count();
         format!("topic {topic}, {count} {}", if count == 1 { "partition" } else { "partitions" })
     };
@@ -129,11 +131,11 @@ fn plan_topics(
     };
     Ok(ApplyPlan {
         stream,
-        sources: topics.names().iter().map(of).collect(),
+        sources: topics.names().iter().map(describe_topic).collect(),
         events_before: mark.ordinal,
         begins: partitions.iter().map(begin).collect(),
         ends: match follows {
-            true => "never: new messages are applied as they come",
+            true => "never: new messages are applied when they arrive",
             false => "where each partition ends now",
         }
         .to_owned(),
@@ -160,15 +162,15 @@ pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<StreamPosition>
     mark
 }
 
-/// Returns in words what a run of a slot does first.
+/// Returns in words where the run of a slot begins, and what the run does before it applies events.
 fn describe_begin(slot: &Slot, begin: SlotStart) -> Vec<String> {
-    let makes = format!("create replication slot {}", slot.name);
-    let copies = "copy the rows of all tables, as of the start of the slot, through the lanes of a \
-                  load";
+    let create_slot = format!("create replication slot {}", slot.name);
+    let copy_rows = "copy the rows of all tables, as of the start of the slot, through the lanes \
+                     of a load";
     let mut begins = match begin {
         SlotStart::ContinueStream(from) => return vec![format!("after {from}")],
         SlotStart::CreateSlot => {
-            return vec![makes, "apply the transactions that commit later".to_owned()];
+            return vec![create_slot, "apply the transactions that commit later".to_owned()];
         }
         SlotStart::InitialCopy { again: false } => Vec::new(),
         SlotStart::InitialCopy { again: true } => {
@@ -176,14 +178,14 @@ fn describe_begin(slot: &Slot, begin: SlotStart) -> Vec<String> {
         }
     };
     begins.extend([
-        makes,
-        copies.to_owned(),
+        create_slot,
+        copy_rows.to_owned(),
         "apply the transactions that commit later".to_owned(),
     ]);
     begins
 }
 
-/// Returns the target of each published table, and what prevents its events.
+/// Returns the target of each published table, and why events of the table could not be applied.
 fn plan_tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<ApplyPlanTable>> {
     let mut tables = Vec::new();
     for table in published {
@@ -194,16 +196,16 @@ fn plan_tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<Ap
             Ok(Some(facts)) => {
                 let key =
                     facts.fold_key.columns.iter().map(|(at, _)| facts.columns[*at].name.clone());
-                let lacks = |column: &&String| {
+                let is_missing = |column: &&String| {
                     let mut own = facts.columns.iter().map(|column| &column.name);
                     !own.any(|own| own == *column) && !facts.generated.contains(column)
                 };
-                let problem = table.columns.iter().find(lacks);
+                let missing = table.columns.iter().find(is_missing);
                 ApplyPlanTable {
                     from,
                     to: Some(facts.table.sql_name.clone()),
                     key: key.collect(),
-                    problem: problem.map(|name| format!("it has no column \"{name}\"")),
+                    problem: missing.map(|name| format!("it has no column \"{name}\"")),
                 }
             }
             Err(error) if error.is_retryable() => return Err(error),

@@ -30,7 +30,7 @@ pub struct ApplyReport {
     pub uncounted: u64,
     /// Seconds from the first byte to the last commit.
     pub seconds: f64,
-    /// Whether a signal stopped the run, after a whole batch.
+    /// Whether a signal stopped the run. The run stops between two batches.
     pub is_stopped: bool,
     /// Warnings for the user.
     pub warnings: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a stream is read from: files, a replication slot, or topics of Kafka.
+//! Finds the origin of a stream: files, a replication slot, or Kafka topics.
 
 use tokio::runtime::Handle;
 
@@ -18,22 +18,23 @@ pub(super) enum StreamOrigin {
 /// Resolves the sources of a run.
 ///
 /// # Errors
-/// When a source is not found, or when sources cannot be read together.
+/// [`ErrorKind::Source`] if a source is not found. [`ErrorKind::Usage`] if sources cannot be read
+/// in one stream.
 pub(super) fn find_origin(options: &ApplyOptions, runtime: &Handle) -> Result<StreamOrigin> {
     if options.batch_rows == 0 || options.batch_bytes == 0 {
         return Err(Error::new(ErrorKind::Usage, "a batch must have room for at least one event")
             .hint("Give `--batch-rows` and `--batch-bytes` values above 0."));
     }
-    let alone = |what: &str| match options.sources.len() {
+    let check_is_alone = |what: &str| match options.sources.len() {
         1 => Ok(()),
         _ => Err(Error::new(ErrorKind::Usage, format!("{what} must be the only source"))
-            .hint("Name it alone, and apply the other sources under another `--stream`.")),
+            .hint("Name only this source. Apply the other sources with another `--stream`.")),
     };
     let stall = options.limits.stall_timeout;
     for source in &options.sources {
         let looked = Slot::inspect(source, stall);
         let Some(slot) = runtime.block_on(looked)? else { continue };
-        alone("a replication slot")?;
+        check_is_alone("a replication slot")?;
         return Ok(StreamOrigin::Slot(Box::new(slot)));
     }
     if options.creates_slot || options.copies_rows {
@@ -42,7 +43,7 @@ pub(super) fn find_origin(options: &ApplyOptions, runtime: &Handle) -> Result<St
             .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME."));
     }
     if let Some(source) = options.sources.iter().find(|source| kafka::is_topics(source)) {
-        alone("a list of topics")?;
+        check_is_alone("a list of topics")?;
         let topics = kafka::KafkaTopics::inspect(source, options.follows, stall)?;
         return Ok(StreamOrigin::KafkaTopics(Box::new(topics)));
     }

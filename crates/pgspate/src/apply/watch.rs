@@ -7,18 +7,19 @@ use crate::load;
 use pgspate_replication::{LagMeter, StreamLag};
 use pgspate_target::session::StopFlag;
 
-/// Progress and stop requests, shared by a run and whoever shows its progress.
+/// The progress of a run and the request to stop it. The run and other threads share the watch.
 #[derive(Debug, Default)]
 pub struct ApplyWatch {
     /// The user's request to stop.
     pub(crate) stop: StopFlag,
-    /// Ends the reading, because the run has ended or is to stop.
+    /// The request to stop reading the source, because the run has ended or is to stop.
     pub(crate) end_reading: StopFlag,
     pub(crate) lag: Arc<LagMeter>,
-    /// Batches handed to the writer; batches that the writer has finished; batches that are
-    /// finished or nearly so.
+    /// Batches that the builder has sent to the writer.
     handed: AtomicU64,
+    /// Batches that the writer has committed.
     done: AtomicU64,
+    /// Batches that the writer has committed, or of which only one statement is left.
     nearly_done: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -60,33 +61,34 @@ impl ApplyWatch {
         self.end_reading.request();
     }
 
-    /// Checks whether the run is to stop.
+    /// Returns whether the user has asked the run to stop.
     pub fn is_cancelled(&self) -> bool {
         self.stop.is_requested()
     }
 
-    /// Notes that the writer is given a batch.
+    /// Records that the builder sends a batch to the writer.
     pub(crate) fn begin_batch(&self) {
         self.handed.fetch_add(1, Relaxed);
     }
 
-    /// Notes that the writer has one statement left. Preparing the next batch takes about as long.
+    /// Records that the writer has one statement of its batch left. Encoding the next batch takes
+    /// about as long as this statement.
     pub(crate) fn near_end_of_batch(&self) {
         self.nearly_done.store(self.done.load(Relaxed) + 1, Relaxed);
     }
 
-    /// Notes that the writer has committed its batch.
+    /// Records that the writer has committed its batch.
     pub(crate) fn end_batch(&self) {
         let done = self.done.fetch_add(1, Relaxed) + 1;
         self.nearly_done.store(done, Relaxed);
     }
 
-    /// Checks whether the writer has a batch.
+    /// Returns whether the writer has a batch.
     pub(crate) fn writer_has_batch(&self) -> bool {
         self.handed.load(Relaxed) > self.done.load(Relaxed)
     }
 
-    /// Checks whether the writer has a batch and will be busy with it for a while.
+    /// Returns whether the writer has a batch with more than one statement left.
     pub(crate) fn writer_stays_busy(&self) -> bool {
         self.handed.load(Relaxed) > self.nearly_done.load(Relaxed)
     }

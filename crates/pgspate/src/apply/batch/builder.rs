@@ -1,8 +1,8 @@
 //! Builds batches of a source's events. All sources use this builder.
 //!
-//! The builder routes events to their tables, and counts and numbers them. It sets records aside
-//! that are no events or cannot be applied, if that is allowed. `cuts.rs` decides when a batch is
-//! cut.
+//! The builder routes, counts and numbers events. If `--max-dead-letters` allows it, the builder
+//! sets aside records that cannot be decoded and events that cannot be applied. `cuts.rs` decides
+//! when a batch ends.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -30,10 +30,11 @@ pub(super) enum SourceTransaction {
     Within,
 }
 
-/// What is set aside as a dead letter.
+/// The record or event that becomes a dead letter.
 pub(super) enum DeadLetterSource<'a> {
-    /// A record that could not be decoded, as it was read.
+    /// The bytes of a record that could not be decoded.
     Record(&'a [u8]),
+    /// An event that could not be applied.
     Event(&'a ChangeEvent),
 }
 
@@ -76,8 +77,8 @@ pub(crate) struct BatchBuilder<P> {
 }
 
 impl<P: SourcePosition> BatchBuilder<P> {
-    /// Makes a builder that continues after `from`. `reads_again`: the source is read from its
-    /// start, so that it begins with events that are applied already.
+    /// Returns a builder that continues after `from`. `reads_again` says that the source is read
+    /// from its start, so the first events are applied already.
     pub(crate) fn new(
         context: BuilderContext,
         from: &StreamPosition,
@@ -103,12 +104,12 @@ impl<P: SourcePosition> BatchBuilder<P> {
         }
     }
 
-    /// Checks whether no source transaction is open.
+    /// Returns whether no source transaction is open.
     pub(super) fn is_between_transactions(&self) -> bool {
         self.transaction == SourceTransaction::Between
     }
 
-    /// Notes the begin of a source transaction. A transaction that is still open continues.
+    /// Records the begin of a source transaction. If a transaction is open, it continues.
     pub(super) fn open_transaction(&mut self) {
         self.transaction = match self.transaction {
             SourceTransaction::Between => SourceTransaction::Begun,
@@ -116,7 +117,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
         };
     }
 
-    /// Notes the end of a source transaction, if one is open.
+    /// Records that no source transaction is open.
     pub(super) fn close_transaction(&mut self) {
         self.transaction = SourceTransaction::Between;
     }
@@ -141,13 +142,13 @@ impl<P: SourcePosition> BatchBuilder<P> {
         bytes: usize,
         event_place: P::EventPlace,
     ) -> Result<()> {
-        for (nth, event) in events.iter().enumerate() {
+        for (index, event) in events.iter().enumerate() {
             let transaction_name = &event.origin.transaction;
             let is_another =
                 transaction_name.is_some() && *transaction_name != self.transaction_name;
             if is_another && self.transaction == SourceTransaction::Within {
                 self.close_transaction();
-                match nth {
+                match index {
                     0 => self.note_boundary(),
                     _ => self.note_position(event_place),
                 }
@@ -155,7 +156,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
             }
             self.transaction_name.clone_from(transaction_name);
             self.push_event(event, bytes as u64 / events.len() as u64 + 1, event_place)?;
-            if nth + 1 < events.len() && !self.is_between_transactions() {
+            if index + 1 < events.len() && !self.is_between_transactions() {
                 self.send_batch_if_due()?;
             }
         }
@@ -165,7 +166,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
         Ok(())
     }
 
-    /// Takes an event of `bytes` bytes, unless it is applied already.
+    /// Adds an event of `bytes` bytes to the batch, unless the event is applied already.
     pub(super) fn push_event(
         &mut self,
         event: &ChangeEvent,
@@ -198,8 +199,8 @@ impl<P: SourcePosition> BatchBuilder<P> {
         Ok(())
     }
 
-    /// Takes a record that cannot be decoded. It counts as an event, so that it has a number in the
-    /// stream.
+    /// Sets aside a record that cannot be decoded. The record counts as an event and gets a number
+    /// in the stream.
     pub(super) fn take_undecoded(
         &mut self,
         error: Error,
@@ -216,12 +217,15 @@ impl<P: SourcePosition> BatchBuilder<P> {
         Ok(())
     }
 
-    /// Notes the time of the batch's first event.
+    /// Records the time of the batch's first event.
     fn note_begin(&mut self) {
         self.began_at.get_or_insert_with(Instant::now);
     }
 
-    /// Sets the last event aside, if that is allowed.
+    /// Sets the last event or record aside as a dead letter.
+    ///
+    /// # Errors
+    /// `error`, if it is not about the record's format, or if there are too many dead letters.
     pub(super) fn set_aside(
         &mut self,
         error: Error,
@@ -257,8 +261,8 @@ impl<P: SourcePosition> BatchBuilder<P> {
 pub(crate) fn with_dead_letter_hint(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Format if error.hint_text().is_none() => error.hint(
-            "With `--max-dead-letters N` up to N such records are set aside in \
-             pgspate.dead_letter, and the others applied.",
+            "With `--max-dead-letters N`, up to N such records are set aside in \
+             pgspate.dead_letter, and the other records are applied.",
         ),
         _ => error,
     }

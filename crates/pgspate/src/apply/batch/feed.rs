@@ -1,4 +1,4 @@
-//! The thread that turns a source's pieces into batches.
+//! The thread that decodes a source's pieces and builds batches of the events.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -7,18 +7,18 @@ use super::BatchBuilder;
 use crate::Result;
 use pgspate_replication::EventSource;
 
-/// Decodes a source's pieces into events, and gives these to the builder.
+/// Decodes a source's pieces into events, and passes the events to the batch builder.
 pub(crate) trait SourceFeed<S: EventSource>: Send + 'static {
-    /// Returns the builder of the batches.
+    /// Returns the batch builder.
     fn builder(&mut self) -> &mut BatchBuilder<S::Position>;
 
-    /// Takes a piece.
+    /// Decodes a piece, and passes its events to the builder.
     ///
     /// # Errors
-    /// When the piece is invalid. The events before are applied.
+    /// If the piece is invalid. Events before the invalid record are still applied.
     fn take_piece(&mut self, piece: S::Piece) -> Result<()>;
 
-    /// Checks whether the run has all events that it should read.
+    /// Returns whether the feed has received all events that the run should read.
     fn is_done(&self) -> bool {
         false
     }
@@ -34,17 +34,17 @@ pub(crate) trait SourceFeed<S: EventSource>: Send + 'static {
     }
 }
 
-/// Makes batches until the source ends or fails.
+/// Receives pieces and builds batches until the source ends or fails. Sends an error to the writer.
 pub(crate) fn run_feed<S: EventSource>(
     mut feed: impl SourceFeed<S>,
     pieces: &Receiver<Result<S::Piece>>,
 ) {
-    if let Err(error) = take_all(&mut feed, pieces) {
+    if let Err(error) = take_all_pieces(&mut feed, pieces) {
         feed.builder().send_error(error);
     }
 }
 
-fn take_all<S: EventSource>(
+fn take_all_pieces<S: EventSource>(
     feed: &mut impl SourceFeed<S>,
     pieces: &Receiver<Result<S::Piece>>,
 ) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Batches: events that are applied together, folded and encoded, with the stream's position after
-//! them.
+//! Batches: folded and encoded events that are applied together, with the stream's position after
+//! the last event.
 //!
 //! Each kind of source has a feed (`lines/`, `slot.rs`, `topics.rs`) that decodes events. All feeds
 //! use the same builder.
@@ -32,16 +32,15 @@ use pgspate_target::ledger::{DeadLetter, PartitionMove, StreamPosition};
 /// A batch on its way from the builder to the writer.
 #[derive(Debug, Default)]
 pub(crate) struct EventBatch {
-    /// All events, so that refused events can be found.
+    /// All events of the batch. If the server refuses a row, its events are looked up here.
     pub(crate) log: EventLog,
-    /// How many changes of the log are applied. The changes after belong to an incomplete
-    /// transaction.
+    /// How many changes of the log are applied. Later changes belong to an incomplete transaction.
     pub(crate) complete_changes: usize,
     /// The target tables of the events.
     pub(crate) tables: Vec<Arc<ApplyTable>>,
     /// The folded and encoded rows of all events.
     pub(crate) encoded_tables: Vec<EncodedTable>,
-    /// Statements that add unknown columns, to run first.
+    /// Statements that add unknown columns. They run before the rows are written.
     pub(crate) column_additions: Vec<String>,
     /// Records that could not be decoded or routed.
     pub(crate) rejected: Vec<DeadLetter>,
@@ -51,30 +50,31 @@ pub(crate) struct EventBatch {
     pub(crate) partition_moves: Vec<PartitionMove>,
     /// Whether a source transaction ends with the batch. If not, the next batch continues it.
     pub(crate) ends_transaction: bool,
-    /// Bytes of input.
+    /// Bytes of input that the events took.
     pub(crate) bytes: u64,
-    /// The size that limits a batch: for each event its bytes as input or in the log, whichever is
-    /// more.
+    /// The size that `--batch-bytes` limits. For each event, its bytes of input or its bytes in the
+    /// log count, whichever is more.
     pub(crate) held_bytes: u64,
     /// Events of tables that `--tables` leaves out.
     pub(crate) left_out: u64,
-    /// All events and records of the input, left out or not.
+    /// All events and undecodable records of the input, including events that are left out.
     pub(crate) events: u64,
-    /// For slots and topics: the position that may be confirmed after the commit.
+    /// For slots and topics: the position that pgspate may confirm to the source after the commit.
     pub(crate) reached: Option<SourcePoint>,
     /// For slots and topics: when the source committed or wrote the last event.
     pub(crate) committed_at: Option<SystemTime>,
 }
 
 impl EventBatch {
-    /// Counts an event of `input_bytes` bytes. `before` is the log's size without it.
-    pub(crate) fn count_event(&mut self, input_bytes: u64, before: u64) {
+    /// Counts an event of `input_bytes` bytes. `log_bytes_before` is the log's size without the
+    /// event.
+    pub(crate) fn count_event(&mut self, input_bytes: u64, log_bytes_before: u64) {
         self.events += 1;
         self.bytes += input_bytes;
-        self.held_bytes += input_bytes.max(self.log.held_bytes().saturating_sub(before));
+        self.held_bytes += input_bytes.max(self.log.held_bytes().saturating_sub(log_bytes_before));
     }
 
-    /// Checks whether the batch has nothing to write.
+    /// Returns whether the batch has nothing to write.
     pub(crate) fn is_empty(&self) -> bool {
         self.events == 0 && self.reached.is_none() && self.partition_moves.is_empty()
     }

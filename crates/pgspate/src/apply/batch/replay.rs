@@ -8,7 +8,7 @@ use pgspate_target::ledger::StreamPosition;
 /// How much of the input was applied by earlier runs.
 #[derive(Debug)]
 pub(super) enum ReplayState {
-    /// All events so far. The position says how many were applied.
+    /// All events that were read so far. The position says how many events were applied.
     Replaying(StreamPosition),
     /// The applied events were read again, but their digest differs. The digest may still match at
     /// the end of the current transaction.
@@ -27,12 +27,15 @@ impl ReplayState {
 }
 
 impl<P: SourcePosition> BatchBuilder<P> {
-    /// Checks whether the next event is applied already.
+    /// Returns whether the next event is applied already.
     pub(super) fn is_replaying(&self) -> bool {
         matches!(self.replay, ReplayState::Replaying(_))
     }
 
-    /// Counts an event or an undecodable record. Returns whether it is applied already.
+    /// Counts an event or an undecodable record. Returns whether the event is applied already.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if the events that were read again differ from the applied events.
     pub(super) fn skip_replayed(&mut self) -> Result<bool> {
         self.ordinal += 1;
         let ReplayState::Replaying(from) = &self.replay else {
@@ -41,7 +44,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
         if self.ordinal < from.ordinal {
             return Ok(true);
         }
-        // All applied events were read again. Check that they are the same.
+        // All applied events were read again. Check that they are the events that were applied.
         self.context.router.forget_replayed_layouts();
         let is_same = from.digest.is_empty() || from.digest == self.position.digest();
         if let ReplayState::Replaying(from) =
@@ -56,7 +59,11 @@ impl<P: SourcePosition> BatchBuilder<P> {
         Ok(true)
     }
 
-    /// Before new events: checks that the events read again are the same as those applied.
+    /// Checks, before the first new event, that the events that were read again are the events that
+    /// were applied.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if they differ.
     pub(super) fn check_replayed_digest(&mut self) -> Result<()> {
         let ReplayState::Unverified(from) = &self.replay else { return Ok(()) };
         if from.digest != self.position.digest() {
@@ -73,7 +80,10 @@ impl<P: SourcePosition> BatchBuilder<P> {
         Ok(())
     }
 
-    /// At the end of the input: checks that the input had all applied events.
+    /// Checks, at the end of the input, that the input had all applied events.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if the input had fewer events.
     pub(super) fn check_replay_finished(&mut self) -> Result<()> {
         let ReplayState::Replaying(from) = &self.replay else { return Ok(()) };
         let message = format!(

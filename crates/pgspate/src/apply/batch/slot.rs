@@ -1,8 +1,8 @@
 //! Decodes the events of a replication slot into batches.
 //!
-//! The server can resume a slot only after a complete transaction. So batches end only there. While
-//! no events arrive, the position still advances from time to time, so that the server can remove
-//! old WAL.
+//! The server can resume a slot only after a complete transaction, so batches end only after a
+//! complete transaction. While no events arrive, the feed still advances the position from time to
+//! time, so that the server can remove old WAL.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use pgspate_replication::SourcePoint;
 use pgspate_replication::postgres::ReceivedEvents;
 use pgspate_replication::slot::{SlotPosition, SlotSource};
 
-/// How often the position is written when no events arrive.
+/// How often the position is written to the ledger when no events arrive.
 const IDLE_MARK_INTERVAL: Duration = Duration::from_secs(10);
 /// The approximate size of a column without its text.
 const COLUMN_BYTES: u64 = 8;
@@ -21,9 +21,9 @@ const COLUMN_BYTES: u64 = 8;
 /// Decodes the messages of a slot.
 pub(crate) struct SlotFeed {
     builder: BatchBuilder<SlotPosition>,
-    /// Everything up to here is applied already.
+    /// All transactions up to this position are applied already.
     from: Lsn,
-    /// Where to end; `None` for no end.
+    /// The position at which the run ends; `None` if it has no end.
     until: Option<Lsn>,
     is_done: bool,
     /// The commit position of the open transaction, as text and as a number.
@@ -39,11 +39,12 @@ impl SourceFeed<SlotSource> for SlotFeed {
 
     fn take_piece(&mut self, received: ReceivedEvents) -> Result<()> {
         let events = &received.events;
-        let whole = events.iter().rposition(|event| event.ends_transaction).map_or(0, |at| at + 1);
-        for event in &events[..whole] {
+        let complete =
+            events.iter().rposition(|event| event.ends_transaction).map_or(0, |at| at + 1);
+        for event in &events[..complete] {
             self.take_event(event)?;
         }
-        // A position within a transaction that is sent again tells nothing.
+        // A position within a transaction is no position from which the slot can resume.
         if let Some(end) = received.end.filter(|_| self.builder.is_between_transactions()) {
             self.builder.note_position(end);
             self.builder.committed_at = received.committed.or(self.builder.committed_at);
@@ -52,7 +53,7 @@ impl SourceFeed<SlotSource> for SlotFeed {
                 return Ok(());
             }
         }
-        for event in &events[whole..] {
+        for event in &events[complete..] {
             self.take_event(event)?;
         }
         self.builder.send_batch_if_due()
@@ -65,7 +66,7 @@ impl SourceFeed<SlotSource> for SlotFeed {
 }
 
 impl SlotFeed {
-    /// Makes a feed that continues after `from` and ends at `until`.
+    /// Returns a feed that continues after `from` and ends at `until`.
     pub(crate) fn new(
         builder: BatchBuilder<SlotPosition>,
         from: Lsn,
@@ -76,7 +77,7 @@ impl SlotFeed {
         SlotFeed { builder, from, until, is_done, commit, sent_at: Instant::now() }
     }
 
-    /// Notes that everything up to `end` has been received. Sends the batch if it is due.
+    /// Records that all transactions up to `end` have been received. Sends the batch if it is due.
     fn reach_position(&mut self, end: Lsn) -> Result<()> {
         let builder = &mut self.builder;
         let is_last = self.until.is_some_and(|until| end >= until);

@@ -1,8 +1,8 @@
 //! Decodes messages of Kafka topics into batches, with the position of each partition.
 //!
-//! A message is one transaction, and is taken as a whole. If all messages come from one partition,
-//! a format's own transactions are kept. Between partitions there is no order, so such transactions
-//! cannot be kept.
+//! A message counts as one transaction. If all messages come from one partition, the transactions
+//! that the format marks are kept instead. With several partitions, the messages have no common
+//! order, so the transactions of the format cannot be kept.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -24,7 +24,7 @@ pub(crate) struct TopicFeed {
     /// The stream's name.
     stream: String,
     partitions: Vec<PartitionDecoder>,
-    /// Kept to reuse its memory.
+    /// The events of one message. The vector is kept to reuse its memory.
     events: Vec<ChangeEvent>,
 }
 
@@ -85,7 +85,10 @@ impl TopicFeed {
         let digest = message_digest(message);
         let is_ordered = self.partitions.len() == 1;
         let Some(partition) = self.partitions.get_mut(message.part as usize) else {
-            return Err(Error::new(ErrorKind::Bug, "a message of a partition that is not read"));
+            return Err(Error::new(
+                ErrorKind::Bug,
+                "received a message of a partition that is not read",
+            ));
         };
         let is_replayed = self.builder.position.was_taken(event_place);
         if let Some(expected) = partition.expected_digest.take()
@@ -111,7 +114,7 @@ impl TopicFeed {
         let partition = &mut self.partitions[message.part as usize];
         (partition.decoder, partition.topic) = (decoder, topic);
         if is_replayed {
-            // The message is applied already. It was read for its digest and for the decoder's
+            // The message is applied already. It was decoded for its digest and for the decoder's
             // state.
             self.events = found;
             return Ok(());
@@ -147,15 +150,16 @@ impl TopicFeed {
         outcome.map_err(|error| self.builder.with_place(error, event_place))
     }
 
-    /// Decodes a record. Finds its format first, if `found` has no decoder yet.
+    /// Decodes a record. If `decoder` is `None`, detects the record's format first and stores its
+    /// decoder.
     fn decode_record(
         &self,
         record: &KeyedRecord<'_>,
-        found: &mut Option<Box<dyn Decode>>,
+        decoder: &mut Option<Box<dyn Decode>>,
         events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         let context = &self.builder.context;
-        if found.is_none() {
+        if decoder.is_none() {
             let format = match (context.options.format, record.value) {
                 (Some(format), _) => format,
                 (None, Some(value)) => {
@@ -167,9 +171,9 @@ impl TopicFeed {
                     return debezium.decode_keyed(record, &context.router, events);
                 }
             };
-            *found = Some(context.decoder(format));
+            *decoder = Some(context.decoder(format));
         }
-        let Some(decoder) = found else { return Ok(()) };
+        let Some(decoder) = decoder else { return Ok(()) };
         let decoded = decoder.decode_keyed(record, &context.router, events);
         context.router.take_lookup_error().map_or(decoded, Err)
     }
@@ -197,22 +201,26 @@ impl TopicFeed {
 
 /// Returns the error for a message that differs from the message applied before.
 fn changed_message_error(name: &str, event_place: Offset, stream: &str) -> Error {
-    let message = format!("offset {} of {name} is not what was applied before", event_place.offset);
+    let message = format!(
+        "the message at offset {} of {name} differs from the message that was applied before",
+        event_place.offset
+    );
     Error::new(ErrorKind::Ledger, message).hint(another_topic_hint(name, stream))
 }
 
-/// Returns a digest that tells a message from another message at the same offset.
+/// Returns a digest of the message's key, value and time, which differs for different messages.
 fn message_digest(message: &TopicMessage) -> String {
     let mut digest = StreamDigest::default();
-    for partition in [&message.key, &message.value] {
-        digest.mix(u64::from(partition.is_some()));
-        digest.add(partition.as_deref().unwrap_or_default());
+    for part in [&message.key, &message.value] {
+        digest.mix(u64::from(part.is_some()));
+        digest.add(part.as_deref().unwrap_or_default());
     }
     digest.mix(message.written.unwrap_or(-1).cast_unsigned());
     digest.to_string()
 }
 
-/// Joins the events of a message into one transaction, or into a part of one.
+/// Joins the events of a message into one transaction, or into a part of a transaction that the
+/// format marks.
 fn join_events(events: &mut [ChangeEvent], is_ordered: bool) {
     let Some((last, rest)) = events.split_last_mut() else { return };
     for event in rest {
@@ -228,8 +236,8 @@ fn unknown_record_error(error: Error, value: &[u8]) -> Error {
         return error;
     }
     Error::new(ErrorKind::Format, "messages that need a schema registry are not supported").hint(
-        "Let the connector write JSON, its keys too: `value.converter` and `key.converter` are \
-         org.apache.kafka.connect.json.JsonConverter then.",
+        "Let the connector write JSON: set `value.converter` and `key.converter` to \
+         org.apache.kafka.connect.json.JsonConverter.",
     )
 }
 

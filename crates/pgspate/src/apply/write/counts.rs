@@ -15,7 +15,7 @@ pub struct ApplyCounts {
     pub bytes: u64,
     /// Rows inserted.
     pub inserted: u64,
-    /// Rows updated. Rows that were already right do not count.
+    /// Rows updated. Rows that had the new values already do not count.
     pub updated: u64,
     /// Rows deleted.
     pub deleted: u64,
@@ -30,8 +30,9 @@ pub struct ApplyCounts {
     /// Updated rows that were written as a delete and an insert within one round.
     #[serde(skip)]
     pub(crate) reinserted: u64,
-    /// Pairs of an insert and a delete of equal rows within one round. Neither is written. The
-    /// deletes count as missing at first, and `cancelled_pairs` corrects that.
+    /// Pairs of an insert and a delete of equal rows in one round. pgspate writes neither the
+    /// insert nor the delete. The delete counts as missing at first; the writer subtracts these
+    /// pairs from `missing`.
     #[serde(skip)]
     pub(crate) cancelled_pairs: u64,
 }

@@ -1,7 +1,7 @@
 //! Handles transaction marks between events, and deletes that are half of a key change.
 //!
 //! A source may describe a key change as a delete and an insert without the old row's large values.
-//! Both become one change. The delete is taken back before anything is committed.
+//! The feed replaces the delete and the insert by one change, before the delete is committed.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_events::ChangeEvent;
 use pgspate_events::decode::RecordGrouping;
 
-/// How long a delete waits for the record that may take it back. A source writes both at once.
+/// How long a delete waits for the insert that completes the key change. A source writes the delete
+/// and the insert at once.
 const PENDING_DELETE_WAIT: Duration = Duration::from_secs(1);
 
 /// A delete that may be the first half of a key change.
@@ -34,7 +35,7 @@ enum DeletePlace {
 }
 
 impl PendingDelete {
-    /// Checks whether the record that could take the delete back is overdue.
+    /// Returns whether the delete has waited long enough, so that no insert completes it any more.
     pub(super) fn is_expired(self) -> bool {
         self.since.elapsed() >= PENDING_DELETE_WAIT
     }
@@ -83,7 +84,7 @@ impl LineFeed {
         self.builder.batch.log.changes().len()
     }
 
-    /// Takes the insert that completes a key change. The event before was the delete.
+    /// Takes the insert that completes a key change. The previous event was the delete.
     fn take_pair(
         &mut self,
         events: &[ChangeEvent],
