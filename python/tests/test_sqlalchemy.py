@@ -270,10 +270,12 @@ def test_a_scope_is_made_like_objects(engine):
     "ids, how, words",
     [
         ([], {"scope": Order.note == "b"}, "the source has no rows"),
-        ([0, 5], {"scope": Order.note == "b"}, "1 row of the source with the key of a table row outside"),
+        ([0, 5], {"scope": Order.note == "b"},
+         "1 row of the source with the key of a table row outside"),
         ([0, 5], {"scope": Order.note == "c"}, "2 rows of the source outside the scope"),
-        ([0, 5], {"scope_by": "note"}, "1 row of the source with the key of a table row in a scope"),
-        ([5, 5, 6], {"scope": "all"}, "1 key of the source occur more than once: (5) 2 times"),
+        ([0, 5], {"scope_by": "note"},
+         "1 row of the source with the key of a table row in a scope"),
+        ([5, 5, 6], {"scope": "all"}, "the source has 1 key more than once: (5) 2 times"),
         ([5], {"scope": Order.note == "b"}, "4 of 5 rows of the scope (80.0%) would be deleted"),
     ],
 )
