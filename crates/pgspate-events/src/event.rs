@@ -21,7 +21,7 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
-    /// Returns its name in messages.
+    /// Returns the name of the kind in messages.
     pub fn name(self) -> &'static str {
         match self {
             ChangeKind::Insert => "insert",
@@ -82,7 +82,8 @@ pub struct EventOrigin {
     pub source: Box<str>,
     /// The source's transaction, if the events name it.
     pub transaction: Option<Box<str>>,
-    /// The event's number in the stream, from 0. It is the same each time the stream is read.
+    /// The event's number in the stream, from 0. The number is the same each time the stream is
+    /// read.
     pub ordinal: u64,
 }
 
@@ -96,12 +97,12 @@ pub struct ChangeEvent {
     /// The row after the change: for an insert, an update and a snapshot row.
     pub new: Option<EventRow>,
     /// The row before the change, as far as the source gives it. A delete gives the key at least;
-    /// an update may give nothing. With `replica identity full` it is the whole row.
+    /// an update may give nothing. With `replica identity full` the source gives the whole row.
     pub old: Option<EventRow>,
     /// The columns that identify a row, if the source names them. If not, the target's primary key
     /// does.
     pub key: Option<Arc<[Box<str>]>>,
-    /// Its place in the source.
+    /// The event's place in the source.
     pub origin: EventOrigin,
     /// Whether a commit may follow: the event ends a transaction of the source, or the source names
     /// no transactions.

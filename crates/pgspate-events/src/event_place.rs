@@ -19,7 +19,7 @@ pub enum EventPlace {
     Commit(Lsn),
     /// A message of a Kafka topic.
     Offset {
-        /// The index of the partition among those that are read.
+        /// The index of the partition among the partitions that the run reads.
         part: u32,
         /// The message's offset in the partition.
         offset: i64,

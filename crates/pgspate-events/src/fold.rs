@@ -49,20 +49,21 @@ pub enum RowBase {
 /// A row as the target shall have it after the batch.
 #[derive(Debug, Clone, Copy)]
 pub struct FoldedRow {
-    /// The index of its last event among `FoldedTable::links`; [`NO_EVENT`] for none.
+    /// The index of the row's last event in `FoldedTable::links`; [`NO_EVENT`] for none.
     last_link: u32,
     /// The row that gives the columns that no event gives.
     pub base: RowBase,
-    /// Insert the row if it is absent. If this is false, count it as missing.
+    /// Whether the row is inserted if the target does not have it. If false, such a row is counted
+    /// as missing.
     pub inserts_if_absent: bool,
-    /// Write the row only if the target has a row under this key.
+    /// Whether the row is written only if the target has a row under this key.
     pub needs_target_row: bool,
     /// The event that inserted the row under a key without an earlier event; [`NO_EVENT`] for none.
     inserted_at: u32,
 }
 
 impl FoldedRow {
-    /// The target's row under the key, if there is one, without a change.
+    /// The target's row under the key, if there is one, unchanged.
     const AS_IS: FoldedRow = FoldedRow {
         last_link: NO_EVENT,
         base: RowBase::Target,
@@ -119,10 +120,10 @@ pub struct FoldedTable {
     pub missing: u64,
     /// Whether the server may find two differently spelled keys equal.
     pub keys_may_be_equal: bool,
-    /// Whether an event that is a transaction by itself gave a row the key of another row.
+    /// Whether an event that is a whole transaction gave a row the key of another row.
     pub has_key_clash: bool,
-    /// Old and new keys of rows that an event, which is a transaction by itself, gave a new key.
-    /// Another row may have the new key: the server is asked whether rows exist under both keys.
+    /// Old and new keys of rows whose key an event changed that is a whole transaction. Another row
+    /// may have the new key: the server is asked whether rows exist under the old and the new key.
     /// The old key is `None` for a row that does not depend on the target.
     pub taken_keys: Vec<(Option<LoggedKey>, LoggedKey)>,
     links: Vec<EventLink>,
@@ -274,11 +275,12 @@ struct EventFolder<'a> {
     fold_key: &'a FoldKey,
     table: &'a mut FoldedTable,
     event_index: u32,
-    /// The index of the first event of its transaction.
+    /// The index of the first event of the event's transaction.
     transaction_start: u32,
 }
 
 impl EventFolder<'_> {
+    /// Folds the event into its table.
     fn fold_event(&mut self, change: &LoggedEvent, scratch: &mut KeyBuffers) -> Result<()> {
         if change.op == ChangeKind::Truncate {
             let FoldedTable { keys_may_be_equal, missing, has_key_clash, .. } = *self.table;
@@ -348,7 +350,7 @@ impl EventFolder<'_> {
     }
 
     /// Returns the index of a key's entry, and whether the events so far determine the row under
-    /// the key. They do if the key has an entry already, or if the table was truncated.
+    /// the key. The events do so if the key has an entry already, or if the table was truncated.
     fn find_or_add_entry(&mut self, key: &[u8], image: RowImage) -> (usize, bool) {
         if let Some(found) = self.table.entry_by_key.get(key) {
             return (*found as usize, true);
@@ -360,7 +362,7 @@ impl EventFolder<'_> {
         (entry_index, self.table.truncates)
     }
 
-    /// Links the event to the previous event of its row. A complete event needs no previous one.
+    /// Links the event to the previous event of its row. A complete event needs no previous event.
     fn link_event(&mut self, before: u32) -> u32 {
         let is_complete = self.log.changes()[self.event_index as usize].is_complete;
         let before = if is_complete { NO_EVENT } else { before };
@@ -413,7 +415,8 @@ impl EventFolder<'_> {
         let (entry_index, _) = self.find_or_add_entry(key, RowImage::Old);
         match self.pick_row(change, entry_index) {
             PickedRow::Waiting(row) => drop(self.take_waiting(entry_index, row)),
-            // The delete stays even if these events inserted the row: the target may have one, too.
+            // The delete stays even if events of this batch inserted the row: the target may have a
+            // row under the key, too.
             PickedRow::Last => drop(self.take_last(change, entry_index)),
         }
     }
@@ -569,6 +572,7 @@ impl FoldedTable {
         self.has_open_insert || !self.waiting.is_empty()
     }
 
+    /// Forgets the rows that waited to leave their key in the transaction that has ended.
     fn end_transaction(&mut self) {
         self.has_open_insert = false;
         self.waiting.clear();

@@ -1,7 +1,7 @@
 //! Canonical forms of key values: all spellings of a value become the same bytes, so that events of
 //! the same row are found by their key.
 //!
-//! For some types and spellings the form is not sure to be the only one. The server, which knows
+//! For some types and spellings, equal values may have different forms. The server, which knows
 //! the types' equality, is then asked whether two keys of a batch are equal.
 
 use pgspate_input::encode::field::FieldEncoder;
@@ -28,8 +28,8 @@ pub enum KeyForm {
 const BINARY: [u32; 13] = [16, 17, 18, 20, 21, 23, 26, 829, 1082, 1083, 1114, 1184, 2950];
 
 impl KeyForm {
-    /// Returns the form for a column's type. `is_lenient`: the column's collation takes different
-    /// texts as equal.
+    /// Returns the form for a column's type. `is_lenient` tells that the column's collation takes
+    /// different texts as equal.
     pub fn of(ty: &PgType, session: &SessionSettings, is_lenient: bool) -> KeyForm {
         let base = ty.base();
         match (&base.kind, base.oid) {
@@ -104,13 +104,14 @@ fn is_modified(ty: &PgType) -> bool {
     ty.typmod != -1 || is_beneath
 }
 
+/// Appends a value's length and the value.
 fn with_length(value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&(value.len() as u32).to_le_bytes());
     out.extend_from_slice(value);
 }
 
 /// Splits a number into sign (true for negative) and the digits before and after the point, without
-/// leading and trailing zeros. `None` for an exponent and for words such as `NaN`.
+/// leading and trailing zeros. Returns `None` for an exponent and for words such as `NaN`.
 fn numeric(value: &[u8]) -> Option<(bool, &[u8], &[u8])> {
     let (sign, rest) = match value {
         [b'-', rest @ ..] => (true, rest),

@@ -7,7 +7,7 @@
 use super::event::{ChangeKind, EventValue};
 use crate::{Error, ErrorKind, EventPlace, Result};
 
-/// The longest text of one batch: offsets have 32 bits.
+/// The most bytes of text in one batch: offsets have 32 bits.
 const BYTES_MAX: usize = u32::MAX as usize - 2;
 
 /// A column's value in a logged row.
@@ -46,7 +46,7 @@ pub enum RowImage {
 /// An event in the log.
 #[derive(Debug, Clone)]
 pub struct LoggedEvent {
-    /// The index of its table.
+    /// The index of the event's table.
     pub table: usize,
     /// The kind of change.
     pub op: ChangeKind,
@@ -54,15 +54,15 @@ pub struct LoggedEvent {
     pub new: Option<LoggedRow>,
     /// The row, or its key, as it was before the event.
     pub old: Option<LoggedRow>,
-    /// The number of cells in each of its rows.
+    /// The number of cells in each of the event's rows.
     pub width: u16,
     /// Whether the new row has all columns that the stream gives of such rows.
     pub is_complete: bool,
-    /// Whether it is the last event of its source transaction in this log.
+    /// Whether the event is the last event of its source transaction in this log.
     pub ends_transaction: bool,
-    /// Its place in the source.
+    /// The event's place in the source.
     pub event_place: EventPlace,
-    /// The number of events before it in the stream.
+    /// The number of earlier events in the stream.
     pub ordinal: u64,
 }
 
@@ -162,8 +162,8 @@ impl EventLog {
         }
     }
 
-    /// Returns a column's value in one row image of an event, or, if it is absent there, in the
-    /// other image.
+    /// Returns a column's value in one row image of an event. If the column is absent in that
+    /// image, returns the column's value in the other image.
     pub fn cell_in_either(
         &self,
         change: &LoggedEvent,

@@ -24,17 +24,18 @@ pub struct LagMeter {
     source_end: AtomicU64,
     /// The point up to which events are applied.
     applied: AtomicU64,
-    /// Whether both are counted in messages.
+    /// Whether `source_end` and `applied` count messages, not bytes of log.
     counts_messages: AtomicBool,
     /// The ends of the source that were seen and are not applied yet, with times.
     source_ends: Mutex<SourceEnds>,
     /// The commit time of the last applied transaction, in microseconds since 1970.
     committed: AtomicU64,
+    /// The number of connections that were lost.
     reconnects: AtomicU64,
     is_connected: AtomicBool,
 }
 
-/// The most ends of the log that are kept. When there are more, every other end is dropped.
+/// The most ends of the source that are kept. When there are more, every other end is dropped.
 const ENDS_MAX: usize = 1024;
 
 /// Ends of the source, and when they were seen.
@@ -54,17 +55,17 @@ impl SourceEnds {
             return;
         }
         if self.seen.len() >= ENDS_MAX {
-            let mut nth = 0;
+            let mut end_number = 0;
             self.seen.retain(|_| {
-                nth += 1;
-                nth % 2 == 1
+                end_number += 1;
+                end_number % 2 == 1
             });
         }
         self.seen.push_back((end, now));
     }
 
-    /// Returns how long there have been events that are not applied, and whether they may be older
-    /// than the run.
+    /// Returns for how long the source has had events that are not applied. Also returns whether
+    /// these events may be older than the run.
     fn lag(&mut self, applied: u64, now: Instant) -> (Duration, bool) {
         while self.seen.front().is_some_and(|(end, _)| *end <= applied) {
             self.seen.pop_front();
@@ -83,10 +84,10 @@ pub struct StreamLag {
     pub bytes: u64,
     /// For topics: messages that are not applied, including the markers of transactions.
     pub messages: Option<u64>,
-    /// Seconds since the source has had events that are not applied; zero if all events are
-    /// applied. For events that are older than the run, the time since the run began or since the
-    /// last applied transaction was committed, whichever is longer. The commit time is of the
-    /// source's clock, so both clocks matter.
+    /// For how many seconds the source has had events that are not applied. Zero if all events are
+    /// applied. For events that are older than the run, this is the time since the run began or
+    /// since the last applied transaction was committed, whichever is longer. The source's clock
+    /// gives the commit time, so a difference between the clocks changes the result.
     pub seconds: f64,
     /// The number of connections to the source that were lost.
     pub reconnects: u64,
@@ -100,7 +101,8 @@ impl LagMeter {
         self.is_connected.store(true, Relaxed);
     }
 
-    /// Notes that there is no connection. Counts a reconnect if there was one (`was_open`).
+    /// Notes that there is no connection. Counts a lost connection if there was a connection until
+    /// now (`was_open`).
     pub(crate) fn note_loss(&self, was_open: bool) {
         self.is_connected.store(false, Relaxed);
         self.reconnects.fetch_add(u64::from(was_open), Relaxed);
@@ -132,6 +134,7 @@ impl LagMeter {
         self.source_end.load(Relaxed).saturating_sub(end.0)
     }
 
+    /// Returns a point as a number of bytes or messages.
     fn number(&self, point: SourcePoint) -> u64 {
         match point {
             SourcePoint::Log(lsn) => lsn.0,

@@ -7,8 +7,8 @@
 //! - [`LagMeter`]: how far the target is behind the source.
 //!
 //! Every event comes once, in the source's order, even if connections are lost. Only events that
-//! the caller has committed are confirmed to the source. If events can no longer be read, that is
-//! an error, never a gap. This crate knows nothing of batches, or of how events are written.
+//! the caller has committed are confirmed to the source. Events that can no longer be read are an
+//! error, never a silent gap. This crate knows nothing of batches, or of how events are written.
 
 pub mod kafka;
 mod lag;

@@ -11,7 +11,8 @@ use pgspate_events::EventPlace;
 use pgspate_target::ledger::{PartitionMove, StreamPosition};
 use pgspate_target::session::StopFlag;
 
-/// The sending end of a source's pieces. It also tells whether more pieces are wanted.
+/// The sending end of the channel for a source's pieces. The sender also tells whether more pieces
+/// are wanted.
 #[derive(Debug)]
 pub struct EventSender<T> {
     to: SyncSender<Result<T>>,
@@ -46,20 +47,21 @@ pub struct ReceiverGone;
 pub trait EventSource: Send + 'static {
     /// The position in this source.
     type Position: SourcePosition;
-    /// The pieces that it sends.
+    /// The pieces that the source sends.
     type Piece: Send + 'static;
     /// Whether reading ends soon after no more pieces are wanted. If false, reading may wait for
-    /// input for ever, so the caller does not wait for its thread.
+    /// input for ever, so the caller does not wait for the reading thread.
     const ENDS_ON_STOP: bool = true;
 
-    /// Reads until the end, or until no more pieces are wanted. Errors are sent, too.
+    /// Reads until the end, or until no more pieces are wanted. Sends pieces, and the error that
+    /// ended reading.
     fn read(&mut self, pieces: &EventSender<Self::Piece>);
 
-    /// Closes the source, after the last commit was confirmed to it.
+    /// Closes the source. The caller confirms the last commit to the source before.
     fn close(self);
 }
 
-/// A position in a source, updated record by record. The ledger keeps it.
+/// A position in a source, updated record by record. The ledger stores the position.
 pub trait SourcePosition: Send {
     /// The place of an event in this source.
     type EventPlace: Copy + Into<EventPlace>;
@@ -90,7 +92,8 @@ pub trait SourcePosition: Send {
         None
     }
 
-    /// Returns how long a batch may wait for more events, given that the stream lags anyway.
+    /// Returns how long a batch may wait for more events. A stream that lags far behind may wait
+    /// longer.
     fn delay(&self, _lag: &LagMeter) -> Duration {
         Duration::ZERO
     }

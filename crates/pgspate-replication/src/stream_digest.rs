@@ -10,7 +10,8 @@ use pgspate_target::ledger::StreamPosition;
 pub struct StreamDigest(u64);
 
 impl StreamDigest {
-    /// Parses a digest of the ledger. Returns the digest of no records for any other text.
+    /// Parses a digest from the ledger. For a text that is not a digest, returns the digest of a
+    /// stream without records.
     pub fn parse(text: &str) -> StreamDigest {
         StreamDigest(u64::from_str_radix(text, 16).unwrap_or_default())
     }
@@ -44,6 +45,7 @@ impl std::fmt::Display for StreamDigest {
 pub struct DigestedPosition<S> {
     /// The digest of all records so far.
     pub digest: StreamDigest,
+    /// Place and digest after the last record.
     last: (S, StreamDigest),
     /// Place and digest after the last whole transaction.
     whole: (S, StreamDigest),

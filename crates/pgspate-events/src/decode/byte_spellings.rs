@@ -1,7 +1,7 @@
 //! Bytes as formats spell them: base64, hexadecimal digits, Latin-1; and numbers in two's
 //! complement.
 //!
-//! A function returns `None` if any character of a spelling is wrong.
+//! A function that decodes returns `None` if any character of the spelling is wrong.
 
 use pgspate_input::encode::arrow::text::{write_decimal, write_hex};
 
@@ -30,6 +30,7 @@ pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Returns the six bits that a base64 digit stands for.
 fn sextet(digit: u8) -> Option<u8> {
     Some(match digit {
         b'A'..=b'Z' => digit - b'A',
@@ -83,17 +84,17 @@ pub(super) fn bytea(bytes: &[u8]) -> String {
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// The most bytes of a number that is decoded. It is more than the largest numeric needs, with
-/// 131,072 digits before the point and 16,383 after it.
+/// The most bytes of a number that is decoded. The largest numeric has 131,072 digits before the
+/// point and 16,383 after the point, and needs fewer bytes.
 const NUMBER_BYTES_MAX: usize = 62_000;
 
 /// The most zeros that are written out because of a scale. Oracle, the source with such scales, has
-/// up to 130. A number with more zeros is written with an exponent, as a few bytes may ask for
-/// 131,072.
+/// scales up to 130. A number with more zeros is written with an exponent. Otherwise a few bytes
+/// of input could demand 131,072 zeros.
 const ZEROS_MAX: usize = 130;
 
 /// Returns the decimal number `unscaled` / 10^`scale`. `unscaled` is big-endian in two's
-/// complement. `None` if numeric cannot hold the number.
+/// complement. Returns `None` if numeric cannot hold the number.
 pub(super) fn decimal(unscaled: &[u8], scale: i32) -> Option<String> {
     if !(-131_072..=16_383).contains(&scale) || unscaled.len() > NUMBER_BYTES_MAX {
         return None;
@@ -112,6 +113,7 @@ pub(super) fn decimal(unscaled: &[u8], scale: i32) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
+/// Returns the decimal digits of a big-endian integer in two's complement.
 fn integer(bytes: &[u8]) -> String {
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
     if bytes.len() <= 16 {

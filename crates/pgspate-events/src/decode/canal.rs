@@ -42,7 +42,7 @@ pub(super) const TYPES: [&str; 11] = [
 #[derive(Debug, Default)]
 pub struct Canal {
     tables: SourceTables<TypeFamily>,
-    /// The table of messages that name none.
+    /// The table of messages that name no table.
     table: Option<SourceTable>,
 }
 

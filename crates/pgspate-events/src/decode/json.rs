@@ -167,8 +167,8 @@ pub fn is_nothing(record: &[u8]) -> bool {
 /// The fields of an object, in order.
 pub(super) struct JsonFields<'a> {
     cursor: JsonCursor<'a>,
-    /// The text of an object that the record is likely to contain. It is compared instead of
-    /// parsed.
+    /// The text of an object that the record is likely to contain. An equal object in the record
+    /// is compared with this text and not parsed.
     known: Option<&'a str>,
 }
 

@@ -16,7 +16,7 @@ const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_
 #[derive(Debug, Default)]
 pub struct Maxwell {
     tables: SourceTables<TypeFamily>,
-    /// The table of records that name none.
+    /// The table of records that name no table.
     table: Option<SourceTable>,
 }
 

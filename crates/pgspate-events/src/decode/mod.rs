@@ -37,10 +37,11 @@ use crate::Result;
 /// The types of the target's columns. Formats that carry no types need them.
 pub trait TargetTypes {
     /// Returns the type of a column as its `pg_type.typname`: `numeric`, `timestamptz`, `_int4`.
-    /// `None` if the target has no such column or table. Table and column have the source's names.
+    /// Returns `None` if the target has no such column or table. The arguments are names in the
+    /// source.
     fn type_of(&self, table: &SourceTable, column: &str) -> Option<Arc<str>>;
 
-    /// Returns whether the column's values are ignored, also those that cannot be read.
+    /// Returns whether the column's values are ignored, also values that cannot be read.
     fn ignores_column(&self, _table: &SourceTable, _column: &str) -> bool {
         false
     }
@@ -69,8 +70,8 @@ pub trait Decode: Send {
     /// decoder sets `transaction` of each event's origin; the caller sets `source` and `ordinal`.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Format`] for a record that is malformed or means nothing here; its place
-    /// is for the caller to add. `events` is then as it was.
+    /// [`crate::ErrorKind::Format`] for a record that is malformed or means nothing here. The
+    /// caller adds the record's place to the error. `events` is then unchanged.
     fn decode(
         &mut self,
         record: &[u8],
@@ -92,7 +93,7 @@ pub trait Decode: Send {
     /// without a value has no events.
     ///
     /// # Errors
-    /// As [`Decode::decode`].
+    /// The errors of [`Decode::decode`].
     fn decode_keyed(
         &mut self,
         record: &KeyedRecord<'_>,
@@ -118,6 +119,6 @@ pub struct KeyedRecord<'a> {
     /// The headers: names and values.
     pub headers: &'a [(Box<str>, Vec<u8>)],
     /// Whether all messages of the stream come in order. If false, only messages of the same key
-    /// do.
+    /// come in order.
     pub is_ordered: bool,
 }

@@ -86,7 +86,7 @@ pub(super) fn date(days: i64) -> String {
     ascii(out)
 }
 
-/// Writes a time of the day. `None` for a count below zero or past 24:00.
+/// Writes a time of the day. Returns `None` for a count below zero or past 24:00.
 pub(super) fn time(value: i64, unit: TimeUnit) -> Option<String> {
     let (secs, nanos) = unit.split(value);
     if !(0..=86_400).contains(&secs) || (secs == 86_400 && nanos != 0) {

@@ -37,7 +37,7 @@ impl EventFormat {
         EventFormat::Pgspate,
     ];
 
-    /// Returns its name, as `--format` takes it.
+    /// Returns the format's name, as `--format` takes it.
     pub fn name(self) -> &'static str {
         match self {
             EventFormat::Debezium => "debezium",
@@ -72,7 +72,7 @@ pub struct DecodeOptions {
     pub dms: DmsOptions,
 }
 
-/// Returns the decoder of a format. `None` for pgspate's own format: see
+/// Returns the decoder of a format. Returns `None` for pgspate's own format: see
 /// [`OwnFormat`](super::own_format::OwnFormat).
 pub fn decoder_of(format: EventFormat, options: &DecodeOptions) -> Option<Box<dyn Decode>> {
     Some(match format {
@@ -206,7 +206,7 @@ impl RecordKeys<'_> {
         self.is_text("op") && parts.iter().any(|name| self.has(name))
     }
 
-    /// Returns whether it is a Debezium record that is about no row.
+    /// Returns whether the record is a Debezium record that describes no row.
     fn is_about_no_row(&self) -> bool {
         !self.0.is_empty() && is_metadata(self.0)
     }
@@ -231,7 +231,8 @@ fn line(record: &[u8]) -> Option<(EventFormat, &'static str)> {
 /// The most keys that the error for an unknown record names.
 const KEYS_MAX: usize = 8;
 
-/// Returns the error for a record of unknown format. It names the record's keys, but no value.
+/// Returns the error for a record of unknown format. The error names the record's keys, but no
+/// value.
 fn unknown(record: &[u8]) -> Error {
     let description = match object(record).and_then(JsonFields::all) {
         Ok(fields) if fields.is_empty() => "an empty object".to_owned(),

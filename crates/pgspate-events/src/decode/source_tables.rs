@@ -11,9 +11,9 @@ use super::json::{Json, JsonStr, malformed};
 use super::record_budget::RecordBudget;
 use crate::{Error, ErrorKind, EventRow, EventValue, Result, SourceTable};
 
-/// The most tables that are kept. When there are more, all are forgotten.
+/// The most tables that are kept. When one more is added, all earlier tables are forgotten.
 const TABLES_MAX: usize = 16_384;
-/// The most lists of columns that are kept for a table. The least recently used one is dropped.
+/// The most lists of columns that are kept for a table. The least recently used list is dropped.
 const LISTS_MAX: usize = 64;
 
 /// The tables that a decoder has seen. `K` is what the decoder knows of a column.
@@ -46,8 +46,8 @@ struct ColumnList<K> {
 }
 
 impl<K> SourceTables<K> {
-    /// Returns the table of this name. Tables of different `variant`s are kept apart, because the
-    /// decoder knows other things of their columns.
+    /// Returns the table of this name. Tables of different `variant`s are kept apart, because what
+    /// the decoder knows of their columns differs.
     pub(super) fn of(
         &mut self,
         schema: Option<&str>,

@@ -2,7 +2,7 @@
 //! decoding that writes JSON.
 //!
 //! Version 1 has one record for each transaction. Version 2 has one record for each change, between
-//! a `B` and a `C` record. Columns that a row lacks were not changed; they are absent. Events of
+//! a `B` and a `C` record. Columns that a row lacks were not changed, and are absent. Events of
 //! version 2 are returned at once, but only the `C` ends the transaction: a transaction that is cut
 //! off before its `C` never counts as whole.
 
@@ -124,7 +124,8 @@ impl Wal2json {
             }
             _ => None,
         };
-        // A table without a key needs the whole old row to find it, even if no value changed.
+        // In a table without a key, only the whole old row identifies the row, even if no value
+        // changed.
         let is_whole = |old: &[_]| change.new.as_ref().is_some_and(|new| old.len() >= new.len());
         let old = match (&change.old, op) {
             (Some(old), ChangeKind::Delete) => Some(row(table, old, types)?),
@@ -353,7 +354,7 @@ fn is_within(
     let new = new.unwrap_or_default();
     let mut from = 0;
     old.iter().all(|(name, cell)| {
-        // Both are in the table's order.
+        // The old and the new row are in the table's order.
         let found = new[from..].iter().position(|(known, _)| known == name);
         from += found.map_or(0, |at| at + 1);
         found.is_some() && new[from - 1].1.value == cell.value

@@ -1,10 +1,9 @@
-//! Rows that share a key within a transaction, and which of them an event is about.
+//! Rows that share a key within a transaction, and the choice of the row that an event is about.
 //!
 //! Some sources have a deferrable key, or check keys at the end of a statement. There a row may get
 //! the key of another row before the other row leaves the key. An event is then about the row that
-//! equals the event's old row. If two rows are equal in all columns, either will do: the outcome is
-//! the same. If an event has only the key of its old row, the oldest row under the key leaves
-//! first.
+//! equals the event's old row. If two rows are equal in all columns, the choice does not change the
+//! outcome. If an event has only the key of its old row, the oldest row under the key leaves first.
 
 use super::{EventFolder, FoldedRow, LoggedKey, NO_EVENT, RowBase};
 use crate::log::{LoggedEvent, LoggedValue, RowImage};
@@ -81,7 +80,7 @@ impl EventFolder<'_> {
         taken
     }
 
-    /// Takes the newest row away from a key. The row before it becomes the newest one.
+    /// Takes the newest row away from a key. The next older row becomes the newest row.
     pub(super) fn take_last(
         &mut self,
         change: &LoggedEvent,

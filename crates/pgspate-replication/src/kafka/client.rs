@@ -24,18 +24,20 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(15);
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The most errors and messages that are checked each time.
 const POLLS_MAX: usize = 100;
-/// The interval of statistics in milliseconds. `STATISTICS_MS_SHORT` is for runs that end where the
-/// statistics show the end of the partitions.
+/// The interval of statistics in milliseconds. `STATISTICS_MS_SHORT` is for runs that end at the
+/// end of the partitions, which only the statistics show.
 const STATISTICS_MS_SHORT: &str = "200";
 const STATISTICS_MS: &str = "1000";
 
 /// The client that reads topics.
 pub(crate) type Client = BaseConsumer<KafkaClientContext>;
 
-/// The time that answers may take: `each` answer its own, and `all` of them until one comes.
+/// The time that answers of brokers may take.
 #[derive(Debug, Clone)]
 pub(crate) struct AnswerTimeout {
+    /// How long one answer may take.
     each: Duration,
+    /// How long pgspate waits, over several questions, until any answer comes.
     all: Duration,
     /// When the first question was asked, or the last answer came.
     since: Cell<Instant>,
@@ -256,8 +258,8 @@ pub(crate) fn partitions(
     Ok(numbers)
 }
 
-/// Asks for the metadata of a topic. Stops early if the brokers refuse the user. No messages are
-/// read yet.
+/// Asks for the metadata of a topic. Stops early if the brokers refuse the user. Must be called
+/// before messages are read, because polling would take them.
 fn ask(client: &Client, topic: &str, limit: Duration) -> Result<Metadata, KafkaError> {
     let begun = Instant::now();
     loop {

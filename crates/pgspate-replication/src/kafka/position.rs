@@ -55,11 +55,11 @@ struct TrackedPartition {
 /// A position in a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PartitionPlace {
-    /// The number of events before it.
+    /// The number of events before the position.
     events: u64,
     /// The offset of the next message.
     next: i64,
-    /// The digest of the last message; empty if unknown.
+    /// The digest of the last message before the position; empty if unknown.
     digest: String,
 }
 
@@ -83,8 +83,8 @@ impl TopicPosition {
         }
     }
 
-    /// Adds the next partition. Returns the digest of the last applied message if that message is
-    /// read again.
+    /// Adds the next partition. Returns the digest of the last applied message if the source reads
+    /// that message again.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Ledger`] if the ledger's position is not an offset.
@@ -128,8 +128,8 @@ impl TopicPosition {
         Some(Offset { part, offset: next - 1 })
     }
 
-    /// Requests that the next batch has the positions of all partitions, if that is due or the
-    /// input has ended (`input_ended`). Returns whether the batch will have them.
+    /// Requests that the next batch has the positions of all partitions, if positions are due or
+    /// the input has ended (`input_ended`). Returns whether the batch will have the positions.
     pub fn request_positions(&mut self, input_ended: bool) -> bool {
         self.is_due |= input_ended || self.moved.elapsed() >= IDLE;
         self.is_due

@@ -19,7 +19,7 @@ use crate::{Error, ErrorKind, EventSender, ReceiverGone, Result, SourcePoint};
 
 /// How long the reader waits for a message before it checks whether to stop.
 const POLL_TIME: Duration = Duration::from_millis(20);
-/// The most messages of a piece, and the most bytes.
+/// The most messages of a piece, and the most bytes of their keys and values.
 const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 256 << 10;
 /// The prefix of the headers that are kept.
@@ -143,8 +143,8 @@ impl TopicSource {
                 }
                 Some(Err(error)) => self.handle_error(error, read_partitions)?,
                 None => {
-                    // All messages before the previous statistics have been taken. If new
-                    // statistics came with this poll, that is not sure.
+                    // All messages that were fetched before the previous statistics have been
+                    // taken. This is not sure if new statistics came with this poll.
                     let statistics = statistics.take().filter(|_| now.is_none());
                     let passed =
                         statistics.map(|it| skip_offsets_without_messages(&it, read_partitions));
@@ -176,7 +176,8 @@ impl TopicSource {
         self.lag.note_end(SourcePoint::Messages(sum));
     }
 
-    /// Notes whether any broker is connected. Returns since when none is.
+    /// Notes whether any broker is connected. If none is, returns when the last connection was
+    /// lost.
     ///
     /// # Errors
     /// [`ErrorKind::Connect`] if no broker was connected for the retry time.
@@ -257,7 +258,8 @@ impl TopicSource {
         }
     }
 
-    /// Returns the error for a message that the brokers do not have: which message, and why.
+    /// Returns the error for a message that the brokers no longer have. The error names the message
+    /// and the reason.
     fn out_of_range(&self, read_partitions: &[ReadPartition]) -> Error {
         let answer_timeout = AnswerTimeout::within(self.limits.stall_timeout);
         for partition in read_partitions {

@@ -39,22 +39,22 @@ impl EventSource for TopicSource {
 /// A partition that is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicPartition {
-    /// Its topic.
+    /// The partition's topic.
     pub topic: String,
-    /// Its number in the topic.
+    /// The partition's number in the topic.
     pub number: i32,
-    /// Its position in the ledger; `None` if the ledger does not know the partition.
+    /// The partition's position in the ledger; `None` if the ledger does not know the partition.
     pub mark: Option<StreamPosition>,
     /// The offset of the first message to apply.
     pub next: i64,
     /// Whether the last applied message still exists and is read again, to compare its digest.
     pub reads_again: bool,
-    /// Its end when the brokers were asked last.
+    /// The partition's end when the brokers were asked last.
     pub end: i64,
 }
 
 impl TopicPartition {
-    /// Returns its name in messages, in the ledger and in dead letters.
+    /// Returns the partition's name in messages, in the ledger and in dead letters.
     pub fn name(&self) -> String {
         partition_name(&self.topic, self.number)
     }
@@ -69,8 +69,8 @@ pub(super) fn partition_name(topic: &str, number: i32) -> String {
     format!("{topic}/{number}")
 }
 
-/// Returns the ledger's position of a partition whose next message is at `next`. It names the last
-/// applied message.
+/// Returns the ledger's position of a partition whose next message is at `next`. The position names
+/// the last applied message.
 pub(super) fn format_position(next: i64) -> String {
     match next {
         0 => String::new(),
@@ -126,15 +126,15 @@ pub fn begin_partitions(partitions: &mut [TopicPartition]) -> Vec<PartitionMove>
 /// A message of a topic.
 #[derive(Debug)]
 pub struct TopicMessage {
-    /// The index of its partition in this run.
+    /// The index of the message's partition in this run.
     pub part: u32,
-    /// Its offset in the partition.
+    /// The message's offset in the partition.
     pub offset: i64,
-    /// The time at which it was written, in milliseconds since 1970.
+    /// The time at which the message was written, in milliseconds since 1970.
     pub written: Option<i64>,
-    /// Its key.
+    /// The message's key.
     pub key: Option<Vec<u8>>,
-    /// Its value; `None` for a tombstone.
+    /// The message's value; `None` for a tombstone.
     pub value: Option<Vec<u8>>,
     /// The headers that Debezium added.
     pub headers: Vec<(Box<str>, Vec<u8>)>,
@@ -143,12 +143,12 @@ pub struct TopicMessage {
 /// A piece that the source sends.
 #[derive(Debug)]
 pub enum TopicPiece {
-    /// A partition that is read from now on; it gets the next index.
+    /// A partition that is read from now on. The partition gets the next index.
     Partition(TopicPartition),
-    /// Messages; those of one partition are in order.
+    /// Messages. Messages of one partition are in order.
     Messages(Vec<TopicMessage>),
-    /// Offsets of partitions, by index: all messages before them have been sent. It is also sent
-    /// when there are no messages.
+    /// The index of each partition that has moved, and its next offset. All messages before that
+    /// offset have been sent.
     Passed(Vec<(u32, i64)>),
 }
 

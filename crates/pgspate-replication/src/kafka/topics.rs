@@ -23,9 +23,9 @@ pub struct KafkaTopics {
 pub(crate) struct TopicPartitionBounds {
     pub(crate) topic: String,
     pub(crate) number: i32,
-    /// The offset of its first message.
+    /// The offset of the partition's first message.
     pub(crate) first: i64,
-    /// The offset after its last committed message.
+    /// The offset after the partition's last committed message.
     pub(crate) end: i64,
 }
 

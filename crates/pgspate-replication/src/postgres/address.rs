@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind, Result, decode_url_part};
 /// The address of a slot: connection string, slot and publication.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SlotAddress {
-    /// The connection string, without the two parameters. It may hold a password.
+    /// The connection string, without `slot` and `publication`. It may hold a password.
     pub(crate) dsn: String,
     /// The replication slot.
     pub(crate) slot: String,
@@ -16,11 +16,11 @@ pub(crate) struct SlotAddress {
 }
 
 impl SlotAddress {
-    /// Parses the name of a source. `None` if it is not a URL of PostgreSQL, or has neither of the
-    /// two parameters.
+    /// Parses the name of a source. Returns `None` if the name is not a URL of PostgreSQL, or has
+    /// neither `slot` nor `publication`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if one of the two parameters is missing, is empty or occurs twice.
+    /// [`ErrorKind::Usage`] if `slot` or `publication` is missing, is empty or occurs twice.
     pub(crate) fn parse(source: &str) -> Result<Option<SlotAddress>> {
         let is_url = ["postgres://", "postgresql://"].iter().any(|it| source.starts_with(it));
         let Some((base, query)) = source.split_once('?').filter(|_| is_url) else {
@@ -44,7 +44,7 @@ impl SlotAddress {
         if slot.is_none() && publication.is_none() {
             return Ok(None);
         }
-        let given = |value: Option<String>, name: &str| {
+        let require = |value: Option<String>, name: &str| {
             value.filter(|value| !value.is_empty()).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Usage,
@@ -53,7 +53,7 @@ impl SlotAddress {
                 .hint("Write postgres://user@host/dbname?slot=NAME&publication=NAME.")
             })
         };
-        let (slot, publication) = (given(slot, "slot")?, given(publication, "publication")?);
+        let (slot, publication) = (require(slot, "slot")?, require(publication, "publication")?);
         let dsn = match rest.is_empty() {
             true => base.to_owned(),
             false => format!("{base}?{}", rest.join("&")),

@@ -67,12 +67,13 @@ impl Pgoutput {
     }
 
     /// Returns the end and the commit time of the last transaction that has ended since the last
-    /// call. The time is of the server's clock. Once its events are committed on the target,
-    /// everything up to the end may be confirmed.
+    /// call. The time is of the server's clock. Once the transaction's events are committed on the
+    /// target, everything up to its end may be confirmed.
     pub fn take_end(&mut self) -> Option<(Lsn, SystemTime)> {
         self.ended.take()
     }
 
+    /// Decodes one message.
     fn message(
         &mut self,
         message: &mut MessageBytes<'_>,
@@ -123,6 +124,7 @@ impl Pgoutput {
         Ok(())
     }
 
+    /// Reads the description of a table.
     fn relation(&mut self, message: &mut MessageBytes<'_>) -> Result<()> {
         let oid = message.u32()?;
         // pgoutput sends an empty name for pg_catalog.
@@ -154,6 +156,7 @@ impl Pgoutput {
         Ok(())
     }
 
+    /// Reads an insert, update or delete.
     fn row(&mut self, message: &mut MessageBytes<'_>) -> Result<ChangeEvent> {
         let kind = message.tag();
         let relation = self.relation_of(message.u32()?)?;
@@ -232,6 +235,7 @@ impl Pgoutput {
 }
 
 impl Relation {
+    /// Reads a row of the table.
     fn tuple(&self, message: &mut MessageBytes<'_>) -> Result<EventRow> {
         if usize::from(message.u16()?) != self.columns.len() {
             return Err(malformed("a row has other columns than its table"));
@@ -266,7 +270,7 @@ impl Relation {
     }
 }
 
-/// Fills values that the new row omits from a whole old row.
+/// Fills values that the new row omits from the old row, if the old row has all columns.
 fn fill_from_old_row(new: &mut EventRow, old: &EventRow) {
     if Arc::ptr_eq(&new.columns, &old.columns) {
         for (new, old) in new.values.iter_mut().zip(&old.values) {

@@ -20,7 +20,7 @@ use pgspate_target::session::{self, TimeoutScope};
 
 /// The size at which a piece of rows is complete.
 const PIECE_BYTES: usize = 256 << 10;
-/// How long terminating a waiting session may take.
+/// How long terminating the backend of a waiting session may take.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The hint for missing rights. The stream has all rows, so row-level security must not hide any.
 const MUST_SEE_ALL_ROWS: &str = "The role must see all rows: `grant select on ... to ...`, and \
@@ -29,18 +29,18 @@ const MUST_SEE_ALL_ROWS: &str = "The role must see all rows: `grant select on ..
 /// A table of a publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedTable {
-    /// Its schema and name.
+    /// The table's schema and name.
     pub name: SourceTable,
     /// The columns that are published, in the table's order.
     pub columns: Vec<String>,
     /// The publication's row filter, as SQL.
     pub filter: Option<String>,
-    /// Whether it is a partitioned table, whose rows are in its partitions.
+    /// Whether the table is partitioned. Its rows are then in its partitions.
     pub is_partitioned: bool,
 }
 
 impl PublishedTable {
-    /// Returns the query for its published rows.
+    /// Returns the query for the table's published rows.
     pub fn query(&self) -> String {
         // Tables that inherit from the table are published themselves.
         let only = if self.is_partitioned { "" } else { "only " };
@@ -51,8 +51,8 @@ impl PublishedTable {
         }
     }
 
-    /// Returns the source of COPY for its published rows: the table itself if possible, or a query.
-    /// A query is planned, and planning runs functions in predicates of the table's indexes.
+    /// Returns the source of COPY for the published rows: the table itself if possible, or a query.
+    /// A query is avoided because planning runs functions in predicates of the table's indexes.
     fn copy_source_sql(&self) -> String {
         match self.is_partitioned || self.filter.is_some() || self.columns.is_empty() {
             true => format!("({})", self.query()),
@@ -114,11 +114,12 @@ impl SlotSnapshot {
             quote_ident(slot)
         );
         let what = format!("make replication slot \"{slot}\"");
-        let made = run_unless_stopped(&mut exporter, &connection, &command, &what, stop).await?;
-        match SlotSnapshot::take_over(exporter, connection, made, publication).await {
+        let slot_rows =
+            run_unless_stopped(&mut exporter, &connection, &command, &what, stop).await?;
+        match SlotSnapshot::take_over(exporter, connection, slot_rows, publication).await {
             Ok(snapshot) => Ok(snapshot),
             Err(error) => {
-                // The first error is the one that matters.
+                // Report the first error. An error of dropping the slot does not matter.
                 let _ = drop_slot(dsn, slot, pending()).await;
                 Err(error)
             }
@@ -128,10 +129,10 @@ impl SlotSnapshot {
     async fn take_over(
         exporter: ReplicationSession,
         connection: Connection,
-        made: Vec<Vec<Option<String>>>,
+        slot_rows: Vec<Vec<Option<String>>>,
         publication: &str,
     ) -> Result<SlotSnapshot> {
-        let mut values = made.into_iter().next().unwrap_or_default().into_iter().skip(1);
+        let mut values = slot_rows.into_iter().next().unwrap_or_default().into_iter().skip(1);
         let (Some(Some(lsn)), Some(Some(name))) = (values.next(), values.next()) else {
             return Err(no_slot_start());
         };
@@ -237,8 +238,8 @@ pub(crate) async fn list_published_tables(
     connection: &Connection,
     publication: &str,
 ) -> Result<Vec<PublishedTable>> {
-    let with_parts = connection.server_version() >= 150_000;
-    let (columns, filter) = match with_parts {
+    let has_lists_and_filters = connection.server_version() >= 150_000;
+    let (columns, filter) = match has_lists_and_filters {
         true => ("p.attnames::pg_catalog.text[]", "p.rowfilter"),
         false => ("null::pg_catalog.text[]", "null::pg_catalog.text"),
     };
@@ -280,10 +281,10 @@ pub async fn create_slot(dsn: &Dsn, slot: &str, stop: impl Future<Output = ()>) 
     let command =
         format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", quote_ident(slot));
     let what = format!("make replication slot \"{slot}\"");
-    let made = run_unless_stopped(&mut session, &connection, &command, &what, stop).await?;
+    let slot_rows = run_unless_stopped(&mut session, &connection, &command, &what, stop).await?;
     session.close().await;
     connection.close().await;
-    match made.into_iter().next().and_then(|row| row.into_iter().nth(1)?) {
+    match slot_rows.into_iter().next().and_then(|row| row.into_iter().nth(1)?) {
         Some(lsn) => lsn.parse(),
         None => Err(no_slot_start()),
     }
@@ -316,8 +317,8 @@ async fn open_both_sessions(dsn: &Dsn) -> Result<(Connection, ReplicationSession
 }
 
 /// Runs a command that may wait long for other sessions. If `stop` completes first, the session's
-/// backend is terminated over `connection`. Otherwise the server would not notice that the client
-/// has gone, and would still run the command later.
+/// backend is terminated over `connection`. Without this, the server would not notice that the
+/// client has gone, and would still run the command later.
 async fn run_unless_stopped(
     session: &mut ReplicationSession,
     connection: &Connection,
@@ -325,8 +326,8 @@ async fn run_unless_stopped(
     what: &str,
     stop: impl Future<Output = ()>,
 ) -> Result<Vec<Vec<Option<String>>>> {
-    let own = session.command("select pg_catalog.pg_backend_pid()", what).await?;
-    let pid = own.into_iter().flatten().flatten().next();
+    let pid_rows = session.command("select pg_catalog.pg_backend_pid()", what).await?;
+    let pid = pid_rows.into_iter().flatten().flatten().next();
     let pid = pid.and_then(|pid| pid.parse::<i32>().ok()).unwrap_or_default();
     tokio::select! {
         done = session.command(command, what) => done,

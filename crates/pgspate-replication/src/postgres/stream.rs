@@ -1,8 +1,9 @@
 //! The stream of a slot: reads committed events, and confirms them to the server.
 //!
 //! A task reads from the server and answers it, also while the caller is busy, so that the server
-//! does not end the session. The pieces that wait for the caller are bounded; when there are more,
-//! the server waits. Only positions passed to [`SlotStream::confirm`] are confirmed.
+//! does not end the session. At most `WAITING_PIECES_MAX` pieces wait for the caller. Then the
+//! task stops reading, and the server waits. Only positions passed to [`SlotStream::confirm`] are
+//! confirmed.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,10 +25,10 @@ use pgspate_target::quote_ident;
 
 /// The longest interval between two status messages to the server.
 const STATUS_INTERVAL_MAX: Duration = Duration::from_secs(10);
-/// The number of status messages within `wal_sender_timeout`. Either side ends the session if it
-/// has received nothing for that time.
+/// The number of status messages within `wal_sender_timeout`. A side that has received nothing for
+/// `wal_sender_timeout` ends the session.
 const STATUSES_PER_TIMEOUT: u32 = 4;
-/// How long closing the session may take, while the server is waited for.
+/// How long closing the session may wait for the server.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The size at which a piece of messages is complete.
 const PIECE_BYTES: usize = 1 << 20;
@@ -56,9 +57,9 @@ pub struct ReceivedEvents {
     /// The events, in the order of their commits. A transaction may span several pieces; its last
     /// event is marked.
     pub events: Vec<ChangeEvent>,
-    /// The position that may be confirmed once all events so far are committed on the target. It is
-    /// the end of the last whole transaction, or a later place up to which the log has no changes
-    /// of the publication.
+    /// The position that may be confirmed once all events so far are committed on the target. The
+    /// position is the end of the last whole transaction, or a later place up to which the log has
+    /// no changes of the publication.
     pub end: Option<Lsn>,
     /// The commit time of the last whole transaction, by the server's clock.
     pub committed: Option<SystemTime>,
@@ -168,7 +169,7 @@ impl SlotStream {
     /// Sends the last confirmed position and ends the session, so that the slot is free.
     pub async fn close(mut self) {
         self.confirmer.0.send_modify(|orders| orders.close = true);
-        // Pieces that wait for the caller are not wanted any more.
+        // The caller does not want the waiting pieces any more.
         self.pieces.close();
         let _ = timeout(CLOSE_TIMEOUT, &mut self.task).await;
     }
@@ -196,7 +197,8 @@ pub(super) fn no_publication(name: &str, message: String) -> Error {
     ))
 }
 
-/// Reads the server's `wal_sender_timeout`, which both sides keep. `None` if it is off.
+/// Reads the server's `wal_sender_timeout`, which pgspate observes, too. Returns `None` if the
+/// timeout is off.
 async fn read_wal_sender_timeout(connection: &Connection) -> Result<Option<Duration>> {
     let sql = "select setting::pg_catalog.int8 from pg_catalog.pg_settings \
                where name = 'wal_sender_timeout'";
@@ -283,6 +285,7 @@ struct EventPiece {
 }
 
 impl StreamDriver {
+    /// Reads the stream to its end. Sends the error that ended the stream to the caller.
     async fn run(mut self, pieces: mpsc::Sender<Result<ReceivedEvents>>) {
         match self.drive(&pieces).await {
             Ok(()) => self.wire.close().await,
@@ -351,7 +354,8 @@ impl StreamDriver {
         }
     }
 
-    /// Takes a message and all messages that were received with it. Returns their number.
+    /// Takes a message and all messages that were received with this message. Returns the number
+    /// of messages.
     fn take_all(&mut self, message: Bytes, piece: &mut EventPiece) -> Result<usize> {
         self.take(message, piece)?;
         let mut taken = 1;
@@ -364,6 +368,7 @@ impl StreamDriver {
         Ok(taken)
     }
 
+    /// Decodes one message of the server into the piece.
     fn take(&mut self, message: Bytes, piece: &mut EventPiece) -> Result<()> {
         let mut read = MessageBytes::new(&message);
         match read.byte()? {
@@ -419,8 +424,8 @@ impl StreamDriver {
         Ok(())
     }
 
-    /// Queues a status message: the received and the confirmed position. `asks`: requests an
-    /// answer.
+    /// Queues a status message: the received and the confirmed position. `asks` requests an answer
+    /// from the server.
     fn put_status(&mut self, asks: bool) {
         let confirmed = self.orders.borrow_and_update().confirmed.0;
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -445,7 +450,7 @@ async fn receive(wire: &mut ReplicationSession, pacing: &ReadPacing) -> Result<O
     wire.receive().await
 }
 
-/// No types: pgoutput's values are text that the target reads as it is.
+/// Knows no types: pgoutput's values are text that the target reads without a change.
 struct NoTargetTypes;
 
 impl TargetTypes for NoTargetTypes {

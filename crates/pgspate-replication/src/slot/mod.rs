@@ -1,7 +1,7 @@
 //! A replication slot as the source of a run: inspects the slot, and decides where the run begins.
 //!
-//! Only the target's ledger has the stream's position. A slot whose confirmed position is further
-//! than the ledger's has lost events and is refused.
+//! Only the target's ledger has the stream's position. A slot is refused if its confirmed position
+//! is after the ledger's position: the slot has then lost events.
 
 mod position;
 mod slot_source;
@@ -46,7 +46,7 @@ pub struct Slot {
     /// same name.
     pub identity: String,
     pub(crate) timeline: Timeline,
-    /// The timeline that is read; 0 for a standby, whose timeline may change at any time.
+    /// The timeline that the run reads; 0 for a standby, whose timeline may change at any time.
     pub(crate) read_from: Arc<AtomicU32>,
     /// The end of the server's log when the server was asked.
     pub log_end: Lsn,
@@ -74,8 +74,8 @@ select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_repl
 from (select) as one left join pg_catalog.pg_replication_slots s on s.slot_name = $1";
 
 impl Slot {
-    /// Connects to the server that a source names and inspects the slot. `None` if the source does
-    /// not name a slot.
+    /// Connects to the server that a source names and inspects the slot. Returns `None` if the
+    /// source does not name a slot.
     ///
     /// # Errors
     /// When the server cannot be reached, the publication does not exist, the role may not
@@ -149,7 +149,7 @@ impl Slot {
         })
     }
 
-    /// Returns its name in messages, which is also the default name of the stream.
+    /// Returns the slot's name in messages, which is also the default name of the stream.
     pub fn title(&self) -> String {
         format!("slot {}", self.name)
     }
@@ -159,7 +159,7 @@ impl Slot {
         self.found.is_some()
     }
 
-    /// Lists the tables that its publication has now.
+    /// Lists the tables that the slot's publication has now.
     ///
     /// # Errors
     /// When the server cannot be reached or the publication does not exist.
@@ -174,7 +174,7 @@ impl Slot {
         self.dsn.connect(APPLICATION_NAME).await
     }
 
-    /// Returns the ledger's form of a position in its stream.
+    /// Returns the ledger's form of a position in the slot's stream.
     pub fn mark(&self, ordinal: u64, at: Lsn) -> StreamPosition {
         StreamPosition { ordinal, source: at.to_string(), digest: self.digest() }
     }
@@ -185,6 +185,7 @@ impl Slot {
     }
 }
 
+/// Checks that pgspate can read a slot with these properties.
 fn check(
     name: &str,
     database: &str,
@@ -212,7 +213,8 @@ pub fn is_active(error: &Error) -> bool {
     error.sqlstate() == Some(&SqlState::OBJECT_IN_USE)
 }
 
-/// The position that is committed on the target, which is confirmed to the slot's server.
+/// The position up to which events are committed on the target. The position is confirmed to the
+/// slot's server.
 #[derive(Debug, Default)]
 pub struct ConfirmedPosition {
     upto: AtomicU64,
@@ -220,7 +222,8 @@ pub struct ConfirmedPosition {
 }
 
 impl ConfirmedPosition {
-    /// Notes that all events up to `upto` are committed, and confirms them.
+    /// Notes that all events up to `upto` are committed on the target, and confirms these events
+    /// to the slot's server.
     pub fn note(&self, upto: Lsn) {
         self.upto.fetch_max(upto.0, Relaxed);
         if let Some(to) = &*self.to.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -234,8 +237,8 @@ impl ConfirmedPosition {
 
     /// Sets the stream whose server gets the confirmations.
     fn set_confirmer(&self, confirmer: Confirmer) {
-        // Under the lock no position is missed: `note` either comes before, or confirms to this
-        // stream.
+        // The lock makes sure that no position is missed. A call of `note` either has stored its
+        // position before this function reads it, or confirms the position to the new stream.
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         confirmer.confirm(self.upto());
         *to = Some(confirmer);

@@ -10,9 +10,10 @@ use crate::{LagMeter, SourceNames, SourcePoint, SourcePosition};
 use pgspate_events::Lsn;
 use pgspate_target::ledger::StreamPosition;
 
-/// A batch may wait one microsecond for each 400 bytes of lag. With 200 MB of lag, about ten
-/// seconds of work, a batch waits half a second.
+/// A batch may wait one microsecond for each 400 bytes of lag. With 200 MB of lag, which are about
+/// ten seconds of work, a batch waits half a second.
 const BEHIND_BYTES_PER_MICRO: u64 = 400;
+/// The longest time that a batch waits.
 const BEHIND_MAX: Duration = Duration::from_secs(1);
 
 /// The position in a slot's stream.

@@ -1,8 +1,8 @@
 //! Reads a slot's stream for the thread that makes batches, and reconnects after lost connections.
 //!
 //! After a reconnect, the server sends everything after the last transaction that was received
-//! whole. The server sends a transaction in the same order each time. So events of a partly
-//! received transaction are counted and skipped.
+//! whole. The server sends the events of a transaction in the same order each time. So the events
+//! that were received of a partly received transaction are counted, and then skipped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,6 +30,7 @@ pub struct SlotSource {
     slot: Slot,
     /// The stream, while there is a connection.
     stream: Option<SlotStream>,
+    /// The position after which this run begins to read.
     from: Lsn,
     confirmed: Arc<ConfirmedPosition>,
     limits: WaitLimits,
@@ -159,9 +160,9 @@ impl SlotSource {
 }
 
 impl Slot {
-    /// Starts to read the slot after `from`, the position up to which all was received. `upto`
-    /// returns the applied position. The slot is inspected first, because slot or server may have
-    /// been replaced.
+    /// Starts to read the slot after `from`, the position up to which all events were received.
+    /// `upto` returns the applied position. The slot is inspected first, because the slot or the
+    /// server may have been replaced.
     ///
     /// # Errors
     /// When events after `from` are lost, another session reads the slot, or the server cannot be
@@ -183,8 +184,8 @@ impl Slot {
     }
 }
 
-/// Returns the error of a slot that another session reads, in the server's words. It is found
-/// without trying to start the stream.
+/// Returns the error for a slot that another session reads, in the server's words. pgspate reports
+/// this error without trying to start the stream.
 fn slot_in_use_error(name: &str, reader: i32) -> Error {
     let message =
         format!("replication slot \"{name}\" is active for PID {reader} (SQLSTATE 55006)");
@@ -195,13 +196,13 @@ fn slot_in_use_error(name: &str, reader: i32) -> Error {
 }
 
 impl DeliveredEvents {
-    /// Removes the events that were sent before from a piece, and counts the rest.
+    /// Removes from a piece the events that were sent to the receiver before, and counts the rest.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if a transaction was sent in part and another transaction comes now.
     fn take_new(&mut self, mut received: ReceivedEvents) -> Result<ReceivedEvents> {
         // A new session begins at the confirmed position, which may be before the last received
-        // one.
+        // position.
         received.end = received.end.filter(|end| *end > self.whole);
         let count = received.events.len();
         let is_owed = self.begun > self.seen;

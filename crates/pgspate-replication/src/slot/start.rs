@@ -23,8 +23,8 @@ pub enum SlotStart {
 }
 
 impl SlotStart {
-    /// Chooses the first step by the ledger's position and the slot. `creates`: the run may create
-    /// the slot. `copies`: the run shall copy the rows first.
+    /// Chooses the first step by the ledger's position and the slot. `creates` tells that the run
+    /// may create the slot, and `copies` that the run shall copy the rows first.
     ///
     /// # Errors
     /// When the position does not belong to the slot, or the slot does not exist and shall not be
@@ -68,8 +68,8 @@ impl SlotStart {
                 .because(error)
         })?;
         slot.timeline.check(timeline, at, name)?;
-        // A session that reads the slot may confirm more meanwhile. The slot is checked again when
-        // that session has ended.
+        // Another session that reads the slot may confirm later positions meanwhile. The slot is
+        // checked again when the other session has ended.
         if found.reader.is_none() {
             slot.check(at, at)?;
         }
@@ -80,8 +80,8 @@ impl SlotStart {
 impl Slot {
     /// Checks that the slot can send everything after `received`, the last position that the source
     /// has sent. Also checks that no session has confirmed more than `upto`, the applied position.
-    /// This check comes before each start of the stream, because the server would skip lost events
-    /// without an error.
+    /// The caller runs this check before each start of the stream, because the server would skip
+    /// lost events without an error.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] or [`ErrorKind::Server`] if events are lost. [`ErrorKind::Connect`] if
@@ -101,7 +101,7 @@ impl Slot {
     /// Checks that this is the slot of the stream in the ledger.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if it is another slot.
+    /// [`ErrorKind::Ledger`] if the stream in the ledger belongs to another slot.
     pub(crate) fn check_identity(&self, known: &str) -> Result<()> {
         if self.identity == known {
             return Ok(());

@@ -1,14 +1,14 @@
 //! The list of tables that an initial copy fills. The ledger keeps the list until the copy is
 //! complete.
 //!
-//! A table is empty when it is added to the list. So all its rows are copied rows, and a new copy
-//! may empty the table again. Tables that are not on the list may have other rows.
+//! A table is empty when it is added to the list. So all rows of a listed table are copied rows,
+//! and a new copy may empty the table again. Tables that are not on the list may have other rows.
 
 use std::collections::BTreeMap;
 
 use pgspate_target::TargetTable;
 
-/// The prefix of the ledger's position during an initial copy. The list follows it.
+/// The prefix of the ledger's position during an initial copy. The list follows the prefix.
 const COPYING: &str = "snapshot into ";
 
 /// Tables by their names in SQL, with their oids, because another table may get the same name.
@@ -16,7 +16,8 @@ const COPYING: &str = "snapshot into ";
 pub struct TablesBeingCopied(BTreeMap<String, u32>);
 
 impl TablesBeingCopied {
-    /// Parses a position of the ledger. `None` if it is not the position of an initial copy.
+    /// Parses a position of the ledger. Returns `None` if the position is not that of an initial
+    /// copy.
     pub fn parse(position: &str) -> Option<TablesBeingCopied> {
         serde_json::from_str(position.strip_prefix(COPYING)?).ok().map(TablesBeingCopied)
     }

@@ -19,7 +19,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Returns a timeline. `file` is the server's history file of the timeline.
+    /// Returns a timeline. `file` is the text of the timeline's history file on the server.
     pub(crate) fn new(id: u32, file: Option<&str>) -> Timeline {
         let ancestor = |line: &str| {
             let mut words = line.split_whitespace();

@@ -25,9 +25,10 @@ pub(super) struct DebeziumMessage<'a> {
     /// The headers of a message that was read from a topic.
     own_headers: &'a [(Box<str>, Vec<u8>)],
     pub(super) topic: Option<Cow<'a, str>>,
-    /// Whether the record is a value alone.
+    /// Whether the record is only a value: it has no key, headers or topic.
     pub(super) is_bare: bool,
-    /// The fields of a record whose `key` and `value` are both null: these may be columns of a row.
+    /// The fields of a record whose `key` and `value` are null. Such a record may be a flattened
+    /// row with columns of these names.
     pub(super) empty_pair: Option<MessageFields<'a>>,
     /// Whether messages of different keys may come in another order than they were written.
     pub(super) is_unordered: bool,
@@ -42,14 +43,14 @@ pub(super) fn find<'a>(fields: &[(JsonStr<'a>, Json<'a>)], name: &str) -> Option
 }
 
 impl<'a> DebeziumMessage<'a> {
-    /// Splits a record into its parts. `known` is the text of a schema that the record is likely to
-    /// have.
+    /// Splits a record into its parts. `likely_schema` is the text of a schema that the record is
+    /// likely to have. `nested` is an empty place for texts that the message will borrow.
     pub(super) fn read(
         record: &'a [u8],
-        known: Option<&'a str>,
-        inner: &'a mut NestedTexts,
+        likely_schema: Option<&'a str>,
+        nested: &'a mut NestedTexts,
     ) -> Result<DebeziumMessage<'a>> {
-        let mut fields = object(record)?.with_known_object(known);
+        let mut fields = object(record)?.with_known_object(likely_schema);
         let fields = match with_schema(&mut fields)? {
             Ok((schema, value)) => {
                 let value = Some(value);
@@ -76,7 +77,7 @@ impl<'a> DebeziumMessage<'a> {
         }
         let Some((key, value)) = pair(&fields)? else {
             let mut message = DebeziumMessage { is_bare: true, ..DebeziumMessage::default() };
-            (message.schema, message.value) = payload(fields, known)?;
+            (message.schema, message.value) = payload(fields, likely_schema)?;
             return Ok(message);
         };
         let topic = match find(&fields, "topic") {
@@ -85,8 +86,8 @@ impl<'a> DebeziumMessage<'a> {
         };
         let headers = find(&fields, "headers").filter(|headers| *headers != Json::Null);
         let mut message = DebeziumMessage { headers, topic, ..DebeziumMessage::default() };
-        // `inner` owns the unescaped texts, because the message borrows them.
-        let (key_text, value_text) = inner.insert((unfold(key)?, unfold(value)?));
+        // `nested` owns the unescaped texts, because the message borrows them.
+        let (key_text, value_text) = nested.insert((unfold(key)?, unfold(value)?));
         if let Some(fields) = within(key, key_text.as_deref())? {
             // A key that is not an object names no columns.
             let key = payload(fields.all()?, None).unwrap_or_default();
@@ -94,7 +95,7 @@ impl<'a> DebeziumMessage<'a> {
         }
         if let Some(fields) = within(value, value_text.as_deref())? {
             (message.schema, message.value) =
-                payload(fields.with_known_object(known).all()?, known)?;
+                payload(fields.with_known_object(likely_schema).all()?, likely_schema)?;
         }
         Ok(message)
     }
@@ -103,7 +104,7 @@ impl<'a> DebeziumMessage<'a> {
     /// a tombstone with such a key is an error.
     pub(super) fn of_keyed(
         record: &KeyedRecord<'a>,
-        known: Option<&'a str>,
+        likely_schema: Option<&'a str>,
     ) -> Result<DebeziumMessage<'a>> {
         let mut message = DebeziumMessage {
             own_headers: record.headers,
@@ -112,12 +113,12 @@ impl<'a> DebeziumMessage<'a> {
             ..DebeziumMessage::default()
         };
         if let Some(value) = record.value {
-            let mut fields = object(value)?.with_known_object(known);
+            let mut fields = object(value)?.with_known_object(likely_schema);
             (message.schema, message.value) = match with_schema(&mut fields)? {
                 Ok((schema, value)) => (schema, Some(value)),
                 Err(mut read) => {
                     read.append(&mut fields.rest()?);
-                    payload(read, known)?
+                    payload(read, likely_schema)?
                 }
             };
         }
@@ -161,7 +162,8 @@ impl<'a> DebeziumMessage<'a> {
         self.headers.map_or(Ok(None), |headers| header(headers, name))
     }
 
-    /// Returns whether the message has headers. If it has, they tell whether its key has changed.
+    /// Returns whether the message has headers. Debezium's headers tell whether the row's key has
+    /// changed.
     pub(super) fn has_headers(&self) -> bool {
         self.headers.is_some() || !self.own_headers.is_empty()
     }
@@ -180,8 +182,8 @@ impl<'a> DebeziumMessage<'a> {
     }
 }
 
-/// Reads a record of `schema` and `payload`, without scanning the payload first. Returns the inner
-/// error with the fields that were read if the record has another shape.
+/// Reads a record of `schema` and `payload`, without scanning the payload first. If the record has
+/// another shape, returns `Ok(Err(...))` with the fields that were read so far.
 fn with_schema<'a>(
     fields: &mut JsonFields<'a>,
 ) -> Result<Result<(Option<&'a str>, MessageFields<'a>), MessageFields<'a>>> {
@@ -224,12 +226,13 @@ fn pair<'a>(fields: &[(JsonStr<'a>, Json<'a>)]) -> Result<Option<(Json<'a>, Json
     }
 }
 
-/// Returns the text of JSON within a string.
+/// Returns the unescaped text of a JSON string. Returns `None` for other JSON.
 fn unfold(json: Json<'_>) -> Result<Option<String>> {
     Ok(json.string()?.map(Cow::into_owned))
 }
 
-/// Returns the object that a key or value is, or the object within its string.
+/// Returns the fields of a key or value. A key or value is an object, or a string that has the
+/// unescaped `text` of an object.
 fn within<'a>(json: Json<'a>, text: Option<&'a str>) -> Result<Option<JsonFields<'a>>> {
     match (json, text) {
         (Json::Object(_), _) => Ok(json.object()),
@@ -241,7 +244,7 @@ fn within<'a>(json: Json<'a>, text: Option<&'a str>) -> Result<Option<JsonFields
 /// Splits fields into schema and payload. Fields without a schema are the payload themselves.
 fn payload<'a>(
     fields: MessageFields<'a>,
-    known: Option<&'a str>,
+    likely_schema: Option<&'a str>,
 ) -> Result<(Option<&'a str>, Option<MessageFields<'a>>)> {
     let (Some(schema), Some(payload), true) =
         (find(&fields, "schema"), find(&fields, "payload"), fields.len() == 2)
@@ -254,16 +257,16 @@ fn payload<'a>(
     };
     match payload {
         Json::Null => Ok((schema, None)),
-        // A row may have columns of these names.
+        // A row may have columns named `schema` and `payload`.
         _ => match payload.object() {
-            Some(fields) => Ok((schema, Some(fields.with_known_object(known).all()?))),
+            Some(fields) => Ok((schema, Some(fields.with_known_object(likely_schema).all()?))),
             None => Err(malformed("expected \"payload\" to be an object")),
         },
     }
 }
 
-/// Returns a header's value. Headers are an object, a list of objects, or kcat's list of names and
-/// values in turn.
+/// Returns the text of the object in the header `name`. Headers are an object, a list of objects,
+/// or kcat's list, in which names and values alternate.
 fn header(headers: Json<'_>, name: &str) -> Result<Option<String>> {
     if let Some(mut fields) = headers.object() {
         while let Some((key, value)) = fields.next()? {
@@ -340,8 +343,8 @@ impl<'a> DebeziumSource<'a> {
     }
 }
 
-/// Returns whether a value is about no row: the begin or end of a transaction, a heartbeat, a
-/// schema change.
+/// Returns whether a value describes no row, but the begin or end of a transaction, a heartbeat,
+/// or a schema change.
 pub(in crate::decode) fn is_metadata(value: &[(JsonStr<'_>, Json<'_>)]) -> bool {
     let has = |name| find(value, name).is_some();
     let is_transaction = has("status") && has("id") && (has("event_count") || has("ts_ms"));

@@ -3,8 +3,8 @@
 //! A record is a value, or an object of key and value, as consoles and dumps of Kafka topics write
 //! it. Columns whose value the source did not send are absent. Messages of one table do not tell
 //! where a transaction ends, so a commit may follow each event. Debezium writes a changed key as a
-//! delete and an insert. The decoder joins both to one update, so that columns that the insert
-//! omits keep their values.
+//! delete and an insert. The decoder joins the delete and the insert to one update, so that columns
+//! that the insert omits keep their values.
 
 mod flat;
 mod message;
@@ -33,12 +33,12 @@ use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, EventValue, Result, 
 /// Facts that Debezium's records leave open.
 #[derive(Debug, Clone, Default)]
 pub struct DebeziumOptions {
-    /// The table of rows that do not name theirs.
+    /// The table of rows that name no table.
     pub table: Option<SourceTable>,
     /// The connector's `unavailable.value.placeholder`, if it is set.
     pub placeholder: Option<String>,
-    /// The unit of times and timestamps without a schema. If `None`, microseconds; numbers that are
-    /// unlikely to be microseconds are refused.
+    /// The unit of times and timestamps without a schema. `None` means microseconds, and numbers
+    /// that are unlikely to be microseconds are then refused.
     pub unit: Option<TimeUnit>,
     /// Whether decimals without a schema are text (`decimal.handling.mode=string`).
     pub text_decimals: Option<bool>,
@@ -99,6 +99,7 @@ impl Debezium {
         }
     }
 
+    /// Returns the event of a message, if the message has one.
     fn message(
         &mut self,
         message: &DebeziumMessage<'_>,
@@ -123,6 +124,7 @@ impl Debezium {
         self.flat(message, value, types)
     }
 
+    /// Returns the event of an envelope, if the envelope has one.
     fn envelope(
         &mut self,
         message: &DebeziumMessage<'_>,
@@ -140,8 +142,8 @@ impl Debezium {
             "m" => return Ok(None),
             _ => return Err(malformed("unknown \"op\" of an envelope")),
         };
-        // In an ordered stream this delete has no event: the new row's event gives the old key, and
-        // its omitted columns keep the old row's values.
+        // In an ordered stream, the delete under the old key has no event of its own. The event of
+        // the new row gives the old key. Columns that the new row omits keep the old row's values.
         let is_ordered = !message.is_unordered;
         if op == ChangeKind::Delete && message.moves_to_another_key()? {
             return Ok(None);
@@ -294,6 +296,7 @@ impl Debezium {
         }
     }
 
+    /// Reads the object of a row.
     fn row(
         &mut self,
         names: &DebeziumTable<'_>,
@@ -304,6 +307,7 @@ impl Debezium {
         self.fields(names, &cells(row, "a row")?, schema, types)
     }
 
+    /// Reads the fields of a row or of a key as columns of the table.
     fn fields(
         &mut self,
         names: &DebeziumTable<'_>,
@@ -341,13 +345,14 @@ impl DebeziumTable<'_> {
     }
 }
 
-/// Returns the last two parts of `server.schema.table`.
+/// Returns the schema and the table of `server.schema.table`.
 fn dotted(name: &str) -> Option<(&str, &str)> {
     let (rest, table) = name.rsplit_once('.')?;
     let schema = rest.rsplit_once('.').map_or(rest, |(_, schema)| schema);
     Some((schema, table))
 }
 
+/// Returns the error for a row whose table is unknown.
 fn unnamed() -> crate::Error {
     malformed("a row does not name its table").hint(
         "Let the connector add it with `transforms.unwrap.add.fields=op,table,schema`, or write \
@@ -415,7 +420,8 @@ impl Decode for Debezium {
         let known = likely.as_ref().map(|schema| &*schema.text);
         let message = DebeziumMessage::of_keyed(record, known)?;
         events.extend(self.message(&message, types)?);
-        // The delete before may be committed already, so the caller must not remove it.
+        // The caller may have committed the previous message already. So the caller must not join
+        // this event to the delete of the previous message.
         self.grouping = RecordGrouping::ByEvents;
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Joins the delete and the insert that Debezium writes for a changed key to one update.
 //!
-//! Headers tell which two records belong together. Without headers the place in the source's log
-//! tells it: both records have the place of the one change. Other records are never joined. An
-//! insert that omits a value is then refused.
+//! Headers tell which two records belong together. Without headers, a delete and an insert belong
+//! together if the insert omits a value and both records have the same place in the source's log.
+//! Other records are never joined. If an insert that is not joined omits a value, the insert is
+//! refused.
 
 use std::sync::Arc;
 
@@ -17,15 +18,15 @@ use crate::{ChangeEvent, ChangeKind, EventRow, EventValue, Result, SourceTable};
 #[derive(Debug)]
 pub(super) struct DeletedRow {
     table: Arc<SourceTable>,
-    /// The row's known columns.
+    /// The columns of the deleted row whose values the delete gave.
     row: EventRow,
     /// The place of the change in the source's log.
     log_place: Option<Box<str>>,
 }
 
 impl Debezium {
-    /// Turns an insert into an update if it is the second half of a changed key. Keeps a delete
-    /// that may be the first half.
+    /// Turns an insert into an update if the insert is the second half of a changed key. Keeps a
+    /// delete that may be the first half of a changed key.
     pub(super) fn join_moved_row(
         &mut self,
         mut event: ChangeEvent,
@@ -43,7 +44,7 @@ impl Debezium {
         let Some(deleted) = deleted else { return Ok(event) };
         let is_moved = message.header("__debezium.oldkey")?.is_some();
         match event.op {
-            // The header gives the old key, but the delete before had no headers.
+            // The header of this insert gives the old key, but the previous delete had no headers.
             ChangeKind::Update
                 if is_moved && event.old.as_ref().is_some_and(|old| is_same(old, &deleted.row)) =>
             {
@@ -64,13 +65,15 @@ impl Debezium {
         Ok(event)
     }
 
+    /// Keeps a delete that may be the first half of a changed key.
     fn keep_delete(
         &mut self,
         event: &ChangeEvent,
         log_place: Option<Box<str>>,
         message: &DebeziumMessage<'_>,
     ) {
-        // The headers would tell that this delete is half of a changed key.
+        // Only a delete without headers is kept. If the message has headers, they tell whether the
+        // delete is half of a changed key.
         let (ChangeKind::Delete, Some(old), false) = (event.op, &event.old, message.has_headers())
         else {
             return;
@@ -79,9 +82,9 @@ impl Debezium {
             return;
         }
         let cells = old.columns.iter().zip(&old.values);
-        let told = cells.filter(|(_, value)| matches!(value, EventValue::Text(_)));
+        let texts = cells.filter(|(_, value)| matches!(value, EventValue::Text(_)));
         let (columns, values): (Vec<_>, Vec<_>) =
-            told.map(|(column, value)| (column.clone(), value.clone())).unzip();
+            texts.map(|(column, value)| (column.clone(), value.clone())).unzip();
         self.grouping = RecordGrouping::MayBeFirstHalf;
         let row = EventRow { columns: columns.into(), values };
         self.deleted = Some(DeletedRow { table: event.table.clone(), row, log_place });
@@ -89,7 +92,8 @@ impl Debezium {
 }
 
 /// Returns whether a delete may be the first half of a changed key whose insert omits values. If
-/// the source sends whole old rows, it sends whole new rows, too.
+/// the source sends whole old rows, the source sends whole new rows, too. `is_placed`: the delete
+/// gives its place in the source's log.
 fn may_be_half(message: &DebeziumMessage<'_>, is_placed: bool) -> bool {
     let Some(value) = &message.value else { return true };
     let before = match find(value, "before").map(|before| cells(before, "a row")) {
@@ -100,7 +104,7 @@ fn may_be_half(message: &DebeziumMessage<'_>, is_placed: bool) -> bool {
     is_placed && before.iter().any(|(_, value)| *value == Json::Null)
 }
 
-/// Returns whether a row has all columns of a key, with the same values.
+/// Returns whether a row has all columns of a key, with the values of the key.
 fn is_same(key: &EventRow, row: &EventRow) -> bool {
     let mut cells = key.columns.iter().zip(&key.values);
     !key.columns.is_empty()

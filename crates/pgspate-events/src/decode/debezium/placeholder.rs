@@ -39,7 +39,8 @@ impl Placeholder {
         }
     }
 
-    /// Returns whether a value is the placeholder. `is_binary`: the column's values are bytes.
+    /// Returns whether a value is the placeholder. `is_binary` tells that the column's values are
+    /// bytes.
     pub(super) fn is(&self, json: Json<'_>, is_binary: bool) -> Result<bool> {
         match json {
             Json::String(text) => {
@@ -76,7 +77,8 @@ impl Placeholder {
         Ok(is_part || (is_key && count == 1))
     }
 
-    /// Returns whether a text is such a map as JSON, as `hstore.handling.mode=json` writes it.
+    /// Returns whether a text is the JSON of a map with the placeholder as its only key, as
+    /// `hstore.handling.mode=json` writes it.
     fn is_map_within(&self, text: JsonStr<'_>) -> Result<bool> {
         if !text.looks_like_object() {
             return Ok(false);
@@ -85,13 +87,13 @@ impl Placeholder {
         if !self.text.as_deref().is_some_and(|own| text.contains(own)) {
             return Ok(false);
         }
-        let is_it = |fields: JsonFields<'_>| -> Result<bool> {
+        let has_only_placeholder = |fields: JsonFields<'_>| -> Result<bool> {
             let fields = fields.all()?;
             let own = self.text.as_deref().unwrap_or_default();
             Ok(matches!(&fields[..], [(key, _)] if key.is(own)))
         };
         // A text that is not JSON is an ordinary value.
-        Ok(object(text.as_bytes()).and_then(is_it).unwrap_or(false))
+        Ok(object(text.as_bytes()).and_then(has_only_placeholder).unwrap_or(false))
     }
 
     /// Returns whether a list has the placeholder as its only item, or the placeholder's bytes as

@@ -1,7 +1,7 @@
 //! Reads the schemas that Kafka Connect's JSON converter writes beside its values.
 //!
-//! Each schema is parsed once. The records of a table repeat it byte for byte, so later copies are
-//! only compared.
+//! Each schema is parsed once. The records of a table repeat their schema byte for byte, so later
+//! copies are only compared.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::super::json::{Json, malformed};
 use crate::Result;
 
-/// The most schemas that are kept. When there are more, all are forgotten.
+/// The most schemas that are kept. When one more is added, all earlier schemas are forgotten.
 const SCHEMAS_MAX: usize = 4096;
 /// The deepest nesting of a schema that is read.
 const DEPTH_MAX: usize = 8;
@@ -56,7 +56,8 @@ impl SchemaCache {
         self.last.clone()
     }
 
-    /// Returns the schema with this text. `is_value`: the next record is likely to have it, too.
+    /// Returns the schema with this text. `is_value` tells that the schema is of a value, not of a
+    /// key. The next record is then likely to have this schema, too.
     pub(super) fn of(&mut self, text: &str, is_value: bool) -> Result<Arc<ConnectSchema>> {
         if let Some(last) = self.last.as_ref().filter(|last| *last.text == *text) {
             return Ok(last.clone());

@@ -45,6 +45,7 @@ pub(super) fn read(
     }
 }
 
+/// Reads a value that is not the placeholder.
 fn value(json: Json<'_>, kind: &ValueKind, modes: &mut ConnectorModes) -> Result<EventValue> {
     Ok(match (kind, json) {
         (_, Json::Null) => EventValue::Null,
@@ -174,6 +175,7 @@ fn map_within(map: JsonStr<'_>) -> Result<EventValue> {
     }
 }
 
+/// Checks that an object is valid JSON to its end.
 fn walk(mut fields: JsonFields<'_>) -> Result<()> {
     while fields.next()?.is_some() {}
     Ok(())
@@ -182,6 +184,7 @@ fn walk(mut fields: JsonFields<'_>) -> Result<()> {
 const SCHEMAS: &str = "Let the connector write schemas beside its values \
                        (`value.converter.schemas.enable=true`).";
 
+/// Reads the text of a decimal without a schema, which is a number or base64.
 fn text_decimal(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
     let spelled = digits.strip_prefix(['+', '-']).unwrap_or(digits);
     let is_number = matches!(spelled, "NaN" | "Infinity")
@@ -211,6 +214,7 @@ fn text_decimal(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> 
     })
 }
 
+/// Reads bytes without a schema, which are base64 or hexadecimal digits.
 fn some_bytes(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
     let as_base64 = base64(digits);
     match (&as_base64, is_hex(digits)) {
@@ -238,6 +242,7 @@ fn no_base64() -> Error {
     malformed("expected bytes as base64")
 }
 
+/// Parses a whole number of 64 bits.
 fn whole(number: &str) -> Result<i64> {
     number.parse().map_err(|_| malformed("expected a whole number of 64 bits"))
 }
@@ -296,7 +301,7 @@ const BITS_MAX: usize = 83_886_080;
 /// many bits.
 const PADDED_BITS_MAX: usize = 64;
 
-/// Writes bits, the most significant first, from bytes in the opposite order.
+/// Writes bits, the most significant bit first. `bytes` begin with the least significant byte.
 fn bits(bytes: &[u8], length: usize) -> Result<String> {
     if length > BITS_MAX {
         return Err(malformed("the value has more bits than bit varying allows"));

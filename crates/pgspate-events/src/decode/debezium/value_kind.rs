@@ -1,7 +1,7 @@
 //! The kind of a column's values: from the schema in the message, or else from the target's type.
 //!
-//! Without a schema, some spellings have two meanings. They are refused, with a hint at the
-//! connector's setting, until other values of the stream have shown which meaning applies.
+//! Without a schema, some spellings have two meanings. Values with such a spelling are refused, with
+//! a hint at the connector's setting, until other values of the stream show which meaning applies.
 
 use super::super::json_values::TypeFamily;
 use super::super::moments::TimeUnit;
@@ -10,11 +10,11 @@ use super::schema::SchemaField;
 /// How a value is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ValueKind {
-    /// The spelling that the type reads.
+    /// A spelling that the column's type in the target reads.
     Plain(TypeFamily),
-    /// Base64 of an integer; the decimal point is this many digits from its end.
+    /// Base64 of an integer. The decimal point is this many digits before the integer's end.
     Decimal(i32),
-    /// An object of such an integer and its scale.
+    /// An object with the base64 of an integer, and with the scale of the decimal.
     VariableDecimal,
     /// Base64.
     Bytes,
@@ -42,7 +42,7 @@ pub(super) enum ValueKind {
 }
 
 impl ValueKind {
-    /// Returns the kind by the target's type alone.
+    /// Returns the kind of a column without a schema, by the column's type in the target.
     pub(super) fn guess(ty: Option<&str>) -> ValueKind {
         if ty == Some("point") {
             return ValueKind::Point;
@@ -58,7 +58,7 @@ impl ValueKind {
         }
     }
 
-    /// Returns the kind by the schema, for a column of type `ty` in the target.
+    /// Returns the kind of a column by its schema. `ty` is the column's type in the target.
     pub(super) fn of(field: &SchemaField, ty: Option<&str>) -> ValueKind {
         let family = ty.map_or(TypeFamily::Other, TypeFamily::of);
         // Debezium writes the text of a type that it does not know as bytes without a name. For a

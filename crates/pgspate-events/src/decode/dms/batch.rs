@@ -27,8 +27,8 @@ pub(super) struct LastBatchColumns {
 impl Dms {
     /// Adds the events of a batch's first rows, and returns the number of these rows. All rows
     /// belong to the table that the options name. Decoding stops after 1 MiB of events, because
-    /// rows may share the bytes of a value and events do not. It also stops before a row that is
-    /// refused.
+    /// rows may share the bytes of a value and events do not. Decoding also stops before a row that
+    /// is refused.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Format`] if the first row has an unknown operation, or if a column has a

@@ -24,7 +24,7 @@ struct TableSeenColumns {
     whole: Option<Arc<[Box<str>]>>,
 }
 
-/// The most tables that are kept. When there are more, all are forgotten.
+/// The most tables that are kept. When one more is added, all earlier tables are forgotten.
 const TABLES_MAX: usize = 16_384;
 
 impl SeenColumns {

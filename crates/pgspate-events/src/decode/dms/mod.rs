@@ -68,7 +68,7 @@ impl Dms {
         Dms { options, ..Dms::default() }
     }
 
-    /// Returns the event of a csv line, `None` for a header.
+    /// Returns the event of a csv line. Returns `None` for a header.
     fn line(&mut self, line: &str, types: &dyn TargetTypes) -> Result<Option<ChangeEvent>> {
         let fields = fields(line, self.options.delimiter)?;
         let first = fields[0].text.as_ref();
