@@ -1,4 +1,4 @@
-"""What has to be known about a machine to read its numbers; nothing that names it."""
+"""Facts about the machine and server that explain the results. No host name is recorded."""
 
 import os
 import platform
@@ -10,8 +10,8 @@ from places import REPOSITORY
 from server import Server
 
 
-def machine(server: Server, versions: dict[str, str], scale: float, repeats: int) -> dict:
-    """The first line of a results file."""
+def collect_facts(server: Server, versions: dict[str, str], scale: float, repeats: int) -> dict:
+    """Returns the first line of a results file."""
     return {
         "kind": "facts",
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -31,7 +31,7 @@ def machine(server: Server, versions: dict[str, str], scale: float, repeats: int
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel has it."""
+    """Returns the processor's name from /proc/cpuinfo."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -39,12 +39,12 @@ def cpu_model() -> str:
 
 
 def filesystem(folder: Path) -> str:
-    """Type of the file system that the server's data is on."""
+    """Returns the type of the file system that holds the server's data."""
     command = ["df", "--output=fstype", str(folder)]
     return subprocess.run(command, capture_output=True, text=True).stdout.split()[-1]
 
 
 def commit() -> str:
-    """The commit measured, marked when the work tree differs from it."""
+    """Returns the measured commit, marked if the work tree has changes."""
     command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()

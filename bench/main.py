@@ -34,7 +34,7 @@ def main() -> int:
         Path(args.out, PAGE).write_text(report.page([Path(path) for path in args.report]))
         return 0
     if args.list:
-        print("\n".join(everything()))
+        print("\n".join(all_choices()))
         return 0
     chosen = choose(args.only)
     for number in SIGNALS:
@@ -77,52 +77,52 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def everything() -> list[str]:
-    """All that can be chosen."""
-    pairs = [(name, c.name) for name, all_of in contenders.BY_DATASET.items() for c in all_of]
+def all_choices() -> list[str]:
+    """Returns all names that `--only` can choose."""
+    pairs = [(name, c.name) for name, entries in contenders.BY_DATASET.items() for c in entries]
     return [f"{dataset}/{contender}" for dataset, contender in pairs] + [MEMORY]
 
 
 def choose(only: str | None) -> set[str]:
-    """What `--only` chooses; raises SystemExit for a name that is none."""
+    """Returns the names that `--only` chooses; raises SystemExit if a pattern matches none."""
     chosen = set()
     for pattern in (only or "*").split(","):
-        found = {name for name in everything() if matches(name, pattern.strip())}
-        if not found:
+        matching = {name for name in all_choices() if matches(name, pattern.strip())}
+        if not matching:
             raise SystemExit(
                 f'error: nothing is named "{pattern}"\n\nhint: See `bench/run.sh --list`.'
             )
-        chosen |= found
+        chosen |= matching
     return chosen
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern means this input, this contender or both."""
+    """Returns whether a pattern matches the input, the contender or INPUT/CONTENDER."""
     return any(fnmatch(part, pattern) for part in (name, *name.split("/")))
 
 
 def measure_all(args: argparse.Namespace, chosen: set[str]) -> int:
-    """Prepare everything, run the trials, write the page."""
+    """Prepare all_choices, run the trials, write the page."""
     places = Places(
         cache_folder(args.cache),
         find_pg_bin(args.pg_bin),
         find_pgspate(args.pgspate, build=not args.no_install),
     )
     places.cache.mkdir(parents=True, exist_ok=True)
-    found = peers.gather(places, install=not args.no_install)
+    gathered = peers.gather(places, install=not args.no_install)
     inputs = datasets.make_all(places, args.scale)
     results = results_file(Path(args.out), args.name)
     with Server(places) as server, results.open("w") as out:
-        session = Session(places, server, found, out, args.timeout)
-        session.record(facts.machine(server, found.versions, args.scale, args.repeats))
+        session = Session(places, server, gathered, out, args.timeout)
+        session.record(facts.collect_facts(server, gathered.versions, args.scale, args.repeats))
         record_missing(session, chosen)
         record_inputs(session, inputs, chosen)
         failed = run_rounds(session, inputs, chosen, args.repeats)
-        if MEMORY in chosen and "pgspate" not in found.missing:
+        if MEMORY in chosen and "pgspate" not in gathered.missing:
             failed += memory.run_memory(session, inputs[0], args.large)
     peers.say(f"wrote {results}")
     if args.only:
-        # A part is not to take the place of the whole page.
+        # Results of some contenders must not replace the page with all results.
         print(report.page([results]))
     else:
         Path(args.out, PAGE).write_text(report.page([results]))
@@ -130,7 +130,7 @@ def measure_all(args: argparse.Namespace, chosen: set[str]) -> int:
 
 
 def results_file(out: Path, name: str) -> Path:
-    """A file that is not there yet: results are kept, also the unfavourable ones."""
+    """Returns a path of no existing file, so that earlier results are always kept."""
     folder = out / "results"
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{date.today().isoformat()}-{name}"
@@ -141,11 +141,11 @@ def results_file(out: Path, name: str) -> Path:
 
 
 def record_missing(session: Session, chosen: set[str]) -> None:
-    """Name the peers that were wanted and are not there."""
+    """Records the chosen peers that are missing, with the reasons."""
     wanted = {
         contender.peer
-        for dataset, all_of in contenders.BY_DATASET.items()
-        for contender in all_of
+        for dataset, entries in contenders.BY_DATASET.items()
+        for contender in entries
         if f"{dataset}/{contender.name}" in chosen
     }
     wanted |= {"pgspate"} if MEMORY in chosen else set()
@@ -165,7 +165,7 @@ def record_inputs(session: Session, inputs: list[datasets.Dataset], chosen: set[
 
 
 def interrupted(*_: object) -> None:
-    """Leave by the way that stops the server, which a second signal is not to cut short."""
+    """Raises KeyboardInterrupt, so that the server is stopped; ignores further signals."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -1,7 +1,7 @@
 """Where things are: the repository, the cache of data and tools, and the programs.
 
-Nothing is written inside the repository but results, and the cache can be thrown away
-at any time.
+The benchmark writes nothing but results into the repository. The cache can be deleted at any
+time.
 """
 
 import os
@@ -23,60 +23,61 @@ class Places:
     pg_bin: Path
     """The folder of `postgres`, `initdb` and `psql`."""
     pgspate: Path
-    """The program under test; it may not be there."""
+    """The program under test; the file may be missing."""
 
     @property
     def python(self) -> Path:
-        """The Python that has the peers."""
+        """The Python of the virtual environment, which has the peers' packages."""
         return self.cache / "venv" / "bin" / "python"
 
     @property
     def psql(self) -> Path:
-        """The client of the server's own version."""
-        beside = self.pg_bin / "psql"
-        return beside if beside.exists() else Path(shutil.which("psql") or "psql")
+        """The psql of the server's folder, or else the first psql on PATH."""
+        server_psql = self.pg_bin / "psql"
+        return server_psql if server_psql.exists() else Path(shutil.which("psql") or "psql")
 
 
-def cache_folder(given: str | None) -> Path:
-    """The given folder, or the user's cache."""
-    if given:
-        return Path(given).resolve()
+def cache_folder(chosen_path: str | None) -> Path:
+    """Returns the given folder, or a folder in the user's cache."""
+    if chosen_path:
+        return Path(chosen_path).resolve()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "pgspate-bench")
 
 
-def find_pg_bin(given: str | None) -> Path:
-    """The folder of the server's programs.
+def find_pg_bin(chosen_path: str | None) -> Path:
+    """Returns the folder of the server's programs.
 
-    Raises SystemExit when there is none, or the given one is not it.
+    Raises SystemExit if no folder holds postgres and initdb. If `chosen_path` is
+    given, no other folder is tried.
     """
-    for folder in [Path(given)] if given else candidates():
+    for folder in [Path(chosen_path)] if chosen_path else pg_bin_candidates():
         if all((folder / name).exists() for name in ("postgres", "initdb")):
             return folder
-    where = given or "pg_config, PATH and /usr/lib/postgresql"
+    searched = chosen_path or "pg_config, PATH and /usr/lib/postgresql"
     raise SystemExit(
-        f"error: could not find postgres and initdb in {where}\n\n"
+        f"error: could not find postgres and initdb in {searched}\n\n"
         "hint: Install a PostgreSQL server, or name its folder with `--pg-bin`."
     )
 
 
-def candidates() -> list[Path]:
-    """Where a server's programs may be, best first."""
-    found = []
+def pg_bin_candidates() -> list[Path]:
+    """Returns the folders that may hold a server's programs, best first."""
+    folders = []
     if shutil.which("pg_config"):
-        told = subprocess.run(["pg_config", "--bindir"], capture_output=True, text=True)
-        found.append(Path(told.stdout.strip()))
+        pg_config = subprocess.run(["pg_config", "--bindir"], capture_output=True, text=True)
+        folders.append(Path(pg_config.stdout.strip()))
     if postgres := shutil.which("postgres"):
-        found.append(Path(postgres).parent)
+        folders.append(Path(postgres).parent)
     versions = Path("/usr/lib/postgresql").glob("*/bin")
     numbered = [path for path in versions if path.parent.name.isdigit()]
-    return found + sorted(numbered, key=lambda path: -int(path.parent.name))
+    return folders + sorted(numbered, key=lambda path: -int(path.parent.name))
 
 
-def find_pgspate(given: str | None, build: bool) -> Path:
-    """The program under test, built when it is not there and may be built."""
-    if given:
-        return Path(given).resolve()
+def find_pgspate(chosen_path: str | None, build: bool) -> Path:
+    """Returns the program under test; with `build`, builds a missing one with cargo."""
+    if chosen_path:
+        return Path(chosen_path).resolve()
     path = REPOSITORY / "target" / "release" / "pgspate"
     if not path.exists() and build and shutil.which("cargo"):
         command = ["cargo", "build", "--release", "--package", "pgspate-cli"]

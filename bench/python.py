@@ -1,8 +1,8 @@
-"""Measure the Python package beside what people use from Python: `python bench/python.py --help`.
+"""Compare the Python package with other ways to write from Python: `python bench/python.py --help`.
 
-Runs in an environment with the package and with bench/requirements-python.txt. Data is in memory
-before each clock starts. What would take too long is measured on fewer rows, and compared by its
-rows a second; the lines say how many there were.
+Needs an environment with pgspate and the packages of bench/requirements-python.txt. Data is in
+memory before each clock starts. Slow ways write fewer rows, and are compared by rows per second;
+each printed line says how many rows were written.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from places import Places, find_pg_bin
 from server import Server
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-# The peers are programs of their own, in a folder that is no package.
+# bench/peers holds separate programs and is not a package, so its path is added.
 sys.path.append(str(Path(__file__).parent / "peers"))
 from copy_adbc import arrow_type  # noqa: E402
 
@@ -38,44 +38,44 @@ TUPLES = 600_000
 TO_SQL_ROWS = 20_000
 MERGED_METERS = 12
 MERGED_ROWS = 3_000
-METERS = "use_prediction"
-CREATE_METERS = (
-    f"create table {METERS} (meter int, occurred timestamp, prediction numeric(12, 3), "
+PREDICTIONS = "use_prediction"
+CREATE_PREDICTIONS = (
+    f"create table {PREDICTIONS} (meter int, occurred timestamp, prediction numeric(12, 3), "
     "primary key (meter, occurred))"
 )
 
 
 class Base(DeclarativeBase):
-    """What SQLAlchemy's mappings are made from."""
+    """The base class of SQLAlchemy's mapped classes."""
 
 
 class Prediction(Base):
-    """A row of the meters' table, as an ORM has it."""
+    """A row of the predictions' table, as a mapped class."""
 
-    __tablename__ = METERS
+    __tablename__ = PREDICTIONS
     meter: Mapped[int] = mapped_column(primary_key=True)
     occurred: Mapped[datetime] = mapped_column(primary_key=True)
     prediction: Mapped[Decimal]
 
 
 class Bench:
-    """One run: its server, and what has been measured."""
+    """The server, and the measured trials of one group of ways to write."""
 
     def __init__(self, server: Server, rounds: int):
         self.server = server
         self.rounds = rounds
-        self.to = server.conninfo()
-        self.uri = "postgresql:///?" + "&".join(self.to.split()).replace("/", "%2F")
-        where = dict(part.split("=", 1) for part in self.to.split())
+        self.conninfo = server.conninfo()
+        self.uri = "postgresql:///?" + "&".join(self.conninfo.split()).replace("/", "%2F")
+        parameters = dict(part.split("=", 1) for part in self.conninfo.split())
         url = sqlalchemy.URL.create(
-            "postgresql+psycopg", where["user"], database=where["dbname"],
-            query={"host": where["host"], "port": where["port"]})
+            "postgresql+psycopg", parameters["user"], database=parameters["dbname"],
+            query={"host": parameters["host"], "port": parameters["port"]})
         self.engine = sqlalchemy.create_engine(url, hide_parameters=True)
         self.lines: list[dict] = []
         self.trials: dict[str, list[dict]] = {}
 
     def load(self, name: str, rows: int, work: Callable[[], object]) -> None:
-        """One load into an empty table, which must have all rows afterwards."""
+        """Loads an empty table with `work`, and checks the number of rows afterwards."""
         self.server.sql(f"drop table if exists lineitem; {create_table('lineitem')}; checkpoint")
         with self.timed(name, rows):
             work()
@@ -85,7 +85,7 @@ class Bench:
 
     @contextmanager
     def timed(self, name: str, rows: int) -> Iterator[None]:
-        """Takes the time of what is done within, and our own CPU."""
+        """Records the wall time and this process's CPU time of the `with` block."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -95,7 +95,7 @@ class Bench:
         print(json.dumps(line), flush=True)
 
     def table(self, against: str) -> str:
-        """Medians as Markdown, with rows a second as multiples of those of `against`."""
+        """Returns the medians in Markdown; the last column is the speed relative to `against`."""
         rate = {name: statistics.median(it["rows"] / it["wall"] for it in trials)
                 for name, trials in self.trials.items()}
         lines = ["| way | rows | wall, s | client CPU, s | rows/s | times |",
@@ -108,14 +108,14 @@ class Bench:
 
 
 def read_lineitem(path: Path) -> pyarrow.Table:
-    """The table, from a CSV file with a header."""
+    """Reads lineitem from a CSV file with a header."""
     types = {column.name: arrow_type(column.arrow) for column in LINEITEM}
     return pyarrow.csv.read_csv(
         path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
 
 
 def measure_tables(bench: Bench, table: pyarrow.Table, path: Path) -> None:
-    """Tables that are in memory as Arrow."""
+    """Measures loads of Arrow tables and of data frames, which are in memory."""
     frame = polars.from_arrow(table)
     few = table.slice(0, TO_SQL_ROWS).to_pandas()
     # pandas would send these columns as text.
@@ -134,7 +134,7 @@ def measure_tables(bench: Bench, table: pyarrow.Table, path: Path) -> None:
             conn.commit()
 
     def by_pgspate(data: object) -> Callable[[], object]:
-        return lambda: pgspate.load(data, "lineitem", to=bench.to, analyze="never")
+        return lambda: pgspate.load(data, "lineitem", to=bench.conninfo, analyze="never")
 
     def by_to_sql() -> None:
         few.to_sql("lineitem", bench.engine, index=False, if_exists="append", method="multi",
@@ -145,26 +145,26 @@ def measure_tables(bench: Bench, table: pyarrow.Table, path: Path) -> None:
                    method=pgspate.pandas_method)
 
     rows = table.num_rows
-    for nth in range(bench.rounds):
+    for round_index in range(bench.rounds):
         bench.load("psql \\copy of csv", rows, by_psql)
         bench.load("pgspate.load, pyarrow table", rows, by_pgspate(table))
         bench.load("pgspate.load, polars frame", rows, by_pgspate(frame))
         bench.load("pgspate.load, pyarrow reader", rows, by_pgspate(table.to_reader(100_000)))
         bench.load("ADBC ingest, pyarrow table", rows, by_adbc)
-        if nth == 0:
+        if round_index == 0:
             bench.load('to_sql(method="multi")', len(few), by_to_sql)
             bench.load("to_sql(method=pgspate.pandas_method)", len(few), by_our_method)
 
 
 def measure_tuples(bench: Bench, table: pyarrow.Table) -> None:
-    """Tuples of Python's own objects."""
+    """Measures loads of rows that are tuples of Python objects."""
     rows = list(zip(*(column.to_pylist() for column in table.slice(0, TUPLES).columns),
                     strict=True))
     types = [column.sql.partition("(")[0].strip() for column in LINEITEM]
 
     def by_psycopg(binary: bool) -> None:
         how = " (format binary)" if binary else ""
-        with psycopg.connect(bench.to) as conn, conn.cursor() as cursor:
+        with psycopg.connect(bench.conninfo) as conn, conn.cursor() as cursor:
             with cursor.copy(f"copy lineitem from stdin{how}") as copy:
                 if binary:
                     copy.set_types(types)
@@ -172,7 +172,7 @@ def measure_tuples(bench: Bench, table: pyarrow.Table) -> None:
                     copy.write_row(row)
 
     def by_pgspate(data: object) -> None:
-        pgspate.load(data, "lineitem", to=bench.to, analyze="never")
+        pgspate.load(data, "lineitem", to=bench.conninfo, analyze="never")
 
     for _ in range(bench.rounds):
         bench.load("psycopg write_row, text", len(rows), lambda: by_psycopg(False))
@@ -182,49 +182,49 @@ def measure_tuples(bench: Bench, table: pyarrow.Table) -> None:
 
 
 def measure_meters(bench: Bench, count: int) -> None:
-    """A night's results, meter by meter, as mapped objects."""
+    """Measures three ways to replace each meter's predictions with mapped objects."""
     before, night = make_night(count, MERGED_ROWS)
 
-    def fresh() -> None:
-        bench.server.sql(f"drop table if exists {METERS}; {CREATE_METERS}")
-        rows = [row for of_meter in before.values() for row in of_meter]
-        pgspate.load(rows, METERS, to=bench.to)
+    def reset_predictions() -> None:
+        bench.server.sql(f"drop table if exists {PREDICTIONS}; {CREATE_PREDICTIONS}")
+        rows = [row for meter_rows in before.values() for row in meter_rows]
+        pgspate.load(rows, PREDICTIONS, to=bench.conninfo)
         bench.server.sql("checkpoint")
 
     def objects(rows: list) -> list[Prediction]:
         return [Prediction(meter=row[0], occurred=row[1], prediction=row[2]) for row in rows]
 
-    def is_as_meant(some: list[int]) -> None:
-        meant = sum(row[2] for meter in some for row in night[meter])
+    def check_sum(meters: list[int]) -> None:
+        expected = sum(row[2] for meter in meters for row in night[meter])
         [[found]] = bench.server.sql(
-            f"select sum(prediction) from {METERS} where meter <= {max(some)}")
-        if Decimal(found) != meant:
-            raise SystemExit("error: the table is not as the night's results are")
+            f"select sum(prediction) from {PREDICTIONS} where meter <= {max(meters)}")
+        if Decimal(found) != expected:
+            raise SystemExit(f"error: sum of predictions is {found}, expected {expected}")
 
-    fresh()
-    made = {meter: objects(rows) for meter, rows in night.items()}
-    with bench.timed("pgspate.sqlalchemy.sync", sum(map(len, made.values()))):
+    reset_predictions()
+    objects_by_meter = {meter: objects(rows) for meter, rows in night.items()}
+    with bench.timed("pgspate.sqlalchemy.sync", sum(map(len, objects_by_meter.values()))):
         with Session(bench.engine) as session:
-            for meter, rows in made.items():
+            for meter, rows in objects_by_meter.items():
                 pgspate.sqlalchemy.sync(session, Prediction, rows,
                                         scope=Prediction.meter == meter)
-    is_as_meant(list(night))
-    some = list(night)[:MERGED_METERS]
-    fresh()
-    with bench.timed("the scope read, then merge", sum(len(night[it]) for it in some)):
-        for meter in some:
+    check_sum(list(night))
+    merged_meters = list(night)[:MERGED_METERS]
+    reset_predictions()
+    with bench.timed("the scope read, then merge", sum(len(night[it]) for it in merged_meters)):
+        for meter in merged_meters:
             merge_known(bench.engine, meter, night[meter])
-    is_as_meant(some)
-    fresh()
-    some = some[: max(1, len(some) // 3)]
-    with bench.timed("merge of each object", sum(len(night[it]) for it in some)):
-        for meter in some:
+    check_sum(merged_meters)
+    reset_predictions()
+    merged_meters = merged_meters[: max(1, len(merged_meters) // 3)]
+    with bench.timed("merge of each object", sum(len(night[it]) for it in merged_meters)):
+        for meter in merged_meters:
             merge_each(bench.engine, meter, objects(night[meter]))
-    is_as_meant(some)
+    check_sum(merged_meters)
 
 
 def merge_each(engine: sqlalchemy.Engine, meter: int, rows: list[Prediction]) -> None:
-    """As the manual has it: the session looks each object up by itself."""
+    """Merges as SQLAlchemy's manual shows: one query for each object."""
     with Session(engine) as session:
         for row in rows:
             session.merge(row)
@@ -235,41 +235,45 @@ def merge_each(engine: sqlalchemy.Engine, meter: int, rows: list[Prediction]) ->
 
 
 def merge_known(engine: sqlalchemy.Engine, meter: int, rows: list) -> None:
-    """The meter's rows are read at once, so that merging an object asks nothing more."""
+    """Reads the meter's rows with one query, so that merging an object needs no query."""
     with Session(engine) as session:
         found = session.scalars(sqlalchemy.select(Prediction).where(Prediction.meter == meter))
         old = {row.occurred: row for row in found}
         for row in rows:
-            of_night = Prediction(meter=row[0], occurred=row[1], prediction=row[2])
+            new_object = Prediction(meter=row[0], occurred=row[1], prediction=row[2])
             if row[1] in old:
-                session.merge(of_night)
+                session.merge(new_object)
             else:
-                session.add(of_night)
-        for gone in old.keys() - {row[1] for row in rows}:
-            session.delete(old[gone])
+                session.add(new_object)
+        for dropped_time in old.keys() - {row[1] for row in rows}:
+            session.delete(old[dropped_time])
         session.commit()
 
 
 def make_night(meters: int, rows: int) -> tuple[dict[int, list], dict[int, list]]:
-    """Each meter's rows before and after a night: 15 % dropped, as many added, 43 % changed."""
-    chance = random.Random(41)
+    """Returns each meter's rows before and after a night.
+
+    In the night, 15 % of the rows are dropped, as many are added, and 43 % are changed.
+    """
+    generator = random.Random(41)
     before, after = {}, {}
 
     def row(meter: int, occurred: datetime) -> tuple[int, datetime, Decimal]:
-        return meter, occurred, Decimal(chance.randrange(10_000_000)) / 1000
+        return meter, occurred, Decimal(generator.randrange(10_000_000)) / 1000
 
     for meter in range(1, meters + 1):
         dropped, changed = rows * 15 // 100, rows * 43 // 100
-        times = [datetime(2026, 1, 1) + at * timedelta(minutes=15) for at in range(rows + dropped)]
-        before[meter] = [row(meter, at) for at in times[:rows]]
-        kept = chance.sample(before[meter], rows - dropped)
-        new = [row(meter, at) for at in [old[1] for old in kept[:changed]] + times[rows:]]
+        times = [datetime(2026, 1, 1) + step * timedelta(minutes=15)
+                 for step in range(rows + dropped)]
+        before[meter] = [row(meter, time_) for time_ in times[:rows]]
+        kept = generator.sample(before[meter], rows - dropped)
+        new = [row(meter, time_) for time_ in [old[1] for old in kept[:changed]] + times[rows:]]
         after[meter] = sorted(kept[changed:] + new)
     return before, after
 
 
 def main() -> None:
-    """Measure, and write the trials and the tables."""
+    """Runs all trials, and writes their lines and the tables of medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("lineitem", type=Path, help="lineitem as CSV with a header")
     parser.add_argument("--rounds", type=int, default=3)

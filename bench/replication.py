@@ -1,8 +1,8 @@
-"""The history of the stream as a PostgreSQL has it, for those that replicate from one.
+"""The stream's events as a publisher's history, for the contenders that use logical replication.
 
-A publisher applies the events, a thousand in a transaction, with a slot for each contender from
-before the first of them. All changes are in the slot before a contender may read it. The measured
-time ends when the target has all of them. Both contenders read over TCP.
+The publisher creates a replication slot for each contender, then applies the events, a thousand in
+a transaction. A contender starts only after the publisher has applied all events. The measured time
+ends when the target has all changes. Both contenders read over TCP.
 """
 
 import time
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from server import DATABASE, LOOPBACK, USER, Server
 
+# Contenders: a PostgreSQL subscription, and pgspate reading a slot. SLOTS has their slots.
 NATIVE, SLOT = "native", "pgspate-slot"
 SLOTS = {NATIVE: "native", SLOT: "pgspate"}
-TOGETHER = 1000
+EVENTS_PER_TRANSACTION = 1000
 PUBLISHER = {"wal_level": "logical", "max_wal_senders": "10", "max_replication_slots": "10"}
 
 APPLY = """
@@ -33,7 +34,7 @@ begin
         from jsonb_populate_record(null::orders, event.line -> 'row') r where o.id = r.id;
     end case;
     n := n + 1;
-    if n % %TOGETHER% = 0 then
+    if n % %EVENTS_PER_TRANSACTION% = 0 then
       commit;
     end if;
   end loop;
@@ -42,7 +43,7 @@ end $$;
 
 
 def publish(server: Server, create: str, start: str, events: Path) -> None:
-    """Make the publisher's table as it is in the end, and its slots as they were at first."""
+    """Creates the publisher's table and slots, then applies all events to the table."""
     # The separator and the quote are bytes that JSON does not have.
     copy = (
         f"\\copy events (line) from '{events}' "
@@ -53,7 +54,7 @@ def publish(server: Server, create: str, start: str, events: Path) -> None:
         "create unlogged table events (nth bigint generated always as identity, line jsonb);\n"
         f"{copy}\nvacuum analyze;\n"
         "create publication p for table orders;\n"
-        + APPLY.replace("%TOGETHER%", str(TOGETHER))
+        + APPLY.replace("%EVENTS_PER_TRANSACTION%", str(EVENTS_PER_TRANSACTION))
         + "".join(
             f"select pg_create_logical_replication_slot('{slot}', 'pgoutput');\n"
             for slot in SLOTS.values()
@@ -63,20 +64,20 @@ def publish(server: Server, create: str, start: str, events: Path) -> None:
 
 
 def address(server: Server, slot: str) -> str:
-    """The source as `pgspate apply` takes it."""
+    """Returns the source argument of `pgspate apply` for a slot."""
     place = f"{LOOPBACK}:{server.port}"
     return f"postgres://{USER}@{place}/{DATABASE}?slot={slot}&publication=p"
 
 
 def subscribe(publisher: Server, server: Server) -> float:
-    """Let PostgreSQL's own subscription apply the history; the seconds that it took."""
+    """Applies the history with a PostgreSQL subscription, and returns the seconds."""
     conninfo = f"host={LOOPBACK} port={publisher.port} user={USER} dbname={DATABASE}"
     server.sql(
         f"create subscription s connection '{conninfo}' publication p "
         f"with (slot_name = '{SLOTS[NATIVE]}', create_slot = false, enabled = false, "
         "copy_data = false);\n"
     )
-    # Its target must have all before the slot is confirmed.
+    # The subscriber confirms a position only after it has flushed all changes before it.
     end = publisher.sql("select pg_current_wal_lsn()")[0][0]
     is_done = (
         f"select confirmed_flush_lsn >= '{end}' from pg_replication_slots "

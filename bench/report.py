@@ -33,12 +33,12 @@ def page(results: list[Path]) -> str:
     trials = by_kind.get("trial", [])
     parts += [dataset_part(name, trials, by_kind.get("input", [])) for name in TITLES]
     parts += [memory_part(by_kind.get("memory", [])), missing_part(by_kind.get("missing", []))]
-    parts += [how(facts)]
+    parts += [rerun_part(facts)]
     return "\n".join(part for part in parts if part)
 
 
 def introduction(facts: dict, names: list[str]) -> str:
-    """What was measured, and on what."""
+    """Returns the head of the page: how and on what machine was measured."""
     files = ", ".join(f"[{name}](results/{name})" for name in names)
     return f"""# Loading, measured
 
@@ -107,7 +107,7 @@ def dataset_part(dataset: str, trials: Trials, inputs: list[dict]) -> str:
 
 
 def row(contender: Contender, trials: Trials, base: float | None, limit: float | None) -> str:
-    """One contender's line."""
+    """Returns one contender's row of the table."""
     wall = median(trials, "wall_s")
     cells = [
         contender.title,
@@ -124,7 +124,7 @@ def row(contender: Contender, trials: Trials, base: float | None, limit: float |
 
 
 def failure(contender: Contender, bad: Trials, of: int) -> str:
-    """What to say of failed trials."""
+    """Returns the line about a contender's failed trials."""
     words = bad[0]["failure"].splitlines()[-1]
     return f"**{contender.title.strip('*')}** failed in {len(bad)} of {of} trials: `{words}`  "
 
@@ -154,7 +154,7 @@ def memory_part(trials: Trials) -> str:
         return ""
     lines = [
         "## Memory does not grow with the input\n",
-        "Lineitem's rows, again and again, from a pipe into `pgspate load -`; what writes them to",
+        "Repeated rows of lineitem from a pipe into `pgspate load -`; the program that writes to",
         "the pipe is not counted.\n",
         "| input MB | rows | peak memory MB | seconds |",
         "|---:|---:|---:|---:|",
@@ -170,15 +170,15 @@ def memory_part(trials: Trials) -> str:
 
 
 def missing_part(missing: list[dict]) -> str:
-    """Who could not take part, and why."""
+    """Returns the list of missing peers, with the reasons."""
     if not missing:
         return ""
     lines = {f"- {line['peer']}: {line['reason']}": None for line in missing}
     return "## Missing here\n\n" + "\n".join(lines) + "\n"
 
 
-def how(facts: dict) -> str:
-    """How to do it again."""
+def rerun_part(facts: dict) -> str:
+    """Returns the section on how to run the benchmark again."""
     flags = "" if facts["scale"] == 1 else f" --scale {facts['scale']:g}"
     flags += f" --repeats {facts['repeats']}"
     return f"""## Do it again
@@ -187,9 +187,10 @@ def how(facts: dict) -> str:
 bench/run.sh{flags}
 ```
 
-It needs Linux, Python 3.11, a PostgreSQL server's programs (`--pg-bin`) and pip. As root it
-also installs pgloader with apt-get. Data and peers go to a cache folder (`--cache`), never
-into the repository. It starts a server of its own in a temporary folder, and removes it.
+The benchmark needs Linux, Python 3.11, a PostgreSQL server's programs (`--pg-bin`) and pip. As
+root it also installs pgloader with apt-get. Data and peers go to a cache folder (`--cache`), never
+into the repository. The benchmark starts its own server in a temporary folder,
+and removes both.
 
 | option | effect |
 |---|---|

@@ -1,7 +1,7 @@
-"""A PostgreSQL of our own for one run: made in a temporary folder, gone afterwards.
+"""A PostgreSQL server for one run, in a temporary folder that is removed afterwards.
 
-For root it runs as an unprivileged user. It listens on a Unix socket. `stop` ends it; if this
-program is killed, the kernel signals the server to end.
+If this program runs as root, the server runs as an unprivileged user. The server listens on a Unix
+socket. `stop` ends the server; if this program is killed, the kernel signals the server to end.
 """
 
 import os
@@ -22,7 +22,7 @@ PORT = "5432"
 LOOPBACK = "127.0.0.1"
 PREFIX = "pgspate-bench-"
 
-# What a server made for loading has, and nothing that loses data: fsync, full_page_writes
+# Settings of a server tuned for loading. None of them risks data: fsync, full_page_writes
 # and synchronous_commit keep their defaults. Autovacuum is off because it would fall into
 # one trial and not into another; min_wal_size keeps recycled WAL files, for the same reason.
 SETTINGS = {
@@ -36,21 +36,21 @@ SETTINGS = {
 
 
 def free_port() -> str:
-    """A free port of loopback."""
+    """Returns a free TCP port of the loopback address."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return str(probe.getsockname()[1])
 
 
 class Server:
-    """A running server. Use it with `with`. It listens on loopback, too, if it `is_far`."""
+    """A server, started by `with`. With `listens_on_tcp`, it also listens on loopback."""
 
-    def __init__(self, places: Places, is_far: bool = False, **settings: str):
+    def __init__(self, places: Places, listens_on_tcp: bool = False, **settings: str):
         self.places = places
-        self.listens = LOOPBACK if is_far else ""
-        self.port = free_port() if is_far else PORT
+        self.listen_addresses = LOOPBACK if listens_on_tcp else ""
+        self.port = free_port() if listens_on_tcp else PORT
         self.settings = SETTINGS | settings
-        sweep()
+        remove_stale_folders()
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self.process: subprocess.Popen | None = None
 
@@ -72,17 +72,17 @@ class Server:
         initdb = [self.places.pg_bin / "initdb", "--pgdata", data, "--username", USER]
         initdb += ["--auth", "trust", "--no-locale", "--encoding", "UTF8"]
         with log.open("w") as out:
-            done = subprocess.run(as_owner() + initdb, stdout=out, stderr=out, cwd="/")
+            done = subprocess.run(owner_prefix() + initdb, stdout=out, stderr=out, cwd="/")
         if done.returncode != 0:
             raise SystemExit(f"error: could not make a database cluster\n{log.read_text()}")
         command = [self.places.pg_bin / "postgres", "-D", data, "-k", self.folder]
-        command += ["-p", self.port, "-c", f"listen_addresses={self.listens}"]
+        command += ["-p", self.port, "-c", f"listen_addresses={self.listen_addresses}"]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "server.log").open("w") as out:
             # A session of its own, so that Ctrl-C reaches only this program.
             self.process = subprocess.Popen(
-                as_owner(with_us=True) + command,
+                owner_prefix(ends_with_parent=True) + command,
                 stdout=out,
                 stderr=out,
                 cwd="/",
@@ -103,7 +103,7 @@ class Server:
         raise SystemExit(f"error: could not start PostgreSQL\n{log}")
 
     def stop(self) -> None:
-        """Stop the server at once and remove its folder; nothing of it is wanted."""
+        """Stops the server without a checkpoint, and removes its folder with all data."""
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGQUIT)
             try:
@@ -115,21 +115,21 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def environment(self) -> dict[str, str]:
-        """Our environment, with libpq's variables pointing at this server only."""
+        """Returns this process's environment, with libpq's variables set for this server."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         env |= {"PGHOST": str(self.folder), "PGPORT": self.port, "PGUSER": USER}
         return env | {"PGDATABASE": DATABASE}
 
     def conninfo(self) -> str:
-        """How to connect, for those who want it said."""
+        """Returns the connection string of libpq."""
         return f"host={self.folder} port={self.port} user={USER} dbname={DATABASE}"
 
     def pgloader_url(self) -> str:
-        """How to connect, as pgloader spells a Unix socket."""
+        """Returns the connection URL as pgloader spells a Unix socket."""
         return f"postgresql://{USER}@unix:{self.folder}:{self.port}/{DATABASE}"
 
     def sql(self, statement: str, database: str = DATABASE) -> list[list[str]]:
-        """Run statements, each in its own transaction; the rows of the last one."""
+        """Runs statements, each in its own transaction, and returns the rows of all of them."""
         command = [self.places.psql, "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", database]
         done = subprocess.run(
             command, input=statement, env=self.environment(), capture_output=True, text=True
@@ -144,8 +144,8 @@ class Server:
         return self.process.pid
 
 
-def sweep() -> None:
-    """Remove what runs left that were killed; their servers ended with them."""
+def remove_stale_folders() -> None:
+    """Removes the folders of earlier runs whose process has ended, such as killed runs."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
@@ -165,8 +165,11 @@ def unprivileged_owner() -> tuple[int, int]:
     return 65534, 65534
 
 
-def as_owner(with_us: bool = False) -> list[str]:
-    """What to put before a command so that it runs as that user, and ends when we do."""
+def owner_prefix(ends_with_parent: bool = False) -> list[str]:
+    """Returns a command prefix that runs a command as the server's user.
+
+    With `ends_with_parent`, the kernel also signals the command when this process ends.
+    """
     if not shutil.which("setpriv"):
         if os.geteuid() == 0:
             raise SystemExit("error: could not find setpriv, which root needs to run PostgreSQL")
@@ -175,6 +178,6 @@ def as_owner(with_us: bool = False) -> list[str]:
     if os.geteuid() == 0:
         user, group = unprivileged_owner()
         command += [f"--reuid={user}", f"--regid={group}", "--clear-groups"]
-    if with_us:
+    if ends_with_parent:
         command += ["--pdeathsig", "QUIT"]
     return command + ["--"] if len(command) > 1 else []

