@@ -19,7 +19,7 @@ pub enum BankTable {
 /// The two tables.
 pub const TABLES: [BankTable; 2] = [BankTable::Account, BankTable::Transaction];
 
-/// Moments lie within the two years 2025 and 2026.
+/// The number of days in the range of generated times, the years 2025 and 2026.
 const DAYS: u64 = 2 * 365;
 
 const STATUS: [&str; 4] = ["open", "closed", "dormant", "blocked"];
@@ -84,8 +84,9 @@ impl BankTable {
         }
     }
 
-    /// Makes the table, without indexes. `suffix` is what comes after the columns, as `partition
-    /// by`.
+    /// Returns the statement that creates the table without indexes.
+    ///
+    /// `suffix` follows the columns, for example `partition by`.
     pub fn create(self, suffix: &str) -> String {
         let columns = self.columns().iter().zip(self.types());
         let columns: Vec<_> = columns.map(|(name, kind)| format!("{name} {kind}")).collect();

@@ -20,7 +20,7 @@ use super::generated::{self, GeneratedTable};
 use super::{GeneratedRows, put};
 use crate::RunStop;
 
-/// Rows of `lineitem` at scale factor 1, about.
+/// The approximate number of rows of `lineitem` at scale factor 1.
 pub const LINES: u64 = 6_000_000;
 
 /// The least scale factor at which there is a supplier, without whom there is no `lineitem`.
@@ -36,13 +36,12 @@ pub fn factor(scale: f64) -> f64 {
     if factor < 0.025 { 0.0031 } else { factor }
 }
 
-/// What comments are cut from. TPC-H's text is 300 MiB long, and takes two seconds to make; this
-/// one takes a tenth of a second.
+/// The text from which comments are cut. TPC-H's text is 300 MiB long and takes two seconds to
+/// generate. This shorter text takes a tenth of a second.
 static TEXT: LazyLock<TextPool> =
     LazyLock::new(|| TextPool::new(16 << 20, Distributions::static_default()));
 
-/// A generator's rows, which it writes as `a|b|c|`. None of its values has a bar, a tab or a
-/// backslash.
+/// A generator's rows, written as `a|b|c|`. No value has a bar, tab or backslash.
 struct BarSeparatedRows<I>(I);
 
 impl<I: Iterator<Item: Display>> GeneratedRows for BarSeparatedRows<I> {

@@ -1,6 +1,6 @@
-//! The experiments that the lab has, one folder for each.
+//! The experiments of the lab, one folder for each.
 //!
-//! Each repeats a published one and adds what that left out.
+//! Each experiment repeats a published experiment and adds cases that the publication left out.
 
 mod bulk;
 mod changes;
@@ -13,7 +13,7 @@ mod ways;
 
 use crate::experiment::Experiment;
 
-/// All of them, in the order of the report.
+/// All experiments, in the order of the report.
 pub const ALL: [&dyn Experiment; 6] = [
     &bulk::BulkExperiment,
     &rewrite::RewriteExperiment,
@@ -23,7 +23,7 @@ pub const ALL: [&dyn Experiment; 6] = [
     &storage::StorageExperiment,
 ];
 
-/// The experiment of that name.
+/// Returns the experiment called `name`, if there is one.
 pub fn find(name: &str) -> Option<&'static dyn Experiment> {
     ALL.into_iter().find(|experiment| experiment.name() == name)
 }

@@ -1,9 +1,11 @@
-//! Bars and curves of results, as several experiments draw them.
+//! Builders of bars and curves from trial results. Several experiments use them.
 
 use crate::Results;
 use crate::report::figure::{Bar, Curve};
 
-/// A number of the trials with these levels; `None` where there is no such trial.
+/// Returns a bar for the measured `number` of the trials with these levels.
+///
+/// Returns `None` if no trial has these levels.
 pub(super) fn bar(
     results: &Results,
     name: &str,
@@ -13,7 +15,9 @@ pub(super) fn bar(
     Some(Bar::measured(name, results.spread(levels, number)?))
 }
 
-/// A series of the trials with these levels; `None` where there is none.
+/// Returns a curve of the measured `series` of the trials with these levels.
+///
+/// Returns `None` if these trials recorded no such series.
 pub(super) fn series(
     results: &Results,
     name: &str,
@@ -24,7 +28,9 @@ pub(super) fn series(
     (!points.is_empty()).then(|| Curve { name: name.to_owned(), points })
 }
 
-/// A number by the levels of a factor that are numbers themselves.
+/// Returns a curve of the measured `number` over the levels of `factor`.
+///
+/// Levels that are not numbers are left out. Returns `None` if no point is left.
 pub(super) fn by_factor(
     results: &Results,
     name: &str,
@@ -33,9 +39,9 @@ pub(super) fn by_factor(
     number: &str,
 ) -> Option<Curve> {
     let point = |level: &String| {
-        let with: Vec<(&str, &str)> =
+        let levels: Vec<(&str, &str)> =
             levels.iter().copied().chain([(factor, level.as_str())]).collect();
-        Some((level.parse::<f64>().ok()?, results.spread(&with, number)?))
+        Some((level.parse::<f64>().ok()?, results.spread(&levels, number)?))
     };
     let mut points: Vec<_> = results.levels(factor).iter().filter_map(point).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));

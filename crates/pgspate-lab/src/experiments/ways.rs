@@ -1,7 +1,7 @@
-//! Ways of sending rows to a server that several experiments compare, and what they leave.
+//! Ways of sending rows to a server that several experiments compare, and a check of the result.
 //!
-//! Values travel as text, as most drivers send what has no type of their language. Statements that
-//! are sent one behind the other are all sent before the first answer is waited for.
+//! Values are sent in text format, as most drivers send values of types that they do not know.
+//! Pipelined statements are all sent before the client waits for the first reply.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -18,7 +18,7 @@ use tokio_postgres::{Client, Statement};
 
 use crate::data::{self, GeneratedRows};
 
-/// A value as PostgreSQL reads it.
+/// A parameter value in PostgreSQL's text format.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TextValue<'a>(pub(super) &'a str);
 
@@ -43,10 +43,10 @@ impl ToSql for TextValue<'_> {
     to_sql_checked!();
 }
 
-/// Messages that are on their way at once, at most: what is answered to them is kept meanwhile.
+/// The greatest number of pipelined statements. Their replies are kept in memory.
 const IN_FLIGHT_MAX: usize = 1000;
 
-/// A prepared statement for each row, one behind the other; how many rows they wrote.
+/// Executes a prepared statement once for each row, pipelined. Returns the number of written rows.
 pub(super) async fn pipelined<V: AsRef<str>>(
     client: &Client,
     statement: &Statement,
@@ -55,35 +55,35 @@ pub(super) async fn pipelined<V: AsRef<str>>(
     let mut rows = rows.into_iter();
     let mut written = 0;
     loop {
-        let some: Vec<_> = rows.by_ref().take(IN_FLIGHT_MAX).collect();
-        if some.is_empty() {
+        let batch: Vec<_> = rows.by_ref().take(IN_FLIGHT_MAX).collect();
+        if batch.is_empty() {
             return Ok(written);
         }
-        let sent = some.iter().map(|row| execute(client, statement, row.as_ref()));
-        written += try_join_all(sent).await?.iter().sum::<u64>();
+        let executions = batch.iter().map(|row| execute(client, statement, row.as_ref()));
+        written += try_join_all(executions).await?.iter().sum::<u64>();
     }
 }
 
-/// Different statements, one behind the other in their order; how many rows they wrote.
+/// Executes different statements, pipelined in their order. Returns the number of written rows.
 pub(super) async fn in_order<'a>(
     statements: impl IntoIterator<Item = LocalBoxFuture<'a, Result<u64, tokio_postgres::Error>>>,
 ) -> Result<u64, tokio_postgres::Error> {
     let mut statements = statements.into_iter();
     let mut written = 0;
     loop {
-        let mut some: Vec<_> = statements.by_ref().take(IN_FLIGHT_MAX).map(maybe_done).collect();
-        if some.is_empty() {
+        let mut batch: Vec<_> = statements.by_ref().take(IN_FLIGHT_MAX).map(maybe_done).collect();
+        if batch.is_empty() {
             return Ok(written);
         }
-        // A statement is sent when its future is asked for the first time.
+        // A statement is sent when its future is polled for the first time.
         poll_fn(|context| {
-            for statement in &mut some {
+            for statement in &mut batch {
                 let _ = Pin::new(statement).poll(context);
             }
             Poll::Ready(())
         })
         .await;
-        for statement in &mut some {
+        for statement in &mut batch {
             let mut statement = Pin::new(statement);
             statement.as_mut().await;
             written += statement.take_output().transpose()?.unwrap_or_default();
@@ -91,7 +91,7 @@ pub(super) async fn in_order<'a>(
     }
 }
 
-/// One prepared statement, with its values as text.
+/// Executes a prepared statement with values in text format. Returns the number of written rows.
 pub(super) async fn execute<V: AsRef<str>>(
     client: &Client,
     statement: &Statement,
@@ -100,7 +100,9 @@ pub(super) async fn execute<V: AsRef<str>>(
     client.execute_raw(statement, values.iter().map(|value| TextValue(value.as_ref()))).await
 }
 
-/// `($1, $2), ($3, $4)`: places for so many rows of values, each with its type.
+/// Returns parameter placeholders for `rows` rows, such as `($1::int, $2::text), ($3::int, ...)`.
+///
+/// `types` has the type of each column.
 pub(super) fn places(rows: usize, types: &[&str]) -> String {
     let mut text = String::with_capacity(rows * types.len() * 16);
     for row in 0..rows {
@@ -114,20 +116,20 @@ pub(super) fn places(rows: usize, types: &[&str]) -> String {
     text
 }
 
-/// Statements for several rows, by how many they are for.
+/// Prepared multi-row statements, by their number of rows.
 #[derive(Default)]
 pub(super) struct StatementCache(HashMap<usize, Statement>);
 
 impl StatementCache {
-    /// The statement for so many rows, which `sql` makes when it is wanted for the first time.
+    /// Returns the statement for `rows` rows. The first call prepares the text that `sql` returns.
     pub(super) async fn of(
         &mut self,
         client: &Client,
         rows: usize,
         sql: impl FnOnce() -> String,
     ) -> Result<Statement, tokio_postgres::Error> {
-        if let Some(known) = self.0.get(&rows) {
-            return Ok(known.clone());
+        if let Some(statement) = self.0.get(&rows) {
+            return Ok(statement.clone());
         }
         let statement = client.prepare(&sql()).await?;
         self.0.insert(rows, statement.clone());
@@ -135,13 +137,13 @@ impl StatementCache {
     }
 }
 
-/// Rows of so many values that one statement has room for.
+/// Returns the greatest number of rows of `columns` values in one statement.
 pub(super) fn rows_per_statement(columns: usize) -> usize {
     // The protocol counts parameters in 16 bits.
     usize::from(u16::MAX) / columns
 }
 
-/// Turns what a statement met into an error that says what was being done.
+/// Returns a function that turns a statement's error into "could not `what`" with its cause.
 pub(super) fn failed<'a>(
     connection: &'a Connection,
     what: &'a str,
@@ -149,32 +151,32 @@ pub(super) fn failed<'a>(
     move |error| connection.explain(format!("could not {what}"), error)
 }
 
-/// One number.
+/// Runs a query that returns one integer. An error says that pgspate-lab could not `what`.
 pub(super) async fn number(connection: &Connection, what: &str, sql: &str) -> Result<i64> {
     let row = connection.client.query_one(sql, &[]).await;
     Ok(row.map_err(failed(connection, what))?.get(0))
 }
 
-/// Fails where a table has not exactly these rows: then the contender has not done its work.
+/// Checks that a table has exactly these rows, so that an incorrect contender fails.
 pub(super) async fn expect(
     connection: &Connection,
     table: &str,
     rows: &mut dyn GeneratedRows,
 ) -> Result<()> {
     let client = &connection.client;
-    let make = format!("create temp table expected (like {table})");
+    let create_table = format!("create temp table expected (like {table})");
     client
-        .batch_execute(&make)
+        .batch_execute(&create_table)
         .await
         .map_err(failed(connection, "make a table to compare with"))?;
     data::copy(client, "expected", rows).await?;
-    let differ = format!(
+    let count_differences = format!(
         "select count(*) from ((table {table} except all table expected) \
          union all (table expected except all table {table})) different"
     );
-    let different = number(connection, "compare the tables", &differ).await?;
-    let gone = client.batch_execute("drop table expected").await;
-    gone.map_err(failed(connection, "drop the table to compare with"))?;
+    let different = number(connection, "compare the tables", &count_differences).await?;
+    let dropped = client.batch_execute("drop table expected").await;
+    dropped.map_err(failed(connection, "drop the table to compare with"))?;
     if different == 0 {
         return Ok(());
     }

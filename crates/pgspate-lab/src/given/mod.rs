@@ -1,4 +1,4 @@
-//! Files of the user's own as the tables of an experiment.
+//! The user's own files as tables of an experiment.
 //!
 //! One or more files make one table, as in `pgspate load`. The lab infers a format once, and passes
 //! the options to all contenders.

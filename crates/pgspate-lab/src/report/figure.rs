@@ -1,28 +1,28 @@
-//! What the report can draw, as data.
+//! The figures of the report, as data.
 //!
-//! A figure says what it shows; how wide it is, and in which colours, is the drawing's matter.
+//! A figure has titles and values. The drawing modules choose sizes and colours.
 
 use crate::experiment::{TrialPicture, Unit};
 use crate::spread::Spread;
 
-/// Something to look at, with its heading.
+/// A plot with its title and a note.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// What is shown, in a few words.
+    /// The title, a few words long.
     pub title: String,
-    /// What has to be known to read it; may be empty.
+    /// An explanation for the reader; may be empty.
     pub note: String,
-    /// The drawing.
+    /// The values to draw.
     pub plot: Plot,
 }
 
 impl Figure {
-    /// A figure.
+    /// Returns a figure with this title, note and plot.
     pub fn new(title: &str, note: &str, plot: Plot) -> Figure {
         Figure { title: title.to_owned(), note: note.to_owned(), plot }
     }
 
-    /// Whether there is nothing to be seen.
+    /// Returns whether the plot has nothing to draw.
     pub fn is_empty(&self) -> bool {
         match &self.plot {
             Plot::Bars(bars) => bars.groups.iter().all(|group| group.bars.is_empty()),
@@ -34,34 +34,34 @@ impl Figure {
     }
 }
 
-/// Kinds of drawings.
+/// A plot of one of several kinds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plot {
-    /// Lengths to compare.
+    /// Bars whose lengths are compared.
     Bars(Bars),
-    /// Values along an axis.
+    /// Lines between two axes.
     Lines(Lines),
-    /// Words and numbers.
+    /// A table of words and numbers.
     Table(PlotTable),
-    /// Drawings that trials made, each under its caption.
+    /// Pictures that trials recorded, each with its caption.
     Pictures(Vec<(String, TrialPicture)>),
-    /// Rows of small drawings.
+    /// Rows of small pictures.
     Strips(Vec<Strip>),
 }
 
-/// Small drawings side by side, such as of what was there after each of several steps.
+/// Small pictures side by side, such as the state of a table after each of several steps.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Strip {
-    /// Whose they are.
+    /// The contender or case that the pictures belong to.
     pub name: String,
-    /// The drawings from left to right, each with a word that stands below it.
+    /// The pictures from left to right, each with the label below the picture.
     pub pictures: Vec<(String, TrialPicture)>,
 }
 
-/// Bars from zero, in groups.
+/// Groups of bars that begin at zero.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Bars {
-    /// What their length counts.
+    /// The unit of the bars' lengths.
     pub unit: Option<Unit>,
     /// The groups, from top to bottom.
     pub groups: Vec<BarGroup>,
@@ -79,74 +79,74 @@ pub struct BarGroup {
 /// A median with its spread.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// Whose it is.
+    /// The label of the bar.
     pub name: String,
-    /// Its length, and the least and greatest value.
+    /// The median, which is the bar's length, and the least and greatest value.
     pub value: Spread,
-    /// Whether it is computed and not measured: it is drawn hollow.
+    /// Whether the value was computed rather than measured. Computed bars are drawn hollow.
     pub is_computed: bool,
 }
 
 impl Bar {
-    /// What was measured.
+    /// Returns a bar for a measured value.
     pub fn measured(name: &str, value: Spread) -> Bar {
         Bar { name: name.to_owned(), value, is_computed: false }
     }
 
-    /// What was computed from something measured.
+    /// Returns a bar for a value that was computed from measured values.
     pub fn computed(name: &str, value: f64) -> Bar {
         Bar { name: name.to_owned(), value: Spread::exactly(value), is_computed: true }
     }
 }
 
-/// Lines in a frame.
+/// Lines between a horizontal and a vertical axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lines {
-    /// From left to right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// From bottom to top.
+    /// The vertical axis.
     pub y: Axis,
     /// The lines.
     pub lines: Vec<Curve>,
 }
 
-/// An axis.
+/// An axis of a line plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What it is, in a few words.
+    /// The quantity on the axis, in a few words.
     pub name: String,
-    /// What it counts.
+    /// The unit of the values.
     pub unit: Unit,
-    /// Whether each step is ten times the last one.
+    /// Whether the axis is logarithmic.
     pub is_log: bool,
 }
 
 impl Axis {
-    /// An axis of equal steps.
+    /// Returns a linear axis.
     pub fn linear(name: &str, unit: Unit) -> Axis {
         Axis { name: name.to_owned(), unit, is_log: false }
     }
 
-    /// An axis on which each step is ten times the last one.
+    /// Returns a logarithmic axis.
     pub fn log(name: &str, unit: Unit) -> Axis {
         Axis { name: name.to_owned(), unit, is_log: true }
     }
 }
 
-/// A line.
+/// A line through the spreads of several trials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// Whose it is.
+    /// The label of the line.
     pub name: String,
-    /// Its points, from left to right.
+    /// The points from left to right: the horizontal position and the spread of the values there.
     pub points: Vec<(f64, Spread)>,
 }
 
-/// Rows under headings. All columns but the first are to the right.
+/// Rows under headings. All columns but the first are right-aligned.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PlotTable {
-    /// The headings.
+    /// The headings of the columns.
     pub columns: Vec<String>,
-    /// The rows, each as long as the headings.
+    /// The rows. Each row has one cell for each heading.
     pub rows: Vec<Vec<String>>,
 }

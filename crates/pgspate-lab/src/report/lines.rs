@@ -148,7 +148,7 @@ fn name_ends(svg: &mut Svg, frame: &LinesFrame, shown: &[&Curve], colours: &[usi
     }
 }
 
-/// Places near those that are wanted, at least `distance` apart and in the same order.
+/// Returns positions near the wanted positions, in their order and at least `distance` apart.
 fn apart(wanted: &[f64], distance: f64, (from, to): (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|a, b| wanted[*a].total_cmp(&wanted[*b]));
@@ -158,7 +158,7 @@ fn apart(wanted: &[f64], distance: f64, (from, to): (f64, f64)) -> Vec<f64> {
         places[*nth] = places[*nth].max(least);
         least = places[*nth] + distance;
     }
-    // What is now below the end goes up again, and pushes the others.
+    // Names that are now below the end move up again, and push the names above them.
     let mut most = to.max(from + distance * wanted.len().saturating_sub(1) as f64);
     for nth in order.iter().rev() {
         places[*nth] = places[*nth].min(most);

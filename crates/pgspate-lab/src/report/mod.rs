@@ -31,13 +31,13 @@ use crate::spread::Spread;
 use svg::escape;
 
 const STYLE: &str = include_str!("page.css");
-/// How many colours the style has.
+/// The number of colours in the style.
 const COLOURS: usize = 8;
 
-/// Makes the page of a folder with results of these experiments; returns how many trials are on it.
+/// Writes the page for a folder with results of these experiments. Returns the number of trials.
 ///
 /// # Errors
-/// There are no results, they cannot be read, or the page cannot be written.
+/// Fails if there are no results, if they cannot be read, or if the page cannot be written.
 pub fn write(experiments: &[&dyn Experiment], folder: &Path, out: &Path) -> Result<usize> {
     let lines = read(folder)?;
     let page = page(experiments, &lines, folder)?;
@@ -67,10 +67,10 @@ pub struct TrialDigest {
     pub numbers: BTreeMap<String, Spread>,
 }
 
-/// Answers and medians of a folder with results of these experiments.
+/// Returns answers and medians from a folder with results of these experiments.
 ///
 /// # Errors
-/// They cannot be read.
+/// Fails if the results cannot be read.
 pub fn digests(experiments: &[&dyn Experiment], folder: &Path) -> Result<Vec<ExperimentDigest>> {
     let lines = read(folder)?;
     let all = experiments.iter().map(|it| (*it, results(*it, &lines, folder)));
@@ -92,10 +92,10 @@ fn trial_digest(trial: &LabTrial, results: &Results) -> TrialDigest {
     TrialDigest { trial: trial.clone(), numbers: names.filter_map(spread).collect() }
 }
 
-/// The page of these experiments, as HTML.
+/// Returns the page of these experiments as HTML.
 ///
 /// # Errors
-/// There is no result of any of them.
+/// Fails if no experiment has a result.
 pub fn page(
     experiments: &[&dyn Experiment],
     lines: &[ResultLine],
@@ -124,7 +124,7 @@ pub fn page(
     Ok(html)
 }
 
-/// An experiment's lines, in the order of its trials.
+/// Returns an experiment's lines in the order of its trials.
 fn results(experiment: &dyn Experiment, lines: &[ResultLine], folder: &Path) -> Results {
     let own = lines.iter().filter(|line| line.experiment == experiment.name());
     let mut own: Vec<ResultLine> = own.cloned().collect();

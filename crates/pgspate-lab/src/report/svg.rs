@@ -1,14 +1,14 @@
 //! Words and shapes as SVG.
 //!
-//! Everything that comes from outside goes through [`escape`]. Widths of words are estimated on the
-//! safe side, as the reader's fonts are not known here.
+//! All text from results goes through [`escape`]. Widths of words are estimated rather too wide,
+//! because the reader's fonts are unknown.
 
 use std::fmt::{Display, Write as _};
 
 /// Pixels of a letter's height.
 pub(super) const FONT: f64 = 13.0;
 
-/// Text as HTML and SVG take it, in elements and in attributes.
+/// Escapes text for elements and attributes of HTML and SVG.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,7 +18,7 @@ pub(super) fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // Not allowed in XML, however written.
+            // XML forbids these characters, even as character references.
             c if c.is_control() && !matches!(c, '\n' | '\t') => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }
@@ -43,7 +43,7 @@ pub(super) fn strong_width(text: &str) -> f64 {
     width(text) * 1.1
 }
 
-/// The text, cut to fit into so many pixels.
+/// Cuts the text to fit into a width in pixels.
 pub(super) fn fitted(text: &str, pixels: f64) -> String {
     if width(text) <= pixels {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! What `bulk` shows.
+//! The figures and the summary sentence of the experiment `bulk`.
 
 use super::strategies::{AT_ONCE, EACH, ONE, PGSPATE};
 use super::{DEFAULT_SETTINGS, TUNED};
@@ -11,7 +11,7 @@ use crate::results::{ResultLine, Results};
 use crate::spread::Spread;
 
 const STRATEGIES: [&str; 3] = [ONE, EACH, PGSPATE];
-/// Everything as it comes, and no indexes.
+/// The baseline levels: default settings, and no indexes.
 const BASE: [(&str, &str); 4] = [
     ("settings", DEFAULT_SETTINGS),
     ("autovacuum", "on"),
@@ -65,7 +65,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
     ]
 }
 
-/// How often autovacuum came by: a trial may be over before it has looked.
+/// Describes how often autovacuum ran. A short trial can end before autovacuum looks at it.
 fn visits(results: &Results) -> String {
     let on = results.measured().filter(|line| line.trial.is("autovacuum", "on"));
     let vacuums = on.filter_map(|line| line.measured["tables"]["counted"]["vacuums"].as_u64());
@@ -85,7 +85,7 @@ fn visits(results: &Results) -> String {
     }
 }
 
-/// What the figures are called, by what was loaded.
+/// The titles and notes of the figures for each kind of data.
 struct FigureTexts {
     all: &'static str,
     largest: &'static str,
@@ -95,7 +95,7 @@ struct FigureTexts {
     wal: &'static str,
 }
 
-/// What the seconds of the largest are called.
+/// Returns the name of the number that holds the seconds of the largest table.
 pub(super) fn largest_number(data: DataKind) -> &'static str {
     match data {
         DataKind::Imdb => "largest file",
@@ -132,15 +132,16 @@ impl FigureTexts {
     }
 }
 
-/// What the largest of the user's own tables is called: it is loaded first, where they are loaded
-/// one after the other.
+/// Returns the name of the largest of the user's own tables.
+///
+/// A strategy that loads tables one after the other begins with the largest table.
 fn largest_name(results: &Results) -> &str {
     let firsts = results.measured().filter_map(|line| line.outcome.phases.first());
     let mut names = firsts.map(|phase| phase.name.as_str()).filter(|name| *name != AT_ONCE);
     names.next().unwrap_or("The largest table")
 }
 
-/// The base with some levels changed.
+/// Returns the baseline levels with some levels changed.
 fn changed(to: &[(&'static str, &'static str)]) -> [(&'static str, &'static str); 4] {
     BASE.map(|(factor, level)| {
         let other = to.iter().find(|(name, _)| *name == factor);
@@ -165,10 +166,10 @@ fn bars(results: &Results, groups: &[(&str, Levels)], number: &str) -> Plot {
     Plot::Bars(Bars { unit: Some(unit), groups })
 }
 
-/// Tables that are drawn, the largest ones.
+/// The number of tables in the figure: only the largest tables are drawn.
 const TABLES_MAX: usize = 12;
 
-/// Only where files are loaded one after the other.
+/// Returns bars for each table, of the strategies that load tables one after the other.
 fn by_table(results: &Results) -> Plot {
     let mut names: Vec<&str> = Vec::new();
     for phase in results.measured().flat_map(|line| &line.outcome.phases) {
@@ -193,8 +194,9 @@ fn of<'a>(strategy: &'a str, levels: &Levels) -> Vec<(&'a str, &'a str)> {
     all
 }
 
-/// Why there is no session to compare with, if its trials with these levels were left out. Others
-/// may have been for another reason.
+/// Returns why the trials of one COPY session with these levels were skipped, if they were.
+///
+/// Trials with other levels may have been skipped for another reason.
 pub(crate) fn left_out(results: &Results, levels: &[(&str, &str)]) -> Option<String> {
     let is_one = |line: &&ResultLine| {
         let has = |(factor, level): &(&str, &str)| line.trial.is(factor, level);
@@ -217,7 +219,7 @@ pub(super) fn answer(results: &Results) -> String {
     let (Some(ours), Some(_)) = (ours, one) else {
         return "Too little is measured to compare.".to_owned();
     };
-    // The same settings for all.
+    // All contenders are compared with the same settings.
     let others = |ours: &Spread, levels: &Levels| {
         let others = [(ONE, "one session"), (EACH, "a session per file")];
         let all = others.into_iter().filter_map(|(strategy, name)| {
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_of_what_is_there() {
+    fn answer_uses_only_measured_trials() {
         let tuned = changed(&[("settings", TUNED)]);
         let indexed = changed(&[("indexes", "present")]);
         let mut all = Vec::new();
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_how_often_autovacuum_came_by() {
+    fn figure_says_how_often_autovacuum_ran() {
         let with = |vacuums: u64| {
             let measured = serde_json::json!({"tables": {"counted": {"vacuums": vacuums}}});
             ResultLine { measured, ..with(ONE, &BASE) }
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_that_of_the_trials_it_is_said_of() {
+    fn reason_for_skipping_is_of_trials_with_the_given_levels() {
         let mut tuned = with(ONE, &changed(&[("settings", TUNED)]));
         tuned.skipped =
             Some("it needs server settings that the lab does not change on your server".to_owned());

@@ -1,8 +1,8 @@
-//! `bulk`: seven compressed files into empty tables; or TPC-H's eight, or files of the user's own.
+//! `bulk`: seven compressed files into empty tables; or TPC-H's eight files, or the user's files.
 //!
-//! All strategies load the same rows; what they leave is compared, row by row, by a checksum.
-//! Settings are looked at for every strategy; autovacuum, synchronous_commit and indexes are
-//! changed one at a time from the settings that PostgreSQL comes with.
+//! All strategies load the same rows. A checksum over all rows compares the loaded tables. Every
+//! strategy runs with several settings. Autovacuum, synchronous_commit and indexes are changed one
+//! at a time from PostgreSQL's defaults.
 
 mod figures;
 pub(crate) mod strategies;
@@ -20,7 +20,7 @@ use crate::results::Results;
 pub(crate) use figures::left_out;
 use strategies::{EACH, ONE, PGSPATE};
 
-/// Seven files, by three strategies.
+/// The experiment that loads files by three strategies.
 pub(super) struct BulkExperiment;
 
 const DEFAULT_SETTINGS: &str = "as they come";
@@ -98,7 +98,7 @@ impl Experiment for BulkExperiment {
 
     fn makes_sense(&self, trial: &LabTrial) -> bool {
         let setup = LabRunSetup { scale: 1.0, is_own: true, data: DataKind::Imdb };
-        // Whatever the strategy, one other factor at most.
+        // At most one factor besides the strategy differs from its baseline.
         let factors = self.factors(&setup);
         trial.changed(&factors[1..]) <= 1
     }
@@ -178,18 +178,18 @@ impl Experiment for BulkExperiment {
     }
 }
 
-/// Makes the tables, which takes knowing them.
+/// Creates the tables. Their columns must be known before.
 pub(crate) fn prepare(context: &TrialContext) -> Result<()> {
     let tables = context.tables()?.iter().map(|table| table.create.as_str());
     context.sql("make the tables", &tables.collect::<Vec<_>>().join(";\n"))
 }
 
-/// Compares rows and a checksum of all values with what the trials before left.
+/// Compares the number of rows and a checksum of all values with those of earlier trials.
 pub(crate) fn verify(context: &TrialContext) -> Result<()> {
     let connection = context.connect()?;
     for table in context.tables()? {
         let name = &table.name;
-        // A column may be named t, too.
+        // `t.*` is the whole row, even if a column is named t.
         let sql = format!(
             "select count(*)::text || ' rows, ' || sum(hashtextextended((t.*)::text, 0))::text \
              from {} t",
@@ -201,13 +201,13 @@ pub(crate) fn verify(context: &TrialContext) -> Result<()> {
                 .map_err(|error| connection.explain(format!("could not look at {name}"), error))?;
             Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
         })?;
-        // Of no rows there is no sum.
+        // The sum over no rows is null.
         let counted = if found.is_empty() { "0" } else { found.split(' ').next().unwrap_or("0") };
         context.expect_same(&format!("the number of rows in {name}"), &table.rows.to_string())?;
         context.expect_same(&format!("the number of rows in {name}"), counted)?;
         let content = format!("the content of {name}");
         match context.data().kind() {
-            // Of a table whose rows can be guessed the sum would tell whether a guess is right.
+            // A checksum in the results would confirm a correct guess of the user's rows.
             DataKind::Files => context.expect_same_in_run(&content, &found)?,
             DataKind::Imdb | DataKind::Tpch => context.expect_same(&content, &found)?,
         }

@@ -21,22 +21,22 @@ use crate::context::TrialContext;
 use crate::dataset::{LoadFile, TableToLoad};
 use crate::experiment::{TrialOutcome, TrialPhase};
 
-/// One session loads one file after the other.
+/// The strategy in which one session loads one file after the other.
 pub(crate) const ONE: &str = "one session";
-/// A session for each file, all at once.
+/// The strategy in which a session for each file loads at the same time.
 pub(crate) const EACH: &str = "a session per file";
-/// One table after the other, each by all lanes.
+/// The strategy in which pgspate loads one table after the other, each by all lanes.
 pub(crate) const PGSPATE: &str = "pgspate";
 
 /// The phase in which all tables are loaded.
 pub(super) const AT_ONCE: &str = "all files at once";
 
-/// Bytes in a message.
+/// The number of bytes in a CopyData message.
 const PIECE_BYTES: usize = 256 << 10;
-/// Messages that may wait for the server.
+/// The greatest number of messages that wait to be sent to the server.
 const PIECES_AHEAD: usize = 8;
 
-/// Sessions that the lab may open on a server with default settings.
+/// The number of sessions that the lab may open on a server with default settings.
 const SESSIONS_MAX: usize = 80;
 
 /// Why a strategy cannot load the files, if it cannot.
@@ -51,8 +51,9 @@ pub(crate) fn refusal(strategy: &str, context: &TrialContext) -> Option<String> 
     }
 }
 
-/// Loads all files by one of the strategies. Each table is a phase, but where all are loaded at
-/// once; returns rows, and the seconds of the largest table.
+/// Loads all files by one of the strategies. Returns the rows, and the largest table's seconds.
+///
+/// Each table is a phase, unless the strategy loads all tables at once.
 pub(crate) fn load(
     strategy: &str,
     context: &TrialContext,
@@ -141,7 +142,7 @@ fn largest(tables: &[TableToLoad], outcome: &TrialOutcome) -> f64 {
     outcome.phases.iter().find(is_largest).map_or(0.0, |phase| phase.seconds)
 }
 
-/// Copies a file into its table; rows and seconds.
+/// Copies a file into its table. Returns the number of rows and the seconds.
 async fn copy(
     connection: &Connection,
     context: &TrialContext,

@@ -1,15 +1,16 @@
 //! A stream of changes to a table of orders: inserts, updates and deletes.
 //!
-//! Three events in five update a row, one inserts and one deletes one; an update or delete always
-//! meets a row, an insert never does. So every contender has to end with the same table.
+//! Of five events, three update a row, one inserts a row and one deletes a row. An update or delete
+//! always finds its row, and the key of an insert is always absent. So every contender must end
+//! with the same table.
 
 use crate::data::{GeneratedRows, NumberedRows, SeededRandom, put};
 
-/// Makes the table.
+/// The statement that creates the table.
 pub(super) const CREATE: &str = "create table orders (id bigint primary key, customer int, \
                                  status text, amount numeric(12, 2), updated timestamptz, \
                                  note text)";
-/// Its columns, the key first, and their types.
+/// The columns of the table, the key first, and their types.
 pub(super) const COLUMNS: [(&str, &str); 6] = [
     ("id", "bigint"),
     ("customer", "int"),
@@ -23,15 +24,15 @@ const INSERT_PERCENT: f64 = 20.0;
 const DELETE_PERCENT: f64 = 20.0;
 const STATUS: [&str; 4] = ["new", "paid", "sent", "done"];
 
-/// The values of a row, as PostgreSQL reads them.
+/// The values of a row in PostgreSQL's text format.
 pub(super) type OrderRow = [String; 6];
 
-/// What happens to a row.
+/// A change to one row.
 #[derive(Debug, Clone)]
 pub(super) enum OrderEvent {
     Insert(OrderRow),
     Update(OrderRow),
-    /// The key of the row that goes.
+    /// The key of the deleted row.
     Delete(String),
 }
 
@@ -67,7 +68,7 @@ impl OrderEvent {
     }
 }
 
-/// The table before the first event: a row for each key below `keys`.
+/// Returns the table's rows before the first event: a row for each key below `keys`.
 pub(super) fn start(keys: u64, seed: u64) -> impl GeneratedRows {
     NumberedRows::new(0..keys, move |key, out| {
         let row = row(key, &mut SeededRandom::at(seed, 50, key));

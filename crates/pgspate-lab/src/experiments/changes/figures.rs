@@ -1,4 +1,4 @@
-//! What the report shows of changes by batch size.
+//! The figures and the summary sentence of the experiment `changes`.
 
 use pgspate::numbers::{short, thousands};
 
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_of_what_is_there() {
+    fn answer_uses_only_measured_trials() {
         let all = [
             measured(ChangeMethod::Statements, "1", 0, 1000.0),
             measured(ChangeMethod::Apply, "1", 0, 500.0),

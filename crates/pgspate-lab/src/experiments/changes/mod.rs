@@ -1,7 +1,7 @@
 //! Changes by batch size: how fast a stream of inserts, updates and deletes is applied.
 //!
-//! All ways of one batch size apply the same events to the same table, which is compared with what
-//! it has to be. Small batches get fewer events, as they would take minutes.
+//! For each batch size, all methods apply the same events to the same table. The table is then
+//! compared with the expected rows. Small batches get fewer events, as they would take minutes.
 
 mod events;
 mod figures;
@@ -22,9 +22,9 @@ use crate::{
 use events::{OrderEvent, OrderRow};
 use ways::{ChangeMethod, ChangeWriter, apply_file};
 
-/// Events at scale 1.
+/// The number of events at scale 1.
 const EVENTS: u64 = 1_000_000;
-/// Rows of the table at scale 1.
+/// The number of rows of the table at scale 1.
 const KEYS: u64 = 200_000;
 const TABLE: &str = "orders";
 
@@ -32,12 +32,14 @@ const CONTENDER: &str = "contender";
 const BATCH: &str = "batch";
 const BATCHES: [&str; 6] = ["1", "10", "100", "1000", "10000", "100000"];
 
-/// The experiment.
+/// The experiment that applies changes in batches of several sizes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChangesExperiment;
 
-/// Events that a trial gets: all, or as many as small batches and single statements manage in a
-/// few seconds, but several batches where there are as many.
+/// Returns the number of events for a trial.
+///
+/// Small batches and single statements get as many events as they can apply in a few seconds.
+/// Large batches get enough events for several batches, if there are enough.
 fn events_of(trial: &LabTrial, scale: f64) -> u64 {
     let batch: u64 = trial.level(BATCH).parse().unwrap_or(1);
     let all = scaled(EVENTS, scale);
@@ -87,7 +89,7 @@ impl Experiment for ChangesExperiment {
     }
 
     fn makes_sense(&self, trial: &LabTrial) -> bool {
-        // One statement alone is sent behind no other.
+        // A batch of one statement cannot be pipelined.
         let is_pipelined = ChangeMethod::named(trial.level(CONTENDER)) == ChangeMethod::Pipelined;
         !(is_pipelined && trial.is(BATCH, "1"))
     }

@@ -1,7 +1,7 @@
-//! The ways of applying changes.
+//! The methods of applying changes.
 //!
-//! All but pgspate have the events in memory before the clock starts; pgspate reads them as JSON
-//! from a file. Each batch is one transaction.
+//! All methods except pgspate have the events in memory before the clock starts. pgspate reads the
+//! events as JSON from a file. Each batch is one transaction.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(super) struct ChangeWriter<'a> {
     stage: Option<ChangeStage>,
 }
 
-/// A temporary table that a batch goes to first, for the way that has one.
+/// The staging table of the method that copies each batch into a temporary table first.
 struct ChangeStage {
     copy: Statement,
     apply: Statement,
@@ -87,8 +87,8 @@ impl ChangeStage {
         let table = "create temp table stage (like orders, gone boolean) on commit delete rows";
         client.batch_execute(table).await.map_err(&wrong)?;
         let rows = upsert(&format!("select {} from stage where not gone", names()));
-        // By the key at every size: the stage is never analyzed, so a join may be planned as a scan
-        // of the whole table.
+        // `= any(array(...))` finds rows by the key at every batch size. The staging table is never
+        // analyzed, so the server might plan a join as a scan of the whole target table.
         let apply = format!(
             "with deleted as (delete from orders \
              where id = any(array(select id from stage where gone))) {rows}"
@@ -158,7 +158,7 @@ impl<'a> ChangeWriter<'a> {
         })
     }
 
-    /// Applies all events, so many in a transaction.
+    /// Applies all events, `batch` events in each transaction.
     pub(super) fn write(
         &mut self,
         way: ChangeMethod,
@@ -179,13 +179,13 @@ impl<'a> ChangeWriter<'a> {
         })
     }
 
-    /// A batch whose statements are each waited for.
+    /// Applies a batch and waits for the reply to each statement.
     async fn waited(
         &mut self,
         way: ChangeMethod,
         events: &[OrderEvent],
     ) -> Result<(), tokio_postgres::Error> {
-        // A statement is a transaction of its own anyway.
+        // A single statement is its own transaction.
         let is_alone = way == ChangeMethod::Statements && events.len() == 1;
         if !is_alone {
             self.connection.client.batch_execute("begin").await?;
@@ -200,7 +200,7 @@ impl<'a> ChangeWriter<'a> {
         Ok(())
     }
 
-    /// A prepared statement for each event, and its answer is waited for.
+    /// Executes a prepared statement for each event, and waits for each reply.
     async fn each(&self, events: &[OrderEvent]) -> Result<(), tokio_postgres::Error> {
         for event in events {
             self.one(event).await?;
@@ -228,8 +228,9 @@ impl<'a> ChangeWriter<'a> {
         Ok(())
     }
 
-    /// The last event of each key, by COPY into a stage, and from there in one statement. Nothing
-    /// is waited for that the next message does not need.
+    /// Copies the last event of each key into the staging table, and applies them in one statement.
+    ///
+    /// The session waits for a reply only if the next message depends on the reply.
     async fn staged(&self, events: &[OrderEvent]) -> Result<(), tokio_postgres::Error> {
         let Some(stage) = &self.stage else { return Ok(()) };
         let client = &self.connection.client;
@@ -254,7 +255,7 @@ impl<'a> ChangeWriter<'a> {
         Ok(())
     }
 
-    /// The last event of each key: a delete of many rows, and an upsert of many.
+    /// Applies the last event of each key by one multi-row DELETE and one multi-row upsert.
     async fn folded(
         &mut self,
         way: ChangeMethod,
@@ -296,7 +297,7 @@ impl<'a> ChangeWriter<'a> {
     }
 }
 
-/// The last event of each key: rows that are to be there, and keys that are not.
+/// Returns the last event of each key, as rows to write and keys to delete.
 fn last_events(events: &[OrderEvent]) -> (Vec<&OrderRow>, Vec<i64>) {
     let mut last: HashMap<&str, &OrderEvent> = HashMap::with_capacity(events.len());
     for event in events {
@@ -322,7 +323,7 @@ pub(super) fn apply_file(
         sources: vec![path.to_owned()],
         stream: Some(context.stream()),
         batch_rows: batch as u64,
-        // Batches are cut by their size alone, also when nothing is being written.
+        // A batch ends only at its size, even while no other batch is being written.
         batch_delay: Duration::from_secs(60),
         ..apply::ApplyOptions::default()
     };

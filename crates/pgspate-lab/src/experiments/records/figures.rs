@@ -1,4 +1,4 @@
-//! What the report shows of single records.
+//! The figures and the summary sentence of the experiment `records`.
 
 use super::super::plots::{bar, series};
 use super::reads::{self, QUERIES};
@@ -10,7 +10,7 @@ use crate::report::words;
 use crate::{ResultLine, Results, Unit};
 
 const LARGE: &str = "large, rows a second";
-/// A query that takes so many times as long has become slower, whatever else the machine does.
+/// The ratio of query times from which the report calls a query slower.
 const SLOWER: f64 = 1.5;
 
 type Levels<'a> = [(&'a str, &'a str); 4];
@@ -78,7 +78,7 @@ fn lines(name: &str, unit: Unit, lines: Vec<Curve>) -> Plot {
     Plot::Lines(Lines { x, y, lines })
 }
 
-/// What a table may have other than all its indexes: what that is called, and its levels.
+/// Returns the variants of a table that differ from "all indexes": the label and the levels.
 fn changes(table: BankTable) -> Vec<(String, String, &'static str)> {
     let without = table.indexes().iter().map(|columns| {
         let name = BankTable::index_name(columns);
@@ -89,15 +89,16 @@ fn changes(table: BankTable) -> Vec<(String, String, &'static str)> {
     [first].into_iter().chain(without).chain([last]).collect()
 }
 
-/// Results in which all queries were timed alike: where some were asked once before, of the trials
-/// in which they were.
+/// Returns results in which all queries were timed in the same way.
+///
+/// If some trials ran each query once before timing, the other trials are left out.
 fn alike(results: &Results) -> Results {
     let is_new = |line: &ResultLine| line.outcome.notes.iter().any(|note| note == reads::NOTE);
     let has_new = results.measured().any(is_new);
     results.only(|line| !has_new || is_new(line))
 }
 
-/// Milliseconds of a query on the table at its largest.
+/// Returns the milliseconds of a query on the table at its largest size.
 fn reading_takes(results: &Results, levels: &Levels<'_>, query: &str) -> Option<f64> {
     Some(results.series(levels, query).last()?.1.median)
 }
@@ -121,7 +122,7 @@ fn reading(results: &Results) -> PlotTable {
     PlotTable { columns, rows }
 }
 
-/// Single inserts, by what the tables have.
+/// Returns bars of single inserts, by the indexes and partitions of the tables.
 fn groups(results: &Results, number: &str) -> Vec<BarGroup> {
     let group = |table: BankTable| {
         let of = |(name, without, shape): (String, String, &str)| {
@@ -133,7 +134,7 @@ fn groups(results: &Results, number: &str) -> Vec<BarGroup> {
     TABLES.map(group).into()
 }
 
-/// The index without which writing is fastest, and what reading pays for it.
+/// Describes the index whose absence makes writing fastest, and how much slower queries are.
 fn best_without(results: &Results) -> Option<String> {
     let table = BankTable::Transaction;
     let without = table.indexes().iter().filter_map(|columns| {
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_of_what_is_there_and_says_what_readers_pay() {
+    fn answer_uses_measured_trials_and_says_how_much_slower_queries_are() {
         answers::check_answers_of_incomplete_results(&all(), answer);
         let answer = answer(&Results::new(all(), Path::new(".")));
         assert_eq!(
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_were_taken_in_another_way_are_not_mixed() {
+    fn query_times_with_and_without_a_first_run_are_not_mixed() {
         let levels = usual(BankTable::Account, RecordMethod::Single);
         let (old, mut new) = (measured(&levels, 300.0, 5.0), measured(&levels, 310.0, 0.5));
         new.outcome.notes.push(reads::NOTE.to_owned());

@@ -1,8 +1,8 @@
 //! Single records into tables that grow: what indexes and partitions cost, and what batches save.
 //!
-//! A trial fills its table to three sizes in turn, and at each of them measures writing and, where
-//! records are written one at a time, reading. All trials of a table hold the same first rows in
-//! the end, which is checked.
+//! A trial fills its table to three sizes in turn and measures writing at each size. Trials that
+//! write one record at a time also measure reading. At the end, the first rows must be the same in
+//! all trials of a table.
 
 mod figures;
 mod reads;
@@ -30,15 +30,15 @@ const NO_INDEX: &str = "none";
 const PLAIN: &str = "plain";
 const PARTITIONED: &str = "partitioned";
 
-/// Rows at which a table is looked at, at scale 1.
+/// The numbers of rows at which a table is measured, at scale 1.
 const SIZES: [u64; 3] = [1_000_000, 15_000_000, 30_000_000];
-/// Records that are written one at a time at each size, at most.
+/// The greatest number of records that are written one at a time at each size.
 const RECORDS_MAX: u64 = 10_000;
-/// Batches that are written instead, and how many times as many rows they have together.
+/// The number of batches, and the ratio of their rows to the number of single records.
 const BATCHES: u64 = 10;
 const BATCH_ROWS_SHARE: u64 = 2;
 
-/// The experiment.
+/// The experiment that writes single records and batches into growing tables.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordsExperiment;
 
@@ -123,7 +123,7 @@ impl Experiment for RecordsExperiment {
     }
 
     fn prepare(&self, _ground: &TrialContext) -> Result<()> {
-        // Each trial makes its table: they differ in their indexes from the first row on.
+        // Each trial creates its own table, because the indexes of the tables differ.
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl Experiment for RecordsExperiment {
     }
 }
 
-/// Where the server's WAL is, in bytes.
+/// Returns the server's WAL position in bytes.
 async fn wal(connection: &pgspate::target::connect::Connection) -> Result<i64> {
     let sql = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8";
     number(connection, "look where the WAL is", sql).await

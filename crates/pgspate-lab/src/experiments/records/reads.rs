@@ -1,4 +1,4 @@
-//! Queries on a table that grows, and how long each takes.
+//! Queries on a growing table, and the measurement of their times.
 
 use std::time::Instant;
 
@@ -9,16 +9,16 @@ use super::super::ways::failed;
 use crate::data::SeededRandom;
 use crate::data::accounts::BankTable;
 
-/// How often each is asked.
+/// The number of timed runs of each query.
 const TIMES: u64 = 5;
 
-/// What is asked, by the names that results have.
+/// The names of the queries in results.
 pub(super) const QUERIES: [&str; 4] = ["30 rows", "filtered", "count", "group by"];
 
-/// What the results of trials since say of it, which those before do not.
+/// The note in results of trials that ran each query once before timing. Older results lack it.
 pub(super) const NOTE: &str = "Each query was asked once before it was timed.";
 
-/// A query in a sentence.
+/// Returns the words for a query within a sentence.
 pub(super) fn said(query: &str) -> &'static str {
     match query {
         "30 rows" => "the next 30 rows of a key",

@@ -1,11 +1,11 @@
-//! The tables, with all their indexes but one, plain or in eight partitions.
+//! Creation of the tables, with or without one of their indexes, plain or in eight partitions.
 
 use pgspate::Result;
 
 use crate::TrialContext;
 use crate::data::accounts::BankTable;
 
-/// Makes a table; `without` is the index that it does not get.
+/// Creates a table without the index called `without`.
 pub(super) fn make(
     table: BankTable,
     without: &str,
@@ -24,7 +24,7 @@ fn statements(table: BankTable, without: &str, is_partitioned: bool) -> Vec<Stri
     for columns in
         table.indexes().iter().filter(|columns| BankTable::index_name(columns) != without)
     {
-        // The key of a partitioned table has to have what it is partitioned by.
+        // The primary key of a partitioned table must contain the partition key.
         all.push(match is_partitioned && *columns == "id" && table == BankTable::Transaction {
             true => format!("alter table {name} add primary key (id, booked)"),
             false => table.create_index(columns),
@@ -33,7 +33,7 @@ fn statements(table: BankTable, without: &str, is_partitioned: bool) -> Vec<Stri
     all
 }
 
-/// Transactions by the quarter that they were booked in; accounts by their key.
+/// Returns statements that create partitions: of transactions by quarter, of accounts by key.
 fn partitions(table: BankTable) -> Vec<String> {
     let name = table.name();
     match table {

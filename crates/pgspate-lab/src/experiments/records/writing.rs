@@ -1,7 +1,7 @@
 //! The ways of writing records: one at a time, many in a statement, or by COPY.
 //!
-//! Rows are in memory before the clock starts. Each record or batch is a transaction of its own, in
-//! one session, and waits until it is durable.
+//! Rows are in memory before the clock starts. One session writes each record or batch in its own
+//! transaction and waits until the transaction is durable.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::data::accounts::{BankAccounts, BankTable};
 pub(super) struct BankRows<'a> {
     pub(super) of: &'a BankAccounts,
     pub(super) table: BankTable,
-    /// How many accounts there are for transactions to be of.
+    /// The number of accounts that transactions can belong to.
     pub(super) accounts: u64,
 }
 
@@ -27,7 +27,7 @@ impl BankRows<'_> {
     }
 }
 
-/// How records are written.
+/// A way of writing records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RecordMethod {
     Single,
@@ -35,11 +35,11 @@ pub(super) enum RecordMethod {
     Copy,
 }
 
-/// What is written in one transaction.
+/// The records of one transaction.
 pub(super) enum RecordsToWrite {
-    /// The values of its rows, one after the other.
+    /// The values of all rows, in the order of rows and columns.
     Values(Vec<String>),
-    /// COPY text.
+    /// The rows in COPY's text format.
     CopyText(Bytes),
 }
 
@@ -62,22 +62,22 @@ impl RecordMethod {
             .unwrap_or(RecordMethod::Single)
     }
 
-    /// The rows with these numbers, so many in a batch, or one.
+    /// Returns the rows with the numbers `ids` in batches of at most `batch` rows.
     pub(super) fn batches(
         self,
         ids: Range<u64>,
         batch: u64,
         rows: &BankRows<'_>,
     ) -> Vec<RecordsToWrite> {
-        let room = rows_per_statement(rows.table.columns().len()) as u64;
+        let rows_max = rows_per_statement(rows.table.columns().len()) as u64;
         let step = match self {
             RecordMethod::Single => 1,
-            RecordMethod::Values => batch.min(room),
+            RecordMethod::Values => batch.min(rows_max),
             RecordMethod::Copy => batch,
         };
         let starts = ids.clone().step_by(step as usize);
-        let parts = starts.map(|start| start..(start + step).min(ids.end));
-        parts.map(|part| self.batch(part, rows)).collect()
+        let ranges = starts.map(|start| start..(start + step).min(ids.end));
+        ranges.map(|range| self.batch(range, rows)).collect()
     }
 
     fn batch(self, ids: Range<u64>, rows: &BankRows<'_>) -> RecordsToWrite {
@@ -93,7 +93,7 @@ impl RecordMethod {
         }
     }
 
-    /// Writes them, one after the other.
+    /// Writes the batches one after the other.
     pub(super) async fn write(
         self,
         connection: &Connection,
@@ -124,7 +124,7 @@ impl RecordMethod {
     }
 }
 
-/// The statement for so many rows.
+/// Returns the INSERT statement for `rows` rows.
 fn insert(table: BankTable, rows: usize) -> String {
     let (name, columns) = (table.name(), table.columns().join(", "));
     format!("insert into {name} ({columns}) values {}", places(rows, table.types()))

@@ -1,4 +1,4 @@
-//! What the report shows of nightly rewrites.
+//! The figures and the summary sentence of the experiment `rewrite`.
 
 use super::super::plots::{bar, series};
 use super::ways::RewriteMethod;
@@ -37,9 +37,9 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     all
 }
 
-/// What the nights took.
+/// Returns the figures of the nights' seconds, WAL and table sizes.
 fn costs(results: &Results) -> Vec<Figure> {
-    // On a server that is not the lab's own none is made.
+    // On the user's server the lab makes no checkpoint between two nights.
     let has_checkpoints = results.lines().iter().all(|line| line.conditions.target == "own");
     let (between, written) = match has_checkpoints {
         true => (
@@ -82,7 +82,7 @@ fn caption(trial: &LabTrial) -> String {
     }
 }
 
-/// A trial's nights.
+/// Returns the pictures of a trial's nights side by side.
 fn strip(results: &Results, trial: &LabTrial) -> Strip {
     let night = |night: u32| Some((night.to_string(), results.picture(trial, &heap::name(night))?));
     let levels: Vec<(&str, &str)> = trial.levels().collect();
@@ -118,7 +118,7 @@ fn curves(results: &Results, name: &str, unit: Unit) -> Plot {
     })
 }
 
-/// A number of pgspate's, beside that of others as far as they were measured.
+/// A number of pgspate, compared with the numbers of the other measured methods.
 struct AnswerPart {
     verb: &'static str,
     noun: &'static str,
@@ -145,7 +145,7 @@ fn sentence(results: &Results, sentence: &AnswerPart) -> Option<String> {
         text += &format!(" ({with_room} with fillfactor 60)");
     }
     let others = COMPARED_METHODS.iter().filter_map(|way| Some((short(*way), said(*way)?)));
-    // The verb stands once.
+    // The sentence has the verb only once.
     let mut verb = format!("{verb} ");
     let others: Vec<String> =
         others.map(|(name, said)| format!("{name} {}{said}", std::mem::take(&mut verb))).collect();
@@ -155,7 +155,7 @@ fn sentence(results: &Results, sentence: &AnswerPart) -> Option<String> {
     Some(text + ".")
 }
 
-/// What a way is called within a sentence.
+/// Returns the name of a method within a sentence.
 fn short(way: RewriteMethod) -> &'static str {
     if way == RewriteMethod::Orm { "row by row" } else { way.name() }
 }

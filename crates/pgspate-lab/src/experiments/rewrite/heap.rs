@@ -1,8 +1,8 @@
-//! Small pictures of the table's pages after each night, to be laid side by side.
+//! Small pictures of the table's pages after each night. The report shows them side by side.
 //!
 //! All pictures of a scale have the same number of pages per cell, so a growing table fills more
-//! cells. On the lab's own server the pages are read from the table's file after a checkpoint. So
-//! the server's cache stays unchanged for the next night.
+//! cells. On the lab's own server the pages are read from the table's file after a checkpoint.
+//! Thus the server's cache is unchanged for the next night.
 
 use std::fmt::Write as _;
 
@@ -10,27 +10,27 @@ use pgspate::target::connect::Connection;
 
 use crate::TrialPicture;
 
-/// Cells of a picture, in rows of so many.
+/// The number of cells in a picture, and in one row of the picture.
 const CELLS: usize = 192;
 const COLUMNS: usize = 24;
-/// Width and height of a cell, and what is between two rows of them.
+/// The width and height of a cell, and the gap between two rows of cells.
 const WIDTH: usize = 3;
 const HEIGHT: usize = 8;
 const GAP: usize = 1;
-/// Pages of a cell that are looked at.
+/// The number of sampled pages of a cell.
 const PAGES_LOOKED: u64 = 4;
-/// Rows of a page, and how many times as large as in the beginning the pictures' table may become:
-/// ten nights that rewrite all rows, and some more.
+/// The number of rows on a page, and the greatest growth of the table that the pictures allow.
+/// Ten nights that rewrite all rows make the table about eleven times as large.
 const ROWS_PER_PAGE: u64 = 150;
 const GROWTH: u64 = 12;
-/// Pages of a file: a larger table has several.
+/// The number of pages in a segment file. A larger table has several segment files.
 const PAGES_PER_FILE: u64 = 131_072;
 
 const STYLE: &str = "\
 .live{fill:#2f6fb5}.dead{fill:#cf3f4f}.free{fill:#d5dce3}\
 @media(prefers-color-scheme:dark){.live{fill:#5aa0e6}.dead{fill:#f26d6d}.free{fill:#343d47}}";
 
-/// What the sampled pages of a cell hold, in bytes.
+/// The bytes of each kind in the sampled pages of a cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct HeapCell {
     all: u64,
@@ -38,18 +38,19 @@ pub(super) struct HeapCell {
     dead: u64,
 }
 
-/// The name of a night's picture.
+/// Returns the name of a night's picture.
 pub(super) fn name(night: u32) -> String {
     format!("heap-{night:02}")
 }
 
-/// Pages of a cell, by the rows that the table begins with.
+/// Returns the number of pages for each cell, from the number of rows before the first night.
 pub(super) fn pages_per_cell(rows: u64) -> u64 {
     (rows.div_ceil(ROWS_PER_PAGE) * GROWTH).div_ceil(CELLS as u64).max(1)
 }
 
-/// The table's cells after a night; `None` where there is no `pageinspect` or the role may not
-/// use it.
+/// Reads the table's cells after a night.
+///
+/// Returns `None` if the extension `pageinspect` is missing or the role may not use it.
 pub(super) async fn take(
     connection: &Connection,
     table: u32,
@@ -81,8 +82,10 @@ pub(super) async fn take(
     Some(cells)
 }
 
-/// Live and dead bytes by cell. No session writes meanwhile, and all transactions are committed. So
-/// a row version that is not deleted, or only locked, is live.
+/// Returns a query for the live and dead bytes of each cell.
+///
+/// No session writes meanwhile, and all transactions are committed. So a row version is live if no
+/// transaction has deleted it. A row version that was only locked is live, too.
 fn sql(table: u32, pages: u64, page_bytes: u64, per_cell: u64, has_files: bool) -> String {
     let page = match has_files {
         true => format!(
@@ -92,7 +95,8 @@ fn sql(table: u32, pages: u64, page_bytes: u64, per_cell: u64, has_files: bool) 
         ),
         false => format!("get_raw_page({table}::regclass::text, b::int)"),
     };
-    // 2048: no transaction has deleted it; 128: one has only locked it.
+    // HEAP_XMAX_INVALID (2048): no transaction has deleted the row version.
+    // HEAP_XMAX_LOCK_ONLY (128): a transaction has only locked the row version.
     let live = "i.lp_flags = 1 and (i.t_xmax = '0' or i.t_infomask & (2048 | 128) <> 0)";
     format!(
         "select b / {per_cell}, \
@@ -105,7 +109,7 @@ fn sql(table: u32, pages: u64, page_bytes: u64, per_cell: u64, has_files: bool) 
     )
 }
 
-/// The pictures of all nights, as high as the largest of them.
+/// Draws the pictures of all nights. All pictures are as high as the largest picture.
 pub(super) fn pictures(nights: &[(u32, Vec<HeapCell>)]) -> Vec<TrialPicture> {
     let most = nights.iter().map(|(_, cells)| cells.len()).max().unwrap_or_default();
     let rows = most.div_ceil(COLUMNS).max(1);
@@ -116,7 +120,7 @@ pub(super) fn pictures(nights: &[(u32, Vec<HeapCell>)]) -> Vec<TrialPicture> {
     nights.iter().map(picture).collect()
 }
 
-/// Rows of cells, each filled from below: live, then dead, the rest free.
+/// Draws rows of cells. Each cell shows live bytes at the bottom, then dead bytes, then free space.
 fn draw(cells: &[HeapCell], rows: usize, night: u32) -> String {
     let (width, height) = (COLUMNS * WIDTH, rows * (HEIGHT + GAP) - GAP);
     let [mut free, mut dead, mut live] = [const { String::new() }; 3];
@@ -142,7 +146,7 @@ fn draw(cells: &[HeapCell], rows: usize, night: u32) -> String {
     )
 }
 
-/// One shape for a row of cells: as many letters as its heights have changes.
+/// Appends one shape for a row of cells. Neighbouring cells of one height share a path segment.
 fn profile(path: &mut String, bottom: usize, heights: impl Iterator<Item = usize>) {
     let mut steps: Vec<(usize, usize)> = Vec::new();
     for height in heights {

@@ -1,8 +1,8 @@
-//! Results that are replaced night after night: what each way of it costs, and what it leaves.
+//! Results that are replaced every night: the cost of each method, and the table's size afterwards.
 //!
-//! All ways begin with the same table and get the same ten nights; the table is compared with the
-//! last night's rows in the end. A checkpoint comes between two nights, as many do within a day.
-//! Then, outside of what is measured, a picture is taken of the table's pages.
+//! All methods begin with the same table and write the same ten nights. At the end, the table is
+//! compared with the last night's rows. The server makes a checkpoint between two nights, as during
+//! a day. After the checkpoint the lab draws the table's pages; the drawing is not measured.
 
 mod figures;
 mod heap;
@@ -25,19 +25,19 @@ use crate::{
 use watcher::NightWatcher;
 use ways::{NightlyJob, RewriteMethod};
 
-/// Nights of a trial.
+/// The number of nights of a trial.
 const NIGHTS: u32 = 10;
-/// Meters at scale 1.
+/// The number of meters at scale 1.
 const METERS: f64 = 100.0;
 
 const CONTENDER: &str = "contender";
 const AUTOVACUUM: &str = "autovacuum";
 
-/// The experiment.
+/// The experiment that replaces a table's rows every night.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RewriteExperiment;
 
-/// Meters and rows of each: fewer rows only where there is one meter.
+/// Returns the number of meters, and of rows per meter. Only a single meter has fewer rows.
 fn size(scale: f64) -> (u32, u32) {
     let meters = METERS * scale;
     let rows = f64::from(meters::ROWS) * meters.min(1.0);
@@ -76,7 +76,7 @@ impl Experiment for RewriteExperiment {
     }
 
     fn makes_sense(&self, trial: &LabTrial) -> bool {
-        // With autovacuum each night waits for it: enough for three of the ways.
+        // With autovacuum each night waits for autovacuum, so only three methods are tried.
         let way = RewriteMethod::named(trial.level(CONTENDER));
         trial.is(AUTOVACUUM, "off")
             || matches!(
@@ -108,7 +108,7 @@ impl Experiment for RewriteExperiment {
     fn settings(&self, trial: &LabTrial, _ground: &TrialContext) -> Vec<(String, String)> {
         let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         match trial.is(AUTOVACUUM, "on") {
-            // Off is an option of the table, which any server allows.
+            // A table option turns autovacuum off. Any server allows this option.
             false => Vec::new(),
             true => vec![set("autovacuum", "on"), set("autovacuum_naptime", "1s")],
         }
@@ -188,8 +188,7 @@ impl Experiment for RewriteExperiment {
     }
 }
 
-/// Gives the table its options. Room for updates comes with a rewrite, which is outside of what is
-/// measured.
+/// Sets the table's options. A fillfactor needs a rewrite of the table, which is not measured.
 fn set_options(way: RewriteMethod, vacuums: bool, context: &TrialContext) -> Result<()> {
     let table = meters::TABLE;
     let sql = format!("alter table {table} set (autovacuum_enabled = {vacuums})");
@@ -202,7 +201,7 @@ fn set_options(way: RewriteMethod, vacuums: bool, context: &TrialContext) -> Res
     Ok(())
 }
 
-/// Adds what a night did to the numbers and the series.
+/// Adds the measurements of a night to the numbers and the series of the outcome.
 fn note_night(outcome: &mut TrialOutcome, night: u32, done: &MeasuredDifference) {
     let seconds = outcome.phases.last().map_or(0.0, |phase| phase.seconds);
     let io = done.bill(PRICE_PER_MILLION);
@@ -242,7 +241,7 @@ fn note_night(outcome: &mut TrialOutcome, night: u32, done: &MeasuredDifference)
     }
 }
 
-/// A picture of the table's pages, with dead rows where the role may use pageinspect.
+/// Draws the table's pages. The picture shows dead rows if the role may use `pageinspect`.
 async fn draw(connection: &Connection) -> Result<TrialPicture> {
     let table = TargetTable::read(&connection.client, meters::TABLE).await?;
     let table = table.ok_or_else(|| Error::new(ErrorKind::Bug, "the table is gone"))?;

@@ -11,15 +11,15 @@ use super::heap;
 use crate::TrialContext;
 use crate::data::meters;
 
-/// Below these, autovacuum does not begin: a few, and one in five of the rows that are seen.
+/// Autovacuum begins above this number of dead rows plus one in five of the table's rows.
 const DEAD_LEFT: u64 = 50;
 const DEAD_SHARE: u64 = 5;
-/// How long autovacuum may take to have come by. It looks every second here.
+/// The time limit for autovacuum to finish. On this server autovacuum looks every second.
 const VACUUM_LIMIT: Duration = Duration::from_secs(20);
-/// How long the server may take to count what is done.
+/// The time limit for the server to update its counters.
 const COUNT_LIMIT: Duration = Duration::from_secs(3);
 
-/// Looks at the server's counters, in a session of its own.
+/// A session that reads the server's counters.
 pub(super) struct NightWatcher<'a> {
     context: &'a TrialContext,
     connection: Connection,
@@ -40,15 +40,16 @@ impl<'a> NightWatcher<'a> {
         self.context.block_on(async { Ok(Measurement::take(client, &[self.table]).await) })
     }
 
-    /// What is in the table's pages, if that can be looked at. On the lab's own server all pages
-    /// are on the disk by then.
+    /// Returns the contents of the table's pages, if the role may read the pages.
+    ///
+    /// On the lab's own server a checkpoint has written all pages to the disk before this call.
     pub(super) fn pages(&self, per_cell: u64) -> Result<Option<Vec<heap::HeapCell>>> {
         self.context.block_on(async {
             Ok(heap::take(&self.connection, self.table, per_cell, self.may_checkpoint).await)
         })
     }
 
-    /// Waits until the night is over: autovacuum has come by, pages are written, all is counted.
+    /// Waits until autovacuum has finished, pages are written and the counters are up to date.
     pub(super) fn settle(&self, vacuums: bool, before: &Measurement) -> Result<()> {
         self.wait_for_sessions()?;
         let began = Instant::now();
@@ -68,7 +69,7 @@ impl<'a> NightWatcher<'a> {
             let done = client.batch_execute("checkpoint").await;
             done.map_err(failed(&self.connection, "write a checkpoint"))
         })?;
-        // The checkpointer counts it a moment after it has said that it is done.
+        // The checkpointer updates its counters shortly after CHECKPOINT has returned.
         let began = Instant::now();
         while began.elapsed() < COUNT_LIMIT {
             let requested = self.look()?.since(before).checkpoints.requested;

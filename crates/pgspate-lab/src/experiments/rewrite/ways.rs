@@ -25,7 +25,7 @@ use crate::TrialContext;
 use crate::data::meters::{self, NightlyPredictions};
 use crate::data::{GeneratedRows, meters::Prediction};
 
-/// How results are replaced.
+/// A method of replacing a night's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RewriteMethod {
     DeleteInsert,
@@ -36,7 +36,7 @@ pub(super) enum RewriteMethod {
     SyncWithRoom,
     /// Two sessions share the meters.
     SyncShared,
-    /// The meters in two turns, with a vacuum after each.
+    /// Writes half of the meters, vacuums, writes the other half, and vacuums again.
     SyncInTurns,
 }
 
@@ -83,7 +83,7 @@ impl RewriteMethod {
     }
 }
 
-/// A row's meter, moment and prediction.
+/// The meter, the time and the prediction of a row.
 type PredictionRow = [String; 3];
 
 /// A job that writes night after night.
@@ -144,7 +144,7 @@ impl<'a> NightlyJob<'a> {
         Ok(NightlyJob { way, context, connection, statements, rows: Vec::new(), path })
     }
 
-    /// Takes in a night's results; not part of what is measured.
+    /// Generates a night's results. This work is not measured.
     pub(super) fn take(&mut self, nights: &NightlyPredictions, night: u32) -> Result<()> {
         if !self.way.is_ours() {
             let row =
@@ -164,7 +164,7 @@ impl<'a> NightlyJob<'a> {
         })
     }
 
-    /// Writes it.
+    /// Writes the night's results to the table.
     pub(super) fn write(&self) -> Result<()> {
         if self.way.is_ours() {
             return self.sync();
@@ -195,7 +195,7 @@ impl<'a> NightlyJob<'a> {
         })
     }
 
-    /// The old rows go, the new ones come.
+    /// Deletes the meter's old rows and inserts the new rows.
     async fn delete_insert(
         &self,
         meter: i32,
@@ -221,7 +221,7 @@ impl<'a> NightlyJob<'a> {
         Ok(())
     }
 
-    /// The old rows are read and compared, and a statement written for each that differs.
+    /// Reads and compares the old rows, and runs one statement for each row that differs.
     async fn orm(&self, meter: i32, rows: &[PredictionRow]) -> Result<(), tokio_postgres::Error> {
         let client = &self.connection.client;
         let read = client.query(&self.statements[SELECT], &[&meter]).await?;
@@ -260,7 +260,7 @@ impl<'a> NightlyJob<'a> {
         Ok(())
     }
 
-    /// All meters at once, from the file.
+    /// Runs `pgspate sync` for all meters at once, from the night's file.
     fn sync(&self) -> Result<()> {
         let columns = Some(meters::COLUMNS.split(", ").map(str::to_owned).collect());
         let options = sync::SyncOptions {

@@ -1,4 +1,4 @@
-//! What `storage` shows.
+//! The figures and the summary sentence of the experiment `storage`.
 
 use super::bulk;
 use super::strategies::{EACH, ONE, PGSPATE};
@@ -73,7 +73,7 @@ fn bars(bar: impl Fn(&str, &str) -> Option<Bar>) -> Plot {
     Plot::Bars(Bars { unit: Some(Unit::Seconds), groups })
 }
 
-/// Seconds on a volume, by what the load without a limit did.
+/// Returns the computed seconds on a volume, from the measured I/O of the load without a limit.
 fn expected(results: &Results, volume: &str, strategy: &str) -> Option<f64> {
     let limits = limits(volume)?;
     let levels = [("volume", UNLIMITED), ("strategy", strategy)];
@@ -83,7 +83,7 @@ fn expected(results: &Results, volume: &str, strategy: &str) -> Option<f64> {
     Some(computed(&limits, median("seconds")?, operations, written.bytes.median))
 }
 
-/// How limits were made, and why there are none where none was.
+/// Explains how limits were set, or why nothing was measured under a limit.
 fn how_measured(results: &Results) -> String {
     let is_limited = |line: &&ResultLine| !line.trial.is("volume", UNLIMITED);
     let how = "The operating system limits reads and writes, each in I/Os and in bytes. An I/O \

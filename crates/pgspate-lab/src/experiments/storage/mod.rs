@@ -1,4 +1,4 @@
-//! `storage`: the same load on volumes that let so many I/Os through and no more.
+//! `storage`: one load on volumes with different limits of I/O operations per second.
 //!
 //! If the machine can limit a server's I/O, the time is measured under the limit. The time is also
 //! computed from the I/O of the load without a limit, and drawn as computed. The time includes a
@@ -21,24 +21,26 @@ use crate::report::figure::Figure;
 use crate::results::Results;
 use crate::throttle::Throttle;
 
-/// Seven files onto four volumes.
+/// The experiment that loads the same files on volumes with different limits.
 pub(super) struct StorageExperiment;
 
-/// No limit but the machine's.
+/// The level of the factor "volume" that sets no limit.
 const UNLIMITED: &str = "no limit";
-/// Volumes by what the report calls them, and as they are ordered. 250 and 1,500 are the sizes in
-/// GB that were published; gp2 is counted without its credits, as they end.
+/// The name of each volume in the report, and its specification for [`Volume::parse`].
+///
+/// The publication used 250 GB and 1,500 GB. The limits of gp2 are those without burst credits,
+/// because a long load uses up the credits.
 const VOLUMES: [(&str, &str); 3] = [
     ("gp2 250 GB, 750 IOPS", "gp2:250GiB"),
     ("gp2 1,500 GB, 4,500 IOPS", "gp2:1500GiB"),
     ("io1, 10,000 IOPS", "io1:400GiB,10000iops"),
 ];
-/// What is one I/O on such a volume at most.
+/// The greatest number of bytes that a volume counts as one I/O.
 const IO_BYTES: f64 = (256 << 10) as f64;
 const MIB: f64 = (1 << 20) as f64;
 const TUNED: &str = "pgspate, tuned settings";
 
-/// The phase after the tables'. No table that is named after a file has a space in its name.
+/// The phase after the phases of the tables. A table named after a file has no space in its name.
 const CHECKPOINT: &str = "final checkpoint";
 
 /// The note of a trial whose role may not run CHECKPOINT.
@@ -57,7 +59,10 @@ fn throttle(limits: &VolumeLimits) -> Throttle {
     Throttle { iops: limits.iops, bytes_per_second: bytes }
 }
 
-/// Seconds of a load on a volume: as long as without one, or as its I/Os or its bytes need.
+/// Returns the computed seconds of a load on a volume.
+///
+/// The result is the greatest of three times: the seconds without a limit, the time for the I/O
+/// operations, and the time for the bytes.
 fn computed(limits: &VolumeLimits, seconds: f64, operations: f64, bytes: f64) -> f64 {
     let operations = operations.max(bytes / IO_BYTES);
     seconds.max(operations / limits.iops).max(bytes / (limits.throughput * MIB))
@@ -135,7 +140,7 @@ impl Experiment for StorageExperiment {
     }
 
     fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
-        let limited = match limits(trial.level("volume")) {
+        let active_throttle = match limits(trial.level("volume")) {
             Some(limits) => Some(context.throttle(&throttle(&limits)).map_err(|reason| {
                 Error::new(ErrorKind::Plan, format!("could not limit the server: {reason}"))
             })?),
@@ -147,9 +152,9 @@ impl Experiment for StorageExperiment {
         };
         let mut outcome = TrialOutcome::default();
         let (rows, _) = strategies::load(strategy, context, &mut outcome)?;
-        let is_made = outcome.phase(CHECKPOINT, || context.checkpoint())?;
-        drop(limited);
-        if !is_made {
+        let has_checkpoint = outcome.phase(CHECKPOINT, || context.checkpoint())?;
+        drop(active_throttle);
+        if !has_checkpoint {
             outcome.notes.push(NO_CHECKPOINT.to_owned());
         }
         outcome.number("rows", rows as f64, Unit::Count);
@@ -179,20 +184,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volumes_are_those_that_were_published() {
+    fn volumes_have_the_published_limits() {
         let iops = VOLUMES.map(|(name, _)| limits(name).unwrap().iops);
         assert_eq!(iops, [750.0, 4500.0, 10_000.0]);
         assert_eq!(limits(UNLIMITED), None);
     }
 
     #[test]
-    fn what_is_slowest_decides() {
+    fn computed_time_is_the_greatest_of_three_times() {
         let limits = VolumeLimits { iops: 100.0, burst_iops: None, credits: 0.0, throughput: 10.0 };
         assert_eq!(computed(&limits, 9.0, 10.0, 1.0), 9.0);
         assert_eq!(computed(&limits, 9.0, 2000.0, 1.0), 20.0);
         assert_eq!(computed(&limits, 9.0, 10.0, 300.0 * MIB), 30.0);
-        // Few large operations are as many as the volume counts.
-        let narrow = VolumeLimits { throughput: 1000.0, ..limits };
-        assert_eq!(computed(&narrow, 0.0, 1.0, 100.0 * MIB), 4.0);
+        // The volume counts a large operation as several operations of 256 KiB.
+        let high_throughput = VolumeLimits { throughput: 1000.0, ..limits };
+        assert_eq!(computed(&high_throughput, 0.0, 1.0, 100.0 * MIB), 4.0);
     }
 }

@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::results::{ResultLine, Results};
 use crate::spread::Spread;
 
-/// Bytes of a page, but on servers that were built otherwise.
+/// The size of a page. Few servers are built with another page size than this default.
 const PAGE_BYTES: f64 = 8192.0;
 
-/// Who counted.
+/// The source of the I/O counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CounterSource {
     /// The disk, in operations and bytes.
@@ -20,7 +20,7 @@ pub(super) enum CounterSource {
     Server,
 }
 
-/// What was written, and read as far as the disk counted that.
+/// The measured I/O of a load. Reads are included only if the disk counted them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MeasuredDiskIo {
     pub(super) bytes: Spread,
@@ -28,7 +28,7 @@ pub(super) struct MeasuredDiskIo {
     pub(super) operations: Option<f64>,
 }
 
-/// Who counted in these results.
+/// Returns the source of the I/O counters in these results.
 pub(super) fn source(results: &Results) -> CounterSource {
     match results.spread(&[], "disk bytes") {
         Some(_) => CounterSource::Disk,

@@ -1,4 +1,4 @@
-//! Sessions that run a query all at once.
+//! Sessions that run the same query at the same time.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,22 +11,22 @@ use super::super::ways::{failed, number};
 use super::{CREATE_AS, DISTINCT};
 use crate::TrialContext;
 
-/// The server's code for more temporary files than a session may have.
+/// The SQLSTATE for temporary files that exceed `temp_file_limit`.
 const LIMIT_EXCEEDED: &str = "53400";
 
-/// What is run.
+/// A query that spills to disk, and the number of sessions that run it.
 pub(super) struct SpillingQueries {
     pub(super) clients: usize,
     pub(super) query: String,
     pub(super) work_mem_kb: u64,
     pub(super) tablespace: Option<&'static str>,
-    /// What each query has to answer.
+    /// The expected number of rows of each query.
     pub(super) rows: u64,
-    /// Whether a session beside them writes.
+    /// Whether another session inserts rows while the queries run.
     pub(super) has_bystander: bool,
 }
 
-/// Sessions that are ready to begin.
+/// The open sessions, with their settings made.
 pub(super) struct OpenSessions {
     clients: Vec<Connection>,
     bystander: Connection,
@@ -41,22 +41,24 @@ pub(super) struct QueryResults {
     pub(super) errors: Vec<String>,
     /// Bytes of all temporary tables.
     pub(super) table_bytes: u64,
-    /// What the session beside them has committed.
+    /// The number of rows that the bystander session has committed.
     pub(super) bystander_rows: u64,
 }
 
-/// Seconds of a query and bytes of its table, or what the server said of the end of the space.
+/// The query's seconds and the bytes of its table, or the server's message about the limit.
 type QueryAnswer = Result<(f64, u64), String>;
 
 impl QueryResults {
-    /// Returns the mean of the successful queries.
+    /// Returns the mean seconds of the successful queries, if there is one.
     pub(super) fn mean_seconds(&self) -> Option<f64> {
         let count = self.seconds.len();
         (count > 0).then(|| self.seconds.iter().sum::<f64>() / count as f64)
     }
 
+    /// Checks that no query has failed.
+    ///
     /// # Errors
-    /// A query has failed.
+    /// [`ErrorKind::Server`] if a query has failed.
     pub(super) fn check(&self) -> Result<()> {
         match self.errors.first() {
             None => Ok(()),
@@ -66,13 +68,13 @@ impl QueryResults {
 }
 
 impl SpillingQueries {
-    /// Opens the sessions.
+    /// Opens the sessions and makes their settings.
     pub(super) async fn connect(&self, context: &TrialContext) -> Result<OpenSessions> {
         let space = match self.tablespace {
             Some(name) => format!("set temp_tablespaces = '{name}';"),
             None => String::new(),
         };
-        // One process for each query, however many the server would give the first ones.
+        // Without parallel workers all queries get the same number of processes.
         let settings = format!(
             "set work_mem = {}; set max_parallel_workers_per_gather = 0; set jit = off; {space}",
             self.work_mem_kb
@@ -116,11 +118,11 @@ impl SpillingQueries {
         Ok(answers)
     }
 
-    /// The query, whose answer is a number of rows.
+    /// Returns the text of the query, which returns or reports a number of rows.
     fn sql(&self) -> &'static str {
         match self.query.as_str() {
             CREATE_AS => "create temp table copied as table lineitem",
-            // All columns are needed, so that none can be left out of what is kept.
+            // The query needs all columns, so the server must keep all columns.
             DISTINCT => "select count(d) from (select distinct * from lineitem) d",
             _ => {
                 "select count(s) from (select * from lineitem \
@@ -129,7 +131,7 @@ impl SpillingQueries {
         }
     }
 
-    /// One session's query.
+    /// Runs the query in one session.
     async fn query(&self, connection: &Connection) -> Result<QueryAnswer> {
         let makes_table = self.query == CREATE_AS;
         let client = &connection.client;
@@ -147,13 +149,13 @@ impl SpillingQueries {
                     return Err(failed(connection, "run a query that spills")(error));
                 };
                 let words = format!("{} (SQLSTATE {LIMIT_EXCEEDED})", words.message());
-                // The session itself is as good as before.
+                // Check that the session still works after the error.
                 number(connection, "go on after the error", "select 1::int8").await?;
                 return Ok(Err(words));
             }
         };
         if rows != self.rows {
-            let message = format!("a query answered {rows} rows and not {}", self.rows);
+            let message = format!("a query counted {rows} rows; expected {}", self.rows);
             return Err(Error::new(ErrorKind::Bug, message));
         }
         let bytes = match makes_table {
@@ -166,7 +168,7 @@ impl SpillingQueries {
         Ok(Ok((seconds, bytes)))
     }
 
-    /// Ends the sessions, and waits until the server has noticed.
+    /// Closes the sessions and waits until their backends have ended.
     pub(super) async fn close(&self, ready: OpenSessions) -> Result<()> {
         let OpenSessions { clients, bystander } = ready;
         let pids: Vec<i32> = clients.iter().map(Connection::backend_pid).collect();
@@ -184,7 +186,7 @@ impl SpillingQueries {
     }
 }
 
-/// Single inserts, each committed, until the others are through.
+/// Inserts and commits single rows until `is_over` is true. Returns the number of rows.
 async fn write_until(connection: &Connection, is_over: &AtomicBool) -> Result<u64> {
     let mut rows = 0;
     while !is_over.load(Relaxed) || rows == 0 {

@@ -1,4 +1,4 @@
-//! What the report shows of temporary space.
+//! The figures and the summary sentence of the experiment `temp`.
 
 use super::super::plots::{bar, by_factor};
 use super::{
@@ -10,7 +10,7 @@ use crate::report::words;
 use crate::{Results, Unit};
 
 const QUERIES: [&str; 3] = [CREATE_AS, DISTINCT, ORDER_BY];
-/// How many clients there are where something else is varied.
+/// The number of clients in trials that vary another factor.
 const USUAL: &str = "8";
 const MOST: &str = "20";
 
@@ -209,7 +209,7 @@ mod tests {
             lines[1].outcome.notes.push(note.to_owned());
             answer(&Results::new(lines, Path::new(".")))
         };
-        // As the trials note it.
+        // The text is the note that trials record.
         let here = "There is no second device here: the tablespace is on the disk of the data.";
         assert!(said(here).contains(" in a tablespace on the same disk;"), "{}", said(here));
         let there = "The tablespace is in memory, as a stand-in for a fast local disk.";

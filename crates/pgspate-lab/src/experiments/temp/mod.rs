@@ -1,7 +1,8 @@
-//! Temporary space: many sessions that write more than fits into their memory at the same time.
+//! Temporary space: many sessions whose queries spill to disk at the same time.
 //!
-//! Memory and limits are shares of the table, so that what spills at one scale spills at all. A
-//! query's answer is checked; where temporary space is to end, so is that nothing else suffers.
+//! `work_mem` and limits are shares of the table's size. So a query that spills at one scale spills
+//! at every scale. The lab checks the queries' row counts. If a trial limits temporary space, the
+//! lab also checks that the other sessions still work.
 
 mod clients;
 mod figures;
@@ -37,24 +38,24 @@ const TABLESPACE: &str = "tablespace";
 const NO_LIMIT: &str = "none";
 const SMALL_LIMIT: &str = "a quarter of the table";
 
-/// Bytes of a row in memory and on disk, about.
+/// The approximate bytes of a row in memory and on disk.
 const ROW_BYTES: u64 = 160;
-/// What `work_mem` is at least, in kB.
+/// The least `work_mem` in kB.
 const WORK_MEM_MIN: u64 = 64;
 
-/// The experiment.
+/// The experiment that fills temporary space from many sessions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TempExperiment;
 
-/// The table that is read.
+/// The table that the queries read.
 const TABLE: data::GeneratedTable = tpch::TABLES[0];
 
-/// TPC-H's scale factor at a scale.
+/// Returns TPC-H's scale factor at a scale of the experiment.
 fn factor(scale: f64) -> f64 {
     scale.max(tpch::FACTOR_MIN)
 }
 
-/// Bytes of the table, about.
+/// Returns the approximate bytes of the table.
 fn table_bytes(scale: f64) -> u64 {
     data::scaled(tpch::LINES, factor(scale)) * ROW_BYTES
 }
@@ -124,7 +125,7 @@ impl Experiment for TempExperiment {
         let changed = [
             (trial.is(WORK_MEM, FITS), !is_table && trial.is(CLIENTS, "8")),
             (trial.is(SPACE, TABLESPACE), matches!(trial.level(CLIENTS), "8" | "20")),
-            // The server counts temporary files against it, not temporary tables.
+            // `temp_file_limit` applies to temporary files, not to temporary tables.
             (trial.is(LIMIT, SMALL_LIMIT), !is_table && trial.is(CLIENTS, "8")),
         ];
         let others = changed.iter().filter(|(is_changed, _)| *is_changed).count();

@@ -1,14 +1,16 @@
-//! How much memory and disk trials may take, so that no server is brought down by measuring it.
+//! The memory and disk space that trials may use, so that no trial brings a server down.
 //!
-//! Of a machine that is not seen only the server's cache is known: whoever sized it had some
-//! multiple of it.
+//! If the server runs on another machine, the lab knows only `shared_buffers`. The lab assumes that
+//! the machine has a multiple of `shared_buffers`.
 
 use std::fs;
 
 use super::super::ways::number;
 use crate::{Machine, TrialContext};
 
-/// Bytes that all sessions may take together, and what that is. Nothing where it cannot be found.
+/// Returns the bytes that all sessions may use together, and a description of this limit.
+///
+/// Returns `None` if the memory is unknown.
 pub(super) fn memory(context: &TrialContext) -> Option<(u64, &'static str)> {
     if context.is_local() {
         let all = Machine::here(None).memory_bytes;
@@ -28,7 +30,7 @@ fn shared_buffers(context: &TrialContext) -> pgspate::Result<u64> {
     Ok(bytes.unsigned_abs())
 }
 
-/// Bytes that are free where the server's data are, if that is seen.
+/// Returns the free bytes on the file system of the data directory, if the lab can read them.
 pub(super) fn disk(context: &TrialContext) -> Option<u64> {
     let space = rustix::fs::statvfs(context.data_folder()?).ok()?;
     Some(space.f_bavail * space.f_frsize)

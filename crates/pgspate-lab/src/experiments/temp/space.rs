@@ -1,8 +1,8 @@
 //! A tablespace for temporary files, away from the data.
 //!
-//! It is on another device where there is one: the memory file system that most Linux systems have
-//! stands for a fast local disk. Where there is none it is a folder beside the data, and the
-//! results say so.
+//! The tablespace is on the memory file system of Linux, which stands for a fast local disk.
+//! If there is no memory file system, the tablespace is on the disk of the data directory. The
+//! results then say so.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -18,13 +18,15 @@ use crate::TrialContext;
 /// The tablespace's name.
 pub(super) const NAME: &str = "pgspate_lab_temp";
 
-/// A file system in memory, where the system has one.
+/// The mount point of Linux's file system in memory.
 const MEMORY: &str = "/dev/shm";
 
 const PREFIX: &str = "pgspate-lab-";
 
-/// A folder that the server has a tablespace in. Gone with its value; it is locked as long as its
-/// lab lives, so that another can remove what one that was killed has left.
+/// A tablespace in a temporary folder. Dropping the value removes the folder.
+///
+/// The folder is locked while the lab runs. A later lab removes the unlocked folders of labs that
+/// were killed.
 pub(super) struct TempTablespace {
     folder: TempDir,
     is_other_device: bool,
@@ -32,7 +34,7 @@ pub(super) struct TempTablespace {
 }
 
 impl TempTablespace {
-    /// Makes folder and tablespace; `bytes` is what may be written to it.
+    /// Creates the folder and the tablespace. The device must have `bytes` bytes free.
     pub(super) fn make(context: &TrialContext, bytes: u64) -> Result<TempTablespace> {
         let (Some(data), Some(beside)) = (context.data_folder(), context.server_folder()) else {
             return Err(Error::new(ErrorKind::Bug, "a tablespace is made on an own server only"));
@@ -56,7 +58,7 @@ impl TempTablespace {
         Ok(TempTablespace { folder, is_other_device, _lock: lock })
     }
 
-    /// Where it is, in words.
+    /// Returns a sentence for the report that says where the tablespace is.
     pub(super) fn note(&self) -> String {
         match self.is_other_device {
             true => "The tablespace is in memory, as a stand-in for a fast local disk.".to_owned(),
@@ -66,7 +68,7 @@ impl TempTablespace {
         }
     }
 
-    /// Removes both.
+    /// Drops the tablespace and removes the folder.
     pub(super) fn remove(self, context: &TrialContext) -> Result<()> {
         let connection = context.connect()?;
         context.block_on(async {
@@ -87,21 +89,22 @@ impl TempTablespace {
     }
 }
 
-/// A new folder in it, which others see is in use.
+/// Creates a folder in `base` and locks the folder, so that other labs do not remove it.
 fn locked(base: &Path) -> std::io::Result<(TempDir, File)> {
     loop {
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(base)?;
         let locked = File::open(folder.path()).and_then(|lock| lock.lock().map(|()| lock));
         match locked {
-            // Another lab took it for one that was left, before it had its lock.
+            // Another lab removed the folder before this lab had locked it. Try again.
             _ if !folder.path().exists() => {}
             locked => return Ok((folder, locked?)),
         }
     }
 }
 
-/// Removes the folders of labs that were killed: a server dies with its lab, and its folder, but
-/// these are elsewhere, and take memory.
+/// Removes the folders that killed labs left in memory.
+///
+/// A killed lab's server and data directory are removed elsewhere, but not these folders.
 pub(super) fn remove_left_over() {
     remove_unlocked(Path::new(MEMORY));
 }
@@ -110,7 +113,7 @@ fn remove_unlocked(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        // One of another user's cannot be opened, and one that is in use not be locked.
+        // The folder of another user cannot be opened. A folder in use cannot be locked.
         let Some(folder) = is_ours.then(|| File::open(entry.path()).ok()).flatten() else {
             continue;
         };
@@ -120,11 +123,14 @@ fn remove_unlocked(base: &Path) {
     }
 }
 
-/// Whether a folder is on another device than the data, with so much space.
+/// Returns whether a folder is on another device than the data and has over `bytes` bytes free.
 fn is_apart(folder: &Path, data: &Path, bytes: u64) -> bool {
-    let (Ok(there), Ok(here)) = (fs::metadata(folder), fs::metadata(data)) else { return false };
+    let (Ok(folder_metadata), Ok(data_metadata)) = (fs::metadata(folder), fs::metadata(data))
+    else {
+        return false;
+    };
     let Ok(space) = rustix::fs::statvfs(folder) else { return false };
-    there.dev() != here.dev() && space.f_bavail * space.f_frsize > bytes
+    folder_metadata.dev() != data_metadata.dev() && space.f_bavail * space.f_frsize > bytes
 }
 
 #[cfg(test)]
@@ -132,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_of_labs_that_are_gone_are_removed_and_others_stay() {
+    fn unlocked_folders_are_removed_and_other_folders_stay() {
         let base = tempfile::tempdir().unwrap();
         let folder = |name: &str| {
             let path = base.path().join(name);
