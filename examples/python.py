@@ -1,5 +1,4 @@
-"""Flights of 2013 into PostgreSQL, from Python: files, a sync, and the checks of
-doctor.
+"""Flights of 2013 into PostgreSQL, from Python: a plan, loads, a sync, and an error.
 
 Runs on a temporary PostgreSQL: `python examples/python.py`.
 """

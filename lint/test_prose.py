@@ -42,7 +42,8 @@ class ProseTest(unittest.TestCase):
         self.assertEqual((line, fault), (3, 'doc comment begins with "That"'))
 
     def test_docstrings_and_comments_of_python(self) -> None:
-        text = f'"""A module."""\n\n\ndef a():\n    """Returns.\n\n    {LONG}\n    """\n    # anew\n'
+        text = f'"""A module."""\n\n\ndef a():\n    """Returns.\n\n    {LONG}\n    """\n'
+        text += "    # anew\n"
         found = self.faults("a.py", text)
         self.assertEqual([line for line, _ in found], [7, 9])
 

@@ -111,7 +111,9 @@ fn sync_doubt(
         ("movers", &[taken]) => SyncRefusal::KeysInOtherScopes(taken),
         ("duplicates", &[keys]) => SyncRefusal::DuplicateSourceKeys { keys, examples },
         ("table_duplicates", &[keys]) => SyncRefusal::DuplicateTableKeys { keys, examples },
-        ("deletes", &[deleted, all]) => SyncRefusal::TooManyDeletes { deleted, all, max_percent: may },
+        ("deletes", &[deleted, all]) => {
+            SyncRefusal::TooManyDeletes { deleted, all, max_percent: may }
+        }
         _ => SyncRefusal::EmptySource,
     };
     doubt.refuse("").map_err(|error| raise(py, &error))

@@ -296,7 +296,7 @@ fn find_experiments(names: &[String]) -> Result<Vec<&'static dyn Experiment>> {
         let known = || experiments::ALL.map(Experiment::name).join(", ");
         let found = experiments::find(name).ok_or_else(|| {
             Error::new(ErrorKind::Usage, format!("there is no experiment \"{name}\""))
-                .hint(format!("The experiments are {}; `all` runs all of them.", known()))
+                .hint(format!("The experiments are {}. `all` runs them all.", known()))
         })?;
         if !chosen.iter().any(|it| it.name() == found.name()) {
             chosen.push(found);

@@ -8,8 +8,7 @@ use std::process::Command;
 use pgspate_embedded::testing;
 use serde_json::Value;
 
-const PAGE: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/json-output.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/json-output.md");
 
 /// Objects whose keys are data, such as the names of a check's numbers.
 const KEYS_ARE_DATA: [&str; 2] = ["numbers", "trial"];

@@ -134,7 +134,7 @@ fn what_cannot_be_is_said() {
     assert_snapshot!(unknown.stderr, @r#"
     error: there is no experiment "bulky"
 
-    hint: The experiments are bulk, rewrite, changes, temp, records, storage; `all` runs all of them.
+    hint: The experiments are bulk, rewrite, changes, temp, records, storage. `all` runs them all.
     "#);
     let nothing = lab(temp.path(), "report");
     assert_eq!(nothing.status, Some(2));

@@ -344,12 +344,14 @@ fn hint_by_hand(
     now: &CurrentNames,
 ) -> Error {
     let (name, (job, ordinal)) = (change.name(), change.order());
-    Error::new(ErrorKind::Ledger, format!("could not put back {name}")).because(error).hint(format!(
-        "The definition was `{}` on {}. Rename the column back to its old name while you run \
+    Error::new(ErrorKind::Ledger, format!("could not put back {name}")).because(error).hint(
+        format!(
+            "The definition was `{}` on {}. Rename the column back to its old name while you run \
          `pgspate status --restore {job}`. Or create the object yourself, and then run `delete \
          from pgspate.change where (job, ordinal) = ({job}, {ordinal})`.",
-        recipe.definition, now.table
-    ))
+            recipe.definition, now.table
+        ),
+    )
 }
 
 /// Adds a hint if another object has taken the name of the change's object.

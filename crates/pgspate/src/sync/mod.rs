@@ -325,7 +325,6 @@ impl PreparedSync {
 
     /// Runs a sync with a table that is read ahead. `holder` is the session that exports the
     /// snapshot and holds the lock on the scope.
-
     fn run_with_snapshot(
         &mut self,
         extent: TableExtent,

@@ -217,7 +217,11 @@ async fn something_else_than_a_server_is_told() {
         let closed = told(&error).contains("the server closed the connection unexpectedly");
         let strange = told(&error).contains("does not speak PostgreSQL's protocol");
         assert!(closed || strange, "{mode}: {}", told(&error));
-        assert!(told(&error).contains("Check that the program listening there"), "{}", told(&error));
+        assert!(
+            told(&error).contains("Check that the program listening there"),
+            "{}",
+            told(&error)
+        );
     }
     impostor.await.unwrap();
 }

@@ -1,7 +1,8 @@
 //! The kind of a column's values: from the schema in the message, or else from the target's type.
 //!
-//! Without a schema, some spellings have two meanings. Values with such a spelling are refused, with
-//! a hint at the connector's setting, until other values of the stream show which meaning applies.
+//! Without a schema, some spellings have two meanings. Values with such a spelling are refused,
+//! with a hint at the connector's setting, until other values of the stream show which meaning
+//! applies.
 
 use super::super::json_values::TypeFamily;
 use super::super::moments::TimeUnit;

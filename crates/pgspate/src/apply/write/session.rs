@@ -35,29 +35,27 @@ pub(super) struct BatchStage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum StageScope {
     /// Only the end of the session drops the stage.
-    WithSession,
-    WithTransaction,
+    Session,
+    Transaction,
     /// The first savepoint, or a savepoint nested within it.
-    WithSavepoint(u8),
+    Savepoint(u8),
 }
 
 impl StageScope {
     /// Returns the enclosing scope.
     fn enclosing(self) -> StageScope {
         match self {
-            StageScope::WithSavepoint(depth) if depth > 1 => StageScope::WithSavepoint(depth - 1),
-            StageScope::WithSavepoint(_) | StageScope::WithTransaction => {
-                StageScope::WithTransaction
-            }
-            StageScope::WithSession => StageScope::WithSession,
+            StageScope::Savepoint(depth) if depth > 1 => StageScope::Savepoint(depth - 1),
+            StageScope::Savepoint(_) | StageScope::Transaction => StageScope::Transaction,
+            StageScope::Session => StageScope::Session,
         }
     }
 
     /// Returns the scope of a savepoint that is set in this scope.
     fn nested(self) -> StageScope {
         match self {
-            StageScope::WithSavepoint(depth) => StageScope::WithSavepoint(depth + 1),
-            StageScope::WithTransaction | StageScope::WithSession => StageScope::WithSavepoint(1),
+            StageScope::Savepoint(depth) => StageScope::Savepoint(depth + 1),
+            StageScope::Transaction | StageScope::Session => StageScope::Savepoint(1),
         }
     }
 }
@@ -96,7 +94,7 @@ impl WriterSession {
             in_transaction: false,
             stages: HashMap::new(),
             statements: HashMap::new(),
-            scope: StageScope::WithSession,
+            scope: StageScope::Session,
             lock_timeout: settings.limits.lock_timeout_millis(),
             plans_by_index: false,
             may_use_parameters: true,
@@ -127,7 +125,7 @@ impl WriterSession {
         }
         self.run(&self.begin_sql(), "begin a transaction").await?;
         self.in_transaction = true;
-        self.scope = StageScope::WithTransaction;
+        self.scope = StageScope::Transaction;
         Ok(())
     }
 
@@ -180,14 +178,14 @@ impl WriterSession {
     pub(super) async fn commit(&mut self) -> Result<()> {
         self.run("commit", "commit").await?;
         self.in_transaction = false;
-        self.widen_stage_scopes(StageScope::WithSession);
+        self.widen_stage_scopes(StageScope::Session);
         self.stages.values_mut().for_each(|staged| staged.rows = 0);
         Ok(())
     }
 
     /// Rolls back the open transaction. After an error the session cannot be used any more.
     pub(super) async fn roll_back(&mut self) -> Result<()> {
-        self.forget_stages_within(StageScope::WithSession);
+        self.forget_stages_within(StageScope::Session);
         self.in_transaction = false;
         self.stages.values_mut().for_each(|staged| staged.rows = 0);
         self.run("rollback", "roll back").await
