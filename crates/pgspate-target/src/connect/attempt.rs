@@ -37,7 +37,7 @@ enum EncryptionStep {
 /// Why the search for a server ended.
 enum SearchEnd {
     AllFailed(Vec<ConnectFailure>),
-    /// The search cannot go on: a certificate file is unreadable, or pgspate cannot use the server
+    /// The search cannot continue: a certificate file is unreadable, or pgspate cannot use the server
     /// that was found.
     Unusable(crate::Error),
 }

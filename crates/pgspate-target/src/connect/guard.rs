@@ -31,10 +31,10 @@ const UNREACHABLE_MAX: u32 = 2;
 /// The minimal timeout of an observation: a busy server accepts connections slowly.
 const OBSERVE_TIMEOUT_MIN: Duration = Duration::from_secs(2);
 
-/// Columns: 0 the server's address, 1 whether the session waits for its client or no longer exists,
-/// 2 a text that stays equal as long as the session makes no progress: its state, the time of the
-/// last change, and the bytes of its COPY. A session without a tracked state (`track_activities`)
-/// counts as working.
+/// Selects three columns. Column 0 is the server's address. Column 1 says whether the session waits
+/// for its client or no longer exists. Column 2 is a text of the session's state, the time of the
+/// last change and the bytes of its COPY: it stays equal while the session makes no progress. A
+/// session without a tracked state (`track_activities`) counts as working.
 const BACKEND_STATE_QUERY: &str = "\
 select coalesce(pg_catalog.host(pg_catalog.inet_server_addr()), ''),
        a.pid is null

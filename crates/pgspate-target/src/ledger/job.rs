@@ -474,8 +474,8 @@ pub(super) async fn prune_old_jobs(client: &Client) -> Result<()> {
 /// Reads the chunks of an open job that are written by now.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if another session has forgotten the job. Then nobody knows which of the
-/// job's rows are in the table.
+/// [`ErrorKind::Ledger`] if another session has forgotten the job. The ledger then does not say
+/// which of the job's rows are in the table.
 pub async fn reread_written_chunks(client: &Client, job: JobId) -> Result<WrittenChunks> {
     let sql = "select exists (select from pgspate.job where job = $1)";
     // Read the chunks first: chunks are forgotten before or together with their job.

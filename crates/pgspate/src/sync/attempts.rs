@@ -54,7 +54,7 @@ pub(super) fn is_transient_conflict(error: &Error) -> bool {
 }
 
 /// Returns whether an attempt with all source rows staged may succeed. The failed attempt staged
-/// only some rows: a source row may have the key of a row that was not staged, or the table has
+/// only some rows. A source row may have the key of a row that was not staged, or the table has
 /// changed since it was read ahead.
 pub(super) fn may_succeed_with_all_rows(error: &Error) -> bool {
     is_transient_conflict(error) || error.sqlstate() == Some(&SqlState::UNIQUE_VIOLATION)

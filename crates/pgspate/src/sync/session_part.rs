@@ -145,7 +145,7 @@ async fn check_source(
 
 /// Refuses duplicate keys of the source.
 ///
-/// If the table's key is unique, a cheap check comes first: there are no duplicates if each kept
+/// If the table's key is unique, a cheap check comes first. There are no duplicates if each kept
 /// row of the scope matched one source row, and the rows to insert have distinct keys.
 async fn check_keys(
     client: &Client,

@@ -3,7 +3,7 @@
 //! If pgspate encodes a source row to exactly the bytes that `copy ... to` writes for a row of the
 //! table, the row is unchanged and need not be sent. Every other row is sent, and the server
 //! compares that row with the table. Rows are recognised by a keyed hash of 128 bits. The key is
-//! random, so that nobody can make a source whose rows collide.
+//! random, so that an attacker cannot make a source whose rows collide.
 
 mod filter;
 

@@ -274,8 +274,8 @@ fn refusals_cost_few_statements() {
         create table t (a int, b int references t2)";
     let session = RejectTestSession::new(sql, &["a", "b"]);
     let rows = 2_000;
-    // Columns: one of this many rows is bad; the maximum number of statements if the server names
-    // the refused row; the maximum number of statements if the server does not name the row.
+    // One of `every` rows is bad. The other two are limits on the number of statements: if the
+    // server names the refused row, and if the server does not name it.
     for (every, named_max, unnamed_max) in
         [(2_000, 4, 20), (100, 50, 200), (10, 280, 1_400), (2, 1_100, 3_000), (1, 2_000, 2_012)]
     {
