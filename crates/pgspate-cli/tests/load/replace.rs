@@ -242,10 +242,11 @@ fn what_cannot_be_replaced() {
     error: public.v is a view, whose rows cannot be replaced
 
     hint: Replace the rows of the table behind it.
-    error: foreign key c_p of public.c is not valid or not enforced, and could not be made
-          … so again
+    error: foreign key c_p of public.c is not valid or not enforced, and could not be added
+          … again in that state
 
-    hint: `alter table public.c validate constraint c_p`, or drop it.
+    hint: Run `alter table public.c validate constraint c_p`, or `alter table public.c drop
+          … constraint c_p`.
     ");
 }
 

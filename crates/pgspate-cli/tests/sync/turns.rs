@@ -254,7 +254,7 @@ fn a_trigger_that_moves_rows_is_told_from_another_session() {
 fn one_transaction_where_others_would_need_its_rows() {
     let case = case();
     let whole = sync(&case, "t.csv --scope all --transactions 2").success();
-    assert!(whole.contains("one transaction: only `--scope-by`"), "{whole}");
+    assert!(whole.contains("one transaction: only the scopes of `--scope-by`"), "{whole}");
     let both = sync(&case, "t.csv --scope-by meter --transactions 2 --lanes 2");
     assert_eq!(both.status, Some(2));
     assert!(
