@@ -34,7 +34,7 @@ const PARTITIONED: &str = "partitioned";
 const SIZES: [u64; 3] = [1_000_000, 15_000_000, 30_000_000];
 /// The greatest number of records that are written one at a time at each size.
 const RECORDS_MAX: u64 = 10_000;
-/// The number of batches, and the ratio of their rows to the number of single records.
+/// The number of batches. A batch has the number of single records divided by `BATCH_ROWS_SHARE`.
 const BATCHES: u64 = 10;
 const BATCH_ROWS_SHARE: u64 = 2;
 

@@ -37,7 +37,7 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     all
 }
 
-/// Returns the figures of the nights' seconds, WAL and table sizes.
+/// Returns the figures of the nights' seconds, billed I/Os and written pages.
 fn costs(results: &Results) -> Vec<Figure> {
     // On the user's server the lab makes no checkpoint between two nights.
     let has_checkpoints = results.lines().iter().all(|line| line.conditions.target == "own");

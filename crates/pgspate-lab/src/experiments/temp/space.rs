@@ -1,8 +1,8 @@
 //! A tablespace for temporary files, away from the data.
 //!
 //! The tablespace is on the memory file system of Linux, which stands for a fast local disk.
-//! If there is no memory file system, the tablespace is on the disk of the data directory. The
-//! results then say so.
+//! If that file system is missing, too small or has the data directory, the tablespace is on the
+//! disk of the data directory. The results then say so.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -104,7 +104,8 @@ fn locked(base: &Path) -> std::io::Result<(TempDir, File)> {
 
 /// Removes the folders that killed labs left in memory.
 ///
-/// A killed lab's server and data directory are removed elsewhere, but not these folders.
+/// The server and the data directory of a killed lab end with that lab. These folders are outside
+/// the data directory, so they stay and take memory.
 pub(super) fn remove_left_over() {
     remove_unlocked(Path::new(MEMORY));
 }
