@@ -111,8 +111,8 @@ impl TableCare<'_> {
 
     /// Returns whether the load's rows may be removed and copied again after this error. This helps
     /// if a row caused the error. It also helps if there was no space to sort keys: inserting rows
-    /// into an existing index needs no sort. Rows are removed only with `--commit end`, where a
-    /// failed load keeps no rows anyway.
+    /// into an existing index needs no sort. Rows are removed only if the load commits at the
+    /// end, where a failed load keeps no rows anyway.
     fn may_remove_rows(&self, error: &Error) -> bool {
         let operational = ["08", "40", "42", "53", "55", "57", "58", "XX"];
         self.plan.commit == Commit::AtEnd

@@ -125,7 +125,8 @@ pub(super) fn run_lane(
             && lane.in_flight.is_empty()
             && is_connection_limit(&failure.error)
         {
-            // The server has no free connection for this lane. The other lanes do its work.
+            // The server has no free connection for this lane. The other lanes do its work. If
+            // there is no other lane, `run` returns this error.
             shared.note_connection_limit(failure.error);
             return None;
         }

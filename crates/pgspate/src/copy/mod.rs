@@ -157,7 +157,8 @@ pub struct CopyJob {
     pub commit: Commit,
     /// The ledger's job, if the run keeps a ledger.
     pub(crate) ledger: Option<LedgerJob>,
-    /// Checks, before the last commit, that the inputs did not change while pgspate read them.
+    /// Checks that the inputs did not change while pgspate read them. With [`Commit::AtEnd`], the
+    /// check runs before the first commit; with [`Commit::EachChunk`], after the last chunk.
     pub(crate) check_unchanged: CheckContents,
     /// The table that rows are copied to.
     pub destination: Destination,
@@ -230,7 +231,7 @@ pub struct CopyOutcome {
     pub stages: StageSeconds,
     /// Bytes of COPY data sent.
     pub bytes_sent: u64,
-    /// Digests of the inputs; empty without a ledger.
+    /// Digests of the inputs; empty without a ledger, and for a stream.
     pub contents: ContentDigests,
 }
 

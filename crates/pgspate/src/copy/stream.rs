@@ -1,8 +1,8 @@
 //! Sends a lane's chunks over one connection, and records the chunks in the ledger.
 //!
 //! Each chunk is one COPY, or two if some of its rows are sent as binary and others as text. If the
-//! next chunk is ready, one message has the end of a COPY, the chunk's row in the ledger, the commit
-//! and the start of the next COPY. So the server does not wait for the client.
+//! next chunk is ready, the end of a COPY, the chunk's row in the ledger, the commit and the start
+//! of the next COPY are sent together. So the server does not wait for the client.
 //! The rows that were sent and the rows that the server confirmed are counted and compared.
 
 use std::pin::Pin;

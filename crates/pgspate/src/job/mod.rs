@@ -196,8 +196,8 @@ impl JobSession {
         Some(self.opened.as_ref()?.done.totals())
     }
 
-    /// Deletes the job, which has written nothing. Returns a hint if the job has changes to the
-    /// table that are not restored.
+    /// Deletes the job, which has written nothing. A job with changes to the table that are not
+    /// restored stays in the ledger; then returns a hint about these changes.
     pub(crate) fn delete_unused(&mut self) -> Option<String> {
         let job = self.opened.take()?.job;
         // An error is ignored: the next run of the load also deletes the job.

@@ -1,7 +1,6 @@
 //! Attempts to copy the rows, and decides which errors lead to another attempt.
 //!
-//! Every attempt first reads from the ledger which chunks are written, so that no row is written
-//! twice.
+//! Every attempt skips the chunks that the ledger has, so that no row is written twice.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -108,8 +108,8 @@ pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
 /// Drops the table that this load created.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the table has rows, which other sessions have inserted. Or the server's
-/// refusal.
+/// [`ErrorKind::Plan`] if another session has replaced the table or inserted rows into it. Or the
+/// server's refusal.
 pub(super) async fn drop_created_table(
     connection: &Connection,
     new: &NewTable,

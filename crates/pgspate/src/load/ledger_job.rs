@@ -113,8 +113,8 @@ impl Load {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Compares sources that have no reliable version (a size and time, or an ETag) with the
-    /// content that an earlier run has read. Reads these sources completely.
+    /// Compares the sources with the content that an earlier run has read, if their versions and
+    /// file metadata do not prove that they are unchanged. Reads these sources.
     pub(super) fn verify_unproven_sources(&mut self) -> Result<()> {
         let Some(identity) = &self.job.identity else { return Ok(()) };
         match &self.job.ledger_state.found {

@@ -119,7 +119,7 @@ impl Load {
     }
 
     /// Writes the rejected rows to the file of rejects, if the load has such a file. Returns the
-    /// number of rejected rows.
+    /// number of rows written to the file.
     pub(super) fn write_rejects(&self) -> Result<u64> {
         match &self.job.opened {
             Some(opened) => self.write_rejects_of(opened.job),

@@ -22,7 +22,8 @@ const REASONS_NAMED_MAX: usize = 3;
 /// How `--replace` replaces the old rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplaceMode {
-    /// The method that pgspate chooses: a shadow table if the table allows one.
+    /// The method that pgspate chooses: a shadow table, if the table allows one and the input is
+    /// not small.
     Auto,
     /// One transaction that truncates the table and then copies the rows.
     Truncate,

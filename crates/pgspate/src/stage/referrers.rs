@@ -42,7 +42,8 @@ pub(crate) struct Referrer {
 /// Returns the foreign keys that refer to the table or to one of its partitions.
 ///
 /// # Errors
-/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the query fails.
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query,
+/// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails.
 pub(crate) async fn referrers(client: &Client, table: &TargetTable) -> Result<Vec<Referrer>> {
     let failed = format!("could not look up what refers to {}", table.sql_name);
     let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");

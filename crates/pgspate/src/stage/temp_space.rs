@@ -48,7 +48,8 @@ impl TempSpace {
     /// Reads the limits and the table's size from the server.
     ///
     /// # Errors
-    /// [`ErrorKind::Server`] if the query fails.
+    /// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the
+    /// connection fails.
     pub(crate) async fn read(connection: &Connection, table: &TargetTable) -> Result<TempSpace> {
         let failed = server_error("could not look up the server's temporary space".to_owned());
         let row = connection.client.fetch_one(LIMITS_SQL, &[&table.oid]).await.map_err(failed)?;

@@ -90,8 +90,8 @@ impl<'a> SyncAttempts<'a> {
         SyncAttempts { sync, sessions, bytes_staged, watch, before, done, committed, has_begun }
     }
 
-    /// Continues after a failed attempt, with the server counters from before that attempt and the
-    /// transactions that it committed.
+    /// Sets the server counters from before the first attempt, and the transactions that earlier
+    /// attempts have committed.
     pub(super) fn resuming(
         self,
         before: Option<Measurement>,

@@ -304,7 +304,8 @@ impl OlderTransaction {
     }
 }
 
-/// Sessions that have a snapshot. Vacuum and parallel workers read no tables for a user.
+/// Sessions that have a snapshot. The query leaves out vacuums, which read no tables for a user,
+/// and parallel workers, whose leader is listed.
 const SNAPSHOTS: &str = "\
 select a.pid, l.virtualtransaction, a.backend_xmin::text,
        format('session %s (%s)', a.pid, concat_ws(', ',

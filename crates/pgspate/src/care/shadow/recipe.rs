@@ -151,7 +151,8 @@ where x.indrelid = :oid and not x.indisexclusion
                     and b.relnamespace = to_regnamespace(:schema))
 order by pg_relation_size(i.oid) desc";
 
-/// Adds the shadow's missing constraints, and the options of indexes.
+/// Adds the shadow's missing constraints, extended statistics and replica identity, and the options
+/// and comments of indexes.
 pub(super) const ADD_CONSTRAINTS: &str = "\
 select statement from (
   select 1 as nth, conname as name, case
@@ -221,8 +222,8 @@ from pg_depend d join pg_class s on s.oid = d.objid
 where d.refobjid = :oid and d.deptype = 'a' and d.refobjsubid > 0 and s.relkind = 'S'
   and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass";
 
-/// After the shadow has the table's name: adds privileges, policies, triggers and comments. The
-/// statements are generated before the exchange.
+/// After the shadow has the table's name: adds sequence owners, privileges, row-level security,
+/// policies, triggers and comments. The statements are generated before the exchange.
 pub(super) const ADD_PROPERTIES: &str = "\
 with t as (select c.*, n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
            where c.oid = :oid),
@@ -235,7 +236,7 @@ number as (
   select s.* from pg_depend d join pg_class s on s.oid = d.objid
   where d.refobjid = :oid and d.deptype = 'i' and s.relkind = 'S'
     and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass),
--- Objects with privileges: the ACLs of the table's and of the shadow's.
+-- Objects with privileges: their ACLs on the table's side and on the shadow's side.
 holder as (
   select 'table' as kind, :table as name, coalesce(t.relacl, acldefault('r', t.relowner)) as acl,
          coalesce(s.relacl, acldefault('r', s.relowner)) as other

@@ -31,8 +31,8 @@ use pgspate_target::{TypedQuery, server_error};
 /// Minimum blocks of a table that is read ahead. The server compares a smaller table in less time
 /// than the reading sessions need to connect.
 const BLOCKS_MIN: u64 = 256;
-/// Maximum number of rows to keep in memory. A row takes 30 to 52 bytes, and twice as many while
-/// the index is built.
+/// Maximum number of rows to keep in memory. A row takes 30 to 52 bytes, and for a moment twice as
+/// many.
 const ROWS_MAX: usize = 25_000_000;
 /// If fewer than one row in this many is unmatched, the server looks up the unmatched rows by
 /// address instead of scanning the table.
