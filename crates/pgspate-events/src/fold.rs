@@ -53,8 +53,8 @@ pub struct FoldedRow {
     last_link: u32,
     /// The row that gives the columns that no event gives.
     pub base: RowBase,
-    /// Whether the row is inserted if the target does not have it. If false, such a row is counted
-    /// as missing.
+    /// Whether the row is inserted if the target does not have it. If false, an absent row is
+    /// counted as missing, unless `needs_target_row` is true.
     pub inserts_if_absent: bool,
     /// Whether the row is written only if the target has a row under this key.
     pub needs_target_row: bool,

@@ -117,7 +117,7 @@ impl EventLog {
     }
 
     /// Marks the last event as the end of its source transaction. Later events of the transaction
-    /// were left out of the log.
+    /// may have been left out of the log.
     pub fn end_transaction(&mut self) {
         if let Some(last) = self.changes.last_mut() {
             last.ends_transaction = true;

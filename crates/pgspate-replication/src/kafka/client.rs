@@ -267,7 +267,7 @@ fn ask(client: &Client, topic: &str, limit: Duration) -> Result<Metadata, KafkaE
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
-        // librdkafka returns errors by polling.
+        // librdkafka returns errors by polling, after its statistics.
         for _ in 0..POLLS_MAX {
             let failure = client.poll(Duration::ZERO).and_then(Result::err);
             let is_final =

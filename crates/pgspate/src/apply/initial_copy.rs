@@ -380,7 +380,7 @@ fn not_empty_error(name: &str) -> Error {
     )
 }
 
-/// Reads the table's rows. Returns false when the load has ended (`is_over`) and needs no more
+/// Reads the table's rows. Returns false when the load has ended (`load_ended`) and needs no more
 /// rows. Does not wait for a silent source after that.
 fn read_table(
     snapshot: &SlotSnapshot,

@@ -19,7 +19,8 @@ pub(super) enum StreamOrigin {
 ///
 /// # Errors
 /// [`ErrorKind::Source`] if a source is not found. [`ErrorKind::Usage`] if sources cannot be read
-/// in one stream.
+/// in one stream, or if options do not fit the sources. The errors of [`Slot::inspect`] and
+/// [`kafka::KafkaTopics::inspect`].
 pub(super) fn find_origin(options: &ApplyOptions, runtime: &Handle) -> Result<StreamOrigin> {
     if options.batch_rows == 0 || options.batch_bytes == 0 {
         return Err(Error::new(ErrorKind::Usage, "a batch must have room for at least one event")

@@ -17,9 +17,10 @@ pub struct ApplyWatch {
     pub(crate) lag: Arc<LagMeter>,
     /// Batches that the builder has sent to the writer.
     handed: AtomicU64,
-    /// Batches that the writer has committed.
+    /// Batches that the writer has finished. A batch within a source transaction is written, and
+    /// is committed with a later batch.
     done: AtomicU64,
-    /// Batches that the writer has committed, or of which only one statement is left.
+    /// Batches that the writer has finished, or of which only one statement is left.
     nearly_done: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -77,7 +78,7 @@ impl ApplyWatch {
         self.nearly_done.store(self.done.load(Relaxed) + 1, Relaxed);
     }
 
-    /// Records that the writer has committed its batch.
+    /// Records that the writer has finished its batch.
     pub(crate) fn end_batch(&self) {
         let done = self.done.fetch_add(1, Relaxed) + 1;
         self.nearly_done.store(done, Relaxed);

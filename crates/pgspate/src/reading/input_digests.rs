@@ -16,7 +16,8 @@ impl SniffedInputs {
     /// Reads all inputs and returns their digests. Blocks the calling thread.
     ///
     /// # Errors
-    /// [`ErrorKind::Source`] if an input cannot be read.
+    /// [`ErrorKind::Source`] if an input cannot be read. [`ErrorKind::Format`] if an input has not the
+    /// format or the columns of the first input.
     pub(crate) fn read_contents(&self, plan: &RowPlan) -> Result<ContentDigests> {
         self.digest_chunks(self.cutter(plan, &Arc::default()), |chunk| chunk.input)
     }
@@ -25,7 +26,7 @@ impl SniffedInputs {
     /// Blocks the calling thread.
     ///
     /// # Errors
-    /// [`ErrorKind::Source`] if an input cannot be read.
+    /// The errors of [`SniffedInputs::read_contents`].
     pub(crate) fn have_chunks(&self, plan: &RowPlan, written: &WrittenChunks) -> Result<bool> {
         let mut left = written.chunks();
         let mut cutter = self.cutter(plan, &Arc::default());
@@ -45,7 +46,8 @@ impl SniffedInputs {
     /// cannot prove that the input is unchanged. `digests` are the digests of the first reading.
     ///
     /// # Errors
-    /// [`ErrorKind::Source`] if an input was changed.
+    /// [`ErrorKind::Source`] if an input was changed. The errors of
+    /// [`SniffedInputs::read_contents`] if an input cannot be read again.
     pub(crate) fn check_unchanged(&self, plan: &RowPlan, digests: &ContentDigests) -> Result<()> {
         for (index, input) in self.inputs.iter().enumerate() {
             if input.is_unchanged()? {

@@ -258,7 +258,7 @@ impl SniffedInputs {
     /// Returns a function that returns a new encoder for each lane.
     ///
     /// # Errors
-    /// [`ErrorKind::Type`] if a column of record batches has no encoder.
+    /// [`ErrorKind::Plan`] if record batches have more columns than a row of binary COPY can have.
     pub(crate) fn encoder(
         &self,
         plan: &RowPlan,

@@ -44,8 +44,9 @@ impl Survey {
     ///
     /// # Errors
     /// [`ErrorKind::Source`] or [`ErrorKind::Format`] if an input cannot be read or its format is
-    /// not detected. [`ErrorKind::Server`] if the server cannot be reached. [`ErrorKind::Plan`] if
-    /// the table belongs to the ledger's schema.
+    /// not detected. [`ErrorKind::Connect`] if the server cannot be reached, [`ErrorKind::Server`]
+    /// if a query fails. [`ErrorKind::Usage`] if the table's name is invalid or the table belongs to
+    /// the ledger's schema.
     pub(crate) fn take(
         options: &ReadingOptions,
         table: Option<&str>,

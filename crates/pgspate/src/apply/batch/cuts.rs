@@ -77,7 +77,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
     /// Sends the batch if it is large enough or has waited long enough.
     ///
     /// # Errors
-    /// As [`BatchBuilder::hand_over`].
+    /// As [`BatchBuilder::send_batch`].
     pub(super) fn send_batch_if_due(&mut self) -> Result<()> {
         if self.is_batch_due() { self.send_batch() } else { Ok(()) }
     }

@@ -53,7 +53,7 @@ pub(crate) struct EncodedTable {
     pub(crate) upserts: u64,
     /// Whether any row must exist to be updated.
     pub(crate) has_updates: bool,
-    /// Whether any row comes from another key whose row has more columns.
+    /// Whether any row comes from another key whose row may have more columns.
     pub(crate) has_moved_rows: bool,
     /// Whether any row gets defaults for absent columns.
     pub(crate) has_defaults: bool,

@@ -59,7 +59,8 @@ impl SourceFeed<SlotSource> for SlotFeed {
         self.builder.send_batch_if_due()
     }
 
-    /// The server reports the end only once, so the feed remembers it.
+    /// A run that starts at its end is done at once: the server does not report that position
+    /// again.
     fn is_done(&self) -> bool {
         self.is_done
     }

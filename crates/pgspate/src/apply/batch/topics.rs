@@ -114,8 +114,8 @@ impl TopicFeed {
         let partition = &mut self.partitions[message.part as usize];
         (partition.decoder, partition.topic) = (decoder, topic);
         if is_replayed {
-            // The message is applied already. It was decoded for its digest and for the decoder's
-            // state.
+            // The message is applied already. It was decoded only for the decoder's state, which
+            // later messages need.
             self.events = found;
             return Ok(());
         }

@@ -292,8 +292,8 @@ impl ApplyTable {
             is_exact: true,
             is_identity_always: false,
         });
-        // The encoders are unknown until the table is read again. Columns of type text work
-        // without.
+        // Without encoders, rows are staged as text. Rows of the new type cannot be parameters
+        // until the table is read again.
         facts.encoders = None;
         facts.record_types = None;
         facts.version += 1;

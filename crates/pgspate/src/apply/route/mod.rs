@@ -240,7 +240,7 @@ impl Router {
         let Some(at) = state.find_target(&event.table)? else { return Ok(()) };
         state.targets[at].limit_layouts();
         for row in [&event.new, &event.old].into_iter().flatten() {
-            // An earlier run accepted the event. So no column is rejected here.
+            // An earlier run applied the event or set it aside. So no column is rejected here.
             let _ = state.targets[at].add_layout(
                 row,
                 UnknownColumns::Ignore,

@@ -292,7 +292,7 @@ impl BatchWriter {
         session.commit().await
     }
 
-    /// Runs statements without rows, outside of a transaction. `task` completes "could not".
+    /// Runs statements without rows, in a transaction of their own. `task` completes "could not".
     pub(crate) async fn run(&mut self, sql: &str, task: &str) -> Result<()> {
         self.open_session().await?.0.run(sql, task).await
     }

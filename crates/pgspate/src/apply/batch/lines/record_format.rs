@@ -14,7 +14,8 @@ use pgspate_events::decode::{self, Decode, EventFormat};
 /// The most records to look at, and the most bytes.
 const SNIFF_RECORDS_MAX: usize = 100;
 const SNIFF_BYTES_MAX: usize = 1 << 20;
-/// How long to wait for a record that tells the format, in a stream that stays open.
+/// How long to wait, after the last record, for a record that tells the format. Applies to a stream
+/// that stays open.
 const SNIFF_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// The format of the records.
@@ -81,10 +82,10 @@ impl RecordFormat {
         }
     }
 
-    /// Checks that no record has waited for its format for too long.
+    /// Checks that no record waits for its format while the stream is silent.
     ///
     /// # Errors
-    /// When a record has.
+    /// When a record waits, and no further record came for [`SNIFF_WAIT_MAX`].
     pub(super) fn check_sniff_timeout(&mut self) -> Result<()> {
         match self {
             RecordFormat::Unknown(UndecodedRecords { last: Some(last), .. })

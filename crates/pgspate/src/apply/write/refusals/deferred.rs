@@ -69,8 +69,8 @@ impl RefusalSearch<'_> {
         Ok(counts)
     }
 
-    /// Writes the batch without the events in `left_out`. Returns `None` if deferred constraints
-    /// still refuse it.
+    /// Writes the batch without the events in `left_out`. Returns `None` if the server still refuses
+    /// it, or if there were too many tries.
     async fn passes_without(
         &mut self,
         session: &mut WriterSession,
@@ -249,7 +249,8 @@ impl RefusalSearch<'_> {
         }
     }
 
-    /// Writes a transaction without some events. Returns `None` if the rest is refused.
+    /// Writes a transaction without some events. Returns `None` if the rest is refused, or if there
+    /// were too many tries.
     async fn try_without(
         &mut self,
         session: &mut WriterSession,
