@@ -12,7 +12,7 @@ use crate::Result;
 /// The objects and properties that are bound to a table.
 #[derive(Debug, Clone, Default)]
 pub struct TableDependencies {
-    /// Whether the table has no row that this role may see.
+    /// Whether the table is known to have no row. False if this role may not read all rows.
     pub is_empty: bool,
     /// Whether tables other than its partitions inherit from the table.
     pub has_inheriting_tables: bool,

@@ -80,9 +80,9 @@ fn redirects_end() {
     let (first, _, place) = servers();
     for (to, expected) in [
         ("/moved.csv?sig=m4rk", "sent more than 10 redirects"),
-        ("file:///etc/m4rk", "redirects to an invalid URL"),
+        ("file:///etc/m4rk", "a redirect without a valid http:// or https:// URL"),
         ("", "sent more than 10 redirects"),
-        ("http://[m4rk", "redirects to an invalid URL"),
+        ("http://[m4rk", "a redirect without a valid http:// or https:// URL"),
     ] {
         to.clone_into(&mut place.lock().unwrap());
         let url = first.url("/moved.csv?sig=m4rk");

@@ -1,8 +1,9 @@
 //! Request headers that the user gives, and the servers that get them.
 //!
 //! A header may be a credential, so pgspate sends a header only to the server that the user named
-//! for it. Servers of other sources and redirect targets on other servers do not get the header.
-//! Header values never appear in messages.
+//! for it. A header without a server is sent to the only server of the sources. Servers of other
+//! sources and redirect targets on other servers do not get the header. Header values never appear
+//! in messages.
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::{Origin, Url};

@@ -148,6 +148,7 @@ impl HttpObject {
     ///
     /// # Errors
     /// [`ErrorKind::Source`] if the server cannot be reached or refuses the request.
+    /// [`ErrorKind::Usage`] if the value of the option `unframed` is invalid.
     pub(super) async fn probe(
         client: Client,
         target: HttpTarget,
@@ -298,8 +299,10 @@ impl HttpObject {
         match next.filter(|next| matches!(next.scheme(), "http" | "https")) {
             Some(next) => Ok(Some(next)),
             None => {
-                let message =
-                    format!("the server of \"{}\" redirects to an invalid URL", self.name);
+                let message = format!(
+                    "the server of \"{}\" sent a redirect without a valid http:// or https:// URL",
+                    self.name
+                );
                 Err(FailedAttempt { error: source_error(&self.name, message), is_retryable: false })
             }
         }

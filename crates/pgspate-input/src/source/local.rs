@@ -31,7 +31,8 @@ pub(super) struct LocalFile {
 /// pattern.
 ///
 /// # Errors
-/// [`ErrorKind::Source`] if there are no files, or a file cannot be opened.
+/// [`ErrorKind::Source`] if there are no files, or a file cannot be opened. [`ErrorKind::Usage`] if
+/// `spec` is not a valid pattern.
 pub(super) fn expand(spec: &str) -> Result<Vec<LocalFile>> {
     let path = Path::new(spec);
     let files = match fs::metadata(path) {

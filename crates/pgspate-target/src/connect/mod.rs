@@ -73,6 +73,9 @@ impl Dsn {
     ///
     /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if TLS or channel binding is not available
     /// as required, or if a pooler gives each transaction another session.
+    ///
+    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if pgspate does not support the server's
+    /// version.
     pub async fn connect(&self, application_name: &str) -> Result<Connection> {
         Ok(attempt::connect(self, application_name, &NoQuery).await?.0)
     }

@@ -150,8 +150,9 @@ pub fn is_table_renamed(error: &Error) -> bool {
         && error.refusal().is_some_and(|refusal| refusal.is_about("pgspate", "change"))
 }
 
-/// Forgets the changes of job $1 that are put back. Only two other statements delete changes: one
-/// for finished jobs that are more than 7 days old, one for tables that no longer exist.
+/// Forgets the changes of job $1 that are put back. Other statements also delete changes that are
+/// put back: of jobs that finished more than 7 days ago, and of a job that the user forgets. A
+/// change that is not put back is deleted only if its table no longer exists.
 pub(super) const FORGET_DONE: &str =
     "delete from pgspate.change where job = $1 and done >= cardinality(steps)";
 

@@ -147,7 +147,8 @@ pub async fn dropped_keys(
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if keys are dropped. The message names the job and the session that works
-/// on the job.
+/// on the job. [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the
+/// connection fails.
 pub async fn check_no_dropped_keys(client: &Client, table: u32) -> Result<()> {
     match dropped_keys(client, Some(table), 0).await?.first() {
         Some(dropped) => Err(dropped.to_error()),

@@ -51,10 +51,10 @@ pub struct JobIdentity {
 pub struct SourceFingerprint {
     /// The name: an absolute path, or a URL without its possibly secret parts.
     pub name: String,
-    /// The rows_text URL, hashed with the ledger's key, if the name omits a part of it.
+    /// The full URL, hashed with the ledger's key, if the name omits a part of it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// The rows_text URL before it is hashed.
+    /// The full URL before it is hashed.
     #[serde(skip)]
     pub(super) hidden: Option<Secret>,
     /// The size, with the ETag or the modification time.
@@ -511,7 +511,7 @@ mod tests {
         assert_eq!(jan, hash("https://h/a?key=mark-jan", "geheim"));
         assert_ne!(jan, hash("https://h/a?key=mark-feb", "geheim"));
         assert_ne!(jan, hash("https://h/a?key=mark-jan", "geheim 2"));
-        // A source with its rows_text URL in its name keeps its former key.
+        // A source whose name shows the full URL keeps its former key.
         let plain = identity();
         assert!(plain.has_complete_key());
         assert_ne!(jan, plain.key());

@@ -163,7 +163,8 @@ pub(super) async fn check_exists(client: &Client) -> Result<bool> {
 /// Returns whether the database has a ledger of any version.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if the schema is not trusted or not a ledger.
+/// [`ErrorKind::Ledger`] if the schema is not trusted or not a ledger. [`ErrorKind::Server`] if the
+/// server refuses the query, [`ErrorKind::Connect`] if the connection fails.
 pub async fn ledger_exists(client: &Client) -> Result<bool> {
     LedgerSchema::read(client).await?.has_table("version")
 }

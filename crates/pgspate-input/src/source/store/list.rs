@@ -46,6 +46,7 @@ impl ListingRequest {
 ///
 /// # Errors
 /// [`ErrorKind::Source`] if there are no objects or the store refuses a request.
+/// [`ErrorKind::Usage`] if the key or the pattern is not valid.
 pub(in crate::source) async fn expand(
     store: Arc<dyn ObjectStore>,
     request: ListingRequest,

@@ -34,7 +34,7 @@ const INDIRECT_SETTINGS: [&str; 6] = [
 
 impl AwsProfile {
     /// Reads the profile `option_name`. Without `option_name`, reads the profile that the variable
-    /// AWS_PROFILE names, or else the profile `default`.
+    /// AWS_PROFILE or AWS_DEFAULT_PROFILE names, or else the profile `default`.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if a profile was named and neither file contains the profile.

@@ -40,7 +40,9 @@ impl Dsn {
     /// with these parameters.
     ///
     /// # Errors
-    /// [`ErrorKind::Connect`] if the server cannot be reached any more, or refuses.
+    /// [`ErrorKind::Connect`] if the server cannot be reached any more, [`ErrorKind::Server`] if
+    /// the server refuses the session. [`ErrorKind::Usage`] if channel binding is required and not
+    /// available.
     pub async fn open_replication_session(
         &self,
         connection: &Connection,
