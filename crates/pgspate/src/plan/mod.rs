@@ -124,7 +124,7 @@ impl LoadPlan {
     ///
     /// # Errors
     /// [`ErrorKind::Plan`] or [`ErrorKind::Usage`] when the input and the table do not fit
-    /// together.
+    /// together. [`ErrorKind::Type`] if a column of the input cannot be converted.
     pub fn make(
         table: &TargetTable,
         session: &SessionSettings,
