@@ -109,7 +109,7 @@ impl TopicAddress {
 /// Omits the properties, which may be secrets.
 impl std::fmt::Debug for TopicAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Address")
+        f.debug_struct("TopicAddress")
             .field("brokers", &self.brokers)
             .field("topics", &self.topics)
             .finish_non_exhaustive()

@@ -224,7 +224,7 @@ impl SlotSnapshot {
 
 impl std::fmt::Debug for SlotSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot")
+        f.debug_struct("SlotSnapshot")
             .field("name", &self.name)
             .field("lsn", &self.lsn)
             .field("tables", &self.tables)

@@ -16,8 +16,8 @@ impl SniffedInputs {
     /// Reads all inputs and returns their digests. Blocks the calling thread.
     ///
     /// # Errors
-    /// [`ErrorKind::Source`] if an input cannot be read. [`ErrorKind::Format`] if an input has not the
-    /// format or the columns of the first input.
+    /// [`ErrorKind::Source`] if an input cannot be read. [`ErrorKind::Format`] if an input is
+    /// damaged, or differs from the first input in its format or its columns.
     pub(crate) fn read_contents(&self, plan: &RowPlan) -> Result<ContentDigests> {
         self.digest_chunks(self.cutter(plan, &Arc::default()), |chunk| chunk.input)
     }

@@ -45,7 +45,7 @@ impl Survey {
     /// # Errors
     /// [`ErrorKind::Source`] or [`ErrorKind::Format`] if an input cannot be read or its format is
     /// not detected. [`ErrorKind::Connect`] if the server cannot be reached, [`ErrorKind::Server`]
-    /// if a query fails. [`ErrorKind::Usage`] if the table's name is invalid or the table belongs to
+    /// if a query fails. [`ErrorKind::Usage`] if the table's name is invalid, or if the table is in
     /// the ledger's schema.
     pub(crate) fn take(
         options: &ReadingOptions,

@@ -69,8 +69,8 @@ impl RefusalSearch<'_> {
         Ok(counts)
     }
 
-    /// Writes the batch without the events in `left_out`. Returns `None` if the server still refuses
-    /// it, or if there were too many tries.
+    /// Writes the batch without the events in `left_out`. Returns `None` if the server still
+    /// refuses the batch, or if there were too many tries.
     async fn passes_without(
         &mut self,
         session: &mut WriterSession,
