@@ -123,8 +123,9 @@ impl LoadPlan {
     /// Makes the plan.
     ///
     /// # Errors
-    /// [`ErrorKind::Plan`] or [`ErrorKind::Usage`] when the input and the table do not fit
-    /// together. [`ErrorKind::Type`] if a column of the input cannot be converted.
+    /// [`ErrorKind::Plan`](crate::ErrorKind::Plan) or [`ErrorKind::Usage`](crate::ErrorKind::Usage)
+    /// when the input and the table do not fit together.
+    /// [`ErrorKind::Type`](crate::ErrorKind::Type) if a column of the input cannot be converted.
     pub fn make(
         table: &TargetTable,
         session: &SessionSettings,

@@ -57,8 +57,8 @@ impl Staging {
     /// calling thread.
     ///
     /// # Errors
-    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist. The errors of
-    /// [`RowPlan::make`] if the source does not fit the table.
+    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist. The errors
+    /// of [`RowPlan::make`] if the source does not fit the table.
     pub(super) fn prepare(options: &SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Staging> {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, runtime)?;
