@@ -1,7 +1,7 @@
 //! Finds the most similar name, for hints about unknown names.
 
 /// Returns the candidate most similar to `name`, ignoring case. At most a third of the letters may
-/// differ.
+/// differ, and one letter of a name with fewer than three.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = name.to_lowercase().chars().take(NAME_CHARS_MAX).collect();
     let allowed = (wanted.len() / 3).max(1);

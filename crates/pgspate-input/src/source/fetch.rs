@@ -36,7 +36,8 @@ enum FetchMessage {
     Range(Receiver<Result<Bytes>>),
     /// The next bytes of a streamed body.
     BodyPiece(Result<Bytes>),
-    /// The end of the data. `is_framed`: the server announced the end by a length or by chunks.
+    /// The end of the data. `is_framed`: the server announced the end by a length or by chunks, or
+    /// the user allows a body without an announced end.
     End { is_framed: bool },
 }
 
@@ -111,8 +112,9 @@ impl ObjectFetcher {
         Ok(&self.current)
     }
 
-    /// Checks that the server announces the end of the body. Without this check, a lost connection
-    /// would look like the end of uncompressed data.
+    /// Checks that the server announces the end of the body, unless the user allows a body without
+    /// an announced end. Without this check, a lost connection would look like the end of
+    /// uncompressed data.
     ///
     /// # Errors
     /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the server does not say where the body

@@ -405,7 +405,8 @@ pub(super) struct HttpBody {
     read: u64,
     /// The expected number of bytes, if it is known.
     size: Option<u64>,
-    /// Whether the server announces the end of the body, by a length or by chunks.
+    /// Whether the server announces the end of the body, by a length or by chunks. Also true if the
+    /// user allows a body without an announced end.
     pub(super) is_framed: bool,
 }
 

@@ -81,8 +81,9 @@ impl ConnectionTraffic {
         self.state().is_closed
     }
 
-    /// Returns since when the client has waited without any byte moving. `None` if the server owes
-    /// no answer, or if the client has not read all bytes.
+    /// Returns since when the client has waited without any byte moving. The client waits if the
+    /// network accepts no more bytes, or if the client has read everything and the server owes an
+    /// answer. `None` if the client does not wait.
     pub(super) fn silence(&self) -> Option<Silence> {
         let state = self.state();
         let waits = state.awaits_write || (state.awaits_read && state.dialog.owes_answer());

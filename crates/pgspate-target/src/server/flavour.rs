@@ -24,7 +24,7 @@ pub enum Flavour {
 }
 
 /// Looks for functions, roles and settings of each provider, and for extensions. The result has one
-/// column for each flavour.
+/// column for each flavour except [`Flavour::Plain`].
 const FLAVOUR_QUERY: &str = "\
 select exists (select from pg_proc where proname = 'aurora_version'),
        exists (select from pg_settings where name like 'rds.%')

@@ -7,8 +7,8 @@ use super::stop::sleep_unless;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The pauses between retries. Each pause is twice as long as the one before it. The total time is
-/// limited.
+/// The pauses between retries. Each pause is twice as long as the one before it, up to 5 seconds.
+/// The total time is limited.
 #[derive(Debug, Clone)]
 pub struct ReconnectBackoff {
     limit: Duration,
@@ -18,7 +18,8 @@ pub struct ReconnectBackoff {
 }
 
 impl ReconnectBackoff {
-    /// Returns a backoff that allows retries for `limit` after the last success.
+    /// Returns a backoff that allows retries for `limit`, counted from the first retry after the
+    /// last success.
     pub fn new(limit: Duration) -> ReconnectBackoff {
         ReconnectBackoff { limit, retrying_since: None, pause: FIRST_PAUSE }
     }
