@@ -174,8 +174,8 @@ pub async fn read_stream_position(
 }
 
 /// Raises the fence of a stream and returns the stream. `None` if the stream does not exist, or if
-/// its fence is neither `expected_fence` nor `claimed_fence`. The new fence is `claimed_fence` if
-/// given.
+/// `expected_fence` is given and the fence is neither `expected_fence` nor `claimed_fence`. The new
+/// fence is `claimed_fence` if given.
 async fn raise_fence(
     client: &Client,
     name: &str,
