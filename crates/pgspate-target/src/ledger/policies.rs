@@ -1,9 +1,9 @@
 //! Row-level security of the ledger: what a role may do with rows of other roles.
 //!
-//! All roles can see jobs, changes and streams, since every load checks for loaded files and
-//! dropped keys. All other rows are visible only to the role that wrote them, and to members of
-//! that role. Only the owner may change the ledger's version and its key. Policies do not apply to
-//! the owner of the tables.
+//! All roles can see jobs, changes, streams and emptied tables, since every load checks for loaded
+//! files and dropped keys. Only the role that wrote a row, and members of that role, can change or
+//! delete the row. Only these roles can see chunks, rejected rows and dead letters. Only the owner
+//! may change the ledger's version and its key. Policies do not apply to the owner of the tables.
 
 /// Policies of the main tables. A role may record a job only for a table that it may write to. It
 /// may record dropped keys only for a table that it owns. Otherwise a role could claim that another
