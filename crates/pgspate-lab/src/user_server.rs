@@ -72,7 +72,7 @@ where starts_with(table_name, $1) and not exists (
     where c.oid = j.table_oid and c.relnamespace is distinct from to_regnamespace($2))
 order by job";
 
-/// Drops all tables of the ledger.
+/// Drops all tables of the ledger. None of them is a partition of another.
 const DROP_TABLES: &str = "\
 execute (select 'drop table ' || string_agg(oid::regclass::text, ', ')
          from pg_class where relnamespace = 'pgspate'::regnamespace and relkind in ('r', 'p'))";

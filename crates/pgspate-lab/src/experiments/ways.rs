@@ -151,7 +151,7 @@ pub(super) fn failed<'a>(
     move |error| connection.explain(format!("could not {what}"), error)
 }
 
-/// Runs a query that returns one integer. An error says that pgspate-lab could not `what`.
+/// Runs a query that returns one integer. An error says "could not `what`".
 pub(super) async fn number(connection: &Connection, what: &str, sql: &str) -> Result<i64> {
     let row = connection.client.query_one(sql, &[]).await;
     Ok(row.map_err(failed(connection, what))?.get(0))

@@ -80,7 +80,8 @@ impl FoundFile {
         })
     }
 
-    /// Returns whether the file's columns can only be known from other files.
+    /// Returns whether other files may show more about the table than this file does: it is empty,
+    /// or its only line may be a header.
     fn is_doubtful(&self) -> bool {
         self.is_empty || self.line.is_some()
     }
@@ -257,7 +258,7 @@ fn belongs(path: &str, name: &str) -> (String, [String; 2]) {
     (format!("{folder}/{}", without_digits(file)), names)
 }
 
-/// Returns whether a path is a pattern. In a URL, `?` is not a wildcard.
+/// Returns whether a path is a pattern. In a URL, only `*` is a wildcard.
 pub(super) fn is_pattern(path: &str) -> bool {
     match path.contains("://") {
         true => path.contains('*'),

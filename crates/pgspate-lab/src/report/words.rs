@@ -61,7 +61,7 @@ pub fn faster(ours: f64, theirs: f64) -> String {
 }
 
 /// Compares pgspate's time with another contender's. If the ranges of their repeats overlap, they
-/// count as equal. The text notes a contender that was measured once.
+/// count as equal. The text notes if only the other contender was measured once.
 pub fn compared(ours: &Spread, theirs: &Spread, name: &str) -> String {
     let is_repeated = ours.count > 1 || theirs.count > 1;
     if is_repeated && ours.overlaps(theirs) {

@@ -235,7 +235,8 @@ struct ExperimentPlan {
 /// Plans all experiments.
 ///
 /// # Errors
-/// When existing results have other conditions, or `--only` names an unknown factor or level.
+/// When existing results have other conditions, or `--only` names an unknown factor or level. Also
+/// when the user's server cannot be queried, or the lab's server has no temporary folder.
 fn plans(
     options: &LabOptions,
     data: &Dataset,

@@ -148,9 +148,11 @@ impl TopicSource {
                     let statistics = statistics.take().filter(|_| now.is_none());
                     let passed =
                         statistics.map(|it| skip_offsets_without_messages(&it, read_partitions));
-                    let passed = passed.map(|all| pieces.send(Ok(TopicPiece::Passed(all))));
+                    // Messages are sent first. After `Passed`, a message with a smaller offset
+                    // counts as applied already.
                     if taken_messages.send_messages(pieces).is_err()
-                        || passed.is_some_and(|it| it.is_err())
+                        || passed
+                            .is_some_and(|all| pieces.send(Ok(TopicPiece::Passed(all))).is_err())
                     {
                         return Ok(());
                     }

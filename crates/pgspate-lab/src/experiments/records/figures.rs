@@ -10,7 +10,8 @@ use crate::report::words;
 use crate::{ResultLine, Results, Unit};
 
 const LARGE: &str = "large, rows a second";
-/// The ratio of query times from which the report calls a query slower.
+/// The ratio of query times from which the report calls a query slower. Smaller ratios can be due
+/// to other work of the machine.
 const SLOWER: f64 = 1.5;
 
 type Levels<'a> = [(&'a str, &'a str); 4];

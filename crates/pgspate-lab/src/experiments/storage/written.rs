@@ -51,7 +51,8 @@ pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<MeasuredD
 }
 
 /// Returns the bytes of WAL, plus the pages that checkpoints, sessions and the background writer
-/// wrote. If the tables grew by more, it uses their growth, which is written later. From version 17
+/// wrote, including pages that extend files. If the tables grew by more than these pages, their
+/// growth counts instead, because the rest is written later. From version 17
 /// on, the older counters lack the pages that sessions write.
 fn by_server(line: &ResultLine) -> Option<f64> {
     let count = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64);

@@ -34,7 +34,8 @@ pub(super) struct TempTablespace {
 }
 
 impl TempTablespace {
-    /// Creates the folder and the tablespace. The device must have `bytes` bytes free.
+    /// Creates the folder and the tablespace. Queries may write `bytes` bytes to it, so the file
+    /// system in memory is used only if more than that is free.
     pub(super) fn make(context: &TrialContext, bytes: u64) -> Result<TempTablespace> {
         let (Some(data), Some(beside)) = (context.data_folder(), context.server_folder()) else {
             return Err(Error::new(ErrorKind::Bug, "a tablespace is made on an own server only"));
