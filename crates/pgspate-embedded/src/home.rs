@@ -74,7 +74,8 @@ impl EmbeddedHome {
         Ok(())
     }
 
-    /// Checks that no other user can write to the root folder. An absent folder passes.
+    /// Checks that pgspate's user owns the root folder, and that no other user can write to it. An
+    /// absent folder passes.
     pub(crate) fn require_own(&self) -> Result<()> {
         match fs::metadata(&self.root) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -207,7 +207,8 @@ impl TrialContext {
     }
 
     /// Returns the table's name with the lab's schema. It is needed where the search path is
-    /// another one, or where a catalog table has this name. `name` must be quoted where SQL needs it.
+    /// another one, or where a catalog table has this name. `name` must be quoted where SQL needs
+    /// that.
     pub fn table(&self, name: &str) -> String {
         format!("{SCHEMA}.{name}")
     }

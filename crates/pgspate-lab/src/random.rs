@@ -19,8 +19,8 @@ impl SeededRandom {
         random
     }
 
-    /// Creates the generator of one row of a table, so that rows can be made in any order. Tables of
-    /// one seed have different numbers.
+    /// Creates the generator of one row of a table, so that rows can be made in any order. Tables
+    /// of one seed have different numbers.
     pub fn at(seed: u64, table: u64, row: u64) -> SeededRandom {
         SeededRandom(mix(mix(seed ^ mix(table.wrapping_mul(STEP))) ^ row.wrapping_mul(STEP)))
     }
