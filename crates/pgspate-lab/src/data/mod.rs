@@ -1,9 +1,9 @@
 //! Generated data: like the data of published measurements, and reproducible by seed.
 //!
 //! Every row depends only on the seed and its number. So rows can be made in any order and by any
-//! number of threads, and need not be kept in memory. TPC-H's rows are made in order, and are the same for all seeds. All rows are
-//! COPY text: fields between tabs, `\N` for NULL, and no other backslash, so that a tab-separated
-//! reader sees the same fields.
+//! number of threads, and need not be kept in memory. TPC-H's rows are made in order, and are the
+//! same for all seeds. All rows are COPY text: fields between tabs, `\N` for NULL, and no other
+//! backslash, so that a tab-separated reader sees the same fields.
 
 pub mod accounts;
 mod generated;
