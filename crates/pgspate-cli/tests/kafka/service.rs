@@ -69,8 +69,9 @@ fn a_broker_that_stays_down_ends_the_run() {
             && places(&case) == "a/0 1 offset 0"
     });
     cluster.stop();
-    let refusal = finish(child).refusal();
-    assert!(refusal.contains("no broker was reachable for 2 s"), "{refusal}");
+    let stopped = finish(child);
+    stopped.refusal();
+    assert!(stopped.stderr.contains("no broker was reachable for 2 s"), "{}", stopped.stderr);
     cluster.go_on();
     let run = apply(&case, &cluster, "a", "");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
