@@ -48,7 +48,7 @@ pub(crate) struct ClassCache {
     known: Vec<(usize, ValueClass)>,
     /// References to the classes of `known`.
     kept: Vec<Py<PyType>>,
-    /// ClassCache of the standard library that are not built in. Base classes come last.
+    /// Classes of the standard library that are not built in. Base classes come last.
     standard: Vec<(Py<PyAny>, ValueClass)>,
     enums: Py<PyAny>,
     dumps: Py<PyAny>,
