@@ -1,7 +1,7 @@
 //! A bounded queue of batches from Python's thread to the engine's threads.
 //!
 //! Python makes the rows on the calling thread, because generators, cursors and database sessions
-//! often work on one thread only. Each side learns within [`POLL`](crate::work) when the other
+//! often work on one thread only. Each side learns within the `POLL` of [`crate::work`] when the other
 //! ends.
 
 use std::collections::VecDeque;
