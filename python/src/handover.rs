@@ -1,8 +1,8 @@
 //! A bounded queue of batches from Python's thread to the engine's threads.
 //!
 //! Python makes the rows on the calling thread, because generators, cursors and database sessions
-//! often work on one thread only. Each side learns within the `POLL` of [`crate::work`] when the other
-//! ends.
+//! often work on one thread only. Each side learns within the `POLL` of [`crate::work`] when the
+//! other ends.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
