@@ -216,7 +216,7 @@ def sync(
         read_ahead: Read the table first, and stage only rows that it does not have.
         max_delete: Fail if the sync would delete a larger share of the scope, in percent.
         allow_empty: Allow data without rows, which empties the scope.
-        retry_for: Seconds to retry after a deadlock or a lost connection.
+        retry_for: Seconds to retry after a deadlock, a serialization failure or a lost connection.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
         price_per_million_io: Price of a million I/Os, for the estimate in the report.
