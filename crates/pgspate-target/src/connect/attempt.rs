@@ -37,8 +37,8 @@ enum EncryptionStep {
 /// Why the search for a server ended.
 enum SearchEnd {
     AllFailed(Vec<ConnectFailure>),
-    /// The search cannot continue: a certificate file is unreadable, or pgspate cannot use the server
-    /// that was found.
+    /// The search cannot continue: a certificate file is unreadable, or pgspate cannot use the
+    /// server that was found.
     Unusable(crate::Error),
 }
 
