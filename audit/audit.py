@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs cargo-deny and pip-audit over what pgspate is built from and tested with.
+"""Checks pgspate's crates and Python packages with cargo-deny and pip-audit.
 
-A finding fails. An advisory database that cannot be reached is one line of warning, as a change
-must be possible to test without the network. Usage: audit.py FOLDER, which has both programs.
+The exit status is 1 after any finding. If an advisory database cannot be reached, the audit only
+warns: tests must pass without a network. Usage: audit.py FOLDER, where FOLDER has both programs.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# What Python installs for tests, lints and this audit.
+# The Python packages of tests, lints, the site and this audit.
 REQUIREMENTS = [
     *sorted((ROOT / "python" / "tests").glob("requirements*.txt")),
     ROOT / "audit" / "requirements.txt",
@@ -25,16 +25,16 @@ def warn(text: str) -> None:
 
 
 def last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1].strip()
+    return (text.strip().splitlines() or ["no error message"])[-1].strip()
 
 
 def check_crates(deny: Path) -> bool:
-    """Advisories, licences, bans and sources of crates, by deny.toml."""
+    """Checks advisories, licences, bans and sources of crates, by deny.toml."""
 
     def run(*args: str, quiet: bool = False) -> subprocess.CompletedProcess:
-        # A connection that gives nothing for half a minute is none.
+        # Give up on a connection that brings less than a byte per second for 30 seconds.
         env = {**os.environ, "GIT_HTTP_LOW_SPEED_LIMIT": "1", "GIT_HTTP_LOW_SPEED_TIME": "30"}
-        # What cannot be reached must not ask for a password either.
+        # Fail instead of asking for a password.
         env["GIT_TERMINAL_PROMPT"] = "0"
         stderr = subprocess.PIPE if quiet else None
         return subprocess.run([deny, *args], cwd=ROOT, env=env, stderr=stderr, text=True)
@@ -50,7 +50,7 @@ def check_crates(deny: Path) -> bool:
 
 
 def check_packages(pip_audit: Path) -> bool:
-    """Advisories of Python packages, by PyPI's own list."""
+    """Checks Python packages against PyPI's advisories."""
     args = [pip_audit, "--disable-pip", "--require-hashes", "--progress-spinner", "off"]
     args += ["--format", "json", "--timeout", "30"]
     for path in REQUIREMENTS:
@@ -69,17 +69,17 @@ def check_packages(pip_audit: Path) -> bool:
         reason = skipped[0]["skip_reason"]
         count = f"{len(skipped)} of {len(packages)} packages"
         warn(f"{count} were not checked for advisories: {reason}")
-    holes = [(package, hole) for package in packages for hole in package.get("vulns", [])]
-    for package, hole in holes:
-        fixed = ", ".join(hole.get("fix_versions", [])) or "no release yet"
+    findings = [(package, found) for package in packages for found in package.get("vulns", [])]
+    for package, advisory in findings:
+        fixed = ", ".join(advisory.get("fix_versions", [])) or "no release yet"
         name = f"{package['name']} {package['version']}"
-        print(f"error: {name} has {hole['id']}; fixed in: {fixed}", file=sys.stderr)
-    return not holes and done.returncode == 0
+        print(f"error: {name} has {advisory['id']}; fixed in: {fixed}", file=sys.stderr)
+    return not findings and done.returncode == 0
 
 
 def main() -> int:
     folder = Path(sys.argv[1]).resolve()
-    # Both, so that one run shows all.
+    # Run both checks, so that one run shows all findings.
     results = [check_crates(folder / "cargo-deny"), check_packages(folder / "pip-audit")]
     return 0 if all(results) else 1
 

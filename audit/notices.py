@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes THIRD-PARTY-NOTICES.txt: what is linked into the command and the Python package.
+"""Writes THIRD-PARTY-NOTICES.txt: the crates in the command and in the Python package.
 
-Where a crate may be used under one of several licences, Apache-2.0 is chosen, which is pgspate's
-own. Of other licences the texts are quoted, each once. Usage: notices.py [--check]
+If a crate offers several licences, the list names Apache-2.0, which is pgspate's own licence, or
+else MIT. The file quotes each text of another licence once. Usage: notices.py [--check]
 """
 
 import json
@@ -21,7 +21,7 @@ TARGETS = [
 ]
 PREFERRED = ["Apache-2.0", "MIT"]
 NAMES = re.compile(r"(licen[cs]e|copying|notice|copyright|unlicense)", re.IGNORECASE)
-# Sources have names like these, too; and what is under the GPL in xz is not linked.
+# Not notices: source files with such names, and the GPL of parts of xz that are not linked.
 NOT_NAMES = re.compile(r"(\.(rs|py|c|h|toml|json|html|sh)$|gpl)", re.IGNORECASE)
 RULE = "-" * 80
 HEAD = """\
@@ -42,8 +42,8 @@ def cargo(*args: str) -> str:
     return done.stdout
 
 
-def linked() -> set[tuple[str, str]]:
-    """Name and version of each crate that is linked on any of the targets."""
+def linked_crates() -> set[tuple[str, str]]:
+    """Returns the name and version of each crate that is linked for any target."""
     found = set()
     for target in TARGETS:
         tree = cargo(
@@ -57,8 +57,8 @@ def linked() -> set[tuple[str, str]]:
     return found
 
 
-def chosen(expression: str) -> list[str]:
-    """The licences that a crate is used under: one of each alternative."""
+def choose_licences(expression: str) -> list[str]:
+    """Returns the licences under which a crate is used: one of each alternative."""
     parts = re.split(r"\s+AND\s+(?![^(]*\))", expression)
     choices = []
     for part in parts:
@@ -68,21 +68,21 @@ def chosen(expression: str) -> list[str]:
     return choices
 
 
-def texts(package: dict, licences: list[str]) -> list[str]:
-    """The notices to be quoted for a crate."""
+def notice_texts(package: dict, licences: list[str]) -> list[str]:
+    """Returns the texts that the notices quote for a crate."""
     folder = Path(package["manifest_path"]).parent
     files = [path for depth in ("*", "*/*") for path in sorted(folder.glob(depth))]
     files = [path for path in files if NAMES.search(path.name) and path.is_file()]
     files = [path for path in files if not NOT_NAMES.search(path.name)]
     if licences == ["Apache-2.0"]:
-        # Its text is in LICENSE; what is beside it, and in the sources of C beneath, counts.
+        # LICENSE has the text. Quote notices, and the licences of C sources in subfolders.
         own = [path for path in files if "notice" in path.name.lower()]
         files = own + [path for path in files if path.parent != folder]
     found = []
     for path in files:
         lines = [line.rstrip() for line in path.read_text(errors="replace").splitlines()]
         text = "\n".join(lines).strip("\n\f\ufeff")
-        # zstd may be used under the BSD licence beside it.
+        # zstd offers the GPL and a BSD licence; pgspate uses the BSD licence.
         is_gpl = "GNU GENERAL PUBLIC LICENSE" in text[:200]
         is_apache = "Apache License" in text[:200] and len(text) > 8000
         if text and not is_apache and not is_gpl and text not in found:
@@ -92,15 +92,15 @@ def texts(package: dict, licences: list[str]) -> list[str]:
 
 def notices() -> str:
     metadata = json.loads(cargo("metadata", "--locked", "--format-version", "1"))
-    wanted = linked()
+    wanted = linked_crates()
     rows, quoted = [], {}
     for package in sorted(metadata["packages"], key=lambda it: (it["name"], it["version"])):
         key = (package["name"], package["version"])
         if key not in wanted or package["source"] is None:
             continue
-        licences = chosen(package["license"])
+        licences = choose_licences(package["license"])
         row = f"{' '.join(key)}: {' AND '.join(licences)}"
-        found = texts(package, licences)
+        found = notice_texts(package, licences)
         if not found and licences != ["Apache-2.0"]:
             row += f", by {', '.join(package['authors']) or package['repository']}"
         rows.append(row)

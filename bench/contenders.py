@@ -1,28 +1,28 @@
-"""Who loads what, and how: one entry per contender and input.
+"""The contenders: for each input, the ways to load it that are measured.
 
-A contender is the command line a user would type, with each peer's own best settings and
-nothing hidden: each time includes the start of the program.
+A contender runs the command line that a user would type, with the best settings of its program.
+The measured time includes the start of the program.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import TABLES, Dataset, types_for
+from datasets import COLUMNS_BY_TABLE, Dataset, column_types_json
 from measure import Pipeline
 from places import BENCH, Places
 from server import Server
 
 BASELINE = "psql"
-LIMIT = "limit"
-LANES = (1, 3)
-# No peer counts after a load, so that is measured by itself.
-PLAIN = ["--analyze", "never"]
+PHYSICAL_LIMIT = "limit"
+LANE_COUNTS = (1, 3)
+# No other contender runs ANALYZE after its load. `pgspate-analyze` measures a load with ANALYZE.
+NO_ANALYZE = ["--analyze", "never"]
 
 
 @dataclass(frozen=True)
-class Stage:
-    """All that a contender's commands are made from."""
+class LoadSetup:
+    """The programs, server and input from which a contender makes its commands."""
 
     places: Places
     server: Server
@@ -30,16 +30,19 @@ class Stage:
 
     @property
     def table(self) -> str:
-        """The table to fill."""
+        """Returns the name of the table to load."""
         return self.dataset.table
 
     @property
     def path(self) -> str:
-        """The input."""
+        """Returns the path of the input file."""
         return str(self.dataset.path)
 
-    def binary_halves(self) -> list[Path]:
-        """The table's rows in COPY's binary format, in two files the server can read."""
+    def binary_half_paths(self) -> list[Path]:
+        """Returns the paths of two files in the server's folder, each for half of the rows.
+
+        `TrialRunner.make_reference` writes the files in COPY's binary format.
+        """
         return [self.server.folder / f"{self.table}-{n}.bin" for n in (1, 2)]
 
 
@@ -49,143 +52,160 @@ class Contender:
 
     name: str
     peer: str
-    """Which of the peers it needs."""
+    """Name of the peer whose program the contender runs."""
     title: str
-    commands: Callable[[Stage], list[Pipeline]]
-    slow: bool = False
-    """Run in the first round only."""
+    commands: Callable[[LoadSetup], list[Pipeline]]
+    first_round_only: bool = False
+    """Whether the contender, being slow, runs in the first round only."""
 
 
-def of(dataset: str) -> list[Contender]:
-    """The contenders for an input."""
-    return BY_DATASET[dataset]
+def contenders_for(dataset: str) -> list[Contender]:
+    """Returns the contenders for an input."""
+    return CONTENDERS_BY_DATASET[dataset]
 
 
-def psql(stage: Stage, statement: str) -> list[str]:
-    """A psql that runs one statement and fails with it."""
-    return [str(stage.places.psql), "-Xq", "-v", "ON_ERROR_STOP=1", "-c", statement]
+def psql_command(setup: LoadSetup, statement: str) -> list[str]:
+    """Returns the psql command that runs one statement, and fails if the statement fails."""
+    return [str(setup.places.psql), "-Xq", "-v", "ON_ERROR_STOP=1", "-c", statement]
 
 
-def psql_copy(stage: Stage) -> list[Pipeline]:
-    """What everyone does."""
-    return [[psql(stage, f"\\copy {stage.table} from '{stage.path}' (format csv, header)")]]
+def psql_copy_commands(setup: LoadSetup) -> list[Pipeline]:
+    """Returns the usual way: one `\\copy` by psql."""
+    return [[psql_command(setup, f"\\copy {setup.table} from '{setup.path}' (format csv, header)")]]
 
 
-def psql_copy_halves(stage: Stage) -> list[Pipeline]:
-    """What one does with a file split by hand."""
-    copies = [f"\\copy {stage.table} from '{half}' (format csv)" for half in stage.dataset.halves]
-    return [[psql(stage, copy)] for copy in copies]
+def psql_copy_halves_commands(setup: LoadSetup) -> list[Pipeline]:
+    """Returns two `\\copy` commands at the same time, one for each half of a file split by hand."""
+    copies = [
+        f"\\copy {setup.table} from '{half}' (format csv)" for half in setup.dataset.half_paths
+    ]
+    return [[psql_command(setup, copy)] for copy in copies]
 
 
-def server_copy_binary(stage: Stage) -> list[Pipeline]:
-    """Nothing to parse, nothing to send: what the server itself can take in."""
-    halves = stage.binary_halves()
-    return [[psql(stage, f"copy {stage.table} from '{half}' (format binary)")] for half in halves]
+def server_copy_binary_commands(setup: LoadSetup) -> list[Pipeline]:
+    """Returns two server-side COPY commands at the same time, of ready-made binary files.
+
+    No client sends data and the server parses no text, so this is the physical limit.
+    """
+    halves = setup.binary_half_paths()
+    return [
+        [psql_command(setup, f"copy {setup.table} from '{half}' (format binary)")]
+        for half in halves
+    ]
 
 
-def python_peer(script: str, types: str = "") -> Callable[[Stage], list[Pipeline]]:
-    """A peer driven by a script in peers/, told the column types as `types` names them."""
+def python_peer_commands(script: str, types: str = "") -> Callable[[LoadSetup], list[Pipeline]]:
+    """Returns a function that makes the command of a script in bench/peers/.
 
-    def commands(stage: Stage) -> list[Pipeline]:
-        command = [str(stage.places.python), str(BENCH / "peers" / script)]
-        command += [stage.path, stage.table]
-        return [[command + ([types_for(stage.table, types)] if types else [])]]
+    If `types` is set, the command gets the column types as `arrow` or `duckdb` spells them.
+    """
+
+    def commands(setup: LoadSetup) -> list[Pipeline]:
+        command = [str(setup.places.python), str(BENCH / "peers" / script)]
+        command += [setup.path, setup.table]
+        return [[command + ([column_types_json(setup.table, types)] if types else [])]]
 
     return commands
 
 
-def pgloader(stage: Stage) -> list[Pipeline]:
-    """pgloader takes its orders from a file."""
-    names = ", ".join(column.name for column in TABLES[stage.table])
-    orders = stage.server.folder / "orders.load"
-    orders.write_text(
-        f"load csv from '{stage.path}' ({names})\n"
-        f"into {stage.server.pgloader_url()}\n"
-        f"target table public.{stage.table} ({names})\n"
+def pgloader_commands(setup: LoadSetup) -> list[Pipeline]:
+    """Writes pgloader's command file, and returns the command that runs it."""
+    names = ", ".join(column.name for column in COLUMNS_BY_TABLE[setup.table])
+    load_file = setup.server.folder / "pgloader.load"
+    load_file.write_text(
+        f"load csv from '{setup.path}' ({names})\n"
+        f"into {setup.server.pgloader_url()}\n"
+        f"target table public.{setup.table} ({names})\n"
         "with skip header = 1, fields optionally enclosed by '\"', fields terminated by ',';\n"
     )
-    root = str(stage.server.folder / "pgloader")
-    return [[["pgloader", "--quiet", "--on-error-stop", "--root-dir", root, str(orders)]]]
+    root = str(setup.server.folder / "pgloader")
+    return [[["pgloader", "--quiet", "--on-error-stop", "--root-dir", root, str(load_file)]]]
 
 
-def pgspate(*options: str) -> Callable[[Stage], list[Pipeline]]:
-    """The program under test."""
+def pgspate_commands(*options: str) -> Callable[[LoadSetup], list[Pipeline]]:
+    """Returns a function that makes the `pgspate load` command with `options`."""
 
-    def commands(stage: Stage) -> list[Pipeline]:
-        return [[pgspate_load(stage, stage.path, *options)]]
+    def commands(setup: LoadSetup) -> list[Pipeline]:
+        return [[pgspate_load_command(setup, setup.path, *options)]]
 
     return commands
 
 
-def pgspate_load(stage: Stage, source: str, *options: str) -> list[str]:
-    """The command that loads a source into the table."""
-    command = [str(stage.places.pgspate), "load", source, "--table", stage.table]
-    return [*command, "--to", stage.server.conninfo(), "--json", "--quiet", *options]
+def pgspate_load_command(setup: LoadSetup, source: str, *options: str) -> list[str]:
+    """Returns the `pgspate load` command for `source`."""
+    command = [str(setup.places.pgspate), "load", source, "--table", setup.table]
+    return [*command, "--to", setup.server.conninfo(), "--json", "--quiet", *options]
 
 
-LIMIT_CONTENDER = Contender(
-    LIMIT,
+PHYSICAL_LIMIT_CONTENDER = Contender(
+    PHYSICAL_LIMIT,
     "psql",
     "physical limit: server-side `COPY BINARY` of ready-made files, two connections",
-    server_copy_binary,
+    server_copy_binary_commands,
 )
 
-BY_DATASET = {
+CONTENDERS_BY_DATASET = {
     "lineitem-csv": [
-        Contender(BASELINE, "psql", "psql `\\copy`", psql_copy),
-        LIMIT_CONTENDER,
+        Contender(BASELINE, "psql", "psql `\\copy`", psql_copy_commands),
+        PHYSICAL_LIMIT_CONTENDER,
         Contender(
-            "psql-2", "psql", "two psql `\\copy`, file split by hand before", psql_copy_halves
+            "psql-2",
+            "psql",
+            "two psql `\\copy`, file split by hand before",
+            psql_copy_halves_commands,
         ),
-        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*PLAIN)),
+        Contender("pgspate", "pgspate", "**pgspate load**", pgspate_commands(*NO_ANALYZE)),
         Contender(
             "pgspate-chunk",
             "pgspate",
             "pgspate load `--commit chunk`",
-            pgspate("--commit", "chunk", *PLAIN),
+            pgspate_commands("--commit", "chunk", *NO_ANALYZE),
         ),
         Contender(
             "pgspate-no-ledger",
             "pgspate",
             "pgspate load `--no-ledger`",
-            pgspate("--no-ledger", *PLAIN),
+            pgspate_commands("--no-ledger", *NO_ANALYZE),
         ),
         Contender(
             "pgspate-analyze",
             "pgspate",
             "pgspate load `--analyze always`",
-            pgspate("--analyze", "always"),
+            pgspate_commands("--analyze", "always"),
         ),
         *[
             Contender(
                 f"pgspate-lanes-{lanes}",
                 "pgspate",
                 f"pgspate load `--lanes {lanes}`",
-                pgspate("--lanes", str(lanes), *PLAIN),
+                pgspate_commands("--lanes", str(lanes), *NO_ANALYZE),
             )
-            for lanes in LANES
+            for lanes in LANE_COUNTS
         ],
-        Contender("duckdb", "duckdb", "DuckDB", python_peer("copy_duckdb.py", "duckdb")),
-        Contender("adbc", "adbc", "ADBC", python_peer("copy_adbc.py", "arrow")),
-        Contender("psycopg", "psycopg", "psycopg 3 copy", python_peer("copy_psycopg.py")),
-        Contender("pgloader", "pgloader", "pgloader", pgloader, slow=True),
+        Contender("duckdb", "duckdb", "DuckDB", python_peer_commands("copy_duckdb.py", "duckdb")),
+        Contender("adbc", "adbc", "ADBC", python_peer_commands("copy_adbc.py", "arrow")),
+        Contender("psycopg", "psycopg", "psycopg 3 copy", python_peer_commands("copy_psycopg.py")),
+        Contender("pgloader", "pgloader", "pgloader", pgloader_commands, first_round_only=True),
     ],
     "lineitem-keyed": [
-        Contender(BASELINE, "psql", "psql `\\copy`", psql_copy),
+        Contender(BASELINE, "psql", "psql `\\copy`", psql_copy_commands),
         Contender(
-            "psql-2", "psql", "two psql `\\copy`, file split by hand before", psql_copy_halves
+            "psql-2",
+            "psql",
+            "two psql `\\copy`, file split by hand before",
+            psql_copy_halves_commands,
         ),
-        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*PLAIN)),
+        Contender("pgspate", "pgspate", "**pgspate load**", pgspate_commands(*NO_ANALYZE)),
         Contender(
             "pgspate-row-by-row",
             "pgspate",
             "pgspate load `--rebuild-indexes never`",
-            pgspate("--rebuild-indexes", "never", *PLAIN),
+            pgspate_commands("--rebuild-indexes", "never", *NO_ANALYZE),
         ),
     ],
     "lineitem-parquet": [
-        Contender("pgspate", "pgspate", "**pgspate load**", pgspate(*PLAIN)),
-        Contender("duckdb", "duckdb", "DuckDB", python_peer("copy_duckdb.py")),
-        Contender("adbc", "adbc", "ADBC", python_peer("copy_adbc.py")),
+        Contender("pgspate", "pgspate", "**pgspate load**", pgspate_commands(*NO_ANALYZE)),
+        Contender("duckdb", "duckdb", "DuckDB", python_peer_commands("copy_duckdb.py")),
+        Contender("adbc", "adbc", "ADBC", python_peer_commands("copy_adbc.py")),
     ],
 }

@@ -1,7 +1,7 @@
-"""What a load costs: time, CPU on both sides, the clients' memory, WAL.
+"""Runs commands, and measures their wall time, CPU time and memory, and the server's CPU time.
 
-CPU of the server counts all its processes, also backends that have ended: the postmaster keeps
-the sum of its children's CPU.
+The server's CPU time is that of all its processes. It includes backends that have exited: the
+kernel adds their CPU time to the postmaster's counters.
 """
 
 import contextlib
@@ -14,134 +14,153 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TICKS = os.sysconf("SC_CLK_TCK")
-SAMPLE_SECONDS = 0.02
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+SAMPLE_INTERVAL_S = 0.02
 
 Pipeline = list[list[str]]
-"""Commands, the output of each being the input of the next."""
+"""Commands of a shell pipeline: each command reads the output of the command before it."""
 
 
 @dataclass
-class Usage:
-    """What some commands used."""
+class ResourceUsage:
+    """Time, CPU and memory that the commands used, and how they ended."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
     rss_bytes: int = 0
-    """Peak resident memory, added up over processes that ran at the same time."""
+    """Sum of the peak resident memory of all counted processes."""
     failure: str = ""
-    """Why a command failed, in its own words; empty when none did."""
+    """Error message of a failed command, or an empty string."""
     output: str = ""
-    """What the last command of the last pipeline wrote to stdout."""
+    """Standard output of the last command of every pipeline."""
 
 
 @dataclass
-class Child:
-    """A process being watched."""
+class MeasuredProcess:
+    """A started command, and the measurements of its process."""
 
-    process: subprocess.Popen
-    counts: bool
-    """Whether its memory and CPU belong to the contender."""
-    ended: float = 0.0
+    popen: subprocess.Popen
+    is_counted: bool
+    """Whether the contender's memory and CPU include this process."""
+    ended_at: float = 0.0
     cpu_s: float = 0.0
-    maxrss: int = 0
-    sampled: int = 0
+    kernel_peak_bytes: int = 0
+    sampled_peak_bytes: int = 0
     thread: threading.Thread = field(default=None)
 
     def wait(self) -> None:
-        """Wait for its end, and keep what the kernel says it used."""
-        _, status, used = os.wait4(self.process.pid, 0)
-        self.ended = time.monotonic()
-        self.process.returncode = os.waitstatus_to_exitcode(status)
-        self.cpu_s = used.ru_utime + used.ru_stime
-        self.maxrss = used.ru_maxrss * 1024
+        """Waits until the process ends, and records the CPU time and memory that it used."""
+        _, status, rusage = os.wait4(self.popen.pid, 0)
+        self.ended_at = time.monotonic()
+        self.popen.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_s = rusage.ru_utime + rusage.ru_stime
+        self.kernel_peak_bytes = rusage.ru_maxrss * 1024
 
-    def rss_bytes(self, floor: int) -> int:
-        """Peak memory of the process, in bytes.
+    def rss_bytes(self, own_peak_bytes: int) -> int:
+        """Returns the peak resident memory of the process, in bytes.
 
-        The kernel's figure starts at the memory of this program, so smaller peaks are sampled.
+        The kernel's figure of a forked process is at least `own_peak_bytes`, the peak of the
+        benchmark's own process. If the figure is not higher, the sampled peak is returned.
         """
-        return self.maxrss if self.maxrss > floor else self.sampled
+        if self.kernel_peak_bytes > own_peak_bytes:
+            return self.kernel_peak_bytes
+        return self.sampled_peak_bytes
 
 
-def run(
+def run_pipelines(
     pipelines: list[Pipeline],
     env: dict[str, str],
-    logs: Path,
+    log_folder: Path,
     timeout_s: float,
-    feeders: int = 0,
-) -> Usage:
-    """Run pipelines side by side to their end and say what they used.
+    feeder_count: int = 0,
+) -> ResourceUsage:
+    """Runs pipelines at the same time until all end, and returns what they used.
 
-    The first `feeders` commands of each pipeline only bring the data and are not counted.
+    The first `feeder_count` commands of each pipeline only supply the data. Their CPU and memory
+    are not counted.
     """
-    floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    children: list[Child] = []
-    log, output = logs / "client.err", logs / "client.out"
-    started = time.monotonic()
+    own_peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    processes: list[MeasuredProcess] = []
+    log, output = log_folder / "client.err", log_folder / "client.out"
+    start_time = time.monotonic()
     try:
         with log.open("w") as err, output.open("w") as out:
             for pipeline in pipelines:
-                children += spawn(pipeline, env, out, err, feeders)
-        for child in children:
-            child.thread = threading.Thread(target=child.wait, daemon=True)
-            child.thread.start()
-        late = watch(children, started + timeout_s)
+                processes += start_pipeline(pipeline, env, out, err, feeder_count)
+        for process in processes:
+            process.thread = threading.Thread(target=process.wait, daemon=True)
+            process.thread.start()
+        timed_out = wait_and_sample_memory(processes, start_time + timeout_s)
     finally:
-        kill(children)
-    usage = Usage(wall_s=max(child.ended for child in children) - started)
-    for child in children:
-        if child.counts:
-            usage.cpu_s += child.cpu_s
-            usage.rss_bytes += child.rss_bytes(floor)
+        kill_running(processes)
+    usage = ResourceUsage(wall_s=max(process.ended_at for process in processes) - start_time)
+    for process in processes:
+        if process.is_counted:
+            usage.cpu_s += process.cpu_s
+            usage.rss_bytes += process.rss_bytes(own_peak_bytes)
     usage.output = output.read_text(errors="replace")
-    if any(child.process.returncode != 0 for child in children):
-        words = log.read_text(errors="replace").strip() or usage.output.strip()
-        usage.failure = f"no end after {timeout_s:.0f} s" if late else words[-2000:]
-        usage.failure = usage.failure or "it failed without a word"
+    if any(process.popen.returncode != 0 for process in processes):
+        error_output = log.read_text(errors="replace").strip() or usage.output.strip()
+        usage.failure = f"timed out after {timeout_s:.0f} s" if timed_out else error_output[-2000:]
+        usage.failure = usage.failure or "the command failed without an error message"
     return usage
 
 
-def spawn(pipeline: Pipeline, env: dict[str, str], out, err, feeders: int) -> list[Child]:
-    """Start the commands of one pipeline."""
-    children = []
-    previous = subprocess.DEVNULL
-    for at, command in enumerate(pipeline):
-        last = at == len(pipeline) - 1
-        process = subprocess.Popen(
-            command, stdin=previous, stdout=out if last else subprocess.PIPE, stderr=err, env=env
+def start_pipeline(
+    pipeline: Pipeline, env: dict[str, str], out, err, feeder_count: int
+) -> list[MeasuredProcess]:
+    """Starts the commands of one pipeline."""
+    processes = []
+    previous_stdout = subprocess.DEVNULL
+    for index, command in enumerate(pipeline):
+        is_last = index == len(pipeline) - 1
+        popen = subprocess.Popen(
+            command,
+            stdin=previous_stdout,
+            stdout=out if is_last else subprocess.PIPE,
+            stderr=err,
+            env=env,
         )
-        if previous is not subprocess.DEVNULL:
-            previous.close()
-        previous = process.stdout
-        children.append(Child(process, counts=at >= feeders))
-    return children
+        if previous_stdout is not subprocess.DEVNULL:
+            previous_stdout.close()
+        previous_stdout = popen.stdout
+        processes.append(MeasuredProcess(popen, is_counted=index >= feeder_count))
+    return processes
 
 
-def watch(children: list[Child], deadline: float) -> bool:
-    """Sample memory until all have ended; true when they had to be killed."""
-    late = False
-    while running := [child for child in children if child.thread.is_alive()]:
-        for child in running:
-            child.sampled = max(child.sampled, high_water(child.process.pid))
+def wait_and_sample_memory(processes: list[MeasuredProcess], deadline: float) -> bool:
+    """Samples the processes' memory until all have ended; returns whether the deadline passed.
+
+    At the deadline, the processes that still run are killed.
+    """
+    timed_out = False
+    while running := [process for process in processes if process.thread.is_alive()]:
+        for process in running:
+            process.sampled_peak_bytes = max(
+                process.sampled_peak_bytes, peak_rss_bytes(process.popen.pid)
+            )
         if time.monotonic() > deadline:
-            late = True
-            kill(running)
-        # How long we sleep does not show in the result: each thread notes its own end.
-        time.sleep(SAMPLE_SECONDS)
-    return late
+            timed_out = True
+            kill_running(running)
+        # The sleep does not distort the wall time: each thread records when its process ended.
+        time.sleep(SAMPLE_INTERVAL_S)
+    return timed_out
 
 
-def kill(children: list[Child]) -> None:
-    """End those that still run. Popen's own `kill` would reap them under our threads."""
-    for child in children:
-        if child.process.returncode is None:
+def kill_running(processes: list[MeasuredProcess]) -> None:
+    """Kills the processes that still run.
+
+    `Popen.kill` is not used: it may reap the process, and then `os.wait4` of the thread in
+    `wait` would fail.
+    """
+    for process in processes:
+        if process.popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child.process.pid, signal.SIGKILL)
+                os.kill(process.popen.pid, signal.SIGKILL)
 
 
-def high_water(pid: int) -> int:
-    """The most memory that a running process has had resident, in bytes."""
+def peak_rss_bytes(pid: int) -> int:
+    """Returns the peak resident memory of a running process in bytes; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -152,42 +171,49 @@ def high_water(pid: int) -> int:
     return 0
 
 
-def server_cpu(postmaster: int) -> float:
-    """Seconds of CPU that a server has used since it started, in all its processes."""
+def server_cpu_s(postmaster: int) -> float:
+    """Returns the CPU seconds that all processes of a server have used since it started."""
     while True:
-        before = stat(postmaster)
-        living = [stat(pid) for pid in children_of(postmaster)]
-        # A child reaped meanwhile would count twice, or not at all: look again.
-        if stat(postmaster)[2:] == before[2:]:
-            return (sum(before) + sum(sum(times[:2]) for times in living if times)) / TICKS
+        before = cpu_ticks(postmaster)
+        living = [cpu_ticks(pid) for pid in child_pids(postmaster)]
+        # A child that ended meanwhile would be counted twice or not at all, so read again.
+        if cpu_ticks(postmaster)[2:] == before[2:]:
+            ticks = sum(before) + sum(sum(times[:2]) for times in living if times)
+            return ticks / TICKS_PER_SECOND
 
 
-def settle(postmaster: int, processes: int, timeout_s: float = 10.0) -> None:
-    """Wait until the server is down to this many processes: the backends have gone."""
+def wait_for_process_count(postmaster: int, process_count: int, timeout_s: float = 10.0) -> None:
+    """Waits until the postmaster has at most `process_count` children, or until the timeout."""
     deadline = time.monotonic() + timeout_s
-    while len(children_of(postmaster)) > processes and time.monotonic() < deadline:
+    while len(child_pids(postmaster)) > process_count and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
-def children_of(parent: int) -> list[int]:
-    """Process ids of the direct children."""
+def child_pids(parent: int) -> list[int]:
+    """Returns the process ids of the direct children of `parent`."""
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
-            fields = stat_fields(int(entry.name))
+            fields = proc_stat_fields(int(entry.name))
             if fields and int(fields[1]) == parent:
                 found.append(int(entry.name))
     return found
 
 
-def stat(pid: int) -> tuple[int, int, int, int] | None:
-    """User and system ticks: of the process, then of its ended children."""
-    fields = stat_fields(pid)
+def cpu_ticks(pid: int) -> tuple[int, int, int, int] | None:
+    """Returns user and system ticks: of the process, then of its ended children.
+
+    Returns None if the process has ended.
+    """
+    fields = proc_stat_fields(pid)
     return tuple(int(value) for value in fields[11:15]) if fields else None
 
 
-def stat_fields(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat after the name, which may hold anything."""
+def proc_stat_fields(pid: int) -> list[str] | None:
+    """Returns the fields of /proc/PID/stat after the process name; None if the process has ended.
+
+    The name is in parentheses and may itself contain spaces and parentheses.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,39 +1,45 @@
-"""How much memory pgspate needs for a small and for a large stdin: it should not differ."""
+"""Measures pgspate's peak memory for a small and a large standard input. Both should be equal."""
 
 import contenders
-from contenders import Stage
+from contenders import LoadSetup
 from datasets import Dataset
-from peers import say
-from trials import Session
+from peers import print_progress
+from trials import TrialRunner
 
 LARGE_BYTES = 10_000_000_000
-CSV = ["--format", "csv", "--header", "yes"]
-# A file whole, then without its header as many times as it is to come again.
-FEED = 'cat "$0"; for n in $(seq "$1"); do tail -n +2 "$0"; done'
+CSV_OPTIONS = ["--format", "csv", "--header", "yes"]
+# Shell script: prints file $0 once with its header, then $1 times without the header.
+REPEAT_FILE_SCRIPT = 'cat "$0"; for n in $(seq "$1"); do tail -n +2 "$0"; done'
 
 
-def run_memory(session: Session, dataset: Dataset, large: bool) -> int:
-    """Pipe the rows into pgspate, once and until they are many; how many loads failed."""
-    again = [0, int(LARGE_BYTES / dataset.path.stat().st_size)] if large else [0]
-    return sum(not piped(session, dataset, times) for times in again)
+def measure_memory(runner: TrialRunner, dataset: Dataset, large: bool) -> int:
+    """Pipes the dataset into pgspate; with `large`, a second time repeated up to 10 GB.
+
+    Returns the number of failed loads.
+    """
+    repeat_counts = [0, int(LARGE_BYTES / dataset.path.stat().st_size)] if large else [0]
+    return sum(not measure_piped_load(runner, dataset, repeats) for repeats in repeat_counts)
 
 
-def piped(session: Session, dataset: Dataset, again: int) -> bool:
-    """One load from a pipe: peak memory, time, rows."""
-    stage = Stage(session.places, session.server, dataset)
-    session.reset(dataset.table)
-    feeder = ["sh", "-c", FEED, stage.path, str(again)]
-    load = contenders.pgspate_load(stage, "-", *CSV)
-    usage = session.run([[feeder, load]], feeders=1)
-    rows = int(session.server.sql(f"select count(*) from {dataset.table}")[0][0])
-    failure = session.without_folders(usage.failure)
+def measure_piped_load(runner: TrialRunner, dataset: Dataset, repeats: int) -> bool:
+    """Loads the dataset and `repeats` copies from a pipe, and records memory, time and rows.
+
+    Returns whether the load succeeded with the expected number of rows.
+    """
+    setup = LoadSetup(runner.places, runner.server, dataset)
+    runner.reset_table(dataset.table)
+    feeder = ["sh", "-c", REPEAT_FILE_SCRIPT, setup.path, str(repeats)]
+    load = contenders.pgspate_load_command(setup, "-", *CSV_OPTIONS)
+    usage = runner.run_commands([[feeder, load]], feeder_count=1)
+    rows = int(runner.server.sql(f"select count(*) from {dataset.table}")[0][0])
+    failure = runner.hide_folders(usage.failure)
     with dataset.path.open("rb") as file:
-        header = len(file.readline())
-        expected = sum(1 for _ in file) * (1 + again)
+        header_bytes = len(file.readline())
+        expected = sum(1 for _ in file) * (1 + repeats)
     if not failure and rows != expected:
-        failure = f"wrong contents: {rows} rows, the input has {expected}"
-    size = header + (dataset.path.stat().st_size - header) * (1 + again)
-    session.record(
+        failure = f"wrong contents: the table has {rows} rows, the input {expected}"
+    size = header_bytes + (dataset.path.stat().st_size - header_bytes) * (1 + repeats)
+    runner.write_record(
         {
             "kind": "memory",
             "contender": "pgspate",
@@ -45,6 +51,6 @@ def piped(session: Session, dataset: Dataset, again: int) -> bool:
             "failure": failure,
         }
     )
-    session.reset(dataset.table)
-    say(f"memory {size / 1e6:.0f} MB  {failure or f'{usage.rss_bytes / 1e6:.0f} MB'}")
+    runner.reset_table(dataset.table)
+    print_progress(f"memory {size / 1e6:.0f} MB  {failure or f'{usage.rss_bytes / 1e6:.0f} MB'}")
     return not failure

@@ -1,7 +1,6 @@
-"""The programs pgspate is compared with: getting them, and saying which are missing and why.
+"""Finds or installs the programs (peers) that pgspate is compared with.
 
-A peer that cannot be had is named with its reason in every report; none is left out in
-silence.
+Every report lists each peer that is missing, with the reason.
 """
 
 import os
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 from places import BENCH, Places
 
-MODULES = {
+MODULE_BY_PEER = {
     "duckdb": "duckdb_extension_postgres_scanner",
     "adbc": "adbc_driver_postgresql",
     "psycopg": "psycopg",
@@ -21,42 +20,45 @@ MODULES = {
 
 
 @dataclass
-class Peers:
-    """Who takes part."""
+class PeerInventory:
+    """The versions of the peers that can run, and the peers that are missing."""
 
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    """Reason by name."""
+    """Reason by name of peer."""
 
 
-def gather(places: Places, install: bool) -> Peers:
-    """Find or install all peers; what fails is missing, not fatal."""
-    peers = Peers()
-    problem = make_venv(places) if install or places.python.exists() else "not installed"
-    for name, module in MODULES.items():
-        note(peers, name, module_version(places, module), problem)
-    note(peers, "psql", program_version([str(places.psql), "--version"]))
+def find_or_install_peers(places: Places, install: bool) -> PeerInventory:
+    """Finds all peers; with `install`, first installs those that can be installed.
+
+    A peer that cannot be installed is recorded as missing.
+    """
+    peers = PeerInventory()
+    problem = install_python_peers(places) if install or places.python.exists() else "not installed"
+    for name, module in MODULE_BY_PEER.items():
+        record_peer(peers, name, module_version(places, module), problem)
+    record_peer(peers, "psql", program_version([str(places.psql), "--version"]))
     problem = install_pgloader() if install else ""
-    note(peers, "pgloader", program_version(["pgloader", "--version"]), problem)
-    note(peers, "pgspate", program_version([str(places.pgspate), "--version"]))
+    record_peer(peers, "pgloader", program_version(["pgloader", "--version"]), problem)
+    record_peer(peers, "pgspate", program_version([str(places.pgspate), "--version"]))
     return peers
 
 
-def note(peers: Peers, name: str, version: str, problem: str = "") -> None:
-    """Put a peer on one list or the other."""
+def record_peer(peers: PeerInventory, name: str, version: str, problem: str = "") -> None:
+    """Records the peer's version. If `version` is empty, records the peer as missing."""
     if version:
         peers.versions[name] = version
     else:
         peers.missing[name] = problem or "not found"
 
 
-def make_venv(places: Places) -> str:
-    """Install the pinned packages into the cache; the reason when that fails."""
+def install_python_peers(places: Places) -> str:
+    """Installs the pinned packages into the cache; returns an error message or an empty string."""
     stamp = places.cache / "venv" / "requirements.txt"
     wanted = (BENCH / "requirements.txt").read_text()
     if stamp.exists() and stamp.read_text() == wanted:
         return ""
-    say("installing the Python peers")
+    print_progress("installing the Python peers")
     commands = [
         [sys.executable, "-m", "venv", "--clear", str(places.cache / "venv")],
         [str(places.python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -71,12 +73,12 @@ def make_venv(places: Places) -> str:
 
 
 def install_pgloader() -> str:
-    """Install pgloader from the system's packages if we may; the reason when that fails."""
+    """Installs pgloader with apt-get; returns an error message or an empty string."""
     if shutil.which("pgloader"):
         return ""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        return "not installed, and only root with apt-get can install it here"
-    say("installing pgloader")
+        return "not installed; installing it needs root and apt-get"
+    print_progress("installing pgloader")
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update"], ["install", "-y", "--no-install-recommends", "pgloader"]):
         command = ["apt-get", "-qq", *arguments]
@@ -85,13 +87,13 @@ def install_pgloader() -> str:
 
 
 def module_version(places: Places, module: str) -> str:
-    """Version of an installed package, after importing it; empty when that fails."""
+    """Returns the version of a package that can be imported, or an empty string."""
     code = f"import {module}, importlib.metadata as m; print(m.version('{module}'))"
     return program_version([str(places.python), "-c", code])
 
 
 def program_version(command: list[str]) -> str:
-    """The version number in what a program says of itself; empty when it cannot be run."""
+    """Returns the first version number in a command's output; empty if the command fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except OSError:
@@ -101,11 +103,11 @@ def program_version(command: list[str]) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something."""
+    """Returns the last line that is not blank."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it failed without a word"
+    return lines[-1].strip() if lines else "the command failed without an error message"
 
 
-def say(words: str) -> None:
-    """Tell the person who waits."""
-    print(words, file=sys.stderr, flush=True)
+def print_progress(message: str) -> None:
+    """Prints a progress message to stderr."""
+    print(message, file=sys.stderr, flush=True)

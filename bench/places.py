@@ -1,7 +1,7 @@
-"""Where things are: the repository, the cache of data and tools, and the programs.
+"""The folders and programs of a benchmark run.
 
-The benchmark writes nothing but results into the repository. The cache can be deleted at any
-time.
+The benchmark writes only results into the repository. The cache of data and tools can be deleted
+at any time.
 """
 
 import os
@@ -27,12 +27,12 @@ class Places:
 
     @property
     def python(self) -> Path:
-        """The Python of the virtual environment, which has the peers' packages."""
+        """Returns the Python of the virtual environment, which has the peers' packages."""
         return self.cache / "venv" / "bin" / "python"
 
     @property
     def psql(self) -> Path:
-        """The psql of the server's folder, or else the first psql on PATH."""
+        """Returns the psql of the server's folder, or else the first psql on PATH."""
         server_psql = self.pg_bin / "psql"
         return server_psql if server_psql.exists() else Path(shutil.which("psql") or "psql")
 

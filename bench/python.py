@@ -1,8 +1,8 @@
 """Compare the Python package with other ways to write from Python: `python bench/python.py --help`.
 
-Needs an environment with pgspate and the packages of bench/requirements-python.txt. Data is in
-memory before each clock starts. Slow ways write fewer rows, and are compared by rows per second;
-each printed line says how many rows were written.
+Needs an environment with pgspate and the packages of bench/requirements-python.txt. All data is in
+memory before the measured time begins. Slow ways write fewer rows, so the ways are compared by rows
+per second. Each printed line has the number of written rows.
 """
 
 import argparse
@@ -25,41 +25,42 @@ import psycopg
 import pyarrow
 import pyarrow.csv
 import sqlalchemy
-from datasets import LINEITEM, create_table
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from datasets import LINEITEM_COLUMNS, create_table_sql
 from places import Places, find_pg_bin
 from server import Server
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 # bench/peers holds separate programs and is not a package, so its path is added.
 sys.path.append(str(Path(__file__).parent / "peers"))
 from copy_adbc import arrow_type  # noqa: E402
 
-TUPLES = 600_000
+TUPLE_ROWS = 600_000
 TO_SQL_ROWS = 20_000
 MERGED_METERS = 12
-MERGED_ROWS = 3_000
-PREDICTIONS = "use_prediction"
-CREATE_PREDICTIONS = (
-    f"create table {PREDICTIONS} (meter int, occurred timestamp, prediction numeric(12, 3), "
+ROWS_PER_METER = 3_000
+PREDICTION_TABLE = "use_prediction"
+CREATE_PREDICTION_TABLE = (
+    f"create table {PREDICTION_TABLE} (meter int, occurred timestamp, prediction numeric(12, 3), "
     "primary key (meter, occurred))"
 )
 
 
-class Base(DeclarativeBase):
-    """The base class of SQLAlchemy's mapped classes."""
+class MappedBase(DeclarativeBase):
+    """The base class that SQLAlchemy needs for mapped classes."""
 
 
-class Prediction(Base):
-    """A row of the predictions' table, as a mapped class."""
+class Prediction(MappedBase):
+    """A row of the table of predictions."""
 
-    __tablename__ = PREDICTIONS
+    __tablename__ = PREDICTION_TABLE
     meter: Mapped[int] = mapped_column(primary_key=True)
     occurred: Mapped[datetime] = mapped_column(primary_key=True)
     prediction: Mapped[Decimal]
 
 
-class Bench:
-    """The server, and the measured trials of one group of ways to write."""
+class TrialGroup:
+    """Trials of ways to write that are compared with each other, all on one server."""
 
     def __init__(self, server: Server, rounds: int):
         self.server = server
@@ -68,174 +69,218 @@ class Bench:
         self.uri = "postgresql:///?" + "&".join(self.conninfo.split()).replace("/", "%2F")
         parameters = dict(part.split("=", 1) for part in self.conninfo.split())
         url = sqlalchemy.URL.create(
-            "postgresql+psycopg", parameters["user"], database=parameters["dbname"],
-            query={"host": parameters["host"], "port": parameters["port"]})
+            "postgresql+psycopg",
+            parameters["user"],
+            database=parameters["dbname"],
+            query={"host": parameters["host"], "port": parameters["port"]},
+        )
         self.engine = sqlalchemy.create_engine(url, hide_parameters=True)
-        self.lines: list[dict] = []
-        self.trials: dict[str, list[dict]] = {}
+        self.trials: list[dict] = []
+        """All trials, in the order in which they ran."""
+        self.trials_by_name: dict[str, list[dict]] = {}
 
-    def load(self, name: str, rows: int, work: Callable[[], object]) -> None:
-        """Loads an empty table with `work`, and checks the number of rows afterwards."""
-        self.server.sql(f"drop table if exists lineitem; {create_table('lineitem')}; checkpoint")
-        with self.timed(name, rows):
-            work()
+    def measure_load(self, name: str, rows: int, load: Callable[[], object]) -> None:
+        """Measures `load`, which fills an empty table, and checks the number of rows."""
+        self.server.sql(
+            f"drop table if exists lineitem; {create_table_sql('lineitem')}; checkpoint"
+        )
+        with self.measure_time(name, rows):
+            load()
         [[found]] = self.server.sql("select count(*) from lineitem")
         if int(found) != rows:
-            raise SystemExit(f"error: {name} wrote {found} of {rows} rows")
+            raise SystemExit(f"error: {name}: wrote {found} rows, expected {rows}")
 
     @contextmanager
-    def timed(self, name: str, rows: int) -> Iterator[None]:
-        """Records the wall time and this process's CPU time of the `with` block."""
+    def measure_time(self, name: str, rows: int) -> Iterator[None]:
+        """Measures wall time and this process's CPU time of the `with` block, and prints them."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        line = {"name": name, "rows": rows, "wall": round(wall, 4), "cpu": round(cpu, 4)}
-        self.trials.setdefault(name, []).append(line)
-        self.lines.append(line)
-        print(json.dumps(line), flush=True)
+        trial = {"name": name, "rows": rows, "wall": round(wall, 4), "cpu": round(cpu, 4)}
+        self.trials_by_name.setdefault(name, []).append(trial)
+        self.trials.append(trial)
+        print(json.dumps(trial), flush=True)
 
-    def table(self, against: str) -> str:
-        """Returns the medians in Markdown; the last column is the speed relative to `against`."""
-        rate = {name: statistics.median(it["rows"] / it["wall"] for it in trials)
-                for name, trials in self.trials.items()}
-        lines = ["| way | rows | wall, s | client CPU, s | rows/s | times |",
-                 "|---|---:|---:|---:|---:|---:|"]
-        for name, trials in self.trials.items():
-            wall, cpu = (statistics.median(it[key] for it in trials) for key in ("wall", "cpu"))
-            lines.append(f"| {name} | {trials[0]['rows']:,} | {wall:.2f} | {cpu:.2f} "
-                         f"| {rate[name]:,.0f} | {rate[name] / rate[against]:.2f} |")
+    def median_table(self, baseline: str) -> str:
+        """Returns a Markdown table of medians; the last column is relative to `baseline`."""
+        rate = {
+            name: statistics.median(trial["rows"] / trial["wall"] for trial in trials)
+            for name, trials in self.trials_by_name.items()
+        }
+        lines = [
+            "| way | rows | wall, s | client CPU, s | rows/s | times |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]
+        for name, trials in self.trials_by_name.items():
+            wall = statistics.median(trial["wall"] for trial in trials)
+            cpu = statistics.median(trial["cpu"] for trial in trials)
+            lines.append(
+                f"| {name} | {trials[0]['rows']:,} | {wall:.2f} | {cpu:.2f} "
+                f"| {rate[name]:,.0f} | {rate[name] / rate[baseline]:.2f} |"
+            )
         return "\n".join(lines)
 
 
 def read_lineitem(path: Path) -> pyarrow.Table:
     """Reads lineitem from a CSV file with a header."""
-    types = {column.name: arrow_type(column.arrow) for column in LINEITEM}
+    types = {column.name: arrow_type(column.arrow) for column in LINEITEM_COLUMNS}
     return pyarrow.csv.read_csv(
-        path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+        path, convert_options=pyarrow.csv.ConvertOptions(column_types=types)
+    )
 
 
-def measure_tables(bench: Bench, table: pyarrow.Table, path: Path) -> None:
-    """Measures loads of Arrow tables and of data frames, which are in memory."""
+def measure_tables(group: TrialGroup, table: pyarrow.Table, path: Path) -> None:
+    """Measures loads of Arrow tables and data frames."""
     frame = polars.from_arrow(table)
-    few = table.slice(0, TO_SQL_ROWS).to_pandas()
-    # pandas would send these columns as text.
-    dtype = {column.name: sqlalchemy.Numeric(15, 2) for column in LINEITEM
-             if column.sql.startswith("numeric")}
+    few_rows = table.slice(0, TO_SQL_ROWS).to_pandas()
+    # Without these types, pandas would send the numeric columns as text.
+    column_types = {
+        column.name: sqlalchemy.Numeric(15, 2)
+        for column in LINEITEM_COLUMNS
+        if column.sql.startswith("numeric")
+    }
 
     def by_psql() -> None:
         command = f"\\copy lineitem from '{path}' (format csv, header)"
-        subprocess.run([bench.server.places.psql, "-Xqc", command],
-                       env=bench.server.environment(), check=True)
+        subprocess.run(
+            [group.server.places.psql, "-Xqc", command], env=group.server.environment(), check=True
+        )
 
     def by_adbc() -> None:
-        with adbc_driver_postgresql.dbapi.connect(bench.uri) as conn:
+        with adbc_driver_postgresql.dbapi.connect(group.uri) as conn:
             with conn.cursor() as cursor:
                 cursor.adbc_ingest("lineitem", table, mode="append")
             conn.commit()
 
     def by_pgspate(data: object) -> Callable[[], object]:
-        return lambda: pgspate.load(data, "lineitem", to=bench.conninfo, analyze="never")
+        return lambda: pgspate.load(data, "lineitem", to=group.conninfo, analyze="never")
 
     def by_to_sql() -> None:
-        few.to_sql("lineitem", bench.engine, index=False, if_exists="append", method="multi",
-                   chunksize=1000, dtype=dtype)
+        few_rows.to_sql(
+            "lineitem",
+            group.engine,
+            index=False,
+            if_exists="append",
+            method="multi",
+            chunksize=1000,
+            dtype=column_types,
+        )
 
-    def by_our_method() -> None:
-        few.to_sql("lineitem", bench.engine, index=False, if_exists="append",
-                   method=pgspate.pandas_method)
+    def by_pandas_method() -> None:
+        few_rows.to_sql(
+            "lineitem", group.engine, index=False, if_exists="append", method=pgspate.pandas_method
+        )
 
     rows = table.num_rows
-    for round_index in range(bench.rounds):
-        bench.load("psql \\copy of csv", rows, by_psql)
-        bench.load("pgspate.load, pyarrow table", rows, by_pgspate(table))
-        bench.load("pgspate.load, polars frame", rows, by_pgspate(frame))
-        bench.load("pgspate.load, pyarrow reader", rows, by_pgspate(table.to_reader(100_000)))
-        bench.load("ADBC ingest, pyarrow table", rows, by_adbc)
+    for round_index in range(group.rounds):
+        group.measure_load("psql \\copy of csv", rows, by_psql)
+        group.measure_load("pgspate.load, pyarrow table", rows, by_pgspate(table))
+        group.measure_load("pgspate.load, polars frame", rows, by_pgspate(frame))
+        group.measure_load(
+            "pgspate.load, pyarrow reader", rows, by_pgspate(table.to_reader(100_000))
+        )
+        group.measure_load("ADBC ingest, pyarrow table", rows, by_adbc)
         if round_index == 0:
-            bench.load('to_sql(method="multi")', len(few), by_to_sql)
-            bench.load("to_sql(method=pgspate.pandas_method)", len(few), by_our_method)
+            group.measure_load('to_sql(method="multi")', len(few_rows), by_to_sql)
+            group.measure_load(
+                "to_sql(method=pgspate.pandas_method)", len(few_rows), by_pandas_method
+            )
 
 
-def measure_tuples(bench: Bench, table: pyarrow.Table) -> None:
+def measure_tuples(group: TrialGroup, table: pyarrow.Table) -> None:
     """Measures loads of rows that are tuples of Python objects."""
-    rows = list(zip(*(column.to_pylist() for column in table.slice(0, TUPLES).columns),
-                    strict=True))
-    types = [column.sql.partition("(")[0].strip() for column in LINEITEM]
+    rows = list(
+        zip(*(column.to_pylist() for column in table.slice(0, TUPLE_ROWS).columns), strict=True)
+    )
+    types = [column.sql.partition("(")[0].strip() for column in LINEITEM_COLUMNS]
 
     def by_psycopg(binary: bool) -> None:
-        how = " (format binary)" if binary else ""
-        with psycopg.connect(bench.conninfo) as conn, conn.cursor() as cursor:
-            with cursor.copy(f"copy lineitem from stdin{how}") as copy:
-                if binary:
-                    copy.set_types(types)
-                for row in rows:
-                    copy.write_row(row)
+        options = " (format binary)" if binary else ""
+        with (
+            psycopg.connect(group.conninfo) as conn,
+            conn.cursor() as cursor,
+            cursor.copy(f"copy lineitem from stdin{options}") as copy,
+        ):
+            if binary:
+                copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
 
     def by_pgspate(data: object) -> None:
-        pgspate.load(data, "lineitem", to=bench.conninfo, analyze="never")
+        pgspate.load(data, "lineitem", to=group.conninfo, analyze="never")
 
-    for _ in range(bench.rounds):
-        bench.load("psycopg write_row, text", len(rows), lambda: by_psycopg(False))
-        bench.load("psycopg write_row, binary", len(rows), lambda: by_psycopg(True))
-        bench.load("pgspate.load, list of tuples", len(rows), lambda: by_pgspate(rows))
-        bench.load("pgspate.load, iterator of tuples", len(rows), lambda: by_pgspate(iter(rows)))
+    for _ in range(group.rounds):
+        group.measure_load("psycopg write_row, text", len(rows), lambda: by_psycopg(False))
+        group.measure_load("psycopg write_row, binary", len(rows), lambda: by_psycopg(True))
+        group.measure_load("pgspate.load, list of tuples", len(rows), lambda: by_pgspate(rows))
+        group.measure_load(
+            "pgspate.load, iterator of tuples", len(rows), lambda: by_pgspate(iter(rows))
+        )
 
 
-def measure_meters(bench: Bench, count: int) -> None:
+def measure_mapped_objects(group: TrialGroup, meter_count: int) -> None:
     """Measures three ways to replace each meter's predictions with mapped objects."""
-    before, night = make_night(count, MERGED_ROWS)
+    before, after = make_predictions(meter_count, ROWS_PER_METER)
 
     def reset_predictions() -> None:
-        bench.server.sql(f"drop table if exists {PREDICTIONS}; {CREATE_PREDICTIONS}")
+        group.server.sql(f"drop table if exists {PREDICTION_TABLE}; {CREATE_PREDICTION_TABLE}")
         rows = [row for meter_rows in before.values() for row in meter_rows]
-        pgspate.load(rows, PREDICTIONS, to=bench.conninfo)
-        bench.server.sql("checkpoint")
+        pgspate.load(rows, PREDICTION_TABLE, to=group.conninfo)
+        group.server.sql("checkpoint")
 
     def objects(rows: list) -> list[Prediction]:
         return [Prediction(meter=row[0], occurred=row[1], prediction=row[2]) for row in rows]
 
-    def check_sum(meters: list[int]) -> None:
-        expected = sum(row[2] for meter in meters for row in night[meter])
-        [[found]] = bench.server.sql(
-            f"select sum(prediction) from {PREDICTIONS} where meter <= {max(meters)}")
+    def check_prediction_sum(meters: list[int]) -> None:
+        expected = sum(row[2] for meter in meters for row in after[meter])
+        [[found]] = group.server.sql(
+            f"select sum(prediction) from {PREDICTION_TABLE} where meter <= {max(meters)}"
+        )
         if Decimal(found) != expected:
             raise SystemExit(f"error: sum of predictions is {found}, expected {expected}")
 
     reset_predictions()
-    objects_by_meter = {meter: objects(rows) for meter, rows in night.items()}
-    with bench.timed("pgspate.sqlalchemy.sync", sum(map(len, objects_by_meter.values()))):
-        with Session(bench.engine) as session:
+    objects_by_meter = {meter: objects(rows) for meter, rows in after.items()}
+    with group.measure_time("pgspate.sqlalchemy.sync", sum(map(len, objects_by_meter.values()))):
+        with Session(group.engine) as session:
             for meter, rows in objects_by_meter.items():
-                pgspate.sqlalchemy.sync(session, Prediction, rows,
-                                        scope=Prediction.meter == meter)
-    check_sum(list(night))
-    merged_meters = list(night)[:MERGED_METERS]
+                pgspate.sqlalchemy.sync(session, Prediction, rows, scope=Prediction.meter == meter)
+    check_prediction_sum(list(after))
+    merged_meters = list(after)[:MERGED_METERS]
     reset_predictions()
-    with bench.timed("the scope read, then merge", sum(len(night[it]) for it in merged_meters)):
+    with group.measure_time(
+        "the scope read, then merge", sum(len(after[it]) for it in merged_meters)
+    ):
         for meter in merged_meters:
-            merge_known(bench.engine, meter, night[meter])
-    check_sum(merged_meters)
+            merge_with_one_query(group.engine, meter, after[meter])
+    check_prediction_sum(merged_meters)
     reset_predictions()
     merged_meters = merged_meters[: max(1, len(merged_meters) // 3)]
-    with bench.timed("merge of each object", sum(len(night[it]) for it in merged_meters)):
+    with group.measure_time("merge of each object", sum(len(after[it]) for it in merged_meters)):
         for meter in merged_meters:
-            merge_each(bench.engine, meter, objects(night[meter]))
-    check_sum(merged_meters)
+            merge_each(group.engine, meter, objects(after[meter]))
+    check_prediction_sum(merged_meters)
 
 
 def merge_each(engine: sqlalchemy.Engine, meter: int, rows: list[Prediction]) -> None:
-    """Merges as SQLAlchemy's manual shows: one query for each object."""
+    """Replaces the meter's rows as SQLAlchemy's manual shows: a query for each object."""
     with Session(engine) as session:
         for row in rows:
             session.merge(row)
         kept = [row.occurred for row in rows]
-        session.execute(sqlalchemy.delete(Prediction).where(
-            Prediction.meter == meter, Prediction.occurred.not_in(kept)))
+        session.execute(
+            sqlalchemy.delete(Prediction).where(
+                Prediction.meter == meter, Prediction.occurred.not_in(kept)
+            )
+        )
         session.commit()
 
 
-def merge_known(engine: sqlalchemy.Engine, meter: int, rows: list) -> None:
-    """Reads the meter's rows with one query, so that merging an object needs no query."""
+def merge_with_one_query(engine: sqlalchemy.Engine, meter: int, rows: list) -> None:
+    """Replaces the meter's rows after one query that reads all of them.
+
+    The session then knows the old rows, and needs no query to merge an object.
+    """
     with Session(engine) as session:
         found = session.scalars(sqlalchemy.select(Prediction).where(Prediction.meter == meter))
         old = {row.occurred: row for row in found}
@@ -250,56 +295,65 @@ def merge_known(engine: sqlalchemy.Engine, meter: int, rows: list) -> None:
         session.commit()
 
 
-def make_night(meters: int, rows: int) -> tuple[dict[int, list], dict[int, list]]:
-    """Returns each meter's rows before and after a night.
+def make_predictions(meters: int, rows: int) -> tuple[dict[int, list], dict[int, list]]:
+    """Returns rows by meter: the old predictions, and the new ones that replace them.
 
-    In the night, 15 % of the rows are dropped, as many are added, and 43 % are changed.
+    The new predictions lack 15 % of the old rows, have as many other rows, and change 43 %.
     """
     generator = random.Random(41)
     before, after = {}, {}
 
-    def row(meter: int, occurred: datetime) -> tuple[int, datetime, Decimal]:
+    def random_row(meter: int, occurred: datetime) -> tuple[int, datetime, Decimal]:
         return meter, occurred, Decimal(generator.randrange(10_000_000)) / 1000
 
     for meter in range(1, meters + 1):
         dropped, changed = rows * 15 // 100, rows * 43 // 100
-        times = [datetime(2026, 1, 1) + step * timedelta(minutes=15)
-                 for step in range(rows + dropped)]
-        before[meter] = [row(meter, time_) for time_ in times[:rows]]
+        times = [
+            datetime(2026, 1, 1) + step * timedelta(minutes=15) for step in range(rows + dropped)
+        ]
+        before[meter] = [random_row(meter, time_) for time_ in times[:rows]]
         kept = generator.sample(before[meter], rows - dropped)
-        new = [row(meter, time_) for time_ in [old[1] for old in kept[:changed]] + times[rows:]]
+        new_times = [old[1] for old in kept[:changed]] + times[rows:]
+        new = [random_row(meter, time_) for time_ in new_times]
         after[meter] = sorted(kept[changed:] + new)
     return before, after
 
 
 def main() -> None:
-    """Runs all trials, and writes their lines and the tables of medians."""
+    """Runs all trials, and prints a line per trial and tables of medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("lineitem", type=Path, help="lineitem as CSV with a header")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--meters", type=int, default=300)
-    parser.add_argument("--cache", type=Path, default=Path("target/bench-python"))
-    parser.add_argument("--pg-bin", help="folder of PostgreSQL's programs")
-    parser.add_argument("--out", type=Path, help="write the trials here, a line each")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default 3)")
+    parser.add_argument(
+        "--meters", type=int, default=300, help="number of meters with predictions (default 300)"
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path("target/bench-python"),
+        help="cache folder (default target/bench-python)",
+    )
+    parser.add_argument("--pg-bin", help="folder that contains postgres and initdb")
+    parser.add_argument("--out", type=Path, help="file for the trials, one JSON line each")
     args = parser.parse_args()
     places = Places(args.cache, find_pg_bin(args.pg_bin), Path(sys.executable))
     table = read_lineitem(args.lineitem)
-    measured = []
+    groups = []
     with Server(places) as server:
         print(f"PostgreSQL {server.sql('show server_version')[0][0]}", flush=True)
-        for against, work in (
-            ("psql \\copy of csv", lambda bench: measure_tables(bench, table, args.lineitem)),
-            ("psycopg write_row, text", lambda bench: measure_tuples(bench, table)),
-            ("merge of each object", lambda bench: measure_meters(bench, args.meters)),
+        for baseline, measure in (
+            ("psql \\copy of csv", lambda group: measure_tables(group, table, args.lineitem)),
+            ("psycopg write_row, text", lambda group: measure_tuples(group, table)),
+            ("merge of each object", lambda group: measure_mapped_objects(group, args.meters)),
         ):
-            bench = Bench(server, args.rounds)
-            work(bench)
-            bench.engine.dispose()
-            measured.append((against, bench))
-    for against, bench in measured:
-        print(f"\n{bench.table(against)}")
+            group = TrialGroup(server, args.rounds)
+            measure(group)
+            group.engine.dispose()
+            groups.append((baseline, group))
+    for baseline, group in groups:
+        print(f"\n{group.median_table(baseline)}")
     if args.out:
-        lines = [json.dumps(line) for _, bench in measured for line in bench.lines]
+        lines = [json.dumps(trial) for _, group in groups for trial in group.trials]
         args.out.write_text("\n".join(lines) + "\n")
 
 

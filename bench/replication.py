@@ -1,8 +1,8 @@
-"""The stream's events as a publisher's history, for the contenders that use logical replication.
+"""The two contenders that use logical replication: a PostgreSQL subscription, and pgspate.
 
-The publisher creates a replication slot for each contender, then applies the events, a thousand in
-a transaction. A contender starts only after the publisher has applied all events. The measured time
-ends when the target has all changes. Both contenders read over TCP.
+The publisher creates a replication slot for each contender. Then the publisher applies the stream's
+events to its own table, a thousand events per transaction. A contender starts after all events are
+applied. The measured time ends when the target has all changes. Both contenders read over TCP.
 """
 
 import time
@@ -10,13 +10,17 @@ from pathlib import Path
 
 from server import DATABASE, LOOPBACK, USER, Server
 
-# Contenders: a PostgreSQL subscription, and pgspate reading a slot. SLOTS has their slots.
-NATIVE, SLOT = "native", "pgspate-slot"
-SLOTS = {NATIVE: "native", SLOT: "pgspate"}
+# Names of the contenders: a PostgreSQL subscription, and pgspate reading from a slot.
+SUBSCRIPTION, PGSPATE_SLOT = "native", "pgspate-slot"
+SLOT_BY_CONTENDER = {SUBSCRIPTION: "native", PGSPATE_SLOT: "pgspate"}
 EVENTS_PER_TRANSACTION = 1000
-PUBLISHER = {"wal_level": "logical", "max_wal_senders": "10", "max_replication_slots": "10"}
+PUBLISHER_SETTINGS = {
+    "wal_level": "logical",
+    "max_wal_senders": "10",
+    "max_replication_slots": "10",
+}
 
-APPLY = """
+CREATE_REPLAY_PROCEDURE = """
 create procedure replay() language plpgsql as $$
 declare
   event record;
@@ -42,9 +46,12 @@ end $$;
 """
 
 
-def publish(server: Server, create: str, start: str, events: Path) -> None:
-    """Creates the publisher's table and slots, then applies all events to the table."""
-    # The separator and the quote are bytes that JSON does not have.
+def fill_publisher(server: Server, create: str, start: str, events: Path) -> None:
+    """Creates the publisher's table and slots, then applies all events to the table.
+
+    `create` and `start` are the SQL that creates the table and inserts its first rows.
+    """
+    # Delimiter and quote are control characters, which JSON never contains.
     copy = (
         f"\\copy events (line) from '{events}' "
         "with (format csv, delimiter e'\\x01', quote e'\\x02')"
@@ -54,40 +61,42 @@ def publish(server: Server, create: str, start: str, events: Path) -> None:
         "create unlogged table events (nth bigint generated always as identity, line jsonb);\n"
         f"{copy}\nvacuum analyze;\n"
         "create publication p for table orders;\n"
-        + APPLY.replace("%EVENTS_PER_TRANSACTION%", str(EVENTS_PER_TRANSACTION))
+        + CREATE_REPLAY_PROCEDURE.replace("%EVENTS_PER_TRANSACTION%", str(EVENTS_PER_TRANSACTION))
         + "".join(
             f"select pg_create_logical_replication_slot('{slot}', 'pgoutput');\n"
-            for slot in SLOTS.values()
+            for slot in SLOT_BY_CONTENDER.values()
         )
         + "call replay();\n"
     )
 
 
-def address(server: Server, slot: str) -> str:
-    """Returns the source argument of `pgspate apply` for a slot."""
-    place = f"{LOOPBACK}:{server.port}"
-    return f"postgres://{USER}@{place}/{DATABASE}?slot={slot}&publication=p"
+def slot_url(server: Server, slot: str) -> str:
+    """Returns the URL with which `pgspate apply` reads from a slot of `server`."""
+    host = f"{LOOPBACK}:{server.port}"
+    return f"postgres://{USER}@{host}/{DATABASE}?slot={slot}&publication=p"
 
 
-def subscribe(publisher: Server, server: Server) -> float:
-    """Applies the history with a PostgreSQL subscription, and returns the seconds."""
+def measure_subscription(publisher: Server, server: Server) -> float:
+    """Applies the publisher's changes by a PostgreSQL subscription, and returns the seconds."""
     conninfo = f"host={LOOPBACK} port={publisher.port} user={USER} dbname={DATABASE}"
     server.sql(
         f"create subscription s connection '{conninfo}' publication p "
-        f"with (slot_name = '{SLOTS[NATIVE]}', create_slot = false, enabled = false, "
-        "copy_data = false);\n"
+        f"with (slot_name = '{SLOT_BY_CONTENDER[SUBSCRIPTION]}', create_slot = false, "
+        "enabled = false, copy_data = false);\n"
     )
     # The subscriber confirms a position only after it has flushed all changes before it.
     end = publisher.sql("select pg_current_wal_lsn()")[0][0]
     is_done = (
         f"select confirmed_flush_lsn >= '{end}' from pg_replication_slots "
-        f"where slot_name = '{SLOTS[NATIVE]}'"
+        f"where slot_name = '{SLOT_BY_CONTENDER[SUBSCRIPTION]}'"
     )
-    begun = time.monotonic()
+    start_time = time.monotonic()
     server.sql("alter subscription s enable")
     while publisher.sql(is_done) != [["t"]]:
         time.sleep(0.05)
-    seconds = time.monotonic() - begun
-    server.sql("alter subscription s disable;\nalter subscription s set (slot_name = none);\n"
-               "drop subscription s;\n")
+    seconds = time.monotonic() - start_time
+    server.sql(
+        "alter subscription s disable;\nalter subscription s set (slot_name = none);\n"
+        "drop subscription s;\n"
+    )
     return seconds

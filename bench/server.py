@@ -23,8 +23,8 @@ LOOPBACK = "127.0.0.1"
 PREFIX = "pgspate-bench-"
 
 # Settings of a server tuned for loading. None of them risks data: fsync, full_page_writes
-# and synchronous_commit keep their defaults. Autovacuum is off because it would fall into
-# one trial and not into another; min_wal_size keeps recycled WAL files, for the same reason.
+# and synchronous_commit keep their defaults. Autovacuum is off, because it would slow some
+# trials and not others. For the same reason, min_wal_size keeps recycled WAL files.
 SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
@@ -43,7 +43,10 @@ def free_port() -> str:
 
 
 class Server:
-    """A server, started by `with`. With `listens_on_tcp`, it also listens on loopback."""
+    """A server that runs within a `with` block.
+
+    With `listens_on_tcp`, the server also listens on the loopback address.
+    """
 
     def __init__(self, places: Places, listens_on_tcp: bool = False, **settings: str):
         self.places = places
@@ -66,7 +69,7 @@ class Server:
         self.stop()
 
     def start(self) -> None:
-        """Make the data folder, start the server and wait until it answers."""
+        """Makes the data folder, starts the server and waits until it answers."""
         shutil.chown(self.folder, *unprivileged_owner())
         data, log = self.folder / "data", self.folder / "initdb.log"
         initdb = [self.places.pg_bin / "initdb", "--pgdata", data, "--username", USER]
@@ -92,7 +95,10 @@ class Server:
         self.sql(f"create database {DATABASE}", database="postgres")
 
     def wait_until_ready(self) -> None:
-        """Return when the server takes connections; raises SystemExit when it does not."""
+        """Waits until the server accepts connections.
+
+        Raises SystemExit if the server exits or does not accept one within 60 seconds.
+        """
         deadline = time.monotonic() + 60
         command = [self.places.psql, "-XAtqc", "select 1", "postgres"]
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -140,12 +146,12 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Process id of the postmaster."""
+        """Returns the process id of the postmaster."""
         return self.process.pid
 
 
 def remove_stale_folders() -> None:
-    """Removes the folders of earlier runs whose process has ended, such as killed runs."""
+    """Removes the folders of earlier runs that were killed: their process no longer exists."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
@@ -153,7 +159,7 @@ def remove_stale_folders() -> None:
 
 
 def unprivileged_owner() -> tuple[int, int]:
-    """User and group id of the server: those of this process, unless it runs as root."""
+    """Returns user and group id for the server: those of this process, unless it runs as root."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     for name in ("postgres", "nobody"):

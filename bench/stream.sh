@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measure a stream of changes, applied by pgspate and by others; `bench/stream.sh --help` says how.
+# Compares ways to apply a stream of changes; `bench/stream.sh --help` lists the options.
 set -euo pipefail
 export PYTHONDONTWRITEBYTECODE=1
 exec python3 "$(dirname "${BASH_SOURCE[0]}")/stream.py" "$@"

@@ -1,7 +1,7 @@
-"""Trials: contenders in turn, round after round, each into an empty table.
+"""Runs trials: in each round, each contender loads an empty table.
 
-Every trial is checked: the table must hold as many rows as the reference load made, with
-the same checksum over all values, or the trial counts as failed.
+After each trial, the table must have the row count and checksum of the reference load by psql.
+Otherwise the trial has failed.
 """
 
 import contextlib
@@ -13,21 +13,21 @@ from typing import TextIO
 
 import contenders
 import measure
-from contenders import Contender, Stage
-from datasets import Dataset, create_table, warm
-from peers import Peers, say
+from contenders import Contender, LoadSetup
+from datasets import Dataset, create_table_sql, read_into_page_cache
+from peers import PeerInventory, print_progress
 from places import Places
 from server import Server
 
-CONTENTS = "select count(*), sum(hashtextextended(t::text, 0)) from {} t"
-WAL = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
+CONTENTS_QUERY = "select count(*), sum(hashtextextended(t::text, 0)) from {} t"
+WAL_POSITION_QUERY = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
 
-EXPLAINING = ("path", "lanes", "chunks", "rows_as_text", "seconds", "stages", "warnings")
+PGSPATE_REPORT_KEYS = ("path", "lanes", "chunks", "rows_as_text", "seconds", "stages", "warnings")
 
 
 @dataclass
 class Trial:
-    """One line of the results."""
+    """One load by one contender: a line of the results file."""
 
     dataset: str
     contender: str
@@ -40,156 +40,174 @@ class Trial:
     rows: int = 0
     checksum: str = ""
     load_average: float = 0.0
-    """Of the machine over the minute before."""
+    """The machine's load average over the minute before the trial."""
     failure: str = ""
     report: dict = field(default_factory=dict)
-    """What pgspate says of the path it took."""
+    """Parts of pgspate's JSON report; empty for other programs."""
     kind: str = "trial"
 
 
-class Session:
-    """A server and where the results go."""
+class TrialRunner:
+    """Runs trials on one server, and writes their results to `out`."""
 
-    def __init__(self, places: Places, server: Server, peers: Peers, out: TextIO, timeout_s: float):
+    def __init__(
+        self, places: Places, server: Server, peers: PeerInventory, out: TextIO, timeout_s: float
+    ):
         self.places = places
         self.server = server
         self.peers = peers
         self.out = out
         self.timeout_s = timeout_s
         self.expected: dict[str, tuple[int, str]] = {}
-        """Rows and checksum by table."""
+        """Row count and checksum of each table after its reference load."""
         time.sleep(0.5)
-        self.idle_processes = len(measure.children_of(server.pid))
+        self.idle_processes = len(measure.child_pids(server.pid))
 
-    def record(self, fields: dict) -> None:
-        """Write one line of results."""
+    def write_record(self, fields: dict) -> None:
+        """Writes one line to the results file."""
         self.out.write(json.dumps(fields, ensure_ascii=False) + "\n")
         self.out.flush()
 
     def make_reference(self, dataset: Dataset) -> None:
-        """Load a table by psql, untimed: what every contender has to arrive at."""
-        say(f"reference load of {dataset.table}")
-        stage = Stage(self.places, self.server, dataset)
-        self.reset(dataset.table)
-        baseline = next(c for c in contenders.of(dataset.name) if c.name == contenders.BASELINE)
-        usage = self.run(baseline.commands(stage))
+        """Loads a table by psql, unmeasured, as the reference for all contenders.
+
+        Also copies the rows into two binary files, the input of the contender `PHYSICAL_LIMIT`.
+        """
+        print_progress(f"reference load of {dataset.table}")
+        setup = LoadSetup(self.places, self.server, dataset)
+        self.reset_table(dataset.table)
+        baseline = next(
+            c for c in contenders.contenders_for(dataset.name) if c.name == contenders.BASELINE
+        )
+        usage = self.run_commands(baseline.commands(setup))
         if usage.failure:
-            raise SystemExit(f"error: could not make the reference\n{usage.failure}")
-        self.expected[dataset.table] = self.contents(dataset.table)
+            raise SystemExit(f"error: reference load by psql failed\n{usage.failure}")
+        self.expected[dataset.table] = self.table_contents(dataset.table)
         relation = f"from {dataset.table} where ctid"
         blocks = f"pg_relation_size('{dataset.table}') / current_setting('block_size')::int"
         middle = int(self.server.sql(f"select {blocks} / 2")[0][0])
-        for half, side in zip(stage.binary_halves(), ("<", ">="), strict=True):
+        for half_path, side in zip(setup.binary_half_paths(), ("<", ">="), strict=True):
             query = f"select * {relation} {side} '({middle},0)'"
-            self.server.sql(f"copy ({query}) to '{half}' (format binary)")
-            warm(half)
+            self.server.sql(f"copy ({query}) to '{half_path}' (format binary)")
+            read_into_page_cache(half_path)
 
-    def trial(self, dataset: Dataset, contender: Contender, round_number: int) -> Trial:
-        """One load, measured and checked."""
+    def run_trial(self, dataset: Dataset, contender: Contender, round_number: int) -> Trial:
+        """Runs, measures and checks one load, and records its result."""
         trial = Trial(dataset.name, contender.name, round_number)
-        stage = Stage(self.places, self.server, dataset)
-        self.reset(dataset.table)
-        commands = contender.commands(stage)
+        setup = LoadSetup(self.places, self.server, dataset)
+        self.reset_table(dataset.table)
+        commands = contender.commands(setup)
         trial.load_average = os.getloadavg()[0]
-        self.measured(trial, commands)
+        self.measure_commands(trial, commands)
         if not trial.failure:
-            self.check(trial, dataset.table)
-        self.record(asdict(trial))
-        words = trial.failure.splitlines()[-1] if trial.failure else f"{trial.wall_s:8.2f} s"
-        say(f"{dataset.name:18} {contender.name:18} {words}")
+            self.check_contents(trial, dataset.table)
+        self.write_record(asdict(trial))
+        message = trial.failure.splitlines()[-1] if trial.failure else f"{trial.wall_s:8.2f} s"
+        print_progress(f"{dataset.name:18} {contender.name:18} {message}")
         return trial
 
-    def measured(self, trial: Trial, commands: list[measure.Pipeline]) -> None:
-        """Run the commands and note what they cost."""
-        wal = int(self.server.sql(WAL)[0][0])
-        self.settle()
-        cpu = measure.server_cpu(self.server.pid)
-        usage = self.run(commands)
-        self.settle()
-        trial.server_cpu_s = round(measure.server_cpu(self.server.pid) - cpu, 3)
-        trial.wal_bytes = int(self.server.sql(WAL)[0][0]) - wal
+    def measure_commands(self, trial: Trial, commands: list[measure.Pipeline]) -> None:
+        """Runs the commands, and stores their time, CPU, memory and WAL in `trial`."""
+        wal = int(self.server.sql(WAL_POSITION_QUERY)[0][0])
+        self.wait_for_backends()
+        cpu = measure.server_cpu_s(self.server.pid)
+        usage = self.run_commands(commands)
+        self.wait_for_backends()
+        trial.server_cpu_s = round(measure.server_cpu_s(self.server.pid) - cpu, 3)
+        trial.wal_bytes = int(self.server.sql(WAL_POSITION_QUERY)[0][0]) - wal
         trial.wall_s = round(usage.wall_s, 3)
         trial.client_cpu_s = round(usage.cpu_s, 3)
         trial.client_rss_bytes = usage.rss_bytes
-        trial.failure = self.without_folders(usage.failure)
-        trial.report = self.path_taken(usage.output)
+        trial.failure = self.hide_folders(usage.failure)
+        trial.report = self.pgspate_report_parts(usage.output)
 
-    def check(self, trial: Trial, table: str) -> None:
-        """Compare the table with the reference."""
-        trial.rows, trial.checksum = self.contents(table)
+    def check_contents(self, trial: Trial, table: str) -> None:
+        """Compares the table with the reference; a difference makes the trial a failure."""
+        trial.rows, trial.checksum = self.table_contents(table)
         if (trial.rows, trial.checksum) != self.expected[table]:
             rows = self.expected[table][0]
-            trial.failure = f"wrong contents: {trial.rows} rows, the reference has {rows}"
+            trial.failure = f"wrong contents: the table has {trial.rows} rows, the reference {rows}"
             if trial.rows == rows:
-                trial.failure = "wrong contents: as many rows as the reference, other values"
+                trial.failure = "wrong contents: the row counts are equal, some values differ"
 
-    def run(self, commands: list[measure.Pipeline], feeders: int = 0) -> measure.Usage:
-        """Run commands against our server."""
+    def run_commands(
+        self, commands: list[measure.Pipeline], feeder_count: int = 0
+    ) -> measure.ResourceUsage:
+        """Runs pipelines that connect to the server, and returns what they used."""
         env = self.server.environment()
-        return measure.run(commands, env, self.server.folder, self.timeout_s, feeders)
-
-    def reset(self, table: str) -> None:
-        """An empty table, no trace of an earlier load, and no dirty pages."""
-        self.server.sql(
-            f"drop schema if exists pgspate cascade;\ndrop table if exists {table};\n"
-            f"{create_table(table)};\ncheckpoint;\n"
+        return measure.run_pipelines(
+            commands, env, self.server.folder, self.timeout_s, feeder_count
         )
 
-    def contents(self, table: str) -> tuple[int, str]:
-        """Rows of a table, and a checksum over all values that no order changes."""
-        rows, checksum = self.server.sql(CONTENTS.format(table))[0]
+    def reset_table(self, table: str) -> None:
+        """Drops the table and pgspate's ledger, creates the table empty, and runs a checkpoint."""
+        self.server.sql(
+            f"drop schema if exists pgspate cascade;\ndrop table if exists {table};\n"
+            f"{create_table_sql(table)};\ncheckpoint;\n"
+        )
+
+    def table_contents(self, table: str) -> tuple[int, str]:
+        """Returns the row count, and a checksum of all values that ignores the order of rows."""
+        rows, checksum = self.server.sql(CONTENTS_QUERY.format(table))[0]
         return int(rows), checksum
 
-    def path_taken(self, output: str) -> dict:
-        """The parts of a contender's JSON report that explain its time, if it printed one."""
+    def pgspate_report_parts(self, output: str) -> dict:
+        """Returns the parts of pgspate's JSON report that explain its time.
+
+        Returns an empty dict if `output` is not such a report.
+        """
         with contextlib.suppress(ValueError, AttributeError):
-            told = json.loads(self.without_folders(output))
-            return {name: told[name] for name in EXPLAINING if name in told}
+            report = json.loads(self.hide_folders(output))
+            return {name: report[name] for name in PGSPATE_REPORT_KEYS if name in report}
         return {}
 
-    def settle(self) -> None:
-        """Wait until the backends have gone, so that their CPU is counted."""
-        measure.settle(self.server.pid, self.idle_processes)
+    def wait_for_backends(self) -> None:
+        """Waits until all backends have exited, so that their CPU time is counted."""
+        measure.wait_for_process_count(self.server.pid, self.idle_processes)
 
-    def without_folders(self, words: str) -> str:
-        """A message without this machine's paths."""
-        words = words.replace(str(self.server.folder), "SERVER")
-        return words.replace(str(self.places.cache), "CACHE")
+    def hide_folders(self, message: str) -> str:
+        """Replaces paths of this machine in a message."""
+        message = message.replace(str(self.server.folder), "SERVER")
+        return message.replace(str(self.places.cache), "CACHE")
 
 
-def run_rounds(session: Session, datasets: list[Dataset], chosen: set[str], repeats: int) -> int:
-    """All chosen contenders, interleaved; how many trials failed.
+def run_rounds(runner: TrialRunner, datasets: list[Dataset], chosen: set[str], repeats: int) -> int:
+    """Runs each chosen contender once in each round, and returns the number of failed trials.
 
-    `chosen` holds `dataset/contender`. Each round begins with another contender, so that
-    none always comes after the same one.
+    `chosen` holds names of the form `dataset/contender`. Each round begins with another contender.
     """
     pairs = [
         (dataset, contender)
         for dataset in datasets
-        for contender in contenders.of(dataset.name)
+        for contender in contenders.contenders_for(dataset.name)
         if f"{dataset.name}/{contender.name}" in chosen
     ]
-    for dataset in references(datasets, pairs):
-        session.make_reference(dataset)
+    for dataset in reference_datasets(datasets, pairs):
+        runner.make_reference(dataset)
     for dataset in {dataset.path: dataset for dataset, _ in pairs}.values():
-        warm(dataset.path)
-    os.sync()  # What making the data left to be written is not the first contender's to bear.
+        read_into_page_cache(dataset.path)
+    # Write the new input files to disk now, not during the first trial.
+    os.sync()
     failed = 0
     for number in range(repeats):
-        turn = number * len(pairs) // max(repeats, 1)
-        for dataset, contender in pairs[turn:] + pairs[:turn]:
-            if contender.peer in session.peers.missing or (contender.slow and number > 0):
+        first = number * len(pairs) // max(repeats, 1)
+        for dataset, contender in pairs[first:] + pairs[:first]:
+            if contender.peer in runner.peers.missing or (
+                contender.first_round_only and number > 0
+            ):
                 continue
-            failed += bool(session.trial(dataset, contender, number + 1).failure)
+            failed += bool(runner.run_trial(dataset, contender, number + 1).failure)
     return failed
 
 
-def references(datasets: list[Dataset], pairs: list[tuple[Dataset, Contender]]) -> list[Dataset]:
-    """For each table that is loaded, the input that psql can read."""
+def reference_datasets(
+    datasets: list[Dataset], pairs: list[tuple[Dataset, Contender]]
+) -> list[Dataset]:
+    """Returns, for each table that is loaded, an input that psql can read."""
     tables = {dataset.table for dataset, _ in pairs}
     found = {}
     for dataset in datasets:
-        names = [contender.name for contender in contenders.of(dataset.name)]
+        names = [contender.name for contender in contenders.contenders_for(dataset.name)]
         if dataset.table in tables and contenders.BASELINE in names:
             found.setdefault(dataset.table, dataset)
     return list(found.values())

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Packs the command with what has to lie beside it. Usage: dist.sh BINARY FOLDER
+# Packs the command, its licences, manual page and completions into an archive in FOLDER, and prints
+# the archive's path. Usage: dist.sh BINARY FOLDER
 set -eu
 binary=$1 folder=$2
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Loads the files of examples/ into the embedded PostgreSQL and asks them a question.
+# Loads the files of examples/ into the embedded PostgreSQL, and runs a query on them.
 #
-# The tables are called demo_*. With psql at hand they are made anew each time; without it, those
-# that are there are left as they are. Usage: demo.sh [the pgspate to run]
+# The tables are named demo_*. If psql is installed, existing tables are dropped and loaded again.
+# Without psql, existing tables are kept. Usage: demo.sh [path of the pgspate program]
 set -eu
 cd "$(dirname "$0")/.."
 pgspate=${1:-${CARGO_TARGET_DIR:-target}/demo/pgspate}
@@ -11,7 +11,7 @@ case $pgspate in
 *) pgspate=$PWD/$pgspate ;;
 esac
 
-# This is about the embedded server, whatever else the environment names.
+# Without these variables, pgspate uses the embedded server.
 unset PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGPASSWORD PGSERVICE PGSSLMODE PGOPTIONS
 
 "$pgspate" server start
@@ -23,7 +23,7 @@ if command -v psql >/dev/null; then
             demo_airlines, demo_airports, demo_planes, demo_weather, demo_flights'
 fi
 
-# load TABLE FILE...
+# load TABLE FILE...: creates demo_TABLE from the files, or loads them into the existing table.
 load() {
     table=demo_$1
     shift
@@ -31,20 +31,21 @@ load() {
     "$pgspate" load "$@" --table "$table" --create
 }
 
-# missing TABLE FILE: whether the table is not there; a plan without --create fails then.
-missing() {
+# table_is_missing TABLE FILE: succeeds if demo_TABLE is missing.
+# In that case, a plan without --create fails.
+table_is_missing() {
     if "$pgspate" load "$2" --table "demo_$1" --plan --quiet >/dev/null 2>&1; then
-        echo "demo_$1 is there already"
+        echo "table demo_$1 already exists; it is not loaded again"
         return 1
     fi
 }
 
 cd examples
-! missing airlines airlines.csv || load airlines airlines.csv
-! missing airports airports.ndjson.gz || load airports airports.ndjson.gz
-! missing planes planes.tsv.gz || load planes planes.tsv.gz
-! missing weather weather.csv.zst || load weather weather.csv.zst
-if missing flights flights-2013-01.csv.gz; then
+! table_is_missing airlines airlines.csv || load airlines airlines.csv
+! table_is_missing airports airports.ndjson.gz || load airports airports.ndjson.gz
+! table_is_missing planes planes.tsv.gz || load planes planes.tsv.gz
+! table_is_missing weather weather.csv.zst || load weather weather.csv.zst
+if table_is_missing flights flights-2013-01.csv.gz; then
     load flights flights-2013-01.csv.gz flights-2013-02.csv.gz
     load flights flights-2013-03.parquet
 fi
@@ -57,11 +58,12 @@ from demo_flights join demo_airlines using (carrier)
      left join demo_weather using (origin, time_hour)
 group by name order by flights desc limit 8"
 
-printf '\nWho left New York late in the first quarter of 2013, and what did the wind do?\n\n'
+printf '\nHow late did each airline leave New York in early 2013, overall and in strong wind?\n\n'
 if command -v psql >/dev/null; then
     psql -X "$server" -P pager=off -c "$query"
-    printf 'open it with  psql "%s"\n' "$server"
+    printf 'open the database with  psql "%s"\n' "$server"
 else
-    printf 'psql is not installed. Where it is, this shows the answer:\n\npsql "%s" -c "%s"\n' \
+    printf 'psql is not installed here. With psql, this command shows the answer:\n\n'
+    printf 'psql "%s" -c "%s"\n' \
         "$server" "$query"
 fi

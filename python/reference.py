@@ -1,5 +1,10 @@
-"""Writes docs/reference/python.md, or with the argument `options` python/pgspate/_typed.py, from
-docstrings and signatures: `make reference-python`."""
+"""Prints generated files, made from the package's docstrings and signatures.
+
+    python reference.py             prints docs/reference/python.md
+    python reference.py options     prints python/pgspate/_typed.py
+
+`make reference-python` writes both files.
+"""
 
 from __future__ import annotations
 
@@ -8,71 +13,90 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pgspate
 import pgspate.aio
 
+# The page has these functions and classes, in this order.
 CALLS = ["load", "sync", "apply", "plan", "doctor", "tune", "server", "pandas_method"]
 RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "Plan", "Examination", "Finding", "Tuning",
            "Report", "Progress", "Server"]
+# Sections of a docstring in Google's style.
 SECTIONS = {"Args", "Returns", "Raises", "Attributes", "Example"}
 
+# Types of the signatures that Python's library does not define.
+SIGNATURE_TYPES = {
+    "Data": "a path or URL, Arrow data, or an iterable of rows; see `data` of `pgspate.load`",
+    "Events": "a path or URL, or an iterable of events; see `events` of `pgspate.apply`",
+    "Names": "one name as a `str`, or a sequence of names",
+    "Path": "a path as a `str` or an `os.PathLike`",
+    "Format": '`"csv"`, `"tsv"`, `"text"`, `"json"`, `"parquet"` or `"arrow"`',
+    "When": '`"auto"` (if it makes the call faster), `"always"` (where possible) or `"never"`',
+    "Show": "True, False, or a function that takes a `Progress`",
+    "HasDsn": "an object with a connection string as `dsn`, such as a `Server`",
+}
 
-def page() -> Iterator[str]:
-    """The page's lines."""
+
+def reference_page() -> Iterator[str]:
+    """Yields the lines of docs/reference/python.md."""
     yield "# Python: calls, reports and errors"
     yield ""
     yield "Generated from the docstrings by `make reference-python`; the guide is in"
     yield "[python.md](../how-to/python.md)."
+    yield ""
+    yield "Types of the signatures:"
+    yield ""
+    for name, meaning in SIGNATURE_TYPES.items():
+        yield f"- `{name}`: {meaning}"
     for name in CALLS:
-        yield from thing(f"pgspate.{name}", getattr(pgspate, name))
+        yield from entry(f"pgspate.{name}", getattr(pgspate, name))
     for module in ("aio", "sqlalchemy"):
         namespace = __import__(f"pgspate.{module}", fromlist=["load"])
         for name in namespace.__all__:
-            yield from thing(f"pgspate.{module}.{name}", getattr(namespace, name))
+            yield from entry(f"pgspate.{module}.{name}", getattr(namespace, name))
     for name in RESULTS:
-        yield from thing(f"pgspate.{name}", getattr(pgspate, name))
-    yield from thing("pgspate.Error", pgspate.Error)
+        yield from entry(f"pgspate.{name}", getattr(pgspate, name))
+    yield from entry("pgspate.Error", pgspate.Error)
     yield ""
-    yield "The classes below it:"
+    yield "Its subclasses:"
     yield ""
     for cls in pgspate.Error.__subclasses__():
         yield f"- `{cls.__name__}`: {inspect.getdoc(cls)}"
-    yield from thing("pgspate.Place", pgspate.Place)
+    yield from entry("pgspate.Place", pgspate.Place)
 
 
-def thing(name: str, value: Any) -> Iterator[str]:
-    """A function or a class."""
+def entry(name: str, value: Any) -> Iterator[str]:
+    """Yields the page's entry for a function or a class."""
     yield ""
     yield f"## {name}"
     if inspect.isfunction(value):
         yield ""
         yield "```python"
-        yield from signature(name.rsplit(".", 1)[1], value)
+        yield from signature_lines(name.rsplit(".", 1)[1], value)
         yield "```"
-    yield from described(inspect.getdoc(value) or "")
+    yield from docstring_as_markdown(inspect.getdoc(value) or "")
 
 
-def signature(name: str, function: Any) -> Iterator[str]:
-    """How it is called, an argument a line."""
-    found = inspect.signature(function)
-    word = "async def" if inspect.iscoroutinefunction(function) else "def"
-    yield f"{word} {name}("
+def signature_lines(name: str, function: Any) -> Iterator[str]:
+    """Yields the signature of a function, with one parameter per line."""
+    signature = inspect.signature(function)
+    keyword = "async def" if inspect.iscoroutinefunction(function) else "def"
+    yield f"{keyword} {name}("
     is_keyword = False
-    for parameter in found.parameters.values():
+    for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword:
             is_keyword = True
             yield "    *,"
-        mark = {inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = {inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         default = parameter.default
-        given = "" if default is inspect.Parameter.empty else f" = {default!r}"
-        yield f"    {mark}{parameter.name}: {parameter.annotation}{given},"
-    yield f") -> {found.return_annotation}"
+        suffix = "" if default is inspect.Parameter.empty else f" = {default!r}"
+        yield f"    {stars}{parameter.name}: {parameter.annotation}{suffix},"
+    yield f") -> {signature.return_annotation}"
 
 
-def described(doc: str) -> Iterator[str]:
-    """A docstring of Google's style as Markdown."""
+def docstring_as_markdown(doc: str) -> Iterator[str]:
+    """Yields the lines of a docstring in Google's style as Markdown."""
     section = None
     for block in re.split(r"\n(?=\S+:\n)", doc):
         head, _, body = block.partition(":\n")
@@ -87,11 +111,11 @@ def described(doc: str) -> Iterator[str]:
         else:
             yield f"**{section}**"
             yield ""
-            yield from items(textwrap.dedent(body).strip())
+            yield from list_items(textwrap.dedent(body).strip())
 
 
-def items(body: str) -> Iterator[str]:
-    """Names and what they are."""
+def list_items(body: str) -> Iterator[str]:
+    """Yields a list item for each line `name: description` of a section, and other lines as is."""
     text = re.sub(r"\n\s{2,}", " ", body).replace("``", "`")
     for line in text.splitlines():
         name, colon, rest = line.partition(": ")
@@ -99,37 +123,52 @@ def items(body: str) -> Iterator[str]:
         yield f"- `{name}`: {rest}" if is_named else line
 
 
-# Classes of options: of which call, on top of which class, and without those that a model gives.
-TYPED = {
-    "ModelLoadOptions": ("load", "TypedDict", {"columns"}),
-    "LoadOptions": ("load", "ModelLoadOptions", set()),
-    "ModelSyncOptions": ("sync", "TypedDict",
-                         {"columns", "key", "scope_by", "scope", "ignore_columns"}),
-    "SyncOptions": ("sync", "ModelSyncOptions", set()),
-    "ApplyOptions": ("apply", "TypedDict", set()),
-    "DoctorOptions": ("doctor", "TypedDict", set()),
-    "TuneOptions": ("tune", "TypedDict", set()),
+class OptionsClass(NamedTuple):
+    """A class of `_typed.py`: the options of a call, as a TypedDict.
+
+    A class with another base class than TypedDict adds the options that its base class leaves out.
+    """
+
+    call: str
+    base: str = "TypedDict"
+    # Options that `pgspate.sqlalchemy` takes from the model, or as arguments of its own.
+    left_out: frozenset[str] = frozenset()
+
+
+OPTIONS_CLASSES = {
+    "ModelLoadOptions": OptionsClass("load", left_out=frozenset({"columns"})),
+    "LoadOptions": OptionsClass("load", base="ModelLoadOptions"),
+    "ModelSyncOptions": OptionsClass(
+        "sync", left_out=frozenset({"columns", "key", "scope_by", "scope", "ignore_columns"})
+    ),
+    "SyncOptions": OptionsClass("sync", base="ModelSyncOptions"),
+    "ApplyOptions": OptionsClass("apply"),
+    "DoctorOptions": OptionsClass("doctor"),
+    "TuneOptions": OptionsClass("tune"),
 }
 
 
-def typed() -> Iterator[str]:
-    """The lines of the module of typed options."""
+def options_module() -> Iterator[str]:
+    """Yields the lines of python/pgspate/_typed.py."""
     yield '"""Options of the calls. Generated by `make reference-python`; do not edit."""\n'
     yield "from __future__ import annotations\n"
     yield "from typing import TYPE_CHECKING, Literal, TypedDict\n"
     yield "if TYPE_CHECKING:"
     yield "    from collections.abc import Mapping\n"
     yield "    from ._options import Format, HasDsn, Names, Path, Show, When"
-    for name, (call, base, without) in TYPED.items():
-        where = " where a model says what the columns are" if without else ""
-        yield f'\n\nclass {name}({base}, total=False):\n    """The options of `{call}`{where}."""\n'
-        inherited = TYPED[base][2] if base in TYPED else None
+    for name, (call, base, left_out) in OPTIONS_CLASSES.items():
+        module = "sqlalchemy." if left_out else ""
+        summary = f"Options of `pgspate.{module}{call}`."
+        yield f'\n\nclass {name}({base}, total=False):\n    """{summary}"""\n'
         for option in inspect.signature(getattr(pgspate, call)).parameters.values():
-            is_own = option.name not in without if inherited is None else option.name in inherited
+            if base in OPTIONS_CLASSES:
+                is_own = option.name in OPTIONS_CLASSES[base].left_out
+            else:
+                is_own = option.name not in left_out
             if option.kind is option.KEYWORD_ONLY and is_own:
                 yield f"    {option.name}: {option.annotation}"
 
 
 if __name__ == "__main__":
-    lines = typed() if sys.argv[1:] == ["options"] else page()
+    lines = options_module() if sys.argv[1:] == ["options"] else reference_page()
     sys.stdout.write("\n".join(line.rstrip(" ") for line in lines) + "\n")

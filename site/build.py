@@ -1,4 +1,4 @@
-"""Builds docs/ into a static site, target/site/html, and checks every link of it: `make docs`.
+"""Builds docs/ into the static site target/site/html and checks its links: `make docs`.
 
 The pages at the root of the repository (CHANGELOG.md and others) become pages of the site, too.
 """
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "target/site"
 PAGES = BUILD / "docs"
 HTML = BUILD / "html"
-# Pages at the root, which the site has in a folder of their own.
+# Pages at the repository's root. The site has them in a folder of their own.
 PROJECT = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 NOT_PAGES = shutil.ignore_patterns("*.sh")
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
@@ -71,7 +71,7 @@ def copy_page(source: Path) -> list[Path]:
 
 
 def in_site(source: Path) -> Path:
-    """Returns where the site has a file of the repository."""
+    """Returns the path in the site of a file of the repository."""
     name = source.relative_to(ROOT)
     if name.parts[0] == "docs":
         return PAGES / Path(*name.parts[1:])
@@ -98,11 +98,11 @@ class Page(HTMLParser):
 
 
 def broken_links() -> list[str]:
-    """Returns the links, as `page: link`, that lead to no file or no anchor of the site."""
+    """Returns broken links as `page: link`. A link is broken if its file or anchor is missing."""
     pages = {path: Page(path.read_text()) for path in HTML.rglob("*.html")}
     broken = []
     for path, page in pages.items():
-        # The page for addresses that do not exist has links from the site's root.
+        # Links of the page 404.html start at the site's root.
         for link in page.links if path.name != "404.html" else []:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:

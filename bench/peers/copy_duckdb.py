@@ -1,7 +1,7 @@
 """Load a CSV or Parquet file with DuckDB and its postgres extension: FILE TABLE [COLUMNS].
 
-COLUMNS is a JSON object of DuckDB types by column name, for CSV, so that nothing is
-guessed and no decimal passes through a double.
+COLUMNS is a JSON object of DuckDB types by column name, needed for CSV. With these types, DuckDB
+guesses no type and reads no decimal as a double.
 """
 
 import sys
@@ -12,7 +12,7 @@ import duckdb_extension_postgres_scanner as extension
 
 
 def main() -> None:
-    """Insert the whole file into the attached table."""
+    """Inserts the whole file into the table."""
     path, table, *columns = sys.argv[1:]
     conn = duckdb.connect()
     folder = Path(extension.__file__).parent

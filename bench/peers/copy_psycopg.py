@@ -6,7 +6,7 @@ import psycopg
 
 
 def main() -> None:
-    """Stream the file through one COPY, as psycopg's manual shows."""
+    """Streams the file through one COPY, as psycopg's manual shows."""
     path, table = sys.argv[1:]
     statement = f"copy {table} from stdin (format csv, header)"
     with (

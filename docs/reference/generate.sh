@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes manual page, options and completions anew, from the command's own definition of them.
+# Regenerates the manual page, the page of options and the completions from the built command.
 set -eu
 cd "$(dirname "$0")/../.."
 cargo build -q -p pgspate-cli

@@ -3,7 +3,7 @@
 #[path = "../../crates/pgspate/tests/fuzzed/targets/arrow.rs"]
 mod target;
 
-// A panic of a decoder at damaged input becomes an error.
+// pgspate turns a decoder's panic on damaged input into an error.
 libfuzzer_sys::fuzz_target!(
     init: pgspate::format::silence_contained_panics(),
     |data: &[u8]| target::run(data)

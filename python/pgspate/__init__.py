@@ -1,9 +1,9 @@
 """pgspate: the fastest safe way to write into PostgreSQL.
 
-`load` takes files, Arrow tables, data frames and rows into a table; `sync` makes rows of a table
-like them, writing only what differs; `apply` takes a stream of changes. `doctor` says what slows
-writes on a server. `pgspate.aio` has them for asyncio, `pgspate.sqlalchemy` for models and
-sessions.
+`load` writes files, Arrow tables, data frames and rows into a table. `sync` makes rows of a table
+equal to such data, and writes only rows that differ. `apply` applies a stream of changes. `doctor`
+finds what slows writes on a server, and `tune` proposes settings for a bulk load. `pgspate.aio` has
+these calls for asyncio, and `pgspate.sqlalchemy` has `load` and `sync` for models and sessions.
 """
 
 from __future__ import annotations

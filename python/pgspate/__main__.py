@@ -1,4 +1,4 @@
-"""``python -m pgspate``: the command."""
+"""Runs the command ``pgspate`` for ``python -m pgspate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a call: passes its data and options to the engine, and returns the engine's report."""
+"""Passes the data and options of a call to the engine, and returns the engine's report."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from . import _pgspate
-from ._options import conninfo, words
-from ._progress import shown
+from ._options import command_arguments, conninfo
+from ._progress import progress_callback
 from ._report import Report
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
-# Data as the engine takes it, and its columns if the data cannot tell the engine its columns.
-Sorted = tuple[tuple[str, Any, str], "list[str] | None"]
+# The first item is the engine's view of the data: kind, data, and name for messages. The second
+# item holds the column names if the engine cannot read the names from the data; else None.
+ClassifiedData = tuple[tuple[str, Any, str], "list[str] | None"]
 
 
 @dataclass(frozen=True)
@@ -23,43 +24,46 @@ class Command(Generic[R_co]):
     """A command of the engine.
 
     Attributes:
-        engine: Function of the engine that runs the command.
-        report: Class of the report.
-        does: Word for the progress line, such as "loading".
-        sort: Turns data into what the engine takes; None for a command without data.
-        check: Raises errors about options in Python's words, before the engine does.
+        engine_function: Function of the engine that runs the command.
+        report_class: Class of the report.
+        activity: First word of the progress line, such as "loading".
+        classify: Finds out the kind of the data; None for a command without data.
+        check_options: Checks the options. Its errors name the argument in Python; errors of the
+            engine would name the command's flag.
     """
 
-    engine: Callable[..., str]
-    report: type[R_co]
-    does: str = ""
-    sort: Callable[[Any], Sorted] | None = None
-    check: Callable[[Mapping[str, Any]], None] | None = None
+    engine_function: Callable[..., str]
+    report_class: type[R_co]
+    activity: str = ""
+    classify: Callable[[Any], ClassifiedData] | None = None
+    check_options: Callable[[Mapping[str, Any]], None] | None = None
 
     def __call__(
         self, data: Any, options: Mapping[str, Any], stop: _pgspate.Stop | None = None
     ) -> R_co:
         """Runs the command and returns its report."""
-        if self.check is not None:
-            self.check(options)
-        return self.report._of(self.facts(data, options, stop))
+        return self.report_class._from_dict(self.run_to_dict(data, options, stop))
 
-    def facts(
+    def run_to_dict(
         self, data: Any, options: Mapping[str, Any], stop: _pgspate.Stop | None = None
     ) -> Any:
         """Runs the command and returns its report as a dict."""
+        if self.check_options is not None:
+            self.check_options(options)
         rest = dict(options)
         to = conninfo(rest.pop("to", None))
         progress = rest.pop("progress", False)
-        given: tuple[Any, ...] = ()
-        if self.sort is not None:
-            thing, columns = self.sort(data)
-            given = (thing,)
+        data_arguments: tuple[Any, ...] = ()
+        total_rows = None
+        if self.classify is not None:
+            classified, columns = self.classify(data)
+            data_arguments = (classified,)
             if columns is not None and rest.get("columns") is None:
                 rest["columns"] = columns
-        arguments = words(rest, has_source=self.sort is not None)
-        what = rest.get("table") or rest.get("stream") or "events"
-        is_files = bool(given) and given[0][0] == "sources"
-        total = len(data) if hasattr(data, "__len__") and not is_files else None
-        with shown(progress, f"{self.does} {what}", total) as callback:
-            return json.loads(self.engine(*given, (arguments, to, callback, stop)))
+            is_files = classified[0] == "sources"
+            total_rows = len(data) if hasattr(data, "__len__") and not is_files else None
+        arguments = command_arguments(rest, has_source=self.classify is not None)
+        target = rest.get("table") or rest.get("stream") or "events"
+        with progress_callback(progress, f"{self.activity} {target}", total_rows) as callback:
+            call_options = (arguments, to, callback, stop)
+            return json.loads(self.engine_function(*data_arguments, call_options))

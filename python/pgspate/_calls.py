@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import _pgspate
 from ._call import Command
-from ._data import sort, sort_events
+from ._data import classify_data, classify_events
 from ._errors import UsageError
 from ._report import ApplyReport, LoadReport, Plan, SyncReport
 
@@ -58,7 +58,7 @@ def load(
     source_option: Mapping[str, str] | None = None,
     progress: Show = False,
 ) -> LoadReport:
-    """Loads data into a table, by several connections at once, exactly as ``\\copy`` would.
+    """Loads data into a table over several connections, exactly as ``\\copy`` would.
 
     Options are those of the command ``pgspate load``, with the same defaults.
 
@@ -71,38 +71,41 @@ def load(
         columns: The table's columns, in the order of the fields. For dicts and dataclasses: the
             keys to load.
         create: Create the table if it does not exist, with types that fit the data.
-        replace: Replace the table's rows with the data. The old rows stay visible until the load
-            commits.
-        atomic: Make all rows visible at once.
+        replace: Replace the table's rows with the data. ``"truncate"`` empties and fills the table
+            in one transaction, and readers wait until it ends. ``"swap"`` fills a shadow table and
+            exchanges both tables at the end. ``True`` and ``"auto"`` choose between these two.
+        atomic: Make all rows visible at the same time.
         lanes: How many connections load at the same time.
         commit: When to commit: ``"end"``, ``"chunk"`` for each chunk, or ``"auto"`` by input size.
         rejects: Write rejected rows to this file, and load the rest.
         max_rejects: Stop after more rejected rows than this: a number, or a share like "0.5%".
-        restart: Load from the beginning, even if the ledger has chunks of an earlier run.
-        no_ledger: Keep no ledger. Data other than files has a ledger only with ``rejects=``.
+        restart: Load from the beginning, even if the ledger has chunks of an earlier run. The rows
+            of that run stay in the table.
+        no_ledger: Do not use the ledger. Data other than files uses it only with ``rejects=``.
         retry_for: Seconds to retry while the server cannot be reached.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
-        rebuild_indexes: Drop indexes and foreign keys before the load and create them after it.
+        rebuild_indexes: Drop indexes and foreign keys before the load, and create them again after
+            the load.
         pause_autovacuum: Switch autovacuum off for the table during the load.
         analyze: Run ANALYZE after the load.
         vacuum: Run VACUUM (FREEZE, ANALYZE) after the load.
         ignore_unknown: Ignore fields and keys that name no column.
         format: Format of the files. Default: by name and content.
         header: Whether the first record of each file names the columns.
-        delimiter: Character between two fields of a file.
-        quote: Quote character of a file; "none" for no quoting.
+        delimiter: Character between two fields of a file, of one byte.
+        quote: Quote character of a file, of one byte; "none" for no quoting.
         escape: Escape character within quoted fields. Default: the quote character.
         null: Unquoted field that means NULL.
-        force_null: Columns in which a quoted NULL string means NULL, too.
+        force_null: Columns in which the NULL string means NULL even if it is quoted.
         force_not_null: Columns in which no field means NULL.
-        comment: Skip lines that begin with this string.
+        comment: Skip lines that begin with this character, of one byte.
         skip_blank_lines: Skip empty lines.
         encoding: Encoding of the files, by PostgreSQL's name.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
         progress: True shows a line on a terminal or a bar in a notebook. A function is called with
-            a `Progress` ten times a second.
+            a `Progress`, at most ten times a second.
 
     Returns:
         What the load did.
@@ -126,7 +129,8 @@ def load(
 def plan(data: Data, table: str, **options: Unpack[LoadOptions]) -> Plan:
     """Returns what `load` would do with the same arguments, and why. Changes nothing.
 
-    An iterator loses its first rows: `plan` reads them to find out their types.
+    `plan` reads the first rows to find out their types. So an iterator does not have these rows
+    any more afterwards.
 
     Args:
         data: As for `load`.
@@ -137,7 +141,7 @@ def plan(data: Data, table: str, **options: Unpack[LoadOptions]) -> Plan:
         The plan. ``print`` shows it as ``pgspate load --plan`` does.
 
     Raises:
-        Error: As `load`, for errors that occur before the first row is written.
+        Error: An error of `load` that occurs before the first row is written.
 
     Example:
         >>> import pgspate
@@ -191,9 +195,10 @@ def sync(
 ) -> SyncReport:
     """Makes a table's rows equal to the data, and writes only rows that differ.
 
-    The sync is one transaction unless ``lanes=`` or ``transactions=`` asks for more. Options are
-    those of the command ``pgspate sync``, with the same defaults. Give exactly one of ``scope_by``,
-    ``scope``, ``no_delete`` and ``insert_only``: the scope is the set of rows that may change.
+    The scope is the set of table rows that may change. Give exactly one of ``scope_by``, ``scope``,
+    ``no_delete`` and ``insert_only``. The sync is one transaction, unless ``lanes=`` or
+    ``transactions=`` asks for more. Options are those of the command ``pgspate sync``, with the
+    same defaults.
 
     Args:
         data: As for `pgspate.load`.
@@ -208,30 +213,31 @@ def sync(
         ignore_columns: Columns that are not compared. They are written when another column differs.
         keep: ``"last"`` keeps the last of several rows with one key. Default: such rows are an
             error.
-        check: Change nothing; count the rows that differ, with examples.
+        check: Change nothing. Count the rows that differ, and return examples.
         lanes: Sessions that share the scopes of ``scope_by``, each with its own transaction.
         vacuum: Run VACUUM after the sync, so that the next sync can use the space of dead rows.
-        transactions: How many transactions write the scopes of ``scope_by``, one after another.
-            With ``vacuum``, each can use the space of rows that died in the one before.
+        transactions: Number of transactions that write the scopes of ``scope_by``, one after
+            another. With ``vacuum``, each transaction can use the space of rows that died in the
+            previous transaction.
         read_ahead: Read the table first, and stage only rows that it does not have.
         max_delete: Fail if the sync would delete a larger share of the scope, in percent.
         allow_empty: Allow data without rows, which empties the scope.
         retry_for: Seconds to retry after a deadlock, a serialization failure or a lost connection.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
-        price_per_million_io: Price of a million I/Os, for the estimate in the report.
-        ignore_unknown: As for `pgspate.load`; this holds for all arguments below.
-        format: Format of the files.
+        price_per_million_io: Price of a million I/Os in dollars, for the estimate in the report.
+        ignore_unknown: Ignore fields and keys that name no column.
+        format: Format of the files. Default: by name and content.
         header: Whether the first record of each file names the columns.
-        delimiter: Character between two fields of a file.
-        quote: Quote character of a file.
-        escape: Escape character within quoted fields.
+        delimiter: Character between two fields of a file, of one byte.
+        quote: Quote character of a file, of one byte; "none" for no quoting.
+        escape: Escape character within quoted fields. Default: the quote character.
         null: Unquoted field that means NULL.
-        force_null: Columns in which a quoted NULL string means NULL, too.
+        force_null: Columns in which the NULL string means NULL even if it is quoted.
         force_not_null: Columns in which no field means NULL.
-        comment: Skip lines that begin with this string.
+        comment: Skip lines that begin with this character, of one byte.
         skip_blank_lines: Skip empty lines.
-        encoding: Encoding of the files.
+        encoding: Encoding of the files, by PostgreSQL's name.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
         progress: As for `pgspate.load`.
@@ -299,8 +305,8 @@ def apply(
 
     An iterable may be endless, such as a generator that reads from a queue: its events are applied
     as they arrive. With ``stream=`` the iterable must yield the stream from its first event, and
-    `apply` skips the events that the ledger has as applied. Without ``stream=`` the ledger keeps no
-    position, and a second call applies the same events again.
+    `apply` skips the events that earlier calls applied. Without ``stream=`` the ledger keeps no
+    position of an iterable, and a second call applies the same events again.
 
     Args:
         events: A path or URL, or a list of them; a replication slot, as
@@ -310,32 +316,37 @@ def apply(
         stream: Name of the stream in the ledger. Default for files: the name of the first file.
         format: Format of the events, by a name that ``pgspate apply --help`` lists. Default: by
             content.
-        map: Names of source tables, with the tables that get their events:
-            ``{"shop.orders": "public.o"}``. A ``*`` on both sides matches the same text.
-        tables: Apply the events of these tables only, by their names in the stream.
+        map: Source tables, each with the table to which its events are applied:
+            ``{"shop.orders": "public.o"}``. A ``*`` in both names stands for the same text.
+        tables: Apply the events of these tables only, by their names in the stream. A ``*`` in a
+            name stands for any text.
         unknown_columns: What to do with columns that the table does not have: fail, ignore them,
             or add them to the table.
-        at_end: What to do when the input ends within a source transaction: hold its events
-            back, or apply them.
-        max_dead_letters: Write up to this many bad events to ``pgspate.dead_letter``.
+        at_end: What to do when the input ends within a source transaction. ``"hold"`` does not
+            apply the events of that transaction and raises `FormatError`. ``"apply"`` applies them.
+        max_dead_letters: Write up to this many bad events to the table ``pgspate.dead_letter``, and
+            apply the others.
         retry_for: Seconds to retry while the server cannot be reached, or after a deadlock.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
         batch_rows: Commit at most this many events together.
         batch_bytes: Commit at most this many MiB of events together.
-        direct_rows: Write batches of at most this many rows without a temporary table.
+        direct_rows: Do not use a temporary table for batches of at most this many rows.
         batch_delay: Milliseconds that an event waits for further events while no batch is written.
         follow: Continue at the end of the input until interrupted: with lines that are appended to
             the last file, or with transactions that the source commits.
         create_slot: Create the replication slot if it does not exist.
-        snapshot: Create the replication slot, and copy the rows of its tables first.
-        source_table: Table of the events that name none.
-        debezium_placeholder: The connector's ``unavailable.value.placeholder``, if it sets one.
-        debezium_time: Unit of times in messages without a schema.
-        debezium_decimals: Encoding of decimals in messages without a schema.
-        debezium_bytes: Encoding of bytes in messages without a schema.
+        snapshot: Create the replication slot if it does not exist, and copy the rows of its tables
+            before the changes are applied.
+        source_table: Table for events that do not name their table.
+        debezium_placeholder: Value of ``unavailable.value.placeholder``, if Debezium's connector
+            sets one.
+        debezium_time: Unit of times in Debezium's messages without a schema.
+        debezium_decimals: Encoding of decimals in Debezium's messages without a schema.
+        debezium_bytes: Encoding of bytes in Debezium's messages without a schema.
         dms_columns: Columns of DMS csv files without a header.
-        dms_header: Whether the first line of DMS csv files names the columns.
+        dms_header: Read the first line of DMS csv files as column names, even if the first name is
+            not ``Op``.
         dms_null: Unquoted field of DMS csv files that means NULL.
         dms_absent: Unquoted field of DMS csv files that means "this column was not sent".
         dms_delimiter: Character between two fields of DMS csv files.
@@ -348,7 +359,8 @@ def apply(
         What the call did.
 
     Raises:
-        Error: The call failed; the subclass says how. Earlier batches stay committed.
+        Error: The call failed; the subclass says how. Batches that were committed before the error
+            stay.
 
     Example:
         >>> import pgspate
@@ -369,15 +381,17 @@ def apply(
 def check_scope(options: Mapping[str, Any]) -> None:
     """Raises `UsageError` unless exactly one scope is given."""
     names = ("scope_by", "scope", "no_delete", "insert_only")
-    said = [name for name in names if options.get(name)]
-    if len(said) != 1:
-        message = "no scope is given" if not said else f"{said[0]} and {said[1]} exclude each other"
+    given = [name for name in names if options.get(name)]
+    if len(given) != 1:
+        message = "no scope is given"
+        if given:
+            message = f"{given[0]} and {given[1]} exclude each other"
         hint = "Give one of `scope_by=`, `scope=`, `no_delete=True` and `insert_only=True`."
         raise UsageError(message, hint=hint)
 
 
-LOAD = Command(_pgspate.load, LoadReport, "loading", sort)
-PLAN = Command(_pgspate.plan, Plan, "planning", sort)
-SYNC = Command(_pgspate.sync, SyncReport, "syncing", sort, check_scope)
-SCRIPT = Command(_pgspate.sync_script, SyncReport, "", sort, check_scope)
-APPLY = Command(_pgspate.apply, ApplyReport, "applying", sort_events)
+LOAD = Command(_pgspate.load, LoadReport, "loading", classify_data)
+PLAN = Command(_pgspate.plan, Plan, "planning", classify_data)
+SYNC = Command(_pgspate.sync, SyncReport, "syncing", classify_data, check_scope)
+SYNC_SCRIPT = Command(_pgspate.sync_script, SyncReport, "", classify_data, check_scope)
+APPLY = Command(_pgspate.apply, ApplyReport, "applying", classify_events)

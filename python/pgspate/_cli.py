@@ -12,7 +12,7 @@ def main() -> int:
     """Runs the command with the arguments of this process.
 
     Returns:
-        Its exit status: 0 done, 1 done but the answer is "no", 2 error, 130 interrupted.
+        The exit status: 0 done, 1 done but the answer is "no", 2 error, 130 interrupted.
     """
     # The command handles SIGINT itself, and rolls back.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

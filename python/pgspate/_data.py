@@ -1,4 +1,4 @@
-"""Kinds of data that can be loaded: files, Arrow data or rows."""
+"""Finds out the kind of a call's data: files, Arrow data, rows or events."""
 
 from __future__ import annotations
 
@@ -29,76 +29,87 @@ Data = Union[Path, Iterable[Any], ArrowStream, ArrowArray]
 
 Events = Union[Path, Iterable[Any]]
 
-# Classes whose rows are all in memory, so that pgspate can read them twice.
-_HELD = {
+# Classes whose rows are all in memory. pgspate can read such rows again after a lost connection.
+_IN_MEMORY_CLASSES = {
     "pyarrow": {"Table", "RecordBatch"},
     "polars": {"DataFrame"},
     "pandas": {"DataFrame"},
 }
 
 
-def sort(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
-    """Returns the data as the engine takes it: its kind, the data, and the name of its class.
+def classify_data(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
+    """Finds out the kind of the data of a load or a sync.
 
-    Returns also the columns, for data that cannot tell the engine its columns.
+    Returns:
+        The engine's view of the data: kind, data, and name for messages; and the column names, for
+        data from which the engine cannot read them.
     """
     name = _name_of(data)
     if isinstance(data, (str, os.PathLike)):
         return ("sources", [os.fspath(data)], name), None
     if isinstance(data, (list, tuple)) and data:
-        if all(isinstance(one, (str, os.PathLike)) for one in data):
-            return ("sources", [os.fspath(one) for one in data], name), None
+        if all(isinstance(item, (str, os.PathLike)) for item in data):
+            return ("sources", [os.fspath(item) for item in data], name), None
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        if _is("pandas", data) and not _has_pyarrow():
+        if _is_in_memory_class("pandas", data) and not _has_pyarrow():
             return _rows_of_pandas(data, name)
-        is_held = any(_is(package, data) for package in _HELD)
-        return ("held" if is_held else "stream", data, name), None
+        is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
+        return ("in_memory" if is_in_memory else "stream", data, name), None
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
         return ("rows", data, name), None
-    hint = "Give paths or URLs, Arrow data, a data frame, or an iterable of dicts, tuples or "
-    raise UsageError(
-        f"an object of class {name} cannot be loaded", hint=_for_async(data, hint + "dataclasses.")
+    hint = (
+        "Give paths or URLs, Arrow data, a data frame, or an iterable of dicts, tuples or "
+        "dataclasses."
     )
+    message = f"an object of class {name} cannot be loaded"
+    raise UsageError(message, hint=_async_hint(data) or hint)
 
 
-def sort_events(events: Events) -> tuple[tuple[str, Any, str], None]:
-    """Returns events as the engine takes them. A string that begins like JSON is an event."""
+def classify_events(events: Events) -> tuple[tuple[str, Any, str], None]:
+    """Finds out the kind of the events of an apply, as `classify_data` does for rows.
+
+    An item of a list that begins like JSON is an event and no path.
+    """
     name = _name_of(events)
     if isinstance(events, (str, os.PathLike)):
         return ("sources", [os.fspath(events)], name), None
     if isinstance(events, (list, tuple)) and events and all(map(_is_path, events)):
-        return ("sources", [os.fspath(one) for one in events], name), None
+        return ("sources", [os.fspath(item) for item in events], name), None
     if isinstance(events, Iterable) and not isinstance(events, (bytes, bytearray, Mapping)):
         return ("events", events, name), None
     hint = "Give paths or URLs, or an iterable of dicts or JSON."
-    raise UsageError(f"an object of class {name} has no events", hint=_for_async(events, hint))
+    message = f"an object of class {name} has no events"
+    raise UsageError(message, hint=_async_hint(events) or hint)
 
 
 def _name_of(data: object) -> str:
-    """Returns the name of the data in messages."""
+    """Returns the name of the data for messages."""
     return data.name if isinstance(data, RowQueue) else type(data).__name__
 
 
-def _for_async(data: object, hint: str) -> str:
+def _async_hint(data: object) -> str | None:
+    """Returns the hint for an asynchronous iterable, and None for other data."""
     is_async = isinstance(data, AsyncIterable)
-    return "The calls of `pgspate.aio` take asynchronous iterables." if is_async else hint
+    return "The calls of `pgspate.aio` take asynchronous iterables." if is_async else None
 
 
-def _is_path(thing: object) -> bool:
-    if isinstance(thing, str):
-        return not thing.lstrip().startswith(("{", "["))
-    return isinstance(thing, os.PathLike)
+def _is_path(value: object) -> bool:
+    """Returns whether an item of a list is a path or URL, and not an event as JSON."""
+    if isinstance(value, str):
+        return not value.lstrip().startswith(("{", "["))
+    return isinstance(value, os.PathLike)
 
 
-def _is(package: str, data: object) -> bool:
+def _is_in_memory_class(package: str, data: object) -> bool:
+    """Returns whether the data is of one of the package's `_IN_MEMORY_CLASSES`."""
     return any(
-        cls.__module__.split(".")[0] == package and cls.__name__ in _HELD[package]
+        cls.__module__.split(".")[0] == package and cls.__name__ in _IN_MEMORY_CLASSES[package]
         for cls in type(data).__mro__
     )
 
 
 def _has_pyarrow() -> bool:
-    """Returns whether pandas can export Arrow data, which needs pyarrow."""
+    """Returns whether pyarrow is installed, which pandas needs to export Arrow data."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -107,7 +118,7 @@ def _has_pyarrow() -> bool:
 
 
 def _rows_of_pandas(frame: Any, name: str) -> tuple[tuple[str, Any, str], list[str]]:
-    """Returns the frame's rows, with None for missing values, as pyarrow has them."""
+    """Returns the frame's rows and columns. Missing values become None, as in pyarrow's export."""
     objects = frame.astype(object).where(frame.notna(), None)
     columns = [str(column) for column in frame.columns]
     return ("rows", objects.itertuples(index=False, name=None), name), columns

@@ -1,4 +1,4 @@
-"""`doctor` and `tune`."""
+"""The calls `doctor` and `tune`, and their reports."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import _pgspate
 from ._call import Command
-from ._report import Report, of_facts
+from ._report import Report, counted, dataclass_from_dict
 
 if TYPE_CHECKING:
     from ._options import HasDsn, Path
 
 __all__ = ["Examination", "Finding", "Tuning", "doctor", "tune"]
 
+# Colours of the verdicts in a notebook.
 _COLOURS = {"warning": "#c0392b", "note": "#b07d00", "cannot_see": "#888", "ok": "#2e7d32"}
 
 
@@ -25,13 +26,14 @@ class Finding:
     Attributes:
         id: Name of the check, such as ``dead-rows``.
         question: Question that the check answers.
-        verdict: ``warning``, ``note``, ``cannot_see`` or ``ok``.
-        object: Name of the table, index or setting, written as in SQL.
-        evidence: What the check saw, in words.
-        numbers: What the check saw, in numbers.
+        verdict: ``warning``, ``note``, ``cannot_see`` (the check could not be made) or ``ok``.
+        object: Name of the table, index or setting, written as in SQL; None if the finding is not
+            about a single object.
+        evidence: Evidence of the check, in words.
+        numbers: Evidence of the check, in numbers.
         advice: What to do, in words.
-        remedy: What to run: statements or settings, one an item.
-        rule: Source of the rule.
+        remedy: Statements, commands or settings that help. Each item is complete.
+        rule: Rule by which the check judges, with the source of the rule.
     """
 
     id: str = ""
@@ -46,25 +48,28 @@ class Finding:
 
     @property
     def is_trouble(self) -> bool:
-        """Whether the finding asks for action."""
+        """Whether the finding is a warning or a note."""
         return self.verdict in ("warning", "note")
 
     def _repr_html_(self) -> str:
-        return f"<table>{self._row()}</table>"
+        return f"<table>{self._html_row()}</table>"
 
-    def _row(self) -> str:
-        text = html.escape
+    def _html_row(self) -> str:
+        """Returns the finding as a row of an HTML table."""
+        escape = html.escape
         colour = _COLOURS.get(self.verdict, "inherit")
-        parts = [text(self.evidence)]
+        parts = [escape(self.evidence)]
         if self.advice:
-            parts.append(f"<em>{text(self.advice)}</em>")
+            parts.append(f"<em>{escape(self.advice)}</em>")
         if self.remedy:
-            parts.append(f"<pre>{text(chr(10).join(self.remedy))}</pre>")
-        name = text(self.id) + (f"<br>{text(self.object)}" if self.object else "")
-        left = "vertical-align:top;text-align:left"
+            lines = "\n".join(self.remedy)
+            parts.append(f"<pre>{escape(lines)}</pre>")
+        verdict = escape(self.verdict.replace("_", " "))
+        name = escape(self.id) + (f"<br>{escape(self.object)}" if self.object else "")
+        style = "vertical-align:top;text-align:left"
         return (
-            f'<tr><td style="{left};color:{colour}">{text(self.verdict.replace("_", " "))}</td>'
-            f'<td style="{left}">{name}</td><td style="{left}">{"<br>".join(parts)}</td></tr>'
+            f'<tr><td style="{style};color:{colour}">{verdict}</td>'
+            f'<td style="{style}">{name}</td><td style="{style}">{"<br>".join(parts)}</td></tr>'
         )
 
 
@@ -75,11 +80,12 @@ class Examination(Report):
     Attributes:
         server_version: Version of the server.
         flavour: Kind of PostgreSQL, such as RDS or Aurora.
-        peculiarities: How this kind differs from a self-hosted PostgreSQL.
+        peculiarities: How this kind differs from plain PostgreSQL.
         database: Name of the database.
         role: Name of the role that ran the checks.
         sampled_seconds: How long sessions were sampled, in seconds.
-        findings: All findings, the worst first, with those of checks that found nothing.
+        findings: All findings, the worst first. A check that found no problem has a finding with
+            the verdict ``ok``.
     """
 
     server_version: str = ""
@@ -91,27 +97,29 @@ class Examination(Report):
     findings: list[Finding] = field(default_factory=list)
 
     @classmethod
-    def _of(cls, facts: dict[str, Any]) -> Examination:
-        findings = [of_facts(Finding, one) for one in facts["findings"]]
-        return of_facts(cls, {**facts, "findings": findings, "_facts": facts})
+    def _from_dict(cls, report: dict[str, Any]) -> Examination:
+        findings = [dataclass_from_dict(Finding, one) for one in report["findings"]]
+        values = {**report, "findings": findings, "_engine_report": report}
+        return dataclass_from_dict(cls, values)
 
     @property
     def trouble(self) -> list[Finding]:
-        """The findings that ask for action."""
+        """The findings that are warnings or notes."""
         return [one for one in self.findings if one.is_trouble]
 
     def _summary(self) -> str:
-        ids = ", ".join(dict.fromkeys(one.id for one in self.trouble)) or "nothing"
-        return f"{self.database}: {ids} found by {len(self.findings)} checks"
+        problems = ", ".join(dict.fromkeys(one.id for one in self.trouble)) or "no problem"
+        checks = {one.id for one in self.findings}
+        return f"{self.database}: {problems} found by {counted(len(checks), 'check')}"
 
     def _repr_html_(self) -> str:
-        silent = [one.id for one in self.findings if one.verdict == "ok"]
-        rows = "".join(one._row() for one in self.findings if one.verdict != "ok")
+        ok_ids = [one.id for one in self.findings if one.verdict == "ok"]
+        rows = "".join(one._html_row() for one in self.findings if one.verdict != "ok")
         caption = f"PostgreSQL {self.server_version}, database {self.database}, role {self.role}"
-        said = f"<p>no problem found by {html.escape(', '.join(silent))}</p>" if silent else ""
+        ok_line = f"<p>no problem found by {html.escape(', '.join(ok_ids))}</p>" if ok_ids else ""
         style = "text-align:left;white-space:nowrap;font-weight:bold"
         head = f'<caption style="{style}">{html.escape(caption)}</caption>'
-        return f"<table>{head}{rows}</table>{said}"
+        return f"<table>{head}{rows}</table>{ok_line}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,13 +127,15 @@ class Tuning(Report):
     """What `tune` proposes or did.
 
     Attributes:
-        machine: Machine that the settings are proposed for.
-        proposals: Settings to change: ``name``, ``now``, ``value``, ``reason``, ``risk``, and
-            whether the change ``needs_restart``.
+        machine: Memory and CPUs of the server's machine, and how pgspate knows them.
+        proposals: Settings to change: ``name``, the current value ``now``, the proposed ``value``
+            (``bare_value`` in the server's unit), ``reason``, ``risk``, and whether the change
+            ``needs_restart``.
         outstanding: Settings that an earlier call changed and that were not reverted.
         changed: Settings that were changed or reverted, each with its new value.
         left: Settings that were not changed, because they need a restart.
-        overruled: Settings without effect, because a role or a database sets another value.
+        overruled: Settings that were changed without effect, because the server's command line, a
+            role or a database sets another value.
         kept: Settings that were not reverted, because another session has changed them since.
         text: Text that ``emit=`` asked for.
     """
@@ -140,8 +150,8 @@ class Tuning(Report):
     text: str = ""
 
     @classmethod
-    def _of(cls, facts: Any) -> Tuning:
-        return super()._of({"text": facts} if isinstance(facts, str) else facts)
+    def _from_dict(cls, report: Any) -> Tuning:
+        return super()._from_dict({"text": report} if isinstance(report, str) else report)
 
     def _summary(self) -> str:
         if self.changed:
@@ -170,12 +180,12 @@ def doctor(
 
     Args:
         to: As for `load`.
-        table: Check only this table.
+        table: Check only this table, and what sessions wait for.
         watch: How long to sample what sessions wait for: seconds, or a time such as "5min".
         storage: Type and size of the server's volume, such as "gp2:250GiB".
-        large_table: Size from which a table should be partitioned.
+        large_table: Propose to partition tables of at least this size.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
-        picture: Draw the table's pages into this SVG file.
+        picture: Draw the pages of the table into this SVG file. Needs ``table=``.
 
     Returns:
         The findings, with evidence, and the SQL or setting that helps.
@@ -211,14 +221,14 @@ def tune(
 
     Args:
         to: As for `load`.
-        memory: Memory of the server's machine, such as "16GiB". Default, if the server runs on this
-            machine: its memory.
-        cpus: Number of the server's processors. Default, if the server runs on this machine: its
-            processors.
-        emit: Return the settings as `text`, in this form.
-        parameter_group: Name of the parameter group for ``emit=``.
+        memory: Memory of the server's machine, such as "16GiB". Default: this machine's memory if
+            the server runs on this machine, or else an estimate from ``shared_buffers`` or 4 GiB.
+        cpus: Number of CPUs of the server's machine. Default: this machine's number if the server
+            runs on this machine, or else 2.
+        emit: Return the settings in this form, as `text` of the report.
+        parameter_group: Name of the parameter group for ``emit=``. Default: ``bulk-load``.
         apply: Apply the settings by ALTER SYSTEM. The ledger gets the old values first.
-        revert: Restore the settings that ``apply=True`` changed.
+        revert: Restore the old values of the settings that ``apply=True`` changed.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
 
     Returns:

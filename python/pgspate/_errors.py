@@ -27,8 +27,9 @@ class Place:
     """A place in the input.
 
     Attributes:
-        source: Name of the input, as the caller gave it.
-        line: Line, counted from 1, for formats with lines.
+        source: Name of the input: a path or URL as the caller gave it, or the class of the data.
+        line: Line, counted from 1, for formats with lines. For events of an iterable: number of the
+            event, counted from 1.
         row: Row, counted from 1, for formats without lines.
         byte: Offset into the decompressed input, in bytes.
         column: Name of the column.
@@ -44,13 +45,13 @@ class Place:
 class Error(Exception):
     """Base class of all errors. Its subclasses say how a caller can react.
 
-    ``str()`` returns the message with its causes, its place and its hint. ``__cause__`` has each
-    cause as an exception.
+    ``str()`` returns the message with its causes, its place and its hint. ``__cause__`` is the
+    cause as an exception, which may have a cause itself.
 
     Attributes:
         message: What could not be done, in one line, without causes.
-        kind: Kind of error, by the command's word: ``usage``, ``source``, ``format``, ``type``,
-            ``connect``, ``server``, ``plan``, ``ledger``, ``cancelled`` or ``bug``.
+        kind: Kind of error: ``usage``, ``source``, ``format``, ``type``, ``connect``, ``server``,
+            ``plan``, ``ledger``, ``cancelled`` or ``bug``.
         place: Place in the input, if the input caused the error.
         hint: What to do about the error, if known.
         sqlstate: SQLSTATE of the server's error, if the server reported one.
@@ -80,13 +81,13 @@ class Error(Exception):
         reasons: list[str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = _for_python(message)
+        self.message = _replace_flags(message)
         self.place = Place(**place) if place else None
-        self.hint = _for_python(hint) if hint else None
+        self.hint = _replace_flags(hint) if hint else None
         self.sqlstate = sqlstate
         self.is_retryable = is_retryable
         self._place_text = place_text
-        self._reasons = [_for_python(reason) for reason in reasons or ()]
+        self._reasons = [_replace_flags(reason) for reason in reasons or ()]
 
     def __str__(self) -> str:
         text = ": ".join([self.message, *self._reasons])
@@ -97,17 +98,17 @@ class Error(Exception):
         return text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_again, (type(self), self.args[0], self.__dict__))
+        return (_unpickle, (type(self), self.args[0], self.__dict__))
 
 
-def _again(cls: type[Error], message: str, state: dict[str, Any]) -> Error:
+def _unpickle(cls: type[Error], message: str, state: dict[str, Any]) -> Error:
     error = cls(message)
     error.__dict__.update(state)
     return error
 
 
 class UsageError(Error, ValueError):
-    """The call itself is wrong: an option, a name, a combination."""
+    """The call itself is wrong, such as a wrong option or options that exclude each other."""
 
     kind = "usage"
 
@@ -143,13 +144,13 @@ class ServerError(Error):
 
 
 class PlanError(Error):
-    """The call cannot be carried out on this table."""
+    """The call is not possible with this table, or with these data."""
 
     kind = "plan"
 
 
 class LedgerError(Error):
-    """The ledger contradicts the call."""
+    """The ledger contradicts the call, or cannot be used."""
 
     kind = "ledger"
 
@@ -161,7 +162,7 @@ class Cancelled(Error):
 
 
 class BugError(Error):
-    """A bug in pgspate."""
+    """pgspate has a bug."""
 
     kind = "bug"
 
@@ -169,13 +170,14 @@ class BugError(Error):
 _FLAG = re.compile(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`")
 
 
-def _for_python(text: str) -> str:
-    """Rewrites flags as arguments: `--max-rejects 5` becomes `max_rejects='5'`."""
+def _replace_flags(text: str) -> str:
+    """Replaces the command's flags with Python's arguments: `--lanes 5` becomes `lanes='5'`."""
 
     def argument(found: re.Match[str]) -> str:
         name, value = found.group(1).replace("-", "_"), found.group(2)
         if value is None:
             return f"`{name}=`"
+        # The value is a placeholder, such as FILE, or a list.
         if value.isupper() or "," in value:
             return f"`{name}=...`"
         return f"`{name}={value!r}`"

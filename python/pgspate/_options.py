@@ -1,4 +1,4 @@
-"""Turns the options of a call into arguments of the command, which has the same options."""
+"""Converts the options of a call into arguments of the command, which has the same options."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ class HasDsn(Protocol):
     def dsn(self) -> str: ...
 
 
-def words(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
-    """Returns the command's arguments for a call. A list becomes one flag for each item."""
+def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
+    """Returns the command's arguments for the options of a call.
+
+    An option with several items becomes several flags, because an item may contain a comma.
+    """
     arguments: list[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
@@ -43,12 +46,15 @@ def words(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
         elif value is not None and value is not False:
             text = os.fspath(value) if isinstance(value, os.PathLike) else value
             arguments.append(flag + "=" + (text if isinstance(text, str) else str(text)))
-    # The command needs a source; the engine gets the data itself as another argument.
+    # The command requires a source. The engine replaces `-` with the data of the call.
     return arguments + ["-"] * has_source
 
 
 def conninfo(to: Any) -> str | None:
-    """Returns the connection string of a string, a `HasDsn`, or SQLAlchemy's engine or URL."""
+    """Returns the connection string of an argument `to`; None stands for the default server.
+
+    `to` is a connection string, a `HasDsn`, or SQLAlchemy's engine or URL.
+    """
     if to is None or isinstance(to, str):
         return to
     url = getattr(to, "url", to)

@@ -1,4 +1,4 @@
-"""A ``method=`` for pandas' ``DataFrame.to_sql``."""
+"""The function for the argument ``method=`` of pandas' ``DataFrame.to_sql``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ __all__ = ["pandas_method"]
 def pandas_method(
     table: Any, conn: Any, keys: Sequence[str], data_iter: Iterable[tuple[Any, ...]]
 ) -> int:
-    """Writes the rows of ``DataFrame.to_sql`` by COPY, within the connection's own transaction.
+    """Writes the rows of ``DataFrame.to_sql`` by COPY, in the connection's own transaction.
 
-    Pass it as ``method=pgspate.pandas_method``. pandas creates the table first, in a transaction
-    that only this connection sees. So the rows must go over the same connection.
+    Pass this function as ``method=pgspate.pandas_method``. pandas creates the table first, in a
+    transaction that is not committed yet. Only this connection sees the table, so the rows are sent
+    over this connection.
 
     Args:
-        table: The table, as pandas describes it.
+        table: The table as an object of pandas.
         conn: SQLAlchemy's connection.
         keys: Names of the columns.
         data_iter: The rows.
@@ -38,7 +39,7 @@ def pandas_method(
         >>> rows
         [(1, 'x'), (2, None)]
     """
-    from ._within import copy_rows, quoted
+    from ._caller_transaction import copy_rows, quote_ident
 
     parts = [table.name] if table.schema is None else [table.schema, table.name]
-    return copy_rows(conn, ".".join(map(quoted, parts)), list(keys), data_iter)
+    return copy_rows(conn, ".".join(map(quote_ident, parts)), list(keys), data_iter)

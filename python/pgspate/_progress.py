@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ._report import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,18 +20,20 @@ __all__ = ["Progress"]
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a call. A ``progress=`` function gets one ten times a second.
+    """The progress of a call, as the function that ``progress=`` names gets it.
 
     Attributes:
         rows: Rows sent to the server; for `apply`, events committed.
-        bytes: Decompressed bytes of the input read.
-        rejected: Rows or events rejected.
-        lanes: Connections that work.
-        waiting: What most lanes wait for: ``source``, ``encode``, ``network``, ``server (...)``.
-        phase: Work on the table while no rows are written, such as building an index.
-        stored_bytes: Stored bytes of the files read.
-        total_bytes: Stored bytes of all files, if known.
-        total_rows: Number of all rows, if known.
+        bytes: Bytes of the input read, after decompression; for `apply`, bytes of the events
+            committed.
+        rejected: Rows rejected; for `apply`, events written to ``pgspate.dead_letter``.
+        lanes: Number of lanes (connections that write rows) that were started.
+        waiting: What the call mostly waits for: ``source``, ``encode``, ``network``, or
+            ``server (...)`` with a wait event. None if unknown.
+        phase: Work on the table while no rows are written, such as building an index, or None.
+        stored_bytes: Bytes of the files read, as stored (perhaps compressed).
+        total_bytes: Size of all files as stored, in bytes, if known.
+        total_rows: Number of rows of the data, if known.
 
     Example:
         >>> import pgspate
@@ -65,26 +69,26 @@ ProgressCallback = Callable[..., object]
 
 
 @contextmanager
-def shown(
-    progress: bool | Callable[[Progress], object], doing: str, total: int | None
+def progress_callback(
+    progress: bool | Callable[[Progress], object], activity: str, total_rows: int | None
 ) -> Iterator[ProgressCallback | None]:
-    """Yields the function that the engine calls with its progress, or None if nothing shows it."""
+    """Yields the function that the engine calls with its progress, or None to show no progress."""
     if progress is False:
         yield None
         return
-    display: _Line | _Bar | None = None
+    display: _TerminalLine | _NotebookBar | None = None
     show: Callable[[Progress], object]
     if callable(progress):
         show = progress
     elif _in_notebook():
-        show = display = _Bar(doing)
+        show = display = _NotebookBar(activity)
     elif sys.stderr.isatty():
-        show = display = _Line(doing)
+        show = display = _TerminalLine(activity)
     else:
         yield None
         return
 
-    def tell(
+    def show_progress(
         rows: int,
         bytes: int,
         rejected: int,
@@ -94,12 +98,12 @@ def shown(
         stored_bytes: int,
         total_bytes: int | None,
     ) -> None:
-        facts = (rows, bytes, rejected, lanes, waiting, phase, stored_bytes, total_bytes)
-        show(Progress(*facts, total))
+        counters = (rows, bytes, rejected, lanes, waiting, phase, stored_bytes, total_bytes)
+        show(Progress(*counters, total_rows))
 
     is_done = False
     try:
-        yield tell
+        yield show_progress
         is_done = True
     finally:
         if display is not None:
@@ -107,35 +111,38 @@ def shown(
 
 
 def _in_notebook() -> bool:
-    """Returns whether this is a notebook. Does not import IPython if nothing else has."""
+    """Returns whether the program runs in a notebook. Does not import IPython for that."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
-class _RateText:
-    def __init__(self, doing: str) -> None:
-        self.doing = doing
+class _ProgressText:
+    """Formats a call's progress as a line of text."""
+
+    def __init__(self, activity: str) -> None:
+        self.activity = activity
         self.started = time.monotonic()
 
-    def words(self, now: Progress) -> str:
+    def format(self, now: Progress) -> str:
+        rows = counted(now.rows, "row")
         if now.phase:
-            return f"{self.doing}  {now.rows:,} rows  {now.phase}"
+            return f"{self.activity}  {rows}  {now.phase}"
         seconds = max(time.monotonic() - self.started, 1e-3)
-        text = f"{self.doing}  {now.rows:,} rows  {now.rows / seconds:,.0f} rows/s"
+        text = f"{self.activity}  {rows}  {now.rows / seconds:,.0f} rows/s"
         if now.lanes:
-            text += f"  {now.lanes} lanes"
+            text += f"  {counted(now.lanes, 'lane')}"
         if now.waiting:
             text += f"  waiting on: {now.waiting}"
         return text
 
 
-class _Line(_RateText):
-    """One line on a terminal, which is redrawn."""
+class _TerminalLine(_ProgressText):
+    """A line on a terminal, which is overwritten with each progress."""
 
     def __call__(self, now: Progress) -> None:
         share = now.share
-        text = self.words(now) + (f"  {share:.0%}" if share is not None else "")
+        text = self.format(now) + (f"  {share:.0%}" if share is not None else "")
         sys.stderr.write(f"\r{text}\x1b[K")
         sys.stderr.flush()
 
@@ -144,31 +151,31 @@ class _Line(_RateText):
         sys.stderr.flush()
 
 
-class _Bar(_RateText):
-    """A bar in a notebook."""
+class _NotebookBar(_ProgressText):
+    """A progress bar in a notebook."""
 
-    def __init__(self, doing: str) -> None:
-        super().__init__(doing)
+    def __init__(self, activity: str) -> None:
+        super().__init__(activity)
         self.handle: Any = None
         self.last: Progress | None = None
 
     def __call__(self, now: Progress) -> None:
         self.last = now
-        self.draw(now.share, self.words(now))
+        self.draw(now.share, self.format(now))
 
-    def draw(self, share: float | None, words: str) -> None:
+    def draw(self, share: float | None, text: str) -> None:
         display = sys.modules["IPython"].display
         value = "" if share is None else f" value='{share:.4f}'"
-        page = display.HTML(f"<progress{value}></progress> {html.escape(words)}")
+        page = display.HTML(f"<progress{value}></progress> {html.escape(text)}")
         if self.handle is None:
             self.handle = display.display(page, display_id=True)
         else:
             self.handle.update(page)
 
     def close(self, is_done: bool) -> None:
-        """Draws the bar for the last time: full, or where the call stopped."""
+        """Draws the bar at the end of the call: full, or at the share where the call stopped."""
         if self.last is not None:
             seconds = time.monotonic() - self.started
             end = "done" if is_done else "stopped"
             self.draw(1.0 if is_done else self.last.share or 0.0,
-                      f"{self.doing}  {end} after {seconds:.1f} s")
+                      f"{self.activity}  {end} after {seconds:.1f} s")

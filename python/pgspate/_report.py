@@ -1,4 +1,4 @@
-"""What calls did, and what they would do."""
+"""The reports of the calls."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound="Report")
 
 
-def of_facts(cls: type[_T], facts: dict[str, Any]) -> _T:
-    """Returns an object of a dataclass. Facts that the class has no field for are left out."""
-    known = {one.name for one in fields(cls)}  # type: ignore[arg-type]
-    return cls(**{name: facts[name] for name in known & facts.keys()})
+def dataclass_from_dict(cls: type[_T], values: dict[str, Any]) -> _T:
+    """Returns an object of a dataclass. Ignores values for which the class has no field."""
+    names = {one.name for one in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: values[name] for name in names & values.keys()})
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
     """What a call did, or would do."""
 
-    _facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _engine_report: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def _of(cls: type[_R], facts: dict[str, Any]) -> _R:
-        return of_facts(cls, {**facts, "_facts": facts})
+    def _from_dict(cls: type[_R], report: dict[str, Any]) -> _R:
+        return dataclass_from_dict(cls, {**report, "_engine_report": report})
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole report, as the command prints it with ``--json``.
+
+        The report of a call with ``within=`` has only the table and the counts of rows.
 
         Returns:
             The keys and values of the JSON object.
@@ -39,9 +41,10 @@ class Report:
             >>> report.to_dict()["rows_written"]
             1
         """
-        return dict(self._facts)
+        return dict(self._engine_report)
 
     def _summary(self) -> str:
+        """Returns the report in one line."""
         return ""
 
     def __repr__(self) -> str:
@@ -49,8 +52,8 @@ class Report:
 
     def _repr_html_(self) -> str:
         rows = []
-        for name, value in self._facts.items():
-            text = _words(value)
+        for name, value in self._engine_report.items():
+            text = _value_text(value)
             if text:
                 side = "left" if isinstance(value, list) and len(text) > 40 else "right"
                 label = html.escape(name.replace("_", " "))
@@ -63,8 +66,13 @@ class Report:
         return f'<table><caption style="{style}">{caption}</caption>{"".join(rows)}</table>'
 
 
-def _words(value: Any) -> str:
-    """Returns a value as text for people: "" for empty values and for nested tables."""
+def counted(count: int, noun: str) -> str:
+    """Returns a count with its noun: ``1 row``, ``2,000 rows``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _value_text(value: Any) -> str:
+    """Returns a value as text for people: "" for empty values, and for dicts that contain dicts."""
     if value is None or value is False:
         return ""
     if isinstance(value, int) and value is not True:
@@ -72,11 +80,11 @@ def _words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, list):
-        return "; ".join(filter(None, map(_words, value)))
+        return "; ".join(filter(None, map(_value_text, value)))
     if isinstance(value, dict):
         if any(isinstance(part, dict) for part in value.values()):
             return ""
-        parts = [(name, _words(part)) for name, part in value.items()]
+        parts = [(name, _value_text(part)) for name, part in value.items()]
         return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts if part)
     return "yes" if value is True else str(value)
 
@@ -91,9 +99,9 @@ class LoadReport(Report):
         inputs: Number of inputs.
         rows_in: Rows read.
         rows_written: Rows written.
-        rows_kept_out: Rows that were read, but that a trigger did not insert.
-        rows_as_text: Written rows that pgspate sent as text, for the server to parse.
-        rows_rejected: Rows that were rejected.
+        rows_kept_out: Rows that were read but not written, because a trigger skipped them.
+        rows_as_text: Rows that were written as text, because pgspate could not encode them.
+        rows_rejected: Rows that were rejected, including those of earlier runs of the same load.
         rows_before: Rows that earlier runs of the same load have written.
         rejects: File with the rejected rows.
         stored_bytes: Size of the inputs as stored, in bytes, if known.
@@ -106,12 +114,13 @@ class LoadReport(Report):
         seconds: Seconds from the first byte to the last commit.
         stages: Busy seconds of all lanes together, by stage.
         wal_bytes: WAL that the whole server wrote during the load, other sessions included.
-        rebuilt: Indexes and constraints that were created again after the load, by kind and name.
+        rebuilt: Indexes, foreign keys and table options that were restored after the load, by kind
+            and name.
         counted: ``analyze`` or ``vacuum (freeze, analyze)``, if that ran after the load.
         sequences: Sequences that were advanced past the loaded values.
         widened: Columns that the load gave a wider type.
-        at_once: How all rows became visible at once, with ``atomic=``.
-        warnings: What slowed the load down, and other things to know.
+        at_once: How all rows became visible at the same time, with ``replace=`` or ``atomic=``.
+        warnings: Warnings, such as what slowed the load down.
     """
 
     table: str = ""
@@ -142,7 +151,7 @@ class LoadReport(Report):
     warnings: list[str] = field(default_factory=list)
 
     def _summary(self) -> str:
-        text = f"{self.table}: {self.rows_written:,} rows in {self.seconds:.2f} s"
+        text = f"{self.table}: {counted(self.rows_written, 'row')} in {self.seconds:.2f} s"
         if self.rows_before:
             text += f", {self.rows_before:,} before"
         if self.rows_rejected:
@@ -160,28 +169,30 @@ class SyncReport(Report):
         inserted: Rows inserted.
         updated: Rows updated.
         updated_hot: Updated rows whose update was HOT: no index was written.
-        deleted: Rows deleted: rows of the scope that the source does not have.
+        deleted: Rows of the scope that were deleted, because the source does not have them.
         unchanged: Rows that were equal already and were not written.
         rows_known: Unchanged rows that were not staged, because the table was read ahead.
         sessions: Sessions that shared the scopes, each with its own transaction.
-        transactions: Transactions of each session, one after another.
+        transactions: Number of transactions of a session, one after another.
         is_check: Whether the sync was a check, which writes nothing.
         examples: Keys of rows to insert, to update and to delete; only for a check.
         stage_seconds: Seconds for copying the source into the stage.
         write_seconds: Seconds for comparing and writing.
         vacuum_seconds: Seconds of the VACUUM after the sync, if it ran.
         wal_bytes: WAL of the statements that wrote, in bytes.
-        blocks_dirtied: Pages that these statements dirtied.
-        blocks_hit: Pages found in the server's cache, if known.
-        blocks_read: Pages read from outside the server's cache, if known.
+        blocks_dirtied: Clean pages that these statements changed.
+        blocks_hit: Pages of the table and its indexes that were found in the server's cache, if
+            known.
+        blocks_read: Pages of the table and its indexes that were read from outside the server's
+            cache, if known.
         table_bytes: Size of the table before and after, in bytes.
         index_bytes: Size of the table's indexes before and after, in bytes.
         dead_rows: Dead tuples that the sync left.
         table_dead_rows: Dead tuples of the table before and after, by the server's estimate.
-        bill: Price of the sync's reads and WAL on a server that bills I/Os.
-        measured: All counters of the server during the sync, other sessions included.
+        bill: Estimated price of the sync's reads and writes on a server that bills I/Os.
+        measured: Everything that the server counted during the sync, other sessions included.
         advice: What would make the next sync cheaper.
-        warnings: What failed after all rows were written.
+        warnings: Work that failed after the rows were committed.
     """
 
     table: str = ""
@@ -214,15 +225,15 @@ class SyncReport(Report):
 
     @property
     def is_same(self) -> bool:
-        """Whether the table was equal to the source already."""
+        """Whether the scope of the table was equal to the source already."""
         return self.inserted + self.updated + self.deleted == 0
 
     def _summary(self) -> str:
-        done = "to insert" if self.is_check else "inserted"
+        inserted = "to insert" if self.is_check else "inserted"
         updated = "to update" if self.is_check else "updated"
         deleted = "to delete" if self.is_check else "deleted"
         return (
-            f"{self.table}: {self.inserted:,} {done}, {self.updated:,} {updated}, "
+            f"{self.table}: {self.inserted:,} {inserted}, {self.updated:,} {updated}, "
             f"{self.deleted:,} {deleted}, {self.unchanged:,} unchanged"
         )
 
@@ -235,7 +246,7 @@ class ApplyReport(Report):
         stream: Name of the stream in the ledger.
         events_before: Events that earlier calls have applied.
         events: Events of this call.
-        left_out: Events of tables that ``tables=`` leaves out.
+        left_out: Events of tables that ``tables=`` does not name.
         bytes: Size of the events, in bytes.
         inserted: Rows inserted.
         updated: Rows updated. Rows that were equal already do not count.
@@ -244,14 +255,14 @@ class ApplyReport(Report):
         missing: Updates and deletes whose row did not exist.
         dead_letters: Events that were written to ``pgspate.dead_letter``.
         batches: Transactions committed.
-        tables: Names of the tables, written as in SQL.
+        tables: Names of the target tables, written as in SQL.
         position: Position of the last applied event, in the source's terms (such as an LSN).
         copied: Tables whose rows were copied before the stream began.
         uncounted: Committed batches whose counts may be too low, because replies of the server
             were lost with a connection.
         seconds: Seconds from the first byte to the last commit.
-        is_stopped: Whether the call was stopped, after a whole batch.
-        warnings: What you should know.
+        is_stopped: Whether the call was stopped; the last batch is complete.
+        warnings: Warnings, such as updates and deletes that found no row.
     """
 
     stream: str = ""
@@ -276,7 +287,7 @@ class ApplyReport(Report):
 
     def _summary(self) -> str:
         return (
-            f"{', '.join(self.tables) or self.stream}: {self.events:,} events, "
+            f"{', '.join(self.tables) or self.stream}: {counted(self.events, 'event')}, "
             f"{self.inserted:,} inserted, {self.updated:,} updated, {self.deleted:,} deleted"
         )
 
@@ -292,11 +303,12 @@ class Plan(Report):
         path_reason: Reason for the path.
         lanes: Number of connections at the start.
         lanes_max: Maximum number of connections.
-        lanes_reason: Reason for these numbers.
-        columns: Columns that the load writes: ``name``, ``type``, and ``way``, the encoding.
-        omitted: Columns that the input does not have: ``name``, and ``becomes``, their value.
-        indexes: Indexes and foreign keys, and what the load does with them.
-        warnings: What will make the load slow, and other things to know.
+        lanes_reason: Reason for the number of connections.
+        columns: Columns that the load writes: ``name``, ``type``, and ``way``: how values are sent.
+        omitted: Columns that the input does not have: ``name``, and ``becomes``: their value.
+        indexes: Indexes and foreign keys: ``name``, ``kind``, ``dropped``: whether the load drops
+            the index and creates it again, and ``stays``: the reason for keeping it.
+        warnings: Warnings, such as what will make the load slow.
     """
 
     table: str = ""
@@ -313,11 +325,12 @@ class Plan(Report):
     _text: str = ""
 
     @classmethod
-    def _of(cls, facts: dict[str, Any]) -> Plan:
-        return replace(super()._of(facts["report"]), _text=facts["text"])
+    def _from_dict(cls, report: dict[str, Any]) -> Plan:
+        return replace(super()._from_dict(report["report"]), _text=report["text"])
 
     def __str__(self) -> str:
         return self._text
 
     def _summary(self) -> str:
-        return f"{self.table}: {len(self.columns)} columns, {self.path}, {self.lanes} lanes"
+        columns, lanes = counted(len(self.columns), "column"), counted(self.lanes, "lane")
+        return f"{self.table}: {columns}, {self.path}, {lanes}"

@@ -1,4 +1,4 @@
-"""Rows of an asynchronous iterable, for the thread that loads them."""
+"""A queue of rows from an asynchronous iterable to the thread that loads them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from ._errors import Cancelled
 
-# The queue's limit, in rows.
-_AHEAD = 2000
+# The most rows in the queue.
+_ROWS_MAX = 2000
 
 
-class _End:
-    """Marks the end of the rows, with the error that ended them, if any."""
+class _EndOfRows:
+    """Marks the end of the rows in the queue, with the error that ended the rows, if any."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -33,7 +33,7 @@ class RowQueue:
         self.name = type(rows).__name__
         self._source = rows
         self._loop = loop
-        self._rows: SimpleQueue[Any] = SimpleQueue()
+        self._queue: SimpleQueue[Any] = SimpleQueue()
         self._has_room = asyncio.Event()
         self._is_full = False
 
@@ -43,41 +43,41 @@ class RowQueue:
         error: BaseException | None = None
         try:
             async for row in rows:
-                self._rows.put(row)
-                if self._rows.qsize() >= _AHEAD:
-                    await self._wait()
+                self._queue.put(row)
+                if self._queue.qsize() >= _ROWS_MAX:
+                    await self._wait_for_room()
         except asyncio.CancelledError:
             error = Cancelled("the task that makes the rows was cancelled")
             raise
         except BaseException as raised:  # noqa: BLE001
             error = raised
         finally:
-            self._rows.put(_End(error))
+            self._queue.put(_EndOfRows(error))
             close = getattr(rows, "aclose", None)
             if close is not None:
                 await close()
 
-    async def _wait(self) -> None:
+    async def _wait_for_room(self) -> None:
+        """Waits until the reader has emptied half of the queue."""
         self._has_room.clear()
         self._is_full = True
-        # The reader may have emptied half of the queue before `_is_full` was set: then no wake-up
-        # follows.
-        if self._rows.qsize() > _AHEAD // 2:
+        # If the reader emptied half of the queue before `_is_full` was set, it sets no event.
+        if self._queue.qsize() > _ROWS_MAX // 2:
             await self._has_room.wait()
         self._is_full = False
 
     def close(self) -> None:
         """Ends the rows with `Cancelled`, so that the reader does not wait."""
-        self._rows.put(_End(Cancelled("stopped by the user")))
+        self._queue.put(_EndOfRows(Cancelled("stopped by the user")))
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            row = self._rows.get()
-            if isinstance(row, _End):
+            row = self._queue.get()
+            if isinstance(row, _EndOfRows):
                 if row.error is not None:
                     raise row.error
                 return
-            if self._is_full and self._rows.qsize() <= _AHEAD // 2:
+            if self._is_full and self._queue.qsize() <= _ROWS_MAX // 2:
                 self._is_full = False
                 self._loop.call_soon_threadsafe(self._has_room.set)
             yield row

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL as a context manager."""
+"""PostgreSQL servers that pgspate starts, as context managers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,30 @@ class Server:
     """A running PostgreSQL server.
 
     Attributes:
-        dsn: Connection string in ``key=value`` form, for psycopg and for ``to=``.
-        url: Connection string as a URL over TCP, with the password, for SQLAlchemy.
+        dsn: Connection string in ``key=value`` form, for psycopg and for ``to=``. It names a
+            password file.
+        url: Connection string as a URL over TCP, for SQLAlchemy. It contains the password.
     """
 
     def __init__(self, *, temporary: bool, settings: str) -> None:
-        self._throwaway = _pgspate.Throwaway(settings) if temporary else None
-        self._was_started_here = False
-        if self._throwaway is not None:
-            self.dsn, self.url = self._throwaway.dsn, self._throwaway.url
+        self._temporary = _pgspate.TemporaryServer(settings) if temporary else None
+        # Whether this object started the embedded server.
+        self._started_embedded = False
+        if self._temporary is not None:
+            self.dsn, self.url = self._temporary.dsn, self._temporary.url
         else:
-            self.dsn, self.url, self._was_started_here = _pgspate.start_server()
+            self.dsn, self.url, self._started_embedded = _pgspate.start_server()
 
     def stop(self) -> None:
-        """Stops the server. A temporary server loses its data; any other server is stopped only
-        if this object started it."""
-        if self._throwaway is not None:
-            self._throwaway.stop()
-        elif self._was_started_here:
-            self._was_started_here = False
+        """Stops the server.
+
+        The data of a temporary server is deleted. The embedded server is stopped only if this
+        object started it.
+        """
+        if self._temporary is not None:
+            self._temporary.stop()
+        elif self._started_embedded:
+            self._started_embedded = False
             _pgspate.stop_server()
 
     def __enter__(self) -> Server:
@@ -51,14 +56,14 @@ class Server:
 
 
 def server(*, temporary: bool = False, settings: Mapping[str, object] | None = None) -> Server:
-    """Starts a PostgreSQL server: the one installed on this machine, or one that it downloads.
+    """Starts a PostgreSQL server, with the PostgreSQL of this machine or a downloaded one.
 
-    Without arguments this is the embedded server, which ``pgspate server`` also starts and which
-    calls without ``to=`` use. Its data is kept. Leaving the ``with`` block stops the server, unless
-    it ran before.
+    By default this is the embedded server, which ``pgspate server`` also starts. Calls without
+    ``to=`` use it if no PG* variable names a server. Its data is kept. The end of the ``with``
+    block stops the server, unless it was running before.
 
     Args:
-        temporary: Start an empty server for this block alone, and delete its data at the end.
+        temporary: Start an empty server, and delete its data when it stops.
         settings: Settings of a temporary server, as in ``postgresql.conf``.
 
     Returns:
@@ -74,8 +79,8 @@ def server(*, temporary: bool = False, settings: Mapping[str, object] | None = N
         >>> report.rows_written
         2
     """
-    lines = "".join(
+    conf = "".join(
         "{} = '{}'\n".format(name, str(value).replace("'", "''"))
         for name, value in (settings or {}).items()
     )
-    return Server(temporary=temporary, settings=lines)
+    return Server(temporary=temporary, settings=conf)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ModelLoadOptions(TypedDict, total=False):
-    """The options of `load` where a model says what the columns are."""
+    """Options of `pgspate.sqlalchemy.load`."""
 
     to: str | HasDsn | None
     create: bool
@@ -47,13 +47,13 @@ class ModelLoadOptions(TypedDict, total=False):
 
 
 class LoadOptions(ModelLoadOptions, total=False):
-    """The options of `load`."""
+    """Options of `pgspate.load`."""
 
     columns: Names | None
 
 
 class ModelSyncOptions(TypedDict, total=False):
-    """The options of `sync` where a model says what the columns are."""
+    """Options of `pgspate.sqlalchemy.sync`."""
 
     to: str | HasDsn | None
     no_delete: bool
@@ -87,7 +87,7 @@ class ModelSyncOptions(TypedDict, total=False):
 
 
 class SyncOptions(ModelSyncOptions, total=False):
-    """The options of `sync`."""
+    """Options of `pgspate.sync`."""
 
     key: Names
     scope_by: Names
@@ -97,7 +97,7 @@ class SyncOptions(ModelSyncOptions, total=False):
 
 
 class ApplyOptions(TypedDict, total=False):
-    """The options of `apply`."""
+    """Options of `pgspate.apply`."""
 
     to: str | HasDsn | None
     stream: str | None
@@ -133,7 +133,7 @@ class ApplyOptions(TypedDict, total=False):
 
 
 class DoctorOptions(TypedDict, total=False):
-    """The options of `doctor`."""
+    """Options of `pgspate.doctor`."""
 
     to: str | HasDsn | None
     table: str | None
@@ -145,7 +145,7 @@ class DoctorOptions(TypedDict, total=False):
 
 
 class TuneOptions(TypedDict, total=False):
-    """The options of `tune`."""
+    """Options of `pgspate.tune`."""
 
     to: str | HasDsn | None
     memory: str | None

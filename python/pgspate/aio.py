@@ -1,4 +1,4 @@
-"""The calls for asyncio: each runs on a thread and does not block the event loop.
+"""The calls for asyncio: each call runs on a separate thread and does not block the event loop.
 
 Data may also be an asynchronous iterable. Its rows are made on the event loop.
 """
@@ -33,11 +33,11 @@ _R = TypeVar("_R", bound=Report)
 async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadReport:
     """Loads data into a table, as `pgspate.load` does, on a separate thread.
 
-    When the task is cancelled, the load is rolled back before the task ends.
+    When the task is cancelled, pgspate rolls back the open transactions before the task ends.
 
     Args:
-        data: As for `pgspate.load`, or an asynchronous iterable. Rows of other iterables are made
-            on the call's thread.
+        data: As for `pgspate.load`, or an asynchronous iterable. The rows of another iterable are
+            made on the call's thread.
         table: As for `pgspate.load`.
         **options: As for `pgspate.load`.
 
@@ -63,7 +63,7 @@ async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadRe
 async def sync(data: Data, table: str, **options: Unpack[SyncOptions]) -> SyncReport:
     """Makes a table's rows equal to the data, as `pgspate.sync` does, on a separate thread.
 
-    When the task is cancelled, the sync is rolled back before the task ends.
+    When the task is cancelled, pgspate rolls back the open transactions before the task ends.
 
     Args:
         data: As for `load`.
@@ -93,7 +93,7 @@ async def sync(data: Data, table: str, **options: Unpack[SyncOptions]) -> SyncRe
 async def apply(events: Events, **options: Unpack[ApplyOptions]) -> ApplyReport:
     """Applies a stream of changes, as `pgspate.apply` does, on a separate thread.
 
-    When the task is cancelled, the call ends after the batch that is being written.
+    When the task is cancelled, the call ends after the current batch.
 
     Args:
         events: As for `pgspate.apply`, or an asynchronous iterable.
@@ -164,23 +164,24 @@ async def tune(**options: Unpack[TuneOptions]) -> Tuning:
 
 
 async def _run(command: Command[_R], data: Any, options: Mapping[str, Any]) -> _R:
+    """Runs a command on a separate thread. If the task is cancelled, stops the command first."""
     stop = _pgspate.Stop()
     queue = None
-    # Data that is iterable both ways is read on the call's thread.
+    # An iterable that also has `__iter__` is read on the call's thread.
     if isinstance(data, AsyncIterable) and not hasattr(data, "__iter__"):
         data = queue = RowQueue(data, asyncio.get_running_loop())
-    work = asyncio.ensure_future(asyncio.to_thread(command, data, options, stop))
+    call = asyncio.ensure_future(asyncio.to_thread(command, data, options, stop))
     filling = None if queue is None else asyncio.ensure_future(queue.fill())
     try:
-        return await asyncio.shield(work)
+        return await asyncio.shield(call)
     except asyncio.CancelledError:
         stop.set()
         if queue is not None:
             queue.close()
-        await asyncio.wait([work])
-        # Retrieves the result, so that asyncio does not log it as never retrieved.
-        if not work.cancelled():
-            work.exception()
+        await asyncio.wait([call])
+        # asyncio logs an exception that nothing has retrieved.
+        if not call.cancelled():
+            call.exception()
         raise
     finally:
         if filling is not None:

@@ -1,8 +1,9 @@
-"""Models, tables and sessions of SQLAlchemy 2.
+"""The calls `load` and `sync` for models, tables and sessions of SQLAlchemy 2.
 
-Rows are objects of a mapped class, or dicts whose keys are its attributes. The mapper gives
-columns, types and defaults. pgspate opens its own connections to the session's server. With
-``within=`` it writes over the session's connection, in the session's transaction.
+Rows are objects of a mapped class, or dicts whose keys are the attributes of the class. The
+columns, types and defaults are those of the model. By default pgspate opens its own connections to
+the session's server. With ``within=`` pgspate writes over the session's connection, in the
+session's transaction.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
@@ -18,9 +19,9 @@ from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 
 from . import _calls
+from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
 from ._report import LoadReport, SyncReport
-from ._within import copy_rows, run_script, table_there
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "sync"]
 
-# How many rows of an iterator are read to find out which columns the rows have.
+# Number of rows of an iterator that are read to find out which columns the rows have.
 _ROWS_AHEAD = 1000
-_LEAVE_OUT = "Remove this option or `within=`."
+_OPTION_HINT = "Remove this option or `within=`."
 
 
 def load(
@@ -44,21 +45,25 @@ def load(
 ) -> LoadReport:
     """Loads objects or dicts into the table of a model.
 
-    A column that no row has gets the model's default, or else the table's default.
+    If a row does not have an attribute, its column gets the default of the model. Without such a
+    default, the column is NULL if other rows have the attribute; if no row has it, the column gets
+    the default of the table.
 
     Args:
         bind: A session, a connection or an engine of the target server.
         model: A mapped class or a table.
-        rows: Objects of the class, or dicts whose keys are its attributes.
+        rows: Objects of the class, or dicts whose keys are the attributes of the class. For a
+            table: dicts whose keys are its columns.
         within: A session or connection. The rows are written in its transaction, and committed or
-            rolled back with it. A session is flushed first. No other options are allowed then.
+            rolled back with it. A session is flushed first. With ``within=`` no other options are
+            allowed.
         **options: As for `pgspate.load`.
 
     Returns:
-        What the load did.
+        What the load did; with ``within=``, only the table and the number of rows.
 
     Raises:
-        Error: As `pgspate.load`. With ``within=``, also exceptions of the driver.
+        Error: As `pgspate.load`. With ``within=``, exceptions of the driver are raised, too.
 
     Example:
         >>> import pgspate, pgspate.sqlalchemy, sqlalchemy
@@ -84,18 +89,18 @@ def load(
         >>> names
         ['bolt', 'nut', 'washer']
     """
-    shape = _Shape(model)
-    names, tuples = shape.rows(rows)
+    model_table = _ModelTable(model)
+    columns, tuples = model_table.columns_and_tuples(rows)
     if within is None:
-        to, table = _where(bind, shape)
-        asked: dict[str, Any] = {"to": to, **options}
-        return _calls.load(tuples, table, columns=names or None, **asked)
+        engine, table = _engine_and_table(bind, model_table)
+        load_options: dict[str, Any] = {"to": engine, **options}
+        return _calls.load(tuples, table, columns=columns or None, **load_options)
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
-        raise UsageError(message, hint=_LEAVE_OUT)
-    connection, table = _within(within, shape)
-    count = copy_rows(connection, table, names, tuples) if names else 0
-    return LoadReport._of({"table": table, "rows_in": count, "rows_written": count})
+        raise UsageError(message, hint=_OPTION_HINT)
+    connection, table = _connection_and_table(within, model_table)
+    count = copy_rows(connection, table, columns, tuples) if columns else 0
+    return LoadReport._from_dict({"table": table, "rows_in": count, "rows_written": count})
 
 
 def sync(
@@ -110,27 +115,30 @@ def sync(
     within: Any = None,
     **options: Unpack[ModelSyncOptions],
 ) -> SyncReport:
-    """Makes a model's table equal to objects or dicts, and writes only rows that differ.
+    """Makes rows of a model's table equal to objects or dicts, and writes only rows that differ.
 
     Args:
         bind: As for `load`.
         model: As for `load`.
         rows: As for `load`.
-        scope: The rows that may change: an expression such as ``Model.meter == 42``, or as for
-            `pgspate.sync`.
+        scope: The table rows that may change: an expression such as ``Model.meter == 42``, or as
+            for `pgspate.sync`.
         key: Attributes or column names that identify a row. Default: the primary key.
-        scope_by: Attributes. The scope is all rows whose values in these occur in `rows`.
+        scope_by: Attributes. The scope is all table rows whose values in these attributes occur in
+            `rows`.
         ignore_columns: Attributes that are not compared.
         within: A session or connection. The rows are written in its transaction, and committed or
-            rolled back with it. The transaction that created the table must be committed. The
-            session's objects are expired after the sync, so that it loads them again.
-        **options: As for `pgspate.sync`.
+            rolled back with it. A session is flushed first. The transaction that created the table
+            must be committed. After the sync, the session's objects are expired, so that the
+            session loads them again.
+        **options: As for `pgspate.sync`; with ``within=`` not ``lanes``, ``transactions`` and
+            ``vacuum``.
 
     Returns:
-        What the sync did.
+        What the sync did; with ``within=``, only the table and the counts of rows.
 
     Raises:
-        Error: As `pgspate.sync`.
+        Error: As `pgspate.sync`. With ``within=``, exceptions of the driver are raised, too.
 
     Example:
         >>> import pgspate, pgspate.sqlalchemy, sqlalchemy
@@ -153,55 +161,67 @@ def sync(
         >>> report.inserted
         3
     """
-    shape = _Shape(model)
-    names, tuples = shape.rows(rows)
-    to, table = _where(bind, shape)
-    asked: dict[str, Any] = {"to": to, **options}
+    model_table = _ModelTable(model)
+    columns, tuples = model_table.columns_and_tuples(rows)
+    engine, table = _engine_and_table(bind, model_table)
+    sync_options: dict[str, Any] = {"to": engine, **options}
     if scope is not None:
-        asked["scope"] = scope if isinstance(scope, str) else shape.predicate(scope)
-    asked["key"] = shape.names(key) or [column.name for column in shape.table.primary_key]
-    asked["scope_by"] = shape.names(scope_by)
-    asked["ignore_columns"] = shape.names(ignore_columns)
+        sync_options["scope"] = scope if isinstance(scope, str) else model_table.predicate(scope)
+    primary_key = [column.name for column in model_table.table.primary_key]
+    sync_options["key"] = model_table.column_names(key) or primary_key
+    sync_options["scope_by"] = model_table.column_names(scope_by)
+    sync_options["ignore_columns"] = model_table.column_names(ignore_columns)
     if within is None:
-        return _calls.sync(tuples, table, columns=names or None, **asked)
+        return _calls.sync(tuples, table, columns=columns or None, **sync_options)
     for name in ("lanes", "transactions", "vacuum"):
         if name in options:
-            raise UsageError(f"{name} has no effect within a transaction", hint=_LEAVE_OUT)
-    asked["columns"] = names
-    connection, called = _within(within, shape)
-    # The script is made on another connection, where the name may mean another table.
-    table, oid = table_there(connection, called)
-    script = _calls.SCRIPT.facts([], {**asked, "table": table})
+            raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
+    connection, table = _connection_and_table(within, model_table)
+    # The engine makes the script over another connection, where the name may mean another table.
+    table, oid = qualified_name_and_oid(connection, table)
+    sync_options.update(table=table, columns=columns)
+    script = _calls.SYNC_SCRIPT.run_to_dict([], sync_options)
     if script["oid"] != oid:
         message = f"{table} is not the same table in the transaction and in the database of `bind`"
         raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")
-    facts = run_script(connection, script, tuples)
+    report = run_sync_script(connection, script, tuples)
     if hasattr(within, "expire_all"):
         within.expire_all()
-    return SyncReport._of(facts)
+    return SyncReport._from_dict(report)
 
 
-def _within(within: Any, shape: _Shape) -> tuple[Any, str]:
-    """Returns the connection of a session, after a flush, or the given connection; and the name of
-    the table on it."""
+def _connection_and_table(within: Any, model_table: _ModelTable) -> tuple[Any, str]:
+    """Returns the connection of `within`, and the table's name in SQL on this connection.
+
+    `within` is a session, which is flushed, or a connection.
+    """
     connection = within
     if hasattr(within, "get_bind"):
         within.flush()
-        connection = within.connection(bind_arguments=shape.bind_arguments)
-    return connection, shape.called(connection, within)
+        connection = within.connection(bind_arguments=model_table.bind_arguments)
+    return connection, model_table.sql_name(connection, within)
 
 
-def _where(bind: Any, shape: _Shape) -> tuple[Any, str]:
-    """Returns the engine of a connection or session, and the name of the table on it."""
-    bind = asked = getattr(bind, "sync_session", bind)
-    if hasattr(bind, "get_bind"):
-        bind = bind.get_bind(**shape.bind_arguments)
+def _engine_and_table(bind: Any, model_table: _ModelTable) -> tuple[Any, str]:
+    """Returns the engine of a session, connection or engine, and the table's name in SQL."""
+    session = getattr(bind, "sync_session", bind)
+    bind = session
+    if hasattr(session, "get_bind"):
+        bind = session.get_bind(**model_table.bind_arguments)
     bind = getattr(bind, "sync_connection", None) or getattr(bind, "sync_engine", bind)
-    return getattr(bind, "engine", bind), shape.called(bind, asked)
+    return getattr(bind, "engine", bind), model_table.sql_name(bind, session)
 
 
-class _Shape:
-    """The table of a model: maps attributes to columns."""
+class _ModelTable:
+    """The table of a model, and the columns of the model's attributes.
+
+    Attributes:
+        table: Table of the model.
+        columns: Columns of the table, by the names of their attributes.
+        bind_arguments: Arguments with which a session finds its engine or connection for the model.
+        cls: Mapped class, if the class has exactly the attributes of `columns`; otherwise None.
+        table_sql: Name of the table, written as in SQL.
+    """
 
     def __init__(self, model: Any) -> None:
         self.dialect = PGDialect()  # type: ignore[no-untyped-call]
@@ -214,7 +234,7 @@ class _Shape:
             mapper = sa.inspect(model)
             if not isinstance(mapper.local_table, sa.Table) or mapper.inherits is not None:
                 message = f"class {mapper.class_.__name__} is not mapped to one table"
-                raise UsageError(message, hint="Give the table, and dicts.")
+                raise UsageError(message, hint="Pass the table as the model, and dicts as rows.")
             self.table = mapper.local_table
             self.bind_arguments = {"mapper": mapper}
             self.columns = {
@@ -222,26 +242,29 @@ class _Shape:
                 for attribute in mapper.column_attrs
                 if attribute.columns[0].table is self.table
             }
-            # Set only if the class has exactly these attributes.
-            self.cls = mapper.class_ if {*_names(mapper.class_)} == {*self.columns} else None
+            attributes = set(_column_attributes(mapper.class_))
+            self.cls = mapper.class_ if attributes == self.columns.keys() else None
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
 
-    def called(self, *binds: Any) -> str:
-        """Returns the table's name as in SQL, after the `schema_translate_map` of the binds."""
+    def sql_name(self, *binds: Any) -> str:
+        """Returns the table's name as in SQL, with the schema that the binds translate it to.
+
+        The last bind with a `schema_translate_map` decides.
+        """
         schema = self.table.schema
         for bind in binds:
             options: Any = getattr(bind, "execution_options", {})
             if callable(options):
                 options = bind.get_execution_options()
-            map_of = options.get("schema_translate_map")
-            if map_of:
-                schema = map_of.get(self.table.schema, self.table.schema)
+            translate_map = options.get("schema_translate_map")
+            if translate_map:
+                schema = translate_map.get(self.table.schema, self.table.schema)
         preparer = self.dialect.identifier_preparer
         name = preparer.quote(self.table.name)
         return name if schema is None else f"{preparer.quote_schema(schema)}.{name}"
 
-    def names(self, attributes: Any) -> list[str]:
-        """Returns column names for attributes or names."""
+    def column_names(self, attributes: Any) -> list[str]:
+        """Returns the column names of attributes, which are given as objects or by name."""
         if isinstance(attributes, str) or not isinstance(attributes, Sequence):
             attributes = [attributes]
         names = []
@@ -252,83 +275,86 @@ class _Shape:
         return names
 
     def predicate(self, expression: Any) -> str:
-        """Returns an expression over the table's columns as SQL."""
+        """Returns an expression over the table's columns as SQL, with values as literals."""
         literal = {"literal_binds": True, "include_table": False}
         return str(expression.compile(dialect=self.dialect, compile_kwargs=literal))
 
-    def rows(self, rows: Iterable[Any]) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
-        """Returns the columns of the rows, and the rows as tuples in that order."""
-        held = rows if isinstance(rows, (list, tuple)) else None
-        rest: Iterator[Any] = iter(()) if held is not None else iter(rows)
-        first = list(islice(rest, _ROWS_AHEAD)) if held is None else held
-        if not first:
-            # Without rows all columns are possible.
+    def columns_and_tuples(
+        self, rows: Iterable[Any]
+    ) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
+        """Returns the names of the columns to write, and the rows as tuples of these columns."""
+        row_list = rows if isinstance(rows, (list, tuple)) else None
+        rest: Iterator[Any] = iter(()) if row_list is not None else iter(rows)
+        first_rows = list(islice(rest, _ROWS_AHEAD)) if row_list is None else row_list
+        if not first_rows:
+            # The columns do not matter, because no row is written.
             return [], []
-        said: set[str] = set()
-        for row in first:
-            # Once all columns are known, an object has no further attributes.
-            if isinstance(row, dict) or not self.columns.keys() <= said:
-                self._add_attributes(said, _facts(row))
-        taken = [
+        attributes: set[str] = set()
+        for row in first_rows:
+            # An object has no attributes but columns. So it is not read once all columns are known.
+            if isinstance(row, dict) or not self.columns.keys() <= attributes:
+                self._add_attributes(attributes, _row_values(row))
+        written = [
             (name, column)
             for name, column in self.columns.items()
-            if column.computed is None and (name in said or _has_default(column))
+            if column.computed is None and (name in attributes or _has_default(column))
         ]
-        values_of = _values_of([(name, *_value(column, self.dialect)) for name, column in taken])
+        make_tuple = _tuple_maker([_written_column(*pair, self.dialect) for pair in written])
         # Generated columns are not written, even if a row has a value for them.
-        known = said.union(name for name, _ in taken)
+        known = attributes.union(name for name, _ in written)
         known.update(name for name, column in self.columns.items() if column.computed is not None)
 
-        # All rows of a list were looked at above, so each object fits.
-        plain = self.cls if held is not None else None
+        # The loop above has read all rows of a list, so an object of this class needs no check.
+        unchecked_class = self.cls if row_list is not None else None
 
-        def values(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        def tuples(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
-                if type(row) is plain and not instance_state(row).expired_attributes:
-                    yield values_of(instance_dict(row))
+                if type(row) is unchecked_class and not instance_state(row).expired_attributes:
+                    yield make_tuple(instance_dict(row))
                     continue
-                facts = _facts(row)
-                if not facts.keys() <= known:
-                    self._fail_on_new_attributes(facts.keys() - known)
-                yield values_of(facts)
+                values = _row_values(row)
+                if not values.keys() <= known:
+                    self._fail_on_new_attributes(values.keys() - known)
+                yield make_tuple(values)
 
-        names = [column.name for _, column in taken]
-        if held is not None:
+        names = [column.name for _, column in written]
+        if row_list is not None:
             # pgspate can read a list again after a lost connection.
-            return names, list(values(held))
-        return names, values(chain(first, rest))
+            return names, list(tuples(row_list))
+        return names, tuples(chain(first_rows, rest))
 
-    def _add_attributes(self, said: set[str], facts: dict[str, Any]) -> None:
-        """Adds the attributes of a row to the attributes that rows have."""
-        if facts.keys() <= said:
+    def _add_attributes(self, attributes: set[str], values: dict[str, Any]) -> None:
+        """Adds the attributes of a row to `attributes`. Raises an error for unknown ones."""
+        if values.keys() <= attributes:
             return
-        said.update(facts)
-        for name in facts:
+        attributes.update(values)
+        for name in values:
             if name not in self.columns:
                 raise UsageError(f'"{name}" is no attribute of {self.table_sql}')
 
     def _fail_on_new_attributes(self, names: Set[str]) -> None:
-        """Raises an error for attributes that the first rows of an iterator did not have."""
+        """Raises an error for attributes that none of the first rows of an iterator has."""
         self._add_attributes(set(), dict.fromkeys(names))
         message = f'a row has "{min(names)}", but none of the first {_ROWS_AHEAD} rows has it'
-        raise UsageError(message, hint="Give one of these rows this key as None, or pass a list.")
+        hint = "Set this attribute to None in one of the first rows, or pass a list."
+        raise UsageError(message, hint=hint)
 
 
-def _facts(row: Any) -> dict[str, Any]:
-    """Returns the values of a row: a dict, or the attributes that are set on an object."""
+def _row_values(row: Any) -> dict[str, Any]:
+    """Returns the values of a row by attribute: the dict, or the attributes set on the object."""
     if isinstance(row, dict):
         return row
     cls: Any = type(row)
-    names = _names(cls)
+    names = _column_attributes(cls)
     if instance_state(row).expired_attributes:
         return {name: getattr(row, name) for name in names}
-    held = instance_dict(row)
-    return {name: held[name] for name in names if name in held}
+    values = instance_dict(row)
+    return {name: values[name] for name in names if name in values}
 
 
 @lru_cache(maxsize=64)
-def _names(cls: Any) -> tuple[str, ...]:
-    """Returns the attributes of a mapped class that are columns."""
+def _column_attributes(cls: Any) -> tuple[str, ...]:
+    """Returns the names of the attributes of a mapped class that are columns."""
     try:
         mapper: Any = sa.inspect(cls)
         return tuple(one.key for one in mapper.column_attrs)
@@ -343,43 +369,55 @@ def _has_default(column: sa.Column[Any]) -> bool:
     return default is not None and (default.is_scalar or default.is_callable)
 
 
-_Process = Callable[[Any], Any]
+class _WrittenColumn(NamedTuple):
+    """A column to write.
+
+    Attributes:
+        name: Name of the attribute.
+        convert: Function of the column's type that converts a value for the driver, if any.
+        make_default: Function that returns the model's default, if the model has one.
+    """
+
+    name: str
+    convert: Callable[[Any], Any] | None
+    make_default: Callable[[], Any] | None
 
 
-def _value(
-    column: sa.Column[Any], dialect: PGDialect
-) -> tuple[_Process | None, Callable[[], Any] | None]:
-    """Returns two functions of a column: one converts its values, one makes its default."""
-    process = column.type.dialect_impl(dialect).bind_processor(dialect)
+def _written_column(name: str, column: sa.Column[Any], dialect: PGDialect) -> _WrittenColumn:
+    """Returns the column of an attribute, with its functions."""
+    convert = column.type.dialect_impl(dialect).bind_processor(dialect)
     default: Any = column.default
-    make: Callable[[], Any] | None = None
+    make_default: Callable[[], Any] | None = None
     if default is not None and default.is_scalar:
-        make = lambda: default.arg
+        make_default = lambda: default.arg
     elif default is not None and default.is_callable:
-        make = lambda: default.arg(None)
-    return process, make
+        make_default = lambda: default.arg(None)
+    return _WrittenColumn(name, convert, make_default)
 
 
-def _values_of(
-    columns: list[tuple[str, _Process | None, Callable[[], Any] | None]],
+def _tuple_maker(
+    columns: list[_WrittenColumn],
 ) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """Returns a function that takes a row's values and returns them in the order of `columns`."""
-    names = [name for name, _, _ in columns]
-    if all(process is None and make is None for _, process, make in columns):
-        return lambda facts: tuple(map(facts.get, names))
+    """Returns a function that makes a tuple from a row's values, in the order of `columns`."""
+    names = [column.name for column in columns]
+    special = [
+        (nth, *column)
+        for nth, column in enumerate(columns)
+        if column.convert is not None or column.make_default is not None
+    ]
+    if not special:
+        return lambda values: tuple(map(values.get, names))
 
-    special = [(nth, *column) for nth, column in enumerate(columns) if any(column[1:])]
-
-    def values(facts: dict[str, Any]) -> tuple[Any, ...]:
-        row = list(map(facts.get, names))
-        for nth, name, process, make in special:
-            if name not in facts:
-                if make is None:
+    def make_tuple(values: dict[str, Any]) -> tuple[Any, ...]:
+        row = list(map(values.get, names))
+        for nth, name, convert, make_default in special:
+            if name not in values:
+                if make_default is None:
                     continue
-                row[nth] = make()
-            if process is not None:
-                # A type may convert None, too.
-                row[nth] = process(row[nth])
+                row[nth] = make_default()
+            if convert is not None:
+                # Some types convert None to another value.
+                row[nth] = convert(row[nth])
         return tuple(row)
 
-    return values
+    return make_tuple

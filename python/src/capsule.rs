@@ -1,8 +1,8 @@
-//! Imports Arrow data from PyCapsules.
+//! Imports Arrow data from PyCapsules: Python objects that hold a C pointer.
 //!
-//! This is the only unsafe code of the package. By the Arrow PyCapsule interface, the name of a
-//! capsule alone says what its pointer points to. The data is moved out of the capsule, so that it
-//! is released once.
+//! This is the only unsafe code of the package. The Arrow PyCapsule interface defines the type of a
+//! capsule's pointer by the name of the capsule. The import moves the data out of the capsule, so
+//! that the data is released once.
 
 use arrow_array::ffi::{FFI_ArrowArray, from_ffi};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
@@ -12,8 +12,10 @@ use pgspate::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-/// Returns a reader of the capsule from `__arrow_c_stream__`.
-pub(crate) fn stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<Result<RecordBatchStreamReader>> {
+/// Returns a reader of the stream that `__arrow_c_stream__` exports.
+pub(crate) fn import_stream(
+    capsule: &Bound<'_, PyCapsule>,
+) -> PyResult<Result<RecordBatchStreamReader>> {
     let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?;
     // SAFETY: a capsule of this name holds an initialized stream, which the import marks as
     // released.
@@ -23,8 +25,8 @@ pub(crate) fn stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<Result<RecordBa
     }))
 }
 
-/// Returns the record batch of the capsules from `__arrow_c_array__`.
-pub(crate) fn batch(
+/// Returns the record batch that `__arrow_c_array__` exports.
+pub(crate) fn import_batch(
     schema: &Bound<'_, PyCapsule>,
     array: &Bound<'_, PyCapsule>,
 ) -> PyResult<Result<RecordBatch>> {
@@ -39,15 +41,16 @@ pub(crate) fn batch(
         })
         .and_then(|data| match data.data_type() {
             arrow_schema::DataType::Struct(_) => Ok(StructArray::from(data)),
-            other => {
-                Err(Error::new(ErrorKind::Usage, format!("an Arrow array of {other} is no table"))
-                    .hint("Give it a name: make a table or a record batch of it."))
-            }
+            other => Err(Error::new(
+                ErrorKind::Usage,
+                format!("an Arrow array of {other} is not a table"),
+            )
+            .hint("Make a table or a record batch with the array as a column.")),
         })
         .and_then(|columns| {
             if columns.null_count() == 0 {
                 return Ok(RecordBatch::from(columns));
             }
-            Err(Error::new(ErrorKind::Format, "the Arrow data has rows that are null as a whole"))
+            Err(Error::new(ErrorKind::Format, "the Arrow data has rows that are NULL as a whole"))
         }))
 }

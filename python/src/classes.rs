@@ -1,7 +1,7 @@
-//! Classifies Python's values by their class.
+//! Finds out the kind of a Python value from the value's class.
 //!
-//! Each class is looked up once and then found by its address. The cache holds a reference to the
-//! class, so that no other class gets its address.
+//! Each class is examined once, and then found in a cache by its address. The cache holds a
+//! reference to the class, so that Python does not give the address to another class.
 
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -9,7 +9,7 @@ use pyo3::types::{
     PyString, PyTuple, PyType,
 };
 
-/// The kind of a value.
+/// The kind of a value, which decides how the value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueClass {
     Null,
@@ -32,7 +32,7 @@ pub(crate) enum ValueClass {
     List,
     /// A member of an enum that is stored by its name.
     EnumName,
-    /// A member of an enum that is also a string or a number, and is stored as that.
+    /// A member of an enum that is also a string or a number, and is stored as its value.
     EnumValue,
     /// `Json` or `Jsonb` of psycopg.
     Json,
@@ -43,21 +43,23 @@ pub(crate) enum ValueClass {
     Unknown,
 }
 
-/// A cache of the classes of values.
+/// A cache of the kinds of classes, with the Python objects that the conversion of values needs.
 pub(crate) struct ClassCache {
+    /// The addresses of classes, with the kind of their values.
     known: Vec<(usize, ValueClass)>,
-    /// References to the classes of `known`.
-    kept: Vec<Py<PyType>>,
-    /// Classes of the standard library that are not built in. Base classes come last.
+    /// References to the classes of `known`, so that their addresses stay valid.
+    references: Vec<Py<PyType>>,
+    /// The classes of [`STANDARD`].
     standard: Vec<(Py<PyAny>, ValueClass)>,
-    enums: Py<PyAny>,
-    dumps: Py<PyAny>,
+    enum_class: Py<PyAny>,
+    json_dumps: Py<PyAny>,
     utc: Py<PyAny>,
     epoch: Py<PyAny>,
     epoch_utc: Py<PyAny>,
 }
 
-/// Modules and classes, in the order of the checks. A subclass comes before its base class.
+/// Classes of the standard library that are not built in: module, class, and kind of the values.
+/// They are checked in this order, so a subclass comes before its base class.
 const STANDARD: [(&str, &str, ValueClass); 12] = [
     ("decimal", "Decimal", ValueClass::Decimal),
     ("datetime", "datetime", ValueClass::Datetime),
@@ -85,10 +87,10 @@ impl ClassCache {
         let epoch_utc = datetime.call1((1970, 1, 1, 0, 0, 0, 0, &utc))?.unbind();
         Ok(ClassCache {
             known: Vec::new(),
-            kept: Vec::new(),
+            references: Vec::new(),
             standard,
-            enums: py.import("enum")?.getattr("Enum")?.unbind(),
-            dumps: py.import("json")?.getattr("dumps")?.unbind(),
+            enum_class: py.import("enum")?.getattr("Enum")?.unbind(),
+            json_dumps: py.import("json")?.getattr("dumps")?.unbind(),
             utc: utc.unbind(),
             epoch: datetime.call1((1970, 1, 1))?.unbind(),
             epoch_utc,
@@ -102,14 +104,17 @@ impl ClassCache {
             return Ok(*class);
         }
         let class = self.classify(value)?;
-        self.kept.push(value.get_type().unbind());
+        self.references.push(value.get_type().unbind());
         self.known.push((address, class));
         Ok(class)
     }
 
     /// Returns `json.dumps(value)`.
-    pub(crate) fn dumps<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
-        Ok(self.dumps.bind(value.py()).call1((value,))?.cast_into()?)
+    pub(crate) fn json_dumps<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyString>> {
+        Ok(self.json_dumps.bind(value.py()).call1((value,))?.cast_into()?)
     }
 
     /// Returns `datetime.timezone.utc`.
@@ -127,8 +132,8 @@ impl ClassCache {
         self.epoch_utc.bind(py)
     }
 
-    /// Converts a value of numpy to Python's class. Returns `None` if Python has no such class:
-    /// numpy then returns the value itself.
+    /// Converts a value of numpy to a value of Python. Returns `None` if Python has no class for
+    /// the value: numpy's method then returns the value itself.
     pub(crate) fn from_numpy<'py>(
         class: ValueClass,
         value: &Bound<'py, PyAny>,
@@ -145,7 +150,7 @@ impl ClassCache {
         if value.is_none() || matches!(name.as_str(), "NaTType" | "NAType") {
             return Ok(ValueClass::Null);
         }
-        if value.is_instance(self.enums.bind(py))? {
+        if value.is_instance(self.enum_class.bind(py))? {
             let has_value = value.is_instance_of::<PyString>()
                 || value.is_instance_of::<PyInt>()
                 || value.is_instance_of::<PyFloat>();

@@ -1,8 +1,8 @@
 //! Appends Python's values to a column of a record batch.
 //!
-//! Most values have the class of the value before, so the address of the class identifies them.
-//! Common classes go into the batch as Arrow values, and the engine's threads write their text.
-//! Other values become text here. Both forms store the same value.
+//! Values of common classes are appended as Arrow values, which the engine's threads write as text.
+//! Values of other classes are appended as text. Both forms store the same value. Most values have
+//! the class of the previous value, so the column remembers the kind of the last class.
 
 use arrow_array::ArrayRef;
 use pgspate::encode::arrow::TaggedBuilder;
@@ -13,25 +13,25 @@ use pyo3::types::PyString;
 
 use crate::classes::{ClassCache, ValueClass};
 use crate::rows::RowFault;
-use crate::spell::{Speller, SpellingTarget, span};
+use crate::value_text::{TextTarget, ValueTextWriter, timedelta_parts};
 
-/// 1970-01-01 as `date.toordinal` counts days.
+/// The result of `date.toordinal` for 1970-01-01.
 const EPOCH_ORDINAL: i64 = 719_163;
 const DAY_MICROS: i64 = 86_400_000_000;
 
 /// A column of the table, and the array that is being built for it.
 pub(crate) struct ColumnWriter {
     values: TaggedBuilder,
-    to: SpellingTarget,
-    /// The address of the last value's class, and the kind of value.
-    last: (usize, ValueClass),
+    target: TextTarget,
+    /// The address of the last value's class, and the kind of its values.
+    last_class: (usize, ValueClass),
 }
 
 impl ColumnWriter {
     /// Returns the writer for a column of this type, or for a column that is not loaded (`None`).
-    pub(crate) fn of(ty: Option<&PgType>) -> ColumnWriter {
-        let to = ty.map_or(SpellingTarget::None, SpellingTarget::of);
-        ColumnWriter { values: TaggedBuilder::default(), to, last: (0, ValueClass::Null) }
+    pub(crate) fn for_type(ty: Option<&PgType>) -> ColumnWriter {
+        let target = ty.map_or(TextTarget::NoColumn, TextTarget::of);
+        ColumnWriter { values: TaggedBuilder::default(), target, last_class: (0, ValueClass::Null) }
     }
 
     /// Appends a value whose class is at the address `class`, and returns its size in bytes. `text`
@@ -40,26 +40,26 @@ impl ColumnWriter {
         &mut self,
         value: &Bound<'_, PyAny>,
         class: usize,
-        speller: &mut Speller,
+        text_writer: &mut ValueTextWriter,
         text: &mut String,
     ) -> Result<usize, RowFault> {
         let before = self.values.len();
-        if value.is_none() || self.to == SpellingTarget::None {
+        if value.is_none() || self.target == TextTarget::NoColumn {
             self.values.null();
             return Ok(0);
         }
-        if class != self.last.0 {
+        if class != self.last_class.0 {
             // The cache holds the class, so its address stays valid.
-            self.last = (class, speller.classes.class_of(value)?);
+            self.last_class = (class, text_writer.classes.class_of(value)?);
         }
-        let class = self.last.1;
+        let class = self.last_class.1;
         match class {
             ValueClass::Str => {
                 self.values.text(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
             }
             ValueClass::Int => match value.extract() {
                 Ok(value) => self.values.int(value),
-                // Text keeps all digits of an int that i64 does not hold.
+                // An int outside the range of i64 is written as text, with all digits.
                 Err(_) => self.values.text(value.str()?.to_str()?),
             },
             ValueClass::Float => self.values.float(value.extract()?),
@@ -68,10 +68,10 @@ impl ColumnWriter {
                 self.values.date(ordinal.extract::<i64>()? - EPOCH_ORDINAL);
             }
             _ if class == ValueClass::Datetime
-                && self.append_datetime(value, &speller.classes)? => {}
+                && self.append_datetime(value, &text_writer.classes)? => {}
             _ => {
                 text.clear();
-                match speller.spell(value, &self.to, text)? {
+                match text_writer.write_text(value, &self.target, text)? {
                     true => self.values.text(text),
                     false => self.values.null(),
                 }
@@ -80,14 +80,15 @@ impl ColumnWriter {
         Ok(self.values.len() - before)
     }
 
-    /// Returns the array of the appended values, and begins a new one.
+    /// Returns the array of the appended values, and begins a new array.
     pub(crate) fn finish(&mut self) -> ArrayRef {
         self.values.finish()
     }
 
-    /// Appends a datetime as an Arrow value and returns true, unless the value needs the session's
-    /// time zone. Text would take six times as long. In a column without time zone, a datetime with
-    /// a zone becomes its UTC wall clock.
+    /// Appends a datetime as an Arrow value, which takes a sixth of the time of text. Returns false
+    /// and appends nothing if the server must read the value as text, for example because the value
+    /// needs the session's time zone. In a column without time zone, a datetime with a zone is
+    /// stored as its time in UTC.
     fn append_datetime(
         &mut self,
         value: &Bound<'_, PyAny>,
@@ -95,15 +96,15 @@ impl ColumnWriter {
     ) -> PyResult<bool> {
         let py = value.py();
         let has_zone = !value.getattr(intern!(py, "tzinfo"))?.is_none();
-        match (&self.to, has_zone) {
-            (SpellingTarget::Timestamp, false) => {
-                self.values.timestamp(micros(value, classes.epoch(py))?)
+        match (&self.target, has_zone) {
+            (TextTarget::Timestamp, false) => {
+                self.values.timestamp(micros_since(value, classes.epoch(py))?)
             }
-            (SpellingTarget::Timestamp, true) => {
-                self.values.timestamp(micros(value, classes.epoch_utc(py))?)
+            (TextTarget::Timestamp, true) => {
+                self.values.timestamp(micros_since(value, classes.epoch_utc(py))?)
             }
-            (SpellingTarget::Timestamptz, true) => {
-                self.values.timestamptz(micros(value, classes.epoch_utc(py))?)
+            (TextTarget::Timestamptz, true) => {
+                self.values.timestamptz(micros_since(value, classes.epoch_utc(py))?)
             }
             _ => return Ok(false),
         }
@@ -112,7 +113,7 @@ impl ColumnWriter {
 }
 
 /// Returns the microseconds from `epoch` to `value`.
-fn micros(value: &Bound<'_, PyAny>, epoch: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let (days, seconds, micros) = span(&value.sub(epoch)?)?;
+fn micros_since(value: &Bound<'_, PyAny>, epoch: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let (days, seconds, micros) = timedelta_parts(&value.sub(epoch)?)?;
     Ok(days * DAY_MICROS + seconds * 1_000_000 + micros)
 }

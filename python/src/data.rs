@@ -1,6 +1,6 @@
-//! Arrow data of Python objects, as the engine's batches.
+//! Imports the Arrow data of Python objects as batches for the engine.
 //!
-//! Batches in memory can be read again after a lost connection; a stream cannot.
+//! After a lost connection, the engine can read batches in memory again, but not a stream.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -15,9 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
 use crate::capsule;
-use crate::errors::raise;
+use crate::errors::to_exception;
 
-/// Batches in memory.
+/// Arrow batches in memory.
 #[derive(Debug)]
 pub(crate) struct MemoryBatches {
     name: String,
@@ -47,7 +47,7 @@ impl ProgramBatches for MemoryBatches {
     }
 }
 
-/// A stream of batches, read once.
+/// A stream of Arrow batches, which can be read once.
 pub(crate) struct ArrowStreamBatches {
     name: String,
     schema: SchemaRef,
@@ -79,8 +79,8 @@ impl ProgramBatches for ArrowStreamBatches {
 
     fn open(&self, _: &[Option<PgType>]) -> Result<BatchIter> {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let again = || Error::new(ErrorKind::Bug, "a stream was opened twice");
-        Ok(Box::new(reader.ok_or_else(again)?.map(|batch| batch.map_err(read_error))))
+        let opened_twice = || Error::new(ErrorKind::Bug, "an Arrow stream was opened twice");
+        Ok(Box::new(reader.ok_or_else(opened_twice)?.map(|batch| batch.map_err(read_error))))
     }
 }
 
@@ -88,30 +88,30 @@ fn read_error(error: ArrowError) -> Error {
     Error::new(ErrorKind::Source, "could not read the Arrow stream").because(error)
 }
 
-/// Returns the batches of an object that exports Arrow data. `is_held` says that all of them are in
-/// memory.
+/// Returns the batches of an object that exports Arrow data. If `is_in_memory`, all rows of the
+/// object are in memory, and are collected here.
 pub(crate) fn arrow_batches(
     data: &Bound<'_, PyAny>,
     name: &str,
-    is_held: bool,
+    is_in_memory: bool,
 ) -> PyResult<Box<dyn ProgramBatches>> {
     let py = data.py();
     let name = name.to_owned();
     if !data.hasattr("__arrow_c_stream__")? {
         let pair = data.call_method0("__arrow_c_array__")?.cast_into::<PyTuple>()?;
         let (schema, array) = (pair.get_item(0)?, pair.get_item(1)?);
-        let batch = capsule::batch(schema.cast::<PyCapsule>()?, array.cast::<PyCapsule>()?)?;
-        let batch = batch.map_err(|error| raise(py, &error))?;
+        let batch = capsule::import_batch(schema.cast::<PyCapsule>()?, array.cast::<PyCapsule>()?)?;
+        let batch = batch.map_err(|error| to_exception(py, &error))?;
         return Ok(Box::new(MemoryBatches { name, schema: batch.schema(), batches: vec![batch] }));
     }
     let capsule = data.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
-    let reader = capsule::stream(&capsule)?.map_err(|error| raise(py, &error))?;
+    let reader = capsule::import_stream(&capsule)?.map_err(|error| to_exception(py, &error))?;
     let schema = reader.schema();
-    if !is_held {
+    if !is_in_memory {
         return Ok(Box::new(ArrowStreamBatches { name, schema, reader: Mutex::new(Some(reader)) }));
     }
-    // The exporter may need the interpreter, so it is released.
+    // Another thread of the exporter may need the interpreter's lock, so this thread releases it.
     let batches = py.detach(|| reader.collect::<Result<Vec<_>, _>>());
-    let batches = batches.map_err(|error| raise(py, &read_error(error)))?;
+    let batches = batches.map_err(|error| to_exception(py, &read_error(error)))?;
     Ok(Box::new(MemoryBatches { name, schema, batches }))
 }

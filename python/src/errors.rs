@@ -1,4 +1,4 @@
-//! Turns the engine's errors into Python's exceptions.
+//! Converts the engine's errors into Python's exceptions.
 //!
 //! Each cause becomes the `__cause__` of the exception before it, so that a traceback reads like
 //! the command's output.
@@ -12,66 +12,66 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 /// Returns the exception for an error.
-pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    link(py, error, &error.to_string()).unwrap_or_else(|failed| failed)
+pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
+    exception_with_cause(py, error, &error.to_string()).unwrap_or_else(|failed| failed)
 }
 
-fn link(py: Python<'_>, error: &Error, message: &str) -> PyResult<PyErr> {
-    let class = py.import("pgspate._errors")?.getattr(class_of(error.kind()))?;
-    let facts = PyDict::new(py);
+fn exception_with_cause(py: Python<'_>, error: &Error, message: &str) -> PyResult<PyErr> {
+    let class = py.import("pgspate._errors")?.getattr(exception_class(error.kind()))?;
+    let attributes = PyDict::new(py);
     if let Some(place) = error.place() {
-        let of_place = PyDict::new(py);
-        of_place.set_item("source", place.source.as_deref())?;
-        of_place.set_item("line", place.line)?;
-        of_place.set_item("row", place.row)?;
-        of_place.set_item("byte", place.byte)?;
-        of_place.set_item("column", place.column.as_deref())?;
-        facts.set_item("place", of_place)?;
-        facts.set_item("place_text", place.to_string())?;
+        let place_attributes = PyDict::new(py);
+        place_attributes.set_item("source", place.source.as_deref())?;
+        place_attributes.set_item("line", place.line)?;
+        place_attributes.set_item("row", place.row)?;
+        place_attributes.set_item("byte", place.byte)?;
+        place_attributes.set_item("column", place.column.as_deref())?;
+        attributes.set_item("place", place_attributes)?;
+        attributes.set_item("place_text", place.to_string())?;
     }
-    facts.set_item("hint", error.hint_text())?;
-    facts.set_item("sqlstate", error.sqlstate().map(|code| code.code()))?;
-    facts.set_item("is_retryable", error.is_retryable())?;
-    facts.set_item("reasons", &error.messages()[1..])?;
-    let raised = PyErr::from_value(class.call((message,), Some(&facts))?);
+    attributes.set_item("hint", error.hint_text())?;
+    attributes.set_item("sqlstate", error.sqlstate().map(|code| code.code()))?;
+    attributes.set_item("is_retryable", error.is_retryable())?;
+    attributes.set_item("reasons", &error.messages()[1..])?;
+    let exception = PyErr::from_value(class.call((message,), Some(&attributes))?);
     if let Some(cause) = error.source() {
-        raised.set_cause(py, cause_of(py, cause, message)?);
+        exception.set_cause(py, cause_exception(py, cause, message)?);
     }
-    Ok(raised)
+    Ok(exception)
 }
 
-/// Returns the exception for the cause of an error. A cause with the text of the error itself is
-/// left out.
-fn cause_of(
+/// Returns the exception for the cause of an error whose message is `error_message`. Skips causes
+/// that only repeat this message.
+fn cause_exception(
     py: Python<'_>,
     cause: &(dyn StdError + 'static),
-    before: &str,
+    error_message: &str,
 ) -> PyResult<Option<PyErr>> {
     let message = cause.to_string();
-    if message == before {
-        return cause.source().map_or(Ok(None), |next| cause_of(py, next, before));
+    if message == error_message {
+        return cause.source().map_or(Ok(None), |next| cause_exception(py, next, error_message));
     }
-    if let Some(own) = cause.downcast_ref::<Error>() {
-        return link(py, own, &message).map(Some);
+    if let Some(error) = cause.downcast_ref::<Error>() {
+        return exception_with_cause(py, error, &message).map(Some);
     }
-    let raised = if cause.is::<ServerRefusal>() {
-        let refusal = cause.downcast_ref::<ServerRefusal>().map(|refusal| refusal.code().clone());
+    let exception = if let Some(refusal) = cause.downcast_ref::<ServerRefusal>() {
         let class = py.import("pgspate._errors")?.getattr("ServerError")?;
-        let facts = PyDict::new(py);
-        facts.set_item("sqlstate", refusal.as_ref().map(|code| code.code()))?;
-        PyErr::from_value(class.call((message.as_str(),), Some(&facts))?)
+        let attributes = PyDict::new(py);
+        attributes.set_item("sqlstate", refusal.code().code())?;
+        PyErr::from_value(class.call((message.as_str(),), Some(&attributes))?)
     } else if cause.is::<std::io::Error>() {
         PyOSError::new_err(message.clone())
     } else {
         PyRuntimeError::new_err(message.clone())
     };
     if let Some(next) = cause.source() {
-        raised.set_cause(py, cause_of(py, next, &message)?);
+        exception.set_cause(py, cause_exception(py, next, &message)?);
     }
-    Ok(Some(raised))
+    Ok(Some(exception))
 }
 
-fn class_of(kind: ErrorKind) -> &'static str {
+/// Returns the name of the exception's class for a kind of error.
+fn exception_class(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Usage => "UsageError",
         ErrorKind::Source => "SourceError",

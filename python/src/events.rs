@@ -1,7 +1,7 @@
-//! Turns Python's events into lines of JSON.
+//! Converts Python's events into lines of JSON, which the engine decodes.
 //!
-//! Text stays as it is; dicts become JSON. When the queue is empty, an event is passed on at once,
-//! however long the next event takes.
+//! Events that are text stay as they are, and dicts become JSON. Events are sent in blocks. If the
+//! queue to the engine is empty, an event is sent at once and does not wait for the next event.
 
 use std::fmt::Write as _;
 use std::io::{self, Cursor, Read};
@@ -11,13 +11,13 @@ use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
 
+use crate::batch_queue::BatchQueue;
+use crate::call::MakeBatches;
 use crate::classes::{ClassCache, ValueClass};
-use crate::handover::RowHandover;
 use crate::rows::RowFault;
-use crate::spell::{Speller, SpellingTarget};
-use crate::work::MakeBatches;
+use crate::value_text::{TextTarget, ValueTextWriter};
 
-/// The bytes after which a block of events is passed on.
+/// The size in bytes at which a block of events is sent.
 const BLOCK_BYTES: usize = 64 << 10;
 /// The deepest nesting of an event.
 const DEPTH_MAX: usize = 100;
@@ -25,11 +25,12 @@ const DEPTH_MAX: usize = 100;
 /// Python's events, and their conversion.
 pub(crate) struct PythonEvents {
     events: Py<PyIterator>,
-    speller: Speller,
-    handover: RowHandover<Vec<u8>>,
+    text_writer: ValueTextWriter,
+    queue: BatchQueue<Vec<u8>>,
     name: String,
+    /// The number of events read so far.
     count: u64,
-    /// The fault of the next event, kept until the events before it are passed on.
+    /// The fault of an event, kept until the events before it are sent.
     fault: Option<RowFault>,
 }
 
@@ -37,35 +38,36 @@ impl PythonEvents {
     pub(crate) fn new(
         data: &Bound<'_, PyAny>,
         name: &str,
-        handover: &RowHandover<Vec<u8>>,
+        queue: &BatchQueue<Vec<u8>>,
     ) -> PyResult<PythonEvents> {
         Ok(PythonEvents {
             events: data.try_iter()?.unbind(),
-            speller: Speller::new(data.py())?,
-            handover: handover.clone(),
+            text_writer: ValueTextWriter::new(data.py())?,
+            queue: queue.clone(),
             name: name.to_owned(),
             count: 0,
             fault: None,
         })
     }
 
-    fn line(&mut self, event: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+    /// Appends an event as a line.
+    fn append_line(&mut self, event: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         let start = out.len();
         if let Ok(text) = event.cast::<PyString>() {
             out.push_str(text.to_str()?);
         } else if let Ok(bytes) = event.cast::<PyBytes>() {
             let text = std::str::from_utf8(bytes.as_bytes());
-            out.push_str(text.map_err(|_| wrong("the event is not UTF-8"))?);
+            out.push_str(text.map_err(|_| format_fault("the event is not UTF-8"))?);
         } else if event.cast::<PyDict>().is_ok() {
-            self.json(event, DEPTH_MAX, out)?;
+            self.append_json(event, DEPTH_MAX, out)?;
         } else {
             let class = event.get_type().fully_qualified_name()?;
-            let message = format!("an object of class {class} is no event");
+            let message = format!("an object of class {class} is not an event");
             return Err(RowFault::Value(
                 Error::new(ErrorKind::Format, message).hint("Give dicts, or JSON as str or bytes."),
             ));
         }
-        // JSON may contain line ends between its parts, but the engine reads one event a line.
+        // JSON may contain line ends between its tokens, but the engine reads one event per line.
         if out[start..].contains(['\n', '\r']) {
             let line = out[start..].replace(['\n', '\r'], " ");
             out.truncate(start);
@@ -75,23 +77,24 @@ impl PythonEvents {
         Ok(())
     }
 
-    /// Writes a value as JSON. A value without a JSON type becomes the text for a column.
-    fn json(
+    /// Appends a value as JSON. A value that has no type in JSON becomes a string with the text for
+    /// its column. `depth` is how much deeper the value may be nested.
+    fn append_json(
         &mut self,
         value: &Bound<'_, PyAny>,
         depth: usize,
         out: &mut String,
     ) -> Result<(), RowFault> {
         if depth == 0 {
-            return Err(wrong("the event is too deep, or contains itself"));
+            return Err(format_fault("the event is nested too deep, or contains itself"));
         }
-        match self.speller.classes.class_of(value)? {
+        match self.text_writer.classes.class_of(value)? {
             ValueClass::Null => out.push_str("null"),
             ValueClass::Int | ValueClass::Bool => {
-                self.speller.spell(value, &SpellingTarget::Other, out)?;
+                self.text_writer.write_text(value, &TextTarget::Other, out)?;
             }
             ValueClass::Str => {
-                string(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?, out)
+                append_json_string(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?, out)
             }
             ValueClass::Dict => {
                 out.push('{');
@@ -101,11 +104,11 @@ impl PythonEvents {
                         out.push(',');
                     }
                     let Ok(key) = key.cast::<PyString>() else {
-                        return Err(wrong("the event has a key that is no str"));
+                        return Err(format_fault("the event has a key that is not a str"));
                     };
-                    string(key.to_str()?, out);
+                    append_json_string(key.to_str()?, out);
                     out.push(':');
-                    self.json(&value, depth - 1, out)?;
+                    self.append_json(&value, depth - 1, out)?;
                 }
                 out.push('}');
             }
@@ -115,51 +118,53 @@ impl PythonEvents {
                     if nth > 0 {
                         out.push(',');
                     }
-                    self.json(&value?, depth - 1, out)?;
+                    self.append_json(&value?, depth - 1, out)?;
                 }
                 out.push(']');
             }
-            ValueClass::EnumValue => return self.json(&value.getattr("value")?, depth - 1, out),
-            ValueClass::Json => return self.json(&value.getattr("obj")?, depth - 1, out),
+            ValueClass::EnumValue => {
+                return self.append_json(&value.getattr("value")?, depth - 1, out);
+            }
+            ValueClass::Json => return self.append_json(&value.getattr("obj")?, depth - 1, out),
             class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
                 if let Some(plain) = ClassCache::from_numpy(class, value)? {
-                    return self.json(&plain, depth - 1, out);
+                    return self.append_json(&plain, depth - 1, out);
                 }
-                self.text(value, out)?;
+                self.append_text(value, out)?;
             }
             ValueClass::Bytes => {
                 let mut text = String::new();
-                self.speller.spell(value, &SpellingTarget::Bytes, &mut text)?;
-                string(&text, out);
+                self.text_writer.write_text(value, &TextTarget::Bytes, &mut text)?;
+                append_json_string(&text, out);
             }
             ValueClass::Float | ValueClass::Decimal => {
                 let mut text = String::new();
-                self.speller.spell(value, &SpellingTarget::Other, &mut text)?;
+                self.text_writer.write_text(value, &TextTarget::Other, &mut text)?;
                 // JSON has no infinity and no NaN.
                 match text.contains(['n', 'N']) {
-                    true => string(&text, out),
+                    true => append_json_string(&text, out),
                     false => out.push_str(&text),
                 }
             }
-            _ => self.text(value, out)?,
+            _ => self.append_text(value, out)?,
         }
         Ok(())
     }
 
-    /// Writes the text for a column as a JSON string. A datetime with a time zone is converted to
-    /// UTC, so that a column without time zone stores UTC.
-    fn text(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+    /// Appends the text for a column as a JSON string. A datetime with a time zone is converted to
+    /// UTC, so that a column without time zone stores the time in UTC.
+    fn append_text(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         let mut text = String::new();
-        let is_moment = self.speller.classes.class_of(value)? == ValueClass::Datetime;
-        let target = if is_moment { SpellingTarget::DateOrTime } else { SpellingTarget::Text };
-        if !self.speller.spell(value, &target, &mut text)? {
+        let is_datetime = self.text_writer.classes.class_of(value)? == ValueClass::Datetime;
+        let target = if is_datetime { TextTarget::DateOrTime } else { TextTarget::Text };
+        if !self.text_writer.write_text(value, &target, &mut text)? {
             out.push_str("null");
             return Ok(());
         }
-        if is_moment && !value.getattr("tzinfo")?.is_none() {
+        if is_datetime && !value.getattr("tzinfo")?.is_none() {
             text.push_str("+00");
         }
-        string(&text, out);
+        append_json_string(&text, out);
         Ok(())
     }
 }
@@ -176,15 +181,17 @@ impl MakeBatches for PythonEvents {
             return Err(fault);
         }
         let mut block = String::new();
-        while block.len() < BLOCK_BYTES && (block.is_empty() || !self.handover.is_empty()) {
-            let made = match self.events.bind(py).clone().next() {
+        while block.len() < BLOCK_BYTES && (block.is_empty() || !self.queue.is_empty()) {
+            let appended = match self.events.bind(py).clone().next() {
                 Some(event) => {
                     self.count += 1;
-                    event.map_err(RowFault::from).and_then(|event| self.line(&event, &mut block))
+                    event
+                        .map_err(RowFault::from)
+                        .and_then(|event| self.append_line(&event, &mut block))
                 }
                 None => break,
             };
-            if let Err(fault) = made {
+            if let Err(fault) = appended {
                 let fault = match fault {
                     RowFault::Value(error) => RowFault::Value(error.at(InputPlace {
                         source: Some(self.name.clone()),
@@ -193,7 +200,7 @@ impl MakeBatches for PythonEvents {
                     })),
                     python @ RowFault::Python(_) => python,
                 };
-                // The whole lines before the fault are passed on first.
+                // The complete lines before the fault are sent first.
                 let end = block.rfind('\n').map_or(0, |end| end + 1);
                 block.truncate(end);
                 if block.is_empty() {
@@ -207,13 +214,13 @@ impl MakeBatches for PythonEvents {
     }
 }
 
-fn wrong(message: &str) -> RowFault {
+fn format_fault(message: &str) -> RowFault {
     RowFault::Value(Error::new(ErrorKind::Format, message))
 }
 
-/// Writes text as a JSON string. The spelling of a character must not change: the ledger keeps a
-/// digest of these bytes, to recognise a stream that is read again.
-fn string(text: &str, out: &mut String) {
+/// Appends text as a JSON string. How a character is written must not change in later versions: the
+/// ledger keeps a digest of these bytes, to recognize a stream that is read again.
+fn append_json_string(text: &str, out: &mut String) {
     out.push('"');
     for char in text.chars() {
         match char {
@@ -228,15 +235,16 @@ fn string(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// Python's events as bytes that the engine reads.
+/// Reader of the lines of Python's events, for the engine.
 pub(crate) struct EventBytes {
     blocks: Box<dyn Iterator<Item = Result<Vec<u8>>> + Send>,
     block: Cursor<Vec<u8>>,
 }
 
 impl EventBytes {
-    pub(crate) fn of(handover: &RowHandover<Vec<u8>>) -> EventBytes {
-        EventBytes { blocks: handover.request(&[]), block: Cursor::default() }
+    /// Requests all events, from the first one.
+    pub(crate) fn request(queue: &BatchQueue<Vec<u8>>) -> EventBytes {
+        EventBytes { blocks: queue.request(&[]), block: Cursor::default() }
     }
 }
 

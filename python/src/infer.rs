@@ -1,25 +1,25 @@
 //! Chooses column types for a table that is created for Python's rows.
 //!
-//! Only the first rows are looked at. For a later value that does not fit, the engine widens the
-//! column or the server rejects the value.
+//! The types are chosen from the values of the first rows. If a later value does not fit its
+//! column, the engine widens the column, or the server rejects the value.
 
 use pyo3::prelude::*;
 
 use crate::classes::{ClassCache, ValueClass};
-use crate::spell::Speller;
+use crate::value_text::ValueTextWriter;
 
-/// Returns the type of each column, from some of its values.
-pub(crate) fn infer(
+/// Returns a type for each column, from some of its values.
+pub(crate) fn infer_column_types(
     py: Python<'_>,
-    speller: &mut Speller,
+    text_writer: &mut ValueTextWriter,
     columns: &[Vec<Bound<'_, PyAny>>],
 ) -> PyResult<Vec<String>> {
-    columns.iter().map(|values| column(py, &mut speller.classes, values, false)).collect()
+    let classes = &mut text_writer.classes;
+    columns.iter().map(|values| type_of_values(py, classes, values, false)).collect()
 }
 
-/// Returns the type that holds all of `values`. `in_list` says that they are the elements of a
-/// list.
-fn column(
+/// Returns a type that can store all of `values`. `in_list` means that they are items of a list.
+fn type_of_values(
     py: Python<'_>,
     classes: &mut ClassCache,
     values: &[Bound<'_, PyAny>],
@@ -27,16 +27,17 @@ fn column(
 ) -> PyResult<String> {
     let mut ty: Option<String> = None;
     for value in values {
-        let Some(found) = of_value(py, classes, value, in_list)? else { continue };
+        let Some(found) = type_of_value(py, classes, value, in_list)? else { continue };
         ty = Some(match ty {
             None => found,
-            Some(before) => wider(before, found),
+            Some(before) => wider_type(before, found),
         });
     }
     Ok(ty.unwrap_or_else(|| "text".to_owned()))
 }
 
-fn of_value(
+/// Returns a type that can store a value. Returns `None` for NULL, which every type can store.
+fn type_of_value(
     py: Python<'_>,
     classes: &mut ClassCache,
     value: &Bound<'_, PyAny>,
@@ -65,20 +66,23 @@ fn of_value(
         ValueClass::Uuid => "uuid",
         ValueClass::Address => "inet",
         ValueClass::Dict | ValueClass::Json => "jsonb",
-        ValueClass::EnumValue => return of_value(py, classes, &value.getattr("value")?, in_list),
+        ValueClass::EnumValue => {
+            return type_of_value(py, classes, &value.getattr("value")?, in_list);
+        }
         class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
             match ClassCache::from_numpy(class, value)? {
-                Some(plain) => return of_value(py, classes, &plain, in_list),
+                Some(plain) => return type_of_value(py, classes, &plain, in_list),
                 // The value is rejected when it is loaded.
                 None => "text",
             }
         }
-        // The inner lists of a PostgreSQL array have equal lengths, and those of Python need not.
-        // So a list of lists becomes jsonb. Its items are not read: a list may contain itself.
+        // The inner arrays of a PostgreSQL array must have equal lengths; Python's inner lists need
+        // not. So a list of lists becomes jsonb. The inner lists are not read, because a list may
+        // contain itself.
         ValueClass::List if in_list => "jsonb",
         ValueClass::List => {
             let items: PyResult<Vec<_>> = value.try_iter()?.collect();
-            let element = column(py, classes, &items?, true)?;
+            let element = type_of_values(py, classes, &items?, true)?;
             let is_scalar = element != "jsonb";
             return Ok(Some(if is_scalar { element + "[]" } else { element }));
         }
@@ -87,8 +91,8 @@ fn of_value(
     Ok(Some(name.to_owned()))
 }
 
-/// Returns a type that holds the values of both types.
-fn wider(before: String, found: String) -> String {
+/// Returns a type that can store the values of both types.
+fn wider_type(before: String, found: String) -> String {
     let numbers = ["bigint", "double precision", "numeric"];
     let rank = |ty: &str| numbers.iter().position(|number| *number == ty);
     match (rank(&before), rank(&found)) {
@@ -98,7 +102,7 @@ fn wider(before: String, found: String) -> String {
         _ if matches!((before.as_str(), found.as_str()), ("timestamp", "date")) => before,
         _ if before.ends_with("[]") && found.ends_with("[]") => {
             let strip = |ty: &str| ty.trim_end_matches("[]").to_owned();
-            wider(strip(&before), strip(&found)) + "[]"
+            wider_type(strip(&before), strip(&found)) + "[]"
         }
         _ if [&before, &found].iter().all(|ty| ty.ends_with("[]") || *ty == "jsonb") => {
             "jsonb".to_owned()

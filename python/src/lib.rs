@@ -1,24 +1,24 @@
-//! The extension module of the Python package: the engine and the command.
+//! The extension module `_pgspate` of the Python package: the engine and the command.
 //!
-//! Users call the package in `pgspate/`, which calls this module. Options arrive as arguments of
-//! the command, so that both have the same options with the same meaning.
+//! Users call the Python code in `pgspate/`, which calls this module. Options arrive as arguments
+//! of the command. So the package and the command have the same options with the same meaning.
 
+mod batch_queue;
+mod call;
 #[allow(unsafe_code)]
 mod capsule;
 mod classes;
 mod column;
+mod copy_text;
 mod data;
 mod errors;
 mod events;
-mod handover;
 mod infer;
 mod options;
 mod rows;
 mod server;
 mod shape;
-mod spell;
-mod text;
-mod work;
+mod value_text;
 
 use std::ffi::OsString;
 
@@ -30,10 +30,10 @@ use pyo3::prelude::*;
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use errors::raise;
+use call::{CallState, NoProgress, Stop};
+use errors::to_exception;
 use events::EventBytes;
 use options::{ApplyCall, CallData, CallOptions, RowCommandOptions, prepare_apply};
-use work::{CallState, NoProgress, Stop};
 
 /// Runs a load and returns its report as JSON.
 #[pyfunction(name = "load")]
@@ -43,11 +43,11 @@ fn load_data<'py>(
     options: CallOptions<'py>,
 ) -> PyResult<String> {
     let (options, to, caller) = load::LoadOptions::prepare_call(py, data, options)?;
-    caller.run(py, move |work| {
-        at_server(to, |dsn, runtime| {
+    caller.run(py, move |call| {
+        with_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
-            work.begin_to_write()?;
-            as_json(&load.run(&work.watch)?)
+            call.begin_to_write()?;
+            as_json(&load.run(&call.watch)?)
         })
     })
 }
@@ -57,9 +57,9 @@ fn load_data<'py>(
 fn plan<'py>(py: Python<'py>, data: CallData<'py>, options: CallOptions<'py>) -> PyResult<String> {
     let (options, to, caller) = load::LoadOptions::prepare_call(py, data, options)?;
     caller.run(py, move |_: &CallState<NoProgress>| {
-        at_server(to, |dsn, runtime| {
+        with_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
-            let report = serde_json::to_value(load.plan_report()).map_err(report_error)?;
+            let report = serde_json::to_value(load.plan_report()).map_err(report_bug)?;
             as_json(&json!({ "report": report, "text": load.plan().to_string() }))
         })
     })
@@ -73,16 +73,16 @@ fn sync_data<'py>(
     options: CallOptions<'py>,
 ) -> PyResult<String> {
     let (options, to, caller) = sync::SyncOptions::prepare_call(py, data, options)?;
-    caller.run(py, move |work| {
-        at_server(to, |dsn, runtime| {
+    caller.run(py, move |call| {
+        with_server(to, |dsn, runtime| {
             let sync = sync::prepare(options, dsn, runtime)?;
-            work.begin_to_write()?;
-            as_json(&sync.run(&work.watch)?)
+            call.begin_to_write()?;
+            as_json(&sync.run(&call.watch)?)
         })
     })
 }
 
-/// Returns the statements of a sync as JSON, for a session of the caller.
+/// Returns the statements of a sync as JSON. The caller runs them in a session of its own.
 #[pyfunction]
 fn sync_script<'py>(
     py: Python<'py>,
@@ -91,32 +91,35 @@ fn sync_script<'py>(
 ) -> PyResult<String> {
     let (options, to, caller) = sync::SyncOptions::prepare_call(py, data, options)?;
     caller.run(py, move |_: &CallState<NoProgress>| {
-        at_server(to, |dsn, runtime| as_json(&sync::prepare(options, dsn, runtime)?.script()))
+        with_server(to, |dsn, runtime| as_json(&sync::prepare(options, dsn, runtime)?.script()))
     })
 }
 
-/// Raises an error for counts that make a sync doubtful. `what` is `strays`, `movers`, `duplicates`
-/// or `table_duplicates` (both with examples), `deletes` (`may` is the allowed share) or `empty`.
+/// Raises an error if a sync of the caller's session must be refused for a reason, given the counts
+/// that belong to the reason.
+///
+/// The reasons are `rows_outside_scope`, `keys_in_other_scopes`, `duplicates`, `table_duplicates`,
+/// `deletes` and `empty`. Only duplicates have examples. `max_delete_percent` is for `deletes`.
 #[pyfunction]
-#[pyo3(signature = (what, counts, examples = vec![], may = 100.0))]
-fn sync_doubt(
+#[pyo3(signature = (reason, counts, examples = vec![], max_delete_percent = 100.0))]
+fn refuse_sync(
     py: Python<'_>,
-    what: &str,
+    reason: &str,
     counts: Vec<u64>,
     examples: Vec<(String, u64)>,
-    may: f64,
+    max_delete_percent: f64,
 ) -> PyResult<()> {
-    let doubt = match (what, counts.as_slice()) {
-        ("strays", &[outside, taken]) => SyncRefusal::OutsideScope { outside, taken },
-        ("movers", &[taken]) => SyncRefusal::KeysInOtherScopes(taken),
+    let refusal = match (reason, counts.as_slice()) {
+        ("rows_outside_scope", &[outside, taken]) => SyncRefusal::OutsideScope { outside, taken },
+        ("keys_in_other_scopes", &[taken]) => SyncRefusal::KeysInOtherScopes(taken),
         ("duplicates", &[keys]) => SyncRefusal::DuplicateSourceKeys { keys, examples },
         ("table_duplicates", &[keys]) => SyncRefusal::DuplicateTableKeys { keys, examples },
         ("deletes", &[deleted, all]) => {
-            SyncRefusal::TooManyDeletes { deleted, all, max_percent: may }
+            SyncRefusal::TooManyDeletes { deleted, all, max_percent: max_delete_percent }
         }
         _ => SyncRefusal::EmptySource,
     };
-    doubt.refuse("").map_err(|error| raise(py, &error))
+    refusal.refuse("").map_err(|error| to_exception(py, &error))
 }
 
 /// Applies a stream of changes and returns the report as JSON.
@@ -126,25 +129,28 @@ fn apply_events<'py>(
     data: CallData<'py>,
     options: CallOptions<'py>,
 ) -> PyResult<String> {
-    let (ApplyCall { mut options, metrics, made }, to, caller) = prepare_apply(py, data, options)?;
-    let handover = caller.handover.clone();
-    caller.run(py, move |work: &CallState<apply::ApplyWatch>| {
-        at_server(to, |dsn, runtime| {
-            let serve = |at| pgspate_cli::serve_metrics(at, &work.watch, runtime);
+    let (call, to, caller) = prepare_apply(py, data, options)?;
+    let ApplyCall { mut options, metrics, iterable_name } = call;
+    let queue = caller.queue.clone();
+    caller.run(py, move |call: &CallState<apply::ApplyWatch>| {
+        with_server(to, |dsn, runtime| {
+            let serve = |at| pgspate_cli::serve_metrics(at, &call.watch, runtime);
             let _metrics = metrics.map(serve).transpose()?;
-            let Some(name) = made else {
+            let Some(name) = iterable_name else {
                 let apply = apply::prepare(options, dsn, runtime)?;
-                work.begin_to_write()?;
-                return as_json(&apply.run(&work.watch, runtime)?);
+                call.begin_to_write()?;
+                return as_json(&apply.run(&call.watch, runtime)?);
             };
-            options.inputs = vec![Input::from_program(&name, Box::new(EventBytes::of(&handover)))];
+            options.inputs =
+                vec![Input::from_program(&name, Box::new(EventBytes::request(&queue)))];
             let temporary = options.stream.is_none().then(|| temporary_stream_name(&name));
             options.stream = options.stream.or_else(|| temporary.clone());
             let apply = apply::prepare(options, dsn.clone(), runtime)?;
-            let done = work.begin_to_write().and_then(|()| apply.run(&work.watch, runtime));
+            let done = call.begin_to_write().and_then(|()| apply.run(&call.watch, runtime));
             let Some(temporary) = temporary else { return as_json(&done?) };
-            // A position that is left behind does no harm: its name is not used again.
-            let _ = runtime.block_on(forget(&dsn, &temporary));
+            // Ignored: a position that stays in the ledger does no harm, because no later call uses
+            // its name.
+            let _ = runtime.block_on(forget_stream(&dsn, &temporary));
             as_json(&apply::ApplyReport { stream: name, ..done? })
         })
     })
@@ -157,7 +163,8 @@ fn temporary_stream_name(name: &str) -> String {
     format!("{name} of process {}, {now}", std::process::id())
 }
 
-async fn forget(dsn: &Dsn, stream: &str) -> Result<()> {
+/// Deletes the position of a stream from the ledger.
+async fn forget_stream(dsn: &Dsn, stream: &str) -> Result<()> {
     let connection = dsn.connect("pgspate apply").await?;
     ledger::forget_stream(&connection.client, stream).await
 }
@@ -165,11 +172,11 @@ async fn forget(dsn: &Dsn, stream: &str) -> Result<()> {
 /// Runs the checks of doctor and returns its findings as JSON.
 #[pyfunction]
 fn doctor<'py>(py: Python<'py>, options: CallOptions<'py>) -> PyResult<String> {
-    let (words, to, caller) = options.without_data();
-    caller.run(py, move |work: &CallState<NoProgress>| {
-        at_server(to, |dsn, runtime| {
-            let looking = work.unless_abandoned(pgspate_cli::doctor(&words, &dsn));
-            as_json(&runtime.block_on(looking)?)
+    let (arguments, to, caller) = options.without_data();
+    caller.run(py, move |call: &CallState<NoProgress>| {
+        with_server(to, |dsn, runtime| {
+            let checks = call.unless_abandoned(pgspate_cli::doctor(&arguments, &dsn));
+            as_json(&runtime.block_on(checks)?)
         })
     })
 }
@@ -177,11 +184,11 @@ fn doctor<'py>(py: Python<'py>, options: CallOptions<'py>) -> PyResult<String> {
 /// Proposes, applies or reverts settings, and returns the result as JSON.
 #[pyfunction]
 fn tune<'py>(py: Python<'py>, options: CallOptions<'py>) -> PyResult<String> {
-    let (words, to, caller) = options.without_data();
-    caller.run(py, move |work: &CallState<NoProgress>| {
-        at_server(to, |dsn, runtime| {
-            work.begin_to_write()?;
-            as_json(&runtime.block_on(pgspate_cli::tune(&words, &dsn))?)
+    let (arguments, to, caller) = options.without_data();
+    caller.run(py, move |call: &CallState<NoProgress>| {
+        with_server(to, |dsn, runtime| {
+            call.begin_to_write()?;
+            as_json(&runtime.block_on(pgspate_cli::tune(&arguments, &dsn))?)
         })
     })
 }
@@ -192,8 +199,9 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| pgspate_cli::run(arguments))
 }
 
-/// Runs `work` on a server, with a runtime that ends with it.
-fn at_server<T>(to: Option<String>, work: impl FnOnce(Dsn, &Handle) -> Result<T>) -> Result<T> {
+/// Runs `work` with the connection string of a server, and with a runtime. The runtime ends when
+/// `work` ends. Without `to`, the server is the default server.
+fn with_server<T>(to: Option<String>, work: impl FnOnce(Dsn, &Handle) -> Result<T>) -> Result<T> {
     let runtime = pgspate_cli::runtime()?;
     let done = pgspate_cli::server(to.as_deref(), true).and_then(|dsn| work(dsn, runtime.handle()));
     runtime.shutdown_background();
@@ -201,10 +209,10 @@ fn at_server<T>(to: Option<String>, work: impl FnOnce(Dsn, &Handle) -> Result<T>
 }
 
 fn as_json(report: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(report).map_err(report_error)
+    serde_json::to_string(report).map_err(report_bug)
 }
 
-fn report_error(error: serde_json::Error) -> Error {
+fn report_bug(error: serde_json::Error) -> Error {
     Error::new(ErrorKind::Bug, "could not write the report").because(error)
 }
 
@@ -215,11 +223,11 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Stop>()?;
     module.add_class::<server::TemporaryServer>()?;
-    module.add_class::<text::CopyText>()?;
+    module.add_class::<copy_text::CopyText>()?;
     module.add_function(wrap_pyfunction!(load_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_script, module)?)?;
-    module.add_function(wrap_pyfunction!(sync_doubt, module)?)?;
+    module.add_function(wrap_pyfunction!(refuse_sync, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(apply_events, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)?;

@@ -1,4 +1,4 @@
-//! The arguments of a call: options as the command's arguments, and data.
+//! Parses the arguments of a call: the options, which are the command's arguments, and the data.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,31 +9,32 @@ use pgspate::reading::{self, InputOrigin};
 use pgspate::{Result, apply, load, sync};
 use pyo3::prelude::*;
 
+use crate::batch_queue::BatchQueue;
+use crate::call::{Caller, MakeBatches, NoBatches, Stop};
 use crate::data;
-use crate::errors::raise;
+use crate::errors::to_exception;
 use crate::events::PythonEvents;
-use crate::handover::RowHandover;
 use crate::rows::PythonRows;
-use crate::work::{Caller, MakeBatches, NoBatches, Stop};
 
-/// The most batches of rows in the queue. With fewer, the thread that makes rows would wait while
-/// all lanes write. A batch has about 4 MiB, or one larger value.
+/// The most batches of rows in the queue. With fewer batches, the thread that makes rows would wait
+/// while all lanes write. A batch has about 4 MiB, or one larger value.
 const ROW_BATCHES: usize = 8;
 /// The most batches of events in the queue.
 const EVENT_BATCHES: usize = 2;
 
-/// The data of a call, as the package describes it.
+/// The data of a call, as Python passes it.
 #[derive(FromPyObject)]
 pub(crate) struct CallData<'py>(
-    /// `sources`, `held`, `stream`, `rows` or `events`.
+    /// The kind of the data: `sources` (paths and URLs), `in_memory` or `stream` (Arrow data),
+    /// `rows` or `events`.
     String,
     /// The data.
     Bound<'py, PyAny>,
-    /// The name of the data in messages.
+    /// The name of the data for messages.
     String,
 );
 
-/// The options of a call.
+/// The options of a call, as Python passes them.
 #[derive(FromPyObject)]
 pub(crate) struct CallOptions<'py>(
     /// The command's arguments.
@@ -42,37 +43,39 @@ pub(crate) struct CallOptions<'py>(
     Option<String>,
     /// The function that gets the progress.
     Option<Bound<'py, PyAny>>,
+    /// The object with which another thread can stop the call.
     Option<Py<Stop>>,
 );
 
-/// A call that is ready to run: its options, the server, and the calling thread's side.
+/// A call that is ready to run: its options, the server's connection string, and the calling
+/// thread's side.
 type PreparedCall<'py, O, M> = (O, Option<String>, Caller<'py, M>);
 
 /// Options of a command that reads rows from a source.
 pub(crate) trait RowCommandOptions: Sized {
     /// Parses the command's arguments.
-    fn parse(words: &[String]) -> Result<Self>;
+    fn parse(arguments: &[String]) -> Result<Self>;
 
-    /// Returns the options of reading.
+    /// Returns the options for reading the source.
     fn reading(&mut self) -> &mut reading::ReadingOptions;
 
     /// Parses the options of a call and prepares its data.
     fn prepare_call<'py>(
         py: Python<'py>,
-        given: CallData<'py>,
-        asked: CallOptions<'py>,
+        data: CallData<'py>,
+        call: CallOptions<'py>,
     ) -> PyResult<PreparedCall<'py, Self, PythonRows>> {
-        let mut options = Self::parse(&asked.0).map_err(|error| raise(py, &error))?;
-        let handover = RowHandover::with_capacity(ROW_BATCHES);
-        let rows = set_data(given, options.reading(), &handover)?;
-        let (to, caller) = asked.caller(rows, handover);
+        let mut options = Self::parse(&call.0).map_err(|error| to_exception(py, &error))?;
+        let queue = BatchQueue::with_capacity(ROW_BATCHES);
+        let rows = set_data(data, options.reading(), &queue)?;
+        let (to, caller) = call.into_caller(rows, queue);
         Ok((options, to, caller))
     }
 }
 
 impl RowCommandOptions for load::LoadOptions {
-    fn parse(words: &[String]) -> Result<load::LoadOptions> {
-        pgspate_cli::load_options(words)
+    fn parse(arguments: &[String]) -> Result<load::LoadOptions> {
+        pgspate_cli::load_options(arguments)
     }
 
     fn reading(&mut self) -> &mut reading::ReadingOptions {
@@ -81,8 +84,8 @@ impl RowCommandOptions for load::LoadOptions {
 }
 
 impl RowCommandOptions for sync::SyncOptions {
-    fn parse(words: &[String]) -> Result<sync::SyncOptions> {
-        pgspate_cli::sync_options(words)
+    fn parse(arguments: &[String]) -> Result<sync::SyncOptions> {
+        pgspate_cli::sync_options(arguments)
     }
 
     fn reading(&mut self) -> &mut reading::ReadingOptions {
@@ -90,32 +93,28 @@ impl RowCommandOptions for sync::SyncOptions {
     }
 }
 
-/// Gives the data to the engine's options. Returns Python's rows, if the data is rows.
+/// Sets the data in the engine's options. For data of the kind `rows`, returns the rows.
 fn set_data(
-    given: CallData<'_>,
+    data: CallData<'_>,
     options: &mut reading::ReadingOptions,
-    handover: &RowHandover<RecordBatch>,
+    queue: &BatchQueue<RecordBatch>,
 ) -> PyResult<Option<PythonRows>> {
-    let CallData(kind, data, name) = given;
+    let CallData(kind, data, name) = data;
     let batches: Arc<dyn ProgramBatches> = match kind.as_str() {
         "sources" => {
             options.origin = InputOrigin::Sources(data.extract()?);
             return Ok(None);
         }
         "rows" => {
-            // `columns` chooses and names the values here. The engine gets only these values.
+            // The option `columns` is applied here: it selects and names the values. The engine
+            // gets only these values.
             let columns = options.rows.columns.take();
-            let (rows, batches) = PythonRows::read_ahead(
-                &data,
-                &name,
-                columns,
-                options.rows.ignore_unknown,
-                handover,
-            )?;
+            let (rows, batches) =
+                PythonRows::read_ahead(&data, &name, columns, options.rows.ignore_unknown, queue)?;
             options.origin = InputOrigin::Batches(Arc::new(batches));
             return Ok(Some(rows));
         }
-        kind => data::arrow_batches(&data, &name, kind == "held")?.into(),
+        kind => data::arrow_batches(&data, &name, kind == "in_memory")?.into(),
     };
     options.origin = InputOrigin::Batches(batches);
     Ok(None)
@@ -124,47 +123,48 @@ fn set_data(
 /// The options of a call of `apply`.
 pub(crate) struct ApplyCall {
     pub(crate) options: apply::ApplyOptions,
-    /// The address that serves metrics.
+    /// The address at which metrics are served.
     pub(crate) metrics: Option<SocketAddr>,
-    /// The name of the events, if Python makes them.
-    pub(crate) made: Option<String>,
+    /// The name of Python's iterable, if it makes the events.
+    pub(crate) iterable_name: Option<String>,
 }
 
 /// Parses the options of a call of `apply` and prepares its events.
 pub(crate) fn prepare_apply<'py>(
     py: Python<'py>,
-    given: CallData<'py>,
-    asked: CallOptions<'py>,
+    data: CallData<'py>,
+    call: CallOptions<'py>,
 ) -> PyResult<PreparedCall<'py, ApplyCall, PythonEvents>> {
-    let parsed = pgspate_cli::apply_options(&asked.0);
-    let (mut options, metrics) = parsed.map_err(|error| raise(py, &error))?;
-    let handover = RowHandover::with_capacity(EVENT_BATCHES);
-    let CallData(kind, data, name) = given;
-    let (mut events, mut made) = (None, None);
+    let parsed = pgspate_cli::apply_options(&call.0);
+    let (mut options, metrics) = parsed.map_err(|error| to_exception(py, &error))?;
+    let queue = BatchQueue::with_capacity(EVENT_BATCHES);
+    let CallData(kind, data, name) = data;
+    let (mut events, mut iterable_name) = (None, None);
     if kind == "sources" {
         options.sources = data.extract()?;
     } else {
         options.sources.clear();
-        events = Some(PythonEvents::new(&data, &name, &handover)?);
-        made = Some(name);
+        events = Some(PythonEvents::new(&data, &name, &queue)?);
+        iterable_name = Some(name);
     }
-    let (to, caller) = asked.caller(events, handover);
-    Ok((ApplyCall { options, metrics, made }, to, caller))
+    let (to, caller) = call.into_caller(events, queue);
+    Ok((ApplyCall { options, metrics, iterable_name }, to, caller))
 }
 
 impl<'py> CallOptions<'py> {
-    fn caller<M: MakeBatches>(
+    /// Returns the server's connection string, and the calling thread's side of the call.
+    fn into_caller<M: MakeBatches>(
         self,
         maker: Option<M>,
-        handover: RowHandover<M::Batch>,
+        queue: BatchQueue<M::Batch>,
     ) -> (Option<String>, Caller<'py, M>) {
-        (self.1, Caller { maker, handover, progress: self.2, stop: self.3 })
+        (self.1, Caller { maker, queue, progress: self.2, stop: self.3 })
     }
 
     /// Returns the call of a command without data.
     pub(crate) fn without_data(mut self) -> PreparedCall<'py, Vec<String>, NoBatches> {
-        let words = std::mem::take(&mut self.0);
-        let (to, caller) = self.caller(None, RowHandover::with_capacity(0));
-        (words, to, caller)
+        let arguments = std::mem::take(&mut self.0);
+        let (to, caller) = self.into_caller(None, BatchQueue::with_capacity(0));
+        (arguments, to, caller)
     }
 }

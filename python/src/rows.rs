@@ -1,7 +1,7 @@
-//! Turns Python's rows into record batches.
+//! Converts Python's rows into record batches.
 //!
-//! Each value becomes an Arrow value, or text for the input function of its column; both mean the
-//! same. The first rows decide what a row is (see `shape`).
+//! Each value becomes an Arrow value, or text for the input function of its column's type. Both are
+//! stored as the same value. The first rows decide how values are read from a row (see `shape`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PyTuple};
 
+use crate::batch_queue::BatchQueue;
+use crate::call::MakeBatches;
 use crate::column::ColumnWriter;
-use crate::handover::RowHandover;
-use crate::infer::infer;
-use crate::shape::{ROWS_AHEAD, RowShape, shape};
-use crate::spell::Speller;
-use crate::work::MakeBatches;
+use crate::infer::infer_column_types;
+use crate::shape::{ROWS_AHEAD, RowShape, detect_shape};
+use crate::value_text::ValueTextWriter;
 
 /// The most rows of a batch.
 const BATCH_ROWS: usize = 8192;
-/// The bytes of text after which a batch ends.
+/// The size of the values, in bytes, at which a batch ends.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// The most rows that are read together. Python's objects are scattered in memory. Reading the
-/// classes of a whole block before its values lets the processor fetch several objects at a time.
+/// The most rows of a block, which are read together. Python's objects are scattered in memory. If
+/// the classes of a block's values are read first, the processor fetches several objects at a time.
 const BLOCK_ROWS: usize = 64;
-/// Bytes after which a block has only one row.
+/// After a block with more bytes than this, the next block has only one row.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Why a row could not be made.
+/// Reason why a row could not be converted.
 pub(crate) enum RowFault {
-    /// An exception of the code that makes the rows.
+    /// An exception of the caller's code that makes the rows.
     Python(PyErr),
-    /// A row or a value cannot be loaded.
+    /// A row or a value that cannot be loaded.
     Value(Error),
 }
 
@@ -51,19 +51,21 @@ impl From<PyErr> for RowFault {
 pub(crate) struct PythonRows {
     data: Py<PyAny>,
     rows: Py<PyIterator>,
+    /// The first rows, which were read to find out the shape.
     ahead: VecDeque<Py<PyAny>>,
     shape: RowShape,
+    /// The names of a row's values.
     names: Vec<String>,
     schema: SchemaRef,
-    speller: Speller,
+    text_writer: ValueTextWriter,
     columns: Vec<ColumnWriter>,
     /// Number of rows of the next block.
-    block: usize,
+    block_rows: usize,
     /// Number of rows read so far.
-    row: u64,
+    rows_read: u64,
 }
 
-/// Python's rows as the engine reads them.
+/// The engine's view of Python's rows. The rows come through the queue.
 #[derive(Debug)]
 pub(crate) struct RowBatches {
     name: String,
@@ -72,7 +74,7 @@ pub(crate) struct RowBatches {
     types: Vec<(String, String)>,
     bytes: Option<u64>,
     is_stream: bool,
-    handover: RowHandover<RecordBatch>,
+    queue: BatchQueue<RecordBatch>,
 }
 
 impl ProgramBatches for RowBatches {
@@ -101,7 +103,7 @@ impl ProgramBatches for RowBatches {
     }
 
     fn open(&self, types: &[Option<PgType>]) -> Result<BatchIter> {
-        Ok(self.handover.request(types))
+        Ok(self.queue.request(types))
     }
 }
 
@@ -113,7 +115,7 @@ impl PythonRows {
         name: &str,
         columns: Option<Vec<String>>,
         ignore_unknown: bool,
-        handover: &RowHandover<RecordBatch>,
+        queue: &BatchQueue<RecordBatch>,
     ) -> PyResult<(PythonRows, RowBatches)> {
         let py = data.py();
         let mut rows = data.try_iter()?;
@@ -122,12 +124,12 @@ impl PythonRows {
         for row in rows.by_ref().take(ROWS_AHEAD) {
             ahead.push_back(row?);
         }
-        let given = columns.is_some();
-        let (mut shape, names) = shape(py, &ahead, columns, ignore_unknown)?;
-        let has_names = given || shape.has_names(ahead.front())?;
+        let are_columns_given = columns.is_some();
+        let (mut shape, names) = detect_shape(py, &ahead, columns, ignore_unknown)?;
+        let has_names = are_columns_given || shape.has_names(ahead.front())?;
         let fields: Vec<_> = names.iter().map(|name| tagged_field(name)).collect();
         let schema = Arc::new(Schema::new(fields));
-        let mut speller = Speller::new(py)?;
+        let mut text_writer = ValueTextWriter::new(py)?;
         let mut sample = vec![Vec::new(); names.len()];
         for row in &ahead {
             // A bad row is reported when it is loaded.
@@ -136,7 +138,7 @@ impl PythonRows {
                 values.push(value);
             }
         }
-        let types = infer(py, &mut speller, &sample)?;
+        let types = infer_column_types(py, &mut text_writer, &sample)?;
         let types = names.iter().cloned().zip(types).collect();
         let bytes = (!is_stream).then(|| data.len().map(|rows| rows * names.len() * 8));
         let bytes = bytes.transpose()?.map(|bytes| bytes as u64);
@@ -147,14 +149,24 @@ impl PythonRows {
             types,
             bytes,
             is_stream,
-            handover: handover.clone(),
+            queue: queue.clone(),
         };
         let (data, rows) = (data.clone().unbind(), rows.unbind());
         let ahead = ahead.into_iter().map(Bound::unbind).collect();
         let columns = Vec::new();
-        let (block, row) = (1, 0);
-        let rows =
-            PythonRows { data, rows, ahead, shape, names, schema, speller, columns, block, row };
+        let (block_rows, rows_read) = (1, 0);
+        let rows = PythonRows {
+            data,
+            rows,
+            ahead,
+            shape,
+            names,
+            schema,
+            text_writer,
+            columns,
+            block_rows,
+            rows_read,
+        };
         Ok((rows, batches))
     }
 
@@ -180,16 +192,17 @@ impl PythonRows {
                 values.push((value.get_type_ptr() as usize, value));
             }
         }
-        let first = self.row;
-        self.row += rows.len() as u64;
+        let rows_before = self.rows_read;
+        self.rows_read += rows.len() as u64;
         let (mut bytes, mut end, mut fault) = (0, rows.len(), None);
         for (nth, column) in self.columns.iter_mut().enumerate() {
             let values = values.iter().skip(nth).step_by(width).take(end);
             for (row, (class, value)) in values.enumerate() {
-                match column.append(value, *class, &mut self.speller, text) {
+                match column.append(value, *class, &mut self.text_writer, text) {
                     Ok(more) => bytes += more,
                     Err(why) => {
-                        // The error names the first bad row, so later rows need no check.
+                        // The error names the first bad row, so the next columns are read only up
+                        // to this row.
                         (end, fault) = (row, Some((nth, why)));
                         break;
                     }
@@ -197,7 +210,7 @@ impl PythonRows {
             }
         }
         let Some((nth, why)) = fault else { return Ok(bytes) };
-        Err(why.at(first + end as u64 + 1, self.names.get(nth)))
+        Err(why.at(rows_before + end as u64 + 1, self.names.get(nth)))
     }
 }
 
@@ -214,43 +227,44 @@ impl MakeBatches for PythonRows {
     type Batch = RecordBatch;
 
     fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()> {
-        if self.row > 0 {
+        if self.rows_read > 0 {
             self.rows = self.data.bind(py).try_iter()?.unbind();
             self.ahead.clear();
-            self.row = 0;
+            self.rows_read = 0;
         }
-        self.speller = Speller::new(py)?;
-        self.columns = types.iter().map(|ty| ColumnWriter::of(ty.as_ref())).collect();
+        self.text_writer = ValueTextWriter::new(py)?;
+        self.columns = types.iter().map(|ty| ColumnWriter::for_type(ty.as_ref())).collect();
         Ok(())
     }
 
     fn next(&mut self, py: Python<'_>) -> Result<Option<RecordBatch>, RowFault> {
         let (mut rows, mut bytes) = (0, 0);
         let mut text = String::new();
-        let mut held = Vec::with_capacity(BLOCK_ROWS);
+        let mut block = Vec::with_capacity(BLOCK_ROWS);
         let mut is_done = false;
         while rows < BATCH_ROWS && bytes < BATCH_BYTES && !is_done {
             let mut failed = None;
-            while held.len() < self.block && !is_done && failed.is_none() {
+            while block.len() < self.block_rows && !is_done && failed.is_none() {
                 match self.next_row(py) {
                     None => is_done = true,
                     Some(row) => {
                         match row.map_err(RowFault::from).and_then(|row| self.shape.values(row)) {
-                            Ok(values) => held.push(values),
+                            Ok(values) => block.push(values),
                             Err(fault) => failed = Some(fault),
                         }
                     }
                 }
             }
-            let more = self.append_rows(&held, &mut text)?;
+            let block_bytes = self.append_rows(&block, &mut text)?;
             if let Some(fault) = failed {
-                self.row += 1;
-                return Err(fault.at(self.row, None));
+                self.rows_read += 1;
+                return Err(fault.at(self.rows_read, None));
             }
-            rows += held.len();
-            bytes += more;
-            self.block = if more > BLOCK_BYTES { 1 } else { BLOCK_ROWS.min(self.block * 2) };
-            held.clear();
+            rows += block.len();
+            bytes += block_bytes;
+            self.block_rows =
+                if block_bytes > BLOCK_BYTES { 1 } else { BLOCK_ROWS.min(self.block_rows * 2) };
+            block.clear();
         }
         if rows == 0 {
             return Ok(None);

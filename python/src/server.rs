@@ -1,14 +1,14 @@
-//! Starts and stops the embedded PostgreSQL.
+//! Starts and stops temporary servers and the embedded server.
 
 use std::sync::{Mutex, PoisonError};
 
 use pgspate_embedded as embedded;
 use pyo3::prelude::*;
 
-use crate::errors::raise;
+use crate::errors::to_exception;
 
 /// A temporary server. Stopping it deletes its data.
-#[pyclass(frozen, name = "Throwaway", module = "pgspate._pgspate")]
+#[pyclass(frozen, module = "pgspate._pgspate")]
 pub(crate) struct TemporaryServer {
     server: Mutex<Option<embedded::ThrowawayServer>>,
     dsn: String,
@@ -22,7 +22,8 @@ impl TemporaryServer {
     #[new]
     fn new(py: Python<'_>, settings: &str) -> PyResult<TemporaryServer> {
         let builder = embedded::ThrowawayServer::builder().conf(settings);
-        let server = py.detach(|| builder.start(&embedded::silent)).map_err(|e| raise(py, &e))?;
+        let server =
+            py.detach(|| builder.start(&embedded::silent)).map_err(|e| to_exception(py, &e))?;
         let (dsn, url) = (server.passfile_dsn(), server.tcp_dsn_for("postgres"));
         let pid = std::process::id();
         Ok(TemporaryServer { server: Mutex::new(Some(server)), dsn, url, pid })
@@ -40,12 +41,13 @@ impl TemporaryServer {
 
     /// Stops the server and deletes its data.
     fn stop(&self, py: Python<'_>) {
-        py.detach(|| self.end());
+        py.detach(|| self.stop_in_own_process());
     }
 }
 
 impl TemporaryServer {
-    fn end(&self) {
+    /// Stops the server, unless this process is a fork of the process that started it.
+    fn stop_in_own_process(&self) {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         if self.pid == std::process::id() {
             drop(server);
@@ -57,26 +59,26 @@ impl TemporaryServer {
 
 impl Drop for TemporaryServer {
     fn drop(&mut self) {
-        self.end();
+        self.stop_in_own_process();
     }
 }
 
-/// Starts the user's embedded server, unless it runs. Returns its connection string, its URL, and
-/// whether this call started it.
+/// Starts the user's embedded server, unless it is running. Returns the server's connection string
+/// and URL, and whether this call started the server.
 #[pyfunction]
 pub(crate) fn start_server(py: Python<'_>) -> PyResult<(String, String, bool)> {
     let started = py.detach(|| {
         let server = embedded::EmbeddedServer::open()?;
-        let ran = server.status()?.state == embedded::ServerState::Running;
+        let was_running = server.status()?.state == embedded::ServerState::Running;
         server.start(&embedded::silent)?;
-        Ok((server.dsn()?, server.tcp_dsn()?, !ran))
+        Ok((server.dsn()?, server.tcp_dsn()?, !was_running))
     });
-    started.map_err(|error| raise(py, &error))
+    started.map_err(|error| to_exception(py, &error))
 }
 
 /// Stops the user's embedded server.
 #[pyfunction]
 pub(crate) fn stop_server(py: Python<'_>) -> PyResult<()> {
     let stopped = py.detach(|| embedded::EmbeddedServer::open()?.stop(&embedded::silent));
-    stopped.map(drop).map_err(|error| raise(py, &error))
+    stopped.map(drop).map_err(|error| to_exception(py, &error))
 }

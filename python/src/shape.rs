@@ -1,29 +1,30 @@
-//! The shape of Python's rows: mappings, sequences or objects.
+//! Finds out the shape of Python's rows, and reads their values.
 //!
-//! The first rows decide the shape. Each row becomes a tuple of its values, in the order of the
-//! columns. `operator.itemgetter` and `attrgetter` read a row if they can: that takes a third of
-//! the time.
+//! Rows are mappings, sequences or objects; the first rows decide. Each row becomes a tuple of its
+//! values, in the order of the columns. `itemgetter` and `attrgetter` of Python's module `operator`
+//! take a third of the time of reading value by value, so they are used where they work.
 
 use std::collections::VecDeque;
 
+use pgspate::numbers::counted;
 use pgspate::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 
-use crate::errors::raise;
+use crate::errors::to_exception;
 use crate::rows::RowFault;
 
-/// How many rows are read before the first one is loaded.
+/// The number of rows that are read to find out the shape, before the first row is loaded.
 pub(crate) const ROWS_AHEAD: usize = 1000;
 
 /// The shape of the rows.
 pub(crate) enum RowShape {
     /// Mappings with these keys. With `is_strict`, any other key is an error.
-    Keys { keys: Vec<Py<PyString>>, is_strict: bool, getter: Option<Py<PyAny>> },
+    Mappings { keys: Vec<Py<PyString>>, is_strict: bool, getter: Option<Py<PyAny>> },
     /// Sequences with this number of values.
-    Values(usize),
+    Sequences(usize),
     /// Objects with these attributes.
-    Attributes { names: Vec<Py<PyString>>, getter: Option<Py<PyAny>> },
+    Objects { names: Vec<Py<PyString>>, getter: Option<Py<PyAny>> },
 }
 
 impl RowShape {
@@ -31,7 +32,7 @@ impl RowShape {
     pub(crate) fn has_names(&self, first: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         match self {
             // A named tuple has names.
-            RowShape::Values(_) => first.map_or(Ok(false), |first| first.hasattr("_fields")),
+            RowShape::Sequences(_) => first.map_or(Ok(false), |first| first.hasattr("_fields")),
             _ => Ok(true),
         }
     }
@@ -42,9 +43,11 @@ impl RowShape {
         row: Bound<'py, PyAny>,
     ) -> Result<Bound<'py, PyTuple>, RowFault> {
         match self {
-            RowShape::Values(count) => sequence(row, *count),
-            RowShape::Keys { keys, is_strict, getter } => mapping(&row, keys, *is_strict, getter),
-            RowShape::Attributes { names, getter } => {
+            RowShape::Sequences(count) => sequence_values(row, *count),
+            RowShape::Mappings { keys, is_strict, getter } => {
+                mapping_values(&row, keys, *is_strict, getter)
+            }
+            RowShape::Objects { names, getter } => {
                 let py = row.py();
                 if let Some(getter) = getter {
                     return Ok(getter.bind(py).call1((row,))?.cast_into().map_err(PyErr::from)?);
@@ -56,25 +59,27 @@ impl RowShape {
     }
 }
 
-fn sequence(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTuple>, RowFault> {
-    let wrong = |found: usize| row_fault(format!("the row has {found} values, expected {count}"));
+fn sequence_values(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTuple>, RowFault> {
+    let wrong_count = |found: usize| {
+        row_fault(format!("the row has {}, expected {count}", counted(found as u64, "value")))
+    };
     let row = match row.cast_into::<PyTuple>() {
         Ok(tuple) if tuple.len() == count => return Ok(tuple),
-        Ok(tuple) => return Err(wrong(tuple.len())),
+        Ok(tuple) => return Err(wrong_count(tuple.len())),
         Err(other) => other.into_inner(),
     };
     let found = row.len()?;
     if let Ok(list) = row.cast_exact::<PyList>() {
-        return if found == count { Ok(list.to_tuple()) } else { Err(wrong(found)) };
+        return if found == count { Ok(list.to_tuple()) } else { Err(wrong_count(found)) };
     }
     if found != count || row.is_instance_of::<PyString>() || row.cast::<PyMapping>().is_ok() {
-        return Err(wrong(found));
+        return Err(wrong_count(found));
     }
     let values: PyResult<Vec<_>> = (0..count).map(|nth| row.get_item(nth)).collect();
     Ok(PyTuple::new(row.py(), values?)?)
 }
 
-fn mapping<'py>(
+fn mapping_values<'py>(
     row: &Bound<'py, PyAny>,
     keys: &[Py<PyString>],
     is_strict: bool,
@@ -85,12 +90,13 @@ fn mapping<'py>(
         let values = keys.iter().map(|key| row.get_item(key.bind(py)));
         return Ok(PyTuple::new(py, values.collect::<PyResult<Vec<_>>>()?)?);
     };
-    // A subclass of dict may return values for keys that it does not hold.
-    if let Some(all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
-        match all.bind(py).call1((row,)) {
+    // A subclass of dict, such as a defaultdict, may return values for keys that it does not have.
+    if let Some(get_all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
+        match get_all.bind(py).call1((row,)) {
             Ok(_) if is_strict && dict.len() != keys.len() => return Err(unknown_key()),
             Ok(values) => return Ok(values.cast_into().map_err(PyErr::from)?),
-            // A key is missing. Later rows will lack keys too, and exceptions are slow.
+            // A key is missing. Later rows probably lack keys too. An exception for each of these
+            // rows would be slow, so the getter is not used any more.
             Err(_) => *getter = None,
         }
     }
@@ -115,13 +121,13 @@ fn row_fault(message: String) -> RowFault {
     RowFault::Value(Error::new(ErrorKind::Type, message))
 }
 
-/// Returns `operator`'s getter of several names, which returns a tuple. For one name it would
-/// return the bare value, so the result is `None`.
-fn getter(py: Python<'_>, kind: &str, names: &[Py<PyString>]) -> PyResult<Option<Py<PyAny>>> {
-    // `attrgetter` reads a point as the path to a nested attribute.
-    let has_point = |name: &Py<PyString>| PyResult::Ok(name.bind(py).to_str()?.contains('.'));
+/// Returns an `itemgetter` or `attrgetter` that returns the values of several names as a tuple. For
+/// one name Python's getter would return the value itself, so the result is `None`.
+fn make_getter(py: Python<'_>, kind: &str, names: &[Py<PyString>]) -> PyResult<Option<Py<PyAny>>> {
+    // For `attrgetter`, a name with a dot is the path to a nested attribute.
+    let has_dot = |name: &Py<PyString>| PyResult::Ok(name.bind(py).to_str()?.contains('.'));
     for name in names {
-        if kind == "attrgetter" && has_point(name)? {
+        if kind == "attrgetter" && has_dot(name)? {
             return Ok(None);
         }
     }
@@ -133,7 +139,7 @@ fn getter(py: Python<'_>, kind: &str, names: &[Py<PyString>]) -> PyResult<Option
 }
 
 /// Returns the shape of the rows and the names of their values, from the first rows.
-pub(crate) fn shape(
+pub(crate) fn detect_shape(
     py: Python<'_>,
     ahead: &VecDeque<Bound<'_, PyAny>>,
     columns: Option<Vec<String>>,
@@ -143,39 +149,39 @@ pub(crate) fn shape(
         names.iter().map(|name| PyString::intern(py, name).unbind()).collect()
     };
     let Some(first) = ahead.front() else {
-        // Without rows any shape fits.
+        // The shape does not matter, because there are no rows.
         let names = columns.unwrap_or_default();
-        return Ok((RowShape::Values(names.len()), names));
+        return Ok((RowShape::Sequences(names.len()), names));
     };
     if first.hasattr("keys")? {
         let is_strict = columns.is_none() && !ignore_unknown;
         let names = match columns {
             Some(columns) => columns,
-            None => keys(ahead)?,
+            None => keys_of_rows(ahead)?,
         };
         if names.is_empty() {
             return Err(no_values_error(py));
         }
         let keys = interned(&names);
-        let getter = getter(py, "itemgetter", &keys)?;
-        return Ok((RowShape::Keys { keys, is_strict, getter }, names));
+        let getter = make_getter(py, "itemgetter", &keys)?;
+        return Ok((RowShape::Mappings { keys, is_strict, getter }, names));
     }
     if first.hasattr("__dataclass_fields__")? {
         let names = match columns {
             Some(columns) => columns,
-            None => strings(&first.getattr("__dataclass_fields__")?)?,
+            None => extract_strings(&first.getattr("__dataclass_fields__")?)?,
         };
         let attributes = interned(&names);
-        let getter = getter(py, "attrgetter", &attributes)?;
-        return Ok((RowShape::Attributes { names: attributes, getter }, names));
+        let getter = make_getter(py, "attrgetter", &attributes)?;
+        return Ok((RowShape::Objects { names: attributes, getter }, names));
     }
     if first.is_instance_of::<PyString>() || first.len().is_err() {
         let class = first.get_type().name()?;
         let error = Error::new(ErrorKind::Usage, format!("a row of class {class} has no columns"));
-        return Err(raise(
+        return Err(to_exception(
             py,
             &error.hint(
-                "Rows are dicts, tuples, lists or dataclasses; a single column is `(value,)`.",
+                "Give dicts, tuples, lists or dataclasses; a row of one column is `(value,)`.",
             ),
         ));
     }
@@ -186,30 +192,32 @@ pub(crate) fn shape(
     let names = match columns {
         Some(columns) if columns.len() == values => columns,
         Some(columns) => {
-            let named = columns.len();
-            let message =
-                format!("the first row has {values} values, but {named} columns are named");
-            return Err(raise(py, &Error::new(ErrorKind::Usage, message)));
+            let message = format!(
+                "the first row has {}, but `--columns` names {}",
+                counted(values as u64, "value"),
+                counted(columns.len() as u64, "column")
+            );
+            return Err(to_exception(py, &Error::new(ErrorKind::Usage, message)));
         }
         None if first.hasattr("_fields")? => {
-            let names = strings(&first.getattr("_fields")?)?;
-            return Ok((RowShape::Values(values), names));
+            let names = extract_strings(&first.getattr("_fields")?)?;
+            return Ok((RowShape::Sequences(values), names));
         }
         None => (1..=values).map(|nth| format!("value {nth}")).collect(),
     };
-    Ok((RowShape::Values(values), names))
+    Ok((RowShape::Sequences(values), names))
 }
 
 fn no_values_error(py: Python<'_>) -> PyErr {
     let error = Error::new(ErrorKind::Usage, "the rows have no values");
-    raise(py, &error.hint("Give each row at least one value, which may be None."))
+    to_exception(py, &error.hint("Give each row at least one value, which may be None."))
 }
 
 /// Returns the keys of the first rows, in the order of their first occurrence.
-fn keys(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
+fn keys_of_rows(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for row in ahead {
-        for key in strings(&row.call_method0("keys")?)? {
+        for key in extract_strings(&row.call_method0("keys")?)? {
             if !names.contains(&key) {
                 names.push(key);
             }
@@ -218,6 +226,6 @@ fn keys(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     Ok(names)
 }
 
-fn strings(names: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+fn extract_strings(names: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     names.try_iter()?.map(|name| name?.extract()).collect()
 }

@@ -1,4 +1,4 @@
-"""A server for all tests, and a database for each."""
+"""Fixtures: one server for all tests, and a database for each test."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 import pgspate
 
-_numbers = itertools.count(1)
+_database_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nowhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What does not say where to connect reaches no server of the machine's, and starts none."""
+def no_default_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Calls without `to=` fail: they neither reach a server of this machine nor start one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGHOST", str(tmp_path_factory.mktemp("nowhere")))
         yield
@@ -30,8 +30,8 @@ def server() -> Iterator[pgspate.Server]:
 
 @pytest.fixture
 def dsn(server: pgspate.Server) -> Iterator[str]:
-    """How to connect to an empty database of the test's own."""
-    name = f"python_{os.getpid()}_{next(_numbers)}"
+    """Yields the connection string of an empty database that only one test uses."""
+    name = f"python_{os.getpid()}_{next(_database_numbers)}"
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute(f"create database {name}")
     yield server.dsn.replace("dbname=postgres", f"dbname={name}")
@@ -41,6 +41,6 @@ def dsn(server: pgspate.Server) -> Iterator[str]:
 
 @pytest.fixture
 def db(dsn: str) -> Iterator[psycopg.Connection]:
-    """A connection to it."""
+    """Yields a connection to the database of `dsn`."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         yield connection

@@ -1,4 +1,4 @@
-"""Streams of changes, from files and from Python's own events."""
+"""Streams of changes, from files and from Python's iterables."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_events_are_dicts_or_json(db, dsn, parts, form):
     for given in (events, tuple(events), iter(events), (event for event in events)):
         report = pgspate.apply(given, to=dsn)
         assert (report.events, report.stream) == (4, type(given).__name__)
-        # Whatever the engine tells has a place.
+        # Every key of the engine's report is a field of `ApplyReport`.
         fields = {one.name for one in dataclasses.fields(report)}
         assert set(report.to_dict()) - fields <= {"is_stopped"}
         assert parts() == [(1, "screw")] and report.tables == ["public.parts"]
-        # No later call asks for the position.
+        # The position is not kept, because no later call needs it.
         assert streams(db) == []
     assert pgspate.apply([], to=dsn).events == 0 and streams(db) == []
 
@@ -73,7 +73,7 @@ def test_a_named_stream_is_applied_once(db, dsn, parts):
         pgspate.apply(more[::-1], stream="parts", to=dsn)
 
 
-def test_files_are_streams_by_their_names(db, dsn, parts, tmp_path):
+def test_the_stream_of_a_file_has_the_name_of_the_file(db, dsn, parts, tmp_path):
     path = tmp_path / "events.ndjson"
     path.write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
     for given, count in ((path, 4), (str(path), 0), ([path], 0)):
@@ -81,7 +81,7 @@ def test_files_are_streams_by_their_names(db, dsn, parts, tmp_path):
     assert parts() == [(1, "screw")] and streams(db) == [(str(path), 4)]
 
 
-def test_values_are_those_that_load_would_store(db, dsn):
+def test_apply_stores_the_same_values_as_load(db, dsn):
     db.execute("create table t (id int primary key, n numeric, f float8, at timestamptz, "
                "local timestamp, d date, iv interval, u uuid, y bytea, j jsonb, l int[], e text)")
     east = dt.timezone(dt.timedelta(hours=5, minutes=30))
@@ -103,7 +103,7 @@ def test_values_are_those_that_load_would_store(db, dsn):
     assert found == [("NaN", "NaN", None)]
 
 
-def test_options_are_those_of_the_command(db, dsn, parts):
+def test_apply_takes_the_options_of_the_command(db, dsn, parts):
     db.execute('create table "o,1" (id int primary key, name text)')
     report = pgspate.apply(EVENTS, map={"parts": "o,1"}, to=dsn)
     assert report.tables == ['public."o,1"'] and parts() == []
@@ -118,7 +118,7 @@ def test_options_are_those_of_the_command(db, dsn, parts):
         pgspate.apply(EVENTS, format="nonsense", to=dsn)
 
 
-def test_the_columns_of_files_without_names_are_told(db, dsn, tmp_path):
+def test_dms_columns_names_the_columns_of_a_file_without_header(db, dsn, tmp_path):
     db.execute('create table t (id int primary key, "a,b" text)')
     path = tmp_path / "changes.csv"
     path.write_text("I,1,bolt\nU,1,screw\nI,2,nut\n")
@@ -126,7 +126,7 @@ def test_the_columns_of_files_without_names_are_told(db, dsn, tmp_path):
     assert db.execute("select * from t order by id").fetchall() == [(1, "screw"), (2, "nut")]
 
 
-def test_bad_events_have_their_place(db, dsn, parts):
+def test_the_error_for_a_bad_event_names_its_place(db, dsn, parts):
     circle = {}
     circle["row"] = circle
     for bad, kind in (({"op": "grow"}, "format"), (5, "format"), ({1: 2}, "format"),
@@ -135,16 +135,16 @@ def test_bad_events_have_their_place(db, dsn, parts):
             pgspate.apply([EVENTS[0], bad], to=dsn)
         assert error.value.kind == kind
         assert (error.value.place.source, error.value.place.line) == ("list", 2)
-        # What came before it is applied.
+        # The events before the bad event are applied.
         assert parts() == [(1, "bolt")] and streams(db) == []
     report = pgspate.apply([*EVENTS, {"op": "grow"}], max_dead_letters=1, to=dsn)
     assert (report.dead_letters, report.events) == (1, 5)
-    for nothing in (5, b"{}", {"op": "insert"}):
+    for no_events in (5, b"{}", {"op": "insert"}):
         with pytest.raises(pgspate.UsageError, match="has no events"):
-            pgspate.apply(nothing, to=dsn)
+            pgspate.apply(no_events, to=dsn)
 
 
-def test_an_exception_of_the_events_is_the_callers_own(db, dsn, parts):
+def test_an_exception_of_the_iterable_reaches_the_caller(db, dsn, parts):
     def events():
         yield EVENTS[0]
         raise KeyError("mine")
@@ -192,7 +192,7 @@ def test_asynchronous_events_and_rows(db, dsn, parts):
         yield (-1,)
         raise KeyError("mine")
 
-    async def all_of_it():
+    async def run_calls():
         report = await pgspate.aio.load(rows(30_000), "t", to=dsn)
         assert report.rows_written == 30_000
         report = await pgspate.aio.sync(rows(29_000), "t", scope="all", to=dsn)
@@ -200,13 +200,13 @@ def test_asynchronous_events_and_rows(db, dsn, parts):
         assert (await pgspate.aio.apply(changes(), to=dsn)).events == 4
         with pytest.raises(KeyError, match="mine"):
             await pgspate.aio.load(broken(), "t", to=dsn)
-        # What ends before its rows do makes no more of them.
+        # If the call fails early, the remaining rows are not made.
         with pytest.raises(pgspate.PlanError, match="does not exist"):
             await pgspate.aio.load(rows(10**9), "nowhere", to=dsn)
         with pytest.raises(pgspate.ServerError, match='"async_generator"'):
             await pgspate.aio.load(rows(1), "t", to=dsn)
 
-    asyncio.run(all_of_it())
+    asyncio.run(run_calls())
     assert parts() == [(1, "screw")]
     with pytest.raises(pgspate.UsageError, match="pgspate.aio"):
         pgspate.load(rows(1), "t", to=dsn)
@@ -214,26 +214,26 @@ def test_asynchronous_events_and_rows(db, dsn, parts):
 
 def test_asynchronous_rows_are_cancelled(db, dsn):
     db.execute("create table t (a int)")
-    state = []
+    steps = []
 
-    async def silent():
+    async def one_row_then_silence():
         yield (1,)
-        state.append("waits")
+        steps.append("waits")
         try:
             await asyncio.Event().wait()
         finally:
-            state.append("ended")
+            steps.append("ended")
 
     async def cancel():
-        task = asyncio.create_task(pgspate.aio.load(silent(), "t", to=dsn))
-        while not state:
+        task = asyncio.create_task(pgspate.aio.load(one_row_then_silence(), "t", to=dsn))
+        while not steps:
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(cancel())
-    assert state == ["waits", "ended"]
+    assert steps == ["waits", "ended"]
     assert db.execute("select count(*) from t").fetchone() == (0,)
 
 
@@ -252,7 +252,7 @@ def test_metrics_are_served_while_events_are_applied(dsn, parts):
 
 
 @pytest.mark.parametrize("option", ["plan", "json", "quiet"])
-def test_what_is_for_a_terminal_is_refused(dsn, parts, option):
+def test_options_for_terminals_are_refused(dsn, parts, option):
     with pytest.raises(pgspate.UsageError, match=f"`{option}` is an option of the command"):
         asyncio.run(pgspate.aio.apply(EVENTS, to=dsn, **{option: True}))
     with pytest.raises(pgspate.UsageError, match=f"`{option}` is an option of the command"):

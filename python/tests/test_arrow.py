@@ -1,4 +1,4 @@
-"""Arrow data, from whatever has it."""
+"""Arrow data of pyarrow, polars, pandas and other objects."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ COLUMNS = {
     "t": (pa.time64("us"), "time", [dt.time(0), dt.time(23, 59, 59, 999999)]),
     "ts": (pa.timestamp("us"), "timestamp", [MOMENT, dt.datetime(1, 1, 1)]),
     "tsz": (pa.timestamp("us", "UTC"), "timestamptz", [MOMENT.replace(tzinfo=UTC)] * 2),
+    # Shorter than a day: the interval of an Arrow duration has hours, and that of psycopg has days.
     "iv": (pa.duration("us"), "interval", [dt.timedelta(hours=5), dt.timedelta(seconds=-1)]),
     "l": (pa.list_(pa.int32()), "int[]", [[1, None], []]),
     "ll": (pa.list_(pa.string()), "text[]", [["a", "NULL", ""], [None]]),
@@ -47,7 +48,10 @@ COLUMNS = {
 
 @pytest.fixture
 def tables(db):
-    """Two tables of every type, one with the values as psycopg inserts them; and the data."""
+    """Returns an Arrow table with a column of every type.
+
+    Creates two tables: `theirs` with these rows, inserted by psycopg, and `ours` without rows.
+    """
     from psycopg.types.json import Jsonb
 
     columns = ", ".join(f'"{name}" {ty}' for name, (_, ty, _) in COLUMNS.items())
@@ -56,13 +60,12 @@ def tables(db):
     marks = ", ".join(["%s"] * len(COLUMNS))
     for row in rows:
         row = [Jsonb(value) if isinstance(value, dict) else value for value in row]
-        # The wall clock of an hour of durations, not of a day.
         db.execute(f"insert into theirs values ({marks})", row)
     return pa.table({name: pa.array(values + [None], type=ty)
                      for name, (ty, _, values) in COLUMNS.items()})
 
 
-def same(db):
+def are_tables_equal(db):
     ours = db.execute("select * from ours order by i4 nulls last").fetchall()
     return ours == db.execute("select * from theirs order by i4 nulls last").fetchall()
 
@@ -70,11 +73,11 @@ def same(db):
 def test_every_type_is_stored_as_psycopg_stores_it(db, dsn, tables):
     for data in (tables, tables.to_reader(), tables.to_batches()[0]):
         assert pgspate.load(data, "ours", to=dsn).rows_written == 3
-        assert same(db)
+        assert are_tables_equal(db)
         db.execute("truncate ours")
 
 
-def test_capsules_alone_will_do(db, dsn, tables):
+def test_every_object_that_exports_arrow_data_is_loaded(db, dsn, tables):
     class Stream:
         def __arrow_c_stream__(self, requested_schema=None):
             return tables.__arrow_c_stream__(requested_schema)
@@ -85,18 +88,18 @@ def test_capsules_alone_will_do(db, dsn, tables):
 
     for data in (Stream(), Array()):
         pgspate.load(data, "ours", to=dsn)
-        assert same(db)
+        assert are_tables_equal(db)
         db.execute("truncate ours")
 
 
-def test_a_table_is_made_from_a_schema(db, dsn, tables):
-    # Dictionaries of text are text, and so is what has no type.
+def test_a_table_is_created_from_an_arrow_schema(db, dsn, tables):
+    # A dictionary of strings becomes text, and so does a column of Arrow's type null.
     report = pgspate.load(tables, "made", create=True, to=dsn)
     assert report.created and report.rows_written == 3
     assert db.execute("select count(*), max(i8) from made").fetchone() == (3, 2**63 - 1)
 
 
-def test_a_stream_stays_a_stream(db, dsn):
+def test_a_plan_takes_no_batch_of_a_stream(db, dsn):
     db.execute("create table t (a bigint)")
     taken = []
 
@@ -113,20 +116,20 @@ def test_a_stream_stays_a_stream(db, dsn):
     assert db.execute("select count(distinct a) from t").fetchone() == (50_000,)
 
 
-def test_a_stream_that_breaks_is_rolled_back(db, dsn):
+def test_a_load_of_a_stream_that_fails_is_rolled_back(db, dsn):
     db.execute("create table t (a bigint)")
 
     def batches():
         yield pa.record_batch({"a": pa.array(range(1000))})
-        raise ValueError("the source broke")
+        raise ValueError("the source failed")
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), batches())
-    with pytest.raises(pgspate.SourceError, match="the source broke"):
+    with pytest.raises(pgspate.SourceError, match="the source failed"):
         pgspate.load(reader, "t", to=dsn)
     assert db.execute("select count(*) from t").fetchone() == (0,)
 
 
-def test_columns_go_by_name_or_as_named(db, dsn):
+def test_columns_are_matched_by_name_or_by_the_argument_columns(db, dsn):
     db.execute("create table t (b text, a int)")
     data = pa.table({"a": [1], "b": ["x"]})
     pgspate.load(data, "t", to=dsn)
@@ -137,7 +140,7 @@ def test_columns_go_by_name_or_as_named(db, dsn):
     assert "columns=" in str(error.value) and error.value.sqlstate == "42703"
 
 
-def test_a_large_batch_is_cut_and_loaded_by_all_lanes(db, dsn):
+def test_a_large_batch_is_split_and_loaded_by_all_lanes(db, dsn):
     db.execute("create table t (a bigint, b text)")
     data = pa.table({"a": range(400_000), "b": ["x" * 20] * 400_000})
     report = pgspate.load(data, "t", lanes=2, to=dsn)
@@ -146,7 +149,7 @@ def test_a_large_batch_is_cut_and_loaded_by_all_lanes(db, dsn):
     assert total == (400_000, sum(range(400_000)))
 
 
-def test_a_value_that_does_not_fit_is_refused_in_its_place(db, dsn):
+def test_the_error_for_a_value_that_does_not_fit_names_its_place(db, dsn):
     db.execute("create table t (a smallint)")
     data = pa.table({"a": [1] * 10 + [70_000]})
     with pytest.raises(pgspate.ServerError) as error:
@@ -155,12 +158,12 @@ def test_a_value_that_does_not_fit_is_refused_in_its_place(db, dsn):
     assert error.value.place.row == 11 and error.value.place.source == "Table"
 
 
-def test_an_array_is_no_table(dsn):
-    with pytest.raises(pgspate.Error, match="no table|Schema"):
+def test_an_arrow_array_is_refused(dsn):
+    with pytest.raises(pgspate.Error, match="is not a table|Schema"):
         pgspate.load(pa.array([1, 2]), "t", to=dsn)
 
 
-def test_polars(db, dsn):
+def test_a_data_frame_of_polars_is_loaded(db, dsn):
     polars = pytest.importorskip("polars")
     db.execute("create table t (a int, b text, c timestamp, d numeric(10,2), e text[])")
     frame = polars.DataFrame({
@@ -172,7 +175,7 @@ def test_polars(db, dsn):
     assert db.execute("select * from t order by a").fetchall() == [first, (None,) * 5]
 
 
-def test_pandas(db, dsn, monkeypatch):
+def test_a_data_frame_of_pandas_is_loaded_with_and_without_pyarrow(db, dsn, monkeypatch):
     pandas = pytest.importorskip("pandas")
     db.execute("create table t (a int, b text, c timestamp, d float8)")
     frame = pandas.DataFrame({
@@ -182,7 +185,7 @@ def test_pandas(db, dsn, monkeypatch):
     expected = [(1, "x", MOMENT, 1.5), (None,) * 4]
     assert pgspate.load(frame, "t", to=dsn).rows_written == 2
     assert db.execute("select * from t order by a").fetchall() == expected
-    # The same where there is no pyarrow, which is what hands pandas' data over.
+    # Without pyarrow, pandas cannot export Arrow data, and its rows are loaded instead.
     from pgspate import _data
 
     monkeypatch.setattr(_data, "_has_pyarrow", lambda: False)

@@ -1,4 +1,4 @@
-"""Every example in a docstring does what it shows."""
+"""Docstrings, guides and examples: they run, are complete, and agree with the command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEEDS = {"_pandas": ["pandas", "sqlalchemy"], "sqlalchemy": ["sqlalchemy"]}
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_run(name):
+def test_examples_in_docstrings_run(name):
     for package in NEEDS.get(name, []):
         pytest.importorskip(package)
     module = importlib.import_module(f"pgspate.{name}")
@@ -33,11 +33,11 @@ def test_examples_run(name):
     assert results.attempted > 0 and results.failed == 0
 
 
-def test_everything_public_is_described():
+def test_every_public_name_has_a_docstring():
     for name in pgspate.__all__:
-        thing = getattr(pgspate, name)
+        value = getattr(pgspate, name)
         if name != "__version__":
-            assert inspect.getdoc(thing), name
+            assert inspect.getdoc(value), name
 
 
 COMMANDS = {
@@ -50,7 +50,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_calls_and_typed_options_agree(name):
+def test_the_options_of_calls_are_those_of_the_typed_dicts(name):
     parameters = inspect.signature(getattr(pgspate, name)).parameters.values()
     assert {it.name for it in parameters if it.kind is it.KEYWORD_ONLY} == (
         COMMANDS[name].__optional_keys__
@@ -73,7 +73,7 @@ def test_the_notebook_runs():
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     book = nbformat.read(ROOT / "examples/flights.ipynb", 4)
     cells = [cell for cell in book.cells if cell.cell_type == "code"]
-    # What it shows is not kept in the repository.
+    # The repository has the notebook without its output.
     assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
     place = {"metadata": {"path": str(ROOT / "examples")}}
     nbclient.NotebookClient(book, timeout=120, resources=place).execute()
@@ -92,12 +92,12 @@ def test_the_example_runs(tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_options_are_those_of_the_command(command):
-    words = [sys.executable, "-m", "pgspate", command, "--help"]
-    text = subprocess.run(words, capture_output=True, text=True).stdout
+def test_the_options_of_calls_are_those_of_the_command(command):
+    program = [sys.executable, "-m", "pgspate", command, "--help"]
+    text = subprocess.run(program, capture_output=True, text=True).stdout
     flags = re.findall(r"^ +(?:-\w, +)?--([a-z][a-z-]+)", text, re.M)
     flags = {flag.replace("-", "_") for flag in flags}
-    # Those for terminals have their own ways here; a report has its advice anyway.
+    # In Python, a report takes the place of these flags.
     flags -= {"json", "quiet", "plan", "help", "advise_only", "cli_input_json"}
     if command in ("load", "sync"):
         flags -= {"table"}
@@ -105,43 +105,45 @@ def test_options_are_those_of_the_command(command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_defaults_are_those_of_the_command(command):
+def test_the_defaults_of_calls_are_those_of_the_command(command):
     reference = (ROOT / "docs/reference/options.md").read_text()
     section = re.search(rf"^## pgspate {command}$(.*?)^## ", reference, re.M | re.S)
     rows = re.findall(r"^\| (?:`-\w`, )?`--([a-z-]+)(.*)$", section[1], re.M)
-    said = {name.replace("-", "_"): re.search(r"\. Default: `(.*)` \|$", row) for name, row in rows}
+    defaults = {
+        name.replace("-", "_"): re.search(r"\. Default: `(.*)` \|$", row) for name, row in rows
+    }
     parameters = inspect.signature(getattr(pgspate, command)).parameters
-    assert sum(default is not None for default in said.values()) > 1
+    assert sum(default is not None for default in defaults.values()) > 1
     for name in COMMANDS[command].__optional_keys__ - {"progress"}:
         default = parameters[name].default
-        # Without the argument, the command decides.
+        # For these defaults, Python does not pass the argument, and the command uses its default.
         if default not in (None, False, ()):
-            assert said[name] and said[name][1] == str(default), name
+            assert defaults[name] and defaults[name][1] == str(default), name
 
 
-@pytest.mark.parametrize("flag, named", [("format FORMAT", _options.Format),
-                                         ("rebuild-indexes WHEN", _options.When)])
-def test_values_are_those_of_the_command(flag, named):
+@pytest.mark.parametrize("flag, literal", [("format FORMAT", _options.Format),
+                                           ("rebuild-indexes WHEN", _options.When)])
+def test_the_values_of_options_are_those_of_the_command(flag, literal):
     reference = (ROOT / "docs/reference/options.md").read_text()
-    said = re.search(rf"^\| `--{flag}` \| .*?: (`.*`.*)\|$", reference, re.M)[1]
-    values = said.partition("Default:")[0]
-    assert tuple(re.findall(r"`(\w+)` \(", values)) == get_args(named)
+    help_text = re.search(rf"^\| `--{flag}` \| .*?: (`.*`.*)\|$", reference, re.M)[1]
+    values = help_text.partition("Default:")[0]
+    assert tuple(re.findall(r"`(\w+)` \(", values)) == get_args(literal)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_argument_is_described(command):
+def test_every_argument_of_a_call_is_documented(command):
     call = getattr(pgspate, command)
     arguments = inspect.getdoc(call).partition("\nArgs:\n")[2].partition("\n\n")[0]
     described = re.findall(r"^    (\w+): ", arguments, re.M)
     assert described == list(inspect.signature(call).parameters)
 
 
-@pytest.mark.parametrize("file, words", [("docs/reference/python.md", []),
-                                         ("python/pgspate/_typed.py", ["options"])])
-def test_the_reference_is_current(file, words):
+@pytest.mark.parametrize("file, arguments", [("docs/reference/python.md", []),
+                                             ("python/pgspate/_typed.py", ["options"])])
+def test_a_generated_file_is_current(file, arguments):
     pytest.importorskip("sqlalchemy")
-    done = subprocess.run([sys.executable, str(ROOT / "python/reference.py"), *words],
+    done = subprocess.run([sys.executable, str(ROOT / "python/reference.py"), *arguments],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     current = (ROOT / file).read_text()
-    assert current == done.stdout, "`make reference-python` writes it anew"
+    assert current == done.stdout, "run `make reference-python`"

@@ -1,4 +1,4 @@
-"""What a server is like, and what it should be set to."""
+"""The calls `doctor` and `tune`."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def test_findings_have_evidence_and_remedy(db, dsn, tmp_path):
         pgspate.doctor(dsn)
 
 
-def test_settings_are_proposed_set_and_put_back():
+def test_settings_are_proposed_applied_and_reverted():
     with pgspate.server(temporary=True) as server:
-        more = {"to": server, "memory": "16GiB", "cpus": 4}
-        tuning = pgspate.tune(**more)
+        machine = {"to": server, "memory": "16GiB", "cpus": 4}
+        tuning = pgspate.tune(**machine)
         proposal = {it["name"]: it for it in tuning.proposals}["max_wal_size"]
         assert proposal["reason"] and "max_wal_size" in repr(tuning) and not tuning.changed
-        assert "alter system set max_wal_size" in pgspate.tune(emit="sql", **more).text
-        group = pgspate.tune(emit="rds", parameter_group="mine", **more).text
+        assert "alter system set max_wal_size" in pgspate.tune(emit="sql", **machine).text
+        group = pgspate.tune(emit="rds", parameter_group="mine", **machine).text
         assert json.loads(group)["DBParameterGroupName"] == "mine"
-        done = pgspate.tune(apply=True, **more)
-        assert proposal["value"] == dict(done.changed)["max_wal_size"]
-        assert "max_wal_size" in asyncio.run(pgspate.aio.tune(**more)).outstanding
-        back = pgspate.tune(revert=True, to=server)
-        assert dict(back.changed)["max_wal_size"] == proposal["now"]
+        applied = pgspate.tune(apply=True, **machine)
+        assert proposal["value"] == dict(applied.changed)["max_wal_size"]
+        assert "max_wal_size" in asyncio.run(pgspate.aio.tune(**machine)).outstanding
+        reverted = pgspate.tune(revert=True, to=server)
+        assert dict(reverted.changed)["max_wal_size"] == proposal["now"]
         with pytest.raises(pgspate.UsageError, match="apply"):
             pgspate.tune(apply=True, revert=True, to=server)

@@ -1,4 +1,4 @@
-"""What can be loaded, and what the table holds afterwards."""
+"""Loads of files and rows: the stored rows, options, errors and reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_file_is_loaded(db, dsn, tmp_path):
     report = pgspate.load(path, "t", create=True, to=dsn)
     assert rows(db) == [(1, "x"), (2, None)]
     assert report.rows_written == 2 and report.created and report.table == "public.t"
-    # The ledger knows it by then.
+    # By now the ledger has the file as loaded.
     assert pgspate.load(str(path), "t", to=dsn).rows_before == 2
     other = tmp_path / "u.csv"
     other.write_text("a,b\n3,y\n")
@@ -52,7 +52,7 @@ Named = namedtuple("Named", "b a")
     ],
     ids=lambda data: type(data[0]).__name__,
 )
-def test_rows_of_every_kind(db, dsn, data):
+def test_rows_of_every_kind_are_loaded(db, dsn, data):
     db.execute("create table t (a int, b text)")
     for given in (data, iter(data), (row for row in data)):
         assert pgspate.load(given, "t", to=dsn).rows_written == 2
@@ -60,7 +60,7 @@ def test_rows_of_every_kind(db, dsn, data):
         db.execute("truncate t")
 
 
-def test_columns_choose_and_name(db, dsn):
+def test_the_argument_columns_selects_keys_and_names_values(db, dsn):
     db.execute("create table t (a int, b text, c int default 7)")
     pgspate.load([("x", 1)], "t", columns=["b", "a"], to=dsn)
     pgspate.load([{"a": 2, "z": 0, "b": "y"}], "t", columns=["a", "b"], to=dsn)
@@ -68,13 +68,13 @@ def test_columns_choose_and_name(db, dsn):
     assert rows(db) == [(1, "x", 7), (2, "y", 7), (3, None, 7)]
 
 
-def test_names_may_have_commas(db, dsn):
+def test_column_names_may_have_commas(db, dsn):
     db.execute('create table t ("a,b" int, c int)')
     pgspate.load([(1, 2)], "t", columns=["a,b", "c"], to=dsn)
     assert rows(db) == [(1, 2)]
 
 
-def test_no_rows_are_no_rows(db, dsn):
+def test_data_without_rows_is_loaded(db, dsn):
     db.execute("create table t (a int, g int generated always as (a) stored)")
     assert pgspate.load([], "t", to=dsn).rows_written == 0
     pgspate.load([(1,)], "t", columns="a", to=dsn)
@@ -82,7 +82,7 @@ def test_no_rows_are_no_rows(db, dsn):
     assert rows(db) == []
 
 
-def test_a_list_is_read_again_when_two_lanes_meet_the_same_key(db, dsn):
+def test_a_list_is_read_again_when_two_lanes_insert_the_same_key(db, dsn):
     db.execute("create table t (a int primary key, b text)")
     data = [(n // 2, "x" * 100) for n in range(300_000)]
     with pytest.raises(pgspate.ServerError) as error:
@@ -91,7 +91,7 @@ def test_a_list_is_read_again_when_two_lanes_meet_the_same_key(db, dsn):
     assert rows(db) == []
 
 
-def test_the_first_bad_row_is_named(db, dsn):
+def test_the_error_names_the_first_bad_row(db, dsn):
     db.execute("create table t (a int, b text)")
     with pytest.raises(pgspate.ServerError) as raised:
         pgspate.load([(1, "x"), ("12a", None)], "t", to=dsn)
@@ -105,7 +105,7 @@ def test_the_first_bad_row_is_named(db, dsn):
     assert rows(db) == []
 
 
-def test_bad_rows_are_set_aside(db, dsn, tmp_path):
+def test_rejected_rows_are_written_to_a_file(db, dsn, tmp_path):
     db.execute("create table t (a int, b text)")
     path = tmp_path / "bad.json"
     report = pgspate.load(({"a": a, "b": "y"} for a in [1, "x", 3]), "t", rejects=path, to=dsn)
@@ -114,7 +114,7 @@ def test_bad_rows_are_set_aside(db, dsn, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "bad, words",
+    "data, message",
     [
         ([(1,), (2, 3)], "the row has 2 values, expected 1"),
         ([{"a": 1}] + [{"a": 1, "q": 2}], 'column "q" of relation "t" does not exist'),
@@ -123,20 +123,20 @@ def test_bad_rows_are_set_aside(db, dsn, tmp_path):
         ([1], "a row of class int has no columns"),
         ([(b"x",)], "which only a column of type bytea takes"),
         ([({},)], "which only a column of type json or jsonb takes"),
-        ([([],)], "which only a column of type an array"),
+        ([([],)], "which only a column of type array, json or jsonb takes"),
         ([(object(),)], "a value of class object has no counterpart"),
         (5, "an object of class int cannot be loaded"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused(db, dsn, bad, words):
+def test_data_that_cannot_be_loaded_is_refused(db, dsn, data, message):
     db.execute("create table t (a int)")
     with pytest.raises(pgspate.Error) as error:
-        pgspate.load(bad, "t", to=dsn)
-    assert words in str(error.value)
+        pgspate.load(data, "t", to=dsn)
+    assert message in str(error.value)
     assert rows(db) == []
 
 
-def test_an_exception_of_the_rows_is_the_callers_own(db, dsn):
+def test_an_exception_of_the_iterable_reaches_the_caller(db, dsn):
     db.execute("create table t (a int)")
 
     def broken():
@@ -148,16 +148,16 @@ def test_an_exception_of_the_rows_is_the_callers_own(db, dsn):
     assert rows(db) == []
 
 
-def test_rows_are_made_on_the_thread_that_called(db, dsn):
+def test_rows_are_made_on_the_calling_thread(db, dsn):
     import threading
 
     db.execute("create table t (a text)")
-    mine = threading.get_ident()
-    pgspate.load(((str(threading.get_ident() == mine),) for _ in range(3)), "t", to=dsn)
+    caller = threading.get_ident()
+    pgspate.load(((str(threading.get_ident() == caller),) for _ in range(3)), "t", to=dsn)
     assert rows(db) == [("True",)] * 3
 
 
-def test_options_are_those_of_the_command(db, dsn):
+def test_load_takes_the_options_of_the_command(db, dsn):
     db.execute("create table t (a int)")
     with pytest.raises(pgspate.UsageError, match="lanes"):
         pgspate.load([(1,)], "t", lanes="many", to=dsn)
@@ -169,7 +169,7 @@ def test_options_are_those_of_the_command(db, dsn):
     assert report.counted == "analyze"
 
 
-def test_a_plan_says_what_would_be_done(db, dsn):
+def test_a_plan_describes_the_load_and_changes_nothing(db, dsn):
     db.execute("create table t (a int, b xml)")
     plan = pgspate.plan([(1, "<a/>")], "t", to=dsn)
     assert plan.path == "text" and [it["name"] for it in plan.columns] == ["a", "b"]
@@ -179,14 +179,14 @@ def test_a_plan_says_what_would_be_done(db, dsn):
     assert rows(db) == []
 
 
-def test_a_report_can_be_shown(db, dsn):
+def test_a_report_is_shown_as_text_and_html_and_converted_to_json(db, dsn):
     report = pgspate.load([{"a": "<b>"}], "t", create=True, to=dsn)
-    assert repr(report).startswith("<LoadReport public.t: 1 rows in ")
+    assert repr(report).startswith("<LoadReport public.t: 1 row in ")
     assert "<th" in report._repr_html_() and "rows written" in report._repr_html_()
     assert json.loads(json.dumps(report.to_dict()))["rows_written"] == 1
 
 
-def test_progress_is_told(db, dsn):
+def test_a_function_gets_the_progress_and_may_stop_the_load(db, dsn):
     seen = []
     db.execute("create table t (a int)")
     data = [(n,) for n in range(200_000)]

@@ -1,4 +1,4 @@
-"""Models, sessions and data frames, by SQLAlchemy's connections and our own."""
+"""Models and sessions of SQLAlchemy, over pgspate's connections and over the session's."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Order(Base):
     stored = orm.mapped_column(sa.Text, server_default="by the server")
 
 
-class Flag(sa.types.TypeDecorator):
-    """Text that is never NULL in the database."""
+class TextNotNull(sa.types.TypeDecorator):
+    """Text that stores None as `unknown`."""
 
     impl = sa.Text
     cache_ok = True
@@ -71,10 +71,10 @@ class Fact(Base):
     __tablename__ = "facts"
 
     id = orm.mapped_column(sa.Integer, primary_key=True)
-    flag = orm.mapped_column(Flag)
+    flag = orm.mapped_column(TextNotNull)
     either = orm.mapped_column(sa.JSON)
     plain = orm.mapped_column(pg.JSONB(none_as_null=True))
-    kept = orm.mapped_column(Flag, default=lambda: None)
+    kept = orm.mapped_column(TextNotNull, default=lambda: None)
 
 
 MADE = dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=dt.timezone.utc)
@@ -103,7 +103,7 @@ def orders(engine):
 
 
 @pytest.mark.parametrize("within", [False, True])
-def test_a_model_knows_its_names_types_and_defaults(engine, within):
+def test_names_types_and_defaults_are_those_of_the_model(engine, within):
     rows = [Order(**FULL), Order(id=2), Order(id=3, status=None)]
     with orm.Session(engine) as session:
         report = pgspate.sqlalchemy.load(
@@ -118,7 +118,7 @@ def test_a_model_knows_its_names_types_and_defaults(engine, within):
     assert second.note is None and third.status is None
 
 
-def test_dicts_and_tables_will_do(engine):
+def test_dicts_and_tables_are_taken_too(engine):
     rows = [{"id": n, "note": str(n)} for n in range(5)]
     pgspate.sqlalchemy.load(engine, Order, iter(rows))
     with engine.connect() as connection:
@@ -134,7 +134,7 @@ def test_dicts_and_tables_will_do(engine):
 
 
 @pytest.mark.parametrize("within", [False, True])
-def test_none_is_what_its_type_makes_of_it(engine, within):
+def test_none_is_stored_as_its_type_converts_it(engine, within):
     none = dict.fromkeys(["flag", "either", "plain", "kept"])
     with orm.Session(engine) as session:
         session.add(Fact(id=0, **none))
@@ -156,11 +156,11 @@ def test_none_is_what_its_type_makes_of_it(engine, within):
 
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("kind", ["dicts", "objects"])
-def test_a_column_that_occurs_late_is_not_lost(engine, within, kind):
+def test_an_attribute_that_only_later_rows_have_is_refused_or_stored(engine, within, kind):
     def rows(late):
         for n in range(1500):
-            facts = {"id": n, **(late if n == 1400 else {})}
-            yield Order(**facts) if kind == "objects" else facts
+            values = {"id": n, **(late if n == 1400 else {})}
+            yield Order(**values) if kind == "objects" else values
 
     def load(rows):
         with orm.Session(engine) as session:
@@ -171,19 +171,19 @@ def test_a_column_that_occurs_late_is_not_lost(engine, within, kind):
     with pytest.raises(pgspate.UsageError, match='"note", but none of the first 1000'):
         load(rows({"note": "late"}))
     assert orders(engine) == []
-    # A default of the model's is a column already.
+    # A column with a default of the model is written anyway.
     load(rows({"status": "late"}))
     assert orders(engine)[1400].status == "late"
     load([Order(id=n + 5000) for n in range(1000)] + [Order(id=9000, note="late")])
     assert orders(engine)[-1].note == "late"
     if kind == "dicts":
-        for some in (rows({"nope": 1}), list(rows({"nope": 1}))):
+        for some_rows in (rows({"nope": 1}), list(rows({"nope": 1}))):
             with pytest.raises(pgspate.UsageError, match='"nope" is no attribute'):
-                load(some)
+                load(some_rows)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
-def test_within_a_session_rows_are_part_of_its_transaction(server, dsn, engine, driver):
+def test_within_a_session_a_load_is_part_of_its_transaction(server, dsn, engine, driver):
     pytest.importorskip(driver)
     other = sa.create_engine(url_of(server, dsn, driver))
     rows = [{**FULL, "id": n} for n in range(20_000)]
@@ -205,7 +205,7 @@ def test_within_a_session_rows_are_part_of_its_transaction(server, dsn, engine, 
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-def test_within_an_asynchronous_session(server, dsn, engine, driver):
+def test_within_an_asynchronous_session_rows_are_written(server, dsn, engine, driver):
     pytest.importorskip(driver)
     pytest.importorskip("greenlet")
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -234,7 +234,7 @@ def test_within_an_asynchronous_session(server, dsn, engine, driver):
     assert len(found) == 10_000 and found[7].tags == FULL["tags"]
 
 
-def test_within_a_transaction_there_are_no_other_options(engine):
+def test_within_a_transaction_other_options_are_refused(engine):
     with orm.Session(engine) as session:
         with pytest.raises(pgspate.UsageError, match="no effect within a transaction"):
             pgspate.sqlalchemy.load(session, Order, [{"id": 1}], within=session, lanes=2)
@@ -248,7 +248,7 @@ def test_within_a_transaction_there_are_no_other_options(engine):
         assert error.value.place.row == 2 and error.value.place.column == "id"
 
 
-def test_a_scope_is_made_like_objects(engine):
+def test_a_scope_is_made_equal_to_objects(engine):
     with orm.Session(engine) as session:
         old = [Order(id=n, note="a" if n < 5 else "b", status="old") for n in range(10)]
         pgspate.sqlalchemy.load(session, Order, old)
@@ -267,7 +267,7 @@ def test_a_scope_is_made_like_objects(engine):
 
 
 @pytest.mark.parametrize(
-    "ids, how, words",
+    "ids, options, message",
     [
         ([], {"scope": Order.note == "b"}, "the source has no rows"),
         ([0, 5], {"scope": Order.note == "b"},
@@ -279,24 +279,30 @@ def test_a_scope_is_made_like_objects(engine):
         ([5], {"scope": Order.note == "b"}, "4 of 5 rows of the scope (80.0%) would be deleted"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_the_same_words(engine, ids, how, words):
+def test_a_doubtful_sync_is_refused_with_the_same_message_within_a_session(
+    engine, ids, options, message
+):
     with orm.Session(engine) as session:
         old = [Order(id=n, note="a" if n < 5 else "b") for n in range(10)]
         pgspate.sqlalchemy.load(session, Order, old)
         new = [{"id": n, "note": "b"} for n in ids]
-        said = []
+        errors = []
         for within in (None, session):
             with pytest.raises(pgspate.PlanError) as caught:
-                pgspate.sqlalchemy.sync(session, Order, new, within=within, **how)
-            said.append((([caught.value.message, *caught.value._reasons])[-1], caught.value.hint))
-    assert said[0] == said[1]
-    assert words in said[0][0]
+                pgspate.sqlalchemy.sync(session, Order, new, within=within, **options)
+            reasons = [caught.value.message, *caught.value._reasons]
+            errors.append((reasons[-1], caught.value.hint))
+    assert errors[0] == errors[1]
+    assert message in errors[0][0]
     assert len(orders(engine)) == 10
 
 
 @pytest.fixture
 def tenants(db, engine):
-    """The same table in three schemas, one of them that of the default search_path."""
+    """Yields a function that returns the ids of the table `facts` in three schemas.
+
+    One of the schemas is `public`, in which unqualified names are looked up by default.
+    """
     with engine.begin() as connection:
         for schema in ("public", "tenant_42", "Tenant 43"):
             connection.exec_driver_sql(f'create schema if not exists "{schema}"')
@@ -313,7 +319,7 @@ def tenants(db, engine):
     yield ids
 
 
-def test_within_a_session_its_search_path_says_which_table(engine, tenants):
+def test_within_a_session_its_search_path_decides_on_the_table(engine, tenants):
     with orm.Session(engine) as session:
         for schema in ("tenant_42", '"Tenant 43"'):
             session.execute(sa.text(f"set local search_path to {schema}"))
@@ -329,7 +335,7 @@ def test_within_a_session_its_search_path_says_which_table(engine, tenants):
 
 @pytest.mark.parametrize("by", ["engine", "connection", "session"])
 @pytest.mark.parametrize("within", [False, True])
-def test_a_translated_schema_is_written(engine, tenants, by, within):
+def test_schema_translate_map_decides_on_the_table(engine, tenants, by, within):
     options = {"schema_translate_map": {None: "Tenant 43"}}
     bind = engine.execution_options(**options) if by == "engine" else engine
     with bind.connect() as connection:
@@ -352,7 +358,7 @@ def test_a_translated_schema_is_written(engine, tenants, by, within):
     assert tenants() == [[0, 1, 2], [0, 1, 2], [0, 7]]
 
 
-def test_a_sync_within_another_database_is_refused(server, engine, tenants):
+def test_a_sync_within_a_transaction_of_another_database_is_refused(server, engine, tenants):
     other = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
     with other.connect() as connection:
         Fact.__table__.create(connection)
@@ -363,7 +369,7 @@ def test_a_sync_within_another_database_is_refused(server, engine, tenants):
     assert tenants() == [[0, 1, 2]] * 3
 
 
-def test_each_model_has_its_own_engine(server, dsn, engine):
+def test_a_session_decides_on_the_engine_of_each_model(server, dsn, engine):
     other = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
     rows = [{"id": 1, "note": "b"}]
     for within in (False, True):
@@ -397,8 +403,8 @@ def test_within_a_session_a_sync_is_part_of_its_transaction(server, dsn, engine,
             report = pgspate.sqlalchemy.sync(
                 session, Order, new, scope=Order.note == "b", within=session
             )
-            done = (report.inserted, report.updated, report.deleted, report.unchanged)
-            assert done == (2, 1, 1, 3)
+            counts = (report.inserted, report.updated, report.deleted, report.unchanged)
+            assert counts == (2, 1, 1, 3)
             assert session.get(Order, 6).status == "changed" and session.get(Order, 5) is None
             assert mine.status == "changed"
             assert session.execute(sa.text("show enable_nestloop")).scalar() == settings
@@ -423,7 +429,7 @@ def test_within_a_session_a_sync_is_part_of_its_transaction(server, dsn, engine,
     other.dispose()
 
 
-def test_to_sql_takes_the_method(server, dsn, engine):
+def test_to_sql_of_pandas_takes_pandas_method(server, dsn, engine):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({
         "a": [1, 2, None], "b": ["x\t", None, "z"],
@@ -443,7 +449,7 @@ def test_to_sql_takes_the_method(server, dsn, engine):
                               (2.0, None, None)]
 
 
-def test_an_engine_or_a_url_says_where_to(engine, db):
+def test_the_argument_to_may_be_an_engine_or_a_url(engine, db):
     pgspate.load([(1,)], '"Order lines"', columns="id", to=engine)
     pgspate.load([(2,)], '"Order lines"', columns="id", to=engine.url)
     assert len(orders(engine)) == 2

@@ -1,4 +1,4 @@
-"""Calls that are stopped, made from forks and threads, or of any size."""
+"""Calls that are stopped or run in forks and threads, their memory, and the command."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import pgspate
 import pgspate.aio
 
 
-def run(code, *args, **more):
-    """Starts a program that handles SIGINT, even if these tests run in the background."""
+def run(code, *args, **options):
+    """Runs a program that handles SIGINT, even if these tests run in the background."""
     program = [sys.executable, "-c", textwrap.dedent(code), *args]
     return subprocess.run(program, capture_output=True, text=True, timeout=120,
-                          preexec_fn=heed_interrupts, **more)
+                          preexec_fn=enable_interrupts, **options)
 
 
-def heed_interrupts():
+def enable_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-STOPPED = """
+INTERRUPTED_CALL = """
     import os, signal, sys, threading, time, pgspate
 
     def interrupt():
@@ -46,9 +46,9 @@ STOPPED = """
             if n == 50_000:
                 interrupt()
 
-    what, dsn = sys.argv[1:]
-    if what == "file":
-        # One that never comes to an end.
+    call, dsn = sys.argv[1:]
+    if call == "file":
+        # A file that never ends.
         read, write = os.pipe()
         os.write(write, b"1\\n2\\n")
         threading.Timer(0.5, interrupt).start()
@@ -57,11 +57,11 @@ STOPPED = """
         data = rows()
     events = ({"op": "insert", "table": "t", "row": {"a": a}} for a, in rows())
     try:
-        if what == "doctor":
+        if call == "doctor":
             threading.Timer(0.5, interrupt).start()
-            # Longer than this program may take.
+            # Longer than the time limit of this program.
             pgspate.doctor(to=dsn, watch=600)
-        elif what == "events":
+        elif call == "events":
             pgspate.apply(events, to=dsn, batch_rows=10**9, batch_bytes=1024)
         else:
             pgspate.load(data, "t", to=dsn, header=False, format="csv")
@@ -70,24 +70,24 @@ STOPPED = """
 """
 
 
-@pytest.mark.parametrize("what", ["rows", "file", "doctor"])
-def test_an_interrupt_rolls_back(db, dsn, what):
+@pytest.mark.parametrize("call", ["rows", "file", "doctor"])
+def test_an_interrupt_rolls_back(db, dsn, call):
     db.execute("create table t (a int)")
-    done = run(STOPPED, what, dsn)
+    done = run(INTERRUPTED_CALL, call, dsn)
     assert done.stdout.startswith("interrupted"), done.stdout + done.stderr
     assert db.execute("select count(*) from t").fetchone() == (0,)
 
 
-def test_an_interrupted_stream_has_whole_batches(db, dsn):
+def test_an_interrupted_apply_has_written_only_complete_batches(db, dsn):
     db.execute("create table t (a int)")
-    done = run(STOPPED, "events", dsn)
+    done = run(INTERRUPTED_CALL, "events", dsn)
     assert done.stdout.startswith("interrupted"), done.stdout + done.stderr
     count, first, last = db.execute("select count(*), min(a), max(a) from t").fetchone()
     assert count == 0 or (first, last) == (0, count - 1)
     assert db.execute("select count(*) from pgspate.stream").fetchone() == (0,)
 
 
-def test_an_interrupt_while_connecting_ends_at_once():
+def test_an_interrupt_while_connecting_ends_the_call_at_once():
     # A server that accepts the connection and does not answer.
     code = """
         import os, signal, socket, threading, pgspate
@@ -102,7 +102,7 @@ def test_an_interrupt_while_connecting_ends_at_once():
     assert run(code).stdout == "interrupted\n"
 
 
-def test_a_fork_loads_as_its_parent_does(db, dsn):
+def test_a_forked_process_can_load(db, dsn):
     db.execute("create table t (a int)")
     pgspate.load([(1,)], "t", to=dsn)
     children = []
@@ -122,7 +122,7 @@ def test_a_fork_loads_as_its_parent_does(db, dsn):
     assert db.execute("select count(*) from t").fetchone() == (8,)
 
 
-def test_a_fork_leaves_the_server_to_its_parent():
+def test_a_forked_process_does_not_stop_the_server_of_its_parent():
     with pgspate.server(temporary=True) as server:
         child = os.fork()
         if child == 0:
@@ -133,7 +133,7 @@ def test_a_fork_leaves_the_server_to_its_parent():
             assert connection.execute("select 1").fetchone() == (1,)
 
 
-def test_a_test_that_forgets_where_to_reaches_no_server():
+def test_a_call_without_to_reaches_no_server_in_these_tests():
     with pytest.raises(pgspate.ConnectError, match="could not connect"):
         pgspate.load([(1,)], "t")
 
@@ -157,7 +157,7 @@ def test_threads_load_at_the_same_time(db, dsn):
     assert db.execute("select count(distinct (a, b)) from t").fetchone() == (20_000,)
 
 
-def test_the_interpreter_is_free_meanwhile(db, dsn, tmp_path):
+def test_other_python_threads_run_during_a_load(db, dsn, tmp_path):
     db.execute("create table t (a int)")
     path = tmp_path / "t.csv"
     path.write_text("".join(f"{n}\n" for n in range(300_000)))
@@ -195,10 +195,10 @@ def test_memory_does_not_grow_with_the_rows(db, dsn):
     assert db.execute("select count(*) from t").fetchone() == (2_000_000,)
 
 
-def test_asyncio_goes_on_and_cancels(db, dsn):
+def test_asyncio_calls_run_at_the_same_time_and_can_be_cancelled(db, dsn):
     db.execute("create table t (a int)")
 
-    async def both():
+    async def run_calls():
         first, second = await asyncio.gather(
             pgspate.aio.load([(1,)], "t", to=dsn),
             pgspate.aio.load(((n,) for n in range(1000)), "t", to=dsn),
@@ -222,23 +222,23 @@ def test_asyncio_goes_on_and_cancels(db, dsn):
         report = await pgspate.aio.sync([(2,)], "t", key="a", no_delete=True, to=dsn)
         assert report.is_same
 
-    asyncio.run(both())
+    asyncio.run(run_calls())
     assert db.execute("select count(*) from t").fetchone() == (1001,)
 
 
-def test_the_command_is_in_the_package(db, dsn, tmp_path):
+def test_the_package_contains_the_command(db, dsn, tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n1,x\n")
     module = [sys.executable, "-m", "pgspate"]
     script = os.path.join(os.path.dirname(sys.executable), "pgspate")
-    # The script does not exist if the package is not installed, but found by the path.
+    # The script exists only if the package is installed, and not if `PYTHONPATH` names its folder.
     scripts = [[script]] if os.path.exists(script) else []
-    for words in [module, *scripts]:
-        done = subprocess.run([*words, "load", str(path), "-t", "t", "--create", "--to", dsn,
+    for command in [module, *scripts]:
+        done = subprocess.run([*command, "load", str(path), "-t", "t", "--create", "--to", dsn,
                                "--restart", "--json"], capture_output=True, text=True)
         assert done.returncode == 0 and '"rows_written": 1' in done.stdout, done.stderr
-    words = [*module, "load", "nowhere.csv", "--to", dsn]
-    done = subprocess.run(words, capture_output=True, text=True)
+    command = [*module, "load", "nowhere.csv", "--to", dsn]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "nowhere.csv" in done.stderr
     done = subprocess.run([*module, "--version"], capture_output=True, text=True)
     assert done.stdout.startswith("pgspate ") and done.returncode == 0

@@ -24,13 +24,13 @@ def stored(db, sql="select * from t order by 1"):
 
 
 @pytest.mark.parametrize(
-    "rows, row, column, words",
+    "rows, row, column, message",
     [
-        # Within a block the columns are read one after the other.
+        # The rows of a block are read column by column.
         ([(1, "a")] * 40 + [(1, {})] + [(1, "a")] * 9 + [(b"", "a")], 41, "b", "a dict"),
         ([(1, "a")] * 40 + [(b"", "a")] + [(1, "a")] * 9 + [(1, {})], 41, "a", "bytes"),
         ([(1, "a")] * 40 + [(b"", {})], 41, "a", "bytes"),
-        ([(1, "a")] * 3000 + [(1,)], 3001, None, "the row has 1 values, expected 2"),
+        ([(1, "a")] * 3000 + [(1,)], 3001, None, "the row has 1 value, expected 2"),
         ([(1, "a")] * 40 + [(1, {}), (1,)], 41, "b", "a dict"),
         ([[1, "a"]] * 1500 + [[1, "a", 2]], 1501, None, "the row has 3 values, expected 2"),
         ([(1, "a")] * 5 + ["ab"], 6, None, "expected 2"),
@@ -39,15 +39,15 @@ def stored(db, sql="select * from t order by 1"):
     ],
 )
 @pytest.mark.parametrize("kind", [list, iter])
-def test_the_first_bad_row_is_the_one_told(db, dsn, kind, rows, row, column, words):
+def test_the_error_names_the_first_bad_row(db, dsn, kind, rows, row, column, message):
     db.execute("create table t (a int, b text)")
-    with pytest.raises(pgspate.ConversionError, match=words) as caught:
+    with pytest.raises(pgspate.ConversionError, match=message) as caught:
         pgspate.load(kind(rows), "t", to=dsn)
     assert (caught.value.place.row, caught.value.place.column) == (row, column)
     assert stored(db) == []
 
 
-def test_the_column_has_its_name_whoever_refuses_the_value(db, dsn):
+def test_errors_of_pgspate_and_of_the_server_name_the_column(db, dsn):
     db.execute('create table t (id int primary key, "of day" time)')
     for value in ["noon", b""]:
         for row in [(1, value), {"of day": value, "id": 1}]:
@@ -59,7 +59,7 @@ def test_the_column_has_its_name_whoever_refuses_the_value(db, dsn):
     assert caught.value.place.column == "of day"
 
 
-def test_keys_that_come_and_go(db, dsn):
+def test_later_rows_may_lack_keys_but_not_have_new_ones(db, dsn):
     db.execute("create table t (a int, b int default 7)")
     rows = [{"a": 1, "b": 2}] * 1500 + [{"a": 3}, {"b": 4}, {}, {"b": 5, "a": 6}]
     assert pgspate.load(rows, "t", to=dsn).rows_written == 1504
@@ -72,7 +72,7 @@ def test_keys_that_come_and_go(db, dsn):
         pgspate.load([{"a": 1, "b": 2}] * 1500 + [{"a": 1, "b": 2, "c": 3}], "t", to=dsn)
 
 
-def test_mappings_of_all_sorts(db, dsn):
+def test_all_kinds_of_mappings_are_loaded(db, dsn):
     db.execute("create table t (a int, b text)")
     default = defaultdict(lambda: "made up", a=2)
     rows = [{"a": 1, "b": "x"}, default, OrderedDict(b="y", a=3), UserDict(a=4, b="z")]
@@ -81,7 +81,7 @@ def test_mappings_of_all_sorts(db, dsn):
     assert "b" not in default
 
 
-def test_attributes_with_points_are_their_own(db, dsn):
+def test_a_name_with_a_dot_is_no_path_to_a_nested_attribute(db, dsn):
     @dataclass
     class Part:
         id: int
@@ -94,7 +94,7 @@ def test_attributes_with_points_are_their_own(db, dsn):
     assert stored(db) == [(None, "x")]
 
 
-def test_an_attribute_that_raises_is_the_callers_own(db, dsn):
+def test_an_exception_of_an_attribute_reaches_the_caller(db, dsn):
     @dataclass
     class Part:
         id: int
@@ -111,12 +111,12 @@ def test_an_attribute_that_raises_is_the_callers_own(db, dsn):
     assert stored(db) == []
 
 
-class Word(str):
+class StrSubclass(str):
     def __str__(self):
         return "not this"
 
 
-class Count(int):
+class IntSubclass(int):
     def __str__(self):
         return "not this"
 
@@ -129,16 +129,17 @@ class Plain(enum.Enum):
     RED = "r"
 
 
-class Later(dt.datetime):
+class DatetimeSubclass(dt.datetime):
     pass
 
 
-def test_classes_below_the_known_ones(db, dsn):
+def test_subclasses_of_known_classes_are_loaded(db, dsn):
     db.execute("create table t (a int, b text, c timestamptz, d numeric, e timestamp)")
     moment = (2026, 2, 3, 4, 5, 6, 7)
     rows = [
         (1, "x", dt.datetime(*moment, UTC), 1, dt.datetime(*moment)),
-        (Count(2), Word("y"), Later(*moment, UTC), True + 1, Later(*moment)),
+        (IntSubclass(2), StrSubclass("y"), DatetimeSubclass(*moment, UTC), True + 1,
+         DatetimeSubclass(*moment)),
         (Number.TWO, Plain.RED, None, Decimal("1e3"), dt.date(2026, 2, 3)),
         (3.0, Number.TWO, "2026-02-03 04:05:06.000007+00", 10**30, "2026-02-03 04:05:06.000007"),
     ]
@@ -152,7 +153,7 @@ def test_classes_below_the_known_ones(db, dsn):
     ]
 
 
-def test_moments_at_the_ends_of_time(db, dsn):
+def test_the_first_and_last_datetimes_are_loaded(db, dsn):
     db.execute("create table t (n int, a timestamptz, b timestamp, c date)")
     east, west = (dt.timezone(dt.timedelta(hours=sign * 14)) for sign in (1, -1))
     first, last = dt.datetime.min, dt.datetime.max
@@ -175,8 +176,7 @@ def test_moments_at_the_ends_of_time(db, dsn):
     ]
 
 
-def test_one_value_means_the_same_in_every_column(db, dsn):
-    """Returns values as they are, and the text that psycopg inserts for them."""
+def test_a_value_is_stored_as_its_text_in_columns_of_every_type(db, dsn):
     types = "text varchar(40) jsonb numeric numeric(6,2) float8 float4 int8 int4 int2 bool date"
     types += " timestamp timestamptz oid interval date[] char(3)"
     values = [
@@ -188,30 +188,32 @@ def test_one_value_means_the_same_in_every_column(db, dsn):
         db.execute(f"create table t{nth} (a {ty})")
         for value in values:
             try:
-                db.execute(f"insert into t{nth} values (%s::text::{ty})", [_spelled(value)])
-                meant = stored(db, f"delete from t{nth} returning a::text")
+                db.execute(f"insert into t{nth} values (%s::text::{ty})", [_text_of(value)])
+                expected = stored(db, f"delete from t{nth} returning a::text")
             except psycopg.Error as error:
-                meant = error.sqlstate
+                expected = error.sqlstate
             try:
                 pgspate.load([(value,)], f"t{nth}", to=dsn)
                 found = stored(db, f"delete from t{nth} returning a::text")
             except pgspate.Error as error:
                 found = error.sqlstate
-            if isinstance(meant, list) and ty in ("varchar(40)", "char(3)") and found != meant:
-                # A cast cuts what is too long, a load refuses it.
+            is_char = ty in ("varchar(40)", "char(3)")
+            if isinstance(expected, list) and is_char and found != expected:
+                # A cast truncates a text that is too long; a load refuses it.
                 assert found == "22001"
                 continue
-            assert found == meant, (ty, value)
+            assert found == expected, (ty, value)
 
 
-def _spelled(value):
+def _text_of(value):
+    """Returns the text that the server reads as a value."""
     if isinstance(value, float):
-        with_digits = repr(value)
-        return with_digits.removesuffix(".0").replace("inf", "Infinity").replace("nan", "NaN")
+        digits = repr(value)
+        return digits.removesuffix(".0").replace("inf", "Infinity").replace("nan", "NaN")
     return {True: "true"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def test_a_lone_surrogate_is_refused(db, dsn):
+def test_a_lone_surrogate_and_a_zero_character_are_refused(db, dsn):
     db.execute("create table t (a text)")
     with pytest.raises(UnicodeEncodeError):
         pgspate.load([("a",), ("\ud800",)], "t", to=dsn)
@@ -221,15 +223,15 @@ def test_a_lone_surrogate_is_refused(db, dsn):
     assert stored(db) == []
 
 
-def test_large_values_do_not_pile_up(db, dsn):
+def test_blocks_of_large_values_have_few_rows(db, dsn):
     db.execute("create table t (n int, a text)")
-    # A block of these would be 320 MB.
-    made = ((n, "x" * 5_000_000) for n in range(20))
-    assert pgspate.load(made, "t", to=dsn).rows_written == 20
+    # A block of 64 such rows would have 320 MB.
+    rows = ((n, "x" * 5_000_000) for n in range(20))
+    assert pgspate.load(rows, "t", to=dsn).rows_written == 20
     assert stored(db, "select sum(length(a)) from t") == [(100_000_000,)]
 
 
-def test_rows_without_columns(db, dsn):
+def test_rows_without_values_are_refused(db, dsn):
     db.execute("create table t (a int)")
     for rows in ([{}], [()], [{}] * 3):
         with pytest.raises(pgspate.UsageError, match="the rows have no values"):
@@ -237,7 +239,7 @@ def test_rows_without_columns(db, dsn):
     assert pgspate.load([{"a": None}] * 3, "t", to=dsn).rows_written == 3
 
 
-def test_columns_of_nothing_but_none(db, dsn):
+def test_a_column_may_have_only_none(db, dsn):
     pgspate.load([{"a": None, "b": 1}] * 3, "t", create=True, to=dsn)
     assert stored(db) == [(None, 1)] * 3
 

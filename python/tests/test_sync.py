@@ -1,4 +1,4 @@
-"""Rows of a table made like data."""
+"""Syncs: rows of a table are made equal to data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def meters(db):
     return db
 
 
-def test_a_scope_is_made_like_rows(meters, dsn):
+def test_a_scope_is_made_equal_to_rows(meters, dsn):
     new = [{"meter": 2, "day": day, "kwh": 2.0 * day} for day in (2, 3, 4, 5)]
     new[0]["kwh"] = 99.0
     report = pgspate.sync(new, "use", scope_by=["meter"], to=dsn)
-    done = (report.inserted, report.updated, report.deleted, report.unchanged)
-    assert done == (1, 1, 1, 2) and not report.is_same
+    counts = (report.inserted, report.updated, report.deleted, report.unchanged)
+    assert counts == (1, 1, 1, 2) and not report.is_same
     left = meters.execute("select day, kwh from use where meter = 2 order by 1").fetchall()
     assert left == [(2, 99.0), (3, 6.0), (4, 8.0), (5, 10.0)]
     assert meters.execute("select count(*) from use").fetchone() == (12,)
@@ -30,14 +30,15 @@ def test_a_scope_is_made_like_rows(meters, dsn):
     assert again.is_same and again.unchanged == 4
 
 
-def test_sessions_may_share_the_scopes(meters, dsn):
+def test_several_sessions_or_transactions_write_the_scopes(meters, dsn):
     rows = [{"meter": m, "day": d, "kwh": float(d)} for m in (1, 2, 3) for d in (1, 2, 3, 4)]
     report = pgspate.sync(rows, "use", scope_by="meter", lanes=2, vacuum=True, to=dsn)
     assert (report.sessions, report.updated) == (2, 8) and report.vacuum_seconds is not None
     changed = [row | {"kwh": -1.0} for row in rows]
-    turns = pgspate.sync(changed, "use", scope_by="meter", transactions=2, to=dsn)
-    assert (turns.sessions, turns.transactions, turns.updated) == (1, 2, 12)
-    # Whatever the engine tells has a place.
+    report_of_two = pgspate.sync(changed, "use", scope_by="meter", transactions=2, to=dsn)
+    assert (report_of_two.sessions, report_of_two.transactions) == (1, 2)
+    assert report_of_two.updated == 12
+    # Every key of the engine's report is a field of `SyncReport`.
     assert set(report.to_dict()) <= {one.name for one in dataclasses.fields(report)}
 
 
@@ -55,7 +56,7 @@ def test_a_scope_must_be_given(dsn):
         pgspate.sync([(1,)], "use", scope="all", no_delete=True, to=dsn)
 
 
-def test_a_guard_stops_large_deletes(meters, dsn):
+def test_a_sync_with_too_many_deletes_is_refused(meters, dsn):
     with pytest.raises(pgspate.Error) as error:
         pgspate.sync([(1, 1, 1.0)], "use", scope="all", to=dsn)
     assert "max_delete=" in (error.value.hint or "")
@@ -65,7 +66,7 @@ def test_a_guard_stops_large_deletes(meters, dsn):
     assert report.deleted == 12
 
 
-def test_no_delete_and_insert_only(meters, dsn):
+def test_no_delete_keeps_rows_and_insert_only_updates_none(meters, dsn):
     rows = [(1, 1, 5.0), (9, 9, 9.0)]
     report = pgspate.sync(rows, "use", insert_only=True, to=dsn)
     assert (report.inserted, report.updated, report.deleted) == (1, 0, 0)

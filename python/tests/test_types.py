@@ -1,4 +1,4 @@
-"""Every type of Python's goes in as psycopg3 would insert it."""
+"""Values of Python's types are stored as psycopg 3 would store them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_values_are_stored_as_psycopg_stores_them(db, dsn, ty, values):
     compare = ("select o.nth, o.c::text, t.c::text from ours o full join theirs t using (nth) "
                "where o.c::text is distinct from t.c::text")
     assert db.execute(compare).fetchall() == []
-    # And so they are one by one, and through the text of another connection.
+    # The COPY text for a connection of the caller stores the same values.
     from pgspate import _pgspate
 
     ours = db.execute("select a.atttypid::regtype::oid::bigint, format_type(a.atttypid, null), "
@@ -111,7 +111,7 @@ def test_values_are_stored_as_psycopg_stores_them(db, dsn, ty, values):
     assert db.execute(compare).fetchall() == [] and text.count == len(rows)
 
 
-def test_every_day_is_itself(db, dsn):
+def test_dates_of_all_years_are_written_correctly(db, dsn):
     db.execute("create table t (a text)")
     step = [dt.date.fromordinal(n) for n in range(1, dt.date.max.toordinal() + 1, 37)]
     around = [dt.date(year, month, day) for year in (1, 4, 100, 400, 1900, 2000, 2024, 9999)
@@ -122,7 +122,7 @@ def test_every_day_is_itself(db, dsn):
     assert found == {day.isoformat() for day in days}
 
 
-def test_plain_dicts_and_lists_become_json(db, dsn):
+def test_dicts_and_lists_are_stored_as_json(db, dsn):
     value = {"a": [1, 2.5, None, {"b": "ä"}], "c": True}
     for ty in ("json", "jsonb"):
         db.execute(f"create table t_{ty} (a {ty}, b {ty})")
@@ -131,13 +131,13 @@ def test_plain_dicts_and_lists_become_json(db, dsn):
             (value, [1, "x"]),
             ({"raw": 1}, []),
         ]
-        # Exactly what psycopg stores when it knows that they are JSON.
+        # psycopg stores the same text for values that are marked as JSON.
         db.execute(f"insert into t_{ty} values (%s, %s)", (Json(value), Json([1, "x"])))
         texts = db.execute(f"select a::text, b::text from t_{ty} where a::text like '%c%'")
         assert len(set(texts.fetchall())) == 1
 
 
-def test_whole_numbers_are_whole(db, dsn):
+def test_an_integer_column_takes_floats_and_decimals_that_are_whole(db, dsn):
     db.execute("create table t (a int)")
     pgspate.load([(3.0,), (Decimal("4.00"),), ("5",)], "t", to=dsn)
     assert db.execute("select a from t order by a").fetchall() == [(3,), (4,), (5,)]
@@ -146,7 +146,7 @@ def test_whole_numbers_are_whole(db, dsn):
             pgspate.load([(value,)], "t", to=dsn)
 
 
-def test_a_zone_is_never_passed_over(db, dsn):
+def test_columns_without_time_zone_store_utc(db, dsn):
     db.execute("create table t (a date, b timestamp, c time)")
     late = dt.datetime(2024, 1, 2, 2, 0, tzinfo=EAST)
     pgspate.load([(late, late, late)], "t", to=dsn)
@@ -156,7 +156,7 @@ def test_a_zone_is_never_passed_over(db, dsn):
 
 
 @pytest.mark.parametrize("style", ["postgres", "sql_standard", "iso_8601", "postgres_verbose"])
-def test_intervals_do_not_depend_on_the_style(db, dsn, style):
+def test_intervals_do_not_depend_on_intervalstyle(db, dsn, style):
     db.execute("create table t (nth int, a interval)")
     spans = [dt.timedelta(days=-2, seconds=1), dt.timedelta(seconds=-1), dt.timedelta(days=5)]
     to = f"{dsn} options='-c IntervalStyle={style}'"
@@ -164,7 +164,7 @@ def test_intervals_do_not_depend_on_the_style(db, dsn, style):
     assert [a for (a,) in db.execute("select a from t order by nth")] == spans
 
 
-def test_types_of_a_new_table(db, dsn):
+def test_a_new_table_has_types_that_fit_the_values(db, dsn):
     row = {
         "b": True, "i": 1, "f": 1.5, "n": Decimal("1.5"), "s": "x", "y": b"x",
         "d": dt.date(2024, 1, 2), "t": dt.time(1), "tz": dt.time(1, tzinfo=UTC),
@@ -192,7 +192,7 @@ def test_a_later_value_widens_a_new_column(db, dsn):
     assert report.widened and db.execute("select count(*) from t").fetchone() == (2001,)
 
 
-def test_values_of_numpy_and_pandas(db, dsn):
+def test_values_of_numpy_and_pandas_are_loaded(db, dsn):
     numpy = pytest.importorskip("numpy")
     pandas = pytest.importorskip("pandas")
     db.execute("create table t (a int, b float4, c bool, d timestamp, e interval, f int[], "
@@ -211,7 +211,7 @@ def test_values_of_numpy_and_pandas(db, dsn):
     assert first[6] == dt.datetime(2024, 1, 2, tzinfo=UTC) and second == (None,) * 8
 
 
-def test_what_numpy_masks_is_null(db, dsn):
+def test_a_masked_value_of_numpy_is_null(db, dsn):
     numpy = pytest.importorskip("numpy")
     masked = numpy.ma.array([1.5, 2.5], mask=[False, True])
     db.execute("create table t (a float8, b float8[])")
@@ -224,7 +224,7 @@ def test_what_numpy_masks_is_null(db, dsn):
     ]
 
 
-def test_what_python_has_no_class_for_is_refused(db, dsn):
+def test_a_numpy_value_without_a_python_class_is_refused(db, dsn):
     numpy = pytest.importorskip("numpy")
     db.execute("create table t (a float8)")
     long = numpy.longdouble(1)
@@ -237,18 +237,18 @@ def test_what_python_has_no_class_for_is_refused(db, dsn):
 
 def test_a_list_that_contains_itself_is_refused(db, dsn):
     db.execute("create table t (a int[], b jsonb)")
-    itself = [1]
-    itself.append(itself)
+    recursive = [1]
+    recursive.append(recursive)
     deep = 1
     for _ in range(6):
         deep = [deep]
     pgspate.load([(deep, [deep])], "t", to=dsn)
-    for value in ([deep], itself, [itself] * 1000):
+    for value in ([deep], recursive, [recursive] * 1000):
         with pytest.raises(pgspate.ConversionError, match="more than 6 deep") as error:
             pgspate.load([{"a": value}], "t", to=dsn)
         assert error.value.place.row == 1 and error.value.place.column == "a"
     with pytest.raises(ValueError, match="Circular"):
-        pgspate.load([(None, itself)], "t", to=dsn)
+        pgspate.load([(None, recursive)], "t", to=dsn)
     rings = [[], []]
     for ring in rings:
         ring.append(rings)

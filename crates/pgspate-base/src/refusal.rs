@@ -45,7 +45,8 @@ impl ServerRefusal {
         &self.message
     }
 
-    /// Returns the column that the error is about. The server names one for NOT NULL violations.
+    /// Returns the column that the error is about. The server names the column
+    /// of a NOT NULL violation.
     pub fn column(&self) -> Option<&str> {
         self.column.as_deref()
     }

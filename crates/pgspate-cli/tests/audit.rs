@@ -1,5 +1,5 @@
-//! What is built in: `audit/audit.py` fails at a finding and not for want of a network, and what
-//! Python installs is named by its hash.
+//! Dependencies: `audit/audit.py` fails at a finding, but not without a network. All Python
+//! packages are pinned by version and hash.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,10 +10,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Says what it was asked for on stdout, and ends as the test wants.
-const FINE: &str = "echo \"$@\"";
+/// Shell scripts in the place of cargo-deny and pip-audit. This one prints its arguments.
+const ECHO_ARGUMENTS: &str = "echo \"$@\"";
 const NO_PACKAGES: &str = "echo '{\"dependencies\": []}'";
-const UNREACHABLE: &str = "case $1 in fetch) echo 'Cloning' >&2; echo 'no such host' >&2; exit 1;; \
+const FETCH_FAILS: &str = "case $1 in fetch) echo 'Cloning' >&2; echo 'no such host' >&2; exit 1;; \
     *) echo \"$@\";; esac";
 
 /// Runs the audit with these scripts in the place of cargo-deny and pip-audit.
@@ -28,34 +28,35 @@ fn audit(deny: &str, pip_audit: &str) -> Output {
     command.arg(root().join("audit/audit.py")).arg(folder.path()).output().unwrap()
 }
 
+/// Returns exit status, stdout and stderr.
 fn said(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 #[test]
-fn everything_is_checked_where_the_databases_can_be_reached() {
-    let (status, asked, warnings) = said(&audit(FINE, NO_PACKAGES));
+fn everything_is_checked_if_the_databases_can_be_reached() {
+    let (status, asked, warnings) = said(&audit(ECHO_ARGUMENTS, NO_PACKAGES));
     assert_eq!((status, warnings.as_str()), (Some(0), ""));
     let expected = "--disable-fetch bans licenses sources advisories\n";
     assert!(asked.ends_with(expected), "{asked}");
 }
 
 #[test]
-fn a_database_that_cannot_be_reached_is_one_line_of_warning() {
-    let (status, asked, warnings) = said(&audit(UNREACHABLE, NO_PACKAGES));
+fn an_unreachable_database_is_one_line_of_warning() {
+    let (status, asked, warnings) = said(&audit(FETCH_FAILS, NO_PACKAGES));
     let expected = "warning: crates were not checked for advisories: no such host\n";
     assert_eq!((status, warnings.as_str()), (Some(0), expected));
     assert!(asked.ends_with(" bans licenses sources\n"), "{asked}");
 
     let no_network = "echo 'Traceback' >&2; echo 'ConnectionError: no such host' >&2; exit 1";
-    let (status, _, warnings) = said(&audit(FINE, no_network));
+    let (status, _, warnings) = said(&audit(ECHO_ARGUMENTS, no_network));
     let expected =
         "warning: packages were not checked for advisories: ConnectionError: no such host\n";
     assert_eq!((status, warnings.as_str()), (Some(0), expected));
 
     let skipped = "echo '{\"dependencies\": [{\"name\": \"a\", \"skip_reason\": \"not found\"}]}'";
-    let (status, _, warnings) = said(&audit(FINE, skipped));
+    let (status, _, warnings) = said(&audit(ECHO_ARGUMENTS, skipped));
     let expected = "warning: 1 of 1 packages were not checked for advisories: not found\n";
     assert_eq!((status, warnings.as_str()), (Some(0), expected));
 }
@@ -64,16 +65,16 @@ fn a_database_that_cannot_be_reached_is_one_line_of_warning() {
 fn a_finding_fails() {
     let (status, ..) = said(&audit("[ $1 = fetch ]", NO_PACKAGES));
     assert_eq!(status, Some(1));
-    // Also where advisories could not be had.
+    // A finding fails also if the advisories could not be fetched.
     let (status, ..) = said(&audit("exit 1", NO_PACKAGES));
     assert_eq!(status, Some(1));
 
     let hole = "echo '{\"dependencies\": [{\"name\": \"a\", \"version\": \"1\", \"vulns\": \
         [{\"id\": \"PYSEC-1\", \"fix_versions\": [\"2\"]}]}]}'; exit 1";
-    let (status, _, errors) = said(&audit(FINE, hole));
+    let (status, _, errors) = said(&audit(ECHO_ARGUMENTS, hole));
     assert_eq!((status, errors.as_str()), (Some(1), "error: a 1 has PYSEC-1; fixed in: 2\n"));
 
-    let (status, _, errors) = said(&audit(FINE, "echo 'hash mismatch' >&2; exit 1"));
+    let (status, _, errors) = said(&audit(ECHO_ARGUMENTS, "echo 'hash mismatch' >&2; exit 1"));
     assert_eq!((status, errors.as_str()), (Some(1), "error: pip-audit failed: hash mismatch\n"));
 }
 
@@ -93,7 +94,7 @@ fn packages_are_named_by_version_and_hash() {
             for line in packages.lines() {
                 assert!(line.contains("==") && line.contains("--hash=sha256:"), "{name}: {line}");
             }
-            // What was asked for is what was pinned; `-r` leads to another of these files.
+            // Every requested package must be pinned. `-r` includes another of these files.
             let wanted = fs::read_to_string(&path).unwrap();
             for line in wanted.lines().filter(|line| !line.starts_with("-r ")) {
                 let (package, version) = line.split_once("==").unwrap();

@@ -37,7 +37,7 @@ fn named_keys(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Returns the keys that the section's first table says are always there.
+/// Returns the keys that are always present, by the section's first table.
 fn promised_keys(section: &str) -> BTreeSet<String> {
     let table = section.split("\n\n").find(|part| part.trim_start().starts_with("| key |"));
     let lines = table.unwrap_or_default().trim().lines().skip(2);

@@ -31,7 +31,11 @@ pub(crate) fn make_data_folder(
     account: Option<&ServerAccount>,
 ) -> Result<()> {
     let (data, secret) = (parent.join("data"), parent.join("verifier"));
-    folder::write_private(&secret, format!("{}\n", verifier(password)).as_bytes(), account)?;
+    // Before version 14, `initdb` reads only 99 bytes of the file, and a verifier is longer. So
+    // `initdb` gets another password, which is replaced afterwards.
+    let reads_verifier = installation.major >= 14;
+    let first = if reads_verifier { verifier(password) } else { folder::random_password()? };
+    folder::write_private(&secret, format!("{first}\n").as_bytes(), account)?;
     let mut result = Ok(());
     for locale in locales(installation.major) {
         folder::remove_tree(&data)?;
@@ -50,6 +54,9 @@ pub(crate) fn make_data_folder(
     }
     folder::remove_file(&secret)?;
     result?;
+    if !reads_verifier {
+        set_password(installation, &data, password, account)?;
+    }
     include_settings(&data, SETTINGS_FILE)
 }
 

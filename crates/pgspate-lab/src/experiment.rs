@@ -66,12 +66,12 @@ pub trait Experiment: Sync {
 
     /// Returns server settings that the trial needs, as in `postgresql.conf`. On the user's server,
     /// a trial with such settings is skipped.
-    fn settings(&self, _trial: &LabTrial, _ground: &TrialContext) -> Vec<(String, String)> {
+    fn settings(&self, _trial: &LabTrial, _context: &TrialContext) -> Vec<(String, String)> {
         Vec::new()
     }
 
     /// Returns why this server cannot run the trial, such as an old version or a missing privilege.
-    fn refusal(&self, _trial: &LabTrial, _ground: &TrialContext) -> Option<String> {
+    fn refusal(&self, _trial: &LabTrial, _context: &TrialContext) -> Option<String> {
         None
     }
 
@@ -97,7 +97,7 @@ pub trait Experiment: Sync {
     fn verify(
         &self,
         _trial: &LabTrial,
-        _ground: &TrialContext,
+        _context: &TrialContext,
         _outcome: &mut TrialOutcome,
     ) -> Result<()> {
         Ok(())

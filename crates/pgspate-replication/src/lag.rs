@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_lags_since_the_source_went_beyond_it() {
+    fn lag_counts_from_the_first_end_that_is_not_applied() {
         let (mut source_ends, began) = (SourceEnds::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);
         source_ends.note(100, at(0));

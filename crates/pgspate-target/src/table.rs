@@ -40,6 +40,8 @@ pub struct TargetTable {
     pub partitions: i64,
     /// Whether row-level security applies to the current role.
     pub row_security: bool,
+    /// Whether one transaction may commit on several servers: the database has Citus.
+    pub commits_across_nodes: bool,
     /// How much of the table a server crash empties.
     pub unlogged: UnloggedExtent,
 }
@@ -120,7 +122,8 @@ const TABLE: &str = "\
 select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        (select count(*) from pg_partition_tree(c.oid) where isleaf and relid <> c.oid),
-       row_security_active(c.oid)";
+       row_security_active(c.oid),
+       exists (select from pg_extension where extname = 'citus')";
 
 const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -241,7 +244,8 @@ impl TargetTable {
                 indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),
                 partitions: row.get(5),
                 row_security: row.get(6),
-                unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(7)),
+                commits_across_nodes: row.get(7),
+                unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(8)),
             }));
         }
     }

@@ -1,4 +1,4 @@
-//! The source of a slot dies, and a standby that has the slot takes over.
+//! The source of a slot dies, and a standby with the slot takes over.
 
 use pgspate_embedded::{ThrowawayServer, testing};
 
@@ -11,6 +11,7 @@ use crate::{command, rows};
 const HBA: &str =
     "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 trust\n";
 
+/// Returns a server builder that lets every client connect.
 fn builder() -> pgspate_embedded::ThrowawayBuilder {
     testing::builder().hba(HBA)
 }
@@ -41,12 +42,14 @@ fn standby_of(primary: &ThrowawayServer, follows: bool) -> ThrowawayServer {
     standby
 }
 
+/// Runs `pgspate apply` from the server's slot.
 fn apply_from(server: &ThrowawayServer, case: &LoadCase, args: &str) -> Run {
     let port = server.port();
     let source = format!("postgres://postgres@127.0.0.1:{port}/postgres?slot=s&publication=p");
     finish(spawn(command(case, &format!("--quiet {args}")).arg(source)))
 }
 
+/// Runs `pgspate apply` from the server's slot, which must succeed.
 #[track_caller]
 fn applied_from(server: &ThrowawayServer, case: &LoadCase, args: &str) {
     let run = apply_from(server, case, args);

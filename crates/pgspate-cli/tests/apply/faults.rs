@@ -1,4 +1,4 @@
-//! Connections that are lost at any message: no event is lost, and none is applied twice.
+//! Connections lost at any message: no event is lost, and none is applied twice.
 //!
 //! `PGSPATE_TEST_FAULTS=300` tries 300 random faults instead of a few.
 
@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::protocol::MessageSide;
 use crate::proxy::{Proxy, StallRelease};
 use crate::run::{finish, finish_within, session, spawn, wait_until};
 use crate::support::LoadCase;
-use crate::wire::MessageSide;
 use crate::{apply, counts, rows};
 
 const TABLES: &str = "\
@@ -22,8 +22,8 @@ create trigger note after insert or update on t for each row execute function no
 
 const EVENTS: u64 = 1200;
 
-/// Returns events that increase the number of each row by one, so that a lost or doubled event
-/// shows.
+/// Returns events that increase the number of each row by one. A lost or repeated event changes the
+/// final number.
 fn events() -> String {
     let mut events = String::new();
     for nth in 0..EVENTS {

@@ -1,4 +1,4 @@
-//! Formats of other tools: pgspate detects each by its first record, and all lead to one table.
+//! Event formats of other tools. pgspate detects each format by its first record.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use parquet::arrow::ArrowWriter;
 use crate::support::LoadCase;
 use crate::{applied, apply, counts, rows};
 
+/// Applies the events to a table with two rows and compares the rows.
 #[track_caller]
 fn assert_leads_to(events: &str, args: &str, expected: &str) {
     let case = LoadCase::new("create table t (id int primary key, n numeric, note text)");
@@ -18,7 +19,7 @@ fn assert_leads_to(events: &str, args: &str, expected: &str) {
 }
 
 #[test]
-fn debezium() {
+fn debezium_events_are_applied() {
     let source = r#""source":{"connector":"postgresql","db":"d","schema":"public","table":"t"}"#;
     let events = [
         r#"{"before":null,"after":{"id":3,"n":"3.25","note":"three"},"op":"c","#,
@@ -38,7 +39,7 @@ fn debezium() {
 
 /// Numbers whose scale stands for far more zeros than the event has bytes, also in keys.
 #[test]
-fn numbers_of_large_scales() {
+fn debezium_numbers_of_large_scales_keep_their_value() {
     let case = LoadCase::new("create table t (n numeric primary key, v int)");
     let field = r#"{"field":"n","type":"struct","name":"io.debezium.data.VariableScaleDecimal"}"#;
     let fields = format!(r#"[{field},{{"field":"v","type":"int32"}}]"#);
@@ -86,11 +87,11 @@ fn debezium_columns_that_the_target_lacks_are_ignored() {
 }
 
 #[test]
-fn wal2json() {
+fn wal2json_events_are_applied() {
     let v2 = r#"{"action":"B","xid":7}
 {"action":"U","xid":7,"schema":"public","table":"t","columns":[
 "#;
-    // One record a line.
+    // Each record is one line.
     let v2 = v2.trim_end().to_owned()
         + r#"{"name":"id","type":"integer","value":10},"#
         + r#"{"name":"n","type":"numeric","value":1.50}],"#
@@ -104,7 +105,7 @@ fn wal2json() {
 }
 
 #[test]
-fn maxwell_and_canal() {
+fn maxwell_and_canal_events_are_applied() {
     let maxwell = r#"{"database":"shop","table":"t","type":"update","ts":1,"xid":1,"commit":true,"#
         .to_owned()
         + r#""data":{"id":1,"n":7,"note":"m"},"old":{"n":1.5,"note":"one"},"#
@@ -121,7 +122,7 @@ fn maxwell_and_canal() {
 
 /// The source's key does not say which row of the target an update changes.
 #[test]
-fn a_target_with_another_key_than_the_source() {
+fn an_update_without_the_targets_old_key_is_refused() {
     let case = LoadCase::new("create table t (id int not null, email text not null unique, v int)");
     case.db.run("insert into t values (1, 'a@x', 1)");
     let event = r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":1,"email":"b@x","v":1}}"#;
@@ -131,7 +132,7 @@ fn a_target_with_another_key_than_the_source() {
           … in the target's key
       at: s.ndjson, line 1
 
-    hint: Give public.t a primary key of the columns by which the source identifies rows,
+    hint: Give public.t a primary key on the columns by which the source identifies rows,
           … or have the source send whole old rows.
     "#);
     assert_eq!(rows(&case, "t"), "(1,a@x,1)");
@@ -204,7 +205,7 @@ fn options_name_the_table_and_columns_of_dms_files() {
 
 /// Applies a full load without the column `Op`, then changes with it, then the same files again.
 #[test]
-fn parquet_files_of_dms() {
+fn parquet_files_of_dms_are_applied() {
     let case = LoadCase::new("create table t (id int primary key, n numeric, note text)");
     let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
         let batch = RecordBatch::try_from_iter_with_nullable(

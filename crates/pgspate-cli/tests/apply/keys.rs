@@ -11,7 +11,7 @@ fn case() -> LoadCase {
 }
 
 #[test]
-fn inserts_updates_and_deletes() {
+fn inserts_updates_and_deletes_are_applied() {
     let case = case();
     let report = applied(
         &case,
@@ -48,7 +48,7 @@ fn absent_columns_keep_their_values() {
 
 /// Complaint 2: the columns of the insert are not lost to a partial update in the same batch.
 #[test]
-fn insert_then_partial_update() {
+fn a_partial_update_keeps_the_columns_of_the_insert_before() {
     let case = case();
     let report = applied(
         &case,
@@ -88,7 +88,7 @@ fn deletes_and_inserts_keep_their_order() {
 
 /// Complaint 3 too: `update t set id = id + 1`.
 #[test]
-fn all_keys_move_by_one() {
+fn all_keys_can_move_by_one() {
     let case = case();
     let events: String = (1..=5)
         .rev()
@@ -125,7 +125,7 @@ fn a_key_change_keeps_the_other_columns() {
 }
 
 #[test]
-fn keys_are_swapped() {
+fn keys_can_be_swapped() {
     let case = case();
     // Swap through a third key, as most databases must.
     applied(
@@ -205,7 +205,7 @@ fn keys_are_swapped_beside_a_refused_event() {
 "#;
     let report = applied(&case, events, "--max-dead-letters 1");
     assert_eq!((&report["dead_letters"], rows(&case, "t")), (&1.into(), "(1,b) (2,a)".into()));
-    // A bad event between the two is not set aside alone.
+    // A bad event between the two events of the swap is not set aside alone.
     let bad = r#"{"op":"insert","table":"t","row":{"id":3,"a":"no"},"tx":1}"#;
     let good = r#"{"op":"insert","table":"t","row":{"id":4,"a":"x"},"tx":1}"#;
     let swap = r#"{"op":"update","table":"t","old":{"id":1,"a":"b"},"row":{"id":2,"a":"b"},"tx":1}
@@ -223,7 +223,7 @@ BAD
 /// Each update sets another combination of columns. There are more combinations than pgspate
 /// caches.
 #[test]
-fn updates_with_many_column_combinations() {
+fn updates_may_set_many_combinations_of_columns() {
     let columns: Vec<_> = (0..14).map(|nth| format!("c{nth} int default -1")).collect();
     let case =
         LoadCase::new(&format!("create table t (id int primary key, {})", columns.join(", ")));
@@ -246,7 +246,7 @@ fn updates_with_many_column_combinations() {
 
 /// Complaint 6: a batch has a key many times, in one or several spellings.
 #[test]
-fn repeated_keys_of_a_batch() {
+fn a_key_may_occur_often_in_a_batch() {
     let case = LoadCase::new(
         "create table n (k numeric, at timestamptz, v int, primary key (k, at)); \
          create extension if not exists citext; create table c (k citext primary key, v int)",
@@ -332,7 +332,7 @@ fn tables_truncated_together_are_in_one_batch() {
 }
 
 #[test]
-fn tables_without_a_key() {
+fn events_of_tables_without_a_key_need_the_whole_old_row() {
     let case = LoadCase::new(
         "create table t (a int, b text, c json); insert into t values (1, 'x', null), \
          (1, 'x', null), (2, null, '{\"a\": 1}'), (3, '', null)",
@@ -363,7 +363,7 @@ fn tables_without_a_key() {
     ");
 }
 
-/// Complaint 10: rows that are already as the event says are not written.
+/// Complaint 10: rows that already have the event's values are not written.
 #[test]
 fn unchanged_rows_are_not_written() {
     let case = case();

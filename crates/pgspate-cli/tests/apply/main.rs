@@ -1,26 +1,29 @@
-//! `pgspate apply` as users meet it: the real command, real files, a real PostgreSQL.
+//! End-to-end tests of `pgspate apply`: the real command, real files, a real PostgreSQL.
 
-mod alike;
-mod back;
-mod direct;
+mod all_formats;
+mod dead_letters;
+mod direct_batches;
+mod duplicate_rows;
+mod exactly_once;
 mod failover;
 mod faults;
 mod formats;
-mod history;
 mod keys;
-mod letters;
-mod mixed;
-mod once;
 mod oracle;
+mod random_history;
+mod restored_servers;
 mod service;
 mod shared_keys;
 mod slot_faults;
 
-#[path = "../faults/chance.rs"]
-mod chance;
+mod lock_waits;
+mod omitted_values;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/plan.rs"]
 mod plan;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/protocol.rs"]
+mod protocol;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/proxy.rs"]
 mod proxy;
@@ -33,12 +36,9 @@ mod source;
 #[path = "../load/support.rs"]
 mod support;
 mod tables;
-mod unchanged;
-mod unlogged;
-mod waits;
-#[allow(dead_code, reason = "the faults of load need more of it")]
-#[path = "../faults/wire.rs"]
-mod wire;
+#[path = "../faults/test_random.rs"]
+mod test_random;
+mod unlogged_tables;
 
 use std::process::Command;
 
@@ -52,6 +52,7 @@ fn command(case: &LoadCase, args: &str) -> Command {
     command
 }
 
+/// Runs `pgspate apply` to its end.
 fn apply(case: &LoadCase, args: &str) -> Run {
     finish(spawn(&mut command(case, args)))
 }

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pgspate_embedded::{ThrowawayServer, silent, testing};
 
-use crate::history::SplitMix;
+use crate::random_history::SplitMix;
 use crate::run::{ask, wait_until};
 use crate::source::{CONF, PublishedDatabase, applied_slot};
 use crate::support::LoadCase;
 
 const NAMES: [&str; 5] = ["parent", "child", "loner", "swaps", "wide"];
 
+/// Returns the SQL that creates the tables, with this action of the foreign key.
 fn tables(action: &str) -> String {
     format!(
         "create table parent (id int primary key, code text unique, note text);
@@ -34,8 +35,8 @@ fn tables(action: &str) -> String {
 }
 
 /// Returns a random statement. Some statements fail, and a failed one changes nothing.
-fn statement(chance: &mut SplitMix) -> String {
-    let mut n = |limit| chance.below(limit);
+fn statement(random: &mut SplitMix) -> String {
+    let mut n = |limit| random.below(limit);
     let (id, other, x) = (n(14), n(14), n(6));
     let big = format!("repeat(md5('{id}{other}{x}'), {})", if x < 3 { 2 } else { 90 });
     match n(30) {
@@ -79,20 +80,21 @@ fn statement(chance: &mut SplitMix) -> String {
     }
 }
 
-fn live(source: &PublishedDatabase, chance: &mut SplitMix, transactions: u64) {
+/// Runs random transactions on the source.
+fn run_transactions(source: &PublishedDatabase, random: &mut SplitMix, transactions: u64) {
     let (runtime, client) = crate::run::session(&source.dsn());
     for _ in 0..transactions {
         let mut sql = "begin;".to_owned();
-        for _ in 0..=chance.below(5) {
+        for _ in 0..=random.below(5) {
             // A failed statement is ignored and changes nothing.
             writeln!(
                 sql,
                 "do $do$ begin {}; exception when others then null; end $do$;",
-                statement(chance)
+                statement(random)
             )
             .unwrap();
         }
-        let end = if chance.below(9) == 0 { "rollback" } else { "commit" };
+        let end = if random.below(9) == 0 { "rollback" } else { "commit" };
         // Deferred constraints may refuse the whole transaction.
         if runtime.block_on(client.batch_execute(&format!("{sql} {end}"))).is_err() {
             runtime.block_on(client.batch_execute("rollback")).unwrap();
@@ -120,9 +122,9 @@ const ACTIONS: [&str; 5] = [
 /// Replicates one history both ways. Returns how many tables have rows in the end.
 fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
     let action = ACTIONS[seed as usize % ACTIONS.len()];
-    let mut chance = SplitMix(seed);
+    let mut random = SplitMix(seed);
     let source = PublishedDatabase::new(&tables(action));
-    live(&source, &mut chance, 30);
+    run_transactions(&source, &mut random, 30);
     source.run("create publication p for all tables");
     let case = LoadCase::new(&tables(action));
     println!("seed {seed} is in {}", source.name());
@@ -140,10 +142,10 @@ fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
     wait_until("the subscription has its tables", || ask(&native, is_ready) == "0");
     applied_slot(&source, &case, "--snapshot");
     for _ in 0..3 {
-        live(&source, &mut chance, 25);
-        let rows = 1 + chance.below(90);
+        run_transactions(&source, &mut random, 25);
+        let rows = 1 + random.below(90);
         // Send batches directly where possible, or stage all of them.
-        let direct = [0, 1000][chance.below(2) as usize];
+        let direct = [0, 1000][random.below(2) as usize];
         applied_slot(&source, &case, &format!("--batch-rows {rows} --direct-rows {direct}"));
         assert_eq!(contents(&case.db.dsn()), contents(&source.dsn()), "seed {seed} {action}");
     }

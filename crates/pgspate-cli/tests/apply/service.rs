@@ -11,7 +11,7 @@ use std::time::Duration;
 use pgspate_embedded::{ThrowawayServer, silent, testing};
 use tempfile::TempDir;
 
-use crate::history::SplitMix;
+use crate::random_history::SplitMix;
 use crate::rows;
 use crate::run::{ask, command, finish, spawn, wait_until};
 use crate::source::{CONF, PublishedDatabase, follow};
@@ -73,16 +73,16 @@ create table t (id int primary key, v int);
 create table other (id int primary key, v int, big text)";
 
 /// A trigger in the target that logs each version of a row that was written.
-const NOTES: &str = "\
+const VERSION_LOG: &str = "\
 create table log (n bigint generated always as identity, id int, v int);
 create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
 create trigger note after insert or update on t for each row execute function note()";
 
-/// Increments rows of the source until `stop` is set. Increments that the server refuses are lost,
-/// which is no fault.
+/// Increments rows of the source until `stop` is set. An increment that the server refuses is not
+/// repeated, because only committed increments count.
 fn count_up(dsn: &str, stop: &AtomicBool, done: &AtomicU64) {
-    let mut chance = SplitMix(11);
+    let mut random = SplitMix(11);
     while !stop.load(Ordering::Relaxed) {
         let mut attempt = || -> Option<()> {
             let runtime = tokio::runtime::Runtime::new().ok()?;
@@ -91,7 +91,7 @@ fn count_up(dsn: &str, stop: &AtomicBool, done: &AtomicU64) {
                 let (client, driver) = connected.ok()?;
                 tokio::spawn(driver);
                 while !stop.load(Ordering::Relaxed) {
-                    let id = chance.below(20);
+                    let id = random.below(20);
                     let sql = format!(
                         "begin; insert into t values ({id}, 0) on conflict (id) do update \
                          set v = t.v + 1; update other set v = v + 1 where id % 7 = {}; commit",
@@ -128,7 +128,7 @@ fn kills_lose_and_double_no_change() {
         "insert into other select n, 0, repeat('x', 3000) from generate_series(1, 700) n",
     );
     ask(&source.dsn(), "create publication p for all tables");
-    ask(&target.dsn(), &format!("{TABLES}; {NOTES}"));
+    ask(&target.dsn(), &format!("{TABLES}; {VERSION_LOG}"));
     let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
     let address = format!("{}?slot=s&publication=p", source.tcp_dsn_for("postgres"));
     let start = |more: &str| -> Child {
@@ -140,11 +140,11 @@ fn kills_lose_and_double_no_change() {
     let dsn = source.dsn();
     std::thread::scope(|scope| {
         scope.spawn(|| count_up(&dsn, &stop, &done));
-        let mut chance = SplitMix(5);
+        let mut random = SplitMix(5);
         let mut child = start("--follow");
         for nth in 0..many.unwrap_or(9) {
             // Early kills hit the copy of the rows.
-            let pause = if nth < 3 { 30 + 150 * nth } else { chance.below(900) };
+            let pause = if nth < 3 { 30 + 150 * nth } else { random.below(900) };
             std::thread::sleep(Duration::from_millis(pause));
             match if nth < 3 { 0 } else { nth % 3 } {
                 0 => {

@@ -21,6 +21,7 @@ fn update(table: &str, old: [Value; 2], new: [Value; 2]) -> String {
     format!("{line}\n")
 }
 
+/// Returns two updates that swap the keys of two rows.
 fn exchange() -> String {
     update("kk", [json!(1), json!("a")], [json!(2), json!("a")])
         + &update("kk", [json!(2), json!("b")], [json!(1), json!("b")])
@@ -109,7 +110,8 @@ fn rows_without_a_key_are_deleted_and_inserted_in_order() {
     assert_eq!(rows(&case, "l"), "(1)");
 }
 
-/// A unique index that is not the key prevents no update, also if foreign keys refer to it.
+/// A unique index on a nullable column prevents no update, also if foreign keys refer to the
+/// column.
 #[test]
 fn rows_with_a_unique_value_that_may_be_null_are_updated() {
     for child in ["", "create table c (k int references l (k) on delete cascade);"] {

@@ -53,6 +53,7 @@ fn refused(run: &Run) -> String {
     words(&run.stderr)
 }
 
+/// Asserts that all tables are equal in source and target.
 #[track_caller]
 fn assert_same(source: &PublishedDatabase, case: &LoadCase) {
     for table in ["parent", "t", "log", "news"] {
@@ -63,7 +64,7 @@ fn assert_same(source: &PublishedDatabase, case: &LoadCase) {
 /// The first run copies the existing rows. Each later run applies the changes since the run before,
 /// and none twice.
 #[test]
-fn a_snapshot_and_the_stream_after_it() {
+fn each_run_applies_the_changes_since_the_run_before() {
     let source = PublishedDatabase::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
     let case = LoadCase::new(TABLES);
     let report = applied_slot(&source, &case, "--snapshot");
@@ -91,7 +92,7 @@ fn a_snapshot_and_the_stream_after_it() {
 }
 
 #[test]
-fn a_slot_without_a_snapshot() {
+fn a_slot_without_a_snapshot_applies_only_later_changes() {
     let source = PublishedDatabase::new(&format!("{TABLES}{PUBLICATION};\n"));
     let case = LoadCase::new(TABLES);
     applied_slot(&source, &case, "--create-slot");

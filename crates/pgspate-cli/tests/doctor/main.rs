@@ -1,25 +1,25 @@
-//! `pgspate doctor` and `pgspate tune` as users meet them. Each check runs on a server that really
-//! is in the bad state, and finds nothing after its own remedy.
+//! End-to-end tests of `pgspate doctor` and `pgspate tune`. Each check runs on a server in the bad
+//! state, and finds nothing after its own remedy.
 
-mod busy;
-mod counted;
-mod flavours;
-mod held;
-mod io;
+mod busy_session;
+mod counter_age;
+mod examined_tables;
+mod held_back;
+mod io_checks;
 mod picture;
-mod rights;
+mod privileges;
+mod providers;
+mod report_text;
 #[path = "../support/run.rs"]
 mod run;
-mod scope;
-mod server;
+mod server_checks;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;
-mod tables;
-mod temp;
+mod table_checks;
+mod temporary_files;
 mod tune;
-mod waits;
-mod words;
+mod wait_checks;
 
 use run::{Run, command, finish, spawn, wait_until};
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn doctor(dsn: &str, args: &str) -> Run {
     finish(spawn(command.args(args.split_whitespace())))
 }
 
-/// Returns all findings of a check, also those that are no trouble.
+/// Returns all findings of a check, also findings that need no action.
 #[track_caller]
 fn findings(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     let watch = if args.contains("--watch") { "" } else { "--watch 100ms" };
@@ -48,7 +48,7 @@ fn findings(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     found
 }
 
-/// Returns the findings of a check that are trouble.
+/// Returns the warnings and notes of a check.
 #[track_caller]
 fn trouble(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     let mut found = findings(dsn, id, args);
@@ -56,7 +56,7 @@ fn trouble(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     found
 }
 
-/// Returns the finding of a check, once the server's statistics show the problem.
+/// Waits until a check has a warning or note, and returns the first.
 #[track_caller]
 fn found(dsn: &str, id: &str, args: &str) -> Value {
     let mut all = Vec::new();
@@ -67,7 +67,7 @@ fn found(dsn: &str, id: &str, args: &str) -> Value {
     all.swap_remove(0)
 }
 
-/// Waits until a check finds nothing.
+/// Waits until a check has no warning and no note.
 #[track_caller]
 fn silent(dsn: &str, id: &str, args: &str) {
     wait_until(&format!("{id} finds nothing"), || trouble(dsn, id, args).is_empty());

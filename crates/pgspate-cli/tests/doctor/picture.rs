@@ -1,4 +1,4 @@
-//! Pictures of tables' pages.
+//! Pictures of the pages of tables, drawn by `--picture`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,6 +19,7 @@ fn half(extension: &str) -> TestDb {
     db
 }
 
+/// Draws the picture of table `t`. Returns the printed summary and the SVG.
 fn drawn(db: &TestDb) -> (String, String) {
     let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
     let file = folder.path().join("t.svg");
@@ -29,7 +30,7 @@ fn drawn(db: &TestDb) -> (String, String) {
 }
 
 #[test]
-fn live_and_dead_rows_page_by_page() {
+fn live_and_dead_rows_are_drawn_page_by_page() {
     let db = half("create extension pageinspect");
     let (said, svg) = drawn(&db);
     assert_eq!(said, "public.t: 345 pages, 47 % live, 47 % dead, 6 % free");
@@ -68,7 +69,7 @@ fn without_the_extension_only_live_rows_are_drawn() {
 }
 
 #[test]
-fn empty_tables_and_relations_without_pages() {
+fn empty_tables_are_drawn_and_relations_without_pages_are_refused() {
     let db = testing::database();
     db.run(
         "create table t (id int); create table p (id int) partition by list (id); \
@@ -107,7 +108,7 @@ fn a_picture_does_not_follow_a_link() {
 }
 
 #[test]
-fn a_role_that_may_not_read_the_table() {
+fn a_role_that_may_not_read_all_rows_is_refused() {
     let server = testing::server("");
     let (runtime, owner) = crate::run::session(&server.dsn());
     let run = |sql: &str| runtime.block_on(owner.batch_execute(sql)).unwrap();

@@ -12,16 +12,19 @@ use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
 use crate::support::LoadCase;
 use crate::{findings, found, remedy, silent};
 
+/// Starts `pgspate tune`. `args` are split at spaces.
 fn start(dsn: &str, args: &str) -> std::process::Child {
     let folder = std::env::temp_dir();
     let mut command = command(&folder, &["tune", "--to", dsn]);
     spawn(command.args(args.split_whitespace()))
 }
 
+/// Runs `pgspate tune` to its end.
 pub(crate) fn tune(dsn: &str, args: &str) -> Run {
     finish(start(dsn, args))
 }
 
+/// Runs statements one by one.
 fn run(server: &ThrowawayServer, sql: &str) {
     let (runtime, client) = session(&server.dsn());
     for statement in sql.split(';').filter(|it| !it.trim().is_empty()) {
@@ -93,7 +96,7 @@ fn settings_are_applied_and_reverted() {
 }
 
 #[test]
-fn settings_apply_to_the_server_and_one_database_has_the_way_back() {
+fn only_the_database_that_applied_settings_can_revert_them() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
@@ -127,7 +130,7 @@ fn settings_apply_to_the_server_and_one_database_has_the_way_back() {
 }
 
 #[test]
-fn settings_that_another_user_changed_since_stay() {
+fn settings_that_another_user_changed_later_are_kept() {
     let server = server();
     let dsn = server.dsn();
     assert_eq!(tune(&dsn, "--apply --memory 16GiB --cpus 8").status, Some(0));
@@ -183,13 +186,13 @@ fn settings_are_reverted_after_a_kill_at_any_point() {
 }
 
 #[test]
-fn reverted_settings_that_the_server_has_not_read() {
+fn reverted_settings_that_the_server_has_not_read_are_found() {
     let server = testing::server("");
     let dsn = server.dsn();
     run(&server, "create role plain login");
     let before = state(&server);
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
-    // The state of a `--revert` that was killed before its last step.
+    // This is the state after a `--revert` was killed before its last step.
     run(&server, "alter system reset all");
     assert_eq!(ask(&dsn, "show max_wal_size"), "16GB");
     for dsn in [dsn.clone(), format!("{dsn} user=plain")] {
@@ -201,7 +204,7 @@ fn reverted_settings_that_the_server_has_not_read() {
 }
 
 #[test]
-fn a_server_that_cannot_read_its_settings() {
+fn a_server_that_cannot_read_its_settings_is_reported() {
     let server = server();
     let dsn = server.dsn();
     let before = state(&server);
@@ -253,6 +256,7 @@ fn settings_are_reverted_after_the_server_crashed() {
     assert_eq!(state(&server), before);
 }
 
+/// Counts the recorded changes that are not reverted.
 const OUTSTANDING: &str = "select count(*) from pgspate.change where done < cardinality(steps)";
 
 #[test]
@@ -281,7 +285,7 @@ fn an_apply_that_the_server_refuses_leaves_nothing() {
 }
 
 #[test]
-fn a_server_that_takes_no_alter_system() {
+fn a_server_without_alter_system_is_refused() {
     let version = testing::server("");
     if ask(&version.dsn(), "show server_version_num").parse::<u32>().unwrap() < 170_000 {
         return;
@@ -359,7 +363,7 @@ fn no_sql_from_the_ledger_is_run() {
 }
 
 #[test]
-fn a_ledger_that_is_lost() {
+fn a_lost_ledger_is_reported_with_the_statements_to_reset() {
     let server = testing::server("");
     let dsn = server.dsn();
     let before = state(&server);

@@ -1,28 +1,29 @@
-//! The server dies and its standby takes over, with all it had or with less.
+//! A primary dies and its standby takes over. The standby has all changes of the primary, or lacks
+//! some.
 
 use pgspate::copy::Commit;
 use pgspate_embedded::{ThrowawayServer, testing};
 
 use crate::input::RowKinds;
+use crate::load_checks::{LIMIT, LoadOutcome, check_nothing_is_left_over, run_again_until_done};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::protocol::MessageSide;
 use crate::proxy::{Proxy, StallRelease};
-use crate::rule::{LIMIT, LoadEnd, nothing_is_left_over, run_again_until_done};
 use crate::run::{ask, finish_within, wait_until};
 use crate::scene::LoadFaultScene;
 use crate::tally::TrialTally;
 use crate::trial::LoadSettings;
-use crate::wire::MessageSide;
 
-/// Whoever comes is let in: to load, to look, to replicate.
+/// Access rules that let every client connect, also for replication.
 const HBA: &str =
     "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 trust\n";
 
-/// What reaches the standby before its primary dies.
+/// Which changes the standby lacks when its primary dies.
 #[derive(Debug, Clone, Copy)]
 enum StandbyLag {
-    /// What the network has carried by then.
+    /// The changes that the network has not transferred yet.
     Natural,
-    /// Nothing of the load: not even that it began.
+    /// All changes of the load, also its start.
     All,
 }
 
@@ -46,8 +47,12 @@ fn load_is_exact_when_a_standby_takes_over() {
     tally.close();
 }
 
-/// Loads while the primary dies at a message; the error says which rule was broken.
-fn fail_over(at: FaultPlace, lag: StandbyLag, settings: &LoadSettings) -> Result<LoadEnd, String> {
+/// Runs a load and kills the primary at a message. The error says which rule was broken.
+fn fail_over(
+    at: FaultPlace,
+    lag: StandbyLag,
+    settings: &LoadSettings,
+) -> Result<LoadOutcome, String> {
     let primary = testing::builder().hba(HBA).start(&|_| {}).unwrap();
     let mut scene = LoadFaultScene::on(settings.rows, primary.dsn());
     let standby = standby_of(&primary, lag);
@@ -66,18 +71,19 @@ fn fail_over(at: FaultPlace, lag: StandbyLag, settings: &LoadSettings) -> Result
     proxy.release(StallRelease::Cut);
     standby.dsn().clone_into(&mut scene.dsn);
     let run = finish_within(load, LIMIT).map_err(|run| format!("it hangs: {}", run.stderr))?;
-    nothing_is_left_over(&scene)?;
+    check_nothing_is_left_over(&scene)?;
     let expected = i32::from(settings.rows == RowKinds::Mixed);
     match run.status {
-        Some(status) if status == expected => scene.difference().map_or(Ok(LoadEnd::Done), Err),
-        Some(2) => run_again_until_done(&scene, &dsn, settings).map(LoadEnd::Again),
+        Some(status) if status == expected => scene.difference().map_or(Ok(LoadOutcome::Done), Err),
+        Some(2) => run_again_until_done(&scene, &dsn, settings).map(LoadOutcome::Again),
         status => Err(format!("{status:?}: {}", run.stderr)),
     }
 }
 
-/// A standby that has what the primary has by now, and follows it unless it is to lag.
+/// Starts a standby with a copy of the primary's data. The standby follows the primary unless `lag`
+/// is `All`.
 fn standby_of(primary: &ThrowawayServer, lag: StandbyLag) -> ThrowawayServer {
-    // What is copied is that of a stopped server.
+    // Copy the data folder while the primary is stopped.
     primary.stop().unwrap();
     let folder = primary.socket_folder();
     let folder = folder.display();

@@ -2,20 +2,20 @@
 
 use std::sync::LazyLock;
 
-use crate::chance::{TestRandom, long_run};
+use crate::test_random::{TestRandom, long_run};
 
-/// Chunks of the file, of 4 MiB each: more than lanes, where chunks are committed one by one.
+/// The number of chunks of the file, of 4 MiB each. Loads that commit each chunk have fewer lanes.
 pub(crate) static CHUNKS: LazyLock<u64> =
     LazyLock::new(|| if long_run().is_some() { 4 } else { 3 });
-/// Rows that are always taken: so many that the last chunk has a tenth of what it could.
+/// The number of accepted rows. They fill the last chunk to a tenth.
 static ROWS: LazyLock<u64> = LazyLock::new(|| (*CHUNKS * 10 - 9) * (4 << 20) / 7030);
 
-/// Pairs of rows with the same key: one of the two is refused, whichever comes second.
-const TWINS: u64 = 12;
-/// Records that are refused whatever else there is.
-const BAD: u64 = 24;
+/// The number of pairs of records with the same key. The second of a pair to arrive is rejected.
+const TWIN_PAIRS: u64 = 12;
+/// The number of records that are always rejected.
+const BAD_RECORDS: u64 = 24;
 
-pub(crate) const HEADER: &str = "id,name,amount,at,note\n";
+pub(crate) const CSV_HEADER: &str = "id,name,amount,at,note\n";
 
 /// Which kinds of rows a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,26 +28,27 @@ pub(crate) enum RowKinds {
     Mixed,
 }
 
-/// A file, and what its records are.
+/// The text of a file, and its records that become rejects.
 pub(crate) struct FaultInput {
     pub(crate) text: String,
-    /// Records that are always refused, each a line, in the order of the file.
+    /// Records that are always rejected, one line each, in the order of the file.
     pub(crate) bad: Vec<String>,
-    /// Pairs of records with one key: the second one that arrives is rejected.
+    /// Pairs of records with the same key. The second of a pair to arrive is rejected.
     pub(crate) twins: Vec<[String; 2]>,
 }
 
-/// A record that is put before the good row of this ordinal.
+/// A record that becomes a reject, or one of two records with the same key.
 enum ExtraRecord {
     Bad(u64),
     Twin(u64, usize),
 }
 
-/// Made once for all tests.
+/// Files that are made once for all tests.
 static GOOD: LazyLock<FaultInput> = LazyLock::new(|| FaultInput::new(RowKinds::Good));
 static MIXED: LazyLock<FaultInput> = LazyLock::new(|| FaultInput::new(RowKinds::Mixed));
 
 impl FaultInput {
+    /// Returns the file with these kinds of rows.
     pub(crate) fn of(rows: RowKinds) -> &'static FaultInput {
         match rows {
             RowKinds::Good | RowKinds::Indexed => &GOOD,
@@ -59,9 +60,9 @@ impl FaultInput {
         let mut extras = if rows == RowKinds::Mixed { extras() } else { Vec::new() };
         extras.sort_by_key(|(before, _)| *before);
         let mut extras = extras.into_iter().peekable();
-        let mut text = HEADER.to_owned();
+        let mut text = CSV_HEADER.to_owned();
         let mut bad = Vec::new();
-        let mut twins = vec![[String::new(), String::new()]; TWINS as usize];
+        let mut twins = vec![[String::new(), String::new()]; TWIN_PAIRS as usize];
         for id in 0..*ROWS {
             while let Some((_, extra)) = extras.next_if(|(before, _)| *before <= id) {
                 let record = match extra {
@@ -85,33 +86,35 @@ impl FaultInput {
         FaultInput { text, bad, twins }
     }
 
-    /// All records.
+    /// Returns the number of records.
     pub(crate) fn records(&self) -> u64 {
         *ROWS + self.refused() + self.twins.len() as u64
     }
 
-    /// Records that are refused in the end.
+    /// Returns the number of records that are rejected in the end.
     pub(crate) fn refused(&self) -> u64 {
         (self.bad.len() + self.twins.len()) as u64
     }
 }
 
-/// Places the extra records at random but repeatably; twins are often in different chunks.
+/// Returns the extra records, each with the good row that it precedes. The places are random but
+/// repeatable. Records with the same key are often in different chunks.
 fn extras() -> Vec<(u64, ExtraRecord)> {
-    let mut chance = TestRandom::new(11);
+    let mut random = TestRandom::new(11);
     let mut extras = Vec::new();
-    for nth in 0..BAD {
-        extras.push((chance.among(0..=*ROWS - 1), ExtraRecord::Bad(nth)));
+    for nth in 0..BAD_RECORDS {
+        extras.push((random.among(0..=*ROWS - 1), ExtraRecord::Bad(nth)));
     }
-    for nth in 0..TWINS {
+    for nth in 0..TWIN_PAIRS {
         for which in [0, 1] {
-            extras.push((chance.among(0..=*ROWS - 1), ExtraRecord::Twin(nth, which)));
+            extras.push((random.among(0..=*ROWS - 1), ExtraRecord::Twin(nth, which)));
         }
     }
     extras
 }
 
-/// With quotes, line ends, NULLs, and now and then a spelling that is left to the server.
+/// Returns a good row. Some have quotes, line breaks, NULLs, or a timestamp that pgspate leaves to
+/// the server.
 fn row(id: u64) -> String {
     let at = match id % 997 {
         0 => "Jan 5 2024 03:04:05".to_owned(),
@@ -125,7 +128,7 @@ fn row(id: u64) -> String {
     format!("{id},{name},{}.{:02},{at},{}{id}\n", id * 7, id % 100, "-".repeat(640))
 }
 
-/// What no conversion takes, or what has too few or too many fields.
+/// Returns a record with an invalid value, or with too few or too many fields.
 fn bad_record(nth: u64) -> String {
     match nth % 4 {
         0 => format!("x{nth},name,1.5,2024-01-05 03:04:05,no number\n"),
@@ -135,6 +138,7 @@ fn bad_record(nth: u64) -> String {
     }
 }
 
+/// Returns one of the two records of a pair with the same key.
 fn twin(nth: u64, which: usize) -> String {
     format!("{},twin,1.5,2024-01-05 03:04:05,twin {nth:02} {which}\n", *ROWS + nth)
 }

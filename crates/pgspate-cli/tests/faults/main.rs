@@ -1,29 +1,29 @@
 //! `pgspate load` while something goes wrong: the network, the server, the command itself.
 //!
-//! However a load ends, it must end; its exit status must be true; and the same command, run
-//! again, must do what is left and nothing else. With `PGSPATE_TEST_FAULTS=N` every message of a
-//! load is tried with a fault, and N random faults of each kind. A failing trial is printed in the
-//! form that `PGSPATE_TEST_FAULTS_REPLAY` takes.
+//! Every load must end, and its exit status must be true. The same command, run again, must do the
+//! remaining work and nothing else. `PGSPATE_TEST_FAULTS=N` tries a fault at every message of a
+//! load, and N random faults of each kind. A failed trial is printed in the form that
+//! `PGSPATE_TEST_FAULTS_REPLAY` takes.
 
-mod chance;
 #[path = "../support/disk.rs"]
 mod disk;
-mod doubt;
 mod failover;
-mod indexes;
+mod index_faults;
 mod input;
-mod itself;
+mod load_checks;
+mod lost_commits;
+mod network_faults;
 mod plan;
+mod protocol;
 #[allow(dead_code, reason = "the faults of apply need more of it")]
 mod proxy;
-mod rule;
+mod proxy_tests;
 #[path = "../support/run.rs"]
 mod run;
 mod scene;
-mod servers;
-mod stops;
+mod server_faults;
+mod signals;
+mod stall_action;
 mod tally;
-mod then;
+mod test_random;
 mod trial;
-mod wire;
-mod wires;

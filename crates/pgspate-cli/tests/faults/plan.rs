@@ -1,30 +1,31 @@
-//! Which fault happens to which message. The text form lets a failing trial be run again.
+//! A fault, and the message at which it happens. The text form of both lets a failed trial run
+//! again.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::wire::MessageSide;
+use crate::protocol::MessageSide;
 
-/// What happens to a message.
+/// A fault at one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// Its connection is closed on both sides before it is passed on.
+    /// The connection is closed on both sides before the message is passed on.
     Cut,
-    /// Half of it is passed on, and then the connection is closed.
+    /// Half of the message is passed on, and then the connection is closed.
     CutInside,
     /// The whole message is passed on, and then the connection is closed.
     CutAfter,
     /// The message is passed on, and then the client's side is closed. The server's side stays open
-    /// until the test releases it, so the server continues with the bytes it has.
+    /// until the test releases the connection, so the server continues with the bytes that it has.
     Lose,
-    /// The connection stays open, but nothing passes on it until the test releases it.
+    /// The connection stays open, but the proxy passes nothing on until the test releases it.
     Stall,
-    /// The commit is passed on; the server's answer is dropped and the connection closed.
+    /// The commit is passed on. The server's reply is dropped and the connection closed.
     SwallowCommit,
 }
 
-/// The message that the fault happens to. Numbers start at 1 and run over all connections.
+/// The message at which the fault happens. Numbers start at 1 and count over all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultPlace {
     /// The nth message of either side.
@@ -51,6 +52,7 @@ impl FaultPlan {
         FaultPlan { fault, at, away: None }
     }
 
+    /// Returns the plan with a server that refuses connections for this time after the fault.
     pub(crate) fn away(self, time: Duration) -> FaultPlan {
         FaultPlan { away: Some(time), ..self }
     }
@@ -72,7 +74,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// `cut@137`, `cut-after@commit:2`, `stall@server:G:1`, each perhaps with `+away:500`.
+/// Writes a plan as `cut@137`, `cut-after@commit:2` or `stall@server:G:1`, and `+away:500` if the
+/// server is then away.
 impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@", self.fault)?;
@@ -98,7 +101,9 @@ impl FromStr for FaultPlan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<FaultPlan, String> {
-        let wrong = || format!("\"{text}\" is no fault; one is cut@137 or stall@server:G:1");
+        let wrong = || {
+            format!("\"{text}\" is not a fault; expected for example cut@137 or stall@server:G:1")
+        };
         let (fault, rest) = text.split_once('@').ok_or_else(wrong)?;
         let fault = FAULTS.iter().find(|(_, name)| *name == fault).ok_or_else(wrong)?.0;
         let (at, away) = match rest.split_once("+away:") {

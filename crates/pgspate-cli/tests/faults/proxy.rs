@@ -1,8 +1,7 @@
 //! A proxy between the command and the server that injects one fault at a chosen message.
 //!
-//! Both sides see a connection as it is: what is not cut, stalled or swallowed passes unchanged and
-//! in order, and nothing is held back. Messages of all connections are counted in one sequence;
-//! the log has each of them, without its content.
+//! All other messages pass unchanged, in order and without delay. Messages of all connections are
+//! counted in one sequence. The log has a line for each message, without its content.
 
 use std::fmt::Write as _;
 use std::io;
@@ -20,11 +19,11 @@ use tokio::task::AbortHandle;
 use tokio_postgres::config::Host;
 
 use crate::plan::{Fault, FaultPlace, FaultPlan};
-use crate::wire::{CommitDetector, MessageSide, OpeningPacket, WireMessage, ends_commit};
+use crate::protocol::{CommitDetector, MessageSide, OpeningPacket, WireMessage, ends_commit};
 
 const READ_BYTES: usize = 64 << 10;
 
-/// Listens on loopback and passes on to one server; everything ends with the value.
+/// A proxy on loopback for one server. Its connections are closed when the value is dropped.
 pub(crate) struct Proxy {
     runtime: Option<Runtime>,
     shared: Arc<ProxyShared>,
@@ -39,15 +38,17 @@ pub(crate) enum StallRelease {
     Cut,
 }
 
+/// What the listener, the connections and the test share.
 struct ProxyShared {
     server: ProxiedServer,
     state: Mutex<ProxyState>,
     has_fired: Condvar,
     release: watch::Sender<Option<StallRelease>>,
-    goes_away: Notify,
+    server_goes_away: Notify,
     begin: Instant,
 }
 
+/// Where the server listens.
 enum ProxiedServer {
     Tcp(String, u16),
     Socket(PathBuf),
@@ -58,17 +59,17 @@ struct ProxyState {
     plan: Option<FaultPlan>,
     messages: u64,
     commits: u64,
-    /// Messages of the kind that the plan asks for.
-    of_kind: u64,
+    /// Number of messages of the side and type that the plan names.
+    messages_of_kind: u64,
     fired: bool,
-    /// Connections that there had been by then.
-    connections_then: usize,
+    /// Number of connections that had been opened when the fault happened.
+    connections_at_fault: usize,
     connections: Vec<AbortHandle>,
     log: String,
 }
 
 impl Proxy {
-    /// Passes everything on to the server that `dsn` names, but for what `plan` says.
+    /// Starts a proxy for the server that `dsn` names, with the fault of `plan`.
     pub(crate) fn start(dsn: &str, plan: Option<FaultPlan>) -> Proxy {
         let config: tokio_postgres::Config = dsn.parse().unwrap();
         let port = config.get_ports().first().copied().unwrap_or(5432);
@@ -81,7 +82,7 @@ impl Proxy {
             state: Mutex::new(ProxyState { plan, ..ProxyState::default() }),
             has_fired: Condvar::new(),
             release: watch::Sender::new(None),
-            goes_away: Notify::new(),
+            server_goes_away: Notify::new(),
             begin: Instant::now(),
         });
         let runtime = tokio::runtime::Builder::new_multi_thread();
@@ -110,29 +111,29 @@ impl Proxy {
         dsn
     }
 
-    /// Lets the fault happen that `plan` says; messages count from now on.
+    /// Replaces the plan. Messages are counted from now on.
     pub(crate) fn arm(&self, plan: FaultPlan) {
         let mut state = self.shared.state();
         (state.plan, state.fired) = (Some(plan), false);
-        (state.messages, state.commits, state.of_kind) = (0, 0, 0);
+        (state.messages, state.commits, state.messages_of_kind) = (0, 0, 0);
     }
 
-    /// Where it listens.
+    /// Returns the address on which the proxy listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether the fault has happened.
+    /// Returns whether the fault has happened.
     pub(crate) fn has_fired(&self) -> bool {
         self.shared.state().fired
     }
 
-    /// How many connections there had been when it happened.
-    pub(crate) fn connections_then(&self) -> usize {
-        self.shared.state().connections_then
+    /// Returns how many connections had been opened when the fault happened.
+    pub(crate) fn connections_at_fault(&self) -> usize {
+        self.shared.state().connections_at_fault
     }
 
-    /// Waits until the fault has happened; false if it has not in that time.
+    /// Waits until the fault has happened. Returns false if the time has passed first.
     pub(crate) fn wait_until_fired(&self, limit: Duration) -> bool {
         let state = self.shared.state();
         let waited = self.shared.has_fired.wait_timeout_while(state, limit, |state| !state.fired);
@@ -141,23 +142,23 @@ impl Proxy {
 
     /// Releases stalled connections, now and later.
     pub(crate) fn release(&self, how: StallRelease) {
-        self.shared.note(&format!("release: {how:?}"));
+        self.shared.log_line(&format!("release: {how:?}"));
         self.shared.release.send_replace(Some(how));
     }
 
-    /// Passes everything on from now on.
+    /// Cuts stalled connections, and passes everything on from now on.
     pub(crate) fn disarm(&self) {
         self.release(StallRelease::Cut);
         self.shared.state().plan = None;
     }
 
-    /// Messages so far, and how many of them committed.
+    /// Returns the number of messages so far, and how many of them commit.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.shared.state();
         (state.messages, state.commits)
     }
 
-    /// What passed and what was done: number, connection, side, type, bytes.
+    /// Returns the log: number, connection, side, type and bytes of each message, and the faults.
     pub(crate) fn log(&self) -> String {
         self.shared.state().log.clone()
     }
@@ -166,7 +167,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // A name that is being looked up is not waited for.
+            // Do not wait for a running name lookup.
             runtime.shutdown_background();
         }
     }
@@ -177,12 +178,12 @@ impl ProxyShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, line: &str) {
+    fn log_line(&self, line: &str) {
         let _ = writeln!(self.state().log, "{:9.3?} {line}", self.begin.elapsed());
     }
 
     /// Counts a message, and returns the fault that happens to it.
-    fn judge(
+    fn count_and_choose_fault(
         &self,
         connection: usize,
         side: MessageSide,
@@ -205,25 +206,25 @@ impl ProxyShared {
             FaultPlace::Commit(at) => commits && state.commits == at,
             FaultPlace::Kind(of, kind, at) => {
                 let is_of_kind = of == side && kind == message.kind;
-                state.of_kind += u64::from(is_of_kind);
-                is_of_kind && state.of_kind == at
+                state.messages_of_kind += u64::from(is_of_kind);
+                is_of_kind && state.messages_of_kind == at
             }
         };
         if !is_here || (plan.fault == Fault::SwallowCommit && !commits) {
             return None;
         }
         state.fired = true;
-        state.connections_then = state.connections.len();
+        state.connections_at_fault = state.connections.len();
         drop(state);
-        self.note(&format!("connection {connection}: {plan}"));
+        self.log_line(&format!("connection {connection}: {plan}"));
         self.has_fired.notify_all();
         Some(plan.fault)
     }
 
-    /// Once the faulty connection is cut: the server is away, where that is planned.
+    /// Makes the server unreachable after a connection was cut, if the plan says so.
     fn after_cut(&self) {
         if self.state().plan.is_some_and(|plan| plan.away.is_some()) {
-            self.goes_away.notify_one();
+            self.server_goes_away.notify_one();
         }
     }
 
@@ -232,9 +233,9 @@ impl ProxyShared {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((client, _)) => self.accept(client),
-                    Err(error) => self.note(&format!("could not accept: {error}")),
+                    Err(error) => self.log_line(&format!("could not accept: {error}")),
                 },
-                () = self.goes_away.notified() => {
+                () = self.server_goes_away.notified() => {
                     drop(listener);
                     listener = self.stay_away(address).await;
                 }
@@ -251,7 +252,7 @@ impl ProxyShared {
                 Ok(()) => "closed".to_owned(),
                 Err(error) => error.to_string(),
             };
-            shared.note(&format!("connection {nth}: {why}"));
+            shared.log_line(&format!("connection {nth}: {why}"));
         });
         state.connections.push(task.abort_handle());
     }
@@ -263,7 +264,7 @@ impl ProxyShared {
             kept.set_reuseaddr(true).unwrap();
             match kept.bind(address) {
                 Ok(()) => break kept,
-                // A connection from somewhere else may have got the port for a moment.
+                // An outgoing connection of another process may use the port for a moment.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
@@ -275,9 +276,9 @@ impl ProxyShared {
             (state.plan.and_then(|plan| plan.away), state.connections.clone())
         };
         connections.iter().for_each(AbortHandle::abort);
-        self.note("away");
+        self.log_line("away");
         tokio::time::sleep(time.unwrap_or_default()).await;
-        self.note("back");
+        self.log_line("back");
         kept.listen(128).unwrap()
     }
 
@@ -297,12 +298,12 @@ impl ProxyShared {
     }
 }
 
-/// How far a commit is whose answer is to be swallowed.
+/// The states of a commit whose reply is swallowed.
 const NOT_SWALLOWING: u8 = 0;
 const SWALLOWING: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// One connection; both directions look at it.
+/// One connection. The tasks of both directions use it.
 struct ProxiedConnection<'a> {
     shared: &'a ProxyShared,
     nth: usize,
@@ -318,7 +319,7 @@ impl ProxiedConnection<'_> {
         ProxiedConnection { shared, nth, is_stalled, is_lost, swallow }
     }
 
-    /// Passes messages both ways; what is lost stays open towards the server.
+    /// Passes messages both ways. A lost connection stays open towards the server until released.
     async fn serve<S>(&self, client: TcpStream, mut server: S) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -371,25 +372,25 @@ impl ProxiedConnection<'_> {
             }
         }
         tokio::select! {
-            forth = self.forth(&mut from_client, &mut to_server) => forth,
-            back = self.back(&mut from_server, &mut to_client) => back,
+            forth = self.relay_from_client(&mut from_client, &mut to_server) => forth,
+            back = self.relay_from_server(&mut from_server, &mut to_client) => back,
         }
     }
 
-    async fn forth<R, W>(&self, from: &mut R, to: &mut W) -> io::Result<()>
+    async fn relay_from_client<R, W>(&self, from: &mut R, to: &mut W) -> io::Result<()>
     where
         R: AsyncBufRead + Unpin,
         W: AsyncWrite + Unpin,
     {
         let mut commits = CommitDetector::default();
         while let Some(message) = WireMessage::read(from).await? {
-            let is_commit = commits.is_one(&message);
+            let is_commit = commits.is_commit(&message);
             self.pass(MessageSide::Client, &message, is_commit, from, to).await?;
         }
         Ok(())
     }
 
-    async fn back<R, W>(&self, from: &mut R, to: &mut W) -> io::Result<()>
+    async fn relay_from_server<R, W>(&self, from: &mut R, to: &mut W) -> io::Result<()>
     where
         R: AsyncBufRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -400,7 +401,7 @@ impl ProxiedConnection<'_> {
                 continue;
             }
             message.skip(from).await?;
-            self.shared.note(&format!(
+            self.shared.log_line(&format!(
                 "connection {}: swallowed {} {}",
                 self.nth,
                 char::from(message.kind),
@@ -429,7 +430,7 @@ impl ProxiedConnection<'_> {
         W: AsyncWrite + Unpin,
     {
         self.wait_while_stalled().await?;
-        match self.shared.judge(self.nth, side, message, is_commit) {
+        match self.shared.count_and_choose_fault(self.nth, side, message, is_commit) {
             None => message.pass(u64::MAX, from, to).await,
             Some(Fault::Cut) => Err(self.cut()),
             Some(Fault::CutInside) => {
@@ -469,7 +470,7 @@ impl ProxiedConnection<'_> {
         }
     }
 
-    /// The error that closes the connection.
+    /// Returns the error that closes the connection.
     fn cut(&self) -> io::Error {
         self.shared.after_cut();
         io::Error::other("cut")

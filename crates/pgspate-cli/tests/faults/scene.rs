@@ -1,4 +1,4 @@
-//! A file, a table to load it into, and what table, ledger and rejects must hold afterwards.
+//! A file, its target table, and the expected rows, ledger and rejects after a load.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,14 +12,15 @@ use pgspate_embedded::testing::{self, TestDb};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::input::{CHUNKS, FaultInput, HEADER, RowKinds};
+use crate::input::{CHUNKS, CSV_HEADER, FaultInput, RowKinds};
 use crate::run::{ask, command, finish, session, spawn};
 use crate::trial::LoadSettings;
 
-/// Where a row may come twice it has no key, so that this is seen rather than refused.
+/// The columns of `t`. Unless a test needs a key, `t` has none, so that a row that was loaded twice
+/// is found as a difference and not refused.
 const COLUMNS: &str = "(id int8, name text, amount numeric, at timestamp, note text)";
 
-/// Rows, ids, and a sum over all rows' content.
+/// The number of rows, the number of distinct ids, and a sum over the content of all rows.
 const FINGERPRINT: &str = "count(*) as rows, count(distinct id) as ids, \
                            coalesce(sum(hashtextextended(x::text, 0)::numeric), 0) as content";
 
@@ -37,21 +38,21 @@ pub(crate) struct LoadFaultScene {
     folder: TempDir,
     rows: RowKinds,
     input: &'static FaultInput,
-    /// The server itself, by no proxy.
+    /// The connection string of the server, without a proxy.
     pub(crate) dsn: String,
     server: Option<ThrowawayServer>,
-    /// The table's indexes, in full, where the load drops them.
+    /// The definitions of the table's indexes, if the load drops them.
     shape: Option<String>,
     _db: Option<TestDb>,
 }
 
-/// What is dropped for a load and made again after it.
+/// The indexes and constraints that a load drops and creates again.
 const INDEXES: &str = "\
 alter table t add constraint t_key primary key (id), add constraint t_note unique (note, id);
 create index t_name on t (name) where name <> ''; comment on index t_name is 'names';
 create index t_amount on t (amount)";
 
-const SHAPE: &str = "\
+const INDEX_DEFINITIONS: &str = "\
 select coalesce(string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), c.conname, c.contype,
                                      obj_description(i.indexrelid)), E'\\n'
                            order by indexrelid::regclass::text), '')
@@ -59,19 +60,19 @@ from pg_index i left join pg_constraint c on c.conindid = i.indexrelid
 where i.indrelid = 't'::regclass";
 
 impl LoadFaultScene {
-    /// In a database of its own on the tests' server.
+    /// Creates a scene in a new database of the tests' server.
     pub(crate) fn new(rows: RowKinds) -> LoadFaultScene {
         let db = testing::database();
         LoadFaultScene::make(rows, db.dsn(), Some(db), None)
     }
 
-    /// On a server of its own, which may be hurt.
+    /// Creates a scene on a new server, which the test may kill.
     pub(crate) fn with_server(rows: RowKinds, conf: &str) -> LoadFaultScene {
         let server = testing::server(conf);
         LoadFaultScene::make(rows, server.dsn(), None, Some(server))
     }
 
-    /// Uses a server that the caller starts and stops.
+    /// Creates a scene on a server that the caller starts and stops.
     pub(crate) fn on(rows: RowKinds, dsn: String) -> LoadFaultScene {
         LoadFaultScene::make(rows, dsn, None, None)
     }
@@ -94,12 +95,12 @@ impl LoadFaultScene {
             ),
         );
         copy(&dsn, "truth", FaultInput::of(RowKinds::Good).text.as_bytes());
-        let twins = HEADER.to_owned() + &input.twins.concat().concat();
+        let twins = CSV_HEADER.to_owned() + &input.twins.concat().concat();
         copy(&dsn, "twin", twins.as_bytes());
         ask(&dsn, &format!("create table print as select {FINGERPRINT} from truth x"));
         let shape = (rows == RowKinds::Indexed).then(|| {
             ask(&dsn, INDEXES);
-            ask(&dsn, SHAPE)
+            ask(&dsn, INDEX_DEFINITIONS)
         });
         LoadFaultScene { folder, rows, input, dsn, server, shape, _db: db }
     }
@@ -108,7 +109,7 @@ impl LoadFaultScene {
         self.server.as_ref().expect("a server of its own")
     }
 
-    /// Starts `pgspate load` of the file into the table, by way of `dsn`.
+    /// Starts `pgspate load` of the file into the table, with `dsn` as target.
     pub(crate) fn load(&self, dsn: &str, settings: &LoadSettings) -> Child {
         let LoadSettings { lanes, commit, rows, retry_for } = settings;
         assert_eq!(self.rows, *rows);
@@ -124,36 +125,36 @@ impl LoadFaultScene {
             load.args(["--retry-for", &seconds.to_string()]);
         }
         if *rows == RowKinds::Mixed {
-            // Rows that are set aside by a chunk that has to be written again count once.
+            // Rejects of a chunk that is written again are counted once.
             let most = self.input.refused().to_string();
             load.args(["--rejects", "bad.csv", "--max-rejects", &most]);
         }
         spawn(&mut load)
     }
 
-    /// A load of the file into the table, by way of `dsn`, as users run it.
+    /// Returns a load of the file into the table with default options.
     pub(crate) fn default_load(&self, dsn: &str) -> Command {
         let args = ["load", "t.csv", "--quiet", "--to", dsn, "--table", "t"];
         command(self.folder.path(), &args)
     }
 
-    /// Puts back what loads have left.
+    /// Returns the command that restores indexes that a killed load left dropped.
     pub(crate) fn restore(&self) -> Command {
         command(self.folder.path(), &["status", "--restore", "--to", &self.dsn])
     }
 
     pub(crate) fn has_its_indexes(&self) -> bool {
-        self.shape.as_ref().is_none_or(|shape| *shape == self.ask(SHAPE))
+        self.shape.as_ref().is_none_or(|shape| *shape == self.ask(INDEX_DEFINITIONS))
     }
 
-    /// Makes the table empty again, and has what loads remember forgotten, and the ledger itself.
+    /// Empties the table, drops the ledger, restores the indexes and removes the reject files.
     pub(crate) fn reset(&self) {
         self.ask(
             "set client_min_messages = warning; truncate t; \
              drop schema if exists pgspate cascade",
         );
-        if self.shape.as_ref().is_some_and(|shape| *shape != self.ask(SHAPE)) {
-            // What a load that broke a rule has left.
+        if self.shape.as_ref().is_some_and(|shape| *shape != self.ask(INDEX_DEFINITIONS)) {
+            // A load that broke a rule left other indexes.
             self.ask(
                 "alter table t drop constraint if exists t_key, drop constraint if exists t_note; \
                  drop index if exists t_name, t_amount, t_key, t_note",
@@ -182,7 +183,7 @@ impl LoadFaultScene {
         ask(&self.dsn, sql)
     }
 
-    /// The status of a load that is done: 1 where rows are set aside, also when it is run again.
+    /// Returns the exit status of a completed load: 1 with rejects, also in a repeated run.
     pub(crate) fn status_when_done(&self) -> i32 {
         i32::from(self.rows == RowKinds::Mixed)
     }
@@ -201,7 +202,7 @@ impl LoadFaultScene {
                   print p"
         ));
         if is_equal == "t" {
-            let found = self.shape.as_ref().map(|_| self.ask(SHAPE));
+            let found = self.shape.as_ref().map(|_| self.ask(INDEX_DEFINITIONS));
             if found != self.shape {
                 return Some(format!("its indexes are {}", found.unwrap_or_default()));
             }
@@ -219,7 +220,8 @@ impl LoadFaultScene {
         )))
     }
 
-    /// Notes of the twins that were set aside; the error when other rows were, or not all.
+    /// Returns the notes of the rejected twins. The error says that other records were rejected, or
+    /// too few.
     fn refused_twins(&self) -> Result<Vec<String>, String> {
         if self.rows != RowKinds::Mixed {
             return Ok(Vec::new());
@@ -232,7 +234,7 @@ impl LoadFaultScene {
         if self.files() != expected {
             return Err(format!("there are the files {:?}", self.files()));
         }
-        let Some(records) = rejects.strip_prefix(HEADER) else {
+        let Some(records) = rejects.strip_prefix(CSV_HEADER) else {
             return Err(format!("no header, but {:.40?}", rejects));
         };
         let records: Vec<_> = records.split_inclusive('\n').map(str::to_owned).collect();
@@ -258,7 +260,7 @@ impl LoadFaultScene {
         Ok(refused.into_iter().map(note).collect())
     }
 
-    /// How the ledger differs from one finished job with each chunk once.
+    /// Returns how the ledger differs from one finished job with each chunk once, or `None`.
     fn ledger_difference(&self) -> Option<String> {
         let sql = "select concat_ws(' ', \
              (select concat_ws(' ', count(*), count(finished)) from pgspate.job), \
@@ -276,12 +278,12 @@ impl LoadFaultScene {
         (found != expected).then(|| format!("the ledger has {found} and not {expected}"))
     }
 
-    /// Chunks, records, and those of them that are refused.
+    /// Returns the expected numbers of chunks, records and rejects.
     fn counts(&self) -> (u64, u64, u64) {
         (*CHUNKS, self.input.records(), self.input.refused())
     }
 
-    /// How what `pgspate status` says differs from that.
+    /// Returns how the output of `pgspate status` differs from the expected numbers, or `None`.
     fn status_difference(&self) -> Option<String> {
         let args = ["status", "--json", "--to", &self.dsn];
         let run = finish(spawn(&mut command(self.folder.path(), &args)));
@@ -315,8 +317,9 @@ impl LoadFaultScene {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// What loads have left on the server: sessions, locks, tables. Empty if nothing.
-    pub(crate) fn left_over(&self) -> String {
+    /// Returns the sessions, locks and tables that loads left on the server, as text. The text is
+    /// empty if there are none.
+    pub(crate) fn leftovers(&self) -> String {
         self.ask(
             "select concat_ws('; ', \
                (select string_agg(concat_ws(' ', 'session', pid, application_name, state, \
@@ -337,7 +340,7 @@ impl LoadFaultScene {
     }
 }
 
-/// Fills a table with a file as PostgreSQL does.
+/// Loads a file into a table with COPY.
 fn copy(dsn: &str, table: &str, text: &[u8]) {
     let (runtime, client) = session(dsn);
     runtime.block_on(async {

@@ -1,27 +1,27 @@
-//! Runs trials, some at a time, and counts how they ended.
+//! Runs trials, several at a time, and counts how they ended.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::input::RowKinds;
-use crate::rule::LoadEnd;
+use crate::load_checks::LoadOutcome;
 use crate::scene::LoadFaultScene;
 use crate::trial::LoadTrial;
 
-/// Much of a trial is waiting.
-const AT_ONCE: usize = 2;
-/// Fewer are not worth another database.
-const EACH_MIN: usize = 4;
+/// Trials that run at the same time. A trial spends most of its time waiting.
+const TRIALS_AT_ONCE: usize = 2;
+/// The fewest trials for which a thread creates another database.
+const TRIALS_PER_SCENE_MIN: usize = 4;
 
-/// How trials ended, by what they were.
+/// How many trials of each group ended how.
 #[derive(Default)]
 pub(crate) struct TrialTally {
-    ends: BTreeMap<(String, LoadEnd), usize>,
+    ends: BTreeMap<(String, LoadOutcome), usize>,
     broken: Vec<String>,
 }
 
-/// Runs all of them, and fails where a rule was broken.
+/// Runs all trials, and fails if a rule was broken.
 #[track_caller]
 pub(crate) fn run_all(trials: impl IntoIterator<Item = LoadTrial>) {
     let trials = trials.into_iter().collect::<Vec<_>>();
@@ -48,11 +48,11 @@ pub(crate) fn run_all(trials: impl IntoIterator<Item = LoadTrial>) {
                     Err(_) => "broken".to_owned(),
                 }
             );
-            tally.lock().unwrap_or_else(PoisonError::into_inner).add(&trial.sort(), end);
+            tally.lock().unwrap_or_else(PoisonError::into_inner).add(&trial.group(), end);
         }
     };
     thread::scope(|scope| {
-        for _ in 0..(count / EACH_MIN).clamp(1, AT_ONCE) {
+        for _ in 0..(count / TRIALS_PER_SCENE_MIN).clamp(1, TRIALS_AT_ONCE) {
             scope.spawn(work);
         }
     });
@@ -60,7 +60,7 @@ pub(crate) fn run_all(trials: impl IntoIterator<Item = LoadTrial>) {
 }
 
 impl TrialTally {
-    pub(crate) fn add(&mut self, what: &str, result: Result<LoadEnd, String>) {
+    pub(crate) fn add(&mut self, what: &str, result: Result<LoadOutcome, String>) {
         match result {
             Ok(end) => *self.ends.entry((what.to_owned(), end)).or_default() += 1,
             Err(broken) => {
@@ -70,7 +70,7 @@ impl TrialTally {
         }
     }
 
-    /// Prints the count, and fails where a rule was broken.
+    /// Prints the counts, and fails if a rule was broken.
     #[track_caller]
     pub(crate) fn close(self) {
         let trials = self.ends.values().sum::<usize>() + self.broken.len();

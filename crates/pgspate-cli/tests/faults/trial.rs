@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use pgspate::copy::Commit;
 
 use crate::input::RowKinds;
+use crate::load_checks::{self, LIMIT, LoadOutcome};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::Proxy;
-use crate::rule::{self, LIMIT, LoadEnd};
 use crate::run::finish_within;
 use crate::scene::LoadFaultScene;
-use crate::then::StallAction;
+use crate::stall_action::StallAction;
 
-/// Lines of the proxy's log that are printed of a trial that broke a rule.
+/// Lines of the proxy's log that are printed for a trial that broke a rule.
 const LOG_LINES: usize = 40;
 
 /// The load opens a connection for the ledger and a connection that tests write permission.
@@ -23,11 +23,11 @@ const CONNECTIONS_BEFORE: usize = 2;
 /// How the command is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LoadSettings {
-    /// `None` for as many as the command finds good.
+    /// The number of lanes; `None` for `--lanes auto`.
     pub(crate) lanes: Option<u8>,
     pub(crate) commit: Commit,
     pub(crate) rows: RowKinds,
-    /// Seconds; by default as the command has it.
+    /// The seconds of `--retry-for`; `None` for the default.
     pub(crate) retry_for: Option<u32>,
 }
 
@@ -45,7 +45,7 @@ impl LoadSettings {
         LoadSettings { lanes: Some(lanes), commit, rows: RowKinds::Good, retry_for: None }
     }
 
-    /// Into a table with indexes.
+    /// Loads a file into a table with indexes that the load drops and rebuilds.
     pub(crate) fn indexed(lanes: u8) -> LoadSettings {
         LoadSettings { rows: RowKinds::Indexed, ..LoadSettings::new(lanes, Commit::AtEnd) }
     }
@@ -63,7 +63,7 @@ impl LoadTrial {
 
     /// Returns a trial with a stall and an action during the stall.
     pub(crate) fn stall(at: FaultPlace, then: StallAction, settings: LoadSettings) -> LoadTrial {
-        // A server that is not there before the load has ended is not worth a long wait.
+        // The server comes back only after the load has ended, so a long wait is useless.
         let retry_for = if then == StallAction::StopServer { Some(1) } else { settings.retry_for };
         let settings = LoadSettings { retry_for, ..settings };
         LoadTrial { then, ..LoadTrial::new(Fault::Stall, at, settings) }
@@ -73,8 +73,8 @@ impl LoadTrial {
         LoadTrial { plan: FaultPlan { away: Some(time), ..self.plan }, ..self }
     }
 
-    /// What it is one of, for the count.
-    pub(crate) fn sort(self) -> String {
+    /// Returns the group of the trial, by which outcomes are counted.
+    pub(crate) fn group(self) -> String {
         let what = match (self.plan.fault, self.then) {
             (Fault::Stall, StallAction::Terminate(_)) => "stall, then terminate".to_owned(),
             (Fault::Stall, then) => format!("stall, then {then}"),
@@ -93,21 +93,21 @@ impl LoadTrial {
         format!("{what}{away}; commit {commit}{rejects}")
     }
 
-    /// Runs it; the error has all that is known about a broken rule.
-    pub(crate) fn run(self, scene: &LoadFaultScene) -> Result<LoadEnd, String> {
+    /// Runs the trial. The error describes the broken rule, with the proxy's log.
+    pub(crate) fn run(self, scene: &LoadFaultScene) -> Result<LoadOutcome, String> {
         scene.reset();
         let begin = Instant::now();
         let proxy = Proxy::start(&scene.dsn, Some(self.plan));
         let mut child = scene.load(&proxy.dsn(), &self.settings);
         if self.plan.fault == Fault::Stall {
-            // A load that ends before has nothing to be interfered with.
+            // The load may end before the message of the stall.
             while !proxy.wait_until_fired(Duration::from_millis(20)) {
                 if child.try_wait().unwrap().is_some() {
                     break;
                 }
             }
             if proxy.has_fired() {
-                self.then.act(scene, &child);
+                self.then.perform(scene, &child);
             }
             proxy.release(self.then.release());
         }
@@ -120,8 +120,8 @@ impl LoadTrial {
         let (said, end) = match ended {
             Ok(run) => {
                 let stopped = self.then.stops_load();
-                let end = rule::check(scene, &proxy, &self.settings, &run, stopped);
-                (run.stderr, end.and_then(|end| self.expected(end, &proxy)))
+                let end = load_checks::check(scene, &proxy, &self.settings, &run, stopped);
+                (run.stderr, end.and_then(|end| self.check_outcome(end, &proxy)))
             }
             Err(run) => (run.stderr, Err(format!("it did not end within {LIMIT:?}"))),
         };
@@ -133,18 +133,18 @@ impl LoadTrial {
         })
     }
 
-    /// What is not lost needs no second run; nor does what is lost once lanes are at work, which
-    /// connect again.
-    fn expected(self, end: LoadEnd, proxy: &Proxy) -> Result<LoadEnd, String> {
+    /// Checks that the load ran again only after a fault that may end a load. Lost connections do
+    /// not end a load whose lanes have begun, because lanes reconnect.
+    fn check_outcome(self, end: LoadOutcome, proxy: &Proxy) -> Result<LoadOutcome, String> {
         if !proxy.has_fired() && !matches!(self.plan.at, FaultPlace::Message(_)) {
             return Err("nothing has happened to it".to_owned());
         }
         let may_end = self.then.stops_load()
             || matches!(self.then, StallAction::StopServer | StallAction::ReadOnly)
-            || proxy.connections_then() <= CONNECTIONS_BEFORE;
+            || proxy.connections_at_fault() <= CONNECTIONS_BEFORE;
         let is_harmless = self.plan.fault == Fault::Stall && self.then == StallAction::Resume;
         match end {
-            LoadEnd::Again(_) if is_harmless || !proxy.has_fired() || !may_end => {
+            LoadOutcome::Again(_) if is_harmless || !proxy.has_fired() || !may_end => {
                 Err("it ended before it was done".to_owned())
             }
             end => Ok(end),
@@ -152,7 +152,8 @@ impl LoadTrial {
     }
 }
 
-/// A plan, ` lanes=3 commit=chunk`, ` rejects` and ` then=cut` where that is so.
+/// Writes a trial as its plan, then ` lanes=3 commit=chunk`, and ` rejects` and ` then=cut` if they
+/// apply.
 impl fmt::Display for LoadTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LoadSettings { lanes, commit, rows, retry_for } = self.settings;
@@ -184,7 +185,7 @@ impl FromStr for LoadTrial {
         let mut trial = LoadTrial { plan, then: StallAction::Resume, settings };
         let settings = &mut trial.settings;
         for word in words {
-            let wrong = || format!("\"{word}\" is no setting of a trial");
+            let wrong = || format!("\"{word}\" is not a setting of a trial");
             match word.split_once('=') {
                 Some(("lanes", "auto")) => settings.lanes = None,
                 Some(("lanes", lanes)) => {

@@ -10,7 +10,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Produc
 
 use crate::run::PATIENCE;
 
-/// One broker with its topics.
+/// A cluster of one broker, with its topics.
 pub(crate) struct KafkaCluster {
     mock: MockCluster<'static, DefaultProducerContext>,
     pub(crate) writer: TopicWriter,
@@ -52,12 +52,13 @@ impl KafkaCluster {
         format!("kafka://{}/{topics}", self.mock.bootstrap_servers())
     }
 
-    /// Stops the broker. `go_on` starts it again.
+    /// Stops the broker. `restart` starts it again.
     pub(crate) fn stop(&self) {
         self.mock.broker_down(-1).unwrap();
     }
 
-    pub(crate) fn go_on(&self) {
+    /// Starts the broker again.
+    pub(crate) fn restart(&self) {
         self.mock.broker_up(-1).unwrap();
     }
 }

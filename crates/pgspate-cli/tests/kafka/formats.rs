@@ -7,6 +7,7 @@ use crate::{applied, apply, places, rows};
 const T: &str = "create table t (id int primary key, v int, note text)";
 const TOPIC: &str = "shop.public.t";
 
+/// Returns the key of a message about the row `id`.
 fn key(id: u32) -> String {
     format!("{{\"id\":{id}}}")
 }
@@ -21,6 +22,7 @@ fn row(id: u32, v: u32, note: &str) -> String {
     format!("{{\"id\":{id},\"v\":{v},\"note\":\"{note}\"}}")
 }
 
+/// Debezium's placeholder for an omitted value.
 const KEPT: &str = "__debezium_unavailable_value";
 
 #[test]

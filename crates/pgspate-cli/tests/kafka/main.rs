@@ -1,9 +1,10 @@
-//! `pgspate apply` of topics: the real command, a real PostgreSQL, and librdkafka's own cluster.
+//! End-to-end tests of `pgspate apply` from Kafka topics: the real command, a real PostgreSQL, and
+//! librdkafka's mock cluster.
 
 mod cluster;
+mod exactly_once;
 mod formats;
-mod once;
-mod refused;
+mod refusals;
 #[path = "../support/run.rs"]
 mod run;
 mod service;
@@ -25,10 +26,12 @@ fn command(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) ->
     command
 }
 
+/// Starts `pgspate apply` of the topics.
 fn start(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> Child {
     spawn(&mut command(case, cluster, topics, &format!("--quiet {args}")))
 }
 
+/// Runs `pgspate apply` of the topics to its end.
 fn apply(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> Run {
     finish(start(case, cluster, topics, args))
 }

@@ -1,4 +1,4 @@
-//! Topics as a service: signals, metrics, brokers that stop and start again.
+//! A stream of topics as a service: signals, metrics, and brokers that stop and start again.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,6 +11,7 @@ use crate::{apply, event, places, start};
 
 const T: &str = "create table t (id int primary key, v int)";
 
+/// Returns the page of the metrics server, or an empty text.
 fn scrape(port: u16) -> String {
     let mut page = String::new();
     if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
@@ -20,13 +21,14 @@ fn scrape(port: u16) -> String {
     page
 }
 
+/// Sends SIGTERM to the command.
 fn terminate(child: &Child) {
     let status = Command::new("kill").arg(child.id().to_string()).status().unwrap();
     assert!(status.success());
 }
 
 #[test]
-fn a_restarted_broker_is_read_on_from_the_last_position() {
+fn after_a_broker_restart_reading_continues_at_the_last_position() {
     let case = LoadCase::new(T);
     let cluster = KafkaCluster::new(&[("a", 2)]);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -41,7 +43,7 @@ fn a_restarted_broker_is_read_on_from_the_last_position() {
     cluster.stop();
     wait_until("the metrics show the lost broker", || has("connected 0"));
     assert!(has("reconnects_total 1"));
-    cluster.go_on();
+    cluster.restart();
     for id in 0..1000 {
         cluster.put("a", id % 2, &event(id as u64, 2));
     }
@@ -72,7 +74,7 @@ fn a_broker_that_stays_down_ends_the_run() {
     let stopped = finish(child);
     stopped.refusal();
     assert!(stopped.stderr.contains("no broker was reachable for 2 s"), "{}", stopped.stderr);
-    cluster.go_on();
+    cluster.restart();
     let run = apply(&case, &cluster, "a", "");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }

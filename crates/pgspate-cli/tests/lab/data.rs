@@ -15,15 +15,16 @@ use serde_json::Value;
 use crate::{lab, lines};
 
 /// Flags for few trials: all strategies, with and without indexes.
-const FEW: &str = "--repeats 1 --only autovacuum=on --only synchronous_commit=on";
+const FEW_TRIALS: &str = "--repeats 1 --only autovacuum=on --only synchronous_commit=on";
 
+/// Writes a compressed file.
 fn gzip(path: &Path, text: &str) {
     let mut out = GzEncoder::new(File::create(path).unwrap(), Compression::fast());
     out.write_all(text.as_bytes()).unwrap();
     out.finish().unwrap();
 }
 
-/// The numbers of rows that the trials of a strategy loaded.
+/// Returns the numbers of rows that the trials of a strategy loaded.
 fn rows(lines: &[Value], strategy: &str) -> Vec<f64> {
     let of_it = lines.iter().filter(|line| line["trial"]["strategy"] == strategy);
     let rows = |line: &Value| {
@@ -33,6 +34,7 @@ fn rows(lines: &[Value], strategy: &str) -> Vec<f64> {
     of_it.filter_map(rows).collect()
 }
 
+/// Writes the report page, which must contain these texts.
 fn page(folder: &Path, has: &[&str]) {
     let report = lab(folder, "report --out page.html");
     assert_eq!(report.status, Some(0), "{}", report.stderr);
@@ -46,10 +48,10 @@ fn page(folder: &Path, has: &[&str]) {
 const STRATEGIES: [&str; 3] = ["one session", "a session per file", "pgspate"];
 
 #[test]
-fn tpch_is_loaded_by_all_strategies_alike() {
+fn all_strategies_load_equal_rows_of_tpch() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
-    let done = lab(folder, &format!("run bulk --data tpch --scale 0.00002 {FEW}"));
+    let done = lab(folder, &format!("run bulk --data tpch --scale 0.00002 {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     assert!(done.stdout.starts_with("bulk: pgspate loads "), "{}", done.stdout);
     let lines = lines(folder);
@@ -81,11 +83,11 @@ fn tpch_is_loaded_by_all_strategies_alike() {
 }
 
 #[test]
-fn own_files_are_loaded_by_all_strategies_alike() {
+fn all_strategies_load_equal_rows_of_own_files() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     fs::create_dir(folder.join("mine")).unwrap();
-    // The last price is no number, and further down than pgspate looks before it makes a table.
+    // The last price is not a number. It lies behind the part that pgspate reads to create a table.
     let orders: String = (0..10_100).map(|nth| format!("{nth},\"a, {nth}\",{nth}.5\n")).collect();
     gzip(&folder.join("mine/order.csv.gz"), &format!("id,Name,price\n{orders}10101,,x\n"));
     gzip(&folder.join("mine/items-1.csv.gz"), "item,at\n1,2024-01-01\n2,2024-02-29\n");
@@ -96,10 +98,10 @@ fn own_files_are_loaded_by_all_strategies_alike() {
     // The file with the most stored bytes.
     let long = format!("id,text\n1,{}\n2,y\n", "x".repeat(200_000));
     fs::write(folder.join("mine/long.csv"), long).unwrap();
-    // Each by itself has another spelling of NULL.
+    // The two files spell NULL differently.
     fs::write(folder.join("mine/part-1.csv"), "id,v\n1,\\N\n2,x\n").unwrap();
     fs::write(folder.join("mine/part-2.csv"), "id,v\n3,\n4,y\n").unwrap();
-    let run = format!("run bulk --data mine {FEW}");
+    let run = format!("run bulk --data mine {FEW_TRIALS}");
     let done = lab(folder, &run);
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     let all = lines(folder);
@@ -123,7 +125,7 @@ fn own_files_are_loaded_by_all_strategies_alike() {
             "Files have no information about keys",
         ],
     );
-    // What is measured stays as long as the files do.
+    // Measurements are kept as long as the files stay the same.
     let again = lab(folder, &run);
     assert_eq!((again.status, lines(folder).len()), (Some(0), 6));
     gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n2024-03-01,4\n");
@@ -135,7 +137,7 @@ fn own_files_are_loaded_by_all_strategies_alike() {
 }
 
 #[test]
-fn files_with_schemas_and_keys_are_of_one_table_if_these_are_alike() {
+fn files_belong_to_one_table_if_their_columns_are_equal() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     fs::create_dir(folder.join("mine")).unwrap();
@@ -153,7 +155,7 @@ fn files_with_schemas_and_keys_are_of_one_table_if_these_are_alike() {
     fs::write(folder.join("mine/u1.ndjson"), "{\"a\": 1}\n").unwrap();
     fs::write(folder.join("mine/u2.ndjson"), "{\"b\": 1, \"a\": 2}\n").unwrap();
     fs::write(folder.join("mine/u3.ndjson"), "").unwrap();
-    let done = lab(folder, &format!("run bulk --data mine {FEW}"));
+    let done = lab(folder, &format!("run bulk --data mine {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     let all = lines(folder);
     assert_eq!(rows(&all, "pgspate"), [32.0; 2]);
@@ -165,7 +167,7 @@ fn files_with_schemas_and_keys_are_of_one_table_if_these_are_alike() {
 }
 
 #[test]
-fn odd_files_are_the_same_to_all_strategies() {
+fn all_strategies_load_equal_rows_of_odd_files() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     fs::create_dir(folder.join("odd")).unwrap();
@@ -178,14 +180,14 @@ fn odd_files_are_the_same_to_all_strategies() {
         ("nulls.csv", "id,v\n1,NULL\n2,3\n3,4\n"),
         ("empty lines.csv", "name\nx\n\ny\n"),
         ("notes.tsv", "id\tnote\n1\t5\" disk\n2\t\\N\n3\t\"half\n"),
-        // PostgreSQL has a view of that name, which is found first.
+        // PostgreSQL has a view of this name, and `pg_catalog` is searched first.
         ("pg_settings.csv", "name,setting\nx,1\n"),
         ("server.copy", "1\ta\\tb\t\\N\n2\tc\\\\d\tx\n"),
     ] {
         fs::write(folder.join("odd").join(name), text).unwrap();
     }
-    // What strategies leave is compared by the run.
-    let done = lab(folder, &format!("run bulk --data odd {FEW}"));
+    // The run itself compares the rows that the strategies load.
+    let done = lab(folder, &format!("run bulk --data odd {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     let all = lines(folder);
     for strategy in STRATEGIES {
@@ -194,15 +196,17 @@ fn odd_files_are_the_same_to_all_strategies() {
 }
 
 #[test]
-fn what_copy_cannot_read_leaves_it_out_and_says_why() {
+fn strategies_with_copy_are_skipped_if_copy_cannot_read_a_file() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     fs::write(folder.join("a.ndjson"), "{\"id\": 1}\n{\"id\": 2, \"of\": [1]}\n").unwrap();
     fs::write(folder.join("b.csv"), "id\n1\n").unwrap();
-    let done =
-        lab(folder, &format!("run bulk storage --data a.ndjson b.csv {FEW} --only volume=x"));
+    let done = lab(
+        folder,
+        &format!("run bulk storage --data a.ndjson b.csv {FEW_TRIALS} --only volume=x"),
+    );
     assert_eq!(done.status, Some(2), "bulk has no volume");
-    let done = lab(folder, &format!("run bulk --data a.ndjson b.csv {FEW}"));
+    let done = lab(folder, &format!("run bulk --data a.ndjson b.csv {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     let all = lines(folder);
     assert_eq!(rows(&all, "pgspate"), [3.0; 2]);
@@ -215,7 +219,7 @@ fn what_copy_cannot_read_leaves_it_out_and_says_why() {
 }
 
 #[test]
-fn a_bad_row_is_named_and_nothing_is_left() {
+fn the_error_names_the_bad_row_and_the_run_leaves_no_file() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     gzip(&folder.join("good.csv.gz"), "id,name\n1,a\n2,b\n");
@@ -236,7 +240,7 @@ fn a_bad_row_is_named_and_nothing_is_left() {
 }
 
 #[test]
-fn data_that_cannot_be_are_refused_before_anything_is_started() {
+fn invalid_data_are_refused_before_anything_is_started() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     fs::write(folder.join("a.csv"), "id\n1\n").unwrap();

@@ -14,10 +14,10 @@ use insta::assert_snapshot;
 use run::{Run, command, finish, spawn, wait_until};
 use serde_json::Value;
 
-/// `pgspate lab` with these arguments, split at spaces.
+/// Starts `pgspate lab`. `args` are split at spaces.
 fn start(folder: &Path, args: &str) -> Child {
     let mut command = command(folder, &["lab"]);
-    // The lab's own servers are of the version that the tests are meant for.
+    // The lab's servers must have the PostgreSQL version that the tests use.
     for name in ["PGSPATE_PG_BIN", "TMPDIR"] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
@@ -26,11 +26,12 @@ fn start(folder: &Path, args: &str) -> Child {
     spawn(command.args(args.split_whitespace()))
 }
 
+/// Runs `pgspate lab` to its end.
 fn lab(folder: &Path, args: &str) -> Run {
     finish(start(folder, args))
 }
 
-/// The lines of results so far.
+/// Returns the lines of results so far.
 fn lines(folder: &Path) -> Vec<Value> {
     let text = fs::read_to_string(folder.join("pgspate-lab/results.jsonl")).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -44,10 +45,11 @@ fn interrupt(child: &Child, folder: &Path, count: usize, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
 
+/// A run of four trials.
 const RUN: &str = "run storage --scale 0.00002 --repeats 1 --only strategy=pgspate";
 
 #[test]
-fn a_run_that_was_stopped_or_killed_goes_on_with_the_same_command() {
+fn the_same_command_continues_a_stopped_or_killed_run() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     let child = start(folder, RUN);
@@ -86,6 +88,7 @@ fn a_run_that_was_stopped_or_killed_goes_on_with_the_same_command() {
     page(folder);
 }
 
+/// Writes the report page and checks it.
 fn page(folder: &Path) {
     let report = lab(folder, "report --out page.html");
     assert_eq!(report.status, Some(0), "{}", report.stderr);
@@ -127,7 +130,7 @@ fn every_experiment_is_listed_with_its_question() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn errors_name_unknown_experiments_and_missing_results() {
     let temp = tempfile::tempdir().unwrap();
     let unknown = lab(temp.path(), "run bulky");
     assert_eq!(unknown.status, Some(2));

@@ -1,4 +1,4 @@
-//! With no server named: the embedded one, started once and shared by all that follow.
+//! Tests of commands without `--to`: they start the embedded server once and share it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,13 +10,13 @@ use regex_lite::Regex;
 
 use crate::support::{self, Run};
 
-/// A folder for data and files, and no server left in it at the end.
+/// A folder for files and the data of an embedded server. The server is stopped with the value.
 struct TestHome(PathBuf);
 
 impl TestHome {
     fn new() -> TestHome {
         let folder = tempfile::Builder::new().prefix("pgspate-").tempdir_in("/tmp").unwrap().keep();
-        // As root, the server is another user and must be able to reach it.
+        // If the test runs as root, the server runs as another user, who must reach the folder.
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         TestHome(folder)
     }
@@ -40,7 +40,7 @@ impl Drop for TestHome {
     }
 }
 
-fn shown(text: &str) -> String {
+fn redact_server(text: &str) -> String {
     let text = support::redact(text);
     let rules = [
         (r"PostgreSQL \d+(\.\d+)*[a-z0-9]*", "PostgreSQL [VERSION]"),
@@ -53,16 +53,16 @@ fn shown(text: &str) -> String {
 }
 
 #[test]
-fn it_is_started_shared_and_stopped() {
+fn loads_start_and_share_the_embedded_server() {
     let home = TestHome::new();
-    assert_snapshot!(shown(&home.run("server status").stdout), @"not created");
-    assert_snapshot!(shown(&home.run("server dsn").refusal()), @"
+    assert_snapshot!(redact_server(&home.run("server status").stdout), @"not created");
+    assert_snapshot!(redact_server(&home.run("server dsn").refusal()), @"
     error: the embedded PostgreSQL is not running
 
     hint: Start it with `pgspate server start`.
     ");
     fs::write(home.0.join("x.csv"), "id,name\n1,a\n2,b\n").unwrap();
-    assert_snapshot!(shown(&home.run("load x.csv --create").success()), @r#"
+    assert_snapshot!(redact_server(&home.run("load x.csv --create").success()), @r#"
     creating "[DIR]/home/data-[N]" …
     starting PostgreSQL [VERSION] …
     using the embedded PostgreSQL [VERSION] (data in [DIR]/home/data-[N])
@@ -83,14 +83,14 @@ fn it_is_started_shared_and_stopped() {
     open it with [PSQL] -c 'table public.x limit 10'
     "#);
     let status = home.run("server status").stdout;
-    assert_snapshot!(shown(&status), @"
+    assert_snapshot!(redact_server(&status), @"
     PostgreSQL [VERSION], running
     process  [N]
     port     [N]
     data     [DIR]/home/data-[N]
     log      [DIR]/home/run-[N]/log
     ");
-    assert_snapshot!(shown(&home.run("load x.csv --restart").success()), @r#"
+    assert_snapshot!(redact_server(&home.run("load x.csv --restart").success()), @r#"
     using the embedded PostgreSQL [VERSION] (data in [DIR]/home/data-[N])
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
@@ -105,22 +105,22 @@ fn it_is_started_shared_and_stopped() {
     open it with [PSQL] -c 'table public.x limit 10'
     "#);
     assert_eq!(home.run("server status").stdout, status, "it is the same server");
-    // The address that it prints is one for every other use, too.
+    // `--to` accepts the printed address.
     let dsn = home.run("server dsn").stdout;
     let to = ["load", "x.csv", "--restart", "--quiet", "--to", dsn.trim_end()];
     Run::of(support::command(&home.0, &to).output().unwrap()).success();
-    // As libpq reads it.
+    // libpq reads the password from the file that `passfile` names.
     let (address, file) = dsn.trim_end().split_once(" passfile=").unwrap();
     let line = fs::read_to_string(file).unwrap();
     let password = line.trim_end().strip_prefix("*:*:*:postgres:").unwrap();
     let with_password = format!("{address} password={password}");
     assert_eq!(support::ask(&with_password, "select count(*) from x"), "6");
-    // Nowhere else is the password, and that of another server is not tried.
+    // The password is in that file only. PGPASSWORD, which may be for another server, is ignored.
     assert!(!dsn.contains(password));
     let mut other = home.command("load x.csv --restart");
     let other = Run::of(other.env("PGPASSWORD", "wrong").output().unwrap());
     assert!(!other.success().contains(password));
-    assert_snapshot!(shown(&home.run("server start").stderr), @"
+    assert_snapshot!(redact_server(&home.run("server start").stderr), @"
     PostgreSQL [VERSION], running
     process  [N]
     port     [N]
@@ -133,7 +133,7 @@ fn it_is_started_shared_and_stopped() {
     stopped
     ");
     assert_snapshot!(home.run("server stop").stderr, @"the embedded PostgreSQL was not running");
-    assert_snapshot!(shown(&home.run("server status").stdout), @"
+    assert_snapshot!(redact_server(&home.run("server status").stdout), @"
     PostgreSQL [VERSION], stopped
     data     [DIR]/home/data-[N]
     log      [DIR]/home/run-[N]/log
@@ -141,7 +141,7 @@ fn it_is_started_shared_and_stopped() {
 }
 
 #[test]
-fn quiet_loads_start_it_without_a_word() {
+fn a_quiet_load_starts_the_embedded_server_without_output() {
     let home = TestHome::new();
     fs::write(home.0.join("x.csv"), "id,name\n1,a\n2,b\n").unwrap();
     let run = home.run("load x.csv --create --quiet");

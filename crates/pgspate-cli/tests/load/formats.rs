@@ -1,4 +1,4 @@
-//! Every format, compression and dialect, from file to table.
+//! Tests that every format, compression and dialect is loaded from a file into a table.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -18,26 +18,33 @@ const TABLE: &str = "create table t (id int, name text, at date)";
 const ROWS: &str = "id,name,at\n1,one,2024-01-01\n2,,2024-02-29\n3,\"thr,ee\",\n";
 const LOADED: [&str; 3] = ["(1,one,2024-01-01)", "(2,,2024-02-29)", "(3,\"thr,ee\",)"];
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+fn compress_with_gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
 
 #[test]
-fn compressed_files() {
+fn compressed_files_are_loaded() {
     let case = LoadCase::new(TABLE);
     let mut bzip2 = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
     bzip2.write_all(ROWS.as_bytes()).unwrap();
     let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
     xz.write_all(ROWS.as_bytes()).unwrap();
     for (name, content) in [
-        ("t.csv.gz", gzip(ROWS.as_bytes())),
+        ("t.csv.gz", compress_with_gzip(ROWS.as_bytes())),
         ("t.csv.zst", zstd::encode_all(ROWS.as_bytes(), 1).unwrap()),
         ("t.csv.bz2", bzip2.finish().unwrap()),
         ("t.csv.xz", xz.finish().unwrap()),
-        // The name does not have to say it, and gzip may come in several members.
-        ("t.csv", [gzip(&ROWS.as_bytes()[..30]), gzip(&ROWS.as_bytes()[30..])].concat()),
+        // The content decides, not the file's name. Gzip data may have several members.
+        (
+            "t.csv",
+            [
+                compress_with_gzip(&ROWS.as_bytes()[..30]),
+                compress_with_gzip(&ROWS.as_bytes()[30..]),
+            ]
+            .concat(),
+        ),
     ] {
         case.put(name, content);
         case.load(name).success();
@@ -47,19 +54,19 @@ fn compressed_files() {
 }
 
 #[test]
-fn stdin() {
+fn standard_input_is_loaded() {
     let case = LoadCase::new(TABLE);
     case.load_from(ROWS, "- --table t").success();
     assert_eq!(case.rows("t"), LOADED);
     case.db.run("truncate t; alter table t add primary key (id)");
-    case.load_from(gzip(ROWS.as_bytes()), "- --table t").success();
+    case.load_from(compress_with_gzip(ROWS.as_bytes()), "- --table t").success();
     assert_eq!(case.rows("t"), LOADED);
     case.load_from("", "- --table t --format csv").success();
     assert_eq!(case.rows("t"), LOADED);
 }
 
 #[test]
-fn a_named_pipe() {
+fn a_named_pipe_is_loaded() {
     let case = LoadCase::new(TABLE);
     let pipe = case.path("pipe.csv");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -71,12 +78,12 @@ fn a_named_pipe() {
 }
 
 #[test]
-fn several_files_with_their_columns_in_another_order() {
+fn files_with_different_column_orders_are_loaded_together() {
     let case = LoadCase::new(TABLE);
     case.put("d/1.csv", ROWS);
     case.put("d/2.csv", "at,id,name\n2024-03-01,4,four\n");
     case.put("d/3.csv", "");
-    case.put("d/sub/4.csv.gz", gzip(b"NAME,at,id\nfive,,5\n"));
+    case.put("d/sub/4.csv.gz", compress_with_gzip(b"NAME,at,id\nfive,,5\n"));
     case.put("d/_SUCCESS", "");
     let more = ["(4,four,2024-03-01)", "(5,five,)"];
     let all = [&LOADED[..], &more].concat();
@@ -90,7 +97,7 @@ fn several_files_with_their_columns_in_another_order() {
 }
 
 #[test]
-fn json() {
+fn json_is_loaded_from_lines_and_from_an_array() {
     let case = LoadCase::new("create table t (id int, name text, tags text[], doc jsonb, at date)");
     let lines = "{\"id\":1,\"name\":\"one\",\"tags\":[\"a\",\"b c\"],\"doc\":{\"k\":[1,null]}}\n\
                  {\"at\":\"2024-02-29\",\"doc\":null,\"name\":null,\"id\":2}\n";
@@ -104,7 +111,7 @@ fn json() {
     assert_eq!(case.rows("t"), rows);
 }
 
-fn batch() -> RecordBatch {
+fn record_batch() -> RecordBatch {
     let columns: [(&str, ArrayRef); 7] = [
         ("id", Arc::new(Int64Array::from_iter_values([1, 2]))),
         ("name", Arc::new(StringArray::from(vec![Some("one"), None]))),
@@ -127,12 +134,12 @@ const BATCH: [&str; 2] = [
 ];
 
 #[test]
-fn parquet() {
+fn parquet_is_loaded_into_a_created_table() {
     let case = LoadCase::new("");
     let mut file = Vec::new();
     let mut writer =
-        parquet::arrow::ArrowWriter::try_new(&mut file, batch().schema(), None).unwrap();
-    writer.write(&batch()).unwrap();
+        parquet::arrow::ArrowWriter::try_new(&mut file, record_batch().schema(), None).unwrap();
+    writer.write(&record_batch()).unwrap();
     writer.close().unwrap();
     case.put("t.parquet", &file);
     assert_snapshot!(case.load("t.parquet --create").success(), @"
@@ -160,7 +167,7 @@ fn parquet() {
     case.put("twice/2.parquet", &file);
     case.load("twice --table t").success();
     assert_eq!(case.rows("t").len(), 6);
-    // Only the footer tells where things are, so a pipe is not enough.
+    // The footer of a Parquet file has the offsets of its columns, so a pipe cannot be loaded.
     assert_snapshot!(case.load_from(file, "- --table t --quiet").stderr, @"
     error: standard input has no random access, which this format needs
       at: -
@@ -170,16 +177,16 @@ fn parquet() {
 }
 
 #[test]
-fn arrow() {
+fn arrow_files_and_streams_are_loaded() {
     let case = LoadCase::new("");
-    let schema = batch().schema();
+    let schema = record_batch().schema();
     let mut file = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &schema).unwrap();
-    file.write(&batch()).unwrap();
+    file.write(&record_batch()).unwrap();
     case.put("t.arrow", file.into_inner().unwrap());
     case.load("t.arrow --create").success();
     assert_eq!(case.rows("t"), BATCH);
     let mut stream = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &schema).unwrap();
-    stream.write(&batch()).unwrap();
+    stream.write(&record_batch()).unwrap();
     let stream = stream.into_inner().unwrap();
     case.db.run("truncate t");
     case.load_from(stream, "- --table t").success();
@@ -187,7 +194,7 @@ fn arrow() {
 }
 
 #[test]
-fn batches_that_do_not_fit_the_table() {
+fn parquet_and_arrow_values_that_do_not_fit_the_table_are_refused() {
     let case = LoadCase::new("create table t (id smallint, name date)");
     let ids: ArrayRef = Arc::new(Int32Array::from_iter_values([1, 2, 70_000]));
     let names: ArrayRef = Arc::new(BooleanArray::from(vec![true, false, true]));
@@ -214,7 +221,7 @@ fn batches_that_do_not_fit_the_table() {
 }
 
 #[test]
-fn what_copy_to_wrote() {
+fn the_output_of_copy_to_is_loaded_unchanged() {
     let case = LoadCase::new(
         "create table source (a int, b text, c bytea, d text[]); \
          insert into source values \
@@ -224,15 +231,15 @@ fn what_copy_to_wrote() {
     );
     for (format, file) in [("text", "t.copy"), ("csv", "t.csv"), ("csv, header", "h.csv")] {
         let sql = format!("copy source to stdout (format {format})");
-        case.put(file, copy_out(&case, &sql));
+        case.put(file, read_copy_output(&case, &sql));
         case.load(&format!("{file} --table t")).success();
         assert_eq!(case.rows("t"), case.rows("source"), "{format}");
         case.db.run("truncate t");
     }
 }
 
-/// What `copy ... to stdout` gives.
-fn copy_out(case: &LoadCase, sql: &str) -> Vec<u8> {
+/// Returns the bytes that a `copy ... to stdout` statement sends.
+fn read_copy_output(case: &LoadCase, sql: &str) -> Vec<u8> {
     let (runtime, client) = session(&case.db.dsn());
     let pieces = async {
         let stream = client.copy_out(sql).await.unwrap();
@@ -242,13 +249,13 @@ fn copy_out(case: &LoadCase, sql: &str) -> Vec<u8> {
 }
 
 #[test]
-fn tabs_as_imdb_has_them() {
+fn quotes_in_the_tsv_files_of_imdb_are_ordinary_characters() {
     let case = LoadCase::new("create table t (tconst text, title text, is_adult int, year int)");
     let rows = "tconst\ttitle\tisAdult\tyear\n\
                 tt0000001\tCarmencita \"the\" dancer\t0\t1894\n\
                 tt0000002\t\"Le clown et ses chiens\t0\t\\N\n\
                 tt0000003\tC:\\new\t\\N\t1892\n";
-    case.put("title.basics.tsv.gz", gzip(rows.as_bytes()));
+    case.put("title.basics.tsv.gz", compress_with_gzip(rows.as_bytes()));
     case.load("title.basics.tsv.gz --table t --columns tconst,title,is_adult,year").success();
     assert_eq!(
         case.rows("t"),
@@ -261,7 +268,7 @@ fn tabs_as_imdb_has_them() {
 }
 
 #[test]
-fn other_dialects() {
+fn delimited_text_of_other_dialects_is_loaded() {
     for (args, content) in [
         ("t.csv", "id;name;at\n1;one;2024-01-01\n2;;2024-02-29\n3;thr,ee;\n"),
         ("t.csv", "id,name,at\r\n1,one,2024-01-01\r\n2,,2024-02-29\r\n3,\"thr,ee\",\r\n"),
@@ -293,7 +300,7 @@ fn other_dialects() {
 }
 
 #[test]
-fn a_last_column_that_is_always_null() {
+fn a_last_column_that_is_always_empty_is_null() {
     let case = LoadCase::new(TABLE);
     case.put("t.psv", "1|one|\n2||\n");
     case.load("t.psv --header no").success();
@@ -301,7 +308,7 @@ fn a_last_column_that_is_always_null() {
 }
 
 #[test]
-fn null_and_the_empty_string() {
+fn options_decide_between_null_and_the_empty_string() {
     let case = LoadCase::new("create table t (a text, b text, c text)");
     case.put("t.csv", "a,b,c\n,\"\",x\n\"\",,x\n");
     let told = || case.rows("t").join(" ");
@@ -319,7 +326,7 @@ fn null_and_the_empty_string() {
 }
 
 #[test]
-fn latin1() {
+fn text_encoded_in_latin1_is_loaded() {
     let case = LoadCase::new("create table t (\"größe\" int, name text)");
     case.put("t.csv", b"name,gr\xf6\xdfe\ncaf\xe9,1\n\"\xdcber, \",2\n");
     case.load("t.csv --encoding LATIN1 --header yes").success();
@@ -350,7 +357,7 @@ fn latin1() {
 }
 
 #[test]
-fn keys_that_the_first_records_lack() {
+fn late_json_keys_are_loaded_from_a_file_and_refused_on_standard_input() {
     let case = LoadCase::new("create table t (id int, note text default 'none', \"Qty\" int)");
     let mut rows = String::new();
     let long = " ".repeat(99);

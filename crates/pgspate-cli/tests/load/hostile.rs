@@ -1,5 +1,5 @@
-//! Files that state absurd sizes: each is refused in a small address space, with its name and what
-//! was found, and nothing is stored.
+//! Tests of files that state absurd sizes. A load with a small address space must refuse each file,
+//! name the file and the fault, and store nothing.
 
 #[path = "hostile/arrow.rs"]
 mod arrow;
@@ -12,16 +12,16 @@ use std::process::{Command, Stdio};
 
 use crate::support::{LoadCase, Run, finish};
 
-/// Kilobytes of address space: what a load needs, and far less than what is stated.
+/// The limit of address space, in KiB: enough for a load, and far less than the stated sizes.
 const ADDRESS_KIB: u32 = 2_000_000;
 
-/// A table with a row, which must stay alone.
-fn case() -> LoadCase {
+/// Creates a table with one row. No refused file may add a row.
+fn new_case() -> LoadCase {
     LoadCase::new("create table t (v text); insert into t values ('kept')")
 }
 
-/// The command with little address space.
-fn load(case: &LoadCase, args: &str) -> Run {
+/// Runs a load with the small address space.
+fn load_in_small_memory(case: &LoadCase, args: &str) -> Run {
     let full = case.load_command(args);
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("ulimit -v {ADDRESS_KIB} && exec \"$0\" \"$@\""));
@@ -30,17 +30,17 @@ fn load(case: &LoadCase, args: &str) -> Run {
     for (name, value) in full.get_envs() {
         command.env(name, value.unwrap_or_default());
     }
-    // Each thread's arena would take address space of its own.
+    // Each further malloc arena would reserve address space.
     command.env("MALLOC_ARENA_MAX", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     finish(command.spawn().unwrap())
 }
 
-/// Loads a file that must be refused with these words.
+/// Loads a file that must be refused; the error must contain all `words` and the file's name.
 #[track_caller]
-fn refused(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, words: &[&str]) {
+fn check_refused(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, words: &[&str]) {
     case.put(name, content);
-    let run = load(case, &format!("--quiet {name} --table t"));
+    let run = load_in_small_memory(case, &format!("--quiet {name} --table t"));
     assert_eq!(run.status, Some(2), "{name}: {:?} {}{}", run.status, run.stdout, run.stderr);
     assert!(run.stderr.starts_with("error: "), "{name}: {}", run.stderr);
     for words in words.iter().chain(&[name]) {
@@ -50,12 +50,13 @@ fn refused(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, words: &[&str
     assert_eq!(case.rows("t"), ["(kept)"], "{name}");
 }
 
-/// Loads a file that must be taken, as what is refused must not be refused for want of memory.
+/// Loads a valid file, which must succeed. This shows that the limit of address space is no reason
+/// to refuse a file.
 #[track_caller]
-fn taken(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, rows: u64) {
+fn check_loaded(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, rows: u64) {
     case.put(name, content);
     let before: u64 = case.value("select count(*) from t").parse().unwrap();
-    let run = load(case, &format!("--quiet {name} --table t"));
+    let run = load_in_small_memory(case, &format!("--quiet {name} --table t"));
     assert_eq!(run.status, Some(0), "{name}: {}{}", run.stdout, run.stderr);
     assert_eq!(case.value("select count(*) from t"), (before + rows).to_string(), "{name}");
     case.db.run("delete from t where v is distinct from 'kept'");

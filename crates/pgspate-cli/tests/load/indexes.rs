@@ -1,5 +1,5 @@
-//! Indexes and foreign keys that are dropped for a load: they come back as they were, whatever
-//! happens in between.
+//! Tests that indexes and foreign keys dropped for a load are restored exactly, also after a
+//! failed, killed or interrupted load.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 
 use crate::support::{LoadCase, Run, ask, finish, folded, redact, session, spawn, wait_until};
 
-/// Everything about the indexes and constraints of table `t`, a line each.
+/// Selects the definitions of the indexes and constraints of table `t`, one line each.
 const SHAPE: &str = "\
 select string_agg(line, E'\\n' order by line) from (
     select concat_ws(' | ', 'index', pg_get_indexdef(c.oid), i.indisvalid, i.indisready,
@@ -37,7 +37,7 @@ select string_agg(line, E'\\n' order by line) from (
                (select array_agg(o order by o) from unnest(reloptions) o))
     from pg_class where oid = 't'::regclass) lines";
 
-/// A table with one of everything.
+/// A table with an index or constraint of every kind.
 const EVERYTHING: &str = r#"
 create extension if not exists btree_gist;
 create table far (id int primary key, code text unique);
@@ -71,8 +71,8 @@ comment on constraint t_far on t is 'far away';
 alter table t cluster on t_plain;
 alter table t replica identity using index t_hard"#;
 
-/// Rows for it.
-fn rows(count: u32) -> String {
+/// Returns rows for the table of `EVERYTHING`.
+fn csv_text(count: u32) -> String {
     let mut rows = "id,part,name,doc,span,far,code\n".to_owned();
     for row in 0..count {
         let (part, far) = (row % 5, row % 10 + 1);
@@ -85,17 +85,17 @@ fn rows(count: u32) -> String {
     rows
 }
 
-fn everything() -> LoadCase {
+fn case_with_every_index() -> LoadCase {
     // A unique column must not be NULL to identify rows.
     let sql = EVERYTHING.replace("name text, \"Odd", "name text not null, \"Odd");
     let case = LoadCase::new(&sql);
-    case.put("t.csv", rows(1000));
+    case.put("t.csv", csv_text(1000));
     case
 }
 
 #[test]
-fn everything_comes_back_as_it_was() {
-    let case = everything();
+fn all_indexes_and_constraints_are_restored_exactly() {
+    let case = case_with_every_index();
     let before = case.value(SHAPE);
     let run = case.load("t.csv --rebuild-indexes always --json");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
@@ -112,12 +112,12 @@ fn everything_comes_back_as_it_was() {
 }
 
 #[test]
-fn an_index_comes_back_where_it_was() {
+fn an_index_is_restored_in_its_tablespace() {
     let case = LoadCase::new("");
     let server = testing::server("");
     let folder = server.folder().join("elsewhere");
     std::fs::create_dir(&folder).unwrap();
-    // As root, the server is another user.
+    // If the test runs as root, the server runs as another user, who must own the folder.
     let owner = std::fs::metadata(server.data_folder()).unwrap();
     let _ = std::os::unix::fs::chown(&folder, Some(owner.uid()), Some(owner.gid()));
     ask(&server.dsn(), &format!("create tablespace elsewhere location '{}'", folder.display()));
@@ -127,7 +127,7 @@ fn an_index_comes_back_where_it_was() {
         format!("create table t (id int primary key using index tablespace elsewhere, {span})"),
         "create index t_id on t (id) tablespace elsewhere".to_owned(),
         "create index t_here on t (id)".to_owned(),
-        // Which counts for what names no tablespace.
+        // The default tablespace applies to every index that names none.
         "alter database postgres set default_tablespace = elsewhere".to_owned(),
     ] {
         ask(&server.dsn(), &sql);
@@ -143,23 +143,23 @@ fn an_index_comes_back_where_it_was() {
     assert_eq!(ask(&server.dsn(), shape), before);
 }
 
-/// `pgspate status` with these arguments.
-fn status(case: &LoadCase, args: &str) -> Run {
+/// Runs `pgspate status` with `args`, split at spaces.
+fn run_status(case: &LoadCase, args: &str) -> Run {
     let mut command = case.command(&["status", "--to", &case.db.dsn()]);
     Run::of(command.args(args.split_whitespace()).output().unwrap())
 }
 
-/// What was said, without what differs from run to run.
-fn shown(text: &str) -> String {
+/// Redacts messages and joins their folded lines before it folds them again.
+fn redact_and_unfold(text: &str) -> String {
     folded(&redact(text).replace("\n      … ", " "))
 }
 
-/// How many changes are not put back.
-fn outstanding(case: &LoadCase) -> String {
+/// Returns the number of changes in the ledger that are not restored.
+fn count_unrestored_changes(case: &LoadCase) -> String {
     case.value("select count(*) from pgspate.change where done < cardinality(steps)")
 }
 
-/// A table whose rows wait, one by one, for a lock that the test has.
+/// A table with a trigger that makes each inserted row wait for an advisory lock.
 const SLOW: &str = "\
 create table t (id int constraint t_key primary key, a int, b text);
 create index t_a on t (a);
@@ -169,8 +169,10 @@ create function wait() returns trigger language plpgsql as
     'begin perform pg_advisory_xact_lock_shared(7); return new; end';
 create trigger wait before insert on t for each row execute function wait()";
 
-/// Its load, of which no row is in before the session ends its transaction.
-fn waiting(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
+/// Starts a load of the table `SLOW` that waits in its first rows for a lock.
+///
+/// Returns the load and the session that holds the lock.
+fn start_blocked_load(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
     let mut rows = "id,a,b\n".to_owned();
     (0..1000).for_each(|row| writeln!(rows, "{row},{},b{row}", row % 7).unwrap());
     case.put("t.csv", rows);
@@ -187,16 +189,16 @@ fn waiting(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
 }
 
 #[test]
-fn killed_after_the_drop_it_goes_on() {
+fn a_load_killed_after_the_drop_continues() {
     let case = LoadCase::new(SLOW);
     let before = case.value(SHAPE);
-    let (mut child, runtime, holder) = waiting(&case, "");
+    let (mut child, runtime, holder) = start_blocked_load(&case, "");
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "0");
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     wait_until("its sessions are gone", || case.is_quiet());
-    assert_snapshot!(shown(&status(&case, "").stdout), @r#"
+    assert_snapshot!(redact_and_unfold(&run_status(&case, "").stdout), @r#"
     job 1  load [DIR]/t.csv into public.t
       began [WHEN]; unfinished; run the same command again to continue
       0 rows in 0 chunks
@@ -204,72 +206,71 @@ fn killed_after_the_drop_it_goes_on() {
           … --restore 1`
     "#);
     let plan = case.load("t.csv --rebuild-indexes always --lanes 2 --plan");
-    assert_snapshot!(shown(plan.stdout.split("\nledger ").last().unwrap()), @r#"
+    assert_snapshot!(redact_and_unfold(plan.stdout.split("\nledger ").last().unwrap()), @r#"
     an earlier load has not restored: index "t_a", index "t_b", primary key "t_key"
     "#);
     let run = case.load("t.csv --rebuild-indexes always --lanes 2");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    assert_eq!((case.value(SHAPE), outstanding(&case)), (before, "0".to_owned()));
+    assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
     assert_eq!(case.value("select count(*) from t"), "1000");
 }
 
 #[test]
-fn killed_after_the_drop_it_is_restored() {
+fn status_restores_indexes_that_a_killed_load_dropped() {
     let case = LoadCase::new(SLOW);
     let before = case.value(SHAPE);
-    let (mut child, runtime, holder) = waiting(&case, "--commit chunk");
-    // Not while it is under way.
-    assert_snapshot!(shown(&status(&case, "1 --restore").refusal()), @r#"
+    let (mut child, runtime, holder) = start_blocked_load(&case, "--commit chunk");
+    // Nothing is restored while the load runs.
+    assert_snapshot!(redact_and_unfold(&run_status(&case, "1 --restore").refusal()), @r#"
     error: job 1 is running in session [N] ("pgspate load" from a local socket, since
           … [WHEN])
 
     hint: That session puts everything back when it is done.
     "#);
-    assert_snapshot!(status(&case, "--restore").stderr, @"there is nothing to put back");
+    assert_snapshot!(run_status(&case, "--restore").stderr, @"there is nothing to put back");
     child.kill().unwrap();
     child.wait().unwrap();
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     wait_until("its sessions are gone", || case.is_quiet());
-    assert_snapshot!(shown(&status(&case, "1 --forget").refusal()), @r#"
+    assert_snapshot!(redact_and_unfold(&run_status(&case, "1 --forget").refusal()), @r#"
     error: job 1 has not put back index "t_a"
 
     hint: Put its changes back with `pgspate status --restore 1`, or discard them with
           … `delete from pgspate.change where job = 1`.
     "#);
-    assert_snapshot!(status(&case, "--restore").stderr, @r#"
+    assert_snapshot!(run_status(&case, "--restore").stderr, @r#"
     index "t_a" of job 1 is back
     index "t_b" of job 1 is back
     primary key "t_key" of job 1 is back
     "#);
     assert_eq!(case.value(SHAPE), before);
-    assert_snapshot!(status(&case, "--restore 1").stderr, @"there is nothing to put back");
+    assert_snapshot!(run_status(&case, "--restore 1").stderr, @"there is nothing to put back");
     let run = case.load("t.csv --lanes 2 --commit chunk");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    assert_eq!((case.value(SHAPE), outstanding(&case)), (before, "0".to_owned()));
+    assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
     assert_eq!(case.value("select count(*) from t"), "1000");
 }
 
 #[test]
-fn another_load_puts_back_what_one_that_was_killed_has_left() {
+fn another_load_restores_indexes_that_a_killed_load_dropped() {
     let case = LoadCase::new(SLOW);
     let before = case.value(SHAPE);
-    let (mut child, runtime, holder) = waiting(&case, "");
+    let (mut child, runtime, holder) = start_blocked_load(&case, "");
     case.put("other.csv", "id,a,b\n5000,1,x\n");
-    // While the first one is under way, the second leaves its changes to it.
     runtime.block_on(holder.batch_execute("commit")).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     wait_until("its sessions are gone", || case.is_quiet());
     let run = case.load("other.csv --table t --lanes 2");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    assert_eq!((case.value(SHAPE), outstanding(&case)), (before, "0".to_owned()));
+    assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
     let run = case.load("t.csv --rebuild-indexes always --lanes 2");
     assert!(matches!(run.status, Some(0)), "{}", run.stderr);
     assert_eq!(case.value("select count(*) from t"), "1001");
 }
 
-/// Waits until a session waits for a lock on the table.
-fn wait_for_lock(case: &LoadCase, query: &str) {
+/// Waits until a session whose query contains `query` waits for a lock.
+fn wait_for_blocked_query(case: &LoadCase, query: &str) {
     let sql = format!(
         "select count(*) from pg_stat_activity where datname = current_database() \
          and wait_event_type = 'Lock' and query like '%{query}%' and pid <> pg_backend_pid()"
@@ -278,16 +279,16 @@ fn wait_for_lock(case: &LoadCase, query: &str) {
 }
 
 #[test]
-fn killed_while_indexes_are_made_again() {
+fn a_load_killed_while_it_builds_indexes_continues() {
     for (mode, query) in [("row exclusive", "CREATE INDEX"), ("access share", "add constraint")] {
         let case = LoadCase::new(SLOW);
         let before = case.value(SHAPE);
-        let (mut child, runtime, holder) = waiting(&case, "");
-        // Prevents the index, or only the constraint.
+        let (mut child, runtime, holder) = start_blocked_load(&case, "");
+        // The lock blocks the creation of the index, or only that of the constraint.
         let (other, lock) = session(&case.db.dsn());
         other.block_on(lock.batch_execute(&format!("begin; lock table t in {mode} mode"))).unwrap();
         runtime.block_on(holder.batch_execute("rollback")).unwrap();
-        wait_for_lock(&case, query);
+        wait_for_blocked_query(&case, query);
         assert_eq!(case.value("select count(*) from t"), "1000");
         child.kill().unwrap();
         child.wait().unwrap();
@@ -295,40 +296,40 @@ fn killed_while_indexes_are_made_again() {
         wait_until("its sessions are gone", || case.is_quiet());
         let run = case.load("t.csv --rebuild-indexes always --lanes 2");
         assert_eq!(run.status, Some(0), "{}", run.stderr);
-        assert_eq!((case.value(SHAPE), outstanding(&case)), (before, "0".to_owned()));
+        assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
         assert_eq!(case.value("select count(*) from t"), "1000");
     }
 }
 
 #[test]
-fn an_interrupt_puts_everything_back() {
+fn an_interrupt_restores_all_indexes() {
     for commit in ["end", "chunk"] {
         let case = LoadCase::new(SLOW);
         let before = case.value(SHAPE);
-        let (child, _runtime, _holder) = waiting(&case, &format!("--commit {commit}"));
+        let (child, _runtime, _holder) = start_blocked_load(&case, &format!("--commit {commit}"));
         let pid = child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
         let run = finish(child);
         assert_eq!(run.status, Some(130), "{}", run.stderr);
-        assert_eq!((case.value(SHAPE), outstanding(&case)), (before, "0".to_owned()));
+        assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
         assert_eq!(case.value("select count(*) from t"), "0");
     }
 }
 
 #[test]
-fn an_interrupt_while_indexes_are_made_again() {
+fn an_interrupt_while_indexes_are_built_keeps_the_rows() {
     let case = LoadCase::new(SLOW);
     let before = case.value(SHAPE);
-    let (child, runtime, holder) = waiting(&case, "--quiet");
+    let (child, runtime, holder) = start_blocked_load(&case, "--quiet");
     let (other, lock) = session(&case.db.dsn());
     other.block_on(lock.batch_execute("begin; lock table t in row exclusive mode")).unwrap();
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
-    wait_for_lock(&case, "CREATE INDEX");
+    wait_for_blocked_query(&case, "CREATE INDEX");
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let run = finish(child);
     assert_eq!(run.status, Some(130), "{}", run.stderr);
-    assert_snapshot!(shown(&run.stderr), @r#"
+    assert_snapshot!(redact_and_unfold(&run.stderr), @r#"
 
     rolling back; press Ctrl-C again to stop at once
     error: could not load "t.csv" into public.t
@@ -338,7 +339,8 @@ fn an_interrupt_while_indexes_are_made_again() {
           … --restore 1` creates them, and so does the same command, run again.
     "#);
     other.block_on(lock.batch_execute("rollback")).unwrap();
-    let mut said: Vec<_> = status(&case, "--restore").stderr.lines().map(str::to_owned).collect();
+    let mut said: Vec<_> =
+        run_status(&case, "--restore").stderr.lines().map(str::to_owned).collect();
     said.sort();
     assert_snapshot!(said.join("\n"), @r#"
     index "t_a" of job 1 is back
@@ -354,11 +356,11 @@ create index t_a on t (a);
 insert into t values (-1, 0)";
 
 #[test]
-fn a_key_that_is_there_twice_fails_the_load_as_ever() {
+fn a_duplicate_key_fails_the_load_and_restores_the_indexes() {
     let case = LoadCase::new(KEYED);
     let before = (case.value(SHAPE), case.rows("t"));
     case.put("t.csv", "id,a\n1,1\n2,2\n1,3\n");
-    assert_snapshot!(shown(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
+    assert_snapshot!(redact_and_unfold(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
@@ -369,7 +371,7 @@ fn a_key_that_is_there_twice_fails_the_load_as_ever() {
     "#);
     assert_eq!((case.value(SHAPE), case.rows("t")), before);
     assert_eq!(case.value("select count(*) from pgspate.job"), "0");
-    // Where it is the only one in the table, the table is emptied instead.
+    // If the table was empty before the load, all its rows are removed again.
     case.db.run("truncate t");
     let before = (case.value(SHAPE), case.rows("t"));
     case.load("t.csv --rebuild-indexes always").refusal();
@@ -377,12 +379,12 @@ fn a_key_that_is_there_twice_fails_the_load_as_ever() {
 }
 
 #[test]
-fn a_key_that_is_there_twice_where_chunks_are_kept() {
+fn a_duplicate_key_in_committed_chunks_leaves_the_primary_key_missing() {
     let case = LoadCase::new(KEYED);
     let before = case.value(SHAPE);
     case.put("t.csv", "id,a\n1,1\n2,2\n1,3\n");
     let args = "t.csv --rebuild-indexes always --commit chunk";
-    assert_snapshot!(shown(&case.load(args).refusal()), @r#"
+    assert_snapshot!(redact_and_unfold(&case.load(args).refusal()), @r#"
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
@@ -396,7 +398,7 @@ fn a_key_that_is_there_twice_where_chunks_are_kept() {
           … `pgspate status --restore 1` creates them, and so does the same command, run
           … again.
     "#);
-    assert_snapshot!(shown(&case.load(args).refusal()), @r#"
+    assert_snapshot!(redact_and_unfold(&case.load(args).refusal()), @r#"
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
@@ -412,27 +414,28 @@ fn a_key_that_is_there_twice_where_chunks_are_kept() {
           … `pgspate status --restore 1` creates them, and so does the same command, run
           … again.
     "#);
-    assert_snapshot!(shown(&status(&case, "--restore").refusal()), @r#"
+    assert_snapshot!(redact_and_unfold(&run_status(&case, "--restore").refusal()), @r#"
     error: could not put back primary key "t_key"
       caused by: could not create unique index "t_key" (SQLSTATE 23505)
       caused by: Key (id)=(1) is duplicated
     "#);
     case.db.run("delete from t where (id, a) = (1, 3)");
-    assert_snapshot!(status(&case, "--restore").stderr, @r#"primary key "t_key" of job 1 is back"#);
-    assert_eq!((case.value(SHAPE), outstanding(&case)), (before, "0".to_owned()));
+    let restored = run_status(&case, "--restore").stderr;
+    assert_snapshot!(restored, @r#"primary key "t_key" of job 1 is back"#);
+    assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
     assert_eq!(case.load(args).status, Some(0));
     assert_eq!(case.rows("t"), ["(-1,0)", "(1,1)", "(2,2)"]);
 }
 
 #[test]
-fn a_row_that_refers_to_nothing_fails_the_load_as_ever() {
+fn a_foreign_key_violation_fails_the_load_and_restores_the_keys() {
     let case = LoadCase::new(
         "create table far (id int primary key); insert into far values (1); \
          create table t (id int primary key, far int references far)",
     );
     let before = case.value(SHAPE);
     case.put("t.csv", "id,far\n1,1\n2,\n3,7\n");
-    assert_snapshot!(shown(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
+    assert_snapshot!(redact_and_unfold(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
@@ -445,11 +448,11 @@ fn a_row_that_refers_to_nothing_fails_the_load_as_ever() {
 }
 
 #[test]
-fn a_load_that_fails_puts_everything_back() {
-    let case = everything();
+fn a_failed_load_restores_all_indexes() {
+    let case = case_with_every_index();
     let before = case.value(SHAPE);
-    case.put("t.csv", rows(100) + "x,1,n,,,,\n");
-    assert_snapshot!(shown(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
+    case.put("t.csv", csv_text(100) + "x,1,n,,,,\n");
+    assert_snapshot!(redact_and_unfold(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
     format csv: the name ends with .csv
     delimiter ",": 7 fields in each line
     header yes: the first line names the table's columns

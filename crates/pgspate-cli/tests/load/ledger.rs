@@ -1,4 +1,4 @@
-//! Loads that are stopped and run again, twice, at the same time, or with something changed:
+//! Tests of loads that are killed and run again, run at the same time, or run again with changes:
 //! no row is lost and no row is written twice.
 
 use std::fmt::Write as _;
@@ -9,20 +9,20 @@ use crate::support::{LoadCase, Run, finish, redact, session, spawn, wait_until};
 
 const ROWS: u64 = 200_000;
 
-/// About 20 MB, five chunks: `id` from 0 on, and a note that differs from row to row.
-fn rows() -> String {
+/// Returns about 20 MB of rows, five chunks: `id` counts from 0, and `note` is `id * 7`.
+fn csv_text() -> String {
     let mut text = "id,note\n".to_owned();
     (0..ROWS).for_each(|id| writeln!(text, "{id},{:>90}", id * 7).unwrap());
     text
 }
 
-fn case() -> LoadCase {
+fn new_case() -> LoadCase {
     let case = LoadCase::new("create table t (id bigint, note text)");
-    case.put("t.csv", rows());
+    case.put("t.csv", csv_text());
     case
 }
 
-/// Every row once, with its own note.
+/// Checks that the table has every row once, with the right note.
 fn assert_complete(case: &LoadCase) {
     let sql = "select concat_ws(' ', count(*), count(distinct id), min(id), max(id), \
                       count(*) filter (where trim(note)::bigint = id * 7)) from t";
@@ -33,14 +33,13 @@ fn count(case: &LoadCase, sql: &str) -> u64 {
     case.value(&format!("select count(*) from {sql}")).parse().unwrap()
 }
 
-fn status(case: &LoadCase, args: &str) -> Run {
+fn run_status(case: &LoadCase, args: &str) -> Run {
     let mut command = case.command(&["status", "--to", &case.db.dsn()]);
     Run::of(command.args(args.split_whitespace()).output().unwrap())
 }
 
-/// Makes a chunk wait in the middle of a load: another session has inserted one of its
-/// keys without a commit.
-fn stopped_at(case: &LoadCase, id: u64) -> (tokio::runtime::Runtime, tokio_postgres::Client) {
+/// Makes a load wait at the row `id`: another session has inserted its key without a commit.
+fn block_load_at(case: &LoadCase, id: u64) -> (tokio::runtime::Runtime, tokio_postgres::Client) {
     case.db.run("create unique index on t (id)");
     let (runtime, holder) = session(&case.db.dsn());
     let sql = format!("begin; insert into t values ({id}, 'of another session')");
@@ -49,9 +48,9 @@ fn stopped_at(case: &LoadCase, id: u64) -> (tokio::runtime::Runtime, tokio_postg
 }
 
 #[test]
-fn a_load_that_is_killed_goes_on_when_it_is_run_again() {
-    let case = case();
-    let (runtime, holder) = stopped_at(&case, ROWS - 1);
+fn a_killed_load_continues_when_it_is_run_again() {
+    let case = new_case();
+    let (runtime, holder) = block_load_at(&case, ROWS - 1);
     let mut child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 2 --quiet"));
     wait_until("chunks are written", || {
         case.value("select to_regclass('pgspate.ledger') is not null") == "t"
@@ -61,17 +60,19 @@ fn a_load_that_is_killed_goes_on_when_it_is_run_again() {
     child.wait().unwrap();
     let written = count(&case, "t");
     assert!(written > 0 && written < ROWS, "{written}");
-    assert!(redact(&status(&case, "").stdout).contains("run the same command again to continue"));
+    assert!(
+        redact(&run_status(&case, "").stdout).contains("run the same command again to continue")
+    );
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     let run = case.load("t.csv --commit chunk --lanes 2");
     assert!(run.success().contains("resuming job 1 of "), "{}", run.stderr);
     assert_complete(&case);
-    assert_snapshot!(redact(&status(&case, "1").stdout), @"
+    assert_snapshot!(redact(&run_status(&case, "1").stdout), @"
     job 1  load [DIR]/t.csv into public.t
       began [WHEN]; finished [WHEN]
       200,000 rows in 5 chunks
     ");
-    // Once more, there is nothing left to do.
+    // A third run writes nothing.
     let again = case.load("t.csv --commit chunk --json");
     assert_eq!(again.status, Some(0));
     let report: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();
@@ -80,9 +81,9 @@ fn a_load_that_is_killed_goes_on_when_it_is_run_again() {
 }
 
 #[test]
-fn a_load_that_commits_at_the_end_begins_again_when_it_was_killed() {
-    let case = case();
-    let (runtime, holder) = stopped_at(&case, ROWS - 1);
+fn a_killed_load_that_commits_at_the_end_starts_over() {
+    let case = new_case();
+    let (runtime, holder) = block_load_at(&case, ROWS - 1);
     let mut child = spawn(&mut case.load_command("t.csv --lanes 2 --quiet"));
     let waits = "pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
     wait_until("a lane waits for the key", || count(&case, waits) > 0);
@@ -94,10 +95,10 @@ fn a_load_that_commits_at_the_end_begins_again_when_it_was_killed() {
 }
 
 #[test]
-fn a_lane_whose_session_ends_goes_on_with_another() {
+fn a_lane_whose_session_is_terminated_continues_with_another() {
     for commit in ["chunk", "end"] {
-        let case = case();
-        let (runtime, holder) = stopped_at(&case, ROWS / 2);
+        let case = new_case();
+        let (runtime, holder) = block_load_at(&case, ROWS / 2);
         let mut command = case.load_command("t.csv --lanes 2 --quiet --commit");
         let child = spawn(command.arg(commit));
         let waits = "from pg_stat_activity where wait_event_type = 'Lock' \
@@ -114,8 +115,8 @@ fn a_lane_whose_session_ends_goes_on_with_another() {
 }
 
 #[test]
-fn a_chunk_that_somebody_writes_meanwhile_is_not_written_twice() {
-    let case = case();
+fn a_chunk_that_another_session_commits_meanwhile_is_not_written_twice() {
+    let case = new_case();
     case.load("t.csv --lanes 2").success();
     // Acts as a lost session that the server still runs: its row is inserted, but not committed.
     case.db
@@ -128,21 +129,21 @@ fn a_chunk_that_somebody_writes_meanwhile_is_not_written_twice() {
          values (1, 2, 0, {}, {range}, {range}, 0)",
         8 << 20
     );
-    // Where chunk 2 begins is for the load to say: it cuts at the first record edge.
+    // The recorded position is a guess: the load itself cuts chunk 2 at the first record edge.
     runtime.block_on(holder.batch_execute(&sql)).unwrap();
     let child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 2 --quiet"));
     let waits = "pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() \
                  and query like 'insert into pgspate.ledger%'";
-    wait_until("the load waits for the other's chunk", || count(&case, waits) > 0);
+    wait_until("the load waits for the chunk of the other session", || count(&case, waits) > 0);
     runtime.block_on(holder.batch_execute("commit")).unwrap();
     finish(child).success();
     assert_complete(&case);
 }
 
 #[test]
-fn two_runs_at_the_same_time() {
-    let case = case();
-    let (runtime, holder) = stopped_at(&case, 5);
+fn a_second_run_of_a_running_load_is_refused() {
+    let case = new_case();
+    let (runtime, holder) = block_load_at(&case, 5);
     let first = spawn(&mut case.load_command("t.csv --quiet"));
     let waits = "pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
     wait_until("a lane waits for the key", || count(&case, waits) > 0);
@@ -155,17 +156,17 @@ fn two_runs_at_the_same_time() {
 
     hint: Wait until that run is done. Then run the same command again to do the rest.
     "#);
-    assert!(redact(&status(&case, "1").stdout).contains("running in session [N]"));
-    assert!(status(&case, "1 --forget").refusal().contains("job 1 is running"));
+    assert!(redact(&run_status(&case, "1").stdout).contains("running in session [N]"));
+    assert!(run_status(&case, "1 --forget").refusal().contains("job 1 is running"));
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     finish(first).success();
     assert_complete(&case);
 }
 
 #[test]
-fn a_run_that_waits_for_another_one_to_end_does_not_load_again() {
-    let case = case();
-    let (runtime, holder) = stopped_at(&case, 5);
+fn a_run_that_waits_for_the_same_load_does_not_load_again() {
+    let case = new_case();
+    let (runtime, holder) = block_load_at(&case, 5);
     let first = spawn(&mut case.load_command("t.csv --quiet"));
     let activity = "pg_stat_activity where datname = current_database() and";
     let waits = format!("{activity} wait_event_type = 'Lock'");
@@ -176,7 +177,7 @@ fn a_run_that_waits_for_another_one_to_end_does_not_load_again() {
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     finish(first).success();
     let second = finish(second);
-    // As where the first was done before, unless that took longer than the second waits.
+    // The second run reports what a later run would report, or gives up if the first takes long.
     let said = &second.stderr;
     assert!(second.status == Some(0) || said.contains("running"), "{said}");
     if second.status == Some(0) {
@@ -188,10 +189,10 @@ fn a_run_that_waits_for_another_one_to_end_does_not_load_again() {
     assert_complete(&case);
 }
 
-/// A load of which some chunks are written and the rest is not.
-fn half_done() -> LoadCase {
-    let case = case();
-    let mut broken = rows();
+/// Creates a case in which a load has committed some chunks and then failed.
+fn case_with_unfinished_load() -> LoadCase {
+    let case = new_case();
+    let mut broken = csv_text();
     broken.push_str("not a number,x\n");
     case.put("t.csv", broken);
     let said = case.load("t.csv --commit chunk --lanes 1 --quiet").refusal();
@@ -201,8 +202,8 @@ fn half_done() -> LoadCase {
 }
 
 #[test]
-fn a_source_that_has_changed_is_refused() {
-    let case = half_done();
+fn a_load_does_not_continue_with_a_changed_source() {
+    let case = case_with_unfinished_load();
     let before = count(&case, "t");
     case.put("t.csv", "id,note\n1,another\n");
     let said = case.load("t.csv --commit chunk --quiet").stderr;
@@ -221,39 +222,39 @@ fn a_source_that_has_changed_is_refused() {
 }
 
 #[test]
-fn options_that_change_the_meaning_are_refused() {
-    let case = half_done();
+fn a_load_does_not_continue_with_options_that_change_the_rows() {
+    let case = case_with_unfinished_load();
     let said = case.load("t.csv --commit chunk --quiet --null x").refusal();
     assert!(said.contains("null was \"\" and is \"x\""), "{said}");
     assert!(said.contains("`--restart`"), "{said}");
-    // Others are not.
+    // Options that do not change the rows may differ.
     let said = case.load("t.csv --commit chunk --quiet --lanes 3").refusal();
     assert!(said.contains("invalid input syntax for type bigint"), "{said}");
 }
 
 #[test]
-fn a_table_that_is_emptied_is_loaded_again() {
-    let case = half_done();
+fn a_truncated_table_is_loaded_again() {
+    let case = case_with_unfinished_load();
     case.db.run("truncate t");
-    case.put("t.csv", rows());
+    case.put("t.csv", csv_text());
     case.load("t.csv --commit chunk --quiet").success();
     assert_complete(&case);
     case.db.run("truncate t");
     case.load("t.csv --quiet").success();
     assert_complete(&case);
-    // A job that was finished is one of the past: the same name may have other rows by now.
+    // A finished job does not prevent a load of a file with other rows and the same name.
     case.put("t.csv", "id,note\n-1,more\n");
     case.load("t.csv --quiet").success();
     assert_eq!(count(&case, "t"), ROWS + 1);
 }
 
 #[test]
-fn a_job_that_is_forgotten() {
-    let case = case();
+fn a_forgotten_job_is_loaded_again() {
+    let case = new_case();
     case.load("t.csv --quiet").success();
-    assert_eq!(status(&case, "1 --forget").status, Some(0));
+    assert_eq!(run_status(&case, "1 --forget").status, Some(0));
     assert_eq!((count(&case, "pgspate.job"), count(&case, "pgspate.ledger")), (0, 0));
-    assert_snapshot!(status(&case, "1").refusal(), @"
+    assert_snapshot!(run_status(&case, "1").refusal(), @"
     error: the ledger of this database has no job 1
 
     hint: `pgspate status` lists all jobs.
@@ -263,8 +264,8 @@ fn a_job_that_is_forgotten() {
 }
 
 #[test]
-fn a_role_that_may_not_make_the_ledger() {
-    let case = case();
+fn a_role_that_may_not_create_the_ledger_is_told_how() {
+    let case = new_case();
     let name = format!("{}_role", case.db.name());
     case.db.run(&format!("create role \"{name}\" login; grant all on t to \"{name}\""));
     let dsn = format!("{} user='{name}'", case.db.dsn());
@@ -293,7 +294,7 @@ fn a_role_that_may_not_make_the_ledger() {
 }
 
 #[test]
-fn standard_input_keeps_no_ledger() {
+fn a_load_from_standard_input_creates_no_ledger() {
     let case = LoadCase::new("create table t (id bigint, note text)");
     for rows in [1, 2] {
         case.load_from("id,note\n1,x\n", "- --table t --quiet").success();
@@ -311,7 +312,7 @@ fn standard_input_keeps_no_ledger() {
 }
 
 #[test]
-fn a_schema_that_is_no_ledger_is_left_alone() {
+fn a_foreign_schema_named_pgspate_is_left_alone() {
     let case =
         LoadCase::new("create table t (id int); create schema pgspate; create table pgspate.x ()");
     case.put("t.csv", "id\n1\n");
@@ -324,7 +325,7 @@ fn a_schema_that_is_no_ledger_is_left_alone() {
 }
 
 #[test]
-fn a_lock_that_is_not_let_go_is_named() {
+fn the_error_names_the_session_that_holds_the_lock() {
     let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\n");
     let (runtime, holder) = session(&format!("{} application_name=greedy", case.db.dsn()));
@@ -341,17 +342,16 @@ fn a_lock_that_is_not_let_go_is_named() {
     runtime.block_on(holder.batch_execute("commit")).unwrap();
 }
 
-/// A load whose running job is forgotten reports this, and no row is loaded a second time.
 #[test]
-fn a_job_that_is_forgotten_meanwhile_is_not_gone_on_with() {
-    let case = case();
-    let (runtime, holder) = stopped_at(&case, ROWS - 1);
+fn a_load_stops_if_its_job_is_removed_from_the_ledger() {
+    let case = new_case();
+    let (runtime, holder) = block_load_at(&case, ROWS - 1);
     let child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 2 --quiet"));
     wait_until("chunks are written", || {
         case.value("select to_regclass('pgspate.ledger') is not null") == "t"
             && count(&case, "pgspate.ledger") >= 3
     });
-    // Sessions that come back find it gone.
+    // The load opens new sessions, which do not find the job.
     let (other_runtime, other) = session(&case.db.dsn());
     let end = "begin; lock table pgspate.ledger; delete from pgspate.ledger; \
                select pg_terminate_backend(pid) from pg_stat_activity \
@@ -365,9 +365,9 @@ fn a_job_that_is_forgotten_meanwhile_is_not_gone_on_with() {
     assert_eq!(count(&case, "t"), written);
 }
 
-/// A partition that is locked is waited for as any lock is, and is no server out of reach.
+/// A locked partition is not mistaken for an unreachable server.
 #[test]
-fn a_lock_on_a_partition_is_waited_for() {
+fn a_load_waits_for_the_lock_of_a_partition() {
     let case = LoadCase::new(
         "create table t (id int) partition by range (id); \
          create table t1 partition of t for values from (0) to (10)",
@@ -387,16 +387,16 @@ fn a_lock_on_a_partition_is_waited_for() {
     let waits = "select count(*) from pg_locks l join pg_stat_activity a using (pid) \
                  where not l.granted and a.datname = current_database() \
                    and clock_timestamp() - a.query_start > '3 s'";
-    wait_until("it waits", || case.value(waits) == "1");
+    wait_until("the load waits for the lock", || case.value(waits) == "1");
     runtime.block_on(other.batch_execute("rollback")).unwrap();
     finish(child).success();
     assert_eq!(case.value("select count(*) from t"), "1");
 }
 
-/// A ledger of a version before is brought up to this one, and what it knows still counts.
+/// The jobs of the earlier version are still known after the upgrade.
 #[test]
-fn a_ledger_of_an_earlier_version() {
-    let case = half_done();
+fn a_ledger_of_an_earlier_version_is_upgraded() {
+    let case = case_with_unfinished_load();
     let second = "do $$declare it record; begin \
                   for it in select tablename, policyname from pg_policies \
                             where schemaname = 'pgspate' and tablename <> 'change' loop \
@@ -412,7 +412,7 @@ fn a_ledger_of_an_earlier_version() {
     let before = count(&case, "t");
     for earlier in [vec![second], vec![second, first]] {
         earlier.iter().for_each(|sql| case.db.run(sql));
-        // The source is surely the same.
+        // The load continues, so the ledger still recognizes the source.
         let said = case.load("t.csv --commit chunk --quiet").refusal();
         assert!(said.contains("invalid input syntax for type bigint"), "{said}");
         let now = "select concat_ws(' ', version, length(secret)) from pgspate.version";

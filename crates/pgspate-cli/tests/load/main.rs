@@ -1,34 +1,34 @@
-//! `pgspate load` as users meet it: the real command, real files, a real PostgreSQL.
+//! Tests of the command `pgspate load`, with real files and a real PostgreSQL server.
 
-mod care;
-mod changing;
-mod choices;
+mod autovacuum_statistics_sequences;
+mod changed_files;
+mod concurrent_sessions;
 #[path = "../support/disk.rs"]
 mod disk;
+mod dropped_keys;
 mod embedded;
-mod ended;
-mod exchange;
 mod formats;
 mod hostile;
+mod index_plans;
 mod indexes;
-mod input;
-mod kept;
-mod keys;
+mod interruptions;
 mod ledger;
-mod limits;
+mod memory_limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]
 mod moto;
-mod others;
+mod object_store;
 mod output;
-mod refused;
+mod refused_rows;
 mod rejects;
-mod replace;
+mod replace_by_shadow;
+mod replace_in_transaction;
 #[path = "../support/run.rs"]
 mod run;
-mod server;
-mod store;
 mod support;
+mod table_properties;
 mod tables;
 mod terminal;
 mod unlogged;
-mod web;
+mod unreadable_input;
+mod unusable_targets;
+mod web_servers;

@@ -1,4 +1,4 @@
-//! What is printed where: reports, plans, help, and how little of it there may be.
+//! Tests of reports, plans and help: their text, and whether they go to stdout or stderr.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 
 use crate::support::{LoadCase, Run, folded, redact};
 
-fn case() -> LoadCase {
+fn new_case() -> LoadCase {
     let case = LoadCase::new("create table t (id int, name text)");
     case.put("t.csv", "id,name\n1,a\n 2,b\n3,\n");
     case
@@ -14,7 +14,7 @@ fn case() -> LoadCase {
 
 #[test]
 fn the_report_as_json_reconciles() {
-    let case = case();
+    let case = new_case();
     let run = case.load("t.csv --json");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
@@ -37,13 +37,13 @@ fn the_report_as_json_reconciles() {
     assert!(report["wal_bytes"].as_u64().unwrap() > 0);
     assert!(report["seconds"].as_f64().unwrap() > 0.0);
     assert!(report["stages"]["server"].as_f64().is_some());
-    // What was done is said all the same, but not on stdout.
+    // The summary is printed, too, but on stderr.
     assert!(run.stderr.contains("public.t: 3 rows"));
 }
 
 #[test]
-fn quiet_says_nothing() {
-    let case = case();
+fn quiet_prints_nothing_but_the_json_report() {
+    let case = new_case();
     let run = case.load("t.csv --quiet");
     assert_eq!((run.status, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
     let run = case.load("t.csv --quiet --json");
@@ -52,8 +52,8 @@ fn quiet_says_nothing() {
 }
 
 #[test]
-fn no_colours_but_on_a_terminal_that_wants_them() {
-    let case = case();
+fn colours_are_printed_only_on_a_terminal_that_wants_them() {
+    let case = new_case();
     let run = case.load("t.csv --restart");
     assert!(!run.stderr.contains('\x1b') && !run.stderr.contains('\r'), "{}", run.stderr);
     // `script` gives the command a terminal.
@@ -79,7 +79,7 @@ fn no_colours_but_on_a_terminal_that_wants_them() {
 }
 
 #[test]
-fn the_plan_tells_all() {
+fn the_plan_shows_every_choice_and_its_reason() {
     let case = LoadCase::new(
         "create type mood as enum ('sad', 'ok'); create domain small as int check (value < 10); \
          create table u (id int primary key); \
@@ -228,7 +228,7 @@ fn the_plan_tells_all() {
 }
 
 #[test]
-fn the_plan_of_a_big_load() {
+fn the_plan_of_a_big_load_has_several_lanes() {
     let case = LoadCase::new("create table t (id serial, a int, b text)");
     case.put("t.csv", format!("a,b\n{}", "1,some text\n".repeat(100_000)));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -253,7 +253,7 @@ fn the_plan_of_a_big_load() {
 }
 
 #[test]
-fn the_plan_for_a_table_to_be_made_leaves_nothing() {
+fn the_plan_for_a_new_table_creates_nothing() {
     let case = LoadCase::new("");
     case.put("t.csv", "id,name\n1,a\n");
     assert_snapshot!(folded(&case.load("t.csv --plan --create").stdout), @r#"
@@ -277,8 +277,8 @@ fn the_plan_for_a_table_to_be_made_leaves_nothing() {
 }
 
 #[test]
-fn help() {
-    let case = case();
+fn help_lists_all_options() {
+    let case = new_case();
     let ask = |args: &[&str]| {
         let run = Run::of(case.command(args).env("COLUMNS", "100").output().unwrap());
         assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
@@ -504,8 +504,8 @@ fn help() {
 }
 
 #[test]
-fn arguments_that_make_no_sense() {
-    let case = case();
+fn invalid_arguments_are_refused() {
+    let case = new_case();
     for (args, expected) in [
         ("t.csv --lanes 0", "expected auto, or a number from 1 to 64"),
         ("t.csv --delimiter ab", "expected one single-byte character, or \\t"),
@@ -522,7 +522,7 @@ fn arguments_that_make_no_sense() {
 
 #[test]
 fn a_password_is_never_shown() {
-    let case = case();
+    let case = new_case();
     let server = pgspate_embedded::testing::server("");
     let dsn = server.tcp_dsn_for("postgres");
     let args = ["load", "--to", &dsn, "--create", "t.csv"];

@@ -1,4 +1,4 @@
-//! `--rejects`: rows that are refused are set aside, each once, and the rest is loaded.
+//! Tests of `--rejects`: refused rows are set aside, each once, and all other rows are loaded.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +16,7 @@ create table t (id int primary key, kind int references kind, name varchar(5) no
                 price numeric check (price >= 0), during int4range,
                 exclude using gist (during with &&))";
 
-/// One good row, then one for each way to be bad, then another good one.
+/// One good row, one bad row for each reason, and another good row.
 const MIXED: &str = "\
 id,kind,name,price,during
 1,1,one,1.50,\"[1,2)\"
@@ -34,13 +34,13 @@ x,1,two,1,\"[2,3)\"
 13,1,\"13\"\"\",2,\"[13,14)\"
 ";
 
-fn reasons(case: &LoadCase, file: &str) -> Vec<Value> {
+fn read_reasons(case: &LoadCase, file: &str) -> Vec<Value> {
     let text = fs::read_to_string(case.path(file)).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-fn every_kind_of_refusal() {
+fn rows_refused_for_every_reason_are_set_aside() {
     let case = LoadCase::new(TABLE);
     case.put("t.csv", MIXED);
     let run = case.load("t.csv --format csv --rejects bad.csv --lanes 1");
@@ -63,7 +63,7 @@ fn every_kind_of_refusal() {
     "#);
     assert_eq!(case.rows("t").len(), 2);
     let bad = fs::read_to_string(case.path("bad.csv")).unwrap();
-    // All but the two good rows, byte for byte as in the input, with its header.
+    // The file has the header and all bad rows, byte for byte as in the input.
     let expected: String = MIXED
         .split_inclusive('\n')
         .enumerate()
@@ -71,7 +71,7 @@ fn every_kind_of_refusal() {
         .map(|it| it.1)
         .collect();
     assert_eq!(bad, expected);
-    let shown: Vec<String> = reasons(&case, "bad.csv.json")
+    let shown: Vec<String> = read_reasons(&case, "bad.csv.json")
         .iter()
         .map(|it| format!("{} {} {} {}", it["line"], it["column"], it["sqlstate"], it["message"]))
         .collect();
@@ -90,14 +90,14 @@ fn every_kind_of_refusal() {
     12 null "22021" "invalid byte sequence for encoding \"UTF8\": 0x00"
     13 "id" "22003" "value \"99999999999\" is out of range for type integer"
     "#);
-    // Mended, the file can be loaded as it is.
+    // A corrected rejects file is loaded like any other file.
     case.put("mended.csv", "id,kind,name,price,during\n3,1,three,1,\"[3,4)\"\n");
     case.load("mended.csv --table t --format csv --header yes").success();
     assert_eq!(case.rows("t").len(), 3);
 }
 
 #[test]
-fn invalid_bytes_and_open_quotes() {
+fn rows_with_invalid_bytes_or_open_quotes_are_set_aside() {
     let case = LoadCase::new("create table t (id int, note text)");
     case.put("t.csv", b"id,note\n1,a\n2,\xff\n3,c\n4,\"open\n5,e\n");
     assert_eq!(case.load("t.csv --rejects bad.csv").status, Some(1));
@@ -105,8 +105,8 @@ fn invalid_bytes_and_open_quotes() {
     assert_eq!(fs::read(case.path("bad.csv")).unwrap(), b"id,note\n2,\xff\n4,\"open\n5,e\n");
 }
 
-/// Rows of several chunks; every thousandth is bad in one of three ways.
-fn many() -> (String, u64) {
+/// Returns rows of several chunks, and the number of bad rows. Every thousandth row is bad.
+fn csv_with_bad_rows() -> (String, u64) {
     let mut text = "id,note\n".to_owned();
     let mut bad = 0;
     for id in 0..100_000 {
@@ -125,7 +125,7 @@ fn many() -> (String, u64) {
 #[test]
 fn a_load_that_is_killed_sets_every_row_aside_once() {
     let case = LoadCase::new("create table t (id int primary key, note text)");
-    let (text, bad) = many();
+    let (text, bad) = csv_with_bad_rows();
     case.put("t.csv", text);
     let (runtime, holder) = session(&case.db.dsn());
     let last = "begin; insert into t values (99999, 'of another session')";
@@ -144,7 +144,7 @@ fn a_load_that_is_killed_sets_every_row_aside_once() {
     child.wait().unwrap();
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     assert_eq!(case.load("t.csv --rejects bad.csv --lanes 2").status, Some(1));
-    let reasons = reasons(&case, "bad.csv.json");
+    let reasons = read_reasons(&case, "bad.csv.json");
     assert_eq!((reasons.len() as u64, count("t")), (bad, 100_000 - bad));
     let lines: Vec<u64> = reasons.iter().map(|it| it["line"].as_u64().unwrap()).collect();
     assert!(lines.iter().enumerate().all(|(nth, line)| *line == nth as u64 * 1000 + 2));
@@ -153,9 +153,9 @@ fn a_load_that_is_killed_sets_every_row_aside_once() {
 }
 
 #[test]
-fn a_load_that_stopped_goes_on_with_rejects() {
+fn a_stopped_load_continues_with_rejects() {
     let case = LoadCase::new("create table t (id int primary key, note text)");
-    let (text, bad) = many();
+    let (text, bad) = csv_with_bad_rows();
     case.put("t.csv", text.replacen("0x,", "0,", 1));
     let said = case.load("t.csv --commit chunk --lanes 1 --quiet").refusal();
     assert!(said.contains("missing data for column \"note\""), "{said}");
@@ -164,9 +164,9 @@ fn a_load_that_stopped_goes_on_with_rejects() {
 }
 
 #[test]
-fn more_than_there_may_be() {
+fn a_load_stops_at_max_rejects() {
     let case = LoadCase::new("create table t (id int primary key, note text)");
-    let (text, bad) = many();
+    let (text, bad) = csv_with_bad_rows();
     case.put("t.csv", text);
     let stopped = case.load("t.csv --rejects bad.csv --max-rejects 10 --lanes 1 --quiet");
     let said = stopped.refusal();
@@ -180,9 +180,9 @@ fn more_than_there_may_be() {
     assert_eq!(report["rows_rejected"].as_u64(), Some(bad));
 }
 
-/// Rows that are sent again without the refused ones count once.
+/// Rows that are sent again after others were rejected count once.
 #[test]
-fn a_share_is_one_of_all_rows() {
+fn max_rejects_in_percent_counts_each_row_once() {
     let case = LoadCase::new("create table t (id int)");
     let rows: Vec<_> =
         (0..2000).map(|id| format!("{id}{}\n", ["x", ""][(id % 100).min(1)])).collect();
@@ -194,7 +194,7 @@ fn a_share_is_one_of_all_rows() {
 }
 
 #[test]
-fn files_that_are_not_ours_to_write() {
+fn rejects_do_not_overwrite_existing_files() {
     let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\nx\n");
     case.put("bad.csv", "something else\n");
@@ -216,15 +216,15 @@ fn files_that_are_not_ours_to_write() {
       caused by: No such file or directory (os error 2)
     "#);
     assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "something else\n");
-    // Without a row that is refused there is no file.
+    // A load without refused rows creates no rejects file.
     case.put("good.csv", "id\n1\n");
     case.load("good.csv --table t --header yes --rejects none.csv").success();
     assert!(!case.path("none.csv").exists() && !case.path("none.csv.json").exists());
 }
 
-/// What others have put where rows are written to does not get them.
+/// Other users may have put files or links at the paths to which rejects are written.
 #[test]
-fn rows_that_are_set_aside_are_nobody_elses_to_read() {
+fn rejects_are_written_only_to_private_files() {
     let case = LoadCase::new("create table t (id int)");
     case.put("t.csv", "id\n1\nx\n");
     let refused = |file: &str, why: &str| {
@@ -241,13 +241,13 @@ fn rows_that_are_set_aside_are_nobody_elses_to_read() {
     symlink(case.path("victim"), case.path("c.json.part")).unwrap();
     refused("c", "symbolic links");
     assert_eq!(fs::read_to_string(case.path("victim")).unwrap(), "untouched");
-    // Only root can make what belongs to another user.
+    // Only root can give a file to another user.
     case.put("d.part", "untouched");
     if chown(case.path("d.part"), Some(4242), None).is_ok() {
         refused("d", "\"d.part\" belongs to the user with uid 4242");
         assert_eq!(fs::read_to_string(case.path("d.part")).unwrap(), "untouched");
     }
-    // Of an own file that others may read only the name is used.
+    // A file of the same user that others can read is replaced by a private file.
     case.put("e.part", "old");
     assert_eq!(case.load("t.csv --header yes --quiet --rejects e").status, Some(1));
     for file in ["e", "e.json"] {
@@ -256,7 +256,7 @@ fn rows_that_are_set_aside_are_nobody_elses_to_read() {
 }
 
 #[test]
-fn json_and_standard_input() {
+fn rows_of_json_and_of_standard_input_are_set_aside() {
     let case = LoadCase::new("create table t (id int, tags text[])");
     case.put(
         "t.json",
@@ -276,7 +276,7 @@ fn json_and_standard_input() {
 }
 
 #[test]
-fn where_rows_cannot_be_set_aside() {
+fn rejects_are_refused_if_rows_cannot_be_set_aside() {
     let case = LoadCase::new(
         "create table t (id int primary key, parent int references t); \
          create table u (id int)",
@@ -309,14 +309,14 @@ fn where_rows_cannot_be_set_aside() {
     ");
 }
 
-/// A load with rejects that was killed, and run again without.
+/// A load with `--rejects` was killed, and is run again without `--rejects`.
 #[test]
-fn rows_that_were_set_aside_are_told_of_without_a_file_too() {
+fn rejected_rows_are_reported_without_a_rejects_file_too() {
     let case = LoadCase::new("create table t (id int)");
     let rows: String = (0..10).map(|id| format!("{id}{}\n", ["", "x"][id % 2])).collect();
     case.put("t.csv", format!("id\n{rows}"));
     assert_eq!(case.load("t.csv --header yes --rejects bad.csv --quiet").status, Some(1));
-    // It was killed before it could say that it is done, or write the file.
+    // As if the load was killed before it marked its job as finished and wrote the file.
     case.db.run("update pgspate.job set finished = null, rows_rejected = 0");
     fs::remove_file(case.path("bad.csv")).unwrap();
     fs::remove_file(case.path("bad.csv.json")).unwrap();
@@ -333,8 +333,8 @@ fn rows_that_were_set_aside_are_told_of_without_a_file_too() {
     assert!(written.stderr.contains("5 rows set aside in bad.csv"), "{}", written.stderr);
     let bad = fs::read_to_string(case.path("bad.csv")).unwrap();
     assert_eq!(bad, "id\n1x\n3x\n5x\n7x\n9x\n");
-    assert_eq!((case.rows("t").len(), reasons(&case, "bad.csv.json").len()), (5, 5));
-    // As after seven days.
+    assert_eq!((case.rows("t").len(), read_reasons(&case, "bad.csv.json").len()), (5, 5));
+    // The ledger keeps rejected rows for seven days.
     case.db.run("delete from pgspate.reject");
     let gone = case.load("t.csv --header yes --rejects bad.csv --quiet").refusal();
     assert!(gone.contains("job 1 rejected 5 rows, of which the ledger still has 0"), "{gone}");
@@ -369,9 +369,9 @@ fn two_loads_do_not_write_one_file() {
     assert_eq!(fs::read_to_string(case.path("w.csv")).unwrap(), "id\nz\n");
 }
 
-/// `--rejects` is offered only for what it can help with.
+/// The hint names `--rejects` only if a row caused the error.
 #[test]
-fn what_no_row_is_to_blame_for_is_not_set_aside() {
+fn an_error_that_no_row_caused_does_not_suggest_rejects() {
     let case = LoadCase::new("create table t (id bigint, note text)");
     let rows: String = (0..100_000).map(|id| format!("{id},{:>90}\n", "")).collect();
     case.put("t.csv", format!("id,note\n{rows}"));

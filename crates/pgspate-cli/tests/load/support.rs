@@ -1,4 +1,4 @@
-//! Runs the real command in a folder and a database of its own.
+//! Runs the command `pgspate` in a folder and with a database that only one test uses.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 
 pub(crate) use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
 
-/// A folder to run in and a database to load into, both gone with the value.
+/// A folder to run commands in and a database to load into. Both are removed with the value.
 pub(crate) struct LoadCase {
     folder: TempDir,
     pub(crate) db: TestDb,
 }
 
 impl LoadCase {
-    /// An empty folder, and a database in which `sql` was run.
+    /// Creates an empty folder and a database, and runs `sql` in the database.
     pub(crate) fn new(sql: &str) -> LoadCase {
         let db = testing::database();
         if !sql.is_empty() {
@@ -29,30 +29,31 @@ impl LoadCase {
         LoadCase { folder: TempDir::with_prefix("pgspate-cli-").unwrap(), db }
     }
 
+    /// Returns the path of a file in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Puts a file into the folder.
+    /// Writes a file into the folder.
     pub(crate) fn put(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
-    /// The command, with nothing of our environment but `PATH`.
+    /// Returns the command `pgspate` with `args`, run in the folder.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         command(self.folder.path(), args)
     }
 
-    /// `pgspate load` with these arguments, split at spaces, into the database.
+    /// Returns the command `pgspate load` with `args`, split at spaces, into the database.
     pub(crate) fn load_command(&self, args: &str) -> Command {
         let mut command = self.command(&["load", "--to", &self.db.dsn()]);
         command.args(args.split_whitespace());
         command
     }
 
-    /// `pgspate load` with these arguments, split at spaces.
+    /// Runs `pgspate load` with `args`, split at spaces, to its end.
     pub(crate) fn load(&self, args: &str) -> Run {
         let mut command = self.load_command(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -70,7 +71,7 @@ impl LoadCase {
         run
     }
 
-    /// What a load with these arguments says when it must fail and leave everything as it was.
+    /// Runs a load that must fail and change nothing; returns its redacted messages.
     pub(crate) fn refusal(&self, args: &str) -> String {
         let before = self.contents();
         let run = self.load(&format!("--quiet {args}"));
@@ -78,8 +79,8 @@ impl LoadCase {
         run.refusal()
     }
 
-    /// All tables with their rows, and jobs that the ledger has left of failed loads.
-    /// Temporary tables go with their sessions, which may just be ending.
+    /// Returns all tables with their rows, also the tables of the ledger that are not empty.
+    /// Temporary tables are left out: their sessions may still be ending.
     pub(crate) fn contents(&self) -> Vec<(String, Vec<String>)> {
         let tables = "select format('%I.%I', schemaname, tablename) from pg_tables \
                       where schemaname not in ('pg_catalog', 'information_schema') \
@@ -87,31 +88,32 @@ impl LoadCase {
                       and tablename <> 'version' order by 1";
         let tables = self.db.query(tables).into_iter().map(|row| row[0].clone().unwrap());
         let all = tables.map(|table| (table.clone(), self.rows(&table)));
-        // The ledger itself stays.
+        // A load that fails may leave an empty ledger.
         all.filter(|(table, rows)| !table.starts_with("pgspate.") || !rows.is_empty()).collect()
     }
 
-    /// The rows of a table as text, sorted.
+    /// Returns the rows of a table as text, sorted.
     pub(crate) fn rows(&self, table: &str) -> Vec<String> {
         let rows = self.db.query(&format!("select t::text from {table} t order by 1"));
         rows.into_iter().map(|row| row[0].clone().unwrap_or_default()).collect()
     }
 
-    /// Whether no session of pgspate is left in the database.
+    /// Returns whether the database has no session of pgspate.
     pub(crate) fn is_quiet(&self) -> bool {
         let sql = "select count(*) from pg_stat_activity where datname = current_database() \
                    and application_name like 'pgspate%'";
         self.value(sql) == "0"
     }
 
-    /// One value.
+    /// Returns the first column of the first row of a query.
     pub(crate) fn value(&self, sql: &str) -> String {
         self.db.query(sql)[0][0].clone().unwrap_or_else(|| "null".to_owned())
     }
 }
 
 impl Run {
-    /// What it said when it failed, as a failure must be: exit 2 and nothing on stdout.
+    /// Checks that the command failed with exit status 2 and an empty stdout; returns the redacted
+    /// stderr.
     #[track_caller]
     pub(crate) fn refusal(&self) -> String {
         assert_eq!(self.status, Some(2), "{}{}", self.stdout, self.stderr);
@@ -119,7 +121,8 @@ impl Run {
         redact(&self.stderr)
     }
 
-    /// What it said when it was done but triggers kept rows out: exit 1 and nothing on stdout.
+    /// Checks that the command left rows out (exit status 1) and that stdout is empty; returns the
+    /// redacted stderr.
     #[track_caller]
     pub(crate) fn partial(&self) -> String {
         assert_eq!(self.status, Some(1), "{}", self.stderr);
@@ -127,7 +130,7 @@ impl Run {
         redact(&self.stderr)
     }
 
-    /// What it said when it was done, with nothing on stdout.
+    /// Checks that the command succeeded with an empty stdout; returns the redacted stderr.
     #[track_caller]
     pub(crate) fn success(&self) -> String {
         assert_eq!(self.status, Some(0), "{}", self.stderr);
@@ -136,8 +139,8 @@ impl Run {
     }
 }
 
-/// Without what differs from run to run: times, rates, sizes of WAL, sessions, and places.
-/// Places come first: their names are random, and may look like anything else.
+/// Replaces all that differs from run to run: times, rates, sizes of WAL, sessions, folders.
+/// Folders are replaced first: their random names may match the other patterns.
 pub(crate) fn redact(text: &str) -> String {
     let rules = [
         (r"/[^ \x22]*/\.?pgspate-[A-Za-z0-9-]+", "[DIR]"),
@@ -157,12 +160,12 @@ pub(crate) fn redact(text: &str) -> String {
     for (pattern, with) in rules {
         text = Regex::new(pattern).unwrap().replace_all(&text, with).into_owned();
     }
-    // The columns of the stages are as wide as their times.
+    // The width of a column of the table of stages depends on the times in the column.
     let spaces = Regex::new(r" +\[TIME\]").unwrap();
     folded(&spaces.replace_all(&text, " [TIME]"))
 }
 
-/// The lines as a source file can hold them: none too wide, and no space at their ends.
+/// Breaks lines longer than 88 characters and trims their ends, for inline snapshots.
 pub(crate) fn folded(text: &str) -> String {
     const WIDTH: usize = 88;
     let mut folded = String::new();

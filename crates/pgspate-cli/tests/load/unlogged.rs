@@ -1,5 +1,5 @@
-//! What a crash of the server takes: rows of unlogged tables, and commits that had not reached the
-//! disk. No load is done without them.
+//! Tests of server crashes that lose rows of unlogged tables, or commits not yet on disk. No load
+//! succeeds without these rows.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::support::{Run, ask, command, finish, session, spawn, wait_until};
 
 const ROWS: usize = 30_000;
 
-/// Wait for a lock of the test's, with every row or with chunks from the third on.
+/// Trigger functions that wait for an advisory lock: at every row, or from the third chunk on.
 const WAITS: &str = "\
 create function waits() returns trigger language plpgsql as \
     'begin perform pg_advisory_xact_lock_shared(42); return new; end'; \
@@ -20,6 +20,7 @@ create function waits_late() returns trigger language plpgsql as \
     'begin if new.chunk >= 2 then perform pg_advisory_xact_lock_shared(42); end if; \
      return new; end'";
 
+/// Returns whether a session waits for the advisory lock.
 const WAITING: &str = "select count(*) > 0 from pg_stat_activity \
                        where wait_event_type = 'Lock' and wait_event = 'advisory'";
 
@@ -60,7 +61,7 @@ impl CrashScene {
         finish(spawn(&mut status)).stdout
     }
 
-    /// Loads until something of it waits, and then crashes the server.
+    /// Starts a load and crashes the server when the load waits for the lock.
     fn crash_while_waiting(&self, args: &str) -> Child {
         let (runtime, holder) = session(&self.server.dsn());
         runtime.block_on(holder.batch_execute("select pg_advisory_lock(42)")).unwrap();
@@ -75,17 +76,17 @@ impl CrashScene {
         self.server.restart().unwrap();
     }
 
-    /// Rows and different ones among them.
+    /// Returns the number of rows and the number of distinct rows.
     fn rows(&self) -> String {
         self.ask("select count(*) || ' ' || count(distinct id) from t where id >= 0")
     }
 
-    /// Makes the ledger.
+    /// Loads one row, which creates the ledger.
     fn load_one(&self) {
         assert_eq!(self.load("one.csv --table t --quiet").status, Some(0));
     }
 
-    /// Has the load wait when it has built an index, and has not committed it.
+    /// Makes later loads wait between building an index and its commit.
     fn hold_index(&self) {
         self.load_one();
         self.ask(
@@ -94,7 +95,7 @@ impl CrashScene {
         );
     }
 
-    /// Has the load wait before its third chunk is sealed.
+    /// Makes later loads wait before the third chunk is recorded in the ledger.
     fn hold_third_chunk(&self) {
         self.load_one();
         self.ask(
@@ -104,27 +105,27 @@ impl CrashScene {
     }
 }
 
-fn all() -> String {
+fn count_of_all_rows() -> String {
     format!("{ROWS} {ROWS}")
 }
 
 #[track_caller]
-fn is_done(scene: &CrashScene, run: &Run) {
+fn check_loaded_once(scene: &CrashScene, run: &Run) {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    assert_eq!(scene.rows(), all(), "{}", run.stderr);
+    assert_eq!(scene.rows(), count_of_all_rows(), "{}", run.stderr);
     let written = "select max(rows_written) from pgspate.job where finished is not null";
     assert_eq!(scene.ask(written), ROWS.to_string());
 }
 
 #[test]
-fn a_crash_while_indexes_are_built_empties_no_table_unseen() {
+fn a_crash_that_empties_the_table_while_indexes_are_built_is_noticed() {
     for commit in ["chunk", "end"] {
         let table = "create unlogged table t (id int, note text); create index i on t (id)";
         let scene = CrashScene::new("", table);
         scene.hold_index();
         let args = format!("t.csv --table t --commit {commit} --rebuild-indexes always");
         let run = finish(scene.crash_while_waiting(&args));
-        is_done(&scene, &run);
+        check_loaded_once(&scene, &run);
         assert!(
             run.stderr.contains("the server crashed and emptied unlogged table public.t"),
             "{}",
@@ -144,15 +145,15 @@ fn a_crash_while_indexes_are_built_empties_no_table_unseen() {
 }
 
 #[test]
-fn a_crash_between_chunks_has_all_of_them_loaded_again() {
+fn all_chunks_are_loaded_again_after_a_crash_between_chunks() {
     let scene = CrashScene::new("", "create unlogged table t (id int, note text)");
     scene.hold_third_chunk();
     let run = finish(scene.crash_while_waiting("t.csv --table t --commit chunk --lanes 2"));
-    is_done(&scene, &run);
+    check_loaded_once(&scene, &run);
 }
 
 #[test]
-fn rows_that_were_set_aside_before_a_crash_are_so_once() {
+fn rows_rejected_before_a_crash_are_set_aside_once() {
     let scene = CrashScene::new("", "create unlogged table t (id int check (id <> 3), note text)");
     scene.hold_third_chunk();
     let args = "t.csv --table t --commit chunk --lanes 2 --rejects bad.csv";
@@ -164,7 +165,7 @@ fn rows_that_were_set_aside_before_a_crash_are_so_once() {
 }
 
 #[test]
-fn a_load_that_died_with_the_server_begins_over() {
+fn a_load_killed_before_a_crash_starts_over() {
     let scene = CrashScene::new("", "create unlogged table t (id int, note text)");
     scene.hold_third_chunk();
     let (runtime, holder) = session(&scene.server.dsn());
@@ -176,31 +177,31 @@ fn a_load_that_died_with_the_server_begins_over() {
     scene.crash();
     let said = scene.status();
     assert!(said.contains("unfinished, and emptied since: the server has crashed"), "{said}");
-    // Another session's row does not mark the table as pgspate's.
+    // A row of another session does not make the table count as loaded.
     scene.ask("insert into t values (-2)");
-    is_done(&scene, &scene.load("t.csv --table t --commit chunk --quiet"));
+    check_loaded_once(&scene, &scene.load("t.csv --table t --commit chunk --quiet"));
     assert_eq!(scene.ask("select count(*) from t where id = -2"), "1");
 }
 
 #[test]
-fn what_was_loaded_before_a_crash_is_not_loaded_already() {
+fn a_finished_load_is_loaded_again_after_a_crash() {
     let scene = CrashScene::new("", "create unlogged table t (id int, note text)");
-    is_done(&scene, &scene.load("t.csv --table t --quiet"));
+    check_loaded_once(&scene, &scene.load("t.csv --table t --quiet"));
     assert!(!scene.status().contains("emptied"));
     let again = scene.load("t.csv --table t");
     assert!(again.stderr.contains("has loaded this"), "{}", again.stderr);
-    // A restart in good order takes nothing.
+    // A regular restart keeps the rows of unlogged tables.
     scene.server.restart().unwrap();
-    is_done(&scene, &scene.load("t.csv --table t --quiet"));
+    check_loaded_once(&scene, &scene.load("t.csv --table t --quiet"));
     scene.crash();
     assert!(scene.status().contains("and emptied since: the server has crashed"));
     scene.ask("insert into t values (-2)");
-    is_done(&scene, &scene.load("t.csv --table t --quiet"));
-    is_done(&scene, &scene.load("t.csv --table t --quiet"));
+    check_loaded_once(&scene, &scene.load("t.csv --table t --quiet"));
+    check_loaded_once(&scene, &scene.load("t.csv --table t --quiet"));
 }
 
 #[test]
-fn a_table_that_is_unlogged_in_part_is_not_gone_on_with() {
+fn a_load_into_a_partly_unlogged_table_does_not_continue_after_a_crash() {
     let scene = CrashScene::new(
         "",
         "create table t (id int, note text) partition by range (id); \
@@ -216,11 +217,11 @@ fn a_table_that_is_unlogged_in_part_is_not_gone_on_with() {
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains(said) && run.stderr.contains("--restart"), "{}", run.stderr);
     scene.ask("truncate t");
-    is_done(&scene, &scene.load("t.csv --table t --commit chunk --quiet --restart"));
+    check_loaded_once(&scene, &scene.load("t.csv --table t --commit chunk --quiet --restart"));
 }
 
 #[test]
-fn without_a_ledger_a_crash_after_the_commit_is_no_success() {
+fn a_load_without_a_ledger_fails_if_the_server_crashes_after_the_commit() {
     let scene = CrashScene::new("", "create unlogged table t (id int, note text)");
     let (runtime, holder) = session(&scene.server.dsn());
     // ANALYZE waits for this lock, and COPY does not.
@@ -233,7 +234,7 @@ fn without_a_ledger_a_crash_after_the_commit_is_no_success() {
              and wait_event_type = 'Lock' and pid <> pg_backend_pid()",
         ) != "0"
     });
-    assert_eq!(scene.rows(), all());
+    assert_eq!(scene.rows(), count_of_all_rows());
     scene.crash();
     let run = finish(load);
     assert_eq!(run.status, Some(2), "{}", run.stderr);
@@ -241,13 +242,13 @@ fn without_a_ledger_a_crash_after_the_commit_is_no_success() {
 }
 
 #[test]
-fn commits_that_a_crash_has_taken_are_made_again() {
+fn commits_lost_in_a_crash_are_repeated() {
     let conf = "wal_writer_delay = 10s\nwal_writer_flush_after = 1GB\nwal_buffers = 128MB\n";
     let table = "create table t (id int, note text); create index i on t (id)";
     let scene = CrashScene::new(conf, table);
     scene.hold_index();
     let args = "t.csv --table t --commit chunk --rebuild-indexes always";
     let run = finish(scene.crash_while_waiting(args));
-    is_done(&scene, &run);
+    check_loaded_once(&scene, &run);
     assert!(run.stderr.contains("public.t: 30,000 rows"), "{}", run.stderr);
 }

@@ -1,17 +1,19 @@
-//! Headers and users of URLs: which servers get them.
+//! Headers and users of URLs reach only the server that they are for.
 
 use std::sync::{Arc, Mutex};
 
+use crate::recording_server::{RecordingServer, WebAnswer};
 use crate::scene::SecretScene;
-use crate::web::{RecordingServer, WebAnswer};
 
 const ROWS: &str = "id,name\n1,a\n2,b\n";
 
+/// Returns a response with two rows.
 fn rows() -> WebAnswer {
     ("200 OK", "ETag: \"1\"\r\n".to_owned(), ROWS.to_owned())
 }
 
-/// A server that has rows, and a server that redirects every request to a URL that is set later.
+/// Returns two servers with rows, and a URL to set later. The first server redirects requests for
+/// `/moved` to that URL.
 fn servers() -> (RecordingServer, RecordingServer, Arc<Mutex<String>>) {
     let place = Arc::<Mutex<String>>::default();
     let shared = Arc::clone(&place);
@@ -25,7 +27,7 @@ fn servers() -> (RecordingServer, RecordingServer, Arc<Mutex<String>>) {
 }
 
 #[test]
-fn a_header_is_not_sent_to_where_a_server_redirects() {
+fn a_redirect_to_another_server_gets_no_header() {
     let scene = SecretScene::new();
     let (first, other, place) = servers();
     let dsn = scene.server.dsn();
@@ -38,7 +40,7 @@ fn a_header_is_not_sent_to_where_a_server_redirects() {
         assert_eq!(scene.value("select count(*) from t"), "2");
     };
     let user = first.url("/moved.csv?sig=m4rk").replace("http://", "http://u:m4rk-3@");
-    // To another server, to another port of it, by a name of its own, and in two steps.
+    // Redirect to another server, to the same server under another name, and without a scheme.
     let by_name = format!("http://localhost:{}/t.csv", first.address.port());
     for to in [other.url("/t.csv"), by_name, format!("//{}/t.csv", other.address)] {
         place.lock().unwrap().clone_from(&to);
@@ -60,7 +62,7 @@ fn a_header_is_not_sent_to_where_a_server_redirects() {
             }
         }
     }
-    // On the same server it is the same secret.
+    // A redirect within the server keeps the headers.
     for to in ["/t.csv".to_owned(), first.url("/t.csv")] {
         place.lock().unwrap().clone_from(&to);
         load(&user);
@@ -75,7 +77,7 @@ fn a_header_is_not_sent_to_where_a_server_redirects() {
 }
 
 #[test]
-fn redirects_end() {
+fn endless_and_invalid_redirects_are_refused() {
     let scene = SecretScene::new();
     let (first, _, place) = servers();
     for (to, expected) in [
@@ -94,7 +96,7 @@ fn redirects_end() {
 }
 
 #[test]
-fn a_header_names_its_server_where_there_are_several() {
+fn a_header_must_name_its_server_if_there_are_several() {
     let scene = SecretScene::new();
     let (first, other, _) = servers();
     let (one, two) = (first.url("/1.csv"), other.url("/2.csv"));
@@ -117,7 +119,7 @@ fn a_header_names_its_server_where_there_are_several() {
     assert!(run.stderr.replace("\n      … ", " ").contains(&hint), "{}", run.stderr);
     assert!(first.take().is_empty() && other.take().is_empty());
     let option = format!("{}/:header.X-Key=m4rk", other.url(""));
-    // Both have the same rows; the table has each row once.
+    // Both servers have the same rows, so the second file violates the primary key.
     let run = load(&[&option]);
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("duplicate key"), "{}", run.stderr);
@@ -154,7 +156,7 @@ fn a_header_comes_from_a_file_or_a_variable() {
     for (option, expected) in [
         ("header.authorization=env:NO_SUCH", "environment variable \"NO_SUCH\" is not set"),
         ("header.authorization=@no-such", "could not read file \"no-such\""),
-        // As curl takes it.
+        // This is the form that curl accepts.
         ("header.authorization: Bearer m4rk", "expected KEY=VALUE"),
         ("header.authorization: Bearer m4rk=", "is not a valid header"),
         ("authorization: Bearer m4rk=", "no source of this command has an option \"...\""),

@@ -1,15 +1,15 @@
-//! Secrets reach the server that they are for, and nothing else: no output, no file, no table, no
-//! log and no other server.
+//! Secrets reach only the server that they are for. They appear in no output, file, table or log,
+//! and on no other server.
 //!
-//! Every secret holds the same mark, and everything that a command leaves behind is looked through
-//! for that mark.
+//! Every secret contains the same mark. The tests search everything that a command leaves for that
+//! mark.
 
 mod headers;
+mod object_stores;
 mod passwords;
+mod recording_server;
 #[allow(dead_code, reason = "other tests need more of it")]
 #[path = "../support/run.rs"]
 mod run;
 mod scene;
-mod sources;
-mod stores;
-mod web;
+mod source_urls;

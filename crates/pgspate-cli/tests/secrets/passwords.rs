@@ -1,11 +1,11 @@
-//! The target's password, wherever it may be given, with every command.
+//! The target's password, given in every possible place, with every command.
 
 use std::process::Command;
 
 use crate::run::{Run, ask, finish, session, spawn, wait_until};
 use crate::scene::{MARK, PASSWORD, SecretScene, assert_clean};
 
-/// Where the password is given, and what else connects: `--to` and the environment.
+/// A place of the password, with the `--to` and the environment that use the place.
 struct PasswordPlace {
     place: &'static str,
     to: String,
@@ -13,12 +13,13 @@ struct PasswordPlace {
 }
 
 impl PasswordPlace {
+    /// Adds `--to` and the environment to the command.
     fn apply(&self, command: &mut Command) {
         command.args(["--to", &self.to]).envs(self.variables.iter().map(|(k, v)| (k, v)));
     }
 }
 
-/// Returns every place that takes a password, each with this password.
+/// Returns every place that accepts a password, each with this password.
 fn places(scene: &mut SecretScene, password: &str) -> Vec<PasswordPlace> {
     let port = scene.server.port();
     let encoded = password.replace('@', "%40").replace('\'', "%27");
@@ -43,7 +44,7 @@ fn places(scene: &mut SecretScene, password: &str) -> Vec<PasswordPlace> {
     ]
 }
 
-/// Every command, and how it ends.
+/// Every command with its possible exit statuses.
 const COMMANDS: &[(&str, &[i32])] = &[
     ("load good.csv --table t --plan", &[0]),
     ("load good.csv --table t --plan --json", &[0]),
@@ -91,7 +92,7 @@ fn no_command_shows_a_password() {
 }
 
 #[test]
-fn no_lab_shows_a_password() {
+fn the_lab_shows_no_password() {
     let mut scene = SecretScene::new();
     let given = places(&mut scene, PASSWORD).swap_remove(0);
     let args = "lab run storage --scale 0.00002 --repeats 1 --only strategy=pgspate --json";
@@ -164,7 +165,7 @@ fn no_slot_shows_the_password_of_its_source() {
     assert_eq!(scene.value("select count(*) from public.d"), "2");
     let status = scene.command(&["status", "--to", &url]).output().unwrap();
     assert_clean("status", &String::from_utf8_lossy(&status.stderr));
-    // Without the other half, which is wrong.
+    // A slot without a publication is refused.
     let half = format!("{url}?slot=s");
     let refused = scene.run(&mut scene.command(&["apply", &half, "--to", &url]));
     assert_eq!(refused.status, Some(2), "{}", refused.stderr);
@@ -187,7 +188,6 @@ fn other_sessions_see_no_password() {
         let seen = scene.value("select string_agg(a::text, ' ') from pg_stat_activity a");
         assert!(seen.contains("pgspate"), "{seen}");
         assert_clean("pg_stat_activity", &seen);
-        // Of the process: its name, as pgspate sets none of its own.
         child.kill().unwrap();
         finish(child);
         let gone = "select count(*) = 0 from pg_stat_activity where usename = 'app'";

@@ -1,4 +1,4 @@
-//! A server that logs everything, a folder to run in, and a look through all that was left there.
+//! A server that logs everything, a folder for commands, and a search of everything left in both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::run::{Run, ask, command, finish, session, spawn};
 
-/// What every secret holds. As base64 it begins otherwise, wherever it stands.
+/// The mark that every secret contains.
 pub(crate) const MARK: &str = "m4rk";
 /// The password of the role that commands run as.
 pub(crate) const PASSWORD: &str = "m4rk-p@ss'word";
@@ -18,11 +18,11 @@ pub(crate) const PASSWORD: &str = "m4rk-p@ss'word";
 const CONF: &str = "log_statement = all\nlog_min_duration_statement = 0\nlog_connections = on\n\
                     log_line_prefix = '%a %u '\nlog_min_messages = debug1\nwal_level = logical";
 
-/// The server and the folder that commands run on. Both are removed on drop.
+/// The server and the folder of the commands. Both are removed when the value is dropped.
 pub(crate) struct SecretScene {
     pub(crate) server: ThrowawayServer,
     folder: TempDir,
-    /// Files that the test has put there itself.
+    /// Files with secrets that the test itself wrote.
     own: Vec<PathBuf>,
 }
 
@@ -30,7 +30,7 @@ impl SecretScene {
     pub(crate) fn new() -> SecretScene {
         let server = testing::server(CONF);
         let quoted = PASSWORD.replace('\'', "''");
-        // What the test itself says of the password is not to be logged.
+        // The server must not log the statement in which the test sets the password.
         let (runtime, client) = session(&server.dsn());
         for sql in [
             "set log_statement = 'none'; set log_min_duration_statement = -1",
@@ -55,6 +55,7 @@ impl SecretScene {
         self.folder.path()
     }
 
+    /// Writes a file into the folder.
     pub(crate) fn put(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -62,7 +63,7 @@ impl SecretScene {
         path
     }
 
-    /// Puts a file there that holds a secret, for its owner alone.
+    /// Writes a file with a secret into the folder. Only its owner may read the file.
     pub(crate) fn put_secret(&mut self, name: &str, content: &str) -> String {
         use std::os::unix::fs::PermissionsExt;
         let path = self.put(name, content);
@@ -76,7 +77,7 @@ impl SecretScene {
         command(self.folder(), args)
     }
 
-    /// Runs a command, and looks through what it says.
+    /// Runs a command. Its output must not contain the mark.
     #[track_caller]
     pub(crate) fn run(&self, command: &mut Command) -> Run {
         let run = finish(spawn(command));
@@ -85,12 +86,12 @@ impl SecretScene {
         run
     }
 
-    /// One value.
+    /// Returns the value that a query returns.
     pub(crate) fn value(&self, sql: &str) -> String {
         ask(&self.server.dsn(), sql)
     }
 
-    /// Looks through everything that commands have left: files, the ledger, and the server's log.
+    /// Searches the files, all tables with the ledger, and the server's log for the mark.
     #[track_caller]
     pub(crate) fn look_through(&self) {
         let mut folders = vec![self.folder().to_owned()];
@@ -117,10 +118,10 @@ impl SecretScene {
     }
 }
 
-/// Fails if a text contains the mark, also as a URL or as base64 writes it.
+/// Fails if a text contains the mark, also in base64.
 #[track_caller]
 pub(crate) fn assert_clean(what: &str, text: &str) {
-    // Of "m4rk", at each of the three places in a group of base64.
+    // Base64 writes "m4rk" in three ways, depending on its offset in a group of three bytes.
     for mark in [MARK, "bTRya", "00cm", "tNHJr"] {
         if let Some(at) = text.find(mark) {
             let from = text[..at].rfind('\n').map_or(0, |at| at + 1);

@@ -1,7 +1,7 @@
-//! A pooler between the command and the server, small enough for tests.
+//! A small connection pooler between the command and the server.
 //!
-//! Each client logs in over a connection of its own to the server, which then goes into the pool,
-//! or stays the client's.
+//! Each client logs in over a new connection to the server. That connection then goes into the
+//! pool, or the client keeps it.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -19,24 +19,25 @@ use tokio_postgres::config::Host;
 const SSL_REQUEST: i32 = 80_877_103;
 const CANCEL_REQUEST: i32 = 80_877_102;
 
-/// Which connection to the server a transaction gets.
+/// Which connection to the server a client's transaction uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pooling {
-    /// Its client's own.
+    /// The connection that the client logged in with.
     Session,
-    /// The one that was used last, as PgBouncer does.
+    /// The connection that was used last, as in PgBouncer.
     LastUsed,
-    /// The one that has waited longest.
+    /// The connection that has been free for the longest time.
     InTurn,
 }
 
-/// Listens on loopback; everything ends with the value.
+/// A pooler on loopback. Its connections are closed when the value is dropped.
 pub(crate) struct FakePooler {
     runtime: Option<Runtime>,
     address: SocketAddr,
     config: tokio_postgres::Config,
 }
 
+/// The free connections, and the settings that all clients share.
 struct Pool {
     pooling: Pooling,
     config: tokio_postgres::Config,
@@ -45,14 +46,14 @@ struct Pool {
     clients: Mutex<i32>,
 }
 
-/// A connection to the server: where to write, and the messages that come.
+/// A connection to the server, with a channel of the messages that the server sends.
 struct PooledBackend {
     write: Box<dyn AsyncWrite + Send + Unpin>,
     read: mpsc::Receiver<Vec<u8>>,
 }
 
 impl FakePooler {
-    /// In front of the server that `dsn` names.
+    /// Starts a pooler for the server that `dsn` names.
     pub(crate) fn start(dsn: &str, pooling: Pooling) -> FakePooler {
         let config: tokio_postgres::Config = dsn.parse().unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread();
@@ -69,7 +70,7 @@ impl FakePooler {
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let pool = Arc::clone(&pool);
-                // What goes wrong with a connection shows at its other end.
+                // The command notices a failed connection, so the error is not needed here.
                 tokio::spawn(async move { drop(pool.serve(client).await) });
             }
         });
@@ -103,6 +104,7 @@ impl Drop for FakePooler {
 }
 
 impl Pool {
+    /// Serves a client until the connection is closed.
     async fn serve(&self, mut client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         let startup = loop {
@@ -146,6 +148,7 @@ impl Pool {
         Ok(())
     }
 
+    /// Takes a free connection, and waits if there is none.
     async fn take(&self) -> PooledBackend {
         loop {
             let server = {
@@ -162,7 +165,7 @@ impl Pool {
         }
     }
 
-    /// Logs a client in, whose key for cancel requests is the pooler's own.
+    /// Logs a client in. The client gets a cancel key of the pooler instead of the server's.
     async fn log_in(&self, startup: &[u8], client: &mut TcpStream) -> io::Result<PooledBackend> {
         let (mut read, mut write) = self.connect().await?;
         write.write_all(startup).await?;
@@ -203,7 +206,7 @@ impl Pool {
     }
 }
 
-/// What a connection begins with.
+/// Reads a packet without a type byte, with which a connection begins.
 async fn startup(from: &mut TcpStream) -> io::Result<Vec<u8>> {
     let length = from.read_i32().await?;
     let mut bytes = length.to_be_bytes().to_vec();
@@ -212,6 +215,7 @@ async fn startup(from: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a message.
 async fn message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut bytes = vec![from.read_u8().await?];
     let length = from.read_i32().await?;
@@ -221,7 +225,7 @@ async fn message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The messages that come, until the other side closes.
+/// Returns a channel of the received messages. It ends when the other side closes.
 fn messages(mut from: impl AsyncRead + Send + Unpin + 'static) -> mpsc::Receiver<Vec<u8>> {
     let (to, all) = mpsc::channel(16);
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Servers that answer what no server should: every command ends with an error.
+//! Servers that send invalid messages: every command ends with an error.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,27 +9,30 @@ use tempfile::TempDir;
 
 use crate::run::{Run, command, finish};
 
-/// Kilobytes of address space that a command has.
+/// The limit of a command's address space in KiB.
 const ADDRESS_KIB: u32 = 2_000_000;
 
-/// A message, which tells its length.
+/// Returns a message with its true length.
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     stating(kind, 4 + body.len() as u32, body)
 }
 
+/// Returns a message that states this length, which may be wrong.
 fn stating(kind: u8, len: u32, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &len.to_be_bytes(), body].concat()
 }
 
+/// Returns an error message with this SQLSTATE.
 fn refusal(code: &str) -> Vec<u8> {
     message(b'E', format!("SERROR\0VERROR\0C{code}\0Mno\0\0").as_bytes())
 }
 
+/// Returns the message that the server is ready for a query.
 fn ready() -> Vec<u8> {
     message(b'Z', b"I")
 }
 
-/// The end of a login that asks for nothing.
+/// Returns the messages of a login without authentication.
 fn welcome() -> Vec<u8> {
     let parameter = |text: &str| message(b'S', text.as_bytes());
     [
@@ -42,15 +45,15 @@ fn welcome() -> Vec<u8> {
     .concat()
 }
 
-/// A server on loopback that says `first` to who begins, and `then` to each question. It ends with
-/// the test's process.
+/// Starts a server on loopback that sends `first` to each new client and replies `then` to each
+/// query. The server ends with the test's process.
 fn server(first: Vec<u8>, then: Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         while let Ok((client, _)) = listener.accept() {
             let (first, then) = (first.clone(), then.clone());
-            // What goes wrong with a connection shows at its other end.
+            // The command notices a failed connection, so the error is not needed here.
             thread::spawn(move || drop(serve(client, &first, &then)));
         }
     });
@@ -77,8 +80,8 @@ fn serve(mut client: TcpStream, first: &[u8], then: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What a command says to such a server, in little address space.
-fn told(folder: &TempDir, args: &[&str]) -> Run {
+/// Runs a command with little address space, so that a huge allocation fails.
+fn run_in_little_memory(folder: &TempDir, args: &[&str]) -> Run {
     let full = command(folder.path(), args);
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("ulimit -v {ADDRESS_KIB} && exec \"$0\" \"$@\""));
@@ -91,6 +94,7 @@ fn told(folder: &TempDir, args: &[&str]) -> Run {
     finish(command.spawn().unwrap())
 }
 
+/// Checks that every command ends with an error that contains `words`.
 #[track_caller]
 fn ends_with_an_error(what: &str, first: &[u8], then: &[u8], words: &str) {
     let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
@@ -110,7 +114,7 @@ fn ends_with_an_error(what: &str, first: &[u8], then: &[u8], words: &str) {
         &["status", "--to", &dsn],
     ];
     for args in commands {
-        let run = told(&folder, args);
+        let run = run_in_little_memory(&folder, args);
         let verb = args[0];
         assert_eq!(run.status, Some(2), "{what}, {verb}: {:?} {}", run.status, run.stderr);
         assert!(!run.stderr.contains("panicked"), "{what}, {verb}: {}", run.stderr);
@@ -119,7 +123,7 @@ fn ends_with_an_error(what: &str, first: &[u8], then: &[u8], words: &str) {
 }
 
 #[test]
-fn an_sqlstate_that_is_too_short() {
+fn a_malformed_sqlstate_does_not_panic() {
     for code in ["", "4", "é"] {
         ends_with_an_error(&format!("login {code:?}"), &refusal(code), &[], "no");
         let then = [refusal(code), ready()].concat();
@@ -128,7 +132,7 @@ fn an_sqlstate_that_is_too_short() {
 }
 
 #[test]
-fn a_message_that_states_gigabytes() {
+fn a_message_that_states_gigabytes_is_refused() {
     for kind in *b"RESNDTKZ" {
         let what = format!("{:?} at login", char::from(kind));
         let huge = stating(kind, i32::MAX as u32, b"\0\0\0\0");
@@ -143,7 +147,7 @@ fn a_message_that_states_gigabytes() {
 }
 
 #[test]
-fn counts_and_lengths_within_a_message() {
+fn wrong_counts_and_lengths_within_a_message_are_refused() {
     let columns = [&u16::MAX.to_be_bytes()[..], b"a\0"].concat();
     let value = [&1_u16.to_be_bytes()[..], &i32::MAX.to_be_bytes(), b"x"].concat();
     let values = [&u16::MAX.to_be_bytes()[..], &1_i32.to_be_bytes(), b"x"].concat();

@@ -1,14 +1,11 @@
-//! What surrounds sessions: poolers between the command and the server, sessions that outlive their
-//! client, and other people's operators that look like the server's own.
+//! Unusual sessions: connection poolers, sessions that outlive their client, hostile servers, and
+//! other roles' objects with the names of PostgreSQL's own.
 
-#[allow(dead_code, reason = "the tests of faults need more of it")]
-#[path = "../faults/chance.rs"]
-mod chance;
 mod fake_pooler;
-mod hostile;
+mod foreign_operators;
+mod hostile_search_path;
 mod hostile_server;
-mod killed;
-mod names;
+mod orphaned_sessions;
 mod pgbouncer;
 mod poolers;
 #[path = "../support/run.rs"]
@@ -16,3 +13,6 @@ mod run;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;
+#[allow(dead_code, reason = "the tests of faults need more of it")]
+#[path = "../faults/test_random.rs"]
+mod test_random;

@@ -1,4 +1,4 @@
-//! PgBouncer itself, where it is installed.
+//! Tests with the real PgBouncer, if it is installed.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use tokio_postgres::config::Host;
 
-use crate::poolers::{COMMANDS, LEFT, case, run};
+use crate::poolers::{COMMANDS, SESSION_STATE, case, run};
 use crate::run::{ask, try_ask, wait_until};
 
-/// A PgBouncer of its own; ends with the value.
+/// A PgBouncer process, which is killed when the value is dropped.
 struct PgBouncer {
     process: Child,
     _folder: TempDir,
@@ -17,7 +17,7 @@ struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// In front of a server; `None` where there is no PgBouncer.
+    /// Starts PgBouncer for a server. Returns `None` if PgBouncer is not installed.
     fn start(dsn: &str, settings: &str) -> Option<PgBouncer> {
         let config: tokio_postgres::Config = dsn.parse().unwrap();
         let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer"]
@@ -29,8 +29,7 @@ impl PgBouncer {
         };
         let server = config.get_ports().first().copied().unwrap_or(5432);
         let (user, name) = (config.get_user().unwrap(), config.get_dbname().unwrap());
-        // The port is free for the moment. If another process takes it, the test tries another
-        // port.
+        // The port is free now. If another process takes the port first, the test fails.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = TempDir::with_prefix("pgspate-pgbouncer-").unwrap();
         let file = folder.path().join("pgbouncer.ini");
@@ -59,9 +58,10 @@ impl PgBouncer {
     }
 }
 
-/// The user `nobody`, on every Linux.
+/// The user id of `nobody` on every Linux.
 const NOBODY: u32 = 65_534;
 
+/// Returns the user id of a file's owner.
 fn owner(path: &str) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).ok().map(|it| it.uid())
@@ -75,36 +75,36 @@ impl Drop for PgBouncer {
 }
 
 #[test]
-fn pooling_by_transactions_is_refused_and_leaves_nothing() {
+fn transaction_pooling_is_refused_and_changes_no_session() {
     let case = case();
     for settings in ["pool_mode = transaction", "pool_mode = transaction\nserver_round_robin = 1"] {
         let Some(pooler) = PgBouncer::start(&case.db.dsn(), settings) else {
             eprintln!("skipped: PgBouncer is not installed (apt-get install pgbouncer)");
             return;
         };
-        let before = ask(&pooler.dsn, LEFT);
+        let before = ask(&pooler.dsn, SESSION_STATE);
         for command in COMMANDS {
             let run = run(&case, &pooler.dsn, command);
             assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{command}");
             let refused = "is a connection pooler that gives each transaction another session";
             assert!(run.stderr.contains(refused), "{command}: {}", run.stderr);
             for _ in 0..6 {
-                assert_eq!(ask(&pooler.dsn, LEFT), before, "{command}");
+                assert_eq!(ask(&pooler.dsn, SESSION_STATE), before, "{command}");
             }
         }
     }
 }
 
 #[test]
-fn pooling_by_sessions_is_used_and_leaves_nothing() {
+fn session_pooling_is_accepted_and_leaves_no_session_state() {
     let case = case();
     let Some(pooler) = PgBouncer::start(&case.db.dsn(), "pool_mode = session") else { return };
-    let before = ask(&pooler.dsn, LEFT);
+    let before = ask(&pooler.dsn, SESSION_STATE);
     for command in COMMANDS {
         let run = run(&case, &pooler.dsn, command);
         assert!(matches!(run.status, Some(0 | 1)), "{command}: {}", run.stderr);
         for _ in 0..6 {
-            assert_eq!(ask(&pooler.dsn, LEFT), before, "{command}");
+            assert_eq!(ask(&pooler.dsn, SESSION_STATE), before, "{command}");
         }
     }
     assert_eq!(case.value("select count(*) from t"), "3");

@@ -1,12 +1,11 @@
-//! A pooler that gives every transaction another session is refused by every command, before
-//! anything of a session is changed. A pooler that keeps one backend for each
-//! session is accepted.
+//! Every command refuses a pooler that gives each transaction another session, before the command
+//! changes a session. A pooler that keeps one backend for each client is accepted.
 
 use crate::fake_pooler::{FakePooler, Pooling};
 use crate::run::{Run, ask, finish, spawn};
 use crate::support::LoadCase;
 
-/// Every command that talks to a server, split at spaces, with a file `t.csv` and a table `t`.
+/// Every command that connects to a server, to be split at spaces. They use `t.csv` and table `t`.
 pub(crate) const COMMANDS: [&str; 7] = [
     "load t.csv",
     "load t.csv --plan",
@@ -17,9 +16,9 @@ pub(crate) const COMMANDS: [&str; 7] = [
     "status",
 ];
 
-/// What a session of the server keeps that was set in it, held or made. PgBouncer itself has each
-/// client called what it calls itself.
-pub(crate) const LEFT: &str = "\
+/// The settings, advisory locks, temporary tables and prepared statements that a session keeps.
+/// PgBouncer sets `application_name` for each client, so that setting does not count.
+pub(crate) const SESSION_STATE: &str = "\
 select concat_ws(' ', current_setting('synchronous_commit'), current_setting('search_path'),
                  current_setting('lock_timeout'),
                  (select string_agg(name || '=' || setting, ',') from pg_settings
@@ -29,6 +28,7 @@ select concat_ws(' ', current_setting('synchronous_commit'), current_setting('se
                  (select count(*) from pg_class where relnamespace = pg_my_temp_schema()),
                  (select count(*) from pg_prepared_statements))";
 
+/// Returns a case with a table, a file and an event.
 pub(crate) fn case() -> LoadCase {
     let case = LoadCase::new("create table t (id int primary key, n int)");
     case.put("t.csv", "id,n\n1,1\n2,2\n");
@@ -36,7 +36,7 @@ pub(crate) fn case() -> LoadCase {
     case
 }
 
-/// A command on a server.
+/// Runs a command with `dsn` as target. `args` are split at spaces.
 pub(crate) fn run(case: &LoadCase, dsn: &str, args: &str) -> Run {
     let mut args: Vec<&str> = args.split_whitespace().collect();
     args.splice(1..1, ["--to", dsn]);
@@ -44,11 +44,11 @@ pub(crate) fn run(case: &LoadCase, dsn: &str, args: &str) -> Run {
 }
 
 #[test]
-fn a_pooler_of_transactions_is_refused_by_every_command() {
+fn every_command_refuses_transaction_pooling() {
     for pooling in [Pooling::LastUsed, Pooling::InTurn] {
         let case = case();
         let pooler = FakePooler::start(&case.db.dsn(), pooling);
-        let before = ask(&pooler.dsn(), LEFT);
+        let before = ask(&pooler.dsn(), SESSION_STATE);
         for command in COMMANDS {
             let run = run(&case, &pooler.dsn(), command);
             assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{command}");
@@ -59,7 +59,7 @@ fn a_pooler_of_transactions_is_refused_by_every_command() {
                 run.stderr
             );
             for _ in 0..6 {
-                assert_eq!(ask(&pooler.dsn(), LEFT), before, "{pooling:?}: {command}");
+                assert_eq!(ask(&pooler.dsn(), SESSION_STATE), before, "{pooling:?}: {command}");
             }
         }
         assert_eq!(case.value("select count(*) from t"), "0");
@@ -67,7 +67,7 @@ fn a_pooler_of_transactions_is_refused_by_every_command() {
 }
 
 #[test]
-fn a_pooler_of_sessions_is_used() {
+fn every_command_accepts_session_pooling() {
     let case = case();
     let pooler = FakePooler::start(&case.db.dsn(), Pooling::Session);
     for command in COMMANDS {

@@ -1,17 +1,17 @@
-//! Random odd settings of databases and roles. Under them, every command works correctly, or
+//! Random odd settings of a database. Under these settings, every command works correctly, or
 //! refuses and says why. The correct rows are the rows that COPY stores in a session with equal
 //! settings.
 //!
 //! `PGSPATE_TEST_SETTINGS=200` tries 200 new combinations instead of a few. `PGSPATE_TEST_SEED=7`
 //! begins with the combination of seed 7.
 
-#[allow(dead_code, reason = "the faults of load need more of it")]
-#[path = "../faults/chance.rs"]
-mod chance;
-mod list;
+mod odd_settings;
 #[allow(dead_code, reason = "the tests of load need more of it")]
 #[path = "../support/run.rs"]
 mod run;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/test_random.rs"]
+mod test_random;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,12 +22,12 @@ use futures_util::SinkExt;
 use pgspate_embedded::testing::{self, TestDb};
 use tempfile::TempDir;
 
-use crate::chance::{TestRandom, from_environment};
-use crate::list::{OddSetting, SETTINGS};
+use crate::odd_settings::{OddSetting, SETTINGS};
 use crate::run::{Run, command, finish, session, spawn};
+use crate::test_random::{TestRandom, from_environment};
 
 /// The number of combinations of a short run.
-const FEW: u64 = 6;
+const COMBINATIONS: u64 = 6;
 const ROWS: usize = 300;
 
 const COLUMNS: &str = "\
@@ -61,22 +61,22 @@ struct SettingsCase {
     db: TestDb,
     folder: TempDir,
     settings: Vec<(String, String)>,
-    chance: TestRandom,
+    random: TestRandom,
 }
 
 impl SettingsCase {
     /// Creates a database with a few of the settings that this server knows.
     fn new(seed: u64) -> SettingsCase {
-        let (db, mut chance) = (testing::database(), TestRandom::new(seed));
+        let (db, mut random) = (testing::database(), TestRandom::new(seed));
         db.run(&format!(
             "create schema odd; create table public.t ({COLUMNS}); \
              create table public.o (like public.t including all); \
              create table public.a (id int primary key, d date, v text)"
         ));
         let mut settings = Vec::new();
-        for _ in 0..chance.among(1..=8) {
-            let OddSetting { name, values } = chance.pick(SETTINGS);
-            let (name, value) = (name.to_owned(), chance.pick(values).to_owned());
+        for _ in 0..random.among(1..=8) {
+            let OddSetting { name, values } = random.pick(SETTINGS);
+            let (name, value) = (name.to_owned(), random.pick(values).to_owned());
             let is_there = format!("select count(*) from pg_settings where name = '{name}'");
             let is_there =
                 name == "event trigger" || db.query(&is_there)[0][0].as_deref() == Some("1");
@@ -85,16 +85,17 @@ impl SettingsCase {
             }
         }
         let folder = TempDir::with_prefix("pgspate-settings-").unwrap();
-        let scene = SettingsCase { db, folder, settings, chance };
+        let scene = SettingsCase { db, folder, settings, random };
         // Set them last, because they affect every later session.
         scene.settings.iter().for_each(|(name, value)| scene.set(name, value));
         scene
     }
 
+    /// Applies a setting to the database.
     fn set(&self, name: &str, value: &str) {
         let database = self.db.name();
         let sql = match name {
-            "event trigger" => list::event_trigger(value),
+            "event trigger" => odd_settings::event_trigger(value),
             "search_path" => format!("alter database \"{database}\" set search_path = {value}"),
             _ => format!("alter database \"{database}\" set {name} = '{value}'"),
         };
@@ -103,20 +104,23 @@ impl SettingsCase {
 
     /// Runs SQL in a session that none of the odd settings affects.
     fn ask_with_defaults(&self, sql: &str) -> String {
-        let dsn = format!("{} options='{}'", self.db.dsn(), list::SANE);
+        let dsn = format!("{} options='{}'", self.db.dsn(), odd_settings::DEFAULTS);
         run::ask(&dsn, sql)
     }
 
+    /// Returns whether the database has an odd value of this setting.
     fn has(&self, name: &str) -> bool {
         self.settings.iter().any(|(other, _)| other == name)
     }
 
+    /// Runs a command with the database as target.
     fn run(&self, args: &str) -> Run {
         let args: Vec<&str> = args.split(' ').collect();
         let mut command = command(self.folder.path(), &args);
         finish(spawn(command.args(["--to", &self.db.dsn()])))
     }
 
+    /// Writes rows to a CSV file with a header.
     fn put(&self, name: &str, rows: &[String]) {
         let header = COLUMNS.replace("time with time zone", "timetz");
         let names = header.split(", ").map(|it| it.split_once(' ').unwrap().0);
@@ -165,19 +169,20 @@ impl SettingsCase {
     }
 
     /// Returns whether a command may refuse with this message under these settings.
-    fn excuse(&self, said: &str) -> bool {
-        let excuses = list::EXCUSES.iter().filter(|(name, _)| self.has(name));
+    fn is_excused(&self, said: &str) -> bool {
+        let excuses = odd_settings::EXCUSES.iter().filter(|(name, _)| self.has(name));
         excuses.clone().any(|(_, words)| said.contains(words))
     }
 }
 
-fn rows(chance: &mut TestRandom, ids: std::ops::Range<usize>) -> Vec<String> {
+/// Returns random records with these ids.
+fn rows(random: &mut TestRandom, ids: std::ops::Range<usize>) -> Vec<String> {
     let row = |id: usize| {
         let mut row = format!("{id}");
         for values in VALUES {
-            match chance.among(0..=9) {
+            match random.among(0..=9) {
                 0 => row.push(','),
-                _ => write!(row, ",\"{}\"", chance.pick(values).replace('"', "\"\"")).unwrap(),
+                _ => write!(row, ",\"{}\"", random.pick(values).replace('"', "\"\"")).unwrap(),
             }
         }
         row + "\n"
@@ -192,7 +197,7 @@ fn every_command_works_correctly_or_refuses() {
     let first = from_environment("PGSPATE_TEST_SEED");
     let first = first.unwrap_or_else(|| count.map_or(0, |_| now()));
     let mut failures = String::new();
-    for seed in first..first + count.unwrap_or(FEW) {
+    for seed in first..first + count.unwrap_or(COMBINATIONS) {
         let mut scene = SettingsCase::new(seed);
         if let Err(broken) = trial(&mut scene) {
             writeln!(failures, "seed {seed}, {:?}: {broken}", scene.settings).unwrap();
@@ -201,13 +206,14 @@ fn every_command_works_correctly_or_refuses() {
     assert_eq!(failures, "");
 }
 
+/// Runs every command in the database. The error describes the broken rule.
 fn trial(scene: &mut SettingsCase) -> Result<(), String> {
     load(scene)?;
     sync(scene)?;
     apply(scene)?;
     for args in ["status --json", "doctor --json"] {
         let run = scene.run(args);
-        if !matches!(run.status, Some(0 | 1)) && !scene.excuse(&run.stderr) {
+        if !matches!(run.status, Some(0 | 1)) && !scene.is_excused(&run.stderr) {
             return Err(format!("{args}: {:?} {}", run.status, run.stderr));
         }
         let _: serde_json::Value = match run.status {
@@ -221,7 +227,7 @@ fn trial(scene: &mut SettingsCase) -> Result<(), String> {
 /// Loads rows of which the server may refuse some. The first load takes all rows or none. The
 /// second load rejects the refused rows and loads the others.
 fn load(scene: &mut SettingsCase) -> Result<(), String> {
-    let all = rows(&mut scene.chance, 0..ROWS);
+    let all = rows(&mut scene.random, 0..ROWS);
     scene.put("all.csv", &all);
     let (good, refused) = scene.acceptable(all);
     if scene.has("default_transaction_read_only") {
@@ -233,11 +239,11 @@ fn load(scene: &mut SettingsCase) -> Result<(), String> {
     }
     scene.put("good.csv", &good);
     let how = ["--commit end", "--commit chunk", "--lanes 2", "--atomic", "--replace"];
-    let how = scene.chance.pick(&how);
+    let how = scene.random.pick(&how);
     if let Some(code) = refused {
         let run = scene.run("load all.csv --table public.t --quiet --lanes 1");
         let is_said = run.stderr.contains(&format!("SQLSTATE {code}"));
-        if run.status != Some(2) || !(is_said || scene.excuse(&run.stderr)) {
+        if run.status != Some(2) || !(is_said || scene.is_excused(&run.stderr)) {
             return Err(format!("refused with {code}: {:?} {}", run.status, run.stderr));
         }
         if scene.ask_with_defaults("select count(*) from public.t") != "0" {
@@ -258,7 +264,7 @@ fn sync(scene: &mut SettingsCase) -> Result<(), String> {
         return Ok(());
     }
     scene.ask_with_defaults("truncate public.o");
-    let other = rows(&mut scene.chance, ROWS / 3..ROWS + ROWS / 3);
+    let other = rows(&mut scene.random, ROWS / 3..ROWS + ROWS / 3);
     let (good, _) = scene.acceptable(other);
     scene.put("other.csv", &good);
     let args = "sync other.csv --table public.t --scope all --max-delete 100% --quiet";
@@ -268,7 +274,7 @@ fn sync(scene: &mut SettingsCase) -> Result<(), String> {
 
 /// Checks the table after a command that ended with this status.
 fn judge(scene: &SettingsCase, what: &str, run: &Run, status: i32) -> Result<(), String> {
-    if run.status == Some(2) && scene.excuse(&run.stderr) {
+    if run.status == Some(2) && scene.is_excused(&run.stderr) {
         return Ok(());
     }
     let difference = scene.difference();
@@ -278,6 +284,7 @@ fn judge(scene: &SettingsCase, what: &str, run: &Run, status: i32) -> Result<(),
     }
 }
 
+/// Applies inserts, updates and deletes of 50 rows.
 fn apply(scene: &mut SettingsCase) -> Result<(), String> {
     let mut events = String::new();
     for id in 0..50 {
@@ -294,7 +301,7 @@ fn apply(scene: &mut SettingsCase) -> Result<(), String> {
         writeln!(events, "{event}").unwrap();
     }
     fs::write(scene.folder.path().join("s.ndjson"), events).unwrap();
-    let how = scene.chance.pick(&["", " --direct-rows 0", " --batch-rows 30"]);
+    let how = scene.random.pick(&["", " --direct-rows 0", " --batch-rows 30"]);
     let run = scene.run(&format!("apply s.ndjson --quiet{how}"));
     if scene.has("default_transaction_read_only") {
         return match run.stderr.contains("read-only") {
@@ -308,7 +315,7 @@ fn apply(scene: &mut SettingsCase) -> Result<(), String> {
     );
     match run.status {
         Some(0) if found == "33 33" => Ok(()),
-        Some(2) if scene.excuse(&run.stderr) => Ok(()),
+        Some(2) if scene.is_excused(&run.stderr) => Ok(()),
         status => Err(format!("apply{how}: {status:?} {found} {}", run.stderr)),
     }
 }

@@ -42,13 +42,13 @@ impl WorkloadSource {
         server().dsn_for(&self.name)
     }
 
-    /// Runs the transactions of a part of a workload.
-    pub(crate) fn live(&self, phase: &WorkloadPhase) {
+    /// Runs the transactions of a workload's phase.
+    pub(crate) fn run_transactions(&self, phase: &WorkloadPhase) {
         let (runtime, client) = session(&self.dsn());
         for transaction in &phase.transactions {
             if let Err(error) = runtime.block_on(client.batch_execute(&transaction.sql)) {
                 // Deferred constraints may refuse the whole transaction.
-                assert!(!transaction.must, "{error:?}: {}", transaction.sql);
+                assert!(!transaction.must_succeed, "{error:?}: {}", transaction.sql);
                 runtime.block_on(client.batch_execute("rollback")).unwrap();
             }
         }

@@ -9,16 +9,16 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::chance::TestRandom;
+use crate::connector_settings::{ConnectorFeatures, ConnectorSettings};
 use crate::database::{WorkloadSource, server};
-use crate::engine::{ConnectorConfig, DebeziumEngine, built};
+use crate::debezium_engine::{ConnectorConfig, DebeziumEngine, built};
 use crate::mariadb::{MariaDbDatabase, MariaDbServer, MariaDbWorkload};
 use crate::run::ask;
 use crate::seeds::each_seed;
 use crate::support::LoadCase;
+use crate::test_random::TestRandom;
 use crate::values::WorkloadLimits;
-use crate::variant::{ConnectorFeatures, ConnectorSettings};
-use crate::workload::{PostgresWorkload, TYPED};
+use crate::workload::{PostgresWorkload, TYPED_TABLES};
 use crate::{database, mariadb, workload};
 
 /// A connector and its target.
@@ -27,7 +27,7 @@ struct ConnectorStream {
     /// The options of `pgspate apply`.
     args: String,
     case: LoadCase,
-    /// The bytes of the connector's records that were copied to the case's file.
+    /// The number of bytes of the connector's records that were copied to the case's file.
     taken: usize,
 }
 
@@ -36,10 +36,10 @@ impl ConnectorStream {
     fn new(
         nth: usize,
         class: &str,
-        sort: ConnectorFeatures,
-        chance: &mut TestRandom,
+        features: ConnectorFeatures,
+        random: &mut TestRandom,
     ) -> ConnectorStream {
-        let variant = ConnectorSettings::random(sort, chance);
+        let variant = ConnectorSettings::random(features, random);
         let is_postgres = class.contains("postgresql");
         let (schema, columns) = match is_postgres {
             true => (workload::schema(), left_out(&variant.left_out)),
@@ -74,12 +74,13 @@ impl ConnectorStream {
         ConnectorStream { connector: ConnectorConfig { name, settings }, args, case, taken: 0 }
     }
 
+    /// Adds a setting of the connector.
     fn set(&mut self, name: &str, value: &str) {
         self.connector.settings.push((name.to_owned(), value.to_owned()));
     }
 
     /// Configures the connector to read the changes of a PostgreSQL database.
-    fn of_postgres(&mut self, source: &WorkloadSource) {
+    fn read_postgres(&mut self, source: &WorkloadSource) {
         for (name, value) in [
             ("database.hostname", "127.0.0.1"),
             ("database.port", &server().port().to_string()),
@@ -96,7 +97,7 @@ impl ConnectorStream {
     }
 
     /// Configures the connector to read the changes of a MariaDB database.
-    fn of_mariadb(&mut self, source: &MariaDbDatabase<'_>, nth: usize) {
+    fn read_mariadb(&mut self, source: &MariaDbDatabase<'_>, nth: usize) {
         self.args = self.args.replace("SHOP", &source.name);
         for (name, value) in [
             ("database.hostname", "127.0.0.1"),
@@ -114,13 +115,13 @@ impl ConnectorStream {
 
     /// Applies the complete lines that the engine wrote since the last call. An error has the
     /// message of the failed run.
-    fn apply(&mut self, folder: &Path, chance: &mut TestRandom) -> Result<(), String> {
+    fn apply(&mut self, folder: &Path, random: &mut TestRandom) -> Result<(), String> {
         let records = fs::read(folder.join(&self.connector.name)).unwrap();
         let end = records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let file = OpenOptions::new().create(true).append(true).open(self.case.path("s.ndjson"));
         file.unwrap().write_all(&records[self.taken..end]).unwrap();
         self.taken = end;
-        let run = crate::try_in_pieces(&self.case, chance, &self.args);
+        let run = crate::try_in_pieces(&self.case, random, &self.args);
         match run.status {
             Some(0) => Ok(()),
             status => Err(format!("{status:?} {}{}", run.stdout, run.stderr)),
@@ -128,7 +129,7 @@ impl ConnectorStream {
     }
 
     /// Returns a description of a failed comparison.
-    fn failed(&self, trial: &str, part: usize, found: &[String]) -> String {
+    fn failure(&self, trial: &str, part: usize, found: &[String]) -> String {
         let kept = crate::keep(&self.case, &format!("{trial}-{}", self.connector.name));
         let settings = &self.connector.settings;
         format!("{trial} part {part}, {kept}:\n{settings:?}\n{}\n{}", self.args, found.join("\n"))
@@ -137,7 +138,7 @@ impl ConnectorStream {
 
 /// Returns the columns of these types.
 fn left_out(types: &[&str]) -> Vec<(&'static str, String)> {
-    let columns = TYPED.iter().flat_map(|(table, all)| {
+    let columns = TYPED_TABLES.iter().flat_map(|(table, all)| {
         let nth = all.iter().enumerate().filter(|(_, ty)| types.contains(ty));
         nth.map(|(nth, _)| (*table, format!("c{nth}")))
     });
@@ -165,25 +166,25 @@ fn left_out_of_mariadb(types: &[&str]) -> Vec<(&'static str, String)> {
 }
 
 /// Applies all streams after a part of a trial and compares source and targets.
-fn check_all(
+fn apply_and_compare_all(
     trial: &str,
     part: usize,
     streams: &mut [ConnectorStream],
     folder: &Path,
-    chance: &mut TestRandom,
+    random: &mut TestRandom,
     (before, after): (&[String], &[String]),
     differences: &dyn Fn(&LoadCase) -> Vec<String>,
 ) {
     let mut failed = Vec::new();
     for stream in streams {
         before.iter().for_each(|sql| stream.case.db.run(sql));
-        let found = match stream.apply(folder, chance) {
+        let found = match stream.apply(folder, random) {
             Ok(()) => differences(&stream.case),
             Err(said) => vec![said],
         };
         after.iter().for_each(|sql| stream.case.db.run(sql));
         if !found.is_empty() {
-            failed.push(stream.failed(trial, part, &found));
+            failed.push(stream.failure(trial, part, &found));
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
@@ -192,39 +193,40 @@ fn check_all(
 const STREAMS: usize = 4;
 const PARTS: usize = 3;
 
+/// Runs a workload on PostgreSQL and applies several Debezium streams of it.
 fn postgres_trial(seed: u64) {
-    let mut chance = TestRandom::new(seed);
-    let sort = ConnectorFeatures::random(&mut chance);
+    let mut random = TestRandom::new(seed);
+    let features = ConnectorFeatures::random(&mut random);
     let limits = WorkloadLimits {
-        special_numbers: sort.has_special_numbers,
-        truncates: !sort.is_flat,
+        special_numbers: features.has_special_numbers,
+        truncates: !features.is_flat,
         chains: true,
         beyond_java: false,
-        keyless: !sort.is_flat,
-        large_moves: sort.has_headers && !sort.is_flat,
+        keyless: !features.is_flat,
+        large_moves: features.has_headers && !features.is_flat,
     };
     let mut workload = PostgresWorkload::new(seed, limits);
     let source = WorkloadSource::new();
     ask(&source.dsn(), "create publication p for all tables");
-    println!("seed {seed} is in {}: {sort:?}", source.name);
+    println!("seed {seed} is in {}: {features:?}", source.name);
     let class = "postgresql.PostgresConnector";
-    let new = |nth| ConnectorStream::new(nth, class, sort, &mut chance);
+    let new = |nth| ConnectorStream::new(nth, class, features, &mut random);
     let mut streams: Vec<ConnectorStream> = (0..STREAMS).map(new).collect();
-    streams.iter_mut().for_each(|stream| stream.of_postgres(&source));
+    streams.iter_mut().for_each(|stream| stream.read_postgres(&source));
     let folder = TempDir::with_prefix("pgspate-debezium-").unwrap();
     let mut engine = None;
     for part in 0..PARTS {
         let phase = workload.phase(50);
-        source.live(&phase);
+        source.run_transactions(&phase);
         ask(&source.dsn(), &format!("insert into zz_marker values ({part})"));
         let engine = engine.get_or_insert_with(|| start(folder.path(), &streams));
         engine.wait_for_markers(streams.len());
-        check_all(
+        apply_and_compare_all(
             &format!("postgres-{seed}"),
             part,
             &mut streams,
             folder.path(),
-            &mut chance,
+            &mut random,
             (&phase.before, &phase.after),
             &|case| database::differences(&source.dsn(), &case.db),
         );
@@ -232,32 +234,33 @@ fn postgres_trial(seed: u64) {
     engine.unwrap().finish();
 }
 
+/// Runs a workload on MariaDB and applies several Debezium streams of it.
 fn mariadb_trial(server: &MariaDbServer, seed: u64) {
-    let mut chance = TestRandom::new(seed);
-    let sort =
-        ConnectorFeatures { has_special_numbers: false, ..ConnectorFeatures::random(&mut chance) };
-    let mut life = MariaDbWorkload::new(seed, !sort.is_flat);
+    let mut random = TestRandom::new(seed);
+    let features =
+        ConnectorFeatures { has_special_numbers: false, ..ConnectorFeatures::random(&mut random) };
+    let mut workload = MariaDbWorkload::new(seed, !features.is_flat);
     let source = MariaDbDatabase::new(server);
-    println!("seed {seed} is in {}: {sort:?}", source.name);
-    let new = |nth| ConnectorStream::new(nth, "mariadb.MariaDbConnector", sort, &mut chance);
+    println!("seed {seed} is in {}: {features:?}", source.name);
+    let new = |nth| ConnectorStream::new(nth, "mariadb.MariaDbConnector", features, &mut random);
     let mut streams: Vec<ConnectorStream> = (0..STREAMS).map(new).collect();
     for (nth, stream) in streams.iter_mut().enumerate() {
-        stream.of_mariadb(&source, nth);
+        stream.read_mariadb(&source, nth);
     }
     let folder = TempDir::with_prefix("pgspate-debezium-").unwrap();
     let mut engine = None;
     for part in 0..PARTS {
-        let phase = life.phase(40);
+        let phase = workload.phase(40);
         source.try_each(&phase.sql);
         source.run(&format!("insert into zz_marker values ({part})"));
         let engine = engine.get_or_insert_with(|| start(folder.path(), &streams));
         engine.wait_for_markers(streams.len());
-        check_all(
+        apply_and_compare_all(
             &format!("mariadb-{seed}"),
             part,
             &mut streams,
             folder.path(),
-            &mut chance,
+            &mut random,
             (&phase.before, &phase.after),
             &|case| mariadb::differences(&source, &case.db),
         );
@@ -265,6 +268,7 @@ fn mariadb_trial(server: &MariaDbServer, seed: u64) {
     engine.unwrap().finish();
 }
 
+/// Starts the connectors of all streams.
 fn start(folder: &Path, streams: &[ConnectorStream]) -> DebeziumEngine {
     let connectors: Vec<&ConnectorConfig> =
         streams.iter().map(|stream| &stream.connector).collect();

@@ -5,12 +5,10 @@
 //! and runs its tests. `PGSPATE_TEST_LONG=300` runs new workloads for 300 seconds.
 //! `PGSPATE_TEST_SEED=7` begins with the workload of seed 7.
 
-#[allow(dead_code, reason = "the faults of load need more of it")]
-#[path = "../faults/chance.rs"]
-mod chance;
+mod connector_settings;
 mod database;
 mod debezium;
-mod engine;
+mod debezium_engine;
 mod mariadb;
 #[path = "../support/run.rs"]
 mod run;
@@ -18,37 +16,39 @@ mod seeds;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/test_random.rs"]
+mod test_random;
 mod values;
-mod variant;
 mod wal2json;
 mod workload;
 
 use std::time::Duration;
 
-use chance::TestRandom;
 use run::{Run, finish, finish_within, spawn};
 use support::LoadCase;
+use test_random::TestRandom;
 
 /// Applies the file with random settings, in some trials killing runs before. Returns the last run.
-fn try_in_pieces(case: &LoadCase, chance: &mut TestRandom, args: &str) -> Run {
-    let rows = 1 + chance.below(90);
-    let direct = chance.pick(&["0", "1000"]);
+fn try_in_pieces(case: &LoadCase, random: &mut TestRandom, args: &str) -> Run {
+    let rows = 1 + random.below(90);
+    let direct = random.pick(&["0", "1000"]);
     let args = format!("s.ndjson --quiet --batch-rows {rows} --direct-rows {direct} {args}");
     let start = || {
         let mut command = case.command(&["apply", "--to", &case.db.dsn()]);
         spawn(command.args(args.split_whitespace()))
     };
-    for _ in 0..chance.below(4) {
+    for _ in 0..random.below(4) {
         // The run may end before the kill, which is no fault.
-        drop(finish_within(start(), Duration::from_millis(chance.below(400))));
+        drop(finish_within(start(), Duration::from_millis(random.below(400))));
     }
     finish(start())
 }
 
 /// Applies the file with random settings and kills, and the last run must succeed.
 #[track_caller]
-fn apply_in_pieces(case: &LoadCase, chance: &mut TestRandom, args: &str) {
-    let run = try_in_pieces(case, chance, args);
+fn apply_in_pieces(case: &LoadCase, random: &mut TestRandom, args: &str) {
+    let run = try_in_pieces(case, random, args);
     if run.status != Some(0) {
         let kept = keep(case, "refused");
         panic!("{kept}: {:?} {}{}", run.status, run.stdout, run.stderr);

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pgspate_embedded::testing::TestDb;
 use tempfile::TempDir;
 
-use crate::chance::TestRandom;
 use crate::run::wait_until;
+use crate::test_random::TestRandom;
 use crate::values::{quoted, word};
 
 /// A MariaDB server, which is killed and removed when the value is dropped.
@@ -55,6 +55,7 @@ impl MariaDbServer {
         server
     }
 
+    /// Runs SQL in MariaDB's client. If `is_forced`, failed statements are ignored.
     fn client(&self, sql: &str, is_forced: bool) -> Result<String, String> {
         let mut client = Command::new("mariadb");
         client.args(["--no-defaults", "-u", "root", "--batch", "--raw", "--skip-column-names"]);
@@ -277,15 +278,15 @@ pub(crate) fn differences(source: &MariaDbDatabase<'_>, target: &TestDb) -> Vec<
 
 /// Makes random changes of the database.
 pub(crate) struct MariaDbWorkload {
-    pub(crate) chance: TestRandom,
+    pub(crate) random: TestRandom,
     grown: Vec<String>,
     names: u32,
     /// Whether rows of the table without a key change.
     keyless: bool,
 }
 
-/// A part of a workload: its statements, and SQL that changes the target before and after their
-/// events are applied.
+/// A part of a workload: its statements, and the SQL for the target before and after the events of
+/// these statements are applied.
 pub(crate) struct MariaDbPhase {
     pub(crate) sql: String,
     pub(crate) before: Vec<String>,
@@ -294,36 +295,37 @@ pub(crate) struct MariaDbPhase {
 
 impl MariaDbWorkload {
     pub(crate) fn new(seed: u64, keyless: bool) -> MariaDbWorkload {
-        MariaDbWorkload { chance: TestRandom::new(seed), grown: Vec::new(), names: 0, keyless }
+        MariaDbWorkload { random: TestRandom::new(seed), grown: Vec::new(), names: 0, keyless }
     }
 
     /// Makes the next part with this number of transactions.
     pub(crate) fn phase(&mut self, transactions: u64) -> MariaDbPhase {
         let mut phase = MariaDbPhase { sql: String::new(), before: vec![], after: vec![] };
-        let ddl_at = self.chance.below(2 * transactions);
+        let ddl_at = self.random.below(2 * transactions);
         for nth in 0..transactions {
             if nth == ddl_at {
                 self.change_of_table(&mut phase);
             }
             phase.sql += "start transaction;\n";
-            for _ in 0..=self.chance.below(8) {
+            for _ in 0..=self.random.below(8) {
                 phase.sql += &format!("{};\n", self.statement());
-                if self.chance.below(20) == 0 {
+                if self.random.below(20) == 0 {
                     let statement = self.statement();
                     phase.sql += &format!("savepoint s; {statement}; rollback to savepoint s;\n");
                 }
             }
-            phase.sql += if self.chance.below(9) == 0 { "rollback;\n" } else { "commit;\n" };
-            if self.chance.below(20) == 0 {
+            phase.sql += if self.random.below(9) == 0 { "rollback;\n" } else { "commit;\n" };
+            if self.random.below(20) == 0 {
                 let tables: &[&str] = if self.keyless { &["pair", "loner", "wide"] } else { &[] };
                 if !tables.is_empty() {
-                    phase.sql += &format!("truncate table {};\n", self.chance.pick(tables));
+                    phase.sql += &format!("truncate table {};\n", self.random.pick(tables));
                 }
             }
         }
         phase
     }
 
+    /// Adds a column to `grows` or drops one.
     fn change_of_table(&mut self, phase: &mut MariaDbPhase) {
         if self.grown.len() > 1 {
             let sql = format!("alter table grows drop column {};\n", self.grown.remove(0));
@@ -338,68 +340,70 @@ impl MariaDbWorkload {
         self.grown.push(name);
     }
 
+    /// Returns a random literal for the nth column of `wide`.
     fn value(&mut self, nth: usize) -> String {
-        let chance = &mut self.chance;
-        if chance.below(7) == 0 {
+        let random = &mut self.random;
+        if random.below(7) == 0 {
             return "null".to_owned();
         }
-        let n = chance.below(2000);
-        let from = |chance: &mut TestRandom, values: &[&str]| chance.pick(values).to_owned();
+        let n = random.below(2000);
+        let from = |random: &mut TestRandom, values: &[&str]| random.pick(values).to_owned();
         match COLUMNS[nth].ty {
-            "tinyint" => from(chance, &["-128", "127", "0", "1"]),
-            "smallint unsigned" => from(chance, &["0", "65535", "255"]),
-            "int unsigned" => from(chance, &["0", "4294967295", "12"]),
-            "bigint" => from(chance, &["-9223372036854775808", "9223372036854775807", "0"]),
-            "bigint unsigned" => from(chance, &["0", "18446744073709551615", "1"]),
+            "tinyint" => from(random, &["-128", "127", "0", "1"]),
+            "smallint unsigned" => from(random, &["0", "65535", "255"]),
+            "int unsigned" => from(random, &["0", "4294967295", "12"]),
+            "bigint" => from(random, &["-9223372036854775808", "9223372036854775807", "0"]),
+            "bigint unsigned" => from(random, &["0", "18446744073709551615", "1"]),
             "decimal(30,5)" => {
-                from(chance, &["0", "-0.00001", "1234567890123456789012345.99999", "12.5", "-100"])
+                from(random, &["0", "-0.00001", "1234567890123456789012345.99999", "12.5", "-100"])
             }
-            "float" => from(chance, &["0.1", "-1.5", "65536", "0"]),
+            "float" => from(random, &["0.1", "-1.5", "65536", "0"]),
             "double" => {
-                from(chance, &["0.1", "1.7976931348623157e308", "-2.2250738585072014e-308", "-7"])
+                from(random, &["0.1", "1.7976931348623157e308", "-2.2250738585072014e-308", "-7"])
             }
-            "bit(1)" => from(chance, &["b'0'", "b'1'"]),
-            "bit(9)" => from(chance, &["b'0'", "b'1'", "b'100000000'", "b'101010101'"]),
-            "year" => from(chance, &["1901", "2155", "2024"]),
+            "bit(1)" => from(random, &["b'0'", "b'1'"]),
+            "bit(9)" => from(random, &["b'0'", "b'1'", "b'100000000'", "b'101010101'"]),
+            "year" => from(random, &["1901", "2155", "2024"]),
             "char(9)" => {
-                quoted(&word(chance).replace('\\', "").chars().take(8).collect::<String>())
+                quoted(&word(random).replace('\\', "").chars().take(8).collect::<String>())
             }
-            "varchar(60) character set latin1" => from(chance, &["''", "'café'", "'a\\nb'", "'ÿ'"]),
-            "enum('sad','it''s ok','a,b')" => from(chance, &["'sad'", "'it''s ok'", "'a,b'"]),
-            "set('x','y','z z')" => from(chance, &["''", "'x'", "'x,z z'", "'x,y,z z'"]),
-            "json" => from(chance, &["'{\"a\": 1.50}'", "'[]'", "'\"x\\\\ny\"'", "'null'"]),
+            "varchar(60) character set latin1" => from(random, &["''", "'café'", "'a\\nb'", "'ÿ'"]),
+            "enum('sad','it''s ok','a,b')" => from(random, &["'sad'", "'it''s ok'", "'a,b'"]),
+            "set('x','y','z z')" => from(random, &["''", "'x'", "'x,z z'", "'x,y,z z'"]),
+            "json" => from(random, &["'{\"a\": 1.50}'", "'[]'", "'\"x\\\\ny\"'", "'null'"]),
             "varbinary(40)" | "longblob" => {
-                from(chance, &["''", "x'00'", "x'ff00fe'", "x'68690000'", "x'5c78'"])
+                from(random, &["''", "x'00'", "x'ff00fe'", "x'68690000'", "x'5c78'"])
             }
-            "binary(4)" => from(chance, &["''", "x'00'", "x'ff00fe01'", "x'61620000'"]),
+            "binary(4)" => from(random, &["''", "x'00'", "x'ff00fe01'", "x'61620000'"]),
             "date" => {
-                from(chance, &["'1000-01-01'", "'9999-12-31'", "'1969-12-31'", "'2024-02-29'"])
+                from(random, &["'1000-01-01'", "'9999-12-31'", "'1969-12-31'", "'2024-02-29'"])
             }
-            "datetime" => from(chance, &["'1000-01-01 00:00:00'", "'9999-12-31 23:59:59'"]),
+            "datetime" => from(random, &["'1000-01-01 00:00:00'", "'9999-12-31 23:59:59'"]),
             "datetime(3)" | "datetime(6)" => match n % 3 {
                 0 => "'1969-12-31 23:59:59.999'".to_owned(),
                 1 => format!("'20{:02}-03-31 02:30:00.{n:03}'", n % 100),
                 _ => "'9999-12-31 23:59:59.001'".to_owned(),
             },
             "timestamp(6) null" => {
-                from(chance, &["'1970-01-01 00:00:01.000001'", "'2038-01-19 03:14:07.999999'"])
+                from(random, &["'1970-01-01 00:00:01.000001'", "'2038-01-19 03:14:07.999999'"])
             }
-            "time(6)" => from(chance, &["'00:00:00'", "'23:59:59.999999'", "'00:00:00.000001'"]),
-            "time" => from(chance, &["'00:00:00'", "'23:59:59'", "'12:34:56'"]),
-            _ => quoted(&word(chance).replace('\\', "\\\\")),
+            "time(6)" => from(random, &["'00:00:00'", "'23:59:59.999999'", "'00:00:00.000001'"]),
+            "time" => from(random, &["'00:00:00'", "'23:59:59'", "'12:34:56'"]),
+            _ => quoted(&word(random).replace('\\', "\\\\")),
         }
     }
 
+    /// Returns a random statement.
     fn statement(&mut self) -> String {
-        let (id, other, x) = (self.chance.below(14), self.chance.below(14), self.chance.below(4));
-        let word = quoted(&word(&mut self.chance).replace('\\', "\\\\"));
-        match self.chance.below(26) {
+        let (id, other, x) = (self.random.below(14), self.random.below(14), self.random.below(4));
+        let word = quoted(&word(&mut self.random).replace('\\', "\\\\"));
+        match self.random.below(26) {
             0..=5 => {
                 let values: Vec<_> = (0..COLUMNS.len()).map(|nth| self.value(nth)).collect();
                 format!("insert into wide values ({id}, {})", values.join(", "))
             }
             6..=9 => {
-                let nth = self.chance.below(COLUMNS.len() as u64) as usize;
+                let nth = self.random.below(COLUMNS.len() as u64) as usize;
                 format!("update wide set c{nth} = {} where id >= {id} limit 2", self.value(nth))
             }
             10 => format!("update wide set id = {other} where id >= {id} limit 1"),

@@ -1,9 +1,9 @@
-//! The seeds of the workloads: which, and how many.
+//! Runs trials with several seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::chance::from_environment;
+use crate::test_random::from_environment;
 
 /// Runs one trial for each of `count` seeds. With `PGSPATE_TEST_LONG`, runs trials of new seeds for
 /// so many seconds. `PGSPATE_TEST_SEED` sets the first seed.

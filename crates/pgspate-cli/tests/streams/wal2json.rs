@@ -3,17 +3,17 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-use crate::chance::TestRandom;
 use crate::database::{WorkloadSource, differences, server};
 use crate::run::{session, try_ask};
 use crate::seeds::each_seed;
 use crate::support::LoadCase;
+use crate::test_random::TestRandom;
 use crate::values::WorkloadLimits;
 use crate::workload::{PostgresWorkload, schema};
 
 /// Returns random settings of the plugin.
-fn options(chance: &mut TestRandom) -> Vec<(&'static str, &'static str)> {
-    let mut options = vec![("format-version", chance.pick(&["1", "2"]))];
+fn options(random: &mut TestRandom) -> Vec<(&'static str, &'static str)> {
+    let mut options = vec![("format-version", random.pick(&["1", "2"]))];
     for name in [
         "include-xids",
         "include-timestamp",
@@ -28,14 +28,14 @@ fn options(chance: &mut TestRandom) -> Vec<(&'static str, &'static str)> {
         "include-column-positions",
         "include-transaction",
     ] {
-        if chance.below(3) == 0 {
-            options.push((name, chance.pick(&["1", "0"])));
+        if random.below(3) == 0 {
+            options.push((name, random.pick(&["1", "0"])));
         }
     }
     options
 }
 
-/// Reads the lines of the slot.
+/// Returns the lines that the slot has, and removes them from the slot.
 fn lines(source: &WorkloadSource, options: &[(&str, &str)]) -> String {
     let options: String =
         options.iter().map(|(name, value)| format!(", '{name}', '{value}'")).collect();
@@ -48,9 +48,10 @@ fn lines(source: &WorkloadSource, options: &[(&str, &str)]) -> String {
     rows.iter().map(|row| format!("{}\n", row.get::<_, String>(0))).collect()
 }
 
+/// Runs a workload and applies wal2json's stream of it.
 fn trial(seed: u64) {
-    let mut chance = TestRandom::new(seed);
-    let options = options(&mut chance);
+    let mut random = TestRandom::new(seed);
+    let options = options(&mut random);
     let is = |name, value| options.contains(&(name, value));
     let limits = WorkloadLimits {
         special_numbers: false,
@@ -69,12 +70,12 @@ fn trial(seed: u64) {
     println!("seed {seed} is in {}: {options:?}", source.name);
     for part in 0..3 {
         let phase = workload.phase(40);
-        source.live(&phase);
+        source.run_transactions(&phase);
         phase.before.iter().for_each(|sql| case.db.run(sql));
         let lines = lines(&source, &options);
         let file = OpenOptions::new().create(true).append(true).open(case.path("s.ndjson"));
         file.unwrap().write_all(lines.as_bytes()).unwrap();
-        crate::apply_in_pieces(&case, &mut chance, "");
+        crate::apply_in_pieces(&case, &mut random, "");
         phase.after.iter().for_each(|sql| case.db.run(sql));
         let found = differences(&source.dsn(), &case.db);
         if !found.is_empty() {

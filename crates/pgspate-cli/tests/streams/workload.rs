@@ -1,16 +1,17 @@
 //! A random workload on PostgreSQL: the tables, and the transactions that change them.
 
-use crate::chance::TestRandom;
+use crate::test_random::TestRandom;
 use crate::values::{WorkloadLimits, literal, quoted, word};
 
 impl TestRandom {
+    /// Returns a number below the limit.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.among(0..=limit - 1)
     }
 }
 
 /// Tables with an `id` and columns `c0`, `c1`, ... of these types.
-pub(crate) const TYPED: [(&str, &[&str]); 6] = [
+pub(crate) const TYPED_TABLES: [(&str, &[&str]); 6] = [
     (
         "numbers",
         &[
@@ -137,7 +138,7 @@ pub(crate) fn schema() -> String {
          create domain positive as int check (value > 0);\n\
          create domain amount as numeric(12,3);\n{OTHERS};\n"
     );
-    for (table, types) in TYPED {
+    for (table, types) in TYPED_TABLES {
         let columns = types.iter().enumerate().map(|(nth, ty)| format!(", c{nth} {ty}"));
         sql +=
             &format!("create table {table} (id int primary key{});\n", columns.collect::<String>());
@@ -153,15 +154,16 @@ pub(crate) struct WorkloadPhase {
     pub(crate) transactions: Vec<WorkloadTransaction>,
 }
 
+/// A transaction of a workload.
 pub(crate) struct WorkloadTransaction {
     pub(crate) sql: String,
     /// Whether the transaction changes a table's columns and so must succeed.
-    pub(crate) must: bool,
+    pub(crate) must_succeed: bool,
 }
 
 /// Makes random transactions on the tables.
 pub(crate) struct PostgresWorkload {
-    pub(crate) chance: TestRandom,
+    pub(crate) random: TestRandom,
     limits: WorkloadLimits,
     /// The columns that were added to the table `grows`.
     grown: Vec<(String, &'static str)>,
@@ -169,7 +171,7 @@ pub(crate) struct PostgresWorkload {
 }
 
 /// Types of added columns, with their defaults.
-const GROWN: [(&str, &str); 5] = [
+const ADDED_COLUMN_TYPES: [(&str, &str); 5] = [
     ("int4", ""),
     ("text", " default 'dflt'"),
     ("numeric", " not null default 1.50"),
@@ -179,26 +181,26 @@ const GROWN: [(&str, &str); 5] = [
 
 impl PostgresWorkload {
     pub(crate) fn new(seed: u64, limits: WorkloadLimits) -> PostgresWorkload {
-        PostgresWorkload { chance: TestRandom::new(seed), limits, grown: Vec::new(), names: 0 }
+        PostgresWorkload { random: TestRandom::new(seed), limits, grown: Vec::new(), names: 0 }
     }
 
     /// Makes the next part with this number of transactions.
     pub(crate) fn phase(&mut self, transactions: u64) -> WorkloadPhase {
         let mut phase =
             WorkloadPhase { before: Vec::new(), after: Vec::new(), transactions: Vec::new() };
-        let ddl_at = self.chance.below(2 * transactions);
+        let ddl_at = self.random.below(2 * transactions);
         for nth in 0..transactions {
             let mut sql = "begin;\n".to_owned();
-            for _ in 0..=self.chance.below(9) {
+            for _ in 0..=self.random.below(9) {
                 sql += &self.guarded();
             }
             if nth == ddl_at {
                 sql += &self.change_of_table(&mut phase);
                 sql += &self.guarded();
             }
-            let must = nth == ddl_at;
-            sql += if !must && self.chance.below(9) == 0 { "rollback" } else { "commit" };
-            phase.transactions.push(WorkloadTransaction { sql, must });
+            let must_succeed = nth == ddl_at;
+            sql += if !must_succeed && self.random.below(9) == 0 { "rollback" } else { "commit" };
+            phase.transactions.push(WorkloadTransaction { sql, must_succeed });
         }
         phase
     }
@@ -212,13 +214,13 @@ impl PostgresWorkload {
     /// Adds a column to `grows` or drops one.
     fn change_of_table(&mut self, phase: &mut WorkloadPhase) -> String {
         if self.grown.len() > 2 {
-            let nth = self.chance.below(self.grown.len() as u64) as usize;
+            let nth = self.random.below(self.grown.len() as u64) as usize;
             let (name, _) = self.grown.remove(nth);
             let sql = format!("alter table grows drop column {name};\n");
             phase.after.push(sql.clone());
             return sql;
         }
-        let (ty, rest) = self.chance.pick(&GROWN);
+        let (ty, rest) = self.random.pick(&ADDED_COLUMN_TYPES);
         let name = format!("g{}", self.names);
         self.names += 1;
         let sql = format!("alter table grows add column {name} {ty}{rest};\n");
@@ -228,7 +230,7 @@ impl PostgresWorkload {
     }
 
     fn statement(&mut self) -> String {
-        match self.chance.below(10) {
+        match self.random.below(10) {
             0..=4 => self.typed(),
             5 | 6 => self.large(),
             7 if self.limits.keyless => self.keyless(),
@@ -239,29 +241,29 @@ impl PostgresWorkload {
     }
 
     fn id(&mut self) -> u64 {
-        self.chance.below(12)
+        self.random.below(12)
     }
 
     fn literal(&mut self, ty: &str) -> String {
-        literal(ty, &mut self.chance, self.limits)
+        literal(ty, &mut self.random, self.limits)
     }
 
     fn word(&mut self) -> String {
-        quoted(&word(&mut self.chance))
+        quoted(&word(&mut self.random))
     }
 
     /// Returns a statement on one of the tables with many types.
     fn typed(&mut self) -> String {
-        let (table, types) = self.chance.pick(&TYPED);
+        let (table, types) = self.random.pick(&TYPED_TABLES);
         let (id, other) = (self.id(), self.id());
-        match self.chance.below(10) {
+        match self.random.below(10) {
             0..=4 => {
                 let values = types.iter().map(|ty| self.literal(ty)).collect::<Vec<_>>();
                 format!("insert into {table} values ({id}, {})", values.join(", "))
             }
             5..=7 => {
-                let first = self.chance.below(types.len() as u64) as usize;
-                let count = 1 + self.chance.below(3) as usize;
+                let first = self.random.below(types.len() as u64) as usize;
+                let count = 1 + self.random.below(3) as usize;
                 let set = types.iter().enumerate().skip(first).take(count);
                 let set = set.map(|(nth, ty)| format!("c{nth} = {}", self.literal(ty)));
                 let set = set.collect::<Vec<_>>().join(", ");
@@ -274,7 +276,7 @@ impl PostgresWorkload {
 
     /// Returns a delete, or seldom a truncate.
     fn removal(&mut self, table: &str, condition: &str) -> String {
-        match self.chance.below(12) {
+        match self.random.below(12) {
             0 if self.limits.truncates => format!("truncate {table}"),
             _ => format!("delete from {table} where {condition}"),
         }
@@ -283,11 +285,11 @@ impl PostgresWorkload {
     /// Returns a statement on values that are stored out of line, or an update that keeps them.
     fn large(&mut self) -> String {
         let (id, other) = (self.id(), self.id());
-        let times = if self.chance.below(4) == 0 { 2 } else { 90 };
-        let big = format!("repeat(md5('{}'), {times})", self.chance.below(1 << 40));
-        let table = self.chance.pick(&["large", "large", "large", "whole"]);
+        let times = if self.random.below(4) == 0 { 2 } else { 90 };
+        let big = format!("repeat(md5('{}'), {times})", self.random.below(1 << 40));
+        let table = self.random.pick(&["large", "large", "large", "whole"]);
         let row = next(table, "id", id);
-        match self.chance.below(11) {
+        match self.random.below(11) {
             0..=3 if table == "large" => format!(
                 "insert into large values ({id}, {}, {big}, \
                  jsonb_build_object('a', {big}, 'n', 1.50), convert_to({big}, 'UTF8'), \
@@ -304,7 +306,7 @@ impl PostgresWorkload {
                 format!("update {table} set id = {other} where {row}")
             }
             9 if table == "large" => {
-                let column = self.chance.pick(&["doc", "raw", "list", "map"]);
+                let column = self.random.pick(&["doc", "raw", "list", "map"]);
                 format!("update large set {column} = null, note = 'gone' where {row}")
             }
             _ => self.removal(table, &row),
@@ -313,12 +315,12 @@ impl PostgresWorkload {
 
     /// Returns a statement on equal rows of a table without a key.
     fn keyless(&mut self) -> String {
-        let (a, b) = (self.chance.below(4), self.chance.below(3));
-        let big = match self.chance.below(3) {
+        let (a, b) = (self.random.below(4), self.random.below(3));
+        let big = match self.random.below(3) {
             0 => format!("repeat(md5('{b}'), 90)"),
             _ => "'x'".to_owned(),
         };
-        match self.chance.below(8) {
+        match self.random.below(8) {
             0..=2 => format!("insert into loner values ({a}, 'b{b}', {big}), ({a}, 'b{b}', {big})"),
             3 => format!("update loner set b = 'b{b}' where a = {a} and b <> 'b{b}'"),
             4 => format!("update loner set a = a + 1 where b = 'b{b}' and a < 6"),
@@ -332,9 +334,9 @@ impl PostgresWorkload {
 
     /// Returns a statement that changes keys.
     fn keyed(&mut self) -> String {
-        let (id, other, x) = (self.id(), self.id(), self.chance.below(4));
+        let (id, other, x) = (self.id(), self.id(), self.random.below(4));
         let word = self.word();
-        match self.chance.below(14) {
+        match self.random.below(14) {
             0..=2 => format!("insert into pair values ('k{x}', {other}, {word})"),
             3 => format!("update pair set a = 'k{x}' where {}", next("pair", "b", id)),
             4 => format!("update pair set b = {other} where {}", next("pair", "b", id)),
@@ -354,10 +356,11 @@ impl PostgresWorkload {
         }
     }
 
+    /// Returns a statement on one of the other tables.
     fn other(&mut self) -> String {
         let (id, other) = (self.id(), self.id());
         let word = self.word();
-        match self.chance.below(16) {
+        match self.random.below(16) {
             0 | 1 => format!("insert into indexed values ({id}, {word})"),
             2 => {
                 let row = next("indexed", "u", id);
@@ -380,7 +383,7 @@ impl PostgresWorkload {
     fn growing(&mut self, id: u64, word: &str) -> String {
         let grown = self.grown.clone();
         let row = next("grows", "id", id);
-        match (self.chance.below(4), grown.last()) {
+        match (self.random.below(4), grown.last()) {
             (0, Some((name, ty))) => {
                 format!("update grows set {name} = {} where {row}", self.literal(ty))
             }

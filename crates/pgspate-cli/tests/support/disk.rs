@@ -1,14 +1,16 @@
-//! A disk that is soon full, for servers to run into.
+//! A small disk, for tests of servers that run out of disk space.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A small disk, mounted for as long as the value lives.
+/// A tmpfs of 8 MiB. It is unmounted when the value is dropped.
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// `None` where we may not mount one.
+    /// Mounts a disk at `at`, for the user who owns the file `owner`.
+    ///
+    /// Returns `None` if the test may not mount a disk.
     pub(crate) fn mount(at: PathBuf, owner: &Path) -> Option<Disk> {
         std::fs::create_dir(&at).unwrap();
         let owner = std::fs::metadata(owner).unwrap();

@@ -1,4 +1,4 @@
-//! Runs the real command, and waits for its end.
+//! Runs the command `pgspate` and waits for its end; asks servers with sessions of the test.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage};
 
-/// Longer than anything here takes on a busy machine.
+/// How long a test waits: longer than any step takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The command in a folder, with nothing of our environment but `PATH`.
+/// Returns the command `pgspate`, run in `folder`, with no variable of the test's environment but
+/// `PATH`.
 pub(crate) fn command<S: AsRef<OsStr>>(folder: &Path, args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgspate"));
     command.args(args).current_dir(folder).env_clear();
@@ -20,12 +21,12 @@ pub(crate) fn command<S: AsRef<OsStr>>(folder: &Path, args: &[S]) -> Command {
     command
 }
 
-/// Starts it with pipes at all ends.
+/// Starts a command with pipes for its standard input, output and error.
 pub(crate) fn spawn(command: &mut Command) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What a command did.
+/// The exit status and the output of a command that has ended.
 pub(crate) struct Run {
     pub(crate) status: Option<i32>,
     pub(crate) stdout: String,
@@ -43,7 +44,7 @@ impl Run {
     }
 }
 
-/// A session of the test's own, and what drives it.
+/// Opens a session of the test; returns the session and the runtime that drives it.
 pub(crate) fn session(dsn: &str) -> (Runtime, Client) {
     connect(dsn).unwrap()
 }
@@ -58,12 +59,15 @@ fn connect(dsn: &str) -> Result<(Runtime, Client), Error> {
     Ok((runtime, client))
 }
 
-/// The last value that a server says to these statements; empty for none.
+/// Runs `sql`; returns the first column of the last row, or an empty string if there is no row.
 pub(crate) fn ask(dsn: &str, sql: &str) -> String {
     try_ask(dsn, sql).unwrap()
 }
 
-/// Runs `sql` on a server that may be down or refuse; returns the error then.
+/// Runs `sql` like `ask`, on a server that may be down.
+///
+/// # Errors
+/// If the server cannot be reached or refuses the statement.
 pub(crate) fn try_ask(dsn: &str, sql: &str) -> Result<String, Error> {
     let (runtime, client) = connect(dsn)?;
     let messages = runtime.block_on(client.simple_query(sql))?;
@@ -84,7 +88,7 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for the end of a command, which must come.
+/// Waits for the end of a command, and fails the test if the command does not end.
 #[track_caller]
 pub(crate) fn finish(child: Child) -> Run {
     match finish_within(child, PATIENCE) {
@@ -93,7 +97,11 @@ pub(crate) fn finish(child: Child) -> Run {
     }
 }
 
-/// What a command did, if it ends in time; or else what it had said when it was killed for that.
+/// Waits for the end of a command; returns its exit status and output.
+///
+/// # Errors
+/// If the command does not end within `limit`. The command is then killed, and the error has its
+/// output so far.
 pub(crate) fn finish_within(mut child: Child, limit: Duration) -> Result<Run, Run> {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {

@@ -1,4 +1,4 @@
-//! What is written, what is not, and what is said about it.
+//! Tests of which rows a sync writes, and of its summary, its measurements and its advice.
 
 use insta::assert_snapshot;
 
@@ -9,7 +9,7 @@ use crate::{counts, sync};
 const TABLE: &str = "create table t (meter int, at int, value numeric, note text, \
                                      primary key (meter, at))";
 
-fn case() -> LoadCase {
+fn new_case() -> LoadCase {
     let case = LoadCase::new(TABLE);
     case.db.run(
         "insert into t select m, a, a * 10, 'n' || a from generate_series(1, 3) m, \
@@ -18,12 +18,13 @@ fn case() -> LoadCase {
     case
 }
 
-/// Before PostgreSQL 15 a small sync is not measured: that would take longer than all of it.
+/// Returns whether the server counts changes at once. Before PostgreSQL 15, a small sync is not
+/// measured: waiting for the counters would take longer than the sync.
 fn counts_at_once(case: &LoadCase) -> bool {
     case.value("select (current_setting('server_version_num')::int >= 150000)::int") == "1"
 }
 
-/// Meter 2 with one row changed, one gone, one new; meter 9 is new.
+/// A source in which meter 2 has one changed, one missing and one new row, and meter 9 is new.
 const SOURCE: &str = "\
 meter,at,value,note
 2,1,10,n1
@@ -34,8 +35,8 @@ meter,at,value,note
 ";
 
 #[test]
-fn scopes_of_the_source() {
-    let case = case();
+fn scope_by_syncs_the_scopes_of_the_source() {
+    let case = new_case();
     case.put("t.csv", SOURCE);
     assert_eq!(counts(&case, "t.csv --scope-by meter"), [2, 1, 1, 2]);
     assert_eq!(case.value("select count(*) from t where meter in (1, 3)"), "8");
@@ -46,8 +47,8 @@ fn scopes_of_the_source() {
 }
 
 #[test]
-fn other_scopes() {
-    let case = case();
+fn modes_and_scopes_choose_the_rows_to_write() {
+    let case = new_case();
     case.put("t.csv", SOURCE);
     assert_eq!(counts(&case, "t.csv --insert-only"), [2, 0, 0, 3]);
     assert_eq!(counts(&case, "t.csv --no-delete"), [0, 1, 0, 4]);
@@ -61,8 +62,8 @@ fn other_scopes() {
 }
 
 #[test]
-fn what_is_said() {
-    let case = case();
+fn the_summary_counts_changes_and_gives_advice() {
+    let case = new_case();
     case.put("t.csv", SOURCE);
     let check = sync(&case, "t.csv --scope-by meter --check");
     assert_eq!((check.status, check.stdout.as_str()), (Some(1), ""));
@@ -119,16 +120,16 @@ fn what_is_said() {
 
 #[test]
 fn unchanged_rows_are_not_written() {
-    let case = case();
+    let case = new_case();
     case.put("t.csv", SOURCE);
-    // A new version has another place and xmin, a lock shows in xmax.
+    // A new row version has another ctid and xmin, and a row lock sets xmax.
     let rows = "select string_agg(concat_ws(' ', meter, at, ctid, xmin, xmax), ';' \
                                   order by meter, at) \
                 from t where (meter, at) in ((2, 1), (2, 3), (1, 1))";
     let before = case.value(rows);
     assert_eq!(counts(&case, "t.csv --scope-by meter"), [2, 1, 1, 2]);
     assert_eq!(case.value(rows), before);
-    // What was pruned while reading is logged once.
+    // This sync prunes dead rows as it reads, which writes WAL once. The next sync writes none.
     sync(&case, "t.csv --scope-by meter --quiet");
     let run = sync(&case, "t.csv --scope-by meter --json --quiet");
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
@@ -136,8 +137,8 @@ fn unchanged_rows_are_not_written() {
 }
 
 #[test]
-fn what_it_cost_is_measured() {
-    let case = case();
+fn wal_and_cost_are_measured() {
+    let case = new_case();
     if !counts_at_once(&case) {
         return;
     }
@@ -168,8 +169,8 @@ fn what_it_cost_is_measured() {
 }
 
 #[test]
-fn ignored_columns_come_along() {
-    let case = case();
+fn ignored_columns_are_written_only_with_other_changes() {
+    let case = new_case();
     case.put("t.csv", "meter,at,value,note\n1,1,10,other\n1,2,0,other\n1,3,30,n3\n1,4,40,n4\n");
     assert_eq!(counts(&case, "t.csv --scope-by meter --ignore-columns note"), [0, 1, 0, 3]);
     let notes = "select string_agg(note, ' ' order by at) from t where meter = 1";
@@ -177,8 +178,8 @@ fn ignored_columns_come_along() {
 }
 
 #[test]
-fn columns_that_the_source_does_not_have() {
-    let case = case();
+fn columns_missing_from_the_source_keep_their_values() {
+    let case = new_case();
     case.put("t.csv", "at,meter,value\n1,1,11\n7,1,70\n");
     assert_eq!(counts(&case, "t.csv --no-delete"), [1, 1, 0, 0]);
     let rows = "select string_agg(concat_ws(',', at, value, note), ' ' order by at) from t \
@@ -187,7 +188,7 @@ fn columns_that_the_source_does_not_have() {
 }
 
 #[test]
-fn advice_without_a_change() {
+fn advise_only_changes_nothing() {
     let case = LoadCase::new(
         "create table t (id int primary key, n int) with (autovacuum_enabled = off); \
          insert into t select n, 0 from generate_series(1, 5000) n",
@@ -204,7 +205,7 @@ fn advice_without_a_change() {
     public.t: 0 to insert, 2,500 to update, 0 to delete; 2,500 of 5,000 unchanged
     nothing is known that would make this sync cheaper
     "#);
-    // Whoever writes the whole table finds no room in its pages.
+    // An update of all rows finds no room in their full pages.
     case.db.run("update t set n = 2; update t set n = 3");
     wait_until("the updates are counted", || {
         case.value("select pg_stat_get_tuples_updated('t'::regclass) >= 5000") == "t"
@@ -224,8 +225,8 @@ fn advice_without_a_change() {
 
 #[test]
 fn dead_rows_are_vacuumed_when_asked() {
-    let case = case();
-    // Nothing else vacuums it.
+    let case = new_case();
+    // Autovacuum must not vacuum the table.
     case.db.run("alter table t set (autovacuum_enabled = off)");
     case.put("t.csv", SOURCE);
     let vacuums = "select vacuum_count from pg_stat_user_tables where relname = 't'";
@@ -236,11 +237,11 @@ fn dead_rows_are_vacuumed_when_asked() {
     wait_until("the vacuum is counted", || case.value(vacuums) == "1");
     wait_until("its sessions are gone", || case.is_quiet());
     assert_eq!(case.value("select n_dead_tup from pg_stat_user_tables where relname = 't'"), "0");
-    // Nothing died.
+    // The second sync leaves no dead rows.
     let said = sync(&case, "t.csv --scope-by meter --vacuum").success();
     assert!(!said.contains("vacuumed"), "{said}");
     let role = format!("pgspate_test_reader_{}", std::process::id());
-    // All there is, from PostgreSQL 17 on, would have `maintain` in it.
+    // Since PostgreSQL 17, `all` would include the privilege `maintain`.
     let rights = "select, insert, update, delete";
     case.db.run(&format!("create role {role}; grant {rights} on t to {role}"));
     let mut command = crate::command(&case, "t.csv --scope-by meter --vacuum --quiet");
@@ -253,7 +254,7 @@ fn dead_rows_are_vacuumed_when_asked() {
 #[test]
 fn the_last_row_of_a_key_is_the_last_in_the_source() {
     let case = LoadCase::new("create table t (id int primary key, at timestamptz, v int)");
-    // The server has to read the first, which it does after the others of their chunk.
+    // The server encodes the first row, and reads such rows after the other rows of a chunk.
     case.put("t.csv", "id,at,v\n1,yesterday,1\n1,2024-01-01 00:00:00+00,2\n");
     assert_eq!(counts(&case, "t.csv --scope all --keep last"), [1, 0, 0, 0]);
     assert_eq!(case.value("select v from t"), "2");

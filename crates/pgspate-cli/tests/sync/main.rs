@@ -1,25 +1,25 @@
-//! `pgspate sync` as users meet it: the real command, real files, a real PostgreSQL.
+//! Tests of the command `pgspate sync`, with real files and a real PostgreSQL server.
 
-mod ahead;
-#[allow(dead_code, reason = "the tests of faults need more of it")]
-#[path = "../faults/chance.rs"]
-mod chance;
 mod changes;
-mod concurrent;
+mod concurrent_sessions;
 #[path = "../support/disk.rs"]
 mod disk;
 mod equal_keys;
-mod exchange;
-mod random;
-mod refused;
+mod exchanged_values;
+mod random_syncs;
+mod read_ahead;
+mod refused_syncs;
 #[path = "../support/run.rs"]
 mod run;
-mod shares;
-mod space;
+mod several_sessions;
+mod several_transactions;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;
-mod turns;
+mod temporary_space;
+#[allow(dead_code, reason = "the tests of faults need more of it")]
+#[path = "../faults/test_random.rs"]
+mod test_random;
 mod types;
 
 use std::process::{Child, Command};
@@ -27,18 +27,19 @@ use std::process::{Child, Command};
 use run::{Run, finish, spawn};
 use support::LoadCase;
 
-/// `pgspate sync` with these arguments, split at spaces, into the case's database.
+/// Returns the command `pgspate sync` with `args`, split at spaces, into the case's database.
 fn command(case: &LoadCase, args: &str) -> Command {
     let mut command = case.command(&["sync", "--to", &case.db.dsn()]);
     command.args(args.split_whitespace());
     command
 }
 
+/// Runs `pgspate sync` to its end.
 fn sync(case: &LoadCase, args: &str) -> Run {
     finish(spawn(&mut command(case, args)))
 }
 
-/// Inserted, updated, deleted and unchanged rows, as the report has them.
+/// Runs a sync; returns the numbers of inserted, updated, deleted and unchanged rows.
 fn counts(case: &LoadCase, args: &str) -> [u64; 4] {
     let run = sync(case, &format!("{args} --json --quiet"));
     assert_eq!(run.status, Some(0), "{}", run.stderr);

@@ -1,4 +1,4 @@
-//! Values that are equal and look different, that are equal to nothing, or that pgspate must not
+//! Tests of equal values with different spellings, of NULL, and of columns that a sync does not
 //! write.
 
 use crate::counts;
@@ -23,7 +23,7 @@ fn equal_values_that_look_different_are_written() {
 }
 
 #[test]
-fn null_is_a_key_like_any_other() {
+fn null_matches_null_in_a_key() {
     let case = LoadCase::new("create table t (a int, b text, n int)");
     case.db.run("insert into t values (1, null, 1), (null, null, 2), (2, 'x', 3)");
     case.put("t.csv", "a,b,n\n1,,1\n,,5\n,y,6\n");
@@ -34,7 +34,7 @@ fn null_is_a_key_like_any_other() {
 }
 
 #[test]
-fn keys_that_match_without_being_the_same() {
+fn keys_that_a_collation_finds_equal_match() {
     let case = LoadCase::new(
         "create collation ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
          create table t (name text collate ci primary key, n int)",
@@ -46,7 +46,7 @@ fn keys_that_match_without_being_the_same() {
 }
 
 #[test]
-fn generated_and_identity_columns() {
+fn generated_and_identity_columns_are_synced() {
     let case = LoadCase::new(
         "create table t (id int generated always as identity primary key, n int, \
                          twice int generated always as (n * 2) stored)",
@@ -62,7 +62,7 @@ fn generated_and_identity_columns() {
 }
 
 #[test]
-fn rows_that_move_between_partitions() {
+fn rows_move_between_partitions() {
     let case = LoadCase::new(
         "create table t (id int, part int, n int) partition by list (part); \
          create table t1 partition of t for values in (1); \
@@ -75,7 +75,7 @@ fn rows_that_move_between_partitions() {
 }
 
 #[test]
-fn triggers_and_foreign_keys() {
+fn triggers_fire_once_for_each_change_and_foreign_keys_are_checked() {
     let case = LoadCase::new(
         "create table kind (id int primary key); insert into kind values (1), (2); \
          create table t (id int primary key, kind int references kind); \
@@ -99,7 +99,7 @@ fn triggers_and_foreign_keys() {
 }
 
 #[test]
-fn values_that_change_places_between_unique_rows() {
+fn rows_exchange_values_of_a_deferrable_unique_column() {
     let case = LoadCase::new("create table t (id int primary key, place int unique deferrable)");
     case.db.run("insert into t values (1, 1), (2, 2), (3, 3)");
     case.put("t.csv", "id,place\n1,2\n2,1\n4,3\n");

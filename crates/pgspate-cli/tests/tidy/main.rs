@@ -1,7 +1,7 @@
-//! The repository keeps its own rules: sizes, widths, links, and documents that are true.
+//! The rules of the repository: file sizes, line widths, links, and documents that match the code.
 
-mod names;
-mod rooms;
+mod room_order;
+mod type_names;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,12 +13,13 @@ const LINE_COLUMNS_MAX: usize = 100;
 const FILE_BYTES_MAX: u64 = 10 << 20;
 const ARCHITECTURE_LINES_MAX: usize = 250;
 
+/// Returns the root folder of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The files that belong to the repository, by their paths below its root. Hidden folders and
-/// what tools leave behind do not, whether or not git is there to be asked.
+/// Returns the paths of the repository's files, relative to its root. Hidden folders and the output
+/// of tools are left out. This works without git, too.
 fn files() -> Vec<PathBuf> {
     let passed_over = ["target", "node_modules", "__pycache__", "venv", "corpus", "artifacts"];
     let mut files = Vec::new();
@@ -29,7 +30,7 @@ fn files() -> Vec<PathBuf> {
             let name = entry.file_name().into_string().unwrap();
             let kind = entry.file_type().unwrap();
             let is_hidden = name.starts_with('.') && name != ".ci";
-            // Below `src` a room may be called like what tools leave behind.
+            // Below `src`, a module may have the name of a tool's output folder.
             let is_source = entry.path().components().any(|part| part.as_os_str() == "src");
             let is_passed_over = !is_source && passed_over.contains(&name.as_str());
             if kind.is_dir() && !is_hidden && !is_passed_over {
@@ -43,6 +44,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
+/// Returns the paths and texts of the files with these extensions.
 fn with_extension(extensions: &[&str]) -> Vec<(PathBuf, String)> {
     let wanted = |path: &PathBuf| {
         path.extension().and_then(|it| it.to_str()).is_some_and(|it| extensions.contains(&it))
@@ -50,17 +52,20 @@ fn with_extension(extensions: &[&str]) -> Vec<(PathBuf, String)> {
     files().into_iter().filter(wanted).map(|path| (path.clone(), text(&path))).collect()
 }
 
+/// Returns the text of a file of the repository.
 fn text(path: &Path) -> String {
     let read = fs::read_to_string(root().join(path));
     read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Runs pgspate, which must succeed. Returns its stdout.
 fn pgspate(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_pgspate")).args(args).output().unwrap();
     assert!(output.status.success(), "pgspate {args:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Fails with the rule and the list of faults, if there are any.
 #[track_caller]
 fn assert_none(faults: Vec<String>, rule: &str) {
     assert!(faults.is_empty(), "{rule}:\n{}", faults.join("\n"));
@@ -76,7 +81,7 @@ fn source_files_are_short_and_narrow() {
             faults.push(format!("{path}: {lines} lines"));
         }
         let wide = text.lines().enumerate().filter(|(_, it)| {
-            // Neither an address nor an inline snapshot can be broken.
+            // URLs and inline snapshots cannot be wrapped.
             it.chars().count() > LINE_COLUMNS_MAX && !it.contains("://") && !it.contains("@\"")
         });
         faults.extend(wide.map(|(nth, _)| format!("{path}:{}: too wide", nth + 1)));
@@ -85,7 +90,7 @@ fn source_files_are_short_and_narrow() {
 }
 
 #[test]
-fn no_trailing_space_and_a_newline_at_the_end() {
+fn text_files_have_no_trailing_space_and_end_with_a_newline() {
     let mut faults = Vec::new();
     for (path, text) in with_extension(&["rs", "py", "sh", "md", "toml"]) {
         let trailing = text.lines().position(|line| line.ends_with([' ', '\t']));
@@ -107,16 +112,16 @@ fn no_file_is_large() {
 }
 
 #[test]
-fn the_architecture_fits_on_its_pages() {
+fn architecture_md_has_at_most_250_lines() {
     let lines = text(Path::new("ARCHITECTURE.md")).lines().count();
     assert!(lines <= ARCHITECTURE_LINES_MAX, "ARCHITECTURE.md has {lines} lines");
 }
 
 #[test]
-fn rust_modules_say_what_they_are() {
+fn rust_modules_begin_with_a_module_comment() {
     let is_mute = |text: &String| !text.lines().next().is_some_and(|line| line.starts_with("//!"));
     let mute = with_extension(&["rs"]).into_iter().filter(|(path, text)| {
-        // A fuzz target begins with the attribute that makes it one.
+        // A fuzz target begins with the attribute `#![no_main]`.
         is_mute(text) && !text.starts_with("#!") && !path.ends_with("build.rs")
     });
     assert_none(
@@ -137,7 +142,7 @@ fn every_dependency_has_its_reason() {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn relative_links_lead_to_files() {
     let mut faults = Vec::new();
     for (path, text) in with_extension(&["md"]) {
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -185,7 +190,7 @@ fn documented_options_exist() {
     let mut faults = Vec::new();
     for (path, text) in with_extension(&["md"]) {
         for line in code(&text) {
-            // Only what is said to pgspate: other programs have options, too.
+            // Only options of pgspate are checked, not those of other programs.
             let Some((_, said)) = line.split_once("pgspate ") else { continue };
             let first = said.split_whitespace().next().unwrap_or_default();
             if !commands.contains(&first) {
@@ -199,12 +204,12 @@ fn documented_options_exist() {
     assert_none(faults, "pgspate has the options that documents use");
 }
 
-/// What stands between backticks, line by line: fenced blocks and spans.
+/// Returns the code between backticks, line by line: fenced blocks and inline code.
 fn code(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for (nth, block) in text.split("```").enumerate() {
         if nth % 2 == 1 {
-            // A backslash at a line's end goes on with the next one.
+            // A backslash at the end of a line continues the line.
             lines.extend(block.replace("\\\n", " ").lines().map(str::to_owned));
         } else {
             lines.extend(block.split('`').skip(1).step_by(2).map(|it| it.replace('\n', " ")));
@@ -213,7 +218,7 @@ fn code(text: &str) -> Vec<String> {
     lines
 }
 
-/// The words that begin with two dashes, without their values.
+/// Returns the words that begin with two dashes, without their values.
 fn options(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c == '-';
     let words = text.split(|c: char| c.is_whitespace() || "[](),.'\"`".contains(c));

@@ -1,10 +1,10 @@
-//! The roles that pgspate trusts. No event reaches the ledger. pgspate reads no ledger and no
-//! relation of an untrusted role. No role sees or forges rows of another role in the ledger.
+//! Which roles pgspate trusts. pgspate reads no ledger and no relation of an untrusted role. No
+//! event changes the ledger, and no role reads or forges ledger rows of another role.
 
-mod beside;
-mod events;
-mod foreign;
-mod forged;
+mod foreign_ledger;
+mod foreign_relations;
+mod forged_ledger_rows;
+mod ledger_events;
 mod roles;
 #[path = "../support/run.rs"]
 mod run;
@@ -15,7 +15,7 @@ mod support;
 use run::Run;
 use support::LoadCase;
 
-/// A role without grants, which is dropped with the value.
+/// A role without grants, which is dropped when the value is dropped.
 struct TrustRole<'a> {
     case: &'a LoadCase,
     name: String,
@@ -37,6 +37,7 @@ impl<'a> TrustRole<'a> {
         self.try_sql(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
+    /// Runs SQL as the role. The error is the server's message.
     fn try_sql(&self, sql: &str) -> Result<String, String> {
         run::try_ask(&self.dsn(), sql).map_err(|error| {
             error.as_db_error().map_or(error.to_string(), |said| said.message().to_owned())
@@ -61,7 +62,7 @@ impl Drop for TrustRole<'_> {
     }
 }
 
-/// Runs the command on a server. `args` are split at spaces.
+/// Runs the command with `dsn` as target. `args` are split at spaces.
 fn run_as(case: &LoadCase, dsn: &str, args: &str) -> Run {
     let mut args: Vec<&str> = args.split_whitespace().collect();
     args.splice(1..1, ["--to", dsn]);

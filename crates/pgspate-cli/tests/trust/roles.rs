@@ -3,9 +3,11 @@
 use crate::support::LoadCase;
 use crate::{TrustRole, run_as};
 
+/// The grants that a role needs to use the ledger.
 pub(crate) const GRANTS: [&str; 2] =
     ["usage on schema pgspate", "select, insert, update, delete on all tables in schema pgspate"];
 
+/// Returns a case whose ledger has rejects and a dead letter of the superuser.
 fn case() -> LoadCase {
     let case = LoadCase::new(
         "create table t (id int primary key, n int); create table u (id int primary key, n int); \
@@ -127,7 +129,7 @@ fn a_role_sees_and_forges_nothing_of_another() {
 }
 
 #[test]
-fn a_load_that_another_role_has_begun() {
+fn a_load_that_another_role_began_is_not_repeated() {
     let case = case();
     let role = TrustRole::new(&case, "plain");
     for grant in GRANTS.into_iter().chain(["all on u"]) {

@@ -1,4 +1,4 @@
-//! A server with a folder of files: made ready for a command, and looked at after it.
+//! A server and a folder of files: prepared before a command, and compared after it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,14 +8,14 @@ use pgspate_embedded::{ThrowawayServer, testing};
 use tempfile::TempDir;
 use tokio_postgres::SimpleQueryMessage;
 
+use crate::disturbed_commands::{DISTURBED_COMMANDS, DisturbedCommand, write_files};
 use crate::proxy::Proxy;
 use crate::run::{Run, ask, command, finish, session, spawn};
-use crate::work::{DisturbedCommand, WORKS, write_files};
 
-/// After how many seconds of silence a command looks after a connection.
+/// The `--stall-timeout` of all commands, in seconds.
 pub(crate) const STALL_TIMEOUT: u64 = 2;
 
-/// All tables of the user with what makes up their shape, one a row; the ledger is none of them.
+/// The user's tables with their definitions, one row each. Tables of the ledger are left out.
 const TABLES: &str = "\
 select c.oid::regclass::text,
        concat_ws(' ', c.relkind, c.relpersistence, c.reloptions::text,
@@ -34,14 +34,14 @@ where c.relkind in ('r', 'p', 'v', 'm', 'S') and n.nspname not in ('pg_catalog',
   and n.nspname not like 'pg\\_temp%'
 order by 1";
 
-/// Settings in `postgresql.auto.conf`. The marker ends with the rows that the ledger
-/// has of them, which are others after each try.
+/// The settings in `postgresql.auto.conf`. The value of the marker `pgspate.tuned` ends with row
+/// numbers of the ledger. They differ after each run and are cut off.
 const SETTINGS: &str = "\
 select coalesce(string_agg(name || '=' || regexp_replace(setting, ' [0-9]+-[0-9]+$', ''), ' '
                            order by name), '')
 from pg_file_settings where sourcefile like '%postgresql.auto.conf'";
 
-/// Sessions and locks of pgspate, and of other sessions none.
+/// Sessions and locks of pgspate, locks on public tables, and prepared transactions.
 const LEFT_OVER: &str = "\
 select concat_ws('; ',
     (select string_agg(concat_ws(' ', 'session', pid, application_name, state, wait_event, query),
@@ -53,14 +53,15 @@ select concat_ws('; ',
             where relnamespace = 'public'::regnamespace))),
     (select string_agg('prepared ' || gid, ', ') from pg_prepared_xacts))";
 
+/// The server and the folder in which commands run.
 pub(crate) struct CommandScene {
     folder: TempDir,
     pub(crate) server: ThrowawayServer,
-    /// What an undisturbed run of a work leaves, and of how many messages and commits it is.
+    /// The undisturbed run of each command, by the command's index.
     baselines: HashMap<usize, CommandBaseline>,
 }
 
-/// What an undisturbed run does.
+/// The final state, messages, commits and time of an undisturbed run.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandBaseline {
     pub(crate) state: String,
@@ -73,7 +74,7 @@ impl CommandScene {
     pub(crate) fn new() -> CommandScene {
         let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
         write_files(folder.path());
-        // Autovacuum would hold locks of its own.
+        // Autovacuum would hold locks.
         let server = testing::server("autovacuum = off");
         CommandScene { folder, server, baselines: HashMap::new() }
     }
@@ -82,28 +83,28 @@ impl CommandScene {
         self.folder.path()
     }
 
-    /// The undisturbed run of a work, by way of a proxy that counts.
+    /// Returns the undisturbed run of a command. The first call runs it through a counting proxy.
     pub(crate) fn baseline(&mut self, nth: usize) -> CommandBaseline {
         if let Some(known) = self.baselines.get(&nth) {
             return known.clone();
         }
-        let work = &WORKS[nth];
-        self.reset(work);
+        let disturbed = &DISTURBED_COMMANDS[nth];
+        self.reset(disturbed);
         let proxy = Proxy::start(&self.server.dsn(), None);
         let begin = std::time::Instant::now();
-        let run = finish(self.start(work, &proxy.dsn()));
+        let run = finish(self.start(disturbed, &proxy.dsn()));
         let seconds = begin.elapsed().as_secs_f64();
-        assert!(is_done(work, &run), "{}: {}", work.name, run.stderr);
+        assert!(is_done(disturbed, &run), "{}: {}", disturbed.name, run.stderr);
         let (messages, commits) = proxy.counts();
         drop(proxy);
         let baseline = CommandBaseline { state: self.state(), messages, commits, seconds };
-        self.undo(work).unwrap();
+        self.undo(disturbed).unwrap();
         self.baselines.insert(nth, baseline.clone());
         baseline
     }
 
-    /// Makes everything as it is before a work.
-    pub(crate) fn reset(&self, work: &DisturbedCommand) {
+    /// Restores the state before a command.
+    pub(crate) fn reset(&self, disturbed: &DisturbedCommand) {
         let dsn = self.server.dsn();
         ask(
             &dsn,
@@ -112,24 +113,24 @@ impl CommandScene {
         );
         ask(&dsn, "alter system reset all");
         ask(&dsn, "select pg_reload_conf()");
-        if !work.prepare.is_empty() {
-            ask(&dsn, work.prepare);
+        if !disturbed.prepare.is_empty() {
+            ask(&dsn, disturbed.prepare);
         }
         for name in ["no.csv", "no.csv.json"] {
             let _ = std::fs::remove_file(self.folder().join(name));
         }
-        if !work.before.is_empty() {
-            let run = self.run(work.before);
+        if !disturbed.before.is_empty() {
+            let run = self.run(disturbed.before);
             assert_eq!(run.status, Some(0), "{}", run.stderr);
         }
     }
 
-    /// Starts the work's command by way of `dsn`.
-    pub(crate) fn start(&self, work: &DisturbedCommand, dsn: &str) -> Child {
-        let mut command = command(self.folder(), &work.args.split(' ').collect::<Vec<_>>());
+    /// Starts a command with `dsn` as target.
+    pub(crate) fn start(&self, disturbed: &DisturbedCommand, dsn: &str) -> Child {
+        let mut command = command(self.folder(), &disturbed.args.split(' ').collect::<Vec<_>>());
         command.args(["--to", dsn, "--stall-timeout", &STALL_TIMEOUT.to_string()]);
         let mut child = spawn(&mut command);
-        // Nothing reads from a terminal here.
+        // No command reads standard input here.
         drop(child.stdin.take());
         child
     }
@@ -141,20 +142,20 @@ impl CommandScene {
         finish(spawn(&mut command))
     }
 
-    /// Takes the work back, where it can be: then it has left no setting.
-    pub(crate) fn undo(&self, work: &DisturbedCommand) -> Result<(), String> {
-        if work.undo.is_empty() {
+    /// Runs the command that undoes a command, if there is one. Then no setting may remain.
+    pub(crate) fn undo(&self, disturbed: &DisturbedCommand) -> Result<(), String> {
+        if disturbed.undo.is_empty() {
             return Ok(());
         }
-        let run = self.run(work.undo);
+        let run = self.run(disturbed.undo);
         let left = ask(&self.server.dsn(), SETTINGS);
         match (run.status, left.as_str()) {
             (Some(0), "") => Ok(()),
-            _ => Err(format!("after {} there is {left:?}: {}", work.undo, run.stderr)),
+            _ => Err(format!("after {} there is {left:?}: {}", disturbed.undo, run.stderr)),
         }
     }
 
-    /// All tables, their shape and rows; all settings.
+    /// Returns all tables with their definitions and rows, and all settings.
     pub(crate) fn state(&self) -> String {
         let dsn = self.server.dsn();
         let (runtime, client) = session(&dsn);
@@ -175,13 +176,13 @@ impl CommandScene {
         state
     }
 
-    /// What is left over of commands that have ended; empty if nothing.
+    /// Returns the sessions and locks of ended commands as text, which is empty if there are none.
     pub(crate) fn left_over(&self) -> String {
         ask(&self.server.dsn(), LEFT_OVER)
     }
 }
 
-/// Whether a command says that it has done its work.
-pub(crate) fn is_done(work: &DisturbedCommand, run: &Run) -> bool {
-    run.status.is_some_and(|status| work.done.contains(&status))
+/// Returns whether a command reports success.
+pub(crate) fn is_done(disturbed: &DisturbedCommand, run: &Run) -> bool {
+    run.status.is_some_and(|status| disturbed.done.contains(&status))
 }

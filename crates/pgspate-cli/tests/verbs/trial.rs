@@ -1,28 +1,28 @@
-//! One command with one fault, and what must hold after it.
+//! One command with one fault, and the rules that hold afterwards.
 
 use std::fmt;
 use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::disturbed_commands::{DISTURBED_COMMANDS, DisturbedCommand};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::{Proxy, StallRelease};
 use crate::run::{finish_within, try_ask};
 use crate::scene::{CommandBaseline, CommandScene, is_done};
-use crate::work::{DisturbedCommand, WORKS};
 
-/// A command that takes longer hangs, however slow the machine is.
+/// The longest time of a command on a slow machine. A longer command counts as hanging.
 const HANG_LIMIT: Duration = Duration::from_secs(120);
 /// How long the server may take to notice a client's disconnect.
 const LEFT_OVER_LIMIT: Duration = Duration::from_secs(60);
-/// A command that is run again so often is never done.
+/// The most times a command is run again until it must succeed.
 const AGAIN_MAX: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What goes wrong.
+/// A fault during a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CommandFault {
-    /// Nothing passes on the connection any more until the command has ended.
+    /// The proxy passes nothing more on over the connection until the command has ended.
     Silence,
     Cut,
     CutInside,
@@ -35,7 +35,7 @@ pub(crate) enum CommandFault {
     KillServer,
 }
 
-const SORTS: [(CommandFault, &str, Fault); 8] = [
+const COMMAND_FAULTS: [(CommandFault, &str, Fault); 8] = [
     (CommandFault::Silence, "silence", Fault::Stall),
     (CommandFault::Cut, "cut", Fault::Cut),
     (CommandFault::CutInside, "cut-inside", Fault::CutInside),
@@ -46,11 +46,11 @@ const SORTS: [(CommandFault, &str, Fault); 8] = [
     (CommandFault::KillServer, "kill-server", Fault::Stall),
 ];
 
-/// A command, a fault, and a number that becomes the message at which it happens.
+/// A command, a fault, and a number from which the message of the fault is computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CommandTrial {
-    pub(crate) work: usize,
-    pub(crate) sort: CommandFault,
+    pub(crate) disturbed: usize,
+    pub(crate) fault_kind: CommandFault,
     pub(crate) place: u64,
 }
 
@@ -59,25 +59,29 @@ pub(crate) struct CommandTrial {
 pub(crate) struct CommandOutcome {
     /// The trial in the form that `PGSPATE_TEST_FAULTS_REPLAY` takes.
     pub(crate) trial: String,
-    pub(crate) sort: String,
-    /// Whether the fault has happened.
+    pub(crate) fault_kind: String,
+    /// Whether the fault happened.
     pub(crate) fired: bool,
     /// Seconds from the fault to the end of the command.
     pub(crate) seconds: f64,
     /// Seconds that an undisturbed run takes.
     pub(crate) usual_seconds: f64,
-    /// The exit status; `None` where the command was killed.
+    /// The exit status; `None` if the command was killed.
     pub(crate) status: Option<i32>,
-    /// How often it was run again until it was done.
+    /// How often the command was run again until it succeeded.
     pub(crate) again: u32,
 }
 
 impl CommandTrial {
-    /// The fault and its place, for a command of so many messages and commits.
+    /// Returns the fault and its message. The messages and commits of `baseline` limit the choice.
     fn plan(self, baseline: &CommandBaseline) -> FaultPlan {
-        let fault = SORTS.iter().find(|(sort, ..)| *sort == self.sort).unwrap().2;
+        let fault = COMMAND_FAULTS
+            .iter()
+            .find(|(fault_kind, ..)| *fault_kind == self.fault_kind)
+            .unwrap()
+            .2;
         let nth = |of: u64| 1 + self.place % of.max(1);
-        match self.sort {
+        match self.fault_kind {
             CommandFault::SwallowCommit => {
                 FaultPlan::new(fault, FaultPlace::Commit(nth(baseline.commits)))
             }
@@ -85,21 +89,25 @@ impl CommandTrial {
         }
     }
 
-    /// Runs the command with the fault; the error says which rule was broken.
+    /// Runs the command with the fault. The error says which rule was broken.
     pub(crate) fn run(self, scene: &mut CommandScene) -> Result<CommandOutcome, String> {
-        let work = &WORKS[self.work];
-        let baseline = scene.baseline(self.work);
+        let disturbed = &DISTURBED_COMMANDS[self.disturbed];
+        let baseline = scene.baseline(self.disturbed);
         let plan = self.plan(&baseline);
         let name = match plan.at {
             FaultPlace::Commit(nth) | FaultPlace::Message(nth) => {
-                let sort = SORTS.iter().find(|(sort, ..)| *sort == self.sort).unwrap().1;
-                format!("{} {sort}@{nth}", work.name)
+                let fault_kind = COMMAND_FAULTS
+                    .iter()
+                    .find(|(fault_kind, ..)| *fault_kind == self.fault_kind)
+                    .unwrap()
+                    .1;
+                format!("{} {fault_kind}@{nth}", disturbed.name)
             }
             _ => unreachable!("no other place is chosen"),
         };
-        scene.reset(work);
+        scene.reset(disturbed);
         let proxy = Proxy::start(&scene.server.dsn(), Some(plan));
-        let mut child = scene.start(work, &proxy.dsn());
+        let mut child = scene.start(disturbed, &proxy.dsn());
         while !proxy.wait_until_fired(Duration::from_millis(10)) {
             if child.try_wait().unwrap().is_some() {
                 break;
@@ -107,14 +115,14 @@ impl CommandTrial {
         }
         let begin = Instant::now();
         let fired = proxy.has_fired();
-        if fired && self.sort == CommandFault::Kill {
+        if fired && self.fault_kind == CommandFault::Kill {
             child.kill().unwrap();
         }
-        if fired && self.sort == CommandFault::KillServer {
+        if fired && self.fault_kind == CommandFault::KillServer {
             scene.server.kill().unwrap();
             scene.server.restart().unwrap();
         }
-        if matches!(self.sort, CommandFault::Kill | CommandFault::KillServer) {
+        if matches!(self.fault_kind, CommandFault::Kill | CommandFault::KillServer) {
             proxy.release(StallRelease::Cut);
         }
         let ended = finish_within(child, HANG_LIMIT);
@@ -126,49 +134,49 @@ impl CommandTrial {
             format!("\nit said, after {seconds:.1} s: {said}\nthe proxy:\n{log}")
         };
         let run = ended.map_err(|run| format!("{name}: it hangs{}", tail(&run.stderr)))?;
-        let was_killed = fired && self.sort == CommandFault::Kill;
+        let was_killed = fired && self.fault_kind == CommandFault::Kill;
         if run.status.is_none() != was_killed || run.stderr.contains("panicked") {
             return Err(format!("{name}: it ended with {:?}{}", run.status, tail(&run.stderr)));
         }
         if run.status == Some(2) && !run.stderr.contains("error:") {
             return Err(format!("{name}: it failed without a word{}", tail(&run.stderr)));
         }
-        if self.sort != CommandFault::Silence {
-            // Else a session that is lost would hold its locks until the server misses its client.
+        if self.fault_kind != CommandFault::Silence {
+            // Otherwise a lost session holds its locks until the server notices the disconnect.
             proxy.release(StallRelease::Cut);
         }
-        let checked = if is_done(work, &run) {
-            check_state(scene, work, &baseline).map(|()| 0)
+        let checked = if is_done(disturbed, &run) {
+            check_state(scene, disturbed, &baseline).map(|()| 0)
         } else {
-            run_again_until_done(scene, work, &baseline)
+            run_again_until_done(scene, disturbed, &baseline)
         };
         let again = checked.map_err(|broken| format!("{name}: {broken}{}", tail(&run.stderr)))?;
         proxy.release(StallRelease::Cut);
-        leaves_nothing(scene, work)
+        check_leaves_nothing(scene, disturbed)
             .map_err(|broken| format!("{name}: {broken}{}", tail(&run.stderr)))?;
-        let sort = name.split('@').next().unwrap_or_default().to_owned();
+        let fault_kind = name.split('@').next().unwrap_or_default().to_owned();
         let usual_seconds = baseline.seconds;
         let status = run.status;
-        Ok(CommandOutcome { trial: name, sort, fired, seconds, usual_seconds, status, again })
+        Ok(CommandOutcome { trial: name, fault_kind, fired, seconds, usual_seconds, status, again })
     }
 }
 
-/// Runs the command without a fault until it is done; how often that was.
+/// Runs the command without a fault until it succeeds. Returns how many runs that took.
 fn run_again_until_done(
     scene: &CommandScene,
-    work: &DisturbedCommand,
+    disturbed: &DisturbedCommand,
     baseline: &CommandBaseline,
 ) -> Result<u32, String> {
     let mut said = String::new();
     for times in 1..=AGAIN_MAX {
-        // What is done in part has to be taken back first.
-        if !work.undo.is_empty() {
-            scene.run(work.undo);
+        // A partial change must be undone first.
+        if !disturbed.undo.is_empty() {
+            scene.run(disturbed.undo);
         }
-        let run = finish_within(scene.start(work, &scene.server.dsn()), HANG_LIMIT);
+        let run = finish_within(scene.start(disturbed, &scene.server.dsn()), HANG_LIMIT);
         let run = run.map_err(|run| format!("run again, it hangs: {}", run.stderr))?;
-        if is_done(work, &run) {
-            return check_state(scene, work, baseline)
+        if is_done(disturbed, &run) {
+            return check_state(scene, disturbed, baseline)
                 .map(|()| times)
                 .map_err(|broken| format!("run again, {broken}: {}", run.stderr));
         }
@@ -181,7 +189,7 @@ fn run_again_until_done(
 /// Checks that the tables are as an undisturbed run leaves them.
 fn check_state(
     scene: &CommandScene,
-    work: &DisturbedCommand,
+    disturbed: &DisturbedCommand,
     baseline: &CommandBaseline,
 ) -> Result<(), String> {
     let found = scene.state();
@@ -189,24 +197,24 @@ fn check_state(
         true => Ok(()),
         false => Err(format!(
             "{} says that it is done, but there is\n{found}\nand not\n{}",
-            work.name, baseline.state
+            disturbed.name, baseline.state
         )),
     }
 }
 
 /// Checks that one more run changes nothing, and that no session or lock is left over.
-fn leaves_nothing(scene: &CommandScene, work: &DisturbedCommand) -> Result<(), String> {
+fn check_leaves_nothing(scene: &CommandScene, disturbed: &DisturbedCommand) -> Result<(), String> {
     let before = scene.state();
-    let run = finish_within(scene.start(work, &scene.server.dsn()), HANG_LIMIT);
+    let run = finish_within(scene.start(disturbed, &scene.server.dsn()), HANG_LIMIT);
     let run = run.map_err(|run| format!("once more, it hangs: {}", run.stderr))?;
-    if !is_done(work, &run) {
+    if !is_done(disturbed, &run) {
         return Err(format!("once more, it fails: {}", run.stderr));
     }
     let after = scene.state();
     if before != after {
         return Err(format!("once more, it makes\n{after}\nof\n{before}"));
     }
-    scene.undo(work)?;
+    scene.undo(disturbed)?;
     let begin = Instant::now();
     loop {
         let left = scene.left_over();
@@ -216,15 +224,19 @@ fn leaves_nothing(scene: &CommandScene, work: &DisturbedCommand) -> Result<(), S
         if begin.elapsed() > LEFT_OVER_LIMIT {
             return Err(format!("left over is {left}"));
         }
-        // A server that is asked too often does nothing else.
+        // Queries without pauses would keep the server busy.
         let _ = try_ask(&scene.server.dsn(), "select pg_sleep(0.1)");
     }
 }
 
 impl fmt::Display for CommandTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sort = SORTS.iter().find(|(sort, ..)| *sort == self.sort).unwrap().1;
-        write!(f, "{} {sort}", WORKS[self.work].name)
+        let fault_kind = COMMAND_FAULTS
+            .iter()
+            .find(|(fault_kind, ..)| *fault_kind == self.fault_kind)
+            .unwrap()
+            .1;
+        write!(f, "{} {fault_kind}", DISTURBED_COMMANDS[self.disturbed].name)
     }
 }
 
@@ -233,12 +245,18 @@ impl FromStr for CommandTrial {
 
     fn from_str(text: &str) -> Result<CommandTrial, String> {
         let parse = || {
-            let (work, rest) = text.split_once(' ')?;
-            let (sort, nth) = rest.split_once('@')?;
-            let work = WORKS.iter().position(|it| it.name == work)?;
-            let sort = SORTS.iter().find(|(_, name, _)| *name == sort)?.0;
-            Some(CommandTrial { work, sort, place: nth.parse::<u64>().ok()?.checked_sub(1)? })
+            let (disturbed, rest) = text.split_once(' ')?;
+            let (fault_kind, nth) = rest.split_once('@')?;
+            let disturbed = DISTURBED_COMMANDS.iter().position(|it| it.name == disturbed)?;
+            let fault_kind = COMMAND_FAULTS.iter().find(|(_, name, _)| *name == fault_kind)?.0;
+            Some(CommandTrial {
+                disturbed,
+                fault_kind,
+                place: nth.parse::<u64>().ok()?.checked_sub(1)?,
+            })
         };
-        parse().ok_or_else(|| format!("\"{text}\" is no trial; one is \"sync-ahead cut@41\""))
+        parse().ok_or_else(|| {
+            format!("\"{text}\" is not a trial; expected for example \"sync-ahead cut@41\"")
+        })
     }
 }

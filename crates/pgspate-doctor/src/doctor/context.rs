@@ -164,7 +164,7 @@ impl CheckContext<'_> {
             }
             false => vec![format!(
                 "-- {}: set {name} to {value}{restart}",
-                self.flavour.settings_place()
+                self.flavour.how_to_change_settings()
             )],
         }
     }

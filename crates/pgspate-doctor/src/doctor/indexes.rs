@@ -17,7 +17,7 @@ const UNUSED: Check = Check {
 };
 const DUPLICATE: Check = Check {
     id: "duplicate-indexes",
-    question: "Which indexes does another index make superfluous?",
+    question: "Which indexes can another index replace?",
     rule: "same columns, operators, order and predicate; or a btree on the first columns of \
            another btree",
 };
@@ -50,9 +50,9 @@ pub(super) fn write_cost(row: &Row, first_column: usize) -> (String, u64) {
     (format!("{written_words} {entries} written, {among}"), written)
 }
 
-/// Left out are indexes that are of use without scans: of constraints, of a replica identity, and
-/// of CLUSTER. Indexes that support a foreign key are left out, too: they serve deletes of
-/// referenced rows, which may be rare.
+/// Excludes indexes that are useful without scans: unique indexes, and indexes of exclusion
+/// constraints, of a replica identity and of CLUSTER. Also excludes indexes that support a foreign
+/// key: deletes of referenced rows use these indexes, but may be rare.
 const UNUSED_INDEXES: &str = "\
 select format('%I.%I', n.nspname, c.relname), t.name, pg_relation_size(c.oid), WRITES,
        SINCE::timestamptz(0)::text, coalesce(now() - SINCE < interval '7 days', true)
@@ -97,7 +97,7 @@ async fn find_unused(context: &CheckContext<'_>) -> CheckResult {
         let since: Option<String> = row.get(5);
         let since = since.map_or("statistics began".to_owned(), |it| it);
         let text = format!("{} on {table}, no scan since {since}; {cost}", bytes(size));
-        // A weekly job may not have run since such young statistics began.
+        // Statistics are young for 7 days: a weekly job may not have run since they began.
         let is_young: bool = row.get(6);
         UNUSED
             .note_or_warning(written > 0 && size >= 64 << 20 && !is_young, text)
@@ -114,14 +114,15 @@ async fn find_unused(context: &CheckContext<'_>) -> CheckResult {
     Ok(UNUSED.findings_or_ok(rows.iter().map(finding), "no unused index of 1 MiB or more"))
 }
 
-/// Pairs of indexes in which `b` can replace `a`. Of two equal indexes, `a` is the one without a
-/// constraint, or the one that was created later.
+/// Pairs of indexes in which `b` can replace `a`. An index of a constraint, of a replica identity
+/// or of CLUSTER is never `a`. Of two equal indexes, `a` is the one that is not unique, or the one
+/// with the higher OID; a partition of an index is never `a`.
 const DUPLICATES: &str = "\
 , idx as (
     select i.*, c.relname, c.relam, c.relkind, c.relispartition, c.relpages,
            coalesce(c.reloptions::text, '') as options,
            -- Read through JSON, because servers before 15 have no such column.
-           coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') as distinct_nulls,
+           coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') as nulls_not_distinct,
            format('%I.%I', n.nspname, c.relname) as name,
            coalesce(pg_get_expr(i.indpred, i.indrelid), '') as pred,
            coalesce(pg_get_expr(i.indexprs, i.indrelid), '') as exprs,
@@ -140,7 +141,7 @@ where not a.is_constraint and not a.indisreplident and not a.indisclustered
   and (a.indkey = b.indkey and a.indclass = b.indclass and a.indcollation = b.indcollation
          and a.indoption = b.indoption and a.exprs = b.exprs and a.indnkeyatts = b.indnkeyatts
          and (not a.indisunique or b.indisunique and a.indimmediate = b.indimmediate
-                                   and a.distinct_nulls = b.distinct_nulls)
+                                   and a.nulls_not_distinct = b.nulls_not_distinct)
          and a.options = b.options
          and (b.is_constraint or b.indisunique and not a.indisunique
               or a.indisunique = b.indisunique

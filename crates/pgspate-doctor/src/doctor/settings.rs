@@ -19,7 +19,7 @@ const FULL_PAGE_WRITES: Check = Check {
 const AUTOVACUUM: Check = Check {
     id: "autovacuum",
     question: "Does autovacuum remove dead rows?",
-    rule: "PostgreSQL manual, routine vacuuming; off at most for single tables, and for a time",
+    rule: "PostgreSQL manual, routine vacuuming; off only for single tables, for a limited time",
 };
 const SYNCHRONOUS_COMMIT: Check = Check {
     id: "synchronous-commit",
@@ -47,7 +47,7 @@ pub(super) async fn check_crash_safety(context: &CheckContext<'_>) -> CheckResul
     Ok(both.into_iter().map(|(check, name)| must_be_on(context, check, name, danger)).collect())
 }
 
-/// Warns if a setting is off.
+/// Warns if a setting is off. Reports a setting that the role cannot see.
 fn must_be_on(context: &CheckContext<'_>, check: Check, name: &str, danger: &str) -> Finding {
     match context.setting(name) {
         Some("off") => {
@@ -62,8 +62,8 @@ fn must_be_on(context: &CheckContext<'_>, check: Check, name: &str, danger: &str
     }
 }
 
-/// Tables with autovacuum off. The size of a table that a session has locked, or waits to lock, is
-/// null, because reading the size would wait.
+/// Tables with autovacuum off. If another session has locked a table exclusively, or waits for this
+/// lock, the size is null, because reading the size would wait.
 const TABLES_OFF: &str = "\
 select format('%I.%I', n.nspname, c.relname),
        case when not exists (select from pg_locks l
@@ -96,7 +96,7 @@ pub(super) async fn check_autovacuum(context: &CheckContext<'_>) -> CheckResult 
                 .note(text)
                 .about(&table)
                 .weight(size.unwrap_or_default() as f64)
-                .advice("Do not reset it while a load is running: the load resets it afterwards.")
+                .advice("Do not run this during a load: the load resets autovacuum_enabled itself.")
                 .remedy(format!("alter table {table} reset (autovacuum_enabled);")),
         );
     }
@@ -191,7 +191,7 @@ pub(super) async fn check_maintenance_memory(context: &CheckContext<'_>) -> Chec
     };
     let (index, size): (String, u64) = (row.get(0), count(row, 1));
     let text = format!(
-        "maintenance_work_mem is {}; the largest index, {index}, has {}",
+        "maintenance_work_mem is {}; the largest index, {index}, takes {}",
         format_size_setting(memory),
         bytes(size)
     );
@@ -209,7 +209,7 @@ pub(super) async fn check_maintenance_memory(context: &CheckContext<'_>) -> Chec
         .count("largest_index_bytes", size)
         .weight(size as f64)
         .advice(
-            "Sorting such an index takes several passes. Set the value only in the session that \
+            "Building such an index takes several sort passes. Set it only in the session that \
              builds it. `pgspate tune` proposes a value for the whole server from its memory.",
         );
     Ok(vec![finding.remedy(format!("set maintenance_work_mem = '{wanted}MB'; -- in a session"))])

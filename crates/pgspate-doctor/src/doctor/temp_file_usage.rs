@@ -64,7 +64,7 @@ pub(super) struct TempLocation {
 pub(super) struct TempFiles {
     /// Closed files of each database; empty if the role cannot see them.
     pub(super) closed: Vec<DatabaseTempFiles>,
-    /// The tablespace of the files; `None` if there are several.
+    /// The tablespace of the files; `None` if there are several, or if the query for it failed.
     pub(super) location: Option<TempLocation>,
     /// Bytes of the files that exist, if the role can see them.
     pub(super) existing_bytes: Option<u64>,

@@ -112,7 +112,8 @@ struct FreeSpace {
 }
 
 /// Returns the free space for temporary files. It is the smaller one of two: the free space of the
-/// disk, if the server is on this machine; and the size of `--storage` less all known data.
+/// disk, if the server is on this machine; and the size of `--storage` less all known data. The
+/// second applies only to the default tablespace, and not to Aurora.
 async fn find_free_space(context: &CheckContext<'_>) -> Option<FreeSpace> {
     let temp = &context.temp;
     let location = temp.location.as_ref()?;
@@ -125,7 +126,7 @@ async fn find_free_space(context: &CheckContext<'_>) -> Option<FreeSpace> {
     let wal = query_in_savepoint(context.client, sql).await.map_or(0, |row| row.get::<_, i64>(0));
     let taken = data + wal.unsigned_abs() + temp.existing_bytes.unwrap_or_default();
     let bytes = ((volume.gib * (1u64 << 30) as f64) as u64).saturating_sub(taken);
-    let left = FreeSpace { bytes, from: "left at most on the volume beside databases and WAL" };
+    let left = FreeSpace { bytes, from: "free on the volume as far as databases and WAL show" };
     Some(here.filter(|here| here.bytes < bytes).unwrap_or(left))
 }
 

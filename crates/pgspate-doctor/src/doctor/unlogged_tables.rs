@@ -16,7 +16,8 @@ const LOST: &str =
 const REWRITE: &str =
     "SET LOGGED rewrites the table, writes all of it to WAL, and blocks readers and writers.";
 
-/// Unlogged tables with a key, or of more than 100 MiB; temporary data usually has neither. The
+/// Unlogged tables with a primary or foreign key, or of more than 100 MiB; temporary data usually
+/// has neither. Excludes tables whose names say that they are temporary, such as `orders_tmp`. The
 /// last column lists the table and the unlogged tables that it references. A referenced table comes
 /// first, because it must be logged before the tables that reference it.
 const TABLES: &str = "\

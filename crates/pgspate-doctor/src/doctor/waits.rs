@@ -196,7 +196,13 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
         return Ok([vec![hidden], judge(waits)].concat());
     }
     if all < SAMPLES_MIN {
-        let text = format!("no session was active within {seconds:.0} s");
+        let text = match all {
+            0 => format!("no session was active within {seconds:.0} s"),
+            _ => format!(
+                "sessions were hardly active within {seconds:.0} s: {}",
+                counted(all, "sample")
+            ),
+        };
         let advice = "Run `pgspate doctor --watch 60s` during a load.";
         return Ok(vec![WAITS.ok(text).advice(advice)]);
     }

@@ -123,7 +123,7 @@ fn check_buffers(context: &CheckContext<'_>, all: u64) -> super::Finding {
         bytes(all),
         format_size_setting(size)
     );
-    // The limit: once in a hundred pages of WAL; once in ten if the buffers have the default size.
+    // The limit: once in a hundred pages of WAL; once in ten if wal_buffers is 16 MiB or more.
     let is_small = size < 16 << 20;
     let pages = all / IMAGE_BYTES;
     let limit = if is_small { pages / 100 } else { pages / 10 };

@@ -27,7 +27,7 @@ use pgspate_target::server_error;
 
 /// The job number of settings in the ledger; no load has it.
 const SETTINGS_JOB: JobId = JobId(0);
-/// The key of the advisory lock that lets one `tune` run at a time.
+/// The key of the advisory lock that lets one `tune` of a database run at a time.
 const ADVISORY_LOCK_KEY: i64 = 0x7067_7370_6174_6574;
 
 /// The result of `apply` or `revert`.

@@ -16,7 +16,8 @@ pub enum EmitFormat {
     /// The input of `aws rds modify-db-parameter-group --cli-input-json`; for Aurora, the input of
     /// `modify-db-cluster-parameter-group`.
     Rds,
-    /// A Terraform resource of the server's provider.
+    /// Terraform code: a parameter group of Amazon, flags of a Cloud SQL instance, or resources of
+    /// Azure. A server of no provider gets a parameter group of Amazon RDS.
     Terraform,
 }
 

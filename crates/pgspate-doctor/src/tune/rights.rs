@@ -11,7 +11,7 @@ use pgspate_target::{quote_ident, server_error};
 
 /// The role's name and privileges, in the order of [`check`]. If there is no ledger yet, `tune`
 /// creates it in the schema `pgspate`, which may already exist and be empty.
-const RIGHTS: &str = "\
+const PRIVILEGES_QUERY: &str = "\
 select current_user::text, current_database()::text,
        coalesce(current_setting('allow_alter_system', true), 'on') = 'off',
        has_table_privilege('pg_catalog.pg_file_settings', 'select'),
@@ -42,7 +42,7 @@ const BY_ROLE: &str = "(select rolsuper from pg_catalog.pg_roles where rolname =
 /// privilege; the hint has the grants.
 pub(super) async fn check(client: &Client, names: &[&str], writes_ledger: bool) -> Result<()> {
     let has_grants = server_version(client).await >= 150_000;
-    let sql = RIGHTS.replace("ALTERS", if has_grants { BY_GRANT } else { BY_ROLE });
+    let sql = PRIVILEGES_QUERY.replace("ALTERS", if has_grants { BY_GRANT } else { BY_ROLE });
     let names: Vec<&str> = names.iter().copied().chain([MARKER]).collect();
     let failed = server_error("could not look up the role's privileges".to_owned());
     let row = client.query_one(&sql, &[&names]).await.map_err(failed)?;

@@ -138,9 +138,9 @@ fn goals(machine: &ServerMachine, now: &ServerSettings) -> Vec<SettingGoal> {
 }
 
 impl SettingGoal {
-    /// Proposes the value, unless the setting suits already. If the setting follows another setting
-    /// that is about to grow (`leader_grows`), its present value is proposed, so that it does not
-    /// grow as well.
+    /// Proposes the value, unless the setting suits already. A size that is -1 follows another
+    /// setting. If that setting is about to grow (`leader_grows`) and the size is large enough now,
+    /// the size is set to its present value, so that it does not grow too.
     fn proposal(&self, now: &ServerSettings, leader_grows: bool) -> Option<SettingProposal> {
         let own = now.get(self.name)?;
         let leader = self.follows.filter(|_| own.value == "-1");

@@ -4,7 +4,7 @@
 //! types, often no table, and spell bytes as base64. Rows are whole. An update also gives the old
 //! values of the changed columns. Of statements about tables only TRUNCATE has an event.
 
-use super::json::{Json, is_nothing, malformed};
+use super::json::{Json, has_no_value, malformed};
 use super::json_values::{ByteSpelling, JsonSpelling, TypeFamily};
 use super::mysql_record::MysqlRecord;
 use super::record_budget::RecordBudget;
@@ -113,7 +113,7 @@ impl Decode for Canal {
         types: &dyn TargetTypes,
         events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
-        if is_nothing(record) {
+        if has_no_value(record) {
             return Ok(());
         }
         let message = MysqlRecord::read(record)?;

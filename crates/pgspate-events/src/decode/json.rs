@@ -159,8 +159,8 @@ pub(super) fn object(record: &[u8]) -> Result<JsonFields<'_>> {
     }
 }
 
-/// Returns whether a record has no value: white space or `null`.
-pub fn is_nothing(record: &[u8]) -> bool {
+/// Returns whether a record has no value: it is white space or `null`.
+pub fn has_no_value(record: &[u8]) -> bool {
     matches!(record.trim_ascii(), b"" | b"null")
 }
 

@@ -3,7 +3,7 @@
 //! Rows are whole. An update also gives the old values of the changed columns, so the whole old row
 //! is known. The last row of a transaction is marked.
 
-use super::json::{Json, JsonStr, is_nothing, malformed};
+use super::json::{Json, JsonStr, has_no_value, malformed};
 use super::json_values::{ByteSpelling, JsonSpelling, TypeFamily};
 use super::mysql_record::MysqlRecord;
 use super::source_tables::{SourceTableColumns, SourceTables, cells, overlay};
@@ -67,7 +67,7 @@ impl Decode for Maxwell {
         types: &dyn TargetTypes,
         events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
-        if is_nothing(record) {
+        if has_no_value(record) {
             return Ok(());
         }
         let record = MysqlRecord::read(record)?;

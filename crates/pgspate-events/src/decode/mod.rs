@@ -29,7 +29,7 @@ pub use moments::TimeUnit;
 pub use sniff::{DecodeOptions, EventFormat, decoder_of, sniff};
 pub use wal2json::Wal2json;
 
-pub use json::is_nothing;
+pub use json::has_no_value;
 
 use super::event::{ChangeEvent, SourceTable};
 use crate::Result;

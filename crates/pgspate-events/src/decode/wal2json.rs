@@ -7,7 +7,7 @@
 //! off before its `C` never counts as whole.
 
 use super::byte_spellings::is_hex;
-use super::json::{Json, JsonFields, JsonItems, JsonStr, is_nothing, malformed, object};
+use super::json::{Json, JsonFields, JsonItems, JsonStr, has_no_value, malformed, object};
 use super::json_values::{ByteSpelling, JsonSpelling, TypeFamily, text};
 use super::record_budget::RecordBudget;
 use super::source_tables::{SourceTableColumns, SourceTables, SourceText};
@@ -179,7 +179,7 @@ impl Decode for Wal2json {
         events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         self.grouping = RecordGrouping::ByEvents;
-        if is_nothing(record) {
+        if has_no_value(record) {
             return Ok(());
         }
         let before = events.len();

@@ -21,7 +21,8 @@ pub(super) enum PickedRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RowMatch {
     Not,
-    /// Equal in the columns that earlier events give; other columns are unknown.
+    /// The row equals the old row in all columns that earlier events give. At least one column is
+    /// unknown.
     Perhaps,
     Yes,
 }
@@ -142,8 +143,9 @@ impl EventFolder<'_> {
         }
     }
 
-    /// Makes room for a row that gets the key of an entry: a row that has the key now becomes a
-    /// waiting row, until the transaction ends.
+    /// Makes room for a row that gets the key of an entry. A row that has the key now becomes a
+    /// waiting row. If the event ends its transaction, no row can leave the key later: then the
+    /// clash, or the key that must be free in the target, is only noted.
     pub(super) fn displace_occupant(
         &mut self,
         change: &LoggedEvent,
@@ -153,7 +155,8 @@ impl EventFolder<'_> {
         is_known: bool,
     ) {
         if !self.fold_key.is_deferrable && !has_old_values_except_key(self, change) {
-            // Such a source checks each row, so a row never gets a key that another row has.
+            // The key is not deferrable, and the source does not send whole old rows. Such a source
+            // checks the key at each row, so a row never gets a key that another row has.
             return;
         }
         let occupant = self.table.entries[entry_index].row;

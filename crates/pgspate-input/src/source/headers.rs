@@ -43,7 +43,7 @@ impl RequestHeaders {
                 None => only_origin(name, &origins)?,
             };
             let invalid_header_error = || {
-                Error::new(ErrorKind::Usage, format!("{} is not a valid header", shown_key(key)))
+                Error::new(ErrorKind::Usage, format!("{} is not a valid header", redacted_key(key)))
             };
             let name =
                 HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid_header_error())?;
@@ -73,7 +73,7 @@ pub(super) fn is_header(key: &str) -> bool {
 
 /// Returns the key as messages show it, without secrets. A user may write `header.x: VALUE=` by
 /// mistake, which puts the secret value into the key.
-pub(super) fn shown_key(key: &str) -> String {
+pub(super) fn redacted_key(key: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name = split_key(key).map_or(key, |(_, name)| name);
     match name.len() <= 64 && name.chars().all(is_name) {
@@ -94,7 +94,10 @@ fn split_key(key: &str) -> Option<(Option<&str>, &str)> {
     Some((Some(&key[..at]), &key[at + 1 + HEADER_OPTION.len()..]))
 }
 
-/// Parses the server that a key names. Some source must be on this server.
+/// Parses the server that a key names.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the server is invalid, or if no source is on this server.
 fn origin_of_server(server: &str, origins: &[Origin]) -> Result<Origin> {
     let is_bare = |url: &Url| {
         matches!(url.scheme(), "http" | "https")
@@ -120,7 +123,11 @@ fn origin_of_server(server: &str, origins: &[Origin]) -> Result<Origin> {
     ))
 }
 
-/// Returns the server of the sources. Several servers are an error.
+/// Returns the only server of the sources.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the sources are on several web servers, or on none. `name` is the
+/// header's name.
 fn only_origin(name: &str, origins: &[Origin]) -> Result<Origin> {
     match origins {
         [origin] => Ok(origin.clone()),
@@ -128,14 +135,14 @@ fn only_origin(name: &str, origins: &[Origin]) -> Result<Origin> {
             Err(Error::new(ErrorKind::Usage, "a header is given, but no source is on a web server"))
         }
         [first, ..] => {
-            let key = shown_key(&format!("{HEADER_OPTION}{name}"));
+            let key = redacted_key(&format!("{HEADER_OPTION}{name}"));
             let message = format!(
                 "{key} does not name its server, and the sources are on {} servers",
                 origins.len()
             );
             Err(Error::new(ErrorKind::Usage, message).hint(format!(
-                "Write the server before the header, such as `--source-option \
-                 '{}/:header.NAME=VALUE'`. Only that server gets the header.",
+                "Write the server before the header's name, for example `--source-option \
+                 '{}/:header.NAME=VALUE'`. pgspate sends the header only to that server.",
                 origin_text(first)
             )))
         }

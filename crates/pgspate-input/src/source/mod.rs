@@ -77,7 +77,7 @@ impl Default for SourceOptions {
 /// Omits the values of settings, which may be secrets.
 impl fmt::Debug for SourceOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<_> = self.store.iter().map(|(key, _)| headers::shown_key(key)).collect();
+        let keys: Vec<_> = self.store.iter().map(|(key, _)| headers::redacted_key(key)).collect();
         f.debug_struct("SourceOptions")
             .field("store", &keys)
             .field("stall", &self.stall)

@@ -73,7 +73,7 @@ fn check_options(specs: &[String], options: &SourceOptions) -> Result<()> {
         });
         if !is_known {
             let message =
-                format!("no source of this command has an option {}", headers::shown_key(key));
+                format!("no source of this command has an option {}", headers::redacted_key(key));
             return Err(Error::new(ErrorKind::Usage, message).hint(
                 "Options are for object stores (such as endpoint, region, access_key_id, \
                  skip_signature, and profile for S3) and for HTTP (header.NAME, unframed).",
@@ -143,10 +143,10 @@ impl SourceResolver<'_> {
         // `@` would be a key and its secret.
         if bucket.contains(':') || (bucket.contains('@') && scheme != Scheme::Azure) {
             let message = format!("a {prefix}:// URL must not have a user or password");
-            return Err(Error::new(ErrorKind::Usage, message).hint(
-                "Give keys in the environment, or as `--source-option KEY=@FILE`, and write \
-                 SCHEME://BUCKET/KEY.",
-            ));
+            return Err(Error::new(ErrorKind::Usage, message).hint(format!(
+                "Write {prefix}://BUCKET/KEY. Give credentials in environment variables, or with \
+                 `--source-option NAME=@FILE`."
+            )));
         }
         // The name becomes part of a URL, so other characters are refused. Azure's names contain
         // the account too.

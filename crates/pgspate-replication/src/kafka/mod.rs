@@ -24,7 +24,7 @@ mod topics;
 
 #[cfg(not(feature = "kafka"))]
 pub use no_topics::NoTopics as KafkaTopics;
-pub use position::{Offset, TopicPosition};
+pub use position::{PartitionOffset, TopicPosition};
 pub use topic_source::{
     TopicMessage, TopicPartition, TopicPiece, TopicSource, another_topic_hint, begin_partitions,
 };

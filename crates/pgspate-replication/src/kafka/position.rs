@@ -1,4 +1,4 @@
-//! The positions of a stream's partitions, and their positions in the ledger.
+//! Tracks how far each partition of a stream is read, and which positions the ledger gets.
 
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,20 @@ use crate::{DigestedPosition, Result, SourceNames, SourcePoint, SourcePosition, 
 use pgspate_events::EventPlace;
 use pgspate_target::ledger::{PartitionMove, StreamPosition};
 
-/// How often positions are written while there are no events.
-const IDLE: Duration = Duration::from_secs(10);
+/// How often positions are written to the ledger while there are no events.
+const IDLE_POSITION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// An offset of one of the run's partitions.
+/// The place of a message: a partition of this run, and an offset in the partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Offset {
+pub struct PartitionOffset {
     /// The index of the partition in this run.
     pub part: u32,
     /// The offset in the partition.
     pub offset: i64,
 }
 
-impl From<Offset> for EventPlace {
-    fn from(Offset { part, offset }: Offset) -> EventPlace {
+impl From<PartitionOffset> for EventPlace {
+    fn from(PartitionOffset { part, offset }: PartitionOffset) -> EventPlace {
         EventPlace::Offset { part, offset }
     }
 }
@@ -29,15 +29,16 @@ impl From<Offset> for EventPlace {
 #[derive(Debug)]
 pub struct TopicPosition {
     parts: Vec<TrackedPartition>,
-    /// The partition of the message that is being taken, and its position after that message.
-    arriving: Option<(usize, PartitionPlace)>,
-    /// Partitions whose position is after the last whole transaction.
-    unsettled: Vec<usize>,
-    /// Whether the next batch shall have all positions even if it has no events.
-    is_due: bool,
+    /// The partition of the current message, and the partition's position after that message.
+    current_message: Option<(usize, PartitionPosition)>,
+    /// Partitions with messages of a transaction that has not ended.
+    in_open_transaction: Vec<usize>,
+    /// Whether the next batch must have all positions, even if it has no events.
+    positions_are_due: bool,
     /// When the last batch got positions.
-    moved: Instant,
-    trail: DigestedPosition<Offset>,
+    positions_sent_at: Instant,
+    /// The position of the stream as a whole.
+    stream_position: DigestedPosition<PartitionOffset>,
 }
 
 /// A partition and its positions.
@@ -45,16 +46,16 @@ pub struct TopicPosition {
 struct TrackedPartition {
     name: String,
     /// The position after the last message.
-    now: PartitionPlace,
-    /// The position after the last whole transaction.
-    whole: PartitionPlace,
+    after_message: PartitionPosition,
+    /// The position after the last complete transaction.
+    after_transaction: PartitionPosition,
     /// The position that the ledger has once all batches so far are committed.
-    handed: Option<StreamPosition>,
+    sent: Option<StreamPosition>,
 }
 
 /// A position in a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct PartitionPlace {
+struct PartitionPosition {
     /// The number of events before the position.
     events: u64,
     /// The offset of the next message.
@@ -63,8 +64,9 @@ struct PartitionPlace {
     digest: String,
 }
 
-impl PartitionPlace {
-    fn mark(&self) -> StreamPosition {
+impl PartitionPosition {
+    /// Returns the position as the ledger stores it.
+    fn to_ledger_position(&self) -> StreamPosition {
         let digest = self.digest.clone();
         StreamPosition { ordinal: self.events, source: format_position(self.next), digest }
     }
@@ -75,11 +77,11 @@ impl TopicPosition {
     pub fn new(from: &StreamPosition) -> TopicPosition {
         TopicPosition {
             parts: Vec::new(),
-            arriving: None,
-            unsettled: Vec::new(),
-            is_due: false,
-            moved: Instant::now(),
-            trail: DigestedPosition::after(StreamDigest::parse(&from.digest)),
+            current_message: None,
+            in_open_transaction: Vec::new(),
+            positions_are_due: false,
+            positions_sent_at: Instant::now(),
+            stream_position: DigestedPosition::after(StreamDigest::parse(&from.digest)),
         }
     }
 
@@ -94,93 +96,95 @@ impl TopicPosition {
             Some(mark) => parse_position(&mark.source)?,
             None => partition.next,
         };
-        let place = PartitionPlace { events: mark.ordinal, next, digest: mark.digest.clone() };
+        let place = PartitionPosition { events: mark.ordinal, next, digest: mark.digest.clone() };
         self.parts.push(TrackedPartition {
             name: partition.name(),
-            whole: place.clone(),
-            now: place,
-            handed: partition.mark,
+            after_transaction: place.clone(),
+            after_message: place,
+            sent: partition.mark,
         });
         Ok(partition.reads_again.then_some(mark.digest))
     }
 
     /// Returns whether the message at `at` was taken before.
-    pub fn was_taken(&self, at: Offset) -> bool {
-        self.parts.get(at.part as usize).is_some_and(|part| at.offset < part.now.next)
+    pub fn was_taken(&self, at: PartitionOffset) -> bool {
+        self.parts.get(at.part as usize).is_some_and(|part| at.offset < part.after_message.next)
     }
 
     /// Begins to take a message of a number of events. `digest` identifies the message.
-    pub fn begin_message(&mut self, at: Offset, events: u64, digest: String) {
+    pub fn begin_message(&mut self, at: PartitionOffset, events: u64, digest: String) {
         let Some(part) = self.parts.get(at.part as usize) else { return };
-        let place =
-            PartitionPlace { events: part.now.events + events, next: at.offset + 1, digest };
-        self.arriving = Some((at.part as usize, place));
-        self.trail.digest.mix(at.offset.unsigned_abs() ^ (u64::from(at.part) << 48));
+        let events = part.after_message.events + events;
+        let place = PartitionPosition { events, next: at.offset + 1, digest };
+        self.current_message = Some((at.part as usize, place));
+        self.stream_position.digest.mix(at.offset.unsigned_abs() ^ (u64::from(at.part) << 48));
     }
 
     /// Notes that a partition has no more messages before `next`. Returns the last offset before
     /// `next` if the position moved.
-    pub fn note_passed(&mut self, part: u32, next: i64) -> Option<Offset> {
-        let found = self.parts.get(part as usize).filter(|found| next > found.now.next)?;
-        let place = PartitionPlace { events: found.now.events, next, digest: String::new() };
-        self.arriving = Some((part as usize, place));
-        self.trail.digest.mix(next.unsigned_abs() ^ (u64::from(part) << 48));
-        Some(Offset { part, offset: next - 1 })
+    pub fn note_passed(&mut self, part: u32, next: i64) -> Option<PartitionOffset> {
+        let found = self.parts.get(part as usize)?;
+        let before = Some(&found.after_message).filter(|before| next > before.next)?;
+        let place = PartitionPosition { events: before.events, next, digest: String::new() };
+        self.current_message = Some((part as usize, place));
+        self.stream_position.digest.mix(next.unsigned_abs() ^ (u64::from(part) << 48));
+        Some(PartitionOffset { part, offset: next - 1 })
     }
 
-    /// Requests that the next batch has the positions of all partitions, if positions are due or
-    /// the input has ended (`input_ended`). Returns whether the batch will have the positions.
+    /// Requests the positions of all partitions for the next batch, if positions are due or the
+    /// input has ended (`input_ended`). Returns whether the next batch will have the positions.
     pub fn request_positions(&mut self, input_ended: bool) -> bool {
-        self.is_due |= input_ended || self.moved.elapsed() >= IDLE;
-        self.is_due
+        let elapsed = self.positions_sent_at.elapsed();
+        self.positions_are_due |= input_ended || elapsed >= IDLE_POSITION_INTERVAL;
+        self.positions_are_due
     }
 }
 
 impl SourcePosition for TopicPosition {
-    type EventPlace = Offset;
+    type EventPlace = PartitionOffset;
 
-    fn note_record(&mut self, event_place: Offset) {
-        if let Some((part, place)) = self.arriving.take() {
-            self.parts[part].now = place;
-            self.unsettled.push(part);
+    fn note_record(&mut self, event_place: PartitionOffset) {
+        if let Some((part, place)) = self.current_message.take() {
+            self.parts[part].after_message = place;
+            self.in_open_transaction.push(part);
         }
-        self.trail.note_record(event_place);
+        self.stream_position.note_record(event_place);
     }
 
     fn note_transaction_end(&mut self) {
-        for part in self.unsettled.drain(..) {
+        for part in self.in_open_transaction.drain(..) {
             let part = &mut self.parts[part];
-            part.whole.clone_from(&part.now);
+            part.after_transaction.clone_from(&part.after_message);
         }
-        self.trail.note_transaction_end();
+        self.stream_position.note_transaction_end();
     }
 
     fn mark(&self, ordinal: u64, names: &SourceNames) -> StreamPosition {
-        self.trail.mark(ordinal, names)
+        self.stream_position.mark(ordinal, names)
     }
 
     fn partition_moves(&mut self, has_events: bool) -> Vec<PartitionMove> {
         let mut moves = Vec::new();
-        if !has_events && !self.is_due {
+        if !has_events && !self.positions_are_due {
             return moves;
         }
         for part in &mut self.parts {
-            let to = part.whole.mark();
-            if part.handed.as_ref() != Some(&to) {
-                let from = part.handed.replace(to.clone());
+            let to = part.after_transaction.to_ledger_position();
+            if part.sent.as_ref() != Some(&to) {
+                let from = part.sent.replace(to.clone());
                 moves.push(PartitionMove { part: part.name.clone(), from, to });
             }
         }
         if !has_events && !moves.is_empty() {
             // Without events, only a changed stream position shows whether the commit happened.
-            self.trail.advance();
+            self.stream_position.advance();
         }
-        (self.is_due, self.moved) = (false, Instant::now());
+        (self.positions_are_due, self.positions_sent_at) = (false, Instant::now());
         moves
     }
 
     fn point(&self) -> Option<SourcePoint> {
-        let sum = self.parts.iter().map(|part| part.whole.next.unsigned_abs()).sum();
+        let sum = self.parts.iter().map(|part| part.after_transaction.next.unsigned_abs()).sum();
         (!self.parts.is_empty()).then_some(SourcePoint::Messages(sum))
     }
 }
@@ -199,20 +203,20 @@ mod tests {
         position
     }
 
-    fn arrive(state: &mut TopicPosition, part: usize, next: i64) {
-        let place = PartitionPlace { events: next.unsigned_abs(), next, digest: String::new() };
-        state.arriving = Some((part, place));
-        state.note_record(Offset::default());
+    fn take_message(state: &mut TopicPosition, part: usize, next: i64) {
+        let place = PartitionPosition { events: next.unsigned_abs(), next, digest: String::new() };
+        state.current_message = Some((part, place));
+        state.note_record(PartitionOffset::default());
     }
 
     #[test]
-    fn positions_move_with_whole_transactions() {
+    fn positions_move_only_with_complete_transactions() {
         let mut state = position(2);
-        arrive(&mut state, 0, 3);
+        take_message(&mut state, 0, 3);
         assert!(state.partition_moves(true).is_empty());
-        arrive(&mut state, 0, 4);
+        take_message(&mut state, 0, 4);
         state.note_transaction_end();
-        arrive(&mut state, 0, 5);
+        take_message(&mut state, 0, 5);
         assert!(state.partition_moves(false).is_empty());
         let moves = state.partition_moves(true);
         assert_eq!(moves.len(), 1);
@@ -225,9 +229,11 @@ mod tests {
         assert_eq!((moves[0].to.ordinal, moves[0].to.source.as_str()), (5, "offset 4"));
         assert!(state.partition_moves(true).is_empty());
     }
-    /// Only a changed stream position shows that a commit without events happened.
+
+    /// If the reply to a commit is lost, only a changed stream position shows that the commit
+    /// happened.
     #[test]
-    fn moves_without_events_change_the_mark() {
+    fn moves_without_events_change_the_stream_position() {
         let (mut state, names) = (position(0), SourceNames::new(vec!["t/0".to_owned()]));
         let mut marks = vec![state.mark(0, &names)];
         for number in 0..2 {

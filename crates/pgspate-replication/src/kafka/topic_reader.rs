@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{BorrowedMessage, Headers, Message as _};
+use rdkafka::message::{Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::client::{AnswerTimeout, ClientStatistics, bounds};
@@ -146,13 +146,9 @@ impl TopicSource {
                     // All messages that were fetched before the previous statistics have been
                     // taken. This is not sure if new statistics came with this poll.
                     let statistics = statistics.take().filter(|_| now.is_none());
-                    let passed =
-                        statistics.map(|it| skip_offsets_without_messages(&it, read_partitions));
-                    // Messages are sent first. After `Passed`, a message with a smaller offset
-                    // counts as applied already.
-                    if taken_messages.send_messages(pieces).is_err()
-                        || passed
-                            .is_some_and(|all| pieces.send(Ok(TopicPiece::Passed(all))).is_err())
+                    if taken_messages
+                        .send_all(statistics.as_ref(), read_partitions, pieces)
+                        .is_err()
                     {
                         return Ok(());
                     }
@@ -303,7 +299,7 @@ fn skip_offsets_without_messages(
 impl TakenMessages {
     fn add(
         &mut self,
-        message: &BorrowedMessage<'_>,
+        message: &impl Message,
         index: &PartitionIndex,
         read_partitions: &mut [ReadPartition],
     ) {
@@ -331,12 +327,27 @@ impl TakenMessages {
                 .filter_map(|header| Some((header.key.into(), header.value?.to_vec())))
                 .collect(),
         };
-        self.bytes += message.payload_len() + message.key_len();
+        self.bytes +=
+            taken.value.as_ref().map_or(0, Vec::len) + taken.key.as_ref().map_or(0, Vec::len);
         self.messages.push(taken);
     }
 
     fn is_full(&self) -> bool {
         self.messages.len() >= MESSAGES_MAX || self.bytes >= BYTES_MAX
+    }
+
+    /// Sends the taken messages, and then the offsets that hold no messages, by `statistics`.
+    fn send_all(
+        &mut self,
+        statistics: Option<&ClientStatistics>,
+        read_partitions: &mut [ReadPartition],
+        pieces: &EventSender<TopicPiece>,
+    ) -> Result<(), ReceiverGone> {
+        // The order matters: after `Passed`, a message with a smaller offset counts as applied.
+        self.send_messages(pieces)?;
+        let Some(statistics) = statistics else { return Ok(()) };
+        let passed = skip_offsets_without_messages(statistics, read_partitions);
+        pieces.send(Ok(TopicPiece::Passed(passed)))
     }
 
     fn send_messages(&mut self, pieces: &EventSender<TopicPiece>) -> Result<(), ReceiverGone> {
@@ -350,4 +361,76 @@ impl TakenMessages {
 
 fn not_assigned(error: KafkaError) -> Error {
     request_error("begin to read the topics", error, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use rdkafka::Timestamp;
+    use rdkafka::message::OwnedMessage;
+
+    use super::super::client::PartitionOffsets;
+    use super::*;
+
+    fn orders_from(next: i64) -> ReadPartition {
+        ReadPartition { topic: "orders".into(), number: 0, next, end: 9, until: None }
+    }
+
+    fn orders_message(offset: i64) -> OwnedMessage {
+        let payload = Some(b"{}".to_vec());
+        OwnedMessage::new(payload, None, "orders".into(), Timestamp::NotAvailable, 0, offset, None)
+    }
+
+    fn statistics_with_next(next: i64) -> ClientStatistics {
+        let offsets = PartitionOffsets { next, end: next };
+        let partitions = HashMap::from([(("orders".into(), 0), offsets)]);
+        ClientStatistics { is_connected: true, partitions }
+    }
+
+    /// Takes the messages, tells the reader that librdkafka has no more messages, and returns what
+    /// was sent: `message OFFSET` and `passed OFFSET`.
+    fn sent_when_idle(offsets: &[i64], statistics: Option<&ClientStatistics>) -> Vec<String> {
+        let mut read_partitions = [orders_from(5)];
+        let mut index = PartitionIndex::default();
+        index.add(&read_partitions);
+        let mut taken_messages = TakenMessages::default();
+        for offset in offsets {
+            taken_messages.add(&orders_message(*offset), &index, &mut read_partitions);
+        }
+        let (to, received) = sync_channel(9);
+        let pieces = EventSender::new(to, Default::default());
+        taken_messages.send_all(statistics, &mut read_partitions, &pieces).unwrap();
+        drop(pieces);
+        let mut sent = Vec::new();
+        for piece in received {
+            match piece.unwrap() {
+                TopicPiece::Messages(all) => {
+                    sent.extend(all.iter().map(|it| format!("message {}", it.offset)));
+                }
+                TopicPiece::Passed(all) => {
+                    sent.extend(all.iter().map(|(_, next)| format!("passed {next}")));
+                }
+                _ => panic!("neither messages nor passed offsets"),
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn messages_are_sent_before_the_marker_that_follows_them_is_passed() {
+        // Offset 7 is the marker of the transaction that wrote 5 and 6.
+        let sent = sent_when_idle(&[5, 6], Some(&statistics_with_next(8)));
+        assert_eq!(sent, ["message 5", "message 6", "passed 8"]);
+    }
+
+    #[test]
+    fn without_statistics_no_offset_is_passed() {
+        assert_eq!(sent_when_idle(&[5], None), ["message 5"]);
+    }
+
+    #[test]
+    fn a_message_that_was_taken_before_is_not_sent_again() {
+        assert_eq!(sent_when_idle(&[5, 5, 4, 6], None), ["message 5", "message 6"]);
+    }
 }

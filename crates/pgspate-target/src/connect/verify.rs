@@ -191,8 +191,8 @@ pub(super) fn explain(error: &Error) -> TlsProblem {
         ),
         Error::AlertReceived(alert) => (
             format!("the server ended the TLS handshake with alert {alert:?}"),
-            "The server's log says why; it may want a client certificate (sslcert= and sslkey=) or \
-             another TLS version.",
+            "See the server's log for the reason. The server may require a client certificate \
+             (sslcert= and sslkey=) or another TLS version.",
         ),
         Error::PeerIncompatible(what) => (
             format!("no common TLS version or cipher with the server: {what:?}"),

@@ -175,7 +175,7 @@ pub async fn ledger_exists(client: &Client) -> Result<bool> {
 /// [`ErrorKind::Ledger`] if the version is unsupported. [`ErrorKind::Server`] if the ledger cannot
 /// be read or upgraded.
 pub(super) async fn check_version(client: &Client) -> Result<()> {
-    let failed = server_error("could not check for the ledger, schema \"pgspate\"".to_owned());
+    let failed = server_error("could not look up the ledger in schema \"pgspate\"".to_owned());
     let version = client.fetch_opt("select version from pgspate.version", &[]).await;
     let version = version.map_err(|error| with_grant_hint(failed(error)))?;
     match version.map(|row| row.get::<_, i32>(0)) {

@@ -37,8 +37,8 @@ pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<
 }
 
 /// Columns: 0 whether the schema exists, 1 whether the role may use the schema, 2 names of its
-/// tables, 3 the first untrusted object, 4 that object's owner. Columns 3 and 4 are NULL if
-/// everything is trusted.
+/// relations except indexes, 3 the first untrusted object, 4 that object's owner. Columns 3 and 4
+/// are NULL if everything is trusted.
 const SCHEMA_QUERY: &str = "\
 with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
 relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
@@ -96,7 +96,7 @@ impl LedgerSchema {
     /// [`ErrorKind::Connect`] if the connection fails, [`ErrorKind::Server`] if the server refuses
     /// the query.
     pub(crate) async fn read(client: &Client) -> Result<LedgerSchema> {
-        let failed = server_error("could not check for the ledger, schema \"pgspate\"".to_owned());
+        let failed = server_error("could not look up the ledger in schema \"pgspate\"".to_owned());
         let sql = SCHEMA_QUERY.replace("{is_trusted}", &is_trusted_sql("owner"));
         let row = client.fetch_one(&sql, &[]).await.map_err(failed)?;
         let untrusted: Option<String> = row.get(3);

@@ -38,14 +38,8 @@ impl StatementCost {
         let plan = &explained[0]["Plan"];
         let number = |name: &str| plan[name].as_f64().unwrap_or_default() as u64;
         let shared_blocks = |name: &str| number(&format!("Shared {name} Blocks"));
-        let rows = plan["Plans"].as_array().into_iter().flatten();
-        let rows = rows.filter(|child| child["Parent Relationship"] == "Outer");
-        let rows = rows.map(|child| {
-            let factor = |name: &str| child[name].as_f64().unwrap_or_default();
-            (factor("Actual Rows") * factor("Actual Loops")).round() as u64
-        });
         StatementCost {
-            rows: rows.sum(),
+            rows: rows_to_write(plan),
             wal_bytes: number("WAL Bytes"),
             blocks_hit: shared_blocks("Hit"),
             blocks_read: shared_blocks("Read"),
@@ -53,6 +47,24 @@ impl StatementCost {
             blocks_written: shared_blocks("Written"),
         }
     }
+}
+
+/// Returns the rows that reached the nodes that write, below `node` or at it.
+///
+/// An extension may wrap the node: TimescaleDB puts a `Custom Scan` above it. Before version 14,
+/// PostgreSQL calls the children of the node `Member`; later versions call them `Outer`.
+fn rows_to_write(node: &Value) -> u64 {
+    let children = node["Plans"].as_array().into_iter().flatten();
+    if node["Node Type"] != "ModifyTable" {
+        return children.map(rows_to_write).sum();
+    }
+    let is_source =
+        |child: &&Value| matches!(child["Parent Relationship"].as_str(), Some("Outer" | "Member"));
+    let rows = children.filter(is_source).map(|child| {
+        let factor = |name: &str| child[name].as_f64().unwrap_or_default();
+        (factor("Actual Rows") * factor("Actual Loops")).round() as u64
+    });
+    rows.sum()
 }
 
 /// Runs a writing statement and returns its cost.
@@ -101,5 +113,33 @@ mod tests {
             blocks_written: 1,
         };
         assert_eq!(StatementCost::from_explain(&explained), expected);
+    }
+    fn child(node_type: &str, relationship: &str, rows: f64) -> Value {
+        json!({"Node Type": node_type, "Parent Relationship": relationship,
+               "Actual Rows": rows, "Actual Loops": 1})
+    }
+
+    fn rows_of(plan: Value) -> u64 {
+        StatementCost::from_explain(&json!([{ "Plan": plan }])).rows
+    }
+
+    #[test]
+    fn rows_of_all_partitions_are_counted_on_postgresql_13() {
+        let partitions = [child("Hash Join", "Member", 4.0), child("Hash Join", "Member", 3.0)];
+        assert_eq!(rows_of(json!({"Node Type": "ModifyTable", "Plans": partitions})), 7);
+    }
+
+    #[test]
+    fn rows_are_counted_at_a_wrapped_writing_node() {
+        let chunks = child("Custom Scan", "Outer", 7.0);
+        let writes = json!({"Node Type": "ModifyTable", "Parent Relationship": "child",
+                            "Plans": [chunks]});
+        assert_eq!(rows_of(json!({"Node Type": "Custom Scan", "Plans": [writes]})), 7);
+    }
+
+    #[test]
+    fn rows_of_subqueries_are_not_counted() {
+        let plans = [child("Aggregate", "InitPlan", 1.0), child("Hash Join", "Outer", 7.0)];
+        assert_eq!(rows_of(json!({"Node Type": "ModifyTable", "Plans": plans})), 7);
     }
 }

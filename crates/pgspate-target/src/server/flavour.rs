@@ -70,8 +70,8 @@ impl Flavour {
         matches!(self, Flavour::Plain | Flavour::Citus | Flavour::Timescale)
     }
 
-    /// Returns where the server's settings are changed.
-    pub fn settings_place(self) -> &'static str {
+    /// Returns how the server's settings are changed, such as `with ALTER SYSTEM`.
+    pub fn how_to_change_settings(self) -> &'static str {
         match self {
             Flavour::Rds => "in the DB parameter group",
             Flavour::Aurora => "in the DB cluster parameter group",
@@ -89,14 +89,14 @@ impl Flavour {
                 "server settings are changed in the DB parameter group, not with ALTER SYSTEM",
                 "no superuser: no DISABLE TRIGGER ALL, no pageinspect, no COPY from server files",
                 "wal_level and the WAL disk cannot be chosen; the volume's IOPS and throughput can \
-                 be chosen (--storage)",
+                 be chosen (tell doctor the volume with --storage)",
             ],
             Flavour::Aurora => &[
                 "only WAL is written to storage, billed in units of 4 KiB; pages are never \
                  written, so checkpoints and full-page images cost nothing",
                 "commits wait for four of six copies (IO:XactSync): use fewer, larger transactions",
-                "unlogged tables and fewer indexes save I/Os; synchronous_commit = off in a \
-                 session avoids the wait",
+                "unlogged tables and fewer indexes save I/Os; with synchronous_commit = off, \
+                 commits of a session do not wait for the storage",
                 "server settings are changed in the cluster's parameter group",
             ],
             Flavour::CloudSql => &[

@@ -77,12 +77,17 @@ impl StopFlag {
 
 impl Connection {
     /// Runs statements that may take hours, such as building an index. Cancels the statements if a
-    /// stop is requested. `message` says what could not be done.
+    /// stop is requested. `message` is the error's text if a statement fails otherwise.
     ///
     /// # Errors
     /// [`ErrorKind::Cancelled`] if a stop was requested, [`ErrorKind::Server`] if the server
     /// refused a statement, [`ErrorKind::Connect`] if the connection was lost.
-    pub async fn run_until_stopped(&self, sql: &str, stop: &StopFlag, message: &str) -> Result<()> {
+    pub async fn execute_until_stopped(
+        &self,
+        sql: &str,
+        stop: &StopFlag,
+        message: &str,
+    ) -> Result<()> {
         let sessions = [self.canceller()];
         let statements = self.client.batch_execute(sql);
         match cancel_when(|| stop.is_requested(), &sessions, statements).await {

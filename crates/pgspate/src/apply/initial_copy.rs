@@ -33,7 +33,7 @@ use pgspate_target::{UnloggedExtent, under_users_path_sql};
 
 /// Pieces of 256 KiB that may wait for the load.
 const PIECES_WAITING_MAX: usize = 8;
-/// Lanes for a table: one session of the source fills no more.
+/// The most lanes for a table. One session of the source cannot keep more lanes busy.
 const LANES_MAX: usize = 4;
 /// How long the sessions of an earlier copy may take to end.
 const OLD_SESSIONS_WAIT: Duration = Duration::from_secs(30);
@@ -128,7 +128,8 @@ impl InitialCopy<'_> {
         Ok(copied)
     }
 
-    /// Makes sure that the tables are empty, and adds them to the ledger's list.
+    /// Makes sure that the tables are empty, and adds them to the ledger's list of tables that are
+    /// being copied.
     fn claim_empty_tables(
         &self,
         writer: &mut BatchWriter,
@@ -316,7 +317,7 @@ impl InitialCopy<'_> {
             return Err(Error::new(ErrorKind::Bug, "the thread that reads rows died"));
         };
         match (read, loaded) {
-            // A failed load stops reading. That is no failure of the reader.
+            // A failed load stops the reader. Then the load's error is reported.
             (Ok(true), Ok(rows)) => Ok(rows),
             (Err(error), _) | (Ok(_), Err(error)) => Err(error),
             (Ok(false), Ok(_)) => Err(Error::new(ErrorKind::Bug, "a load ended before its input")),
@@ -395,7 +396,7 @@ fn read_table(
         is_wanted = tx.send(Ok(piece.to_vec())).is_ok();
         match is_wanted {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::Cancelled, "the rows are not wanted any more")),
+            false => Err(Error::new(ErrorKind::Cancelled, "the load has ended")),
         }
     };
     let over = async {

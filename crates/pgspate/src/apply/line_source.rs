@@ -1,8 +1,8 @@
 //! Reads change records from files: lines, and rows of Parquet files.
 //!
-//! Lines do not depend on how an input hands out its bytes, and the last line needs no newline. A
-//! thread of its own reads the inputs in order. The run does not wait for this thread, as a
-//! pipe may stay silent for ever.
+//! The lines do not depend on the sizes of the pieces in which an input is read, and the last line
+//! needs no newline. A thread of its own reads the inputs in order. The run does not wait for this
+//! thread, because a pipe may stay silent forever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,14 +153,14 @@ fn read_blocks(
 pub(crate) struct LineSplitter {
     buf: Vec<u8>,
     at: usize,
-    /// The bytes before this index have no newline that is still to be found.
+    /// The bytes from `at` to this index have no newline.
     searched: usize,
     line: InputLine,
     ends: bool,
 }
 
 impl LineSplitter {
-    /// Adds the next block. The caller has taken all lines of the block before.
+    /// Adds the next block. The caller has taken all lines of the previous block.
     pub(crate) fn add(&mut self, block: InputBlock) -> Result<()> {
         if block.input != self.line.input {
             self.line = InputLine { input: block.input, number: 0 };

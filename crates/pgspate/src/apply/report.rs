@@ -54,8 +54,8 @@ pub(super) fn warnings(missing: u64, uncounted: u64, tables: &[Arc<ApplyTable>])
     }
     if let Some(facts) = find_reference_cycle(&tables.iter().map(|it| &**it).collect::<Vec<_>>()) {
         warnings.push(format!(
-            "foreign keys lead from {} in a circle: events that no order of statements can \
-             write are applied in smaller steps; a deferrable key would avoid that",
+            "foreign keys form a cycle that includes {}: events that no order of statements can \
+             write are applied in smaller steps; a deferrable foreign key would avoid that",
             facts.table.sql_name
         ));
     }

@@ -48,8 +48,8 @@ pub struct Apply {
     mark: StreamPosition,
 }
 
-/// Resolves the sources, connects, and reads the stream's position. The stream is taken over only
-/// when it runs. Blocks; do not call it from a thread of `runtime`.
+/// Resolves the sources, connects, and reads the stream's position. Does not take the stream over;
+/// [`Apply::run`] does. Blocks; do not call it from a thread of `runtime`.
 ///
 /// # Errors
 /// When a source is missing, a mapping is invalid, the server cannot be reached, or the slot has
@@ -122,8 +122,8 @@ impl ApplyRun<'_> {
         let mut writer = self.open_writer(false)?;
         self.runtime.block_on(writer.check_unlogged_kept())?;
         let source = LineSource { inputs, follows: self.options.follows };
-        self.run_pipeline(writer, router, source, &ConfirmedPosition::default(), |wiring, from| {
-            LineFeed::new(BatchBuilder::new(wiring, from, LinePosition::default(), true))
+        self.run_pipeline(writer, router, source, &ConfirmedPosition::default(), |context, from| {
+            LineFeed::new(BatchBuilder::new(context, from, LinePosition::default(), true))
         })
     }
 
@@ -135,7 +135,7 @@ impl ApplyRun<'_> {
         router: Router,
     ) -> Result<ApplyReport> {
         let ApplyRun { options, watch, runtime, .. } = &self;
-        let (mut writer, begin, begun) = self.open_slot(&mut slot, mark)?;
+        let (mut writer, begin, stream) = self.open_slot(&mut slot, mark)?;
         let copying = InitialCopy { run: &self, slot: &slot, router: &router };
         let (from, copied) = match begin {
             SlotStart::ContinueStream(from) => (from, Vec::new()),
@@ -147,9 +147,9 @@ impl ApplyRun<'_> {
         let position = SlotPosition::new(&slot);
         let confirmed = Arc::new(ConfirmedPosition::default());
         let (limits, lag) = (options.limits, &watch.lag);
-        let source = SlotSource::new(slot, from, begun, &confirmed, limits, lag, runtime);
-        let report = self.run_pipeline(writer, router, source, &confirmed, |wiring, mark| {
-            SlotFeed::new(BatchBuilder::new(wiring, mark, position, false), from, until)
+        let source = SlotSource::new(slot, from, stream, &confirmed, limits, lag, runtime);
+        let report = self.run_pipeline(writer, router, source, &confirmed, |context, mark| {
+            SlotFeed::new(BatchBuilder::new(context, mark, position, false), from, until)
         })?;
         Ok(ApplyReport { copied, ..report })
     }
@@ -175,9 +175,9 @@ impl ApplyRun<'_> {
             lag: Arc::clone(&watch.lag),
         };
         let stream = stream.clone();
-        self.run_pipeline(writer, router, source, &ConfirmedPosition::default(), |wiring, from| {
+        self.run_pipeline(writer, router, source, &ConfirmedPosition::default(), |context, from| {
             let position = TopicPosition::new(from);
-            TopicFeed::new(BatchBuilder::new(wiring, from, position, false), stream)
+            TopicFeed::new(BatchBuilder::new(context, from, position, false), stream)
         })
     }
 
@@ -193,11 +193,11 @@ impl ApplyRun<'_> {
         let ApplyRun { watch, runtime, .. } = self;
         let events_before = writer.mark().ordinal;
         let (piece_tx, piece_rx) = sync_channel(PIECES_AHEAD);
-        // With room for no batch, the next batch grows until the writer is idle.
+        // The channel has room for no batch, so the next batch grows until the writer is idle.
         let (batches, batch_rx) = sync_channel(0);
         let (options, names) = (Arc::clone(&self.options), self.settings.inputs.clone());
-        let wiring = BuilderContext { options, router, names, batches, watch: Arc::clone(watch) };
-        let feed = feed(wiring, writer.mark());
+        let context = BuilderContext { options, router, names, batches, watch: Arc::clone(watch) };
+        let feed = feed(context, writer.mark());
         let pieces = EventSender::new(piece_tx, watch.end_reading.clone());
         let reading = std::thread::spawn(move || {
             read_all(&mut source, &pieces);
@@ -223,7 +223,7 @@ impl ApplyRun<'_> {
         if fed.is_err() {
             return Err(Error::new(ErrorKind::Bug, "the thread that decodes events died"));
         }
-        if writer.is_bound {
+        if writer.has_noted_unlogged_writes {
             runtime.block_on(writer.check_unlogged_kept())?;
         }
         let position = writer.mark().source.clone();

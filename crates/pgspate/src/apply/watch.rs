@@ -15,13 +15,13 @@ pub struct ApplyWatch {
     /// The request to stop reading the source, because the run has ended or is to stop.
     pub(crate) end_reading: StopFlag,
     pub(crate) lag: Arc<LagMeter>,
-    /// Batches that the builder has sent to the writer.
-    handed: AtomicU64,
-    /// Batches that the writer has finished. A batch within a source transaction is written, and
-    /// is committed with a later batch.
-    done: AtomicU64,
-    /// Batches that the writer has finished, or of which only one statement is left.
-    nearly_done: AtomicU64,
+    /// The number of batches that the builder has sent to the writer.
+    batches_sent: AtomicU64,
+    /// The number of batches that the writer has finished. If a batch ends within a source
+    /// transaction, a later batch commits it.
+    batches_done: AtomicU64,
+    /// The number of batches that the writer has finished, or of which only one statement is left.
+    batches_nearly_done: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) batches: AtomicU64,
@@ -69,29 +69,29 @@ impl ApplyWatch {
 
     /// Records that the builder sends a batch to the writer.
     pub(crate) fn begin_batch(&self) {
-        self.handed.fetch_add(1, Relaxed);
+        self.batches_sent.fetch_add(1, Relaxed);
     }
 
     /// Records that the writer has one statement of its batch left. Encoding the next batch takes
     /// about as long as this statement.
     pub(crate) fn near_end_of_batch(&self) {
-        self.nearly_done.store(self.done.load(Relaxed) + 1, Relaxed);
+        self.batches_nearly_done.store(self.batches_done.load(Relaxed) + 1, Relaxed);
     }
 
     /// Records that the writer has finished its batch.
     pub(crate) fn end_batch(&self) {
-        let done = self.done.fetch_add(1, Relaxed) + 1;
-        self.nearly_done.store(done, Relaxed);
+        let done = self.batches_done.fetch_add(1, Relaxed) + 1;
+        self.batches_nearly_done.store(done, Relaxed);
     }
 
     /// Returns whether the writer has a batch.
     pub(crate) fn writer_has_batch(&self) -> bool {
-        self.handed.load(Relaxed) > self.done.load(Relaxed)
+        self.batches_sent.load(Relaxed) > self.batches_done.load(Relaxed)
     }
 
     /// Returns whether the writer has a batch with more than one statement left.
     pub(crate) fn writer_stays_busy(&self) -> bool {
-        self.handed.load(Relaxed) > self.nearly_done.load(Relaxed)
+        self.batches_sent.load(Relaxed) > self.batches_nearly_done.load(Relaxed)
     }
 
     /// Returns the current counters.

@@ -79,7 +79,7 @@ impl TableCare<'_> {
             progress.set_phase(Some("vacuum".to_owned()));
             let sql = format!("vacuum (freeze, analyze) {}", table.sql_name);
             let what = format!("could not vacuum {}", table.sql_name);
-            connection.run_until_stopped(&sql, &progress.stop, &what).await?;
+            connection.execute_until_stopped(&sql, &progress.stop, &what).await?;
             (after.analyze_command, after.analyze_reason) =
                 (Some("vacuum (freeze, analyze)"), "as asked");
         } else {
@@ -102,7 +102,7 @@ impl TableCare<'_> {
                          analyze {name}"
                     ));
                     let what = format!("could not analyze {name}");
-                    match connection.run_until_stopped(&sql, &progress.stop, &what).await {
+                    match connection.execute_until_stopped(&sql, &progress.stop, &what).await {
                         Ok(()) => after.analyze_command = Some("analyze"),
                         Err(error) if error.is_retryable() => return Err(error),
                         Err(error) => after.warnings.push(message_with_cause(&error)),

@@ -50,7 +50,7 @@ impl TableCare<'_> {
         let (table, job) = (self.table.oid, self.job.id().map_or(0, |job| job.0));
         let (limit, started) = (self.job.control_session.limits.lock_timeout, Instant::now());
         loop {
-            let dropped_keys = self.job.ask(async |client: &Client| {
+            let dropped_keys = self.job.with_client(async |client: &Client| {
                 ledger::dropped_keys(client, Some(table), job).await
             })?;
             let Some(running) = dropped_keys.iter().find(|it| it.has_worker()) else {
@@ -77,10 +77,10 @@ impl TableCare<'_> {
     fn take_over(&mut self, job: JobId, table: u32) -> Result<bool> {
         let others = self
             .job
-            .ask(async |client: &Client| ledger::adopt_changes(client, job, table).await)?;
-        let dropped_keys = self
-            .job
-            .ask(async |client: &Client| ledger::dropped_keys(client, Some(table), job.0).await)?;
+            .with_client(async |client: &Client| ledger::adopt_changes(client, job, table).await)?;
+        let dropped_keys = self.job.with_client(async |client: &Client| {
+            ledger::dropped_keys(client, Some(table), job.0).await
+        })?;
         if let Some(first) = dropped_keys.first() {
             return Err(first.to_error());
         }
@@ -93,9 +93,9 @@ impl TableCare<'_> {
             self.skip_changes(format!("{other} has already changed the table and will restore it"));
             return Ok(true);
         }
-        let outstanding = self
-            .job
-            .ask(async |client: &Client| ledger::outstanding_changes(client, Some(job.0)).await)?;
+        let outstanding = self.job.with_client(async |client: &Client| {
+            ledger::outstanding_changes(client, Some(job.0)).await
+        })?;
         self.changes.is_altered = !outstanding.is_empty();
         let is_new = self.job.opened.as_ref().is_none_or(|opened| opened.done.chunks() == 0);
         // Existing rows of the table must be protected by its keys during a new load.

@@ -82,7 +82,7 @@ impl TableCare<'_> {
     pub(super) fn restore(&mut self, load_continues: bool) -> Result<()> {
         self.job.reconnect()?;
         let Some(job) = self.job.id() else { return Ok(()) };
-        let changes = self.job.ask(async |client: &Client| {
+        let changes = self.job.with_client(async |client: &Client| {
             // A failed transaction may still be open.
             let _ = client.batch_execute("rollback").await;
             ledger::forget_changes_of_dropped_tables(client).await?;

@@ -6,6 +6,7 @@
 //! After a timeout there is a pause, in which other sessions get the lock.
 
 use std::collections::HashSet;
+use std::iter;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -204,13 +205,18 @@ impl Restorer<'_> {
                 "begin isolation level read committed; {DEFINITION_SETTINGS}; {settings}; \
                  set local lock_timeout = '{LOCK_ATTEMPT}'"
             );
-            let sql = format!("{}; {}; commit", step.sql, step.count_sql);
+            let count = format!("{}; commit", step.count_sql);
             // The settings are a separate message: the server parses all statements of a message
-            // before it runs the first one, and parsing depends on the settings.
-            let done = match connection.run_until_stopped(&begin, &self.work.stop, &what).await {
-                Ok(()) => connection.run_until_stopped(&sql, &self.work.stop, &what).await,
-                refused => refused,
-            };
+            // before it runs the first one, and parsing depends on the settings. Each statement is
+            // a separate message for Citus, which sends a message's whole text to its workers.
+            let statements = step.statements.iter().map(String::as_str);
+            let mut done = Ok(());
+            for sql in iter::once(&*begin).chain(statements).chain([&*count]) {
+                done = connection.execute_until_stopped(sql, &self.work.stop, &what).await;
+                if done.is_err() {
+                    break;
+                }
+            }
             let Err(error) = done else { return Ok(change.after_step()) };
             if error.kind() == ErrorKind::Connect {
                 return Err(error);
@@ -223,7 +229,7 @@ impl Restorer<'_> {
             }
             if code.as_ref().is_some_and(is_duplicate) {
                 if !self.exists_already(connection, &change).await? {
-                    return Err(hint_name(error, &change));
+                    return Err(hint_name_taken(error, &change));
                 }
                 connection.client.batch_execute(&step.count_sql).await.map_err(failed())?;
                 return Ok(change.after_step());
@@ -304,7 +310,7 @@ enum IndexBuild {
 
 /// A step's SQL, and the SQL that counts the step in the ledger.
 struct RestoreStep {
-    sql: String,
+    statements: Vec<String>,
     count_sql: String,
 }
 
@@ -318,9 +324,9 @@ async fn next_step(client: &Client, change: &RecordedChange) -> Result<Option<Re
     let Some(now) = read_current_names(client, change.table_oid, &recipe).await? else {
         return Ok(None);
     };
-    let sql = recipe.statements(&change.kind, &change.object, &now, change.done);
-    let sql = sql.map_err(|error| hint_by_hand(error, change, &recipe, &now))?.join("; ");
-    Ok(Some(RestoreStep { sql, count_sql: change.count_step_sql(&now.table) }))
+    let statements = recipe.statements(&change.kind, &change.object, &now, change.done);
+    let statements = statements.map_err(|error| hint_by_hand(error, change, &recipe, &now))?;
+    Ok(Some(RestoreStep { statements, count_sql: change.count_step_sql(&now.table) }))
 }
 
 /// Returns the error for a change without a recipe, which an earlier version recorded as SQL. SQL
@@ -355,7 +361,7 @@ fn hint_by_hand(
 }
 
 /// Adds a hint if another object has taken the name of the change's object.
-fn hint_name(error: Error, change: &RecordedChange) -> Error {
+fn hint_name_taken(error: Error, change: &RecordedChange) -> Error {
     let (job, _) = change.order();
     let codes = [SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT];
     if !error.sqlstate().is_some_and(|code| codes.contains(code)) {

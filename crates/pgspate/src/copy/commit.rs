@@ -19,11 +19,13 @@ const OUTCOME_POLL: Duration = Duration::from_millis(200);
 /// Commits, and waits until the WAL is on disk if the role's `synchronous_commit` says so. In a
 /// failed transaction, `commit` alone would roll back without an error, but `set` raises an error.
 pub(crate) const COMMIT_DURABLY: &str = "set local synchronous_commit to default; commit";
+/// Commits, and waits for the disk on all servers that the transaction spans.
+const COMMIT_ACROSS_NODES: &str = "set local synchronous_commit to on; commit";
 /// Commits without waiting for the disk.
 const COMMIT_WITHOUT_FLUSH: &str = "set local synchronous_commit to off; commit";
 
 /// Commits every lane. Only the last commit waits for the disk: the WAL is one sequence, so the
-/// last commit makes all earlier commits durable, too.
+/// last commit makes all earlier commits durable, too. Where commits span servers, each one waits.
 ///
 /// The server has checked all constraints of all lanes before. If a trigger redirects all rows of a
 /// lane, the server reports no written row, but the lane must be committed nevertheless.
@@ -49,7 +51,11 @@ pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Resul
             Some(_) => None,
             None => read_transaction(&session.connection).await?,
         };
-        let sql = if is_last { COMMIT_DURABLY } else { COMMIT_WITHOUT_FLUSH };
+        let sql = match is_last {
+            _ if job.setup.commits_across_nodes => COMMIT_ACROSS_NODES,
+            true => COMMIT_DURABLY,
+            false => COMMIT_WITHOUT_FLUSH,
+        };
         let Err(error) = session.connection.client.batch_execute(sql).await else { continue };
         let error = explain_partial_commit(job, &sessions, index, error);
         match xact {

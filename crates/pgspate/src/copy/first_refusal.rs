@@ -11,7 +11,6 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 
 use super::error_context::{CopyContext, refused_column};
-use super::session_setup::session_settings_sql;
 use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
 use super::stream::copy_error;
 use super::{CopyJob, PIECE_BYTES};
@@ -116,11 +115,7 @@ async fn resend_as_text(
 ) -> Result<Option<(Error, u64)>> {
     let connection = job.session_opener.open().await?;
     let failed = |error| copy_error(&connection, error);
-    connection
-        .client
-        .batch_execute(&session_settings_sql(&job.setup.limits))
-        .await
-        .map_err(failed)?;
+    connection.client.batch_execute(&job.setup.session_settings_sql()).await.map_err(failed)?;
     connection.client.batch_execute("begin").await.map_err(failed)?;
     if let Some(before) = job.sql_before() {
         connection.client.batch_execute(before).await.map_err(failed)?;

@@ -15,7 +15,6 @@ use tokio_postgres::error::SqlState;
 
 use super::reject::write_good_rows;
 use super::session_registry::{ConfirmedTally, SessionRegistry};
-use super::session_setup::session_settings_sql;
 use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
 use super::stream::{BEGIN_READ_COMMITTED, LaneStream, LaneTally, copy_error};
 use super::{Commit, Destination, LaneSession, LedgerJob, PIECE_BYTES, PIECES_AHEAD};
@@ -287,11 +286,7 @@ impl Lane<'_, '_> {
         };
         // The isolation level must be set before the transaction's first query, so BEGIN is a
         // separate message.
-        connection
-            .client
-            .batch_execute(&session_settings_sql(&job.setup.limits))
-            .await
-            .map_err(failed)?;
+        connection.client.batch_execute(&job.setup.session_settings_sql()).await.map_err(failed)?;
         connection.client.batch_execute(BEGIN_READ_COMMITTED).await.map_err(failed)?;
         let mut encoder = (job.make_encoder)();
         let written =

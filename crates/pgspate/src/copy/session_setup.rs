@@ -63,6 +63,8 @@ pub(crate) struct CopySetup {
     pub(crate) limits: WaitLimits,
     /// Key of the job's advisory lock, which all lanes hold in share mode; `None` without a ledger.
     pub(crate) lock_key: Option<i64>,
+    /// Whether a transaction may commit on several servers. Then each commit waits for the disk.
+    pub(crate) commits_across_nodes: bool,
 }
 
 impl SessionQuery for CopySetup {
@@ -70,7 +72,7 @@ impl SessionQuery for CopySetup {
 
     async fn run(&self, client: &Client) -> Self::Answer {
         let failed = || server_error("could not prepare a session to copy".to_owned());
-        let mut settings = session_settings_sql(&self.limits);
+        let mut settings = self.session_settings_sql();
         if let Some(key) = self.lock_key {
             settings = format!("{settings}; {}", share_lanes_lock_sql(key));
         }
@@ -106,11 +108,24 @@ impl ReadySession {
     }
 }
 
-/// Returns the SQL for a session's settings. Commits do not wait for the disk, except for the last
-/// commit of a load. Triggers and other user code run under the user's search path.
-pub(super) fn session_settings_sql(limits: &WaitLimits) -> String {
-    let timeouts = limits.session_sql();
-    format!("set synchronous_commit = off; {timeouts}; {}", users_path_sql(false))
+impl CopySetup {
+    /// Returns the SQL for a session's settings. Triggers and other user code run under the user's
+    /// search path.
+    ///
+    /// Commits do not wait for the disk, except for the last commit of a load: a crash loses the
+    /// ledger's row together with the rows of the chunk. Where a commit spans servers, the crash of
+    /// one server would lose the ledger's row alone, and the rows would be loaded twice. There each
+    /// commit waits, even if the role's default is `off`.
+    pub(super) fn session_settings_sql(&self) -> String {
+        let commits = match self.commits_across_nodes {
+            true => {
+                "select set_config('synchronous_commit', 'on', false) \
+                 where current_setting('synchronous_commit') = 'off'"
+            }
+            false => "set synchronous_commit = off",
+        };
+        format!("{commits}; {}; {}", self.limits.session_sql(), users_path_sql(false))
+    }
 }
 
 /// A session that is opened in the background, before a lane needs the session. Dropping this value

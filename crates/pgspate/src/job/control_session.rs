@@ -1,5 +1,5 @@
-//! A run's control session: the session for queries, the ledger and changes to the table. The rows
-//! are written by other sessions.
+//! A run's control session: the session for queries, for the ledger and for changes to the table.
+//! Other sessions write the rows.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::copy::CopyProgress;
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 
-/// A run's control session, which is opened again after the connection was lost.
+/// A run's control session. pgspate opens it again after the connection was lost.
 pub(crate) struct ControlSession {
     pub(crate) dsn: Dsn,
     pub(crate) runtime: Handle,
@@ -22,9 +22,9 @@ pub(crate) struct ControlSession {
 }
 
 impl ControlSession {
-    /// Runs `question` on the session. Blocks.
-    pub(crate) fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-        self.runtime.block_on(question(&self.connection.client))
+    /// Runs `work` with the session's client. Blocks.
+    pub(crate) fn with_client<T>(&self, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+        self.runtime.block_on(work(&self.connection.client))
     }
 
     /// Connects again if the connection was lost, and terminates the lost session's backend.
@@ -68,8 +68,8 @@ pub(crate) trait RetryAfterConnectionLoss {
     ///
     /// # Errors
     /// `interruption`, if `backoff` allows no more attempts.
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if the user stops the run. Or another
-    /// error of restoring the session.
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if the user stops the run. An error of
+    /// restoring the session that is not retryable.
     fn wait_and_restore_session(
         &mut self,
         interruption: crate::Error,

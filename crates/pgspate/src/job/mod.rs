@@ -41,7 +41,7 @@ impl RetryAfterConnectionLoss for JobSession {
     fn restore_session(&mut self) -> Result<()> {
         self.reconnect()?;
         if let Some(key) = self.lock_key() {
-            self.ask(async |client: &Client| ledger::end_lost_lanes(client, key).await)?;
+            self.with_client(async |client: &Client| ledger::end_lost_lanes(client, key).await)?;
         }
         self.reopen()
     }
@@ -68,19 +68,19 @@ impl JobSession {
         &self.control_session.connection.client
     }
 
-    /// Runs `question` on the control session. Blocks.
-    pub(crate) fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-        self.control_session.ask(question)
+    /// Runs `work` with the control session's client. Blocks.
+    pub(crate) fn with_client<T>(&self, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+        self.control_session.with_client(work)
     }
 
-    /// Runs `question` on the control session, and again after a lost connection. Gives up after
-    /// the time limit that lanes have for reconnecting.
-    pub(crate) fn ask_until_answered<T>(
+    /// Runs `work` with the control session's client, and again after a retryable error, such as a
+    /// lost connection. Gives up after the time limit that lanes have for reconnecting. Blocks.
+    pub(crate) fn with_client_and_retry<T>(
         &mut self,
         progress: &CopyProgress,
-        question: impl AsyncFn(&Client) -> Result<T>,
+        work: impl AsyncFn(&Client) -> Result<T>,
     ) -> Result<T> {
-        self.retry_after_connection_loss(progress, |job| job.ask(&question))
+        self.retry_after_connection_loss(progress, |job| job.with_client(&work))
     }
 
     /// Returns the id of the open job.
@@ -106,7 +106,7 @@ impl JobSession {
         }
         let secret = self.retry_after_connection_loss(progress, |job| {
             job.reconnect()?;
-            job.ask(async |client: &Client| {
+            job.with_client(async |client: &Client| {
                 ledger::ensure_ledger(client).await?;
                 ledger::read_url_key(client).await
             })
@@ -132,7 +132,7 @@ impl JobSession {
         let Some(identity) = &mut self.identity else { return Ok(true) };
         identity.table_oid = table_oid;
         let (identity, known) = (identity.clone(), self.ledger_state.clone());
-        let outcome = self.ask_until_answered(progress, async |client: &Client| {
+        let outcome = self.with_client_and_retry(progress, async |client: &Client| {
             ledger::open_job(client, &identity, &known, restart, created).await
         })?;
         match outcome {
@@ -154,7 +154,7 @@ impl JobSession {
         self.reconnect()?;
         let (Some(opened), Some(identity)) = (&self.opened, &self.identity) else { return Ok(()) };
         let (job, crash_removes_rows) = (opened.job, opened.crash_removes_rows);
-        let (is_emptied, done) = self.ask(async |client: &Client| {
+        let (is_emptied, done) = self.with_client(async |client: &Client| {
             let is_emptied =
                 crash_removes_rows && ledger::restart_emptied_job(client, job, identity).await?;
             Ok((is_emptied, ledger::reread_written_chunks(client, job).await?))
@@ -180,15 +180,15 @@ impl JobSession {
         }
         let identity = self.identity.as_ref().filter(|identity| identity.has_complete_key());
         let Some(key) = identity.map(JobIdentity::lock_key) else { return Ok(()) };
-        self.ask(async |client: &Client| {
+        self.with_client(async |client: &Client| {
             ledger::hold_job_lock(client, key).await?;
             ledger::end_lost_lanes(client, key).await
         })
     }
 
     /// Reads how many rows the job has written and rejected. Returns `None` if the run has no job,
-    /// or if the server cannot be asked. In the second case the run no longer has its job
-    /// afterwards, so that the caller deletes nothing.
+    /// or if the server cannot be reached. If the server cannot be reached, also forgets the job,
+    /// so that the caller deletes nothing.
     pub(crate) fn written_totals(&mut self) -> Option<ChunkRecord> {
         if self.reopen().is_err() {
             self.opened = None;
@@ -201,7 +201,8 @@ impl JobSession {
     pub(crate) fn delete_unused(&mut self) -> Option<String> {
         let job = self.opened.take()?.job;
         // An error is ignored: the next run of the load also deletes the job.
-        let result = self.ask(async |client: &Client| ledger::forget_unused_job(client, job).await);
+        let result =
+            self.with_client(async |client: &Client| ledger::forget_unused_job(client, job).await);
         let unrestored = result.unwrap_or_default();
         let names: Vec<_> = unrestored.iter().map(RecordedChange::name).collect();
         (!unrestored.is_empty()).then(|| {

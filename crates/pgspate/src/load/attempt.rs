@@ -81,7 +81,7 @@ impl Load {
             one_statement: self.plan.one_statement,
             lanes: self.plan.lanes,
             table_name: self.table.name.clone(),
-            columns: rows.names(),
+            columns: rows.column_names(),
             input_names: reading.names(),
             may_skip_rows: self.plan.may_skip_rows,
             is_stream: reading.is_stream(),
@@ -155,6 +155,7 @@ impl Load {
             binary_sql: self.plan.copy_sql(EncodeMode::Binary, &target),
             limits: self.options.limits,
             lock_key: self.job.lock_key(),
+            commits_across_nodes: self.table.commits_across_nodes,
         }
     }
 

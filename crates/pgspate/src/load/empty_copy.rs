@@ -1,6 +1,7 @@
-//! Runs a COPY of no rows, so that the server can refuse the COPY before the load changes anything.
+//! Runs a COPY without rows before the load changes anything.
 //!
-//! This is not needed if COPY is the load's first change anyway.
+//! If the server refuses the load's COPY, for example because a privilege is missing, it refuses
+//! this COPY, too. No COPY without rows is needed if the load's first change is a COPY anyway.
 
 use bytes::Bytes;
 use tokio_postgres::Client;
@@ -12,9 +13,9 @@ use crate::copy::{EarlySession, ReadySession, copy_error};
 use pgspate_target::ledger::JobLookup;
 
 impl Load {
-    /// Returns whether to try an empty COPY: the load changes something before the first COPY, or
-    /// the input is a stream whose first row may arrive late. A new job in the ledger does not
-    /// count as a change, because a load that fails deletes the job.
+    /// Returns whether to try a COPY without rows: the load changes something before its first
+    /// COPY, or the input is a stream whose first row may arrive late. A new job in the ledger does
+    /// not count as a change, because a failed load deletes its new job.
     pub(super) fn needs_empty_copy(&self) -> bool {
         let known = &self.job.ledger_state;
         let is_new_job =
@@ -26,9 +27,12 @@ impl Load {
             || self.reading.is_stream()
     }
 
-    /// Copies no rows, and rolls back. Does nothing if all chunks share one COPY, because an extra
-    /// COPY would fire statement triggers. A lock timeout is ignored, because the lanes wait longer
-    /// for the lock.
+    /// Runs a COPY without rows, and rolls back. Does nothing if all chunks share one COPY, because
+    /// an extra COPY would fire statement triggers. Ignores a lock timeout, because lanes wait
+    /// longer for a lock.
+    ///
+    /// # Errors
+    /// The server's refusal of the COPY, or an error of connecting.
     pub(super) fn try_empty_copy(&mut self) -> Result<()> {
         if self.plan.one_statement {
             return Ok(());
@@ -39,10 +43,10 @@ impl Load {
                 Some(ready) => ready?,
                 None => ReadySession::open(&self.session_opener(), &self.copy_setup()).await?,
             };
-            let Err(error) = copy_nothing(&ready.connection.client, &sql).await else {
+            let Err(error) = copy_no_rows(&ready.connection.client, &sql).await else {
                 return Ok(Some(ready));
             };
-            // After a refused COPY, the connection is unusable.
+            // After a refused COPY, the session is unusable. So a new session is opened below.
             match error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
                 true => Ok(None),
                 false => Err(copy_error(&ready.connection, error)),
@@ -60,7 +64,7 @@ impl Load {
 }
 
 /// Runs the COPY statement `sql` without rows, and rolls back.
-async fn copy_nothing(client: &Client, sql: &str) -> Result<(), tokio_postgres::Error> {
+async fn copy_no_rows(client: &Client, sql: &str) -> Result<(), tokio_postgres::Error> {
     let (begun, sink) = tokio::join!(
         biased;
         client.batch_execute("begin; set local lock_timeout = '500ms'"),

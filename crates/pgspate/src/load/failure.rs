@@ -88,7 +88,9 @@ impl Load {
         let (table, job) = (self.table.oid, self.job.opened.as_ref().map_or(0, |it| it.job.0));
         let dropped_keys = self
             .job
-            .ask(async |client: &Client| ledger::dropped_keys(client, Some(table), job).await)
+            .with_client(async |client: &Client| {
+                ledger::dropped_keys(client, Some(table), job).await
+            })
             .unwrap_or_default();
         dropped_keys.first().map_or(error, DroppedKeys::to_error)
     }

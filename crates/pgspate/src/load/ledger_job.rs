@@ -160,7 +160,7 @@ impl Load {
         };
         let (known, restart) = (&self.job.ledger_state, self.options.restart);
         let failed = || server_error(format!("could not create table {}", new.table));
-        let created = self.job.ask(async |client: &Client| {
+        let created = self.job.with_client(async |client: &Client| {
             ledger::ensure_ledger(client).await?;
             let begin = "begin isolation level read committed";
             client.batch_execute(begin).await.map_err(failed())?;
@@ -183,7 +183,7 @@ impl Load {
             }
             Err(error) => {
                 // The caller reports the earlier error.
-                let _ = self.job.ask(async |client: &Client| {
+                let _ = self.job.with_client(async |client: &Client| {
                     client.batch_execute("rollback").await.map_err(failed())
                 });
                 Err(error)
@@ -212,7 +212,7 @@ impl Load {
         let (job, crash_removes_rows, chunks) =
             (opened.job, opened.crash_removes_rows, outcome.chunks);
         let Some(identity) = self.job.identity.clone() else { return Ok(true) };
-        let sums = self.job.ask_until_answered(&watch.copy, async |client: &Client| {
+        let sums = self.job.with_client_and_retry(&watch.copy, async |client: &Client| {
             ledger::finish_job(client, job, chunks, &identity, crash_removes_rows).await
         })?;
         if let Some(sums) = sums {

@@ -31,7 +31,8 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
         && !identity.has_complete_key()
     {
         identity.hash_hidden_urls(
-            &control_session.ask(async |client: &Client| ledger::read_url_key(client).await)?,
+            &control_session
+                .with_client(async |client: &Client| ledger::read_url_key(client).await)?,
         );
     }
     let (client, table) = (load.job.client(), &load.table);
@@ -85,7 +86,6 @@ async fn read_maintenance_facts_with_timeout(load: &Load) -> Result<MaintenanceF
 /// whether the database has a ledger.
 fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
     let (table, limits) = (options.table.as_deref(), options.limits);
-    let survey = Survey::take(&options.reading, table, limits, dsn, runtime)?;
     let Survey {
         control_session,
         reading,
@@ -95,7 +95,7 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         rows,
         free_connections,
         has_ledger,
-    } = survey;
+    } = Survey::take(&options.reading, table, limits, dsn, runtime)?;
     let connection = &control_session.connection;
     let (table, new_table) = match table {
         Some(table) => (table, None),

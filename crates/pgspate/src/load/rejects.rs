@@ -35,7 +35,7 @@ impl RejectsFileGuard {
     fn lock(path: &Path) -> Result<RejectsFileGuard> {
         let temporary = temporary_path(path);
         loop {
-            let lock = open_own(&temporary).map_err(|error| unwritable(path, error))?;
+            let lock = open_own(&temporary).map_err(|error| unwritable_error(path, error))?;
             match lock.try_lock() {
                 Err(TryLockError::WouldBlock) => {
                     let shown = path.display();
@@ -163,11 +163,11 @@ impl Load {
                     Some(files) => files,
                     none => none.insert(RejectFiles::create(path, header)?),
                 };
-                files.add(&reject).map_err(|error| unwritable(path, error))?;
+                files.add(&reject).map_err(|error| unwritable_error(path, error))?;
                 count += 1;
             }
             if let Some(files) = files {
-                files.finish(path).map_err(|error| unwritable(path, error))?;
+                files.finish(path).map_err(|error| unwritable_error(path, error))?;
             }
             Ok(count)
         })
@@ -187,10 +187,10 @@ impl RejectFiles {
         let create = |path: &Path| {
             let file = open_own(&temporary_path(path));
             let file = file.and_then(|file| file.set_len(0).map(|()| file));
-            file.map_err(|error| unwritable(path, error))
+            file.map_err(|error| unwritable_error(path, error))
         };
         let mut records = BufWriter::new(create(path)?);
-        records.write_all(header).map_err(|error| unwritable(path, error))?;
+        records.write_all(header).map_err(|error| unwritable_error(path, error))?;
         Ok(RejectFiles { records, reasons: BufWriter::new(create(&reasons_path(path))?) })
     }
 
@@ -225,7 +225,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn unwritable(path: &Path, error: std::io::Error) -> Error {
+fn unwritable_error(path: &Path, error: std::io::Error) -> Error {
     let message = format!("could not write rejects to \"{}\"", path.display());
     Error::new(ErrorKind::Usage, message).because(error)
 }

@@ -295,6 +295,7 @@ mod tests {
             indexes: vec![("t_pkey".to_owned(), true)],
             partitions: 0,
             row_security: false,
+            commits_across_nodes: false,
             unlogged: pgspate_target::UnloggedExtent::Nothing,
         }
     }

@@ -1,4 +1,5 @@
-//! Plans how input records become rows of COPY data. The rows go to a table or to a stage.
+//! Plans how pgspate encodes input records as rows of COPY data. COPY writes the rows to a table or
+//! to a stage.
 
 use super::columns::{self, PlannedColumn};
 use super::{InputFacts, encoding};
@@ -6,11 +7,11 @@ use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{SessionSettings, TargetTable, quote_ident};
 
-/// Bytes of decompressed input in a chunk. A lane holds two chunks and some encoded pieces in
-/// memory.
+/// Bytes of decompressed input in a chunk. The size limits a lane's memory: a lane holds two chunks
+/// and some encoded pieces.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// The user's options for turning input records into rows.
+/// The user's options for encoding input records as rows.
 #[derive(Debug, Clone, Default)]
 pub struct RowRequest {
     /// The table's column for each input field, in the order of the fields (`--columns`).
@@ -25,7 +26,7 @@ pub struct RowRequest {
     pub force_not_null: Vec<String>,
 }
 
-/// How input records become rows of COPY data, with the reasons.
+/// How input records are encoded as rows of COPY data, with the reasons.
 #[derive(Debug, Clone)]
 pub struct RowPlan {
     /// The columns that are written, in the order of COPY's column list.
@@ -41,7 +42,8 @@ pub struct RowPlan {
 }
 
 impl RowPlan {
-    /// Plans the rows. Of the table, only its kind, its columns and their types matter.
+    /// Makes the plan. Uses only the table's kind and columns; its indexes, triggers and
+    /// constraints do not matter.
     ///
     /// # Errors
     /// [`ErrorKind::Plan`] or [`ErrorKind::Usage`] when the input and the table do not fit
@@ -62,13 +64,13 @@ impl RowPlan {
         Ok(RowPlan { columns, mode, mode_reason, chunk_bytes: CHUNK_BYTES, encoding })
     }
 
-    /// Returns the columns' names, unquoted.
-    pub fn names(&self) -> Vec<String> {
+    /// Returns the names of the columns that are written, unquoted.
+    pub fn column_names(&self) -> Vec<String> {
         self.columns.iter().map(|column| column.name.clone()).collect()
     }
 
-    /// Returns `COPY into (columns) FROM STDIN` in the format `mode`. A text COPY names the input's
-    /// encoding. `into` is a table's name, quoted for SQL.
+    /// Returns the statement `copy TABLE (COLUMNS) from stdin` with the format `mode`. A text COPY
+    /// names the input's encoding. `into` is the table's name, quoted for SQL.
     pub fn copy_sql(&self, mode: EncodeMode, into: &str) -> String {
         let quoted = self.columns.iter().map(|column| quote_ident(&column.name));
         let columns = quoted.collect::<Vec<_>>().join(", ");
@@ -85,8 +87,8 @@ fn choose_mode(columns: &[PlannedColumn], encoding: Option<&str>) -> (EncodeMode
     if let Some(encoding) = encoding {
         return (EncodeMode::Text, format!("the server converts {encoding} only in text COPY"));
     }
-    let as_text = columns.iter().find_map(|column| Some((column, column.text_reason()?)));
-    if let Some((column, reason)) = as_text {
+    let text_column = columns.iter().find_map(|column| Some((column, column.text_reason()?)));
+    if let Some((column, reason)) = text_column {
         let reason = format!("column \"{}\": {reason}", column.name);
         return (
             EncodeMode::Text,

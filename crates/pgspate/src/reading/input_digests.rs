@@ -32,9 +32,9 @@ impl SniffedInputs {
         let mut cutter = self.cutter(plan, &Arc::default());
         while left > 0 {
             let Some(chunk) = cutter.next()? else { return Ok(false) };
-            let Some(seal) = written.get(chunk.seq) else { continue };
-            let is_in_place = (seal.input, seal.position) == (chunk.input, chunk.position());
-            if !is_in_place || seal.digest.is_none() || seal.digest != chunk.content_digest()? {
+            let Some(record) = written.get(chunk.seq) else { continue };
+            let is_in_place = (record.input, record.position) == (chunk.input, chunk.position());
+            if !is_in_place || record.digest.is_none() || record.digest != chunk.content_digest()? {
                 return Ok(false);
             }
             left -= 1;

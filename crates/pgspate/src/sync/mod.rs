@@ -182,7 +182,7 @@ pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Prepa
     Ok(sync)
 }
 
-/// Classifies the columns: key, compared, ignored.
+/// Decides which columns are the key, and which are compared or ignored.
 async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<SyncColumns> {
     let (table, client) = (&staging.table, &staging.control().client);
     if options.vacuums && !vacuum::is_allowed(staging.control(), table.oid).await? {
@@ -196,11 +196,11 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         true => keys::primary_key(client, table).await?,
     };
     let is_unique = columns::is_unique(client, table, &key).await?;
-    let keeper = distributing_extension(client, table).await?;
-    if let (Some(keeper), false) = (keeper, is_unique) {
+    let extension = distributing_extension(client, table).await?;
+    if let (Some(extension), false) = (extension, is_unique) {
         let message = format!(
-            "{keeper} distributes {} over several servers, so rows are found by key only, but no \
-             unique index covers the key",
+            "{extension} distributes {} over several servers, so rows are found by key only, but \
+             no unique index covers the key",
             table.sql_name
         );
         return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
@@ -217,7 +217,7 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
             }
         }
     }
-    Ok(SyncColumns { key_is_unique: is_unique, found_by_key: keeper.is_some(), ..columns })
+    Ok(SyncColumns { key_is_unique: is_unique, found_by_key: extension.is_some(), ..columns })
 }
 
 /// Returns how sessions or transactions can share the scopes, or the reason why they cannot.
@@ -279,8 +279,8 @@ impl PreparedSync {
     /// except for scopes that this sync has committed already.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
-        let look = TempSpace::read(self.staging.control(), &self.staging.table);
-        let space = self.runtime.block_on(look)?;
+        let reading = TempSpace::read(self.staging.control(), &self.staging.table);
+        let space = self.runtime.block_on(reading)?;
         // The stored bytes of a compressed source are a lower bound of the staged bytes.
         space.check(self.staging.stored_bytes()).map_err(|error| self.explain_failure(error))?;
         if let Some(extent) = self.extent {
@@ -296,7 +296,7 @@ impl PreparedSync {
     /// Stages only rows that the table does not have, and compares them with the table's rows that
     /// the source does not have.
     ///
-    /// Returns `None` if all rows must be staged: because reading ahead does not pay, because a
+    /// Returns `None` if all rows must be staged: because reading ahead saves no time, because a
     /// check needs the whole source, or because an error occurred. If the error persists, the
     /// attempt with all rows reports it.
     fn run_with_read_ahead(
@@ -363,7 +363,7 @@ impl PreparedSync {
     }
 
     /// Reads the table while the session `holder` keeps the snapshot. Returns `None` if reading
-    /// ahead does not pay.
+    /// ahead saves no time.
     fn read_ahead(
         &self,
         extent: TableExtent,
@@ -374,7 +374,7 @@ impl PreparedSync {
         let sessions = [holder];
         if extent.needs_probe() {
             let first = self.staging.first_rows(watch)?;
-            let probing = ahead::is_worthwhile(self, holder, &first);
+            let probing = ahead::saves_time(self, holder, &first);
             if !runtime.block_on(until_cancelled(watch, &sessions, probing))? {
                 return Ok(None);
             }

@@ -34,10 +34,10 @@ pub struct Script {
     pub count_staged: String,
     /// Query for the number of source rows outside the scope, and of source rows with the key of a
     /// table row outside the scope. If a number is not zero, the caller must stop.
-    pub strays: Option<String>,
+    pub rows_outside_scope: Option<String>,
     /// Query for the number of source rows with the key of a table row in a scope that the source
     /// does not have. If the number is not zero, the caller must stop.
-    pub movers: Option<String>,
+    pub keys_in_other_scopes: Option<String>,
     /// Query for duplicate keys of the source, one key per row. If there is a row, the caller must
     /// stop.
     pub duplicates: Option<String>,
@@ -96,8 +96,8 @@ impl PreparedSync {
             columns,
             staged: drop_duplicates.into_iter().chain([analyze]).collect(),
             count_staged: format!("select count(*) from {}", stage::STAGE_NAME),
-            strays: statements.rows_outside_scope(),
-            movers: statements.keys_in_other_scopes(),
+            rows_outside_scope: statements.rows_outside_scope(),
+            keys_in_other_scopes: statements.keys_in_other_scopes(),
             duplicates: (!keeps_last).then(|| statements.duplicates()),
             table_duplicates: statements.duplicates_in_table(),
             // Here plans are not checked before the statements run, so all columns are analyzed.

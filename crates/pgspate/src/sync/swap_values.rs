@@ -18,8 +18,9 @@ use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
 /// The temporary table of rows that are deleted and inserted again.
 const REINSERTED: &str = "pg_temp.pgspate_moved";
 
-/// Query for the indexes that are checked row by row. Columns: the index's columns if the index
-/// compares them for equality, otherwise NULL; all table columns that the index depends on.
+/// Query for the unique indexes and exclusion constraints that the server checks row by row.
+/// Columns: the index's columns if it is a unique index without expressions, otherwise NULL; all
+/// table columns that the index depends on.
 const INDEXES_SQL: &str = "\
 with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
                     union select $1::oid)
@@ -42,11 +43,19 @@ from pg_index i left join pg_constraint con on con.conindid = i.indexrelid
 where i.indrelid in (select oid from parts) and (i.indisunique or i.indisexclusion)
   and i.indimmediate and i.indisvalid";
 
+/// A row of [`INDEXES_SQL`]: an index that the server checks row by row.
+struct ImmediateIndex {
+    /// The index's columns; `None` for an exclusion constraint or an index on expressions.
+    equality_columns: Option<Vec<String>>,
+    /// All table columns that the index depends on.
+    all_columns: Vec<String>,
+}
+
 /// The constraints that decide which rows are deleted and inserted again.
-struct Constraints {
-    /// For each index that is checked row by row, the two columns of [`INDEXES_SQL`].
-    indexes: Vec<(Option<Vec<String>>, Vec<String>)>,
-    /// For each foreign key, the condition that some row refers to row `t`.
+struct SwapConstraints {
+    indexes: Vec<ImmediateIndex>,
+    /// For each foreign key that refers to the table, the SQL condition that some row refers to
+    /// row `t`.
     referrers: Vec<String>,
 }
 
@@ -62,7 +71,7 @@ pub(super) async fn update(
     if statements.columns.found_by_key {
         return planner::execute_unmeasured(client, &update).await.map_err(failed());
     }
-    let constraints = Constraints::read(sync).await?;
+    let constraints = SwapConstraints::read(sync).await?;
     if constraints.conditions(statements).is_empty() {
         return planner::execute(client, &update).await.map_err(failed());
     }
@@ -82,7 +91,7 @@ pub(super) async fn update(
     client.batch_execute("rollback to savepoint pgspate_update").await.map_err(failed())?;
     match swap_by_reinserting(client, sync, statements, &constraints).await {
         Ok(Some(cost)) => Ok(cost),
-        // The first refusal names the values of the source.
+        // The refusal of the UPDATE names values of the source, so this error is reported.
         Ok(None) => Err(constraints.explain(refused)),
         Err(error) if error.sqlstate().is_some_and(|code| conflicts.contains(&code)) => {
             Err(constraints.explain(refused))
@@ -97,7 +106,7 @@ async fn swap_by_reinserting(
     client: &Client,
     sync: &PreparedSync,
     statements: &SyncStatements<'_>,
-    constraints: &Constraints,
+    constraints: &SwapConstraints,
 ) -> Result<Option<StatementCost>> {
     let failed = || server_error("could not exchange unique values of rows".to_owned());
     let table = &sync.staging.table;
@@ -120,36 +129,36 @@ async fn swap_by_reinserting(
     Ok(Some(cost))
 }
 
-impl Constraints {
-    async fn read(sync: &PreparedSync) -> Result<Constraints> {
+impl SwapConstraints {
+    async fn read(sync: &PreparedSync) -> Result<SwapConstraints> {
         let (client, table) = (&sync.staging.control().client, &sync.staging.table);
         let failed = server_error("could not look up the table's constraints".to_owned());
         let indexes = async { client.fetch_all(INDEXES_SQL, &[&table.oid]).await };
         let (indexes, referrers) = tokio::join!(biased; indexes, referrers(client, table));
-        Ok(Constraints {
-            indexes: (indexes.map_err(failed)?.iter())
-                .map(|row| (row.get(0), row.get(1)))
-                .collect(),
+        let index = |row: &tokio_postgres::Row| ImmediateIndex {
+            equality_columns: row.get(0),
+            all_columns: row.get(1),
+        };
+        Ok(SwapConstraints {
+            indexes: indexes.map_err(failed)?.iter().map(index).collect(),
             referrers: referrers?.into_iter().map(|it| it.condition).collect(),
         })
     }
 
-    /// Returns, for each index that may refuse the update, the condition that row `t` gives up
-    /// values of the index.
+    /// Returns, for each index that may refuse the update, the condition that the update frees
+    /// values of row `t` in the index.
     fn conditions(&self, statements: &SyncStatements<'_>) -> Vec<String> {
-        let indexes = self.indexes.iter();
-        indexes
-            .filter_map(|(equal, all)| statements.gives_up_values(equal.as_deref(), all))
-            .collect()
+        self.indexes.iter().filter_map(|index| statements.frees_needed_values(index)).collect()
     }
 
-    /// Adds a hint if a foreign key prevents rows from being deleted.
+    /// Adds a hint if foreign keys refer to the table, because pgspate does not delete rows that a
+    /// foreign key refers to.
     fn explain(&self, refused: Error) -> Error {
         if self.referrers.is_empty() {
             return refused;
         }
         refused.hint_also(
-            "If rows exchange values: pgspate does not delete and insert again rows that a foreign \
+            "If rows exchange values: pgspate does not delete and re-insert rows that a foreign \
              key refers to, because that could fire the foreign key's action. Make the unique \
              constraint `deferrable`, or give these rows other values first.",
         )
@@ -157,9 +166,9 @@ impl Constraints {
 }
 
 impl SyncStatements<'_> {
-    /// Returns the statement that selects rows to update whose values other rows may need, and that
-    /// no row refers to.
-    fn select_reinserted(&self, table: &TargetTable, constraints: &Constraints) -> String {
+    /// Returns the statement that selects the rows to delete and insert again. These are rows to
+    /// update whose old values other rows may need, and that no row refers to.
+    fn select_reinserted(&self, table: &TargetTable, constraints: &SwapConstraints) -> String {
         let unreferenced = constraints.referrers.iter().map(|refers| format!(" and not {refers}"));
         // Rows are inserted into the table itself, so rows of inheriting tables must not be
         // deleted.
@@ -179,29 +188,29 @@ impl SyncStatements<'_> {
         )
     }
 
-    /// Returns the condition that row `t` gives up values of an index that another row may need;
-    /// `None` if the update sets no column of the index. `equal` and `all` are the two columns of
-    /// [`INDEXES_SQL`].
-    fn gives_up_values(&self, equal: Option<&[String]>, all: &[String]) -> Option<String> {
+    /// Returns the condition that the update changes values of row `t` in the index, and that
+    /// another row to update may need the old values. Returns `None` if the update sets no column
+    /// of the index.
+    fn frees_needed_values(&self, index: &ImmediateIndex) -> Option<String> {
         let set = |names: &[String]| {
             let quoted: Vec<_> = names.iter().map(|name| quote_ident(name)).collect();
             let columns =
                 self.columns.set().filter(|it| quoted.iter().any(|name| it.name == *name));
             columns.cloned().collect::<Vec<_>>()
         };
-        let changed = set(all);
+        let changed = set(&index.all_columns);
         if changed.is_empty() {
             return None;
         }
         let (old, new) = (list(changed.iter(), "t"), list(changed.iter(), "s"));
         let changes = format!("row({old})::record operator(pg_catalog.*<>) row({new})::record");
-        let Some(equal) = equal else { return Some(changes) };
-        let wanted: String =
+        let Some(equal) = &index.equality_columns else { return Some(changes) };
+        let needed: String =
             set(equal).iter().map(|it| format!(" and {}", it.matches("n", "t"))).collect();
         Some(format!(
             "({changes} and exists (select from {DIFF} n where n.{IN_SOURCE} \
              and n.{TID} is not null and (n.{TID} operator(pg_catalog.<>) s.{TID} \
-                  or n.{PARTITION} operator(pg_catalog.<>) s.{PARTITION}){wanted}))"
+                  or n.{PARTITION} operator(pg_catalog.<>) s.{PARTITION}){needed}))"
         ))
     }
 
@@ -213,7 +222,7 @@ impl SyncStatements<'_> {
         )
     }
 
-    /// Returns the statement that updates the rows that were not deleted.
+    /// Returns the statement that updates the rows that are not deleted and inserted again.
     fn update_others(&self) -> String {
         let place = is_address_of_reinserted(&format!("s.{TID}"), &format!("s.{PARTITION}"));
         format!("{} and not exists (select from {REINSERTED} m where {place})", self.update())
@@ -238,8 +247,7 @@ impl SyncStatements<'_> {
     }
 }
 
-/// Returns the condition that `tid` and `part` are the address of row `m`, which is deleted and
-/// inserted again.
+/// Returns the condition that `tid` and `part` are the address of row `m` of [`REINSERTED`].
 fn is_address_of_reinserted(tid: &str, part: &str) -> String {
     format!("{tid} operator(pg_catalog.=) m.{TID} and {part} operator(pg_catalog.=) m.{PARTITION}")
 }

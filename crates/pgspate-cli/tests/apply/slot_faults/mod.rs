@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use self::scene::{ALL, SlotServers, SlotTrialServer};
 use self::trial::{FaultlessRun, SlotOutcome, SlotRunMode, SlotTrial, StallEnd};
-use crate::chance::{TestRandom, long_run};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::run::{PATIENCE, finish_within, wait_until};
+use crate::test_random::{TestRandom, long_run};
 
 /// Trials that run at the same time. A trial spends most of its time waiting.
 const AT_ONCE: usize = 2;
@@ -96,26 +96,26 @@ fn stall(mode: SlotRunMode, end: SlotTrialServer, at: FaultPlace, then: StallEnd
 
 /// Returns a random message among the messages of a run without a fault.
 fn random_message(
-    chance: &mut TestRandom,
+    random: &mut TestRandom,
     measures: &FaultlessRuns,
     mode: SlotRunMode,
     end: SlotTrialServer,
 ) -> FaultPlace {
-    FaultPlace::Message(chance.among(1..=measures[&mode].messages(end)))
+    FaultPlace::Message(random.among(1..=measures[&mode].messages(end)))
 }
 
 /// Cuts connections at random messages, for each mode and each server.
 #[test]
 fn cut_connections_lose_and_double_no_event() {
-    let mut chance = TestRandom::for_test_run(21);
+    let mut random = TestRandom::for_test_run(21);
     run_all(|measures| {
         let mut trials = Vec::new();
         for nth in 0..long_run().unwrap_or(2) {
             for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
-                let at = random_message(&mut chance, measures, mode, end);
-                let mut trial = trial(mode, end, chance.pick(&CUTS), at);
+                let at = random_message(&mut random, measures, mode, end);
+                let mut trial = trial(mode, end, random.pick(&CUTS), at);
                 if nth % 3 == 1 {
-                    let away = Duration::from_millis(chance.among(0..=1500));
+                    let away = Duration::from_millis(random.among(0..=1500));
                     trial.plan = trial.plan.away(away);
                 }
                 trials.push(trial);
@@ -128,18 +128,18 @@ fn cut_connections_lose_and_double_no_event() {
 /// Connections that are lost on one side, that stall, or that lose the reply to a commit.
 #[test]
 fn stalled_connections_lose_and_double_no_event() {
-    let mut chance = TestRandom::for_test_run(22);
+    let mut random = TestRandom::for_test_run(22);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
             for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
-                let mut at = || random_message(&mut chance, measures, mode, end);
+                let mut at = || random_message(&mut random, measures, mode, end);
                 trials.push(trial(mode, end, Fault::Lose, at()));
                 trials.push(stall(mode, end, at(), StallEnd::Resume));
                 trials.push(stall(mode, end, at(), StallEnd::Cut));
             }
             for mode in MODES {
-                let at = FaultPlace::Commit(chance.among(1..=measures[&mode].commits));
+                let at = FaultPlace::Commit(random.among(1..=measures[&mode].commits));
                 trials.push(trial(mode, SlotTrialServer::Target, Fault::SwallowCommit, at));
             }
         }
@@ -150,7 +150,7 @@ fn stalled_connections_lose_and_double_no_event() {
 /// Kills the command, its sessions and both servers.
 #[test]
 fn kills_and_terminations_lose_and_double_no_event() {
-    let mut chance = TestRandom::for_test_run(23);
+    let mut random = TestRandom::for_test_run(23);
     run_all(|measures| {
         let mut trials = Vec::new();
         for nth in 0..long_run().unwrap_or(1) {
@@ -167,7 +167,7 @@ fn kills_and_terminations_lose_and_double_no_event() {
                     trials.push(stall(
                         mode,
                         end,
-                        random_message(&mut chance, measures, mode, end),
+                        random_message(&mut random, measures, mode, end),
                         then,
                     ));
                 }
@@ -180,13 +180,13 @@ fn kills_and_terminations_lose_and_double_no_event() {
 /// Connections that are lost again during reconnection, and networks that lose every connection.
 #[test]
 fn repeated_connection_losses_lose_and_double_no_event() {
-    let mut chance = TestRandom::for_test_run(24);
+    let mut random = TestRandom::for_test_run(24);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
             for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
-                let at = random_message(&mut chance, measures, mode, end);
-                let then = StallEnd::CutAgain(chance.among(1..=120));
+                let at = random_message(&mut random, measures, mode, end);
+                let then = StallEnd::CutAgain(random.among(1..=120));
                 trials.push(stall(mode, end, at, then));
                 // A stream survives if there is enough time to apply one batch.
                 let every = match (mode, end) {
@@ -194,8 +194,8 @@ fn repeated_connection_losses_lose_and_double_no_event() {
                     (SlotRunMode::Follow, SlotTrialServer::Target) => 700..=1500,
                     _ => 40..=400,
                 };
-                let every = FaultPlace::Every(chance.among(every));
-                trials.push(trial(mode, end, chance.pick(&CUTS), every));
+                let every = FaultPlace::Every(random.among(every));
+                trials.push(trial(mode, end, random.pick(&CUTS), every));
             }
         }
         trials
@@ -206,12 +206,12 @@ fn repeated_connection_losses_lose_and_double_no_event() {
 /// connections that copy rows of a snapshot into the target.
 #[test]
 fn silent_connections_lose_and_double_no_event() {
-    let mut chance = TestRandom::for_test_run(26);
+    let mut random = TestRandom::for_test_run(26);
     run_all(|measures| {
         let mut trials = Vec::new();
         for _ in 0..long_run().unwrap_or(1) {
             for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
-                let at = random_message(&mut chance, measures, mode, end);
+                let at = random_message(&mut random, measures, mode, end);
                 if (mode, end) != (SlotRunMode::Snapshot, SlotTrialServer::Target) {
                     trials.push(stall(mode, end, at, StallEnd::Silence));
                 }

@@ -14,7 +14,7 @@ use crate::proxy::Proxy;
 use crate::run::{ask, command, spawn, try_ask};
 use crate::source::CONF;
 
-/// Settings with which a server soon notices a lost client.
+/// Settings with which the source soon notices a lost client.
 const SOON: &str = "wal_sender_timeout = 3s\n";
 
 const TABLES: &str = "\
@@ -29,7 +29,7 @@ alter table whole replica identity full";
 const NAMES: [&str; 4] = ["parent", "child", "news", "whole"];
 
 /// A trigger in the target that logs each version of a row of `child` that was written.
-const NOTES: &str = "\
+const VERSION_LOG: &str = "\
 create table log (n bigint generated always as identity, id int, v int);
 create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
@@ -92,7 +92,7 @@ impl SlotServers {
         };
         let publish = format!("create publication p for table {}", NAMES.join(", "));
         ask(&scene.source.dsn(), &format!("{TABLES}; create table elsewhere (n int); {publish}"));
-        ask(&scene.target.dsn(), &format!("{TABLES}; {NOTES}"));
+        ask(&scene.target.dsn(), &format!("{TABLES}; {VERSION_LOG}"));
         scene
     }
 
@@ -161,6 +161,7 @@ impl SlotServers {
         );
     }
 
+    /// Inserts the first rows into the source.
     pub(crate) fn fill(&self) {
         self.ask(SlotTrialServer::Source, ROWS);
     }

@@ -253,6 +253,7 @@ impl SlotTrial {
         child
     }
 
+    /// Performs the action during the stall.
     fn act(self, scene: &SlotServers, child: &mut Child) {
         match self.then {
             StallEnd::Resume | StallEnd::Cut => thread::sleep(STALL),
@@ -370,6 +371,7 @@ impl SlotTrial {
     }
 }
 
+/// Runs the command without proxies. The run must end with an allowed status.
 fn run_plain(scene: &SlotServers, args: &str) -> Result<Run, String> {
     let run = finish_within(scene.start_plain(args), LIMIT);
     let run = run.map_err(|run| format!("run again, it hangs: {}", run.stderr))?;
@@ -378,6 +380,7 @@ fn run_plain(scene: &SlotServers, args: &str) -> Result<Run, String> {
     Ok(run)
 }
 
+/// Checks that a run succeeded without messages.
 fn done(run: &Run) -> Result<(), String> {
     match (run.status, run.stderr.as_str()) {
         (Some(0), "") => Ok(()),

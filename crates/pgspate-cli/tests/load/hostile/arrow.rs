@@ -1,4 +1,4 @@
-//! Arrow data, both formats: files that were written properly, and then changed.
+//! Tests of Arrow files and streams with forged sizes. Each is written correctly and then changed.
 
 use std::sync::Arc;
 
@@ -6,29 +6,29 @@ use arrow_array::{ArrayRef, DictionaryArray, Int32Array, RecordBatch, StringArra
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 
-use super::{case, refused, taken};
-use crate::web::{BodyFraming, BodyServer};
+use super::{check_loaded, check_refused, new_case};
+use crate::web_servers::{BodyFraming, BodyServer};
 
-/// Strings, whose bytes take this many.
+/// Bytes of the only string in a batch: a number that occurs nowhere else in the file.
 const TEXT_BYTES: i64 = 34_567;
 
-fn batch() -> RecordBatch {
+fn record_batch() -> RecordBatch {
     let text = StringArray::from(vec!["x".repeat(TEXT_BYTES as usize)]);
     RecordBatch::try_from_iter([("v", Arc::new(text) as ArrayRef)]).unwrap()
 }
 
-fn by_dictionary() -> RecordBatch {
+fn dictionary_batch() -> RecordBatch {
     let text = StringArray::from(vec!["x".repeat(TEXT_BYTES as usize)]);
     let array = DictionaryArray::new(Int32Array::from(vec![0]), Arc::new(text));
     RecordBatch::try_from_iter([("v", Arc::new(array) as ArrayRef)]).unwrap()
 }
 
-fn options(compression: Option<CompressionType>) -> IpcWriteOptions {
+fn write_options(compression: Option<CompressionType>) -> IpcWriteOptions {
     IpcWriteOptions::default().try_with_compression(compression).unwrap()
 }
 
-fn file(batch: &RecordBatch, compression: Option<CompressionType>) -> Vec<u8> {
-    let options = options(compression);
+fn encode_file(batch: &RecordBatch, compression: Option<CompressionType>) -> Vec<u8> {
+    let options = write_options(compression);
     let mut writer =
         FileWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
     writer.write(batch).unwrap();
@@ -36,8 +36,8 @@ fn file(batch: &RecordBatch, compression: Option<CompressionType>) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-fn stream(batch: &RecordBatch, compression: Option<CompressionType>) -> Vec<u8> {
-    let options = options(compression);
+fn encode_stream(batch: &RecordBatch, compression: Option<CompressionType>) -> Vec<u8> {
+    let options = write_options(compression);
     let mut writer =
         StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
     writer.write(batch).unwrap();
@@ -45,14 +45,17 @@ fn stream(batch: &RecordBatch, compression: Option<CompressionType>) -> Vec<u8> 
     writer.into_inner().unwrap()
 }
 
-/// Both formats, by the ends of their names.
-fn both(batch: &RecordBatch, compression: Option<CompressionType>) -> [(&'static str, Vec<u8>); 2] {
-    [("arrow", file(batch, compression)), ("arrows", stream(batch, compression))]
+/// Encodes a batch in both formats; returns each with the extension of its file name.
+fn encode_both(
+    batch: &RecordBatch,
+    compression: Option<CompressionType>,
+) -> [(&'static str, Vec<u8>); 2] {
+    [("arrow", encode_file(batch, compression)), ("arrows", encode_stream(batch, compression))]
 }
 
-/// Puts another number in place of one, wherever it stands.
+/// Replaces a number by another wherever its bytes occur.
 #[track_caller]
-fn instead(content: &[u8], number: i64, other: i64) -> Vec<u8> {
+fn replace_number(content: &[u8], number: i64, other: i64) -> Vec<u8> {
     let (from, to) = (number.to_le_bytes(), other.to_le_bytes());
     let mut content = content.to_vec();
     let places: Vec<_> =
@@ -65,17 +68,22 @@ fn instead(content: &[u8], number: i64, other: i64) -> Vec<u8> {
 }
 
 #[test]
-fn compressed_buffers_that_state_terabytes() {
-    let case = case();
+fn compressed_buffers_of_forged_sizes_are_refused() {
+    let case = new_case();
     for (packing, name) in [(CompressionType::LZ4_FRAME, "lz4"), (CompressionType::ZSTD, "zstd")] {
-        for (batch, what) in [(batch(), "plain"), (by_dictionary(), "dictionary")] {
-            for (end, content) in both(&batch, Some(packing)) {
-                taken(&case, &format!("{what}_{name}.{end}"), &content, 1);
+        for (batch, what) in [(record_batch(), "plain"), (dictionary_batch(), "dictionary")] {
+            for (end, content) in encode_both(&batch, Some(packing)) {
+                check_loaded(&case, &format!("{what}_{name}.{end}"), &content, 1);
                 for stated in [4 << 40, i64::MAX, i64::from(i32::MAX), -2, i64::MIN] {
-                    let content = instead(&content, TEXT_BYTES, stated);
+                    let content = replace_number(&content, TEXT_BYTES, stated);
                     let name = format!("{what}_{name}{stated}.{end}");
                     let states = format!("states {stated} bytes");
-                    refused(&case, &name, content, &["could not decode the Arrow data", &states]);
+                    check_refused(
+                        &case,
+                        &name,
+                        content,
+                        &["could not decode the Arrow data", &states],
+                    );
                 }
             }
         }
@@ -83,30 +91,30 @@ fn compressed_buffers_that_state_terabytes() {
 }
 
 #[test]
-fn buffers_beyond_the_body() {
-    let case = case();
-    for (end, content) in both(&batch(), None) {
-        taken(&case, &format!("whole.{end}"), &content, 1);
+fn buffers_beyond_the_body_are_refused() {
+    let case = new_case();
+    for (end, content) in encode_both(&record_batch(), None) {
+        check_loaded(&case, &format!("whole.{end}"), &content, 1);
         for stated in [4 << 40, i64::MAX, -1] {
-            let content = instead(&content, TEXT_BYTES, stated);
+            let content = replace_number(&content, TEXT_BYTES, stated);
             let words = format!("states {stated} bytes from byte");
-            refused(&case, &format!("buffer{stated}.{end}"), content, &[&words]);
+            check_refused(&case, &format!("buffer{stated}.{end}"), content, &[&words]);
         }
     }
 }
 
-/// Where the messages of a stream begin, and how long their descriptions are.
-fn messages(stream: &[u8]) -> Vec<(usize, i32)> {
+/// Returns the offset of each message of a stream and the length of its description.
+fn find_messages(stream: &[u8]) -> Vec<(usize, i32)> {
     let number = |at: usize| i32::from_le_bytes(stream[at..at + 4].try_into().unwrap());
     let marks = (0..stream.len() - 8).filter(|at| number(*at) == -1 && number(*at + 4) > 0);
     marks.map(|at| (at, number(at + 4))).collect()
 }
 
 #[test]
-fn lengths_of_messages() {
-    let case = case();
-    let content = stream(&batch(), None);
-    for (nth, (at, _)) in messages(&content).into_iter().enumerate() {
+fn messages_of_forged_lengths_are_refused() {
+    let case = new_case();
+    let content = encode_stream(&record_batch(), None);
+    for (nth, (at, _)) in find_messages(&content).into_iter().enumerate() {
         for (stated, words) in [
             (i32::MAX, "states a description of 2147483647 bytes"),
             (200 << 20, "a message states 209715200 bytes, but"),
@@ -114,56 +122,57 @@ fn lengths_of_messages() {
         ] {
             let mut content = content.clone();
             content[at + 4..at + 8].copy_from_slice(&stated.to_le_bytes());
-            refused(&case, &format!("message{nth}_{stated}.arrows"), content, &[words]);
+            check_refused(&case, &format!("message{nth}_{stated}.arrows"), content, &[words]);
         }
     }
-    // The body's length is where the writer has put the sum of its buffers.
-    let (at, len) = messages(&content)[1];
+    // The length of the body occurs as a number only where the message states it.
+    let (at, len) = find_messages(&content)[1];
     let body = content.len() - 8 - at - 8 - len as usize;
     for (stated, words) in [
         (4_i64 << 40, "a message states 4398046511104 bytes, but"),
         (i64::MAX, "a message states 9223372036854775807 bytes, but"),
         (-1, "states a body of -1 bytes"),
     ] {
-        let content = instead(&content, body as i64, stated);
-        refused(&case, &format!("body{stated}.arrows"), content, &[words]);
+        let content = replace_number(&content, body as i64, stated);
+        check_refused(&case, &format!("body{stated}.arrows"), content, &[words]);
     }
-    let content = file(&batch(), None);
+    let content = encode_file(&record_batch(), None);
     for stated in [4_i64 << 40, i64::MAX, -1] {
-        let content = instead(&content, body as i64, stated);
+        let content = replace_number(&content, body as i64, stated);
         let words = format!("a body of {stated} bytes, but the file has");
-        refused(&case, &format!("body{stated}.arrow"), content, &[&words]);
+        check_refused(&case, &format!("body{stated}.arrow"), content, &[&words]);
     }
     let end = content.len() - 10;
     for stated in [i32::MAX, content.len() as i32] {
         let mut content = content.clone();
         content[end..end + 4].copy_from_slice(&stated.to_le_bytes());
         let words = format!("the footer states {stated} bytes");
-        refused(&case, &format!("footer{stated}.arrow"), content, &[&words]);
+        check_refused(&case, &format!("footer{stated}.arrow"), content, &[&words]);
     }
 }
 
 #[test]
-fn a_stream_that_is_cut_anywhere_is_no_shorter_stream() {
-    let case = case();
-    let content = stream(&by_dictionary(), Some(CompressionType::ZSTD));
-    let edges: Vec<usize> = messages(&content).iter().map(|(at, _)| *at).collect();
+fn a_stream_truncated_anywhere_is_refused() {
+    let case = new_case();
+    let content = encode_stream(&dictionary_batch(), Some(CompressionType::ZSTD));
+    let edges: Vec<usize> = find_messages(&content).iter().map(|(at, _)| *at).collect();
     for edge in edges {
         for len in [edge + 1, edge + 3, edge + 4, edge + 7, edge + 9] {
             let name = format!("cut{len}.arrows");
-            refused(&case, &name, &content[..len], &["the Arrow data is truncated"]);
+            check_refused(&case, &name, &content[..len], &["the Arrow data is truncated"]);
         }
     }
 }
 
-/// The stated size may be a lie, so pgspate does not allocate that much memory at once.
+/// The stated size may be false, so pgspate does not allocate that much memory at once.
 #[test]
-fn a_message_over_http_that_states_gigabytes() {
-    let case = case();
-    let content = stream(&batch(), None);
-    let (at, len) = messages(&content)[1];
+fn a_message_over_http_of_forged_size_is_refused() {
+    let case = new_case();
+    let content = encode_stream(&record_batch(), None);
+    let (at, len) = find_messages(&content)[1];
     let body = content.len() - 8 - at - 8 - len as usize;
-    let web = BodyServer::start(BodyFraming::Chunked, instead(&content, body as i64, 3 << 30));
+    let web =
+        BodyServer::start(BodyFraming::Chunked, replace_number(&content, body as i64, 3 << 30));
     let run = web.load(&case, "--format arrow");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("a message states 3221225472 bytes, but"), "{}", run.stderr);

@@ -1,6 +1,6 @@
-//! Parquet files, made field by field, so that any of them can lie.
+//! Tests of Parquet files with forged sizes, counts and offsets. The test writes each field itself.
 
-use super::{case, refused, taken};
+use super::{check_loaded, check_refused, new_case};
 
 const MOST: i64 = i32::MAX as i64;
 
@@ -19,7 +19,7 @@ const DELTA_STRINGS: i64 = 7;
 
 const NO_CODEC: i64 = 0;
 
-/// Thrift's compact protocol, written.
+/// A writer of Thrift's compact protocol. A `step` is the difference to the last field's id.
 #[derive(Default, Clone)]
 struct Thrift(Vec<u8>);
 
@@ -66,7 +66,7 @@ impl Thrift {
         self
     }
 
-    /// A list of `len` elements of a kind, whose bytes follow.
+    /// Writes a list that states `len` elements of type `kind`, and the bytes of `elements`.
     fn list(mut self, step: u8, kind: u8, len: u64, elements: &[Vec<u8>]) -> Thrift {
         self = self.head(step, 9).head(15, kind).number(len);
         self.0.extend(elements.concat());
@@ -79,7 +79,7 @@ impl Thrift {
     }
 }
 
-/// A page: its header, and its bytes.
+/// A page: the numbers of its header, which may be false, and its bytes.
 #[derive(Clone)]
 struct ParquetPage {
     kind: i64,
@@ -91,7 +91,7 @@ struct ParquetPage {
 }
 
 impl ParquetPage {
-    /// A page that tells the truth, but for `values`.
+    /// Returns a page whose sizes are true; `values` is the number of values that it states.
     fn new(kind: i64, encoding: i64, values: i64, bytes: &[u8]) -> ParquetPage {
         let len = bytes.len() as i64;
         ParquetPage {
@@ -117,7 +117,7 @@ impl ParquetPage {
     }
 }
 
-/// A file of one column in one row group.
+/// A Parquet file of one column in one row group. Fields that are set state false values.
 #[derive(Clone)]
 struct ForgedParquet {
     physical: i64,
@@ -125,13 +125,13 @@ struct ForgedParquet {
     codec: i64,
     pages: Vec<ParquetPage>,
     rows: i64,
-    /// Instead of where the column is, and how long.
+    /// The stated offset of the column. The next two fields are its stated sizes.
     start: Option<i64>,
     stored: Option<i64>,
     decompressed: Option<i64>,
     children: i64,
     depth: usize,
-    /// The file says where pages are; it states so many of them.
+    /// The stated number of pages in an offset index. `None` is a file without this index.
     located: Option<u64>,
     footer: Option<u32>,
 }
@@ -215,33 +215,38 @@ impl ForgedParquet {
     }
 }
 
-/// Two strings as a page has them.
-fn strings() -> Vec<u8> {
+/// Returns two strings in the encoding `PLAIN`.
+fn two_strings() -> Vec<u8> {
     b"\x01\0\0\0a\x02\0\0\0bc".to_vec()
 }
 
-fn whole() -> ForgedParquet {
-    ForgedParquet::new(BYTE_ARRAY, &[ParquetPage::new(DATA, PLAIN, 2, &strings())], 2)
+fn valid_file() -> ForgedParquet {
+    ForgedParquet::new(BYTE_ARRAY, &[ParquetPage::new(DATA, PLAIN, 2, &two_strings())], 2)
 }
 
-/// Numbers as differences, all in one header without blocks.
-fn delta(count: u64) -> Vec<u8> {
+/// Returns the header of delta-encoded numbers that states `count` values, without blocks.
+fn delta_header(count: u64) -> Vec<u8> {
     Thrift::default().number(128).number(4).number(count).signed(0).0
 }
 
 #[test]
-fn files_that_tell_the_truth_are_loaded() {
-    let case = case();
-    taken(&case, "whole.parquet", whole().write(), 2);
-    taken(&case, "located.parquet", ForgedParquet { located: Some(1), ..whole() }.write(), 2);
+fn valid_files_are_loaded() {
+    let case = new_case();
+    check_loaded(&case, "whole.parquet", valid_file().write(), 2);
+    check_loaded(
+        &case,
+        "located.parquet",
+        ForgedParquet { located: Some(1), ..valid_file() }.write(),
+        2,
+    );
     let pages = [
-        ParquetPage::new(DICTIONARY, PLAIN, 2, &strings()),
-        // The second of both, twice: by one bit each.
+        ParquetPage::new(DICTIONARY, PLAIN, 2, &two_strings()),
+        // Two values of one bit each: the second entry of the dictionary, twice.
         ParquetPage::new(DATA, BY_DICTIONARY, 2, &[1, 4, 1]),
     ];
     let file = ForgedParquet::new(BYTE_ARRAY, &pages, 2);
-    taken(&case, "dictionary.parquet", file.write(), 2);
-    taken(
+    check_loaded(&case, "dictionary.parquet", file.write(), 2);
+    check_loaded(
         &case,
         "dictionary_located.parquet",
         ForgedParquet { located: Some(1), ..file }.write(),
@@ -250,80 +255,80 @@ fn files_that_tell_the_truth_are_loaded() {
 }
 
 #[test]
-fn rows_and_places() {
-    let case = case();
+fn forged_row_counts_and_offsets_are_refused() {
+    let case = new_case();
     let file = |change: fn(&mut ForgedParquet)| {
-        let mut file = whole();
+        let mut file = valid_file();
         change(&mut file);
         file.write()
     };
     let rows = &["the row group lacks", " rows"];
-    refused(&case, "rows.parquet", file(|file| file.rows = i64::MAX), rows);
+    check_refused(&case, "rows.parquet", file(|file| file.rows = i64::MAX), rows);
     let words = &["states -3 rows"];
-    refused(&case, "no_rows.parquet", file(|file| file.rows = -3), words);
+    check_refused(&case, "no_rows.parquet", file(|file| file.rows = -3), words);
     let words = &["column \"v\" of row group 0 states", "from byte 9223372036854775807 on"];
-    refused(&case, "start.parquet", file(|file| file.start = Some(i64::MAX)), words);
+    check_refused(&case, "start.parquet", file(|file| file.start = Some(i64::MAX)), words);
     let words = &["from byte -1 on"];
-    refused(&case, "before.parquet", file(|file| file.start = Some(-1)), words);
+    check_refused(&case, "before.parquet", file(|file| file.start = Some(-1)), words);
     let words = &["states 9223372036854775807 bytes from byte 4 on"];
-    refused(&case, "stored.parquet", file(|file| file.stored = Some(i64::MAX)), words);
+    check_refused(&case, "stored.parquet", file(|file| file.stored = Some(i64::MAX)), words);
     let words = &["states 2 values of -1 bytes"];
-    refused(&case, "minus.parquet", file(|file| file.decompressed = Some(-1)), words);
-    taken(&case, "most.parquet", file(|file| file.decompressed = Some(i64::MAX)), 2);
+    check_refused(&case, "minus.parquet", file(|file| file.decompressed = Some(-1)), words);
+    check_loaded(&case, "most.parquet", file(|file| file.decompressed = Some(i64::MAX)), 2);
     let words = &["the footer states 4294967040 bytes"];
-    refused(&case, "footer.parquet", file(|file| file.footer = Some(0xFFFF_FF00)), words);
+    check_refused(&case, "footer.parquet", file(|file| file.footer = Some(0xFFFF_FF00)), words);
     let words = &["a schema group declares 2147483647 columns, found 1"];
-    refused(&case, "columns.parquet", file(|file| file.children = MOST), words);
+    check_refused(&case, "columns.parquet", file(|file| file.children = MOST), words);
     let words = &["columns are nested more than 100 deep"];
-    refused(&case, "nested.parquet", file(|file| file.depth = 20_000), words);
+    check_refused(&case, "nested.parquet", file(|file| file.depth = 20_000), words);
     let words = &["states 2147483647 pages in"];
-    refused(&case, "index.parquet", file(|file| file.located = Some(MOST as u64)), words);
+    check_refused(&case, "index.parquet", file(|file| file.located = Some(MOST as u64)), words);
 }
 
 #[test]
-fn pages_that_state_more_than_they_can_become() {
-    let case = case();
+fn pages_of_forged_sizes_are_refused() {
+    let case = new_case();
     let (snappy, gzip, brotli, lz4, zstd, lz4_raw) = (1, 2, 4, 5, 6, 7);
     for (codec, name) in
         [(snappy, "snappy"), (gzip, "gzip"), (lz4, "lz4"), (zstd, "zstd"), (lz4_raw, "lz4_raw")]
     {
         for located in [None, Some(1)] {
-            let mut file = ForgedParquet { codec, located, ..whole() };
+            let mut file = ForgedParquet { codec, located, ..valid_file() };
             file.pages[0].decompressed = MOST;
             let words = [
                 "column \"v\": the page at byte 4 states 2147483647 bytes, but its 11 bytes of",
                 "at most",
             ];
             let name = format!("{name}{}.parquet", located.map_or("", |_| "_located"));
-            refused(&case, &name, file.write(), &words);
+            check_refused(&case, &name, file.write(), &words);
         }
     }
-    let mut file = ForgedParquet { codec: brotli, ..whole() };
+    let mut file = ForgedParquet { codec: brotli, ..valid_file() };
     file.pages[0].decompressed = MOST;
-    refused(&case, "brotli.parquet", file.write(), &["expected at most 1074790400"]);
-    // Within what a page may have, but more than there is room for.
+    check_refused(&case, "brotli.parquet", file.write(), &["expected at most 1074790400"]);
+    // The stated size is allowed for a page, but exceeds the limit of address space.
     file.pages[0].decompressed = 1 << 30;
     file.codec = zstd;
     file.pages[0].bytes = vec![0; 40_000];
     file.pages[0].stored = 40_000;
     let run = {
         case.put("room.parquet", file.write());
-        super::load(&case, "--quiet room.parquet --table t")
+        super::load_in_small_memory(&case, "--quiet room.parquet --table t")
     };
     assert_eq!(run.status, Some(2), "{:?} {}", run.status, run.stderr);
     for (stored, words) in [(MOST, "Invalid page header"), (-1, "stored bytes")] {
-        let mut file = whole();
+        let mut file = valid_file();
         file.pages[0].stored = stored;
-        refused(&case, &format!("stored{stored}.parquet"), file.write(), &[words]);
+        check_refused(&case, &format!("stored{stored}.parquet"), file.write(), &[words]);
     }
 }
 
 #[test]
-fn values_and_lengths() {
-    let case = case();
+fn forged_value_counts_and_lengths_are_refused() {
+    let case = new_case();
     for (physical, name) in [(BYTE_ARRAY, "text"), (INT64, "int8"), (FIXED, "fixed")] {
         let pages = [
-            ParquetPage::new(DICTIONARY, PLAIN, MOST, &strings()),
+            ParquetPage::new(DICTIONARY, PLAIN, MOST, &two_strings()),
             ParquetPage::new(DATA, BY_DICTIONARY, 2, &[1, 4, 1]),
         ];
         for located in [None, Some(1)] {
@@ -333,32 +338,35 @@ fn values_and_lengths() {
                 ..ForgedParquet::new(physical, &pages, 2)
             };
             let name = format!("{name}{}.parquet", located.map_or("", |_| "_located"));
-            refused(&case, &name, file.write(), &["states 2147483647 values in 11 bytes"]);
+            check_refused(&case, &name, file.write(), &["states 2147483647 values in 11 bytes"]);
         }
     }
-    let file =
-        ForgedParquet::new(BYTE_ARRAY, &[ParquetPage::new(DATA, PLAIN, MOST, &strings())], MOST);
-    refused(&case, "values.parquet", file.write(), &["states 2147483647 values, expected"]);
+    let file = ForgedParquet::new(
+        BYTE_ARRAY,
+        &[ParquetPage::new(DATA, PLAIN, MOST, &two_strings())],
+        MOST,
+    );
+    check_refused(&case, "values.parquet", file.write(), &["states 2147483647 values, expected"]);
     for (encoding, physical) in
         [(DELTA, INT64), (DELTA_LENGTHS, BYTE_ARRAY), (DELTA_STRINGS, BYTE_ARRAY)]
     {
         for count in [MOST as u64, u64::MAX >> 1] {
-            let page = ParquetPage::new(DATA, encoding, 2, &delta(count));
+            let page = ParquetPage::new(DATA, encoding, 2, &delta_header(count));
             let file = ForgedParquet::new(physical, &[page], 2);
             let words = [format!("states 2 values in its header and {count} in its data")];
             let words = words.each_ref().map(String::as_str);
-            refused(&case, &format!("delta{encoding}_{count}.parquet"), file.write(), &words);
+            check_refused(&case, &format!("delta{encoding}_{count}.parquet"), file.write(), &words);
         }
     }
-    // The lengths of what remains, behind those of what is shared.
-    let bytes = [delta(1), delta(MOST as u64)].concat();
+    // The lengths of the suffixes follow the lengths of the prefixes.
+    let bytes = [delta_header(1), delta_header(MOST as u64)].concat();
     let file =
         ForgedParquet::new(BYTE_ARRAY, &[ParquetPage::new(DATA, DELTA_STRINGS, 1, &bytes)], 1);
     let words = ["states 1 values in its header and 2147483647 in its data"];
-    refused(&case, "delta_rest.parquet", file.write(), &words);
+    check_refused(&case, "delta_rest.parquet", file.write(), &words);
     let file = ForgedParquet {
         type_length: MOST,
-        ..ForgedParquet::new(FIXED, &[whole().pages[0].clone()], 2)
+        ..ForgedParquet::new(FIXED, &[valid_file().pages[0].clone()], 2)
     };
-    refused(&case, "width.parquet", file.write(), &["could not decode the Parquet file"]);
+    check_refused(&case, "width.parquet", file.write(), &["could not decode the Parquet file"]);
 }

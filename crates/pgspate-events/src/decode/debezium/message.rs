@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::super::KeyedRecord;
-use super::super::json::{Json, JsonFields, JsonStr, is_nothing, malformed, object};
+use super::super::json::{Json, JsonFields, JsonStr, has_no_value, malformed, object};
 use super::schema::{ConnectSchema, SchemaCache};
 use crate::Result;
 
@@ -122,7 +122,7 @@ impl<'a> DebeziumMessage<'a> {
                 }
             };
         }
-        let Some(key) = record.key.filter(|key| !is_nothing(key)) else { return Ok(message) };
+        let Some(key) = record.key.filter(|key| !has_no_value(key)) else { return Ok(message) };
         let key = object(key).and_then(JsonFields::all).and_then(|fields| payload(fields, None));
         match key {
             Ok(key) => (message.key_schema, message.key) = key,

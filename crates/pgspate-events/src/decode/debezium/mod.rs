@@ -24,7 +24,7 @@ use self::placeholder::Placeholder;
 use self::schema::{ConnectSchema, SchemaCache};
 use self::value::{ConnectorModes, read};
 use self::value_kind::ValueKind;
-use super::json::{Json, JsonStr, is_nothing, malformed};
+use super::json::{Json, JsonStr, has_no_value, malformed};
 use super::moments::TimeUnit;
 use super::source_tables::{SourceTableColumns, SourceTables, cells};
 use super::{Decode, KeyedRecord, RecordGrouping, TargetTypes};
@@ -387,7 +387,7 @@ impl Decode for Debezium {
         events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
         self.grouping = RecordGrouping::ByEvents;
-        if is_nothing(record) {
+        if has_no_value(record) {
             return Ok(());
         }
         let likely: Option<Arc<ConnectSchema>> = self.schemas.last();

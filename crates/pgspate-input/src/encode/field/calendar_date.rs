@@ -4,7 +4,7 @@ use super::digits::{are_digit_values, first8, pairs, values};
 
 /// Added to a year so that all years are positive. A multiple of 400.
 const YEARS_BEFORE: i32 = 4800;
-/// The day number of 2000-01-01, counted from the year -4800.
+/// The number of the day 2000-01-01, if 1 March of the year -4800 is day 1.
 const EPOCH: i32 = 2_483_590;
 
 /// Returns the day number of a date, or `None` if the date does not exist. Years are astronomical:
@@ -51,12 +51,12 @@ pub(super) fn parse_iso(text: &[u8]) -> Option<i32> {
         return None;
     }
     let pairs = pairs(digits);
-    let lane = |n: u32| (pairs >> (16 * n)) as u8 as u32;
-    let year = lane(0) * 100 + lane(1);
+    let pair = |n: u32| (pairs >> (16 * n)) as u8 as u32;
+    let year = pair(0) * 100 + pair(1);
     if year == 0 {
         return None;
     }
-    day_number(year as i32, lane(2), lane(3))
+    day_number(year as i32, pair(2), pair(3))
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ pub(super) fn encode_float8(field: &[u8], out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Parses a number with at most eight digits on each side of the point. As an integer multiple of
-/// 10^-8 the number fits a double exactly, and so does 10^8. So one division rounds correctly.
+/// Parses a number with at most eight digits on each side of the point. Such a number is an integer
+/// divided by 10^8. Returns `None` if the integer is 2^53 or more. A smaller integer fits a double
+/// exactly, and so does 10^8. So one division rounds correctly.
 #[inline(always)]
 fn parse_short_number(field: &[u8]) -> Option<f64> {
     const UNITS: u64 = 100_000_000;

@@ -36,7 +36,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// The greatest number of messages that wait to be sent to the server.
 const PIECES_AHEAD: usize = 8;
 
-/// The number of sessions that the lab may open on a server with default settings.
+/// The greatest number of sessions that the lab opens. A server with default settings allows 100.
 const SESSIONS_MAX: usize = 80;
 
 /// Why a strategy cannot load the files, if it cannot.
@@ -44,7 +44,8 @@ pub(crate) fn refusal(strategy: &str, context: &TrialContext) -> Option<String> 
     let files = context.data().files();
     match strategy {
         EACH if files > SESSIONS_MAX => {
-            Some(format!("{files} files need more sessions than the server allows"))
+            let most = SESSIONS_MAX;
+            Some(format!("{files} files need {files} sessions; the lab opens at most {most}"))
         }
         ONE | EACH => context.data().copy_refusal(),
         _ => None,

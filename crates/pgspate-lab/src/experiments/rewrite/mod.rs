@@ -54,8 +54,8 @@ impl Experiment for RewriteExperiment {
     }
 
     fn question(&self) -> &'static str {
-        "A job replaces its results every night, and most rows stay as they are: what does each \
-         way of writing them cost, and what does it leave in the table after ten nights?"
+        "Every night a job replaces a table's rows, and most rows do not change. What does each \
+         method cost, and how large is the table after ten nights, with how many dead rows?"
     }
 
     fn published(&self) -> PublishedResults {

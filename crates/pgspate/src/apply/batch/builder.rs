@@ -62,14 +62,15 @@ pub(crate) struct BatchBuilder<P> {
     pub(super) transaction: SourceTransaction,
     /// The source's name for the transaction of the last event.
     transaction_name: Option<Box<str>>,
-    /// Whether the next record may take the last event back. No batch is cut then.
+    /// Whether the next record may replace the last event. If so, no batch is cut.
     pub(super) may_take_back_last: bool,
     dead_letters: u64,
     /// The number of the batch's events when the delay was last checked.
     pub(super) events_at_check: u64,
     /// Whether a part of the open transaction was sent to the writer already.
     pub(super) has_spilled: bool,
-    /// How many more events an open transaction needs before the next try to cut it.
+    /// How many more events an open transaction must have before the next try to cut the batch
+    /// within it.
     pub(super) events_before_recut: u64,
     /// When the source committed or wrote the last event.
     pub(super) committed_at: Option<SystemTime>,
@@ -78,7 +79,7 @@ pub(crate) struct BatchBuilder<P> {
 
 impl<P: SourcePosition> BatchBuilder<P> {
     /// Returns a builder that continues after `from`. `reads_again` says that the source is read
-    /// from its start, so the first events are applied already.
+    /// from its start, so that the first events are events that earlier runs applied.
     pub(crate) fn new(
         context: BuilderContext,
         from: &StreamPosition,
@@ -109,7 +110,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
         self.transaction == SourceTransaction::Between
     }
 
-    /// Records the begin of a source transaction. If a transaction is open, it continues.
+    /// Records the start of a source transaction. If a transaction is open, it continues.
     pub(super) fn open_transaction(&mut self) {
         self.transaction = match self.transaction {
             SourceTransaction::Between => SourceTransaction::Begun,

@@ -173,13 +173,13 @@ impl<P: SourcePosition> BatchBuilder<P> {
                 0..batch.log.changes().len(),
                 &self.context.router.tables(),
             );
-            let may_go_on =
+            let ends_with_truncate =
                 batch.log.changes().last().is_some_and(|it| it.op == ChangeKind::Truncate);
-            if may_go_on
+            if ends_with_truncate
                 || encoded_tables.is_ok_and(|all| all.iter().any(|it| it.needs_later_events))
             {
                 // A later event may move the row whose key was taken, or truncate a table that
-                // refers to the truncated one. So wait for more events.
+                // refers to the truncated table. So wait for more events.
                 self.events_at_check = batch.events;
                 self.events_before_recut = batch.events;
                 self.batch = batch;
@@ -201,12 +201,13 @@ impl<P: SourcePosition> BatchBuilder<P> {
         batch.column_additions = self.context.router.take_column_additions();
         let encoded_tables =
             encode_folded_rows(&batch.log, 0..batch.complete_changes, &batch.tables);
-        let made = encoded_tables.map(|encoded_tables| EventBatch { encoded_tables, ..batch });
+        let encoded_batch =
+            encoded_tables.map(|encoded_tables| EventBatch { encoded_tables, ..batch });
         // Count the batch before the writer takes it, so that the next batch is not cut early.
         self.context.watch.begin_batch();
         self.context
             .batches
-            .send(made)
-            .map_err(|_| Error::new(ErrorKind::Cancelled, "nobody takes batches any more"))
+            .send(encoded_batch)
+            .map_err(|_| Error::new(ErrorKind::Cancelled, "the writer has ended"))
     }
 }

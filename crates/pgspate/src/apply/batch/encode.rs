@@ -53,13 +53,13 @@ pub(crate) struct EncodedTable {
     pub(crate) upserts: u64,
     /// Whether any row must exist to be updated.
     pub(crate) has_updates: bool,
-    /// Whether any row comes from another key whose row may have more columns.
+    /// Whether any row has a new key, and the target's row with the old key must be looked up.
     pub(crate) has_moved_rows: bool,
     /// Whether any row gets defaults for absent columns.
     pub(crate) has_defaults: bool,
-    /// Whether a row certainly takes another row's key; and whether one may, which the target
-    /// tells.
+    /// Whether a row certainly takes the key of another row.
     pub(crate) has_key_conflict: bool,
+    /// Whether a row may take the key of another row. Only the target's rows tell.
     pub(crate) has_key_claims: bool,
     /// Which columns the inserted and updated rows give.
     pub(crate) presence: Vec<ColumnPresence>,
@@ -93,9 +93,10 @@ struct TableEncoder<'a> {
     facts: &'a ApplyTable,
     folded: &'a FoldedTable,
     out: EncodedTable,
-    /// The columns that all rows give, and the columns that any row gives, as bits.
-    all: Vec<u8>,
-    any: Vec<u8>,
+    /// The columns that all rows give, as bits.
+    given_by_all: Vec<u8>,
+    /// The columns that any row gives, as bits.
+    given_by_any: Vec<u8>,
     row: Vec<LoggedValue<'a>>,
     presence: Vec<u8>,
     /// For a table without a key: the row's number in the batch.
@@ -124,8 +125,8 @@ impl<'a> TableEncoder<'a> {
                 needs_later_events: folded.has_displaced_rows(),
                 ..EncodedTable::default()
             },
-            all: vec![0xff; bytes],
-            any: vec![0; bytes],
+            given_by_all: vec![0xff; bytes],
+            given_by_any: vec![0; bytes],
             row: vec![LoggedValue::Absent; facts.columns.len()],
             presence: vec![0; bytes],
             nth: 0,
@@ -152,14 +153,14 @@ impl<'a> TableEncoder<'a> {
         }
         let bit = |bits: &[u8], nth: usize| bits[nth / 8] >> (nth % 8) & 1 == 1;
         let presence = (0..self.facts.columns.len()).map(|nth| match () {
-            () if bit(&self.all, nth) && self.out.upserts > 0 => ColumnPresence::Always,
-            () if bit(&self.any, nth) => ColumnPresence::Sometimes,
+            () if bit(&self.given_by_all, nth) && self.out.upserts > 0 => ColumnPresence::Always,
+            () if bit(&self.given_by_any, nth) => ColumnPresence::Sometimes,
             () => ColumnPresence::Never,
         });
         EncodedTable { presence: presence.collect(), ..self.out }
     }
 
-    /// Fills the row with the key that an event gives, and with nothing else.
+    /// Sets the current row to the key that an event gives. All other columns are absent.
     fn set_key_only(&mut self, key: LoggedKey) {
         self.row.fill(LoggedValue::Absent);
         let change = &self.log.changes()[key.change as usize];
@@ -168,7 +169,7 @@ impl<'a> TableEncoder<'a> {
         }
     }
 
-    /// Encodes a delete, which needs the key alone.
+    /// Encodes a delete. Its row has only the key.
     fn encode_delete(&mut self, entry: &FoldedKey) {
         self.set_key_only(entry.key);
         // For a delete, the presence bits tell whether the row has moved to another key.
@@ -196,7 +197,7 @@ impl<'a> TableEncoder<'a> {
         let is_partial = self.note_presence();
         let (action, from) = match state.base {
             _ if state.needs_target_row => (RowAction::UpdateIfPresent, None),
-            // Whether the row exists matters here too.
+            // The old key is needed to fill absent columns, or to find out whether the row exists.
             RowBase::Moved(from) if is_partial || !state.inserts_if_absent => {
                 (update_or_upsert(state.inserts_if_absent), Some(from))
             }
@@ -239,8 +240,8 @@ impl<'a> TableEncoder<'a> {
             }
         }
         for (nth, byte) in self.presence.iter().enumerate() {
-            self.all[nth] &= byte;
-            self.any[nth] |= byte;
+            self.given_by_all[nth] &= byte;
+            self.given_by_any[nth] |= byte;
         }
         is_partial
     }

@@ -8,7 +8,8 @@ use pgspate_target::ledger::StreamPosition;
 /// How much of the input was applied by earlier runs.
 #[derive(Debug)]
 pub(super) enum ReplayState {
-    /// All events that were read so far. The position says how many events were applied.
+    /// All events read so far were applied by earlier runs. The position says how many events
+    /// earlier runs applied.
     Replaying(StreamPosition),
     /// The applied events were read again, but their digest differs. The digest may still match at
     /// the end of the current transaction.

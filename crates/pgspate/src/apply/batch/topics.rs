@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_events::ChangeEvent;
 use pgspate_events::decode::{self, Debezium, Decode, KeyedRecord, RecordGrouping};
 use pgspate_replication::kafka::{
-    Offset, TopicMessage, TopicPiece, TopicPosition, TopicSource, another_topic_hint,
+    PartitionOffset, TopicMessage, TopicPiece, TopicPosition, TopicSource, another_topic_hint,
 };
 use pgspate_replication::{SourcePosition as _, StreamDigest};
 
@@ -81,7 +81,7 @@ impl TopicFeed {
 
     /// Decodes a message and takes its events.
     fn take_message(&mut self, message: &TopicMessage) -> Result<()> {
-        let event_place = Offset { part: message.part, offset: message.offset };
+        let event_place = PartitionOffset { part: message.part, offset: message.offset };
         let digest = message_digest(message);
         let is_ordered = self.partitions.len() == 1;
         let Some(partition) = self.partitions.get_mut(message.part as usize) else {
@@ -102,7 +102,7 @@ impl TopicFeed {
         let record = KeyedRecord {
             topic: &topic,
             key: message.key.as_deref(),
-            value: message.value.as_deref().filter(|value| !decode::is_nothing(value)),
+            value: message.value.as_deref().filter(|value| !decode::has_no_value(value)),
             headers: &message.headers,
             is_ordered,
         };
@@ -200,7 +200,7 @@ impl TopicFeed {
 }
 
 /// Returns the error for a message that differs from the message applied before.
-fn changed_message_error(name: &str, event_place: Offset, stream: &str) -> Error {
+fn changed_message_error(name: &str, event_place: PartitionOffset, stream: &str) -> Error {
     let message = format!(
         "the message at offset {} of {name} differs from the message that was applied before",
         event_place.offset

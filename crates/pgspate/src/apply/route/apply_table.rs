@@ -1,4 +1,4 @@
-//! Reads what is needed of a target table to apply events to it.
+//! Reads the facts about a target table that applying events to it needs.
 //!
 //! Each table is read once, when the stream first names it. Nothing is changed.
 
@@ -51,7 +51,7 @@ pub(crate) struct ApplyTable {
     pub(crate) fold_key: FoldKey,
     /// The columns' encoders; `None` if any column has none.
     pub(crate) encoders: Option<Vec<FieldEncoder>>,
-    /// Whether tables inherit from this table. They have rows and events of their own.
+    /// Whether tables inherit from this table. Such tables have rows and events of their own.
     pub(crate) has_inheriting_tables: bool,
     /// OIDs of the tables that its foreign keys reference.
     pub(crate) parent_oids: Vec<u32>,
@@ -63,7 +63,7 @@ pub(crate) struct ApplyTable {
     pub(crate) cascading_referrers: Vec<String>,
     /// Unique indexes except the key: positions in `columns`.
     pub(crate) unique_indexes: Vec<Vec<usize>>,
-    /// The types' OIDs of all columns, and whether each is writable. `None` if rows cannot be
+    /// The type's OID of each column, and whether the column is writable. `None` if rows cannot be
     /// parameters of the table's row type: a domain may reject the NULL of an absent value, or the
     /// table is spread over several servers.
     pub(crate) record_types: Option<Vec<(u32, bool)>>,

@@ -68,16 +68,19 @@ struct RouterState {
     targets: Vec<RoutedTable>,
     /// Positions in `targets`; `None` for tables that are left out.
     target_by_name: HashMap<SourceTable, Option<usize>>,
+    /// The source table that was looked up last, and its position in `targets`.
     last: Option<(Arc<SourceTable>, Option<usize>)>,
     /// An error of a lookup that a decoder asked for. Decoders cannot return it.
     lookup_error: Option<Error>,
+    /// Statements that add unknown columns to target tables.
     column_additions: Vec<String>,
     /// When a table was last read again.
     refreshed_at: Option<Instant>,
     limits: WaitLimits,
     /// Whether the connection must be opened again.
     is_connection_lost: bool,
-    /// Ends waiting for the target. `None` before a run: a lost session is then an error.
+    /// The request to stop waiting for the target. `None` before a run; a lost session is an error
+    /// then.
     end_reading: Option<StopFlag>,
     /// Whether updates may silently leave out columns that did not change.
     omits_unchanged: bool,

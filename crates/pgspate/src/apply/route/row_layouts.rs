@@ -1,4 +1,4 @@
-//! Column layouts of events' rows, and where their columns are in the target table.
+//! Row layouts: which columns an event's row has, and which columns of the target table these are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,16 +8,18 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_events::{EventRow, EventValue};
 use pgspate_target::quote_ident;
 
-/// The most layouts to keep. Rows that each name other columns can have very many layouts.
+/// The most layouts to keep for a table. If each row has other columns, there are very many
+/// layouts.
 const LAYOUTS_MAX: usize = 4096;
 /// The number of layouts that are compared by address before the hash table is used.
 const LAYOUTS_SCANNED_MAX: usize = 8;
 
-/// The columns of one kind of row, and their positions in the target.
+/// The columns of an event's row. Rows with the same columns share a layout.
 pub(super) struct RowLayout {
     names: Arc<[Box<str>]>,
+    /// The position of each column in the target table; `None` if the column is left out.
     pub(super) columns: Vec<Option<u16>>,
-    /// The number of these columns that the target has.
+    /// The number of columns that are not left out.
     count: usize,
 }
 
@@ -29,6 +31,7 @@ pub(super) struct RoutedTable {
     layouts: Vec<RowLayout>,
     /// Positions in `layouts`, by column names.
     by_names: HashMap<Arc<[Box<str>]>, usize>,
+    /// The position in `layouts` of the layout that was found last.
     last: usize,
 }
 
@@ -37,7 +40,8 @@ impl RoutedTable {
         RoutedTable { facts, named_columns, layouts: Vec::new(), by_names: HashMap::new(), last: 0 }
     }
 
-    /// Forgets layouts that have columns which the target lacks.
+    /// Forgets layouts with columns that the target lacks. Generated columns do not count as
+    /// lacking.
     pub(super) fn forget_partial_layouts(&mut self) {
         let generated = &self.facts.generated;
         self.layouts.retain(|layout| {
@@ -55,7 +59,7 @@ impl RoutedTable {
         self.find_layout(row).is_none() && !row.columns.iter().all(|name| facts.has_column(name))
     }
 
-    /// Makes room for the layouts of another event.
+    /// Forgets all layouts if there are too many, to make room for the layouts of another event.
     pub(super) fn limit_layouts(&mut self) {
         if self.layouts.len() >= LAYOUTS_MAX {
             self.layouts.clear();
@@ -64,7 +68,11 @@ impl RoutedTable {
         }
     }
 
-    /// Adds the row's layout, if it is new.
+    /// Adds the row's layout, if the layout is new. For [`UnknownColumns::Add`], adds the
+    /// statements that add missing columns to `column_additions`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] for [`UnknownColumns::Fail`], if the target lacks a column.
     pub(super) fn add_layout(
         &mut self,
         row: &EventRow,
@@ -118,7 +126,7 @@ impl RoutedTable {
             )
     }
 
-    /// Finds the layout of a row.
+    /// Returns the position of the row's layout in `layouts`, if the layout was added.
     fn find_layout(&mut self, row: &EventRow) -> Option<usize> {
         let is_it = |layout: &RowLayout| Arc::ptr_eq(&layout.names, &row.columns);
         if self.layouts.get(self.last).is_some_and(is_it) {
@@ -130,7 +138,7 @@ impl RoutedTable {
         Some(found)
     }
 
-    /// Returns the layout of a row, which was added before.
+    /// Returns the layout of a row. The layout must have been added before.
     pub(super) fn layout(&mut self, row: &EventRow) -> Result<&RowLayout> {
         let found = self.find_layout(row);
         found
@@ -138,9 +146,10 @@ impl RoutedTable {
             .ok_or_else(|| Error::new(ErrorKind::Bug, "the columns of a row were not looked up"))
     }
 
-    /// Checks that an update gives the old value of each key column. `names` are the columns by
-    /// which the source identifies rows; their old values are known. `old` gives others. Without an
-    /// old value the row would keep its old key.
+    /// Checks that the old value of each key column of the target is known. Without the old value,
+    /// a row whose key changes would stay in the target under its old key. `names` are the columns
+    /// by which the source identifies rows; their old values are known. `old` has old values of
+    /// other columns.
     pub(super) fn check_old_key(&self, names: &[Box<str>], old: Option<&EventRow>) -> Result<()> {
         let is_given = |name: &str| {
             let says = |row: &EventRow| {
@@ -159,7 +168,7 @@ impl RoutedTable {
                     names.join(", ")
                 );
                 Err(Error::new(ErrorKind::Format, message).hint(format!(
-                    "Give {} a primary key of the columns by which the source identifies rows, or \
+                    "Give {} a primary key on the columns by which the source identifies rows, or \
                      have the source send whole old rows.",
                     self.facts.table.sql_name
                 )))
@@ -177,8 +186,8 @@ impl RoutedTable {
         Ok(count == all && !row.values.contains(&EventValue::Absent))
     }
 
-    /// Checks that a new row gives each of its columns. An absent value has nowhere to come from,
-    /// and NULL would be invented.
+    /// Checks that a new row has a value for each of its columns. There is no earlier row
+    /// to take an absent value from, and NULL would be an invented value.
     pub(super) fn check_all_given(&mut self, row: &EventRow) -> Result<()> {
         if !row.values.contains(&EventValue::Absent) {
             return Ok(());

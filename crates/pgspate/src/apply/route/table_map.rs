@@ -1,7 +1,7 @@
 //! Maps source tables to target tables, from `--map` and `--tables`.
 //!
-//! A pattern is a table name with or without a schema. Without a schema it matches tables of that
-//! name in any schema. The schema and the name may each have one `*`, which stands for any
+//! A pattern is a table name with or without a schema. A pattern without a schema matches tables in
+//! every schema. The schema and the table name may each have one `*`, which stands for any
 //! characters.
 
 use crate::{Error, ErrorKind, Result};
@@ -11,15 +11,23 @@ use pgspate_target::{LEDGER_SCHEMA, check_is_user_schema, quote_ident};
 /// The parsed `--map` and `--tables`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TableMap {
-    mappings: Vec<(TablePattern, NameParts)>,
+    mappings: Vec<TableMapping>,
     only_tables: Vec<TablePattern>,
 }
 
-/// A schema, if given, and a table name.
-type NameParts = (Option<String>, String);
-
+/// One `--map`: source tables that match `from` are applied to the table `to`.
 #[derive(Debug, Clone)]
-struct TablePattern(NameParts);
+struct TableMapping {
+    from: TablePattern,
+    to: TablePattern,
+}
+
+/// A table name, and a schema if one is given. Each may have a `*`.
+#[derive(Debug, Clone)]
+struct TablePattern {
+    schema: Option<String>,
+    table: String,
+}
 
 impl TableMap {
     /// Parses mappings `from=to`, and patterns.
@@ -29,44 +37,42 @@ impl TableMap {
     pub(crate) fn parse(mappings: &[String], only_tables: &[String]) -> Result<TableMap> {
         let map = |written: &String| {
             let Some((from, to)) = written.split_once('=') else {
-                let message = format!("\"{written}\" is no mapping of a table");
+                let message = format!("\"{written}\" is not a mapping of tables");
                 return Err(Error::new(ErrorKind::Usage, message).hint(
                     "Write `--map shop.orders=public.orders`, or `--map 'shop.*=public.*'`.",
                 ));
             };
-            let (from, to) = (split_name(from), split_name(to));
-            check_is_user_schema(written, to.0.as_deref().unwrap_or_default())?;
-            let count = |parts: &NameParts| {
-                let schema = parts.0.as_deref().unwrap_or_default();
-                [schema.matches('*').count(), parts.1.matches('*').count()]
+            let (from, to) = (TablePattern::parse(from), TablePattern::parse(to));
+            check_is_user_schema(written, to.schema.as_deref().unwrap_or_default())?;
+            let count_stars = |pattern: &TablePattern| {
+                let schema = pattern.schema.as_deref().unwrap_or_default();
+                [schema.matches('*').count(), pattern.table.matches('*').count()]
             };
-            let (has, wants) = (count(&from), count(&to));
-            if has.iter().chain(&wants).any(|stars| *stars > 1)
-                || wants[0] > has[0]
-                || wants[1] > has[1]
+            let (left, right) = (count_stars(&from), count_stars(&to));
+            if left.iter().chain(&right).any(|stars| *stars > 1)
+                || right[0] > left[0]
+                || right[1] > left[1]
             {
-                let message = format!("\"{written}\" has misplaced stars");
+                let message = format!("\"{written}\" has a `*` in a wrong place");
                 return Err(Error::new(ErrorKind::Usage, message).hint(
-                    "The schema and the table name may each have one `*`. A `*` on the right \
-                     needs one on the left.",
+                    "A schema and a table name may each have one `*`. If the schema on the right \
+                     has a `*`, the schema on the left needs one, too. The same applies to the \
+                     table names.",
                 ));
             }
-            Ok((TablePattern(from), to))
+            Ok(TableMapping { from, to })
         };
         Ok(TableMap {
             mappings: mappings.iter().map(map).collect::<Result<_>>()?,
-            only_tables: only_tables
-                .iter()
-                .map(|written| TablePattern(split_name(written)))
-                .collect(),
+            only_tables: only_tables.iter().map(|written| TablePattern::parse(written)).collect(),
         })
     }
 
-    /// Checks whether the table's events are applied. Events of the source's own ledger are not,
-    /// unless `--map` names the ledger's schema: they describe what was applied to the source.
+    /// Checks whether events of the table are applied. Events of the source's own ledger describe
+    /// what was applied to the source. They are applied only if `--map` names the ledger's schema.
     pub(crate) fn includes(&self, name: &SourceTable) -> bool {
         let is_of_ledger = name.schema.as_deref() == Some(LEDGER_SCHEMA);
-        if is_of_ledger && !self.mappings.iter().any(|(from, _)| from.is_of_ledger(name)) {
+        if is_of_ledger && !self.mappings.iter().any(|it| it.from.is_of_ledger(name)) {
             return false;
         }
         self.only_tables.is_empty()
@@ -75,41 +81,44 @@ impl TableMap {
 
     /// Returns the target table, quoted for SQL.
     pub(crate) fn target_sql_name(&self, name: &SourceTable) -> String {
-        for (pattern, (schema, table)) in &self.mappings {
-            let Some((of_schema, of_table)) = pattern.matches(name) else { continue };
-            let schema = schema.as_ref().map(|schema| schema.replacen('*', of_schema, 1));
-            return sql_name(schema.as_deref(), &table.replacen('*', of_table, 1));
+        for TableMapping { from, to } in &self.mappings {
+            let Some((of_schema, of_table)) = from.matches(name) else { continue };
+            let schema = to.schema.as_ref().map(|schema| schema.replacen('*', of_schema, 1));
+            return sql_name(schema.as_deref(), &to.table.replacen('*', of_table, 1));
         }
         sql_name(name.schema.as_deref(), &name.table)
     }
 }
 
 impl TablePattern {
-    /// Checks whether the pattern names the ledger's schema and matches the table.
-    fn is_of_ledger(&self, name: &SourceTable) -> bool {
-        self.0.0.as_deref() == Some(LEDGER_SCHEMA) && self.matches(name).is_some()
+    /// Splits a pattern at the first dot into schema and table.
+    fn parse(written: &str) -> TablePattern {
+        let (schema, table) = match written.split_once('.') {
+            Some((schema, table)) => (Some(schema.to_owned()), table),
+            None => (None, written),
+        };
+        TablePattern { schema, table: table.to_owned() }
     }
 
-    /// Returns the parts that the stars of schema and table match.
+    /// Checks whether the pattern names the ledger's schema and matches the table.
+    fn is_of_ledger(&self, name: &SourceTable) -> bool {
+        self.schema.as_deref() == Some(LEDGER_SCHEMA) && self.matches(name).is_some()
+    }
+
+    /// Returns the texts that the `*` of the schema and the `*` of the table name match. Returns
+    /// `None` if the pattern does not match the table.
     fn matches<'a>(&self, name: &'a SourceTable) -> Option<(&'a str, &'a str)> {
-        let of_schema = match (&self.0.0, name.schema.as_deref()) {
+        let of_schema = match (&self.schema, name.schema.as_deref()) {
             (None, _) => "",
             (Some(pattern), Some(schema)) => star_match(pattern, schema)?,
             (Some(_), None) => return None,
         };
-        Some((of_schema, star_match(&self.0.1, &name.table)?))
+        Some((of_schema, star_match(&self.table, &name.table)?))
     }
 }
 
-/// Splits a name at the first dot into schema and table.
-fn split_name(written: &str) -> NameParts {
-    match written.split_once('.') {
-        Some((schema, table)) => (Some(schema.to_owned()), table.to_owned()),
-        None => (None, written.to_owned()),
-    }
-}
-
-/// Returns the text that the star matches; an empty text for a pattern without star.
+/// Returns the part of `text` that the `*` of `pattern` matches; an empty text for a pattern
+/// without `*`. Returns `None` if the pattern does not match.
 fn star_match<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == text).then_some(""),
@@ -130,7 +139,7 @@ mod tests {
     use super::*;
 
     fn name(written: &str) -> SourceTable {
-        let (schema, table) = split_name(written);
+        let TablePattern { schema, table } = TablePattern::parse(written);
         SourceTable { schema, table }
     }
 

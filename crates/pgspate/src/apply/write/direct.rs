@@ -32,11 +32,12 @@ const DIRECT_BYTES_MAX: usize = 4 << 20;
 pub(super) fn can_write_directly(batch: &EventBatch, rows_max: u64) -> bool {
     let takes = |it: &EncodedTable| {
         let facts = &batch.tables[it.table];
-        let follows = it.has_moved_away && !facts.cascading_referrers.is_empty();
-        let asks = it.has_key_conflict || it.has_key_claims;
-        let is_staged = it.truncates || it.has_moved_rows || it.has_defaults || follows || asks;
+        let may_cascade = it.has_moved_away && !facts.cascading_referrers.is_empty();
+        let may_take_keys = it.has_key_conflict || it.has_key_claims;
+        let fills_columns = it.has_moved_rows || it.has_defaults;
+        let needs_stage = it.truncates || fills_columns || may_cascade || may_take_keys;
         let has_text = !it.copy_data.text_rows.is_empty();
-        facts.record_types.is_some() && facts.has_key() && !is_staged && !has_text
+        facts.record_types.is_some() && facts.has_key() && !needs_stage && !has_text
     };
     let rows: u64 = batch.encoded_tables.iter().map(|it| it.deletes + it.upserts).sum();
     let bytes: usize = batch.encoded_tables.iter().map(|it| it.copy_data.binary.len()).sum();
@@ -49,9 +50,9 @@ pub(super) fn can_write_directly(batch: &EventBatch, rows_max: u64) -> bool {
         && batch.encoded_tables.iter().all(takes)
 }
 
-/// Writes and commits a batch. `outcome` then tells what the batch did. Returns false if the server
-/// refused a statement and nothing was written. If neither the rows nor a passing state are the
-/// cause, the session stops using parameters.
+/// Writes and commits a batch. Sets `outcome` to what the batch did. Returns false if the server
+/// refused a statement and nothing was written. The session then stops using parameters, unless a
+/// row or a temporary state, such as a lock timeout, is the cause.
 ///
 /// # Errors
 /// When the session is lost, when the whole batch may be retried, and when another process took the
@@ -155,7 +156,7 @@ async fn send_batch(
 
 /// Returns the reply of a future that has finished.
 fn take_answer<T>(output: Option<Result<T>>) -> Result<T> {
-    output.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "an answer was taken before it came")))
+    output.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "a reply was taken before it arrived")))
 }
 
 /// Polls a future once, which sends its message.
@@ -188,7 +189,7 @@ async fn run_step(
             let missing: i64 = row.get(0);
             missing.unsigned_abs()
         }),
-        action if action.is_question() => client.query_one(statement, &values).await.map(|_| 0),
+        action if action.returns_value() => client.query_one(statement, &values).await.map(|_| 0),
         _ => client.execute(statement, &values).await,
     };
     answer.map_err(|error| connection.explain(format!("could not {}", step.task), error))

@@ -52,7 +52,7 @@ pub(crate) struct BatchWriter {
     /// Counts of committed batches.
     pub(crate) counts: ApplyCounts,
     /// Whether the ledger knows that the stream writes to unlogged tables.
-    pub(crate) is_bound: bool,
+    pub(crate) has_noted_unlogged_writes: bool,
     /// Committed batches whose counts may be too low, as replies were lost.
     pub(crate) uncounted: u64,
     /// The work of the open transaction so far.
@@ -71,18 +71,18 @@ struct UncommittedWork {
 }
 
 impl BatchWriter {
-    /// Connects and takes the stream over. `holds`: takes the stream only if no session holds it,
-    /// and then holds it for the life of the new session.
+    /// Connects and takes the stream over. With `only_if_free`, fails if another session holds the
+    /// stream, and otherwise holds the stream until the new session ends.
     pub(crate) async fn open(
         settings: WriterSettings,
         stream: &str,
         partition: &str,
         runtime: Handle,
-        holds: bool,
+        only_if_free: bool,
     ) -> Result<BatchWriter> {
         let session = WriterSession::open(&settings).await?;
         let client = &session.connection.client;
-        if holds {
+        if only_if_free {
             ledger::hold_stream(client, stream, partition).await?;
         }
         let stream = ledger::open_stream(client, stream, partition).await?;
@@ -93,7 +93,7 @@ impl BatchWriter {
             stream,
             lost_pid: None,
             counts: ApplyCounts::default(),
-            is_bound: false,
+            has_noted_unlogged_writes: false,
             uncounted: 0,
             uncommitted: UncommittedWork::default(),
         })
@@ -107,8 +107,9 @@ impl BatchWriter {
     /// Applies a batch. Commits if a source transaction ends with the batch. Blocks.
     ///
     /// # Errors
-    /// When the server refuses an event, with the event's place; when the server stays away; when
-    /// another process took the stream over. Nothing of an uncommitted batch stays.
+    /// When the server refuses an event, with the event's place. When the server cannot be reached
+    /// in time. When another process took the stream over. An uncommitted batch leaves nothing
+    /// behind.
     pub(crate) fn apply(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
         let mut backoff = ReconnectBackoff::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
@@ -177,7 +178,7 @@ impl BatchWriter {
     /// Tries once to write the batch, and to commit it if a source transaction ends with it.
     async fn apply_once(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
         self.reopen_session(None).await?;
-        if !self.is_bound
+        if !self.has_noted_unlogged_writes
             && batch.tables.iter().any(|it| it.table.unlogged != UnloggedExtent::Nothing)
         {
             self.note_unlogged_writes(false).await?;
@@ -311,7 +312,7 @@ impl BatchWriter {
         let (session, stream) = self.open_session().await?;
         let (client, is_within) = (&session.connection.client, session.in_transaction);
         ledger::bind_stream(client, stream.name(), starts_over, is_within).await?;
-        self.is_bound = true;
+        self.has_noted_unlogged_writes = true;
         Ok(())
     }
 
@@ -336,8 +337,8 @@ impl BatchWriter {
 
     /// After a failure: rolls back the transaction, or drops the session if that fails.
     async fn roll_back_after(&mut self, error: &Error) {
-        // The note may be part of the transaction that is rolled back.
-        self.is_bound = false;
+        // The transaction that is rolled back may contain the note about unlogged tables.
+        self.has_noted_unlogged_writes = false;
         let Some(session) = &mut self.session else { return };
         if error.kind() == ErrorKind::Connect || session.roll_back().await.is_err() {
             self.lost_pid = Some(session.connection.backend_pid());
@@ -394,8 +395,8 @@ fn is_row_refusal(error: &Error) -> bool {
     if error.kind() == ErrorKind::Connect {
         return false;
     }
-    // Input functions may raise any error, even an internal one. The context line of COPY tells
-    // such an error from one of the server's own.
+    // Input functions may raise any error, even an internal error. An error with a context line,
+    // such as COPY's, is about a row. An internal error without a context is the server's own.
     let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
     let names_row = !context.is_empty();
     error.sqlstate().is_some_and(|code| is_row_error_code(code, names_row))

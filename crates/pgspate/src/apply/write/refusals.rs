@@ -3,8 +3,8 @@
 //! A refused batch is halved again and again, under savepoints and in the order of events, until
 //! one event alone is refused. This also applies events that work only one after the other.
 //! Examples: unique values that move between rows, and rows that change their reference before the
-//! referenced row is deleted. If a row cannot take a new key because others refer to it, its key is
-//! updated in place. `deferred.rs` finds events that only deferred constraints refuse.
+//! referenced row is deleted. If a row cannot take a new key because other rows refer to it, its
+//! key is updated in place. `deferred.rs` finds events that only deferred constraints refuse.
 
 mod deferred;
 
@@ -195,8 +195,8 @@ impl RefusalSearch<'_> {
         at == self.batch.complete_changes || before.is_none_or(|change| change.ends_transaction)
     }
 
-    /// Writes a range of events. A refused range leaves nothing behind. `checks`: also checks
-    /// deferred constraints if the range is whole transactions.
+    /// Writes a range of events. A refused range leaves nothing behind. With `checks`, also checks
+    /// deferred constraints, if the range consists of whole source transactions.
     async fn write_range(
         &self,
         session: &mut WriterSession,
@@ -244,8 +244,8 @@ impl RefusalSearch<'_> {
         if has_key && !encoded.has_moved_away || (encoded.deletes, encoded.upserts) != (1, 1) {
             return Ok(false);
         }
-        // With a deferrable key, the row could share the key of another row and be deleted with
-        // that row.
+        // With a deferrable key, two rows may have the same key for a moment. Deleting the other
+        // row by its key would then delete this row, too.
         if encoded.has_key_claims || encoded.has_key_conflict {
             return Ok(false);
         }

@@ -1,7 +1,8 @@
 //! Writes the folded rows of some events in the open transaction. One such pass is a round.
 //!
 //! Rows are deleted first, so that their unique values are free. Rows that other rows may reference
-//! are deleted last, so that no foreign key is violated or acts on rows that have moved on.
+//! are deleted last. So no foreign key is violated, and no foreign key's action changes rows that
+//! refer to another row by then.
 //! Referenced tables are written before the tables that refer to them. The statements and their
 //! order are the same for staged rows and for parameters.
 
@@ -75,7 +76,7 @@ pub(super) struct RoundStep {
 /// What a statement does, or what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepAction {
-    /// Fills in the columns that staged rows take from elsewhere.
+    /// Fills in absent columns of staged rows, from the target's rows or from defaults.
     FillIn,
     /// Stages rows to be deleted and inserted again, so that other rows can take their unique
     /// values.
@@ -99,7 +100,7 @@ pub(super) enum StepAction {
 
 impl StepAction {
     /// Checks whether the statement returns a value.
-    pub(super) fn is_question(self) -> bool {
+    pub(super) fn returns_value(self) -> bool {
         use StepAction::{AskCascades, AskDuplicates, AskKeyClaims, AskMissing};
         matches!(self, AskDuplicates | AskKeyClaims | AskMissing | AskCascades)
     }
@@ -121,7 +122,7 @@ pub(super) fn round_steps(round_tables: &[RoundTable<'_>]) -> Vec<RoundStep> {
             steps.add_delete(at, round_table, true);
         }
         if round_table.deletes_whole_rows_first() {
-            steps.add_delete_whole(at, round_table);
+            steps.add_delete_whole_rows(at, round_table);
         }
     }
     for (at, round_table) in round_tables.iter().enumerate() {
@@ -134,7 +135,7 @@ pub(super) fn round_steps(round_tables: &[RoundTable<'_>]) -> Vec<RoundStep> {
             steps.add_insert(at, round_table);
         }
         if !round_table.deletes_whole_rows_first() {
-            steps.add_delete_whole(at, round_table);
+            steps.add_delete_whole_rows(at, round_table);
         }
     }
     for (at, round_table) in round_tables.iter().enumerate().rev() {
@@ -168,7 +169,7 @@ impl StepList<'_> {
     fn add_fill_ins(&mut self, at: usize, round_table: &RoundTable<'_>) {
         let (encoded, statements) = (round_table.encoded, &round_table.statements);
         if !round_table.facts.has_key() {
-            self.add_cancel(at, round_table);
+            self.add_cancel_pairs(at, round_table);
             return;
         }
         if encoded.has_key_claims {
@@ -198,7 +199,7 @@ impl StepList<'_> {
     }
 
     /// Adds the statements that remove pairs of inserted and deleted rows of a table without a key.
-    fn add_cancel(&mut self, at: usize, round_table: &RoundTable<'_>) {
+    fn add_cancel_pairs(&mut self, at: usize, round_table: &RoundTable<'_>) {
         let (encoded, statements) = (round_table.encoded, &round_table.statements);
         if encoded.deletes == 0 || encoded.upserts == 0 {
             return;
@@ -215,7 +216,7 @@ impl StepList<'_> {
     }
 
     /// Adds the DELETE of whole rows of a table without a key.
-    fn add_delete_whole(&mut self, at: usize, round_table: &RoundTable<'_>) {
+    fn add_delete_whole_rows(&mut self, at: usize, round_table: &RoundTable<'_>) {
         if round_table.encoded.deletes > 0 && !round_table.facts.has_key() {
             self.add(
                 at,
@@ -226,11 +227,11 @@ impl StepList<'_> {
         }
     }
 
-    /// Adds the DELETE of rows by key. `is_early`: before the inserts.
+    /// Adds the DELETE of rows by key. With `is_early`, the DELETE runs before the inserts.
     fn add_delete(&mut self, at: usize, round_table: &RoundTable<'_>, is_early: bool) {
-        let may_be =
+        let is_needed =
             round_table.encoded.deletes > 0 || (is_early && round_table.statements.reinserts());
-        if may_be && round_table.facts.has_key() {
+        if is_needed && round_table.facts.has_key() {
             self.add(
                 at,
                 StepAction::Delete,
@@ -240,11 +241,11 @@ impl StepList<'_> {
         }
     }
 
-    /// Adds the UPDATE, unless the table is empty or has no key.
+    /// Adds the UPDATE, unless the table was truncated or has no key.
     fn add_update(&mut self, at: usize, round_table: &RoundTable<'_>) {
-        let is_empty = round_table.encoded.truncates || !round_table.facts.has_key();
+        let has_no_rows_to_update = round_table.encoded.truncates || !round_table.facts.has_key();
         if round_table.encoded.upserts > 0
-            && !is_empty
+            && !has_no_rows_to_update
             && let Some(sql) = round_table.statements.update()
         {
             self.add(at, StepAction::Update, "update rows of @", sql);
@@ -303,12 +304,12 @@ pub(super) async fn write_tables(
     {
         return Err(taken_key_error(&round_table.facts.table.sql_name));
     }
-    let searches = |round_table: &RoundTable<'_>| {
+    let scans_table = |round_table: &RoundTable<'_>| {
         !round_table.facts.has_key() && round_table.encoded.deletes > 0
     };
     let is_small =
         round_tables.iter().map(RoundTable::row_count).sum::<u64>() <= INDEX_LOOKUP_ROWS_MAX;
-    session.set_planning(is_small && !round_tables.iter().any(searches)).await?;
+    session.set_planning(is_small && !round_tables.iter().any(scans_table)).await?;
     let mut counts = ApplyCounts::default();
     truncate_tables(session, &round_tables, &mut counts).await?;
     for round_table in &round_tables {

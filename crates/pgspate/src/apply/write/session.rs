@@ -18,7 +18,7 @@ const PLAN_BY_INDEX: &str = "\
 set local jit = off; set local enable_nestloop = on; set local enable_hashjoin = off; \
 set local enable_mergejoin = off; set local enable_seqscan = off";
 
-/// Kept statements are planned once.
+/// Makes the server plan each prepared statement only once.
 const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
 
 /// The stage of a target table: a temporary table for the rows of a batch.
@@ -160,18 +160,19 @@ impl WriterSession {
         Ok(())
     }
 
-    /// Moves the stages of inner scopes to the scope `there`.
-    fn widen_stage_scopes(&mut self, there: StageScope) {
-        self.stages.values_mut().for_each(|staged| staged.scope = staged.scope.min(there));
-        self.scope = there;
+    /// Moves the stages of inner scopes to `scope`, and makes `scope` the current scope.
+    fn widen_stage_scopes(&mut self, scope: StageScope) {
+        self.stages.values_mut().for_each(|staged| staged.scope = staged.scope.min(scope));
+        self.scope = scope;
     }
 
-    /// Forgets the stages of inner scopes, and the statements that use them.
-    fn forget_stages_within(&mut self, there: StageScope) {
-        let gone = self.stages.extract_if(|_, staged| staged.scope > there);
+    /// Forgets the stages within `scope`, and the statements that use them. Makes `scope` the
+    /// current scope.
+    fn forget_stages_within(&mut self, scope: StageScope) {
+        let gone = self.stages.extract_if(|_, staged| staged.scope > scope);
         let gone: Vec<_> = gone.map(|(_, staged)| staged.sql_name).collect();
         self.statements.retain(|sql, _| !gone.iter().any(|stage| sql.contains(stage)));
-        self.scope = there;
+        self.scope = scope;
     }
 
     /// Commits the open transaction.
@@ -205,13 +206,17 @@ impl WriterSession {
             return Ok(());
         }
         let task = "make a temporary table to stage rows in";
-        self.run(&statements::make_stage(facts), task).await?;
+        self.run(&statements::create_stage_sql(facts), task).await?;
         let client = &self.connection.client;
         let explain = |error| self.connection.explain("could not prepare to stage rows", error);
-        let binary =
-            client.prepare(&statements::copy_into_stage(facts, "binary")).await.map_err(explain)?;
-        let text =
-            client.prepare(&statements::copy_into_stage(facts, "text")).await.map_err(explain)?;
+        let binary = client
+            .prepare(&statements::copy_into_stage_sql(facts, "binary"))
+            .await
+            .map_err(explain)?;
+        let text = client
+            .prepare(&statements::copy_into_stage_sql(facts, "text"))
+            .await
+            .map_err(explain)?;
         let sql_name = format!("pg_temp.{}", statements::stage_name(facts));
         let staged = BatchStage {
             binary,

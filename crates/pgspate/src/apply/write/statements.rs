@@ -2,9 +2,9 @@
 //!
 //! Alias `t` is the target table, and alias `s` the staged rows. These are in a temporary table, or
 //! in the statement's parameters for a few rows. No statement uses `on conflict` or `merge`. No
-//! statement writes a row that is already right. Only statements for a single row set key columns.
-//! The text depends on the table and on the columns that a batch gives, never on values. For a few
-//! rows it does not depend on their number either.
+//! statement writes a row that has the right values already. Only statements for a single row set
+//! key columns. The text depends on the table and on the columns that a batch gives, never on
+//! values. For a few rows it does not depend on their number either.
 
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
 use crate::apply::route::{ApplyColumn, ApplyTable};
@@ -27,9 +27,10 @@ pub(crate) struct ApplyStatements<'a> {
     presence: Vec<ColumnPresence>,
     truncates: bool,
     reinserts: bool,
-    /// Whether at least a quarter of many rows are deletes, or upserts. The planner then needs to
-    /// know.
+    /// Whether there are many rows, and at least a quarter of them are deletes. The condition on
+    /// the action then makes the planner expect many rows.
     deletes_many: bool,
+    /// Whether there are many rows, and at least a quarter of them are inserted or updated.
     upserts_many: bool,
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn stage_name(facts: &ApplyTable) -> String {
 }
 
 /// Returns the SQL that creates the stage of a table.
-pub(crate) fn make_stage(facts: &ApplyTable) -> String {
+pub(crate) fn create_stage_sql(facts: &ApplyTable) -> String {
     let columns: Vec<_> = facts
         .columns
         .iter()
@@ -76,7 +77,8 @@ pub(crate) fn make_stage(facts: &ApplyTable) -> String {
     )
 }
 
-/// Returns a column with its stage's type: the base type of a domain, as a domain may reject NULL.
+/// Returns a column cast to its type in the stage: for a domain, the base type, because a domain
+/// may reject NULL.
 fn as_base_type(of: &str, column: &ApplyColumn) -> String {
     match &column.base_type {
         Some(ty) => format!("{of}{}::{ty}", column.sql),
@@ -85,7 +87,7 @@ fn as_base_type(of: &str, column: &ApplyColumn) -> String {
 }
 
 /// Returns the COPY statement that fills the stage of a table.
-pub(crate) fn copy_into_stage(facts: &ApplyTable, format: &str) -> String {
+pub(crate) fn copy_into_stage_sql(facts: &ApplyTable, format: &str) -> String {
     let columns: Vec<_> = facts.columns.iter().map(|column| column.sql.clone()).collect();
     let mut from: Vec<_> = old_key_names(facts).map(|name| format!(", {name}")).collect();
     if !facts.has_key() {
@@ -155,7 +157,8 @@ impl<'a> ApplyStatements<'a> {
         unique.map(|columns| self.reinsert_for_index(columns)).collect()
     }
 
-    /// Returns such a statement for the unique index on `columns`.
+    /// Returns the statement of [`ApplyStatements::reinsert_sql`] for the unique index on
+    /// `columns`.
     fn reinsert_for_index(&self, columns: &[usize]) -> String {
         let (mut differs, mut holds) = (Vec::new(), Vec::new());
         for at in columns {
@@ -558,8 +561,8 @@ impl<'a> ApplyStatements<'a> {
     }
 }
 
-/// Returns the rows of the parameters. They are empty outside of their own transaction, as the
-/// server may have refused to begin it.
+/// Returns a FROM item for the rows in the parameters. The item has no rows outside of the batch's
+/// own transaction, because the server may have refused to begin that transaction.
 fn parameter_rows(facts: &ApplyTable) -> String {
     let all: Vec<_> = facts.table.columns.iter().map(|column| quote_ident(&column.name)).collect();
     let begun = format!("case when current_setting('{TRANSACTION_SETTING}', true) <> '' then");

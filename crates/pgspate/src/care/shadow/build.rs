@@ -1,5 +1,7 @@
-//! From the last row to the exchange. Builds the shadow's indexes, constraints and statistics.
-//! Waits for transactions that could see only some of the rows, and for the lock.
+//! Completes a shadow table after its last row, and exchanges it for the table.
+//!
+//! Builds the shadow's indexes, constraints and statistics. Then waits for transactions that could
+//! see only some of the rows, and for the lock on the table.
 
 use std::time::{Duration, Instant};
 
@@ -28,41 +30,46 @@ const LOCK_PAUSE: Duration = Duration::from_secs(1);
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TableCare<'_> {
-    /// Completes the shadow of `chunks` chunks and puts it in the table's place. Retries as long as
-    /// lanes do. Returns false if chunks are missing and must be loaded again.
+    /// Completes the shadow, which has `chunks` chunks, and puts it in the table's place. Retries
+    /// after a lost connection, within the time limit that lanes have for reconnecting. Returns
+    /// false if chunks are missing and must be loaded again.
     pub(crate) fn complete_shadow(&mut self, chunks: u64) -> Result<bool> {
         let Some((job, names)) = self.shadow_names() else { return Ok(true) };
         self.retry_after_connection_loss(self.progress, |care| {
             // The reply to the last commit may have been lost.
-            if care.job.ask(async |client: &Client| ledger::is_job_finished(client, job).await)? {
+            if care
+                .job
+                .with_client(async |client: &Client| ledger::is_job_finished(client, job).await)?
+            {
                 care.changes.is_exchanged = true;
                 return Ok(true);
             }
             if care.has_lost_chunks(chunks)? {
                 return Ok(false);
             }
-            care.build(&names)?;
-            let seen = care.wait_for_snapshots(&names)?;
-            care.plan.warnings.extend(seen);
-            let placed = care.exchange_tables(job, &names, chunks)?;
-            care.changes.is_exchanged = placed;
-            if !placed {
+            care.build_and_analyze(&names)?;
+            let warning = care.wait_for_older_transactions(&names)?;
+            care.plan.warnings.extend(warning);
+            let is_exchanged = care.exchange_tables(job, &names, chunks)?;
+            care.changes.is_exchanged = is_exchanged;
+            if !is_exchanged {
                 care.job.reopen()?;
             }
-            match placed || care.has_lost_chunks(chunks)? {
-                true => Ok(placed),
+            match is_exchanged || care.has_lost_chunks(chunks)? {
+                true => Ok(is_exchanged),
                 false => Err(ledger::missing_chunks_error(job, chunks)),
             }
         })
     }
 
     /// Builds the shadow's missing indexes and constraints, and analyzes it.
-    fn build(&self, names: &ShadowNames) -> Result<()> {
-        let what = || format!("could not complete {}", names.shadow);
+    fn build_and_analyze(&self, names: &ShadowNames) -> Result<()> {
+        let message = || format!("could not complete {}", names.shadow);
         let build = async {
             let client = self.job.client();
             client.batch_execute(&format!("{BEGIN}; {}", no_timeouts_sql())).await?;
-            // A backend of an interrupted run completes its index build; the lock waits for it.
+            // A backend of an interrupted run may still build an index. The lock waits for the end
+            // of this build.
             let lock = format!("lock table {} in share row exclusive mode", names.shadow);
             client.batch_execute(&lock).await?;
             let indexes = generate(client, names, recipe::BUILD_INDEXES).await?;
@@ -72,7 +79,7 @@ impl TableCare<'_> {
         let indexes = self.cancellable(self.incomplete_message(), build)?;
         let indexes: Option<Vec<String>> = indexes.into_iter().collect();
         let indexes = indexes.ok_or_else(|| {
-            ExchangeError::Changed("an index has an unknown form".to_owned()).into_error(what())
+            ExchangeError::Changed("an index has an unknown form".to_owned()).into_error(message())
         })?;
         self.build_indexes(indexes).map_err(|error| self.hint_how_to_find_line(error))?;
         let complete = async {
@@ -93,7 +100,7 @@ impl TableCare<'_> {
             .map_err(|error| self.hint_how_to_find_line(error))
     }
 
-    /// Adds a hint how to find the line, if rows violate a constraint.
+    /// Adds a hint how to find the input's line, if a row violates a constraint.
     fn hint_how_to_find_line(&self, error: Error) -> Error {
         let is_about_rows = error.sqlstate().is_some_and(|code| code.code().starts_with("23"));
         let replaces =
@@ -104,7 +111,7 @@ impl TableCare<'_> {
         }
     }
 
-    /// Builds indexes in parallel. The first failure ends the others.
+    /// Builds indexes in parallel. If one build fails, the other builds end.
     fn build_indexes(&self, indexes: Vec<String>) -> Result<()> {
         let most = match self.plan.lanes {
             Lanes::Fixed(lanes) => lanes,
@@ -118,12 +125,12 @@ impl TableCare<'_> {
             first_connection: None,
             stops_at_first_error: true,
         };
-        let what = self.incomplete_message();
+        let message = self.incomplete_message();
         // The query lists the largest index first.
         let queue = (1..).zip(indexes).map(|(nth, sql)| (format!("index {nth}"), sql)).collect();
         let built = builders.run(queue, async |connection: &Connection, sql: String| {
             let sql = format!("{BEGIN}; {}; {sql}; commit", no_timeouts_sql());
-            connection.run_until_stopped(&sql, &work.stop, &what).await
+            connection.execute_until_stopped(&sql, &work.stop, &message).await
         });
         self.job.control_session.runtime.block_on(built).map(drop)
     }
@@ -132,10 +139,16 @@ impl TableCare<'_> {
         format!("could not complete the new rows of {}", self.plan.table)
     }
 
-    /// Waits until no transaction can see only some of the rows. A repeatable-read transaction sees
-    /// what was committed before its snapshot, also in the shadow once the shadow has the table's
-    /// name.
-    fn wait_for_snapshots(&self, names: &ShadowNames) -> Result<Option<String>> {
+    /// Waits until every transaction that could see only some of the rows has ended. A
+    /// repeatable-read transaction sees only rows that were committed before its snapshot. This
+    /// also holds for the shadow's rows, once the shadow has the table's name.
+    ///
+    /// Without `--atomic`, waits only briefly, and returns a warning if a transaction is left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Server`] with `--atomic`, if a transaction is left after the lock timeout.
+    /// [`ErrorKind::Cancelled`] if the user stops the load.
+    fn wait_for_older_transactions(&self, names: &ShadowNames) -> Result<Option<String>> {
         let is_strict =
             self.plan.atomic_plan.as_ref().is_some_and(|atomic_plan| atomic_plan.is_strict);
         let limit = match self.job.control_session.limits.lock_timeout {
@@ -146,27 +159,30 @@ impl TableCare<'_> {
         };
         let client = self.job.client();
         let started = Instant::now();
-        let look = || {
-            let rows = self.job.control_session.runtime.block_on(client.fetch_all(SNAPSHOTS, &[]));
+        let read_older = || {
+            let query = client.fetch_all(OLDER_TRANSACTIONS_SQL, &[]);
+            let rows = self.job.control_session.runtime.block_on(query);
             let rows = rows
                 .map_err(server_error("could not look up other sessions' snapshots".to_owned()))?;
             Ok::<Vec<_>, Error>(rows.iter().map(OlderTransaction::read).collect())
         };
-        let mut old = look()?;
-        while !old.is_empty() {
+        let mut older = read_older()?;
+        while !older.is_empty() {
             if started.elapsed() >= limit {
-                let first = &old[0];
+                let first = &older[0];
                 if !is_strict {
                     return Ok(Some(format!(
-                        "{} began before all rows were committed, and sees only some of them if it \
-                         first reads the table in that transaction; `--atomic` waits for it",
-                        first.who
+                        "the transaction of {} began before all rows were committed; if it reads \
+                         the table only now, it sees only some of the rows; `--atomic` waits for \
+                         such transactions",
+                        first.session
                     )));
                 }
                 let message = format!("could not put the new rows of {} in place", names.table);
                 let cause = format!(
-                    "{} began before all rows were committed, and would see only some of them",
-                    first.who
+                    "the transaction of {} began before all rows were committed, and would see \
+                     only some of them",
+                    first.session
                 );
                 return Err(Error::new(ErrorKind::Server, message)
                     .because(Error::new(ErrorKind::Server, cause))
@@ -177,8 +193,8 @@ impl TableCare<'_> {
                     ));
             }
             self.progress.stop.sleep_unless_requested(POLL_INTERVAL)?;
-            let now = look()?;
-            old.retain(|it| now.contains(it));
+            let still_open = read_older()?;
+            older.retain(|it| still_open.contains(it));
         }
         Ok(None)
     }
@@ -187,7 +203,7 @@ impl TableCare<'_> {
     fn exchange_tables(&self, job: JobId, names: &ShadowNames, chunks: u64) -> Result<bool> {
         let limit = self.job.control_session.limits.lock_timeout;
         let started = Instant::now();
-        let what = format!("could not put the new rows of {} in place", names.table);
+        let message = format!("could not put the new rows of {} in place", names.table);
         loop {
             let attempt = async {
                 let client = self.job.client();
@@ -196,13 +212,13 @@ impl TableCare<'_> {
                 client.batch_execute(&format!("{BEGIN}; {}", no_timeouts_sql())).await?;
                 let sql = format!("set local lock_timeout = {}", left.as_millis());
                 client.batch_execute(&sql).await?;
-                let exchanged = self.exchange(job, names, chunks).await;
+                let exchanged = self.exchange_and_finish_job(job, names, chunks).await;
                 if exchanged.is_err() {
                     client.batch_execute("rollback").await?;
                 }
                 exchanged
             };
-            let error = match self.cancellable(what.clone(), attempt) {
+            let error = match self.cancellable(message.clone(), attempt) {
                 Ok(Some(sums)) => return self.reconcile(&sums).map(|()| true),
                 Ok(None) => return Ok(false),
                 Err(error) => error,
@@ -212,13 +228,15 @@ impl TableCare<'_> {
                 return Err(error);
             }
             if !limit.is_zero() && started.elapsed() >= limit {
-                return Err(self.name_blockers(error, names));
+                return Err(self.hint_lock_holders(error, names));
             }
             self.progress.stop.sleep_unless_requested(LOCK_PAUSE)?;
         }
     }
 
-    async fn exchange(
+    /// Exchanges the tables and marks the job as finished, in one transaction. Returns the job's
+    /// sums. Returns `None` if chunks are missing; nothing is changed then.
+    async fn exchange_and_finish_job(
         &self,
         job: JobId,
         names: &ShadowNames,
@@ -250,28 +268,29 @@ impl TableCare<'_> {
         Ok(sums)
     }
 
-    /// Adds the holder of the lock to a lock timeout's error.
-    fn name_blockers(&self, error: Error, names: &ShadowNames) -> Error {
+    /// Adds a hint to a lock timeout's error: the sessions that hold the lock.
+    fn hint_lock_holders(&self, error: Error, names: &ShadowNames) -> Error {
         let client = self.job.client();
-        let asked = async { client.fetch_one(BLOCKERS, &[&names.oid]).await };
-        let who: Option<String> =
-            self.job.control_session.runtime.block_on(asked).ok().and_then(|row| row.get(0));
+        let query = async { client.fetch_one(LOCK_HOLDERS_SQL, &[&names.oid]).await };
+        let holders: Option<String> =
+            self.job.control_session.runtime.block_on(query).ok().and_then(|row| row.get(0));
         let seconds = self.job.control_session.limits.lock_timeout.as_secs();
-        let who = who.unwrap_or_else(|| "other sessions in turn".to_owned());
+        let holders = holders.unwrap_or_else(|| "other sessions in turn".to_owned());
         error.hint(format!(
-            "The lock was held for {seconds} s by {who}. End that session, or wait longer with \
+            "The lock was held for {seconds} s by {holders}. End that session, or wait longer with \
              `--lock-timeout`."
         ))
     }
 
-    /// Runs `work`; if the user stops the load, its statement is cancelled.
+    /// Runs `work`. If the user stops the load, cancels the statement that `work` runs. `message`
+    /// is the message of an error.
     fn cancellable<T>(
         &self,
-        what: String,
+        message: String,
         work: impl Future<Output = Result<T, ExchangeError>>,
     ) -> Result<T> {
         let sessions = [self.job.connection().canceller()];
-        let work = async { work.await.map_err(|refused| refused.into_error(what)) };
+        let work = async { work.await.map_err(|refused| refused.into_error(message)) };
         self.job
             .control_session
             .runtime
@@ -290,7 +309,8 @@ struct OlderTransaction {
     pid: i32,
     transaction: String,
     xmin: String,
-    who: String,
+    /// The session and its role, in words.
+    session: String,
 }
 
 impl OlderTransaction {
@@ -299,14 +319,15 @@ impl OlderTransaction {
             pid: row.get(0),
             transaction: row.get(1),
             xmin: row.get(2),
-            who: row.get(3),
+            session: row.get(3),
         }
     }
 }
 
-/// Sessions that have a snapshot. The query leaves out vacuums, which read no tables for a user,
-/// and parallel workers, whose leader is listed.
-const SNAPSHOTS: &str = "\
+/// Query for the transactions that hold an older snapshot than this query. Columns: the fields of
+/// [`OlderTransaction`]. The query leaves out vacuums, which return no rows to a user. It also
+/// leaves out parallel workers, because their leader is in the result.
+const OLDER_TRANSACTIONS_SQL: &str = "\
 select a.pid, l.virtualtransaction, a.backend_xmin::text,
        format('session %s (%s)', a.pid, concat_ws(', ',
               quote_literal(nullif(a.application_name, '')), 'role ' || a.usename))
@@ -317,8 +338,8 @@ where a.datname = current_database() and a.pid <> pg_backend_pid()
   and a.backend_type not in ('autovacuum worker', 'parallel worker')
   and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid)";
 
-/// Sessions that hold locks on a table.
-const BLOCKERS: &str = "\
+/// Query for the sessions that hold locks on a table, as one text.
+const LOCK_HOLDERS_SQL: &str = "\
 select string_agg(distinct format('session %s (%s)', a.pid, concat_ws(', ',
                   quote_literal(nullif(a.application_name, '')), 'role ' || a.usename, a.state)),
                   ', ')

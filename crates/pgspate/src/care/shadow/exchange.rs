@@ -14,7 +14,7 @@ use pgspate_target::ledger::{JobId, shadow};
 use pgspate_target::table_properties::{differing_properties, table_properties};
 use pgspate_target::{ServerRefusal, TypedQuery, server_error};
 
-/// Lock timeout of the trial.
+/// Lock timeout while the exchange is tried with an empty shadow.
 const TRIAL_LOCK: &str = "set local lock_timeout = '1s'";
 
 /// The reason why the exchange failed.
@@ -105,7 +105,7 @@ async fn create_within(
     Ok(())
 }
 
-/// Runs all steps with an empty shadow, and rolls back.
+/// Tries the exchange: runs all steps with an empty shadow, and rolls back.
 pub(super) async fn try_exchange(
     client: &Client,
     job: JobId,
@@ -127,6 +127,10 @@ pub(super) async fn try_exchange(
 }
 
 /// Locks the table exclusively.
+///
+/// # Errors
+/// [`ExchangeError::Changed`] if another table has the table's name by now. The server's error,
+/// for example if the lock is not granted in time.
 pub(super) async fn lock(client: &Client, names: &ShadowNames) -> Result<(), ExchangeError> {
     let sql = format!("lock table {} in access exclusive mode", names.table);
     client.batch_execute(&sql).await?;

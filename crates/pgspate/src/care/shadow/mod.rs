@@ -20,8 +20,8 @@ use pgspate_target::table_properties::{TableProperty, table_properties};
 use pgspate_target::{TargetTable, ends_session, replace_obstacles, server_error};
 use recipe::ShadowNames;
 
-/// Begins every transaction here. Without a search path, the server writes complete names. The
-/// other settings keep the role's defaults out of the copy.
+/// The SQL that begins every transaction of this module. Without a search path, the server writes
+/// names with their schema. The other settings keep the role's defaults out of the copy.
 const BEGIN: &str = "begin isolation level read committed; set local search_path = ''; \
                      set local default_tablespace = ''; set local standard_conforming_strings = on";
 

@@ -61,7 +61,8 @@ pub(super) async fn generate(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Creates the shadow without indexes and anything else that would slow COPY down.
+/// Query for the statements that create the shadow, without indexes and anything else that would
+/// slow COPY down.
 pub(super) const CREATE: &str = "\
 with options as (
   select '' as prefix, o from pg_class, unnest(reloptions) o where oid = :oid
@@ -93,8 +94,7 @@ from pg_class c, (values ('grant all on schema %1$I to %2$I', :schema),
      pg_get_userbyid(relowner) r
 where c.oid = :oid and r <> current_user";
 
-/// The sequences of identity columns: schema and name of the table's sequence, and the name of the
-/// shadow's sequence.
+/// Query for the sequences of identity columns. Columns: the fields of [`IdentitySequences`].
 const IDENTITIES: &str = "\
 select o.relnamespace::regnamespace::text, quote_ident(o.relname),
        quote_ident(n.relname), q.seqtypid::regtype::text
@@ -121,6 +121,7 @@ pub(super) struct IdentitySequences {
     pub(super) ty: String,
 }
 
+/// Returns the sequences of the table's identity columns and of the shadow's.
 pub(super) async fn identities(
     client: &Client,
     names: &ShadowNames,
@@ -135,7 +136,7 @@ pub(super) async fn identities(
     Ok(rows.iter().map(read).collect())
 }
 
-/// Creates the shadow's missing indexes, each in one statement.
+/// Query for the statements that create the shadow's missing indexes, one statement for each index.
 pub(super) const BUILD_INDEXES: &str = "\
 select format('set local default_tablespace = %L; ', coalesce(s.spcname, ''))
        || case when starts_with(def, prefix) then
@@ -151,8 +152,8 @@ where x.indrelid = :oid and not x.indisexclusion
                     and b.relnamespace = to_regnamespace(:schema))
 order by pg_relation_size(i.oid) desc";
 
-/// Adds the shadow's missing constraints, extended statistics and replica identity, and the options
-/// and comments of indexes.
+/// Query for the statements that add the shadow's missing constraints, extended statistics and
+/// replica identity, and the options and comments of indexes.
 pub(super) const ADD_CONSTRAINTS: &str = "\
 select statement from (
   select 1 as nth, conname as name, case
@@ -215,15 +216,17 @@ select statement from (
   where stxrelid = :oid and value is not null) s
 order by nth, name";
 
-/// Before the table is dropped: detaches sequences of serial columns, so that the drop keeps them.
+/// Query for the statements that detach the sequences of serial columns from the table, so that
+/// dropping the table keeps the sequences.
 pub(super) const DETACH_SEQUENCES: &str = "\
 select format('alter sequence %s owned by none', s.oid::regclass)
 from pg_depend d join pg_class s on s.oid = d.objid
 where d.refobjid = :oid and d.deptype = 'a' and d.refobjsubid > 0 and s.relkind = 'S'
   and d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass";
 
-/// After the shadow has the table's name: adds sequence owners, privileges, row-level security,
-/// policies, triggers and comments. The statements are generated before the exchange.
+/// Query for the statements that add sequence owners, privileges, row-level security, policies,
+/// triggers and comments. The query runs before the exchange, and the statements run once the
+/// shadow has the table's name.
 pub(super) const ADD_PROPERTIES: &str = "\
 with t as (select c.*, n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
            where c.oid = :oid),

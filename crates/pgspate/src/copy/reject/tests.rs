@@ -108,6 +108,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
             text_sql: format!("copy t ({list}) from stdin (format text)"),
             limits: WaitLimits::default(),
             lock_key: None,
+            commits_across_nodes: false,
         },
         mode: EncodeMode::Text,
         one_statement: false,

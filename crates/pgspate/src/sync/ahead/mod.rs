@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tokio_postgres::Client;
 
-pub(super) use probe::is_worthwhile;
+pub(super) use probe::saves_time;
 pub(super) use read::{connect_readers, read_table};
 
 use super::statements::{SCOPE_IN_SOURCE, Scope, TID, UNMATCHED};
@@ -28,8 +28,8 @@ use pgspate_target::connect::Connection;
 use pgspate_target::measure::Measurement;
 use pgspate_target::{TypedQuery, server_error};
 
-/// Minimum blocks of a table that is read ahead. The server compares a smaller table in less time
-/// than the reading sessions need to connect.
+/// A table with fewer blocks is not read ahead. The server compares such a table in less time than
+/// the reading sessions need to connect.
 const BLOCKS_MIN: u64 = 256;
 /// Maximum number of rows to keep in memory. A row takes 30 to 52 bytes, and for a moment twice as
 /// many.
@@ -65,7 +65,7 @@ where c.oid = $1 and c.oid = to_regclass($2) and c.relkind = 'r' and not c.relha
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableExtent {
     blocks: u64,
-    /// Whether to read ahead even if it may not pay.
+    /// Whether to read ahead even if that may not save time.
     is_always: bool,
 }
 
@@ -112,8 +112,8 @@ pub(super) async fn choose_extent(sync: &PreparedSync) -> Result<Option<TableExt
 }
 
 impl TableExtent {
-    /// Returns whether pgspate must first test with some rows of the source whether reading ahead
-    /// pays.
+    /// Returns whether pgspate must first test, with some rows of the source, whether reading ahead
+    /// saves time.
     pub(super) fn needs_probe(&self) -> bool {
         !self.is_always
     }
@@ -127,7 +127,7 @@ pub(super) async fn open_session(sync: &PreparedSync) -> Result<Connection> {
     Ok(session)
 }
 
-/// The snapshot of the session that keeps it.
+/// A snapshot that a session has exported and keeps open.
 pub(super) struct HeldSnapshot {
     /// The id of the exported snapshot.
     pub(super) snapshot: String,
@@ -136,7 +136,7 @@ pub(super) struct HeldSnapshot {
 }
 
 /// Takes the lock against other syncs of the same rows, locks the table against TRUNCATE and
-/// rewrites, and exports a snapshot. All of them end with the session.
+/// rewrites, and exports a snapshot. The locks and the snapshot end with the session.
 pub(super) async fn hold_snapshot(
     sync: &PreparedSync,
     session: &Connection,

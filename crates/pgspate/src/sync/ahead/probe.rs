@@ -1,4 +1,4 @@
-//! Decides from the first rows of the source whether reading the table ahead pays.
+//! Decides whether reading the table ahead of the source saves time, from the source's first rows.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -14,38 +14,43 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::{quote_ident, server_error};
 
-/// Minimum percentage of the first rows that must be unchanged. With fewer unchanged rows, staging
-/// the addresses of unmatched rows costs more than reading ahead saves.
+/// Reading ahead needs at least this percentage of unchanged rows among the source's first rows.
+/// With fewer, staging the addresses of the table's unmatched rows costs more than reading ahead
+/// saves.
 const UNCHANGED_PERCENT_MIN: u64 = 75;
-/// Minimum number of first rows from which pgspate decides.
-const ROWS_MIN: u64 = 100;
+/// With fewer first rows than this, pgspate does not read ahead.
+const PROBED_ROWS_MIN: u64 = 100;
 
-/// Returns whether the table has enough of the source's first rows unchanged. The rows are staged
-/// and looked up by the key's index, in a transaction that is rolled back.
-pub(in crate::sync) async fn is_worthwhile(
+/// Returns whether reading the table ahead saves time. `first` are the source's first rows: enough
+/// of them must be unchanged in the table. pgspate stages these rows and looks them up by the
+/// key's index, in a transaction that it rolls back.
+pub(in crate::sync) async fn saves_time(
     sync: &PreparedSync,
     session: &Connection,
     first: &Encoded,
 ) -> Result<bool> {
     let rows = first.binary_rows;
-    if rows < ROWS_MIN || first.text_rows.len() as u64 > rows {
+    if rows < PROBED_ROWS_MIN || first.text_rows.len() as u64 > rows {
         return Ok(false);
     }
-    let failed = || server_error("could not look up the first rows".to_owned());
+    let failed =
+        || server_error("could not look up the source's first rows in the table".to_owned());
     session.client.batch_execute("begin").await.map_err(failed())?;
-    let found = count_unchanged(sync, session, first).await;
+    let unchanged = count_unchanged(sync, session, first).await;
     session.client.batch_execute("rollback").await.map_err(failed())?;
-    Ok(found?.is_some_and(|unchanged| unchanged * 100 >= rows * UNCHANGED_PERCENT_MIN))
+    Ok(unchanged?.is_some_and(|unchanged| unchanged * 100 >= rows * UNCHANGED_PERCENT_MIN))
 }
 
-/// Returns how many of the first rows the table has; `None` if no index can find the rows.
+/// Returns how many of the source's first rows are unchanged in the table. Returns `None` if the
+/// server cannot look up the rows by an index.
 async fn count_unchanged(
     sync: &PreparedSync,
     session: &Connection,
     first: &Encoded,
 ) -> Result<Option<u64>> {
     let rows = first.binary_rows;
-    let failed = || server_error("could not look up the first rows".to_owned());
+    let failed =
+        || server_error("could not look up the source's first rows in the table".to_owned());
     let names: Vec<_> = sync.staging.plan.columns.iter().map(|it| quote_ident(&it.name)).collect();
     let columns = names.iter().map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
     sync.staging.stage.create_in(&session.client).await?;

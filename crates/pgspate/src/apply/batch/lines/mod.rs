@@ -19,7 +19,7 @@ pub(crate) struct LineFeed {
     format: RecordFormat,
     /// The decoder of Parquet rows.
     dms: Option<Dms>,
-    /// The last event, if it is a delete that the next record may take back.
+    /// The last event, if it is a delete that the next record may replace by a key change.
     pending_delete: Option<PendingDelete>,
     /// Kept to reuse its memory.
     events: Vec<ChangeEvent>,

@@ -1,7 +1,7 @@
 //! Decodes rows of Parquet files, which AWS DMS writes, into events.
 //!
 //! A row is a record, and its place is its number in the file. A row has no bytes of its own, so
-//! the digest takes its event in pgspate's own format.
+//! the digest covers the row's event, written in pgspate's own format.
 
 use arrow_array::RecordBatch;
 

@@ -1,7 +1,8 @@
 //! Handles transaction marks between events, and deletes that are half of a key change.
 //!
-//! A source may describe a key change as a delete and an insert without the old row's large values.
-//! The feed replaces the delete and the insert by one change, before the delete is committed.
+//! A source may describe a key change as a delete and an insert, and leave out large values that
+//! did not change. The feed then replaces both events by one change of the key, before the delete
+//! is committed.
 
 use std::time::{Duration, Instant};
 

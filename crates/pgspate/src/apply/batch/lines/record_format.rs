@@ -11,8 +11,9 @@ use crate::apply::line_source::InputLine;
 use crate::{Error, Result};
 use pgspate_events::decode::{self, Decode, EventFormat};
 
-/// The most records to look at, and the most bytes.
+/// The most records that may wait until the format is known.
 const SNIFF_RECORDS_MAX: usize = 100;
+/// The most bytes of these records.
 const SNIFF_BYTES_MAX: usize = 1 << 20;
 /// How long to wait, after the last record, for a record that tells the format. Applies to a stream
 /// that stays open.
@@ -31,8 +32,9 @@ pub(super) enum RecordFormat {
 pub(super) struct UndecodedRecords {
     records: Vec<(Vec<u8>, InputLine)>,
     bytes: usize,
-    /// The error of the first record, and when the last record came.
+    /// The error of the first record.
     first: Option<Error>,
+    /// When the last record came.
     last: Option<Instant>,
 }
 

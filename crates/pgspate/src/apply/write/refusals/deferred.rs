@@ -40,7 +40,7 @@ impl RefusalSearch<'_> {
         self.restart_transaction(session, dead_letters_left).await?;
         let mut counts = self.write_by_transactions(session, &mut left_out).await?;
         if left_out.len() > 1 {
-            // Try the last events first: earlier events may lack exactly these.
+            // Try to keep the last events first: earlier events may fail only without them.
             for nth in (0..left_out.len()).rev() {
                 let event = left_out.remove(nth);
                 if self.passes_without(session, &left_out, dead_letters_left).await?.is_some() {
@@ -128,7 +128,8 @@ impl RefusalSearch<'_> {
         left_out: &mut LeftOutEvents,
     ) -> Result<ApplyCounts> {
         let cuts = self.find_cuts()?;
-        let wholes: Vec<usize> = cuts.iter().copied().filter(|at| self.is_boundary(*at)).collect();
+        let boundaries: Vec<usize> =
+            cuts.iter().copied().filter(|at| self.is_boundary(*at)).collect();
         let mut counts = ApplyCounts::default();
         let mut ranges = Vec::from([(0, self.batch.complete_changes)]);
         while let Some((start, end)) = ranges.pop() {
@@ -137,7 +138,7 @@ impl RefusalSearch<'_> {
             else {
                 continue;
             };
-            if let Some(middle) = nearest_cut(&wholes, start, end) {
+            if let Some(middle) = nearest_cut(&boundaries, start, end) {
                 ranges.push((middle, end));
                 ranges.push((start, middle));
                 continue;
@@ -183,8 +184,9 @@ impl RefusalSearch<'_> {
         self.find_left_out(session, range, &without, cuts, error, left_out).await
     }
 
-    /// Writes a transaction without the events in `without` and without the first event whose
-    /// absence makes it pass. If no single event does, leaves out a minimal set.
+    /// Writes a source transaction without the events in `without`. Also leaves out the first event
+    /// without which the server accepts the transaction. If leaving out one event is not enough,
+    /// leaves out a minimal set of events.
     async fn find_left_out(
         &mut self,
         session: &mut WriterSession,
@@ -199,8 +201,8 @@ impl RefusalSearch<'_> {
         if self.dead_letters_left == 0 || range.len() > TRANSACTION_EVENTS_MAX {
             return Err(self.unknown_event_error(range, refused));
         }
-        let may_go = |at: &usize| may_cut(*at) && may_cut(at + 1) && !without.contains(at);
-        let candidates: Vec<usize> = range.clone().filter(may_go).collect();
+        let may_be_left_out = |at: &usize| may_cut(*at) && may_cut(at + 1) && !without.contains(at);
+        let candidates: Vec<usize> = range.clone().filter(may_be_left_out).collect();
         for at in &candidates {
             let places = merge_places(without, &[*at]);
             if let Some(written) = self.try_without(session, &range, &places).await? {
@@ -222,8 +224,8 @@ impl RefusalSearch<'_> {
         Ok(written)
     }
 
-    /// Shrinks `left_out`: takes back each event with which the transaction still passes, until
-    /// none is left to take back.
+    /// Shrinks `left_out`: keeps each event with which the server still accepts the transaction,
+    /// until no further event can be kept.
     async fn minimize_left_out(
         &mut self,
         session: &mut WriterSession,

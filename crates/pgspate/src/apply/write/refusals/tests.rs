@@ -135,7 +135,7 @@ impl TestTarget {
         };
         let inputs = &self.inputs;
         let (dead_letters, watch) = (Vec::new(), &ApplyWatch::default());
-        let mut sifting = RefusalSearch {
+        let mut search = RefusalSearch {
             batch: &batch,
             inputs,
             dead_letters_left: 0,
@@ -144,7 +144,7 @@ impl TestTarget {
             tries: 0,
         };
         self.runtime.block_on(async {
-            sifting.write_batch(&mut self.session, is_open).await?;
+            search.write_batch(&mut self.session, is_open).await?;
             self.session.clear_stages().await
         })
     }

@@ -1,0 +1,233 @@
+//! Dead letters: in every format, pgspate sets aside only the bad event. A corrected dead letter
+//! can be applied as an event.
+
+use crate::support::LoadCase;
+use crate::{applied, apply, counts, rows};
+
+const T: &str = "create table t (id int primary key, v int, note text)";
+const ID: &str = r#"{"name":"id","type":"integer","value":"#;
+
+/// Writes an insert of the row `id`. The server refuses the insert if `v` is no number.
+type InsertWriter = fn(id: u32, v: &str) -> String;
+
+fn wal2json_2(id: u32, v: &str) -> String {
+    let v = format!(r#"{{"name":"v","type":"integer","value":"{v}"}}"#);
+    let at = r#""action":"I","schema":"public","table":"t""#;
+    format!(r#"{{{at},"columns":[{ID}{id}}},{v},{{"name":"note","type":"text","value":"n"}}]}}"#)
+}
+
+fn wal2json_1(id: u32, v: &str) -> String {
+    let names = r#""columnnames":["id","v","note"],"columntypes":["integer","integer","text"]"#;
+    let at = r#""kind":"insert","schema":"public","table":"t""#;
+    format!(r#"{{"change":[{{{at},{names},"columnvalues":[{id},"{v}","n"]}}]}}"#)
+}
+
+fn row(id: u32, v: &str) -> String {
+    format!(r#"{{"id":{id},"v":"{v}","note":"n"}}"#)
+}
+
+fn debezium(id: u32, v: &str) -> String {
+    let source = r#"{"connector":"postgresql","db":"d","schema":"public","table":"t","lsn":7}"#;
+    format!(r#"{{"before":null,"after":{},"op":"c","source":{source}}}"#, row(id, v))
+}
+
+fn flattened(id: u32, v: &str) -> String {
+    format!(r#"{{"__op":"c","__schema":"public","__table":"t",{}"#, &row(id, v)[1..])
+}
+
+fn maxwell(id: u32, v: &str) -> String {
+    let at = r#""database":"public","table":"t","type":"insert","ts":1"#;
+    format!(r#"{{{at},"xid":{id},"commit":true,"data":{}}}"#, row(id, v))
+}
+
+fn canal(id: u32, v: &str) -> String {
+    let at = r#""database":"public","table":"t","type":"INSERT","isDdl":false,"ts":1"#;
+    let row = format!(r#"{{"id":"{id}","v":"{v}","note":"n"}}"#);
+    format!(r#"{{{at},"old":null,"pkNames":["id"],"data":[{row}]}}"#)
+}
+
+fn dms_json(id: u32, v: &str) -> String {
+    let at = r#"{"record-type":"data","operation":"insert","schema-name":"public","#;
+    format!(r#"{{"data":{},"metadata":{at}"table-name":"t"}}}}"#, row(id, v))
+}
+
+fn dms_csv(id: u32, v: &str) -> String {
+    format!("I,{id},{v},n")
+}
+
+fn plain(id: u32, v: &str) -> String {
+    format!(r#"{{"op":"insert","table":"public.t","row":{}}}"#, row(id, v))
+}
+
+const FORMATS: [(&str, InsertWriter, &str); 9] = [
+    ("wal2json 2", wal2json_2, ""),
+    ("wal2json 1", wal2json_1, ""),
+    ("debezium", debezium, ""),
+    ("flattened", flattened, ""),
+    ("maxwell", maxwell, ""),
+    ("canal", canal, ""),
+    ("dms json", dms_json, ""),
+    ("dms csv", dms_csv, "--source-table public.t --dms-columns id,v,note"),
+    ("pgspate", plain, ""),
+];
+
+/// Returns inserts of rows 1 to 5. The server refuses the third.
+fn stream(format: &str, insert: InsertWriter) -> String {
+    let mut lines: Vec<String> =
+        (1..=5).map(|id| insert(id, if id == 3 { "three" } else { "7" })).collect();
+    if format == "wal2json 2" {
+        lines.insert(0, r#"{"action":"B","xid":9}"#.to_owned());
+        lines.push(r#"{"action":"C","xid":9}"#.to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Returns position, line, table, SQLSTATE and event of all dead letters.
+fn letters(case: &LoadCase) -> String {
+    case.value(
+        "select string_agg(concat_ws('|', position, line, table_name, sqlstate, payload), e'\\n' \
+         order by position) from pgspate.dead_letter",
+    )
+}
+
+#[test]
+fn only_the_bad_event_is_set_aside_and_can_be_corrected() {
+    for (format, insert, args) in FORMATS {
+        let case = LoadCase::new(T);
+        let report =
+            applied(&case, &stream(format, insert), &format!("{args} --max-dead-letters 1"));
+        assert_eq!(
+            (&report["events"], &report["dead_letters"]),
+            (&5.into(), &1.into()),
+            "{format}"
+        );
+        assert_eq!(counts(&report), [4, 0, 0, 0], "{format}");
+        let line = if format == "wal2json 2" { 4 } else { 3 };
+        let event = r#"{"op":"insert","schema":"public","table":"t","#.to_owned()
+            + r#""row":{"id":"3","v":"three","note":"n"}}"#;
+        assert_eq!(letters(&case), format!("2|{line}|public.t|22P02|{event}"), "{format}");
+        assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n) (4,7,n) (5,7,n)", "{format}");
+        let mended = case.value("select replace(payload, 'three', '3') from pgspate.dead_letter");
+        applied(&case, &(mended + "\n"), "--format pgspate --stream mended");
+        assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n) (3,3,n) (4,7,n) (5,7,n)", "{format}");
+    }
+}
+
+/// pgspate itself refuses these events, before the server sees them.
+#[test]
+fn an_event_with_an_unknown_column_is_set_aside() {
+    for (format, insert, args) in FORMATS {
+        let case = LoadCase::new("create table t (id int primary key, v int)");
+        case.put("s.ndjson", stream(format, insert));
+        let run = apply(&case, &format!("s.ndjson --quiet --max-dead-letters 5 {args}"));
+        assert_eq!(run.status, Some(1), "{format}: {}", run.stderr);
+        assert_eq!(letters(&case).lines().count(), 5, "{format}");
+        let event = "|public.t|42703|{\"op\":\"insert\",\"schema\":\"public\",\"table\":\"t\",";
+        assert!(letters(&case).lines().all(|letter| letter.contains(event)), "{format}");
+        case.db.run("alter table t add note text");
+        let mended = "select string_agg(replace(payload, 'three', '3'), e'\\n' order by position) \
+                      from pgspate.dead_letter";
+        applied(&case, &(case.value(mended) + "\n"), "--stream mended");
+        assert_eq!(case.value("select count(*), sum(v) from t where note = 'n'"), "5", "{format}");
+    }
+}
+
+/// The bad event is the last, the first, or the only event of its transaction.
+#[test]
+fn a_bad_event_of_wal2json_is_set_aside_at_any_position() {
+    let case = LoadCase::new(T);
+    let transaction = |rows: &[(u32, &str)]| {
+        let rows: String = rows.iter().map(|(id, v)| wal2json_2(*id, v) + "\n").collect();
+        format!("{{\"action\":\"B\"}}\n{rows}{{\"action\":\"C\"}}\n")
+    };
+    let events = transaction(&[(1, "a"), (2, "7")])
+        + &transaction(&[(3, "b")])
+        + &transaction(&[(4, "7"), (5, "c")])
+        + &transaction(&[(6, "7")])
+        // A record that cannot be decoded counts as one event.
+        + &transaction(&[(7, "7"), (8, "7")]).replace("\"value\":8", "\"value\":\"\\u0000\"");
+    let report = applied(&case, &events, "--max-dead-letters 9");
+    assert_eq!((&report["events"], &report["dead_letters"]), (&8.into(), &4.into()));
+    assert_eq!(rows(&case, "t"), "(2,7,n) (4,7,n) (6,7,n) (7,7,n)");
+    let lines = "select string_agg(position || ' ' || line, ', ' order by position) \
+                 from pgspate.dead_letter";
+    assert_eq!(case.value(lines), "0 2, 2 6, 4 10, 7 17");
+    // When the stream is read again, no event is set aside twice.
+    let report = applied(&case, &events, "--max-dead-letters 9");
+    assert_eq!((&report["events"], &report["dead_letters"]), (&0.into(), &0.into()));
+}
+
+/// A transaction without an end is not applied, however short the transaction is.
+#[test]
+fn a_truncated_transaction_of_wal2json_is_refused() {
+    let case = LoadCase::new(T);
+    for count in 1..=2 {
+        let events = "{\"action\":\"B\"}\n".to_owned() + &wal2json_2(1, "7") + "\n";
+        let cut: String = events.lines().take(count).map(|line| format!("{line}\n")).collect();
+        case.put("s.ndjson", cut);
+        let refusal = apply(&case, "s.ndjson --quiet").refusal();
+        assert!(refusal.contains("the input ends within a source transaction"), "{refusal}");
+    }
+}
+
+/// An input function may raise any SQLSTATE. The error belongs to the event with the value.
+#[test]
+fn any_error_of_an_input_function_belongs_to_its_event() {
+    let case = LoadCase::new("create table t (id int primary key, r regclass, c regconfig)");
+    let event = |id: u32, r: &str, c: &str| {
+        let row = format!(r#"{{"id":{id},"r":"{r}","c":"{c}"}}"#);
+        format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{row}}}\n")
+    };
+    let events = event(1, "pg_class", "simple")
+        + &event(2, "no_such_table", "simple")
+        + &event(3, "pg_class", "no_such_configuration")
+        + &event(4, "pg_class", "simple");
+    let report = applied(&case, &events, "--max-dead-letters 2");
+    assert_eq!((&report["dead_letters"], counts(&report)), (&2.into(), [2, 0, 0, 0]));
+    assert_eq!(rows(&case, "t"), "(1,pg_class,simple) (4,pg_class,simple)");
+    let codes = "select string_agg(line || ' ' || sqlstate, ', ' order by line) \
+                 from pgspate.dead_letter";
+    assert_eq!(case.value(codes), "2 42P01, 3 42704");
+}
+
+/// The error quotes the value and names the column, the table and the option for such values.
+#[test]
+fn errors_about_ambiguous_values_name_the_option_to_set() {
+    let case = LoadCase::new("create table t (id int primary key, at timestamp, data bytea)");
+    let event = |row: &str| {
+        let source = r#""source":{"schema":"public","table":"t"}"#;
+        format!("{{\"op\":\"c\",\"before\":null,\"after\":{row},{source}}}\n")
+    };
+    for (row, what, option) in [
+        (r#"{"id":1,"at":1709287200123}"#, "\"at\"", "--debezium-time ms"),
+        (r#"{"id":1,"data":"00ff"}"#, "\"data\"", "--debezium-bytes hex"),
+    ] {
+        case.put("s.ndjson", event(row));
+        let refusal = apply(&case, "s.ndjson --quiet").refusal().replace("\n      …", "");
+        let value = row.rsplit(':').next().unwrap().trim_matches(['"', '}']);
+        for told in [what, "of public.t", value, "at: s.ndjson, line 1", "debezium"] {
+            assert!(refusal.contains(told), "{told}: {refusal}");
+        }
+        assert!(refusal.contains(option.split(' ').next().unwrap()), "{refusal}");
+        applied(&case, &event(row), &format!("{option} --stream {}", &value[..4]));
+    }
+    assert_eq!(rows(&case, "t"), "(1,\"2024-03-01 10:00:00.123\",\"\\\\x00ff\")");
+}
+
+#[test]
+fn the_error_for_an_unknown_format_names_the_keys_of_the_record() {
+    let case = LoadCase::new(T);
+    case.put("s.ndjson", "{\"id\":1,\"secret\":\"value\"}\n".repeat(200));
+    insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
+    error: could not detect the format of the events: the first record is an object with
+          … "id", "secret"
+      at: s.ndjson, line 1
+
+    hint: Name the format with `--format`: debezium, wal2json, maxwell, canal, dms, pgspate.
+    "#);
+    // A later record reveals the format of the earlier records, too.
+    let flat = |id: u32, rest: &str| format!("{{\"id\":{id},\"v\":1{rest}}}\n");
+    let events = flat(1, "") + &flat(2, "") + &flat(3, ",\"__deleted\":\"false\"");
+    applied(&case, &events, "--source-table t --stream flat");
+    assert_eq!(rows(&case, "t"), "(1,1,) (2,1,) (3,1,)");
+}

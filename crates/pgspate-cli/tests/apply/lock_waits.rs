@@ -1,0 +1,61 @@
+//! `apply` waits for locks of other sessions, but gives up a server that is silent.
+
+use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::protocol::MessageSide;
+use crate::proxy::Proxy;
+use crate::run::{finish, session, spawn, wait_until};
+use crate::support::LoadCase;
+use crate::{apply, command, rows};
+
+const PARTED: &str = "\
+create table t (id int primary key) partition by range (id);
+create table t1 partition of t for values from (0) to (10)";
+
+/// Reading the facts of a partitioned table locks its partitions. A session that waits for such a
+/// lock does not count as stalled.
+#[test]
+fn waiting_for_a_table_lock_does_not_count_as_a_stall() {
+    let case = LoadCase::new(PARTED);
+    case.put("s.ndjson", r#"{"op":"insert","table":"t","row":{"id":1}}"#);
+    let (runtime, other) = session(&case.db.dsn());
+    let lock = "begin; lock table t1 in access exclusive mode";
+    runtime.block_on(other.batch_execute(lock)).unwrap();
+    let child = spawn(&mut command(&case, "s.ndjson --quiet --stall-timeout 1 --retry-for 1"));
+    // Wait longer than twice the time after which a stalled session is given up.
+    let waits = "select count(*) from pg_locks l join pg_stat_activity a using (pid) \
+                 where not l.granted and a.datname = current_database() \
+                   and clock_timestamp() - a.query_start > '5 s'";
+    wait_until("it waits", || case.value(waits) == "1");
+    runtime.block_on(other.batch_execute("rollback")).unwrap();
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(1)");
+    runtime.block_on(other.batch_execute(lock)).unwrap();
+    let refusal =
+        finish(spawn(&mut command(&case, "s.ndjson --quiet --stream u --lock-timeout 1")));
+    assert_eq!(refusal.status, Some(2));
+    assert!(refusal.stderr.contains("lock timeout (SQLSTATE 55P03)"), "{}", refusal.stderr);
+}
+
+/// After the server refuses an event, the last statement of a run is `rollback`.
+#[test]
+fn a_rollback_without_a_reply_does_not_hang_the_run() {
+    let case = LoadCase::new("create table t (id int primary key, v int check (v < 5))");
+    case.put("s.ndjson", r#"{"op":"insert","table":"t","row":{"id":1,"v":9}}"#);
+    let args = "s.ndjson --quiet --direct-rows 0 --stall-timeout 1 --retry-for 1";
+    // This first run creates the ledger.
+    let refusal = apply(&case, args).refusal();
+    let run = |plan| {
+        let proxy = Proxy::start(&case.db.dsn(), plan);
+        let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
+        let run = finish(spawn(command.args(args.split_whitespace())));
+        (run.refusal(), proxy)
+    };
+    let (again, proxy) = run(None);
+    assert_eq!(again, refusal);
+    let asked = proxy.log().matches(" -> Q ").count() as u64;
+    let last = FaultPlan::new(Fault::Stall, FaultPlace::Kind(MessageSide::Client, b'Q', asked));
+    let (again, proxy) = run(Some(last));
+    assert!(proxy.has_fired());
+    assert_eq!(again, refusal);
+}

@@ -1,0 +1,103 @@
+//! Tests of syncs beside other sessions, of killed syncs, and of wrong statistics.
+
+use std::fmt::Write as _;
+
+use crate::run::{ask, session, wait_until};
+use crate::support::LoadCase;
+use crate::{command, counts, finish, interrupt, spawn};
+
+fn csv_text(count: u32, add: u32) -> String {
+    let mut text = "id,scope,n\n".to_owned();
+    (0..count).for_each(|id| writeln!(text, "{id},{},{}", id % 10, id + add).unwrap());
+    text
+}
+
+fn new_case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int primary key, scope int, n int)");
+    case.put("t.csv", csv_text(20_000, 0));
+    counts(&case, "t.csv --scope all");
+    case.put("t.csv", csv_text(20_000, 1));
+    case
+}
+
+/// Returns whether a session of the database waits for a lock.
+fn is_waiting_for_lock(case: &LoadCase) -> bool {
+    let sql = "select count(*) from pg_stat_activity where datname = current_database() \
+               and wait_event_type = 'Lock'";
+    case.value(sql) != "0"
+}
+
+#[test]
+fn a_sync_retries_if_another_session_changed_a_row() {
+    let case = new_case();
+    let (runtime, other) = session(&case.db.dsn());
+    runtime.block_on(other.batch_execute("begin; update t set n = -1 where id = 7")).unwrap();
+    let child = spawn(&mut command(&case, "t.csv --scope all --quiet"));
+    wait_until("the sync waits for the row", || is_waiting_for_lock(&case));
+    runtime.block_on(other.batch_execute("commit")).unwrap();
+    // The snapshot of the sync is older than the change, so the sync retries with a new snapshot.
+    finish(child).success();
+    assert_eq!(case.value("select count(*) from t where n = id + 1"), "20000");
+}
+
+#[test]
+fn two_syncs_of_one_scope_run_one_after_the_other() {
+    let case = new_case();
+    let (runtime, other) = session(&case.db.dsn());
+    runtime.block_on(other.batch_execute("begin; select from t where id = 7 for update")).unwrap();
+    let first = spawn(&mut command(&case, "t.csv --scope all --quiet"));
+    wait_until("the first sync waits for the row", || is_waiting_for_lock(&case));
+    case.put("u.csv", csv_text(20_000, 2));
+    let second = spawn(&mut command(&case, "u.csv --table t --scope all --quiet"));
+    let advisory = "select count(*) from pg_locks l join pg_database d on d.oid = l.database \
+                    where locktype = 'advisory' and not granted and datname = current_database()";
+    wait_until("the second sync waits for the first", || case.value(advisory) == "1");
+    runtime.block_on(other.batch_execute("commit")).unwrap();
+    finish(first).success();
+    finish(second).success();
+    assert_eq!(case.value("select count(*) from t where n = id + 2"), "20000");
+}
+
+#[test]
+fn a_killed_sync_leaves_the_old_rows() {
+    let case = new_case();
+    let (runtime, other) = session(&case.db.dsn());
+    runtime
+        .block_on(other.batch_execute("begin; select from t where id = 19999 for update"))
+        .unwrap();
+    let mut child = spawn(&mut command(&case, "t.csv --scope all --quiet"));
+    wait_until("the sync waits for the last row", || is_waiting_for_lock(&case));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    runtime.block_on(other.batch_execute("commit")).unwrap();
+    wait_until("its session is gone", || case.is_quiet());
+    assert_eq!(case.value("select count(*) from t where n = id"), "20000");
+    assert_eq!(counts(&case, "t.csv --scope all"), [0, 20_000, 0, 0]);
+}
+
+#[test]
+fn wrong_statistics_do_not_lead_to_nested_loops() {
+    let case = LoadCase::new("create table t (id int, scope int, n int)");
+    // The statistics say that the table is empty, and no index has the key.
+    case.db.run("alter table t set (autovacuum_enabled = off); analyze t");
+    case.db.run("insert into t select i, i % 10, i from generate_series(0, 19999) i");
+    case.put("t.csv", csv_text(20_000, 1));
+    let mut command = command(&case, "t.csv --key id --scope all --quiet");
+    let child = spawn(command.env("PGOPTIONS", "-c enable_hashjoin=off -c enable_mergejoin=off"));
+    // A nested loop would compare 400 million pairs, three times.
+    finish(child).success();
+    assert_eq!(ask(&case.db.dsn(), "select count(*) from t where n = id + 1"), "20000");
+}
+
+#[test]
+fn an_interrupt_rolls_back() {
+    let case = new_case();
+    let (runtime, other) = session(&case.db.dsn());
+    runtime.block_on(other.batch_execute("begin; select from t where id = 7 for update")).unwrap();
+    let child = spawn(&mut command(&case, "t.csv --scope all --quiet"));
+    wait_until("the sync waits for the row", || is_waiting_for_lock(&case));
+    interrupt(&child);
+    assert_eq!(finish(child).status, Some(130));
+    runtime.block_on(other.batch_execute("commit")).unwrap();
+    assert_eq!(case.value("select count(*) from t where n = id"), "20000");
+}

@@ -1,0 +1,281 @@
+//! Tests of `--read-ahead`: a sync reads the table first and stages only rows that differ.
+
+use std::fmt::Write as _;
+
+use crate::run::{session, wait_until};
+use crate::support::LoadCase;
+use crate::{command, finish, spawn, sync};
+
+/// Meters in the table, which is large enough to be read ahead.
+const METERS: u32 = 120;
+/// Rows of each meter.
+const EACH: u32 = 500;
+
+fn new_case() -> LoadCase {
+    let case = LoadCase::new(
+        "create table t (meter int, at int, value numeric(8,2), note text, \
+                         primary key (meter, at))",
+    );
+    case.db.run(&format!(
+        "insert into t select m, a, m + a / 100.0, 'note ' || a \
+         from generate_series(1, {METERS}) m, generate_series(1, {EACH}) a; analyze t"
+    ));
+    case
+}
+
+/// Returns a file with the rows of these meters as they are in the table.
+fn csv_text(meters: std::ops::RangeInclusive<u32>) -> String {
+    let mut text = "meter,at,value,note\n".to_owned();
+    for meter in meters {
+        for at in 1..=EACH {
+            let cents = meter * 100 + at;
+            writeln!(text, "{meter},{at},{}.{:02},note {at}", cents / 100, cents % 100).unwrap();
+        }
+    }
+    text
+}
+
+/// Syncs; returns the number of rows that were not staged (`None` if the table was not read ahead),
+/// and the numbers of inserted, updated and deleted rows.
+fn sync_and_read_report(case: &LoadCase, args: &str) -> (Option<u64>, [u64; 3]) {
+    let run = sync(case, &format!("t.csv {args} --json --quiet"));
+    assert!(run.status.is_some_and(|status| status < 2), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    let counts = ["inserted", "updated", "deleted"].map(|name| report[name].as_u64().unwrap());
+    (report["rows_known"].as_u64(), counts)
+}
+
+/// Checks that the rows of the table for which `meters` holds equal the rows of the source.
+fn check_table_equals_source(case: &LoadCase, meters: &str) {
+    case.db.run("create table src (like t)");
+    case.load("t.csv --table src --no-ledger").success();
+    let differs = case.value(&format!(
+        "select count(*) from (select * from t where {meters}) t full join src s \
+         on (t.meter, t.at) = (s.meter, s.at) where t is distinct from s"
+    ));
+    assert_eq!(differs, "0");
+}
+
+#[test]
+fn only_rows_that_the_table_does_not_have_are_staged() {
+    let case = new_case();
+    let source = csv_text(1..=METERS);
+    // Three rows change, one row is missing in one meter, and one row is added to another meter.
+    let source = source
+        .replace("\n3,4,3.04,note 4\n", "\n3,4,3.05,note 4\n")
+        .replace("\n5,6,5.06,note 6\n", "\n5,6,5.06,Note 6\n")
+        .replace("\n7,8,7.08,note 8\n", "\n7,8,7.08,\n")
+        .replace("\n9,10,9.10,note 10\n", "\n");
+    case.put("t.csv", source + "11,501,1.00,new\n");
+    let all = u64::from(METERS * EACH);
+    let check = sync_and_read_report(&case, "--scope all --check");
+    assert_eq!(check, (Some(all - 4), [1, 3, 1]));
+    let args = "--scope all";
+    assert_eq!(sync_and_read_report(&case, args), check);
+    check_table_equals_source(&case, "true");
+    assert_eq!(sync_and_read_report(&case, args), (Some(all), [0, 0, 0]));
+    assert_eq!(sync_and_read_report(&case, "--scope all --read-ahead never"), (None, [0, 0, 0]));
+}
+
+#[test]
+fn equal_values_with_other_spellings_are_compared_by_the_server() {
+    let case = new_case();
+    // The row with 1.5 is staged. The server stores 1.50 and finds the row equal.
+    let source = csv_text(1..=METERS).replace("\n1,50,1.50,", "\n1,50,1.5,");
+    case.put("t.csv", source);
+    let all = u64::from(METERS * EACH);
+    assert_eq!(sync_and_read_report(&case, "--scope all"), (Some(all - 1), [0, 0, 0]));
+}
+
+#[test]
+fn any_row_of_a_scope_brings_the_scope_into_the_sync() {
+    let case = new_case();
+    let source = csv_text(1..=METERS - 20).replace("\n3,4,3.04,note 4\n", "\n");
+    // The source has only an unchanged row of meter 5, and only a new row of meter 6.
+    let cut = source.find("\n5,2,").unwrap()..source.find("\n7,1,").unwrap();
+    let source = source.replace(&source[cut], "\n6,900,1,new");
+    case.put("t.csv", source);
+    let gone = 1 + (u64::from(EACH) - 1) + u64::from(EACH);
+    let (known, counts) = sync_and_read_report(&case, "--scope-by meter");
+    assert_eq!(known, Some(u64::from((METERS - 20) * EACH) - gone));
+    assert_eq!(counts, [1, 0, gone]);
+    check_table_equals_source(&case, &format!("meter <= {}", METERS - 20));
+    let others = case.value(&format!("select count(*) from t where meter > {}", METERS - 20));
+    assert_eq!(others, (20 * EACH).to_string());
+}
+
+#[test]
+fn rows_outside_of_the_predicate_stay() {
+    let case = new_case();
+    case.put("t.csv", csv_text(1..=METERS - 20).replace(",note 4\n", ",note four\n"));
+    let (known, counts) = sync_and_read_report(&case, "--scope meter<=110");
+    assert_eq!(counts, [0, 100, 10 * u64::from(EACH)]);
+    assert_eq!(known, Some(100 * u64::from(EACH - 1)));
+    assert_eq!(case.value("select count(*) from t where meter > 110"), (10 * EACH).to_string());
+}
+
+#[test]
+fn nothing_is_deleted_by_an_upsert() {
+    let case = new_case();
+    case.put("t.csv", csv_text(2..=METERS).replace(",note 4\n", ",note four\n") + "1,999,1,new\n");
+    let (known, counts) = sync_and_read_report(&case, "--no-delete");
+    assert_eq!(counts, [1, u64::from(METERS) - 1, 0]);
+    assert_eq!(known, Some(u64::from((METERS - 1) * (EACH - 1))));
+    assert_eq!(case.value("select count(*) from t where meter = 1"), (EACH + 1).to_string());
+}
+
+#[test]
+fn duplicate_keys_in_the_source_are_refused() {
+    let case = new_case();
+    for again in ["3,4,3.04,note 4\n", "3,4,9,another\n", "500,1,1,a\n500,1,2,b\n"] {
+        // The order of the duplicate rows must not matter.
+        let all = csv_text(1..=METERS);
+        let (header, rest) = all.split_once('\n').unwrap();
+        for source in [format!("{all}{again}"), format!("{header}\n{again}{rest}")] {
+            case.put("t.csv", source);
+            for flags in ["--scope all", "--scope-by meter", "--no-delete", "--scope all --check"] {
+                let run = sync(&case, &format!("t.csv {flags}"));
+                assert_eq!(run.status, Some(2), "{flags} {again}: {}", run.stderr);
+                let words = "the source has 1 key more than once: ";
+                assert!(run.stderr.contains(words), "{flags} {again}: {}", run.stderr);
+            }
+        }
+    }
+    assert_eq!(case.value("select count(*) from t"), (METERS * EACH).to_string());
+}
+
+#[test]
+fn a_source_of_mostly_changed_rows_is_staged_whole() {
+    let case = new_case();
+    case.put("t.csv", csv_text(1..=METERS).replace(",note ", ",Note "));
+    let all = u64::from(METERS * EACH);
+    assert_eq!(sync_and_read_report(&case, "--scope all"), (None, [0, all, 0]));
+}
+
+#[test]
+fn a_row_that_changes_after_it_was_read_is_written() {
+    let case = new_case();
+    case.put("t.csv", csv_text(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4,"));
+    let (runtime, client) = session(&case.db.dsn());
+    // The sync waits to write this row until the other session commits its change.
+    runtime
+        .block_on(client.batch_execute("begin; update t set note = 'x' where (meter, at) = (3, 4)"))
+        .unwrap();
+    let child = spawn(&mut command(&case, "t.csv --scope all --json --quiet"));
+    wait_until("the sync waits for the row", || {
+        case.value("select count(*) from pg_locks where not granted and locktype = 'transactionid'")
+            == "1"
+    });
+    runtime.block_on(client.batch_execute("commit")).unwrap();
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    check_table_equals_source(&case, "true");
+}
+
+#[test]
+fn an_interrupted_sync_leaves_nothing_behind() {
+    let case = new_case();
+    case.put("t.csv", csv_text(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4,"));
+    let (runtime, client) = session(&case.db.dsn());
+    // The sync waits for this lock, which another sync would hold, before it reads the table.
+    let lock = "select pg_advisory_lock(hashtextextended('pgspate sync all', 't'::regclass::int8))";
+    runtime.block_on(client.batch_execute(lock)).unwrap();
+    let child = spawn(&mut command(&case, "t.csv --scope all"));
+    wait_until("the sync waits for the lock", || {
+        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
+            == "1"
+    });
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let run = finish(child);
+    assert_eq!(run.status, Some(130), "{}", run.stderr);
+    drop((client, runtime));
+    wait_until("its sessions are gone", || case.is_quiet());
+    assert_eq!(case.value("select count(*) from t where value = 4 and at = 4"), "0");
+}
+
+/// Creates a case in which staging a row waits for the advisory lock 42.
+fn case_blocked_while_staging() -> LoadCase {
+    let case = new_case();
+    case.db.run(
+        "create function free(text) returns boolean language plpgsql immutable as \
+         'begin perform pg_advisory_xact_lock_shared(42); return true; end'; \
+         create domain slow as text check (free(value)); \
+         alter table t alter note type slow using note::slow",
+    );
+    case
+}
+
+#[test]
+fn the_table_cannot_be_rewritten_or_truncated_during_a_sync() {
+    let case = case_blocked_while_staging();
+    case.put("t.csv", csv_text(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4.00,"));
+    let (runtime, client) = session(&case.db.dsn());
+    runtime.block_on(client.batch_execute("select pg_advisory_lock(42)")).unwrap();
+    let args = "t.csv --scope all --read-ahead always --json --quiet";
+    let child = spawn(&mut command(&case, args));
+    wait_until("the sync waits while it stages", || {
+        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
+            == "1"
+    });
+    for sql in ["truncate t", "vacuum full t", "alter table t add z int"] {
+        runtime.block_on(client.batch_execute("set lock_timeout = '100ms'")).unwrap();
+        let refused = runtime.block_on(client.batch_execute(sql)).unwrap_err();
+        let code = refused.code().map(|code| code.code().to_owned());
+        assert_eq!(code.as_deref(), Some("55P03"), "{sql}");
+    }
+    runtime.block_on(client.batch_execute("select pg_advisory_unlock(42)")).unwrap();
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["rows_known"], METERS * EACH - 1);
+    assert_eq!(report["updated"], 1);
+}
+
+#[test]
+fn scopes_of_several_spellings_are_not_read_ahead() {
+    let case = LoadCase::new("create table t (g numeric, id int, v text, primary key (g, id))");
+    case.db.run("insert into t values (1.0, 1, 'a'), (1.00, 2, 'b'), (2, 3, 'c')");
+    case.put("t.csv", "g,id,v\n1.0,1,a\n");
+    let args = "--scope-by g --read-ahead always --max-delete 90%";
+    assert_eq!(sync_and_read_report(&case, args), (None, [0, 0, 1]));
+    assert_eq!(case.value("select string_agg(id::text, ',' order by id) from t"), "1,3");
+}
+
+#[test]
+fn a_table_of_one_row_is_synced() {
+    let case = LoadCase::new("create table t (id int primary key, tid int, is_in boolean)");
+    case.db.run("insert into t values (1, 5, true)");
+    case.put("t.csv", "id,tid,is_in\n2,5,t\n3,5,f\n");
+    let args = "--read-ahead always --max-delete 100%";
+    assert_eq!(sync_and_read_report(&case, &format!("--scope tid=5 {args}")), (Some(0), [2, 0, 1]));
+    case.put("t.csv", "id,tid,is_in\n2,5,t\n3,5,f\n4,5,f\n");
+    assert_eq!(sync_and_read_report(&case, &format!("--scope all {args}")), (Some(2), [1, 0, 0]));
+}
+
+#[test]
+fn deferred_constraints_stay_deferred() {
+    let case = LoadCase::new(
+        "create table t (id int primary key, \
+                         parent int references t deferrable initially deferred)",
+    );
+    case.db.run("insert into t values (1, null), (2, 1), (3, null)");
+    // The sync deletes the parent 1 before it gives the child 2 another parent.
+    case.put("t.csv", "id,parent\n2,3\n3,\n");
+    assert_eq!(
+        sync_and_read_report(&case, "--scope all --read-ahead always"),
+        (Some(1), [0, 1, 1])
+    );
+}
+
+#[test]
+fn an_idle_in_transaction_timeout_does_not_end_a_sync() {
+    let case = new_case();
+    case.put("t.csv", csv_text(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4.00,"));
+    let name = case.value("select current_database()");
+    case.db
+        .run(&format!("alter database \"{name}\" set idle_in_transaction_session_timeout = '1ms'"));
+    let known = u64::from(METERS * EACH) - 1;
+    let done = sync_and_read_report(&case, "--scope all");
+    assert_eq!(done, (Some(known), [0, 1, 0]));
+}

@@ -1,0 +1,143 @@
+//! Tests that a sync refuses wrong options and inputs, and leaves the table unchanged.
+
+use insta::assert_snapshot;
+
+use crate::support::LoadCase;
+use crate::{counts, sync};
+
+fn new_case() -> LoadCase {
+    let case = LoadCase::new("create table t (id int primary key, kind text not null, n int)");
+    case.db.run("insert into t select i, 'a', i from generate_series(1, 10) i");
+    case
+}
+
+/// Runs a sync that must fail and change nothing; returns its error.
+fn sync_and_expect_refusal(case: &LoadCase, args: &str) -> String {
+    let before = case.contents();
+    let said = sync(case, &format!("{args} --quiet")).refusal();
+    assert_eq!(case.contents(), before);
+    said
+}
+
+#[test]
+fn a_sync_that_deletes_too_many_rows_is_refused() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --scope all"), @"
+    error: could not sync public.t
+      caused by: 8 of 10 rows of the scope (80.0%) would be deleted; --max-delete allows 50%
+
+    hint: `--check` shows examples. Raise `--max-delete` if the deletion is intended.
+    ");
+    assert_eq!(counts(&case, "t.csv --scope all --max-delete 80%"), [0, 0, 8, 2]);
+}
+
+#[test]
+fn a_source_without_rows_is_refused() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --scope all --header yes"), @"
+    error: could not sync public.t
+      caused by: the source has no rows: all rows of the scope would be deleted
+
+    hint: Use `--allow-empty` if that is intended.
+    ");
+    let all = "t.csv --scope all --header yes --allow-empty --max-delete 100%";
+    assert_eq!(counts(&case, all), [0, 0, 10, 0]);
+}
+
+#[test]
+fn duplicate_keys_in_the_source_are_refused() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,5\n2,b,2\n1,c,7\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete"), @"
+    error: could not sync public.t
+      caused by: the source has 1 key more than once: (1) 2 times
+
+    hint: Name more columns with `--key`, or keep the last of such rows with `--keep last`.
+    ");
+    assert_eq!(counts(&case, "t.csv --no-delete --keep last"), [0, 2, 0, 0]);
+    assert_eq!(case.value("select kind || n from t where id = 1"), "c7");
+}
+
+#[test]
+fn a_json_key_that_the_first_records_lack_is_refused() {
+    let case = new_case();
+    let mut records: String =
+        (0..60_000).map(|id| format!("{{\"id\":{id},\"kind\":\"a\"}}\n")).collect();
+    records += "{\"id\":60000,\"kind\":\"a\",\"n\":1}\n";
+    case.put("t.json", &records);
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.json --no-delete"), @r#"
+    error: could not sync public.t with "t.json"
+      caused by: key "n" names a column, but the first records do not have this key
+      at: t.json, line 60001, byte 1428913, column "n"
+
+    hint: Name the keys of all records with `--columns a,b,...`.
+    "#);
+}
+
+#[test]
+fn rows_outside_of_the_scope_are_refused() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,b,5\n20,b,6\n");
+    let mut command = crate::command(&case, "t.csv --quiet");
+    let run = crate::finish(crate::spawn(command.args(["--scope", "kind = 'b'"])));
+    assert_snapshot!(run.refusal(), @"
+    error: could not sync public.t
+      caused by: 1 row of the source with the key of a table row outside the scope
+
+    hint: Widen `--scope`, or remove these rows from the source.
+    ");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --scope-by kind"), @"
+    error: could not sync public.t
+      caused by: 1 row of the source with the key of a table row in a scope that the source
+          … does not have
+
+    hint: Add the columns of `--scope-by` to `--key`, or use `--scope all`.
+    ");
+    assert_eq!(case.value("select count(*) from t where kind = 'a'"), "10");
+}
+
+#[test]
+fn unusable_keys_and_scopes_are_refused() {
+    let case = LoadCase::new("create table t (a int, b json); create table u (id int primary key)");
+    case.put("t.csv", "a,b\n1,{}\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete"), @"
+    error: public.t has no primary key to match rows by
+
+    hint: Name the columns that identify a row with `--key a,b`.
+    ");
+    let said = sync_and_expect_refusal(&case, "t.csv --no-delete --key c");
+    assert_snapshot!(said, @r#"error: column "c" of relation "t" does not exist"#);
+    let said = sync_and_expect_refusal(&case, "t.csv --scope-by c --key a");
+    assert_snapshot!(said, @r#"error: column "c" of the scope is not in the source"#);
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete --key b"), @"
+    error: could not sync public.t
+      caused by: could not check the staged rows
+      caused by: could not identify an equality operator for type json (SQLSTATE 42883)
+    ");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete --key a --table none"), @r#"
+    error: relation "none" does not exist
+
+    hint: Create the table first. `pgspate load --create` creates it with types that fit
+          … the source.
+    "#);
+}
+
+#[test]
+fn rows_that_the_table_refuses_are_reported() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,b,5\n20,,6\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete"), @r#"
+    error: could not sync public.t
+      caused by: could not insert rows
+      caused by: null value in column "kind" of relation "t" violates not-null constraint
+          … (SQLSTATE 23502)
+      caused by: Failing row contains (20, null, 6)
+    "#);
+    case.put("bad.csv", "id,kind,n\n1,b,5\n20,b,x\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "bad.csv --table t --no-delete"), @r#"
+    error: could not sync public.t with "bad.csv"
+      caused by: invalid input syntax for type integer: "x" (SQLSTATE 22P02)
+    "#);
+}

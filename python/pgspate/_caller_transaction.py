@@ -1,0 +1,234 @@
+"""Writes rows over the caller's SQLAlchemy connection, in the caller's transaction.
+
+Used by `pgspate.sqlalchemy` with ``within=``, and by `pgspate.pandas_method`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
+
+from . import _pgspate
+from ._errors import BugError, PlanError, ServerError, UsageError
+from ._report import counted
+
+# The columns of a table that are not generated: name, type, and for an array the type of its
+# elements. The type of a domain is its base type.
+_COLUMNS_SQL = """
+with recursive base(name, nth, oid, typtype, typbasetype) as (
+    select a.attname, a.attnum, t.oid, t.typtype, t.typbasetype
+    from pg_attribute a join pg_type t on t.oid = a.atttypid
+    where a.attrelid = cast(:oid as oid) and a.attnum > 0 and not a.attisdropped
+      and a.attgenerated = ''
+    union all
+    select b.name, b.nth, t.oid, t.typtype, t.typbasetype
+    from base b join pg_type t on t.oid = b.typbasetype where b.typtype = 'd'
+)
+select cast(b.name as text), cast(b.oid as bigint), format_type(b.oid, null),
+       cast(e.oid as bigint), format_type(e.oid, null), cast(e.typdelim as text)
+from base b join pg_type t on t.oid = b.oid
+left join pg_type e on e.oid = t.typelem and t.typcategory = 'A'
+where b.typtype <> 'd' order by b.nth
+"""
+
+# Schema, name and oid of the table that a name means on the connection; and the client encoding.
+_TABLE_SQL = """
+select cast(n.nspname as text), cast(c.relname as text), cast(c.oid as bigint),
+       current_setting('client_encoding')
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.oid = cast(to_regclass(:name) as oid)
+"""
+
+
+def copy_rows(
+    connection: Any, table: str, columns: Sequence[str] | None, rows: Iterable[Any]
+) -> int:
+    """Writes rows by COPY and returns the number of rows.
+
+    `table` is a name written as in SQL. Without `columns`, the rows have values for all columns
+    that are not generated.
+    """
+    from sqlalchemy import text
+
+    schema, name, oid, encoding = _find_table(connection, table)
+    if encoding.upper() not in ("UTF8", "UNICODE"):
+        message = f"client_encoding of the connection must be UTF8, but is {encoding}"
+        raise UsageError(message, hint="Run `set client_encoding = 'UTF8'` on the connection.")
+    types = {
+        column: (type_oid, type_name, None if element is None else (element, *element_rest))
+        for column, type_oid, type_name, element, *element_rest in connection.execute(
+            text(_COLUMNS_SQL), {"oid": oid}
+        )
+    }
+    columns = list(types) if columns is None else list(columns)
+    for column in columns:
+        if column not in types:
+            message = f'column "{column}" of relation "{name}" does not exist'
+            raise PlanError(message, sqlstate="42703")
+    pieces = _pgspate.CopyText(rows, columns, [types[column] for column in columns])
+    names = ", ".join(quote_ident(column) for column in columns)
+    sql = f"copy {quote_ident(schema)}.{quote_ident(name)} ({names}) from stdin"
+    driver = connection.dialect.driver
+    driver_connection = connection.connection.driver_connection
+    if connection.dialect.is_async and driver.startswith("psycopg"):
+        _await_in_greenlet(_copy_by_async_psycopg(driver_connection, sql, pieces))
+    elif driver == "psycopg":
+        with driver_connection.cursor() as cursor, cursor.copy(sql) as copy:
+            for piece in pieces:
+                copy.write(piece)
+    elif driver == "psycopg2":
+        with driver_connection.cursor() as cursor:
+            cursor.copy_expert(sql, _IteratorFile(pieces))
+    elif driver == "asyncpg":
+        _await_in_greenlet(
+            driver_connection.copy_to_table(
+                name, source=_async_iterator(pieces), columns=columns, schema_name=schema
+            )
+        )
+    else:
+        message = f"could not write rows over a connection of the driver {driver}"
+        raise UsageError(message, hint="Use psycopg, psycopg2 or asyncpg, which support COPY.")
+    return pieces.count
+
+
+def qualified_name_and_oid(connection: Any, table: str) -> tuple[str, int]:
+    """Returns the qualified name and the oid of the table that a name means on the connection."""
+    schema, name, oid, _ = _find_table(connection, table)
+    return f"{quote_ident(schema)}.{quote_ident(name)}", oid
+
+
+def _find_table(connection: Any, table: str) -> Any:
+    """Returns the row of `_TABLE_SQL` for a name written as in SQL."""
+    from sqlalchemy import text
+
+    row = connection.execute(text(_TABLE_SQL), {"name": table}).first()
+    if row is None:
+        raise PlanError(f"relation {table} does not exist", sqlstate="42P01")
+    return row
+
+
+def run_sync_script(
+    connection: Any, script: dict[str, Any], rows: Iterable[Any]
+) -> dict[str, Any]:
+    """Runs the statements of a sync on the caller's connection, and returns the report.
+
+    `script` is the result of the engine's `sync_script`. Its statements run after a savepoint. An
+    error undoes their writes, settings and temporary tables, and the caller's transaction can
+    continue.
+    """
+
+    def run(sql: str) -> Any:
+        return connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
+
+    with connection.begin_nested():
+        for sql in script["begin"]:
+            run(sql)
+        old_values = [run(f"select current_setting('{name}')").scalar() for name in
+                      script["setting_names"]]
+        copy_rows(connection, script["stage"], script["columns"], rows)
+        for sql in [*script["settings"], *script["staged"]]:
+            run(sql)
+        report = _compare(run, script)
+        if not script["is_check"]:
+            _write_differences(run, script, report)
+        for sql in script["end"]:
+            run(sql)
+        for name, value in zip(script["setting_names"], old_values):
+            run(f"set local {name} = '{value}'")
+    return report
+
+
+def _compare(run: Any, script: dict[str, Any]) -> dict[str, Any]:
+    """Compares the stage with the table, and returns the counts of rows as a report.
+
+    Raises `PlanError` for rows that the sync must refuse, such as rows outside the scope.
+    """
+    rows = run(script["count_staged"]).scalar()
+    if rows == 0 and script["must_have_rows"]:
+        _pgspate.refuse_sync("empty", [])
+    if script["rows_outside_scope"]:
+        counts = list(run(script["rows_outside_scope"]).one())
+        _pgspate.refuse_sync("rows_outside_scope", counts)
+    if script["keys_in_other_scopes"]:
+        count = run(script["keys_in_other_scopes"]).scalar()
+        _pgspate.refuse_sync("keys_in_other_scopes", [count])
+    for reason in ("duplicates", "table_duplicates"):
+        duplicates = run(script[reason]).all() if script[reason] else []
+        if duplicates:
+            examples = [(key, times) for _, key, times in duplicates]
+            _pgspate.refuse_sync(reason, [duplicates[0][0]], examples)
+    for sql in script["compare"]:
+        run(sql)
+    deleted, updated, inserted = run(script["count"]).one()
+    kept = rows - inserted
+    percent = script["max_delete"]
+    _pgspate.refuse_sync("deletes", [deleted, deleted + kept], max_delete_percent=percent)
+    return {
+        "table": script["table"],
+        "rows_in": rows,
+        "deleted": deleted,
+        "updated": updated,
+        "inserted": inserted,
+        "unchanged": kept - updated,
+        "is_check": script["is_check"],
+    }
+
+
+def _write_differences(run: Any, script: dict[str, Any], report: dict[str, Any]) -> None:
+    """Deletes, updates and inserts rows, in this order.
+
+    A delete releases unique values, which an update or an insert may give to another row.
+    """
+    for verb, done in (("delete", "deleted"), ("update", "updated"), ("insert", "inserted")):
+        if not report[done]:
+            continue
+        if script[verb] is None:
+            raise BugError(f"there are rows to {verb}, but the script has no statement for them")
+        written = run(script[verb]).rowcount
+        if written != report[done]:
+            message = f"{written} of {counted(report[done], 'row')} could be {done}"
+            hint = "Another session changed some of these rows. Run the sync again."
+            raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
+
+
+def quote_ident(name: str) -> str:
+    """Returns a name as a quoted identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _await_in_greenlet(coroutine: Any) -> None:
+    """Awaits a coroutine in the greenlet in which SQLAlchemy runs asynchronous drivers."""
+    from sqlalchemy.util import await_only
+
+    await_only(coroutine)
+
+
+async def _copy_by_async_psycopg(
+    driver_connection: Any, sql: str, pieces: Iterator[bytes]
+) -> None:
+    async with driver_connection.cursor() as cursor, cursor.copy(sql) as copy:
+        for piece in pieces:
+            await copy.write(piece)
+
+
+async def _async_iterator(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+class _IteratorFile:
+    """A file object whose content comes from an iterator of bytes."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        while size < 0 or len(self._rest) < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._rest += piece
+        size = len(self._rest) if size < 0 else size
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken

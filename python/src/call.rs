@@ -1,0 +1,273 @@
+//! Runs a call: the engine on a separate thread, and the caller's Python code on the calling
+//! thread.
+//!
+//! Every [`POLL`] the calling thread checks for signals, shows progress, and makes rows. While it
+//! waits, other Python threads can run. Each call has its own runtime and threads, which end with
+//! the call. So a process may fork between calls.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pgspate::copy::Waiting;
+use pgspate::session::stopped_error;
+use pgspate::target::PgType;
+use pgspate::{Error, ErrorKind, Result, apply, load};
+use pyo3::prelude::*;
+
+use crate::batch_queue::{BatchQueue, CallerTask};
+use crate::errors::to_exception;
+use crate::rows::RowFault;
+
+/// How often the calling thread checks for signals and requests.
+const POLL: Duration = Duration::from_millis(20);
+/// How often progress is shown.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+// The stages of a call.
+/// The engine has not written yet.
+const NOT_WRITING: u8 = 0;
+/// The engine has begun to write.
+const WRITING: u8 = 1;
+/// The caller stopped the call before the engine began to write.
+const ABANDONED: u8 = 2;
+
+/// The progress of the engine in a call, and the way to stop the engine.
+pub(crate) trait CallWatch: Default + Send + Sync + 'static {
+    /// Asks the engine to stop.
+    fn cancel(&self);
+
+    /// Calls the Python function `progress` with the engine's progress.
+    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()>;
+}
+
+/// Makes batches on the calling thread, for the engine.
+pub(crate) trait MakeBatches {
+    /// A batch of rows or events.
+    type Batch: Send + 'static;
+
+    /// Starts at the first row. `types` are the types of the table's columns.
+    fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()>;
+
+    /// Returns the next batch, or `None` after the last one.
+    fn next(&mut self, py: Python<'_>) -> Result<Option<Self::Batch>, RowFault>;
+}
+
+/// The state of a call that the engine's thread and the calling thread share.
+#[derive(Debug, Default)]
+pub(crate) struct CallState<W> {
+    /// The progress of the engine, and the way to stop the engine.
+    pub(crate) watch: Arc<W>,
+    stage: Arc<AtomicU8>,
+}
+
+impl<W> Clone for CallState<W> {
+    fn clone(&self) -> CallState<W> {
+        CallState { watch: Arc::clone(&self.watch), stage: Arc::clone(&self.stage) }
+    }
+}
+
+impl<W: CallWatch> CallState<W> {
+    /// Marks the start of writing. The engine calls this before its first write.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`] if the caller has abandoned the call.
+    pub(crate) fn begin_to_write(&self) -> Result<()> {
+        match self.stage.compare_exchange(NOT_WRITING, WRITING, SeqCst, SeqCst) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(stopped_error()),
+        }
+    }
+
+    /// Runs `future`, which must not write. Fails if the caller abandons the call.
+    pub(crate) async fn unless_abandoned<T>(
+        &self,
+        future: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut future = std::pin::pin!(future);
+        loop {
+            if let Ok(result) = tokio::time::timeout(POLL, future.as_mut()).await {
+                return result;
+            }
+            if self.stage.load(SeqCst) == ABANDONED {
+                return Err(stopped_error());
+            }
+        }
+    }
+
+    /// Asks the engine to stop. Returns true if the engine has not begun to write. Then it has
+    /// nothing to roll back, and the caller need not wait for the engine.
+    fn abandon(&self) -> bool {
+        self.watch.cancel();
+        self.stage.compare_exchange(NOT_WRITING, ABANDONED, SeqCst, SeqCst).is_ok()
+    }
+}
+
+/// A Python object with which another thread can stop a call.
+#[pyclass(frozen, module = "pgspate._pgspate")]
+#[derive(Debug, Default)]
+pub(crate) struct Stop(AtomicBool);
+
+#[pymethods]
+impl Stop {
+    #[new]
+    fn new() -> Stop {
+        Stop::default()
+    }
+
+    /// Asks the call to roll back and raise `Cancelled`.
+    fn set(&self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// The calling thread's side of a call.
+pub(crate) struct Caller<'py, M: MakeBatches> {
+    pub(crate) maker: Option<M>,
+    pub(crate) queue: BatchQueue<M::Batch>,
+    pub(crate) progress: Option<Bound<'py, PyAny>>,
+    pub(crate) stop: Option<Py<Stop>>,
+}
+
+impl<'py, M: MakeBatches> Caller<'py, M> {
+    /// Runs `engine` on a separate thread and returns its result. If the caller's Python code
+    /// raises an exception, stops the engine and returns this exception.
+    pub(crate) fn run<T: Send + 'static, W: CallWatch>(
+        mut self,
+        py: Python<'py>,
+        engine: impl FnOnce(&CallState<W>) -> Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        let state = CallState::default();
+        let result: Arc<Mutex<Option<Result<T>>>> = Arc::default();
+        let queue = self.queue.clone();
+        let (engine_state, engine_result) = (state.clone(), Arc::clone(&result));
+        let thread = std::thread::Builder::new().name("pgspate".to_owned()).spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| engine(&engine_state)));
+            let bug = |_| Err(Error::new(ErrorKind::Bug, "the engine panicked"));
+            *engine_result.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(ended.unwrap_or_else(bug));
+            queue.wake();
+        });
+        thread.map_err(PyErr::from)?;
+        let take_result = || result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut shown = Instant::now();
+        let mut failed: Option<PyErr> = None;
+        let result = loop {
+            if let Some(result) = take_result() {
+                break result;
+            }
+            let step = self.run_step(py, &state, &mut shown, failed.is_some());
+            let Err(exception) = step else { continue };
+            // After a second interrupt, the call does not wait for the rollback.
+            let is_second = failed.is_some();
+            let exception = failed.insert(exception).clone_ref(py);
+            self.queue.close();
+            if state.abandon() || is_second {
+                return Err(exception);
+            }
+        };
+        self.queue.close();
+        match failed {
+            Some(exception) => Err(exception),
+            None => result.map_err(|error| to_exception(py, &error)),
+        }
+    }
+
+    /// Makes a batch, or waits for at most [`POLL`]. After a failure (`is_failed`), only waits for
+    /// the engine to end.
+    fn run_step<W: CallWatch>(
+        &mut self,
+        py: Python<'py>,
+        state: &CallState<W>,
+        shown: &mut Instant,
+        is_failed: bool,
+    ) -> PyResult<()> {
+        py.check_signals()?;
+        let task = if is_failed { CallerTask::Wait } else { self.queue.next_task() };
+        match (&mut self.maker, task) {
+            (Some(maker), CallerTask::Begin(types)) => maker.begin(py, &types)?,
+            (Some(maker), CallerTask::Make) => match maker.next(py) {
+                Ok(batch) => self.queue.put(batch.map(Ok)),
+                Err(RowFault::Value(error)) => self.queue.put(Some(Err(error))),
+                Err(RowFault::Python(error)) => return Err(error),
+            },
+            _ => py.detach(|| self.queue.wait(POLL)),
+        }
+        if is_failed {
+            return Ok(());
+        }
+        if self.stop.as_ref().is_some_and(|stop| stop.get().0.load(SeqCst)) {
+            return Err(to_exception(py, &stopped_error()));
+        }
+        if let Some(progress) =
+            self.progress.as_ref().filter(|_| shown.elapsed() >= PROGRESS_INTERVAL)
+        {
+            *shown = Instant::now();
+            state.watch.show(progress)?;
+        }
+        Ok(())
+    }
+}
+
+impl CallWatch for load::LoadWatch {
+    fn cancel(&self) {
+        self.copy.cancel();
+    }
+
+    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()> {
+        let now = self.copy.snapshot();
+        let waiting = match now.waiting {
+            Waiting::Unknown => None,
+            Waiting::Source => Some("source".to_owned()),
+            Waiting::Encode => Some("encode".to_owned()),
+            Waiting::Network => Some("network".to_owned()),
+            Waiting::Server(event) => Some(format!("server ({event})")),
+        };
+        let (stored, total) = self.stored_bytes();
+        let arguments =
+            (now.rows, now.bytes, now.rejected, now.lanes, waiting, now.phase, stored, total);
+        progress.call1(arguments).map(drop)
+    }
+}
+
+impl CallWatch for apply::ApplyWatch {
+    fn cancel(&self) {
+        self.cancel();
+    }
+
+    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()> {
+        let now = self.progress();
+        let nothing: Option<&str> = None;
+        let (events, bytes, rejected) = (now.events, now.bytes, now.dead_letters);
+        let arguments = (events, bytes, rejected, 1, nothing, nothing, bytes, None::<u64>);
+        progress.call1(arguments).map(drop)
+    }
+}
+
+/// The watch of a short call without progress.
+#[derive(Debug, Default)]
+pub(crate) struct NoProgress;
+
+impl CallWatch for NoProgress {
+    fn cancel(&self) {}
+
+    fn show(&self, _: &Bound<'_, PyAny>) -> PyResult<()> {
+        Ok(())
+    }
+}
+
+/// The type of the maker for calls without rows or events. It has no values.
+pub(crate) enum NoBatches {}
+
+impl MakeBatches for NoBatches {
+    type Batch = ();
+
+    fn begin(&mut self, _: Python<'_>, _: &[Option<PgType>]) -> PyResult<()> {
+        match *self {}
+    }
+
+    fn next(&mut self, _: Python<'_>) -> Result<Option<()>, RowFault> {
+        match *self {}
+    }
+}

@@ -1,0 +1,379 @@
+//! Writes Python's values as text for PostgreSQL's input functions.
+//!
+//! The column stores exactly the value. If the column would read the text as another value, the
+//! value is a fault: bytes in a text column, for example. All other checks are left to the server.
+
+use std::fmt::Write as _;
+
+use pgspate::encode::arrow::text::write_hex;
+use pgspate::encode::arrow::write_float8;
+use pgspate::target::{PgType, TypeKind};
+use pgspate::{Error, ErrorKind};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::classes::{ClassCache, ValueClass};
+use crate::rows::RowFault;
+
+/// The most dimensions of a PostgreSQL array.
+const ARRAY_DIMENSIONS_MAX: usize = 6;
+
+/// The kind of a column's type, which decides how values are written as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TextTarget {
+    /// No column: the value is not loaded.
+    NoColumn,
+    /// bytea.
+    Bytes,
+    /// json and jsonb.
+    Json,
+    /// date and time, which store a part of a datetime, without time zone.
+    DateOrTime,
+    /// timestamp without time zone.
+    Timestamp,
+    /// timestamp with time zone.
+    Timestamptz,
+    /// smallint, integer, bigint and oid.
+    Integer,
+    /// Arrays of a type, with the delimiter between elements.
+    Array(Box<TextTarget>, char),
+    /// The types vector and halfvec of pgvector.
+    Vector,
+    /// text, varchar and char.
+    Text,
+    /// All other types.
+    Other,
+}
+
+impl TextTarget {
+    /// Returns the kind of a type.
+    pub(crate) fn of(ty: &PgType) -> TextTarget {
+        let base = ty.base();
+        if let TypeKind::Array(element, delimiter) = &base.kind {
+            return TextTarget::Array(Box::new(TextTarget::of(element)), char::from(*delimiter));
+        }
+        if ["vector", "halfvec"].iter().any(|name| base.name.starts_with(name)) {
+            return TextTarget::Vector;
+        }
+        if base.kind != TypeKind::Base {
+            return TextTarget::Other;
+        }
+        match base.oid {
+            17 => TextTarget::Bytes,
+            114 | 3802 => TextTarget::Json,
+            1082 | 1083 => TextTarget::DateOrTime,
+            1114 => TextTarget::Timestamp,
+            1184 => TextTarget::Timestamptz,
+            20 | 21 | 23 | 26 => TextTarget::Integer,
+            25 | 1042 | 1043 => TextTarget::Text,
+            _ => TextTarget::Other,
+        }
+    }
+}
+
+/// Writes values as text, with a cache of their classes.
+pub(crate) struct ValueTextWriter {
+    pub(crate) classes: ClassCache,
+    scratch: Vec<u8>,
+}
+
+impl ValueTextWriter {
+    pub(crate) fn new(py: Python<'_>) -> PyResult<ValueTextWriter> {
+        Ok(ValueTextWriter { classes: ClassCache::new(py)?, scratch: Vec::new() })
+    }
+
+    /// Appends the text of a value. Returns false and appends nothing for NULL.
+    pub(crate) fn write_text(
+        &mut self,
+        value: &Bound<'_, PyAny>,
+        to: &TextTarget,
+        out: &mut String,
+    ) -> Result<bool, RowFault> {
+        if value.is_none() {
+            return Ok(false);
+        }
+        match self.classes.class_of(value)? {
+            ValueClass::Null => return Ok(false),
+            ValueClass::Str => {
+                out.push_str(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?)
+            }
+            ValueClass::Int => write_int(value, out)?,
+            ValueClass::Float => self.write_float(value.extract()?, out),
+            ValueClass::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
+            ValueClass::Decimal => write_decimal(value, to, out)?,
+            ValueClass::Datetime | ValueClass::DatetimeSubclass => {
+                write_datetime(&self.classes, value, to, out)?
+            }
+            ValueClass::Date => {
+                let text = value.call_method0(intern!(value.py(), "isoformat"))?;
+                out.push_str(text.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
+            }
+            ValueClass::Time | ValueClass::Address => out.push_str(value.str()?.to_str()?),
+            ValueClass::Timedelta => write_timedelta(value, out)?,
+            ValueClass::Uuid => write_uuid(value, out)?,
+            ValueClass::Bytes => write_bytes(value, to, out)?,
+            ValueClass::Dict if *to == TextTarget::Json => self.write_json(value, out)?,
+            ValueClass::Dict => return Err(wrong_column_fault("a dict", "json or jsonb")),
+            ValueClass::List => self.write_list(value, to, out)?,
+            ValueClass::EnumName => return self.write_text(&value.getattr("name")?, to, out),
+            ValueClass::EnumValue => return self.write_text(&value.getattr("value")?, to, out),
+            ValueClass::Json => {
+                let inner = value.getattr("obj")?;
+                self.write_json(&inner, out)?;
+            }
+            class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
+                return match ClassCache::from_numpy(class, value)? {
+                    Some(plain) => self.write_text(&plain, to, out),
+                    None => Err(unknown_class_fault(value)?),
+                };
+            }
+            ValueClass::NumpyDatetime => {
+                let text = value.str()?;
+                let text = text.to_str()?;
+                if text == "NaT" {
+                    return Ok(false);
+                }
+                out.push_str(text);
+            }
+            ValueClass::NumpyTimedelta => {
+                let micros = value.call_method1("astype", ("timedelta64[us]",))?;
+                return self.write_text(&micros.call_method0("item")?, to, out);
+            }
+            ValueClass::Unknown => return Err(unknown_class_fault(value)?),
+        }
+        Ok(true)
+    }
+
+    /// Writes a float as PostgreSQL prints it: with the fewest digits that mean the same value.
+    fn write_float(&mut self, value: f64, out: &mut String) {
+        self.scratch.clear();
+        write_float8(value, &mut self.scratch);
+        out.push_str(&String::from_utf8_lossy(&self.scratch));
+    }
+
+    fn write_json(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+        let text = self.classes.json_dumps(value)?;
+        out.push_str(text.to_str()?);
+        Ok(())
+    }
+
+    fn write_list(
+        &mut self,
+        value: &Bound<'_, PyAny>,
+        to: &TextTarget,
+        out: &mut String,
+    ) -> Result<(), RowFault> {
+        match to {
+            TextTarget::Json | TextTarget::Vector => self.write_json(value, out),
+            TextTarget::Array(element, delimiter) => {
+                self.write_array(value, element, *delimiter, 1, out)
+            }
+            _ => Err(wrong_column_fault("a list", "array, json or jsonb")),
+        }
+    }
+
+    /// Writes a list as a PostgreSQL array. `depth` is the number of lists that contain each other,
+    /// up to and including this list.
+    fn write_array(
+        &mut self,
+        value: &Bound<'_, PyAny>,
+        element: &TextTarget,
+        delimiter: char,
+        depth: usize,
+        out: &mut String,
+    ) -> Result<(), RowFault> {
+        if depth > ARRAY_DIMENSIONS_MAX {
+            let message = format!(
+                "the value is a list with lists nested more than {ARRAY_DIMENSIONS_MAX} deep"
+            );
+            let hint = "An array has at most 6 dimensions. A column of type jsonb takes any list \
+                        that does not contain itself.";
+            return Err(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)));
+        }
+        out.push('{');
+        let mut text = String::new();
+        for (nth, item) in value.try_iter()?.enumerate() {
+            let item = item?;
+            if nth > 0 {
+                out.push(delimiter);
+            }
+            text.clear();
+            if !item.is_none() && matches!(self.classes.class_of(&item)?, ValueClass::List) {
+                self.write_array(&item, element, delimiter, depth + 1, out)?;
+            } else if self.write_text(&item, element, &mut text)? {
+                write_array_element(&text, out);
+            } else {
+                out.push_str("NULL");
+            }
+        }
+        out.push('}');
+        Ok(())
+    }
+}
+
+/// Writes the text of an array's element, in quotes if the text needs quotes.
+fn write_array_element(text: &str, out: &mut String) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_plain) && !text.eq_ignore_ascii_case("null") {
+        return out.push_str(text);
+    }
+    out.push('"');
+    for char in text.chars() {
+        if matches!(char, '"' | '\\') {
+            out.push('\\');
+        }
+        out.push(char);
+    }
+    out.push('"');
+}
+
+fn write_int(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+    match value.extract::<i64>() {
+        Ok(value) => drop(write!(out, "{value}")),
+        // An int outside the range of i64.
+        Err(_) => out.push_str(value.str()?.to_str()?),
+    }
+    Ok(())
+}
+
+/// Writes a Decimal without an exponent, because not all types of numbers accept an exponent. For a
+/// column of integers, omits zeros after the decimal point.
+fn write_decimal(
+    value: &Bound<'_, PyAny>,
+    to: &TextTarget,
+    out: &mut String,
+) -> Result<(), RowFault> {
+    let text = value.str()?;
+    let text = text.to_str()?;
+    if text.ends_with("NaN") {
+        out.push_str("NaN");
+        return Ok(());
+    }
+    let fixed;
+    let text = if text.contains('E') {
+        fixed = value.call_method1("__format__", ("f",))?.extract::<String>()?;
+        fixed.as_str()
+    } else {
+        text
+    };
+    let parts = text.split_once('.').filter(|_| *to == TextTarget::Integer);
+    match parts.filter(|(_, fraction)| fraction.bytes().all(|digit| digit == b'0')) {
+        Some((whole, _)) => out.push_str(whole),
+        None => out.push_str(text),
+    }
+    Ok(())
+}
+
+/// Writes a datetime. For a column without time zone, converts a datetime with a zone to UTC, as
+/// Arrow does. The server would ignore the zone.
+fn write_datetime(
+    classes: &ClassCache,
+    value: &Bound<'_, PyAny>,
+    to: &TextTarget,
+    out: &mut String,
+) -> Result<(), RowFault> {
+    let py = value.py();
+    if matches!(to, TextTarget::DateOrTime | TextTarget::Timestamp)
+        && !value.getattr("tzinfo")?.is_none()
+    {
+        let utc = value.call_method1("astimezone", (classes.utc(py),))?;
+        let text = utc.str()?;
+        let text = text.to_str()?;
+        out.push_str(text.strip_suffix("+00:00").unwrap_or(text));
+        return Ok(());
+    }
+    out.push_str(value.str()?.to_str()?);
+    Ok(())
+}
+
+/// Returns the days, seconds and microseconds of a timedelta.
+pub(crate) fn timedelta_parts(value: &Bound<'_, PyAny>) -> PyResult<(i64, i64, i64)> {
+    let py = value.py();
+    let days = value.getattr(intern!(py, "days"))?.extract()?;
+    let seconds = value.getattr(intern!(py, "seconds"))?.extract()?;
+    Ok((days, seconds, value.getattr(intern!(py, "microseconds"))?.extract()?))
+}
+
+/// Writes a timedelta as PostgreSQL prints intervals. Days are not converted to hours, because a
+/// day of PostgreSQL does not always have 24 hours.
+fn write_timedelta(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+    let (days, seconds, micros) = timedelta_parts(value)?;
+    if days != 0 {
+        let _ = write!(out, "{days} days ");
+        if days < 0 {
+            out.push('+');
+        }
+    }
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    let _ = write!(out, "{hours:02}:{minutes:02}:{:02}", seconds % 60);
+    if micros != 0 {
+        let _ = write!(out, ".{micros:06}");
+    }
+    Ok(())
+}
+
+fn write_uuid(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+    let bits: u128 = value.getattr("int")?.extract()?;
+    let part = |shift: u32, mask: u128| (bits >> shift) & mask;
+    let _ = write!(
+        out,
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        part(96, 0xffff_ffff),
+        part(80, 0xffff),
+        part(64, 0xffff),
+        part(48, 0xffff),
+        part(0, 0xffff_ffff_ffff)
+    );
+    Ok(())
+}
+
+fn write_bytes(
+    value: &Bound<'_, PyAny>,
+    to: &TextTarget,
+    out: &mut String,
+) -> Result<(), RowFault> {
+    let owned;
+    let bytes = match value.cast::<PyBytes>() {
+        Ok(bytes) => bytes.as_bytes(),
+        Err(_) => {
+            owned = value
+                .call_method0("__bytes__")
+                .or_else(|_| value.py().get_type::<PyBytes>().call1((value,)))?;
+            owned.cast::<PyBytes>().map_err(PyErr::from)?.as_bytes()
+        }
+    };
+    match to {
+        TextTarget::Bytes => {
+            let mut hex = Vec::with_capacity(2 + 2 * bytes.len());
+            write_hex(bytes, &mut hex);
+            out.push_str(&String::from_utf8_lossy(&hex));
+            Ok(())
+        }
+        // Some JSON encoders return bytes.
+        TextTarget::Json => match std::str::from_utf8(bytes) {
+            Ok(text) => {
+                out.push_str(text);
+                Ok(())
+            }
+            Err(_) => Err(wrong_column_fault("bytes that are not UTF-8", "bytea")),
+        },
+        _ => Err(wrong_column_fault("bytes", "bytea")),
+    }
+}
+
+/// Returns the fault for a value of an unknown class.
+fn unknown_class_fault(value: &Bound<'_, PyAny>) -> PyResult<RowFault> {
+    let class = value.get_type().fully_qualified_name()?;
+    let message = format!("a value of class {class} has no counterpart in PostgreSQL");
+    let error = Error::new(ErrorKind::Type, message);
+    Ok(RowFault::Value(error.hint("Convert the value, with `str()` for example.")))
+}
+
+/// Returns the fault for a value that its column would read as another value. Only columns of the
+/// types `types` take such a value.
+fn wrong_column_fault(value: &str, types: &str) -> RowFault {
+    let message = format!("the value is {value}, which only a column of type {types} takes");
+    let hint = "Convert the value, or change the type of the column.";
+    RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))
+}
