@@ -9,6 +9,14 @@ use tokio_postgres::Client;
 
 use super::TypedQuery;
 
+/// SQL for the options that users set for a column, such as n_distinct, as a sorted array of text.
+/// The row of pg_attribute is `a`.
+///
+/// PostgreSQL 15.20 gives every column of a new table the option pg_attver, whose value differs from
+/// table to table. No user sets it, so it is left out.
+pub const COLUMN_OPTIONS: &str = "\
+array(select o from unnest(a.attoptions) o where o not like 'pg\\_attver=%' order by o)";
+
 /// A property: the object that has it, and its value as text.
 pub type TableProperty = (String, String);
 
@@ -20,7 +28,7 @@ pub async fn table_properties(
     server_version: u32,
 ) -> Result<Vec<TableProperty>, tokio_postgres::Error> {
     let compression = if server_version >= 140_000 { "a.attcompression" } else { "''" };
-    let columns = COLUMNS.replace(":compression", compression);
+    let columns = COLUMNS.replace(":compression", compression).replace(":options", COLUMN_OPTIONS);
     let mut properties = Vec::new();
     for sql in
         [TABLE, &columns, CONSTRAINTS, INDEXES, TRIGGERS_AND_RULES, POLICIES, STATISTICS, SEQUENCES]
@@ -66,7 +74,7 @@ select 'column ' || quote_ident(a.attname), concat_ws('|',
   row_number() over (order by a.attnum), format_type(a.atttypid, a.atttypmod),
   a.attcollation::regcollation, a.attnotnull, a.attidentity, a.attgenerated, a.attstorage,
   :compression, coalesce(a.attstattarget, -1),
-  array(select o from unnest(a.attoptions) o order by o),
+  :options,
   array(select x::text from aclexplode(a.attacl) x order by 1),
   quote_nullable(pg_get_expr(d.adbin, d.adrelid)),
   quote_nullable(col_description(a.attrelid, a.attnum)))

@@ -7,6 +7,7 @@ use super::finding::{Check, Finding};
 use super::repartition::{LargeTable, PartitionBounds, SequenceColumn};
 use pgspate_base::numbers::{bytes, thousands};
 use pgspate_target::quote_ident;
+use pgspate_target::table_properties::COLUMN_OPTIONS;
 
 const PARTITIONS: Check = Check {
     id: "partitioning",
@@ -146,7 +147,7 @@ case when c.reloftype <> 0 then 'its composite type' end,
 case when c.relpersistence = 'u' then 'its unlogged state' end,
 case when exists (select from pg_attribute a where a.attrelid = c.oid and a.attnum > 0
                     and not a.attisdropped
-                    and (a.attstattarget >= 0 or a.attoptions is not null))
+                    and (a.attstattarget >= 0 or cardinality(COLUMN_OPTIONS) > 0))
      then 'statistics targets' end,
 case when exists (select from pg_class x where x.oid = c.reltoastrelid
                     and x.reloptions is not null) then 'storage options of its TOAST table' end,
@@ -168,7 +169,7 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let least_sql = i64::try_from(least).unwrap_or(i64::MAX);
     // With an empty search path, every name in a constraint has its schema.
     context.client.batch_execute("set local search_path = ''").await?;
-    let sql = TABLES.replace("IN_THE_WAY", IN_THE_WAY);
+    let sql = TABLES.replace("IN_THE_WAY", IN_THE_WAY).replace("COLUMN_OPTIONS", COLUMN_OPTIONS);
     let rows = context.query_tables(&sql, &[&least_sql]).await?;
     Ok(PARTITIONS.findings_or_ok(
         rows.iter().map(finding),

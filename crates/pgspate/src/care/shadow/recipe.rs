@@ -6,6 +6,7 @@
 
 use tokio_postgres::Client;
 
+use pgspate_target::table_properties::COLUMN_OPTIONS;
 use pgspate_target::{TargetTable, TypedQuery, quote_ident, quote_literal};
 
 /// The names of the table and its shadow.
@@ -27,13 +28,15 @@ impl ShadowNames {
         ShadowNames { oid, table: table.sql_name.clone(), schema, shadow }
     }
 
-    /// Replaces the placeholders of a query by the names as literals.
+    /// Replaces the placeholders of a query by the names as literals, and `:options` by
+    /// [`COLUMN_OPTIONS`].
     fn fill(&self, sql: &str) -> String {
         let words = [
             (":oid", self.oid.to_string()),
             (":table", quote_literal(&self.table)),
             (":schema", quote_literal(&self.schema)),
             (":shadow", quote_literal(&self.shadow)),
+            (":options", COLUMN_OPTIONS.to_owned()),
         ];
         let mut filled = String::with_capacity(sql.len() * 2);
         let mut rest = sql;
@@ -84,9 +87,9 @@ union all
 select format('alter table %s alter column %I set (%s)', :shadow, attname,
               (select string_agg(split_part(o, '=', 1) || ' = '
                                  || quote_literal(substr(o, strpos(o, '=') + 1)), ', ')
-               from unnest(attoptions) o))
-from pg_attribute where attrelid = :oid and attnum > 0 and not attisdropped
-  and attoptions is not null
+               from unnest(options) o))
+from pg_attribute a, lateral (select :options as options) set_options
+where attrelid = :oid and attnum > 0 and not attisdropped and cardinality(options) > 0
 union all
 select format(statement, n, r)
 from pg_class c, (values ('grant all on schema %1$I to %2$I', :schema),
