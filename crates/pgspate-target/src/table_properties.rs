@@ -12,8 +12,8 @@ use super::TypedQuery;
 /// SQL for the options that users set for a column, such as n_distinct, as a sorted array of text.
 /// The row of pg_attribute is `a`.
 ///
-/// PostgreSQL 15.20 gives every column of a new table the option pg_attver, whose value differs from
-/// table to table. No user sets it, so it is left out.
+/// PostgreSQL 15.20 gives every column of a new table the option pg_attver, whose value differs
+/// from table to table. No user sets it, so it is left out.
 pub const COLUMN_OPTIONS: &str = "\
 array(select o from unnest(a.attoptions) o where o not like 'pg\\_attver=%' order by o)";
 
