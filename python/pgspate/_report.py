@@ -168,7 +168,8 @@ class SyncReport(Report):
         rows_in: Rows of the source.
         inserted: Rows inserted.
         updated: Rows updated.
-        updated_hot: Updated rows whose update was HOT: no index was written.
+        updated_hot: Updated rows whose update was HOT: no index was written. ``None`` if other
+            servers store the rows.
         deleted: Rows of the scope that were deleted, because the source does not have them.
         unchanged: Rows that were equal already and were not written.
         rows_known: Unchanged rows that were not staged, because the table was read ahead.
@@ -179,8 +180,10 @@ class SyncReport(Report):
         stage_seconds: Seconds for copying the source into the stage.
         write_seconds: Seconds for comparing and writing.
         vacuum_seconds: Seconds of the VACUUM after the sync, if it ran.
-        wal_bytes: WAL of the statements that wrote, in bytes.
-        blocks_dirtied: Clean pages that these statements changed.
+        wal_bytes: WAL of the statements that wrote, in bytes. ``None`` if other servers store the
+            rows.
+        blocks_dirtied: Clean pages that these statements changed. ``None`` if other servers store
+            the rows.
         blocks_hit: Pages of the table and its indexes that were found in the server's cache, if
             known.
         blocks_read: Pages of the table and its indexes that were read from outside the server's
@@ -199,7 +202,7 @@ class SyncReport(Report):
     rows_in: int = 0
     inserted: int = 0
     updated: int = 0
-    updated_hot: int = 0
+    updated_hot: int | None = None
     deleted: int = 0
     unchanged: int = 0
     rows_known: int | None = None
@@ -210,8 +213,8 @@ class SyncReport(Report):
     stage_seconds: float = 0.0
     write_seconds: float = 0.0
     vacuum_seconds: float | None = None
-    wal_bytes: int = 0
-    blocks_dirtied: int = 0
+    wal_bytes: int | None = None
+    blocks_dirtied: int | None = None
     blocks_hit: int | None = None
     blocks_read: int | None = None
     table_bytes: list[int | None] = field(default_factory=lambda: [None, None])

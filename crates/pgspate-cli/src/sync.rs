@@ -111,13 +111,19 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         },
     ));
     let known = |value: Option<u64>| value.map_or("unknown".to_owned(), thousands);
+    let (Some(wal), Some(dirtied), Some(hot)) =
+        (report.wal_bytes, report.blocks_dirtied, report.updated_hot)
+    else {
+        line("  other servers store the rows, so this server does not know the WAL and the I/O");
+        return text + &warnings(report, style) + &advice(report, style);
+    };
     line(&format!(
         "  {} of WAL, {} blocks read, {} changed; {}, {}",
-        bytes(report.wal_bytes),
+        bytes(wal),
         known(report.blocks_read),
-        thousands(report.blocks_dirtied),
+        thousands(dirtied),
         plural(report.dead_rows, "dead row"),
-        plural(report.updated_hot, "HOT update"),
+        plural(hot, "HOT update"),
     ));
     if let Some(bill) = &report.bill {
         line(&format!(
@@ -139,10 +145,12 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         known(report.table_dead_rows[0]),
         known(report.table_dead_rows[1]),
     ));
-    for warning in &report.warnings {
-        let _ = writeln!(text, "{} {warning}", style.warning("warning:"));
-    }
-    text + &advice(report, style)
+    text + &warnings(report, style) + &advice(report, style)
+}
+
+fn warnings(report: &SyncReport, style: TerminalStyle) -> String {
+    let word = style.warning("warning:");
+    report.warnings.iter().map(|warning| format!("{word} {warning}\n")).collect()
 }
 
 /// Formats what would be written, in one line, and what would make such a sync cheaper.

@@ -6,7 +6,7 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::{TargetTable, TypedQuery, is_trusted_sql, server_error, untrusted_owner_sql};
+use super::{TableStorage, TargetTable, TypedQuery, server_error, untrusted_owner_sql};
 use crate::Result;
 
 /// The objects and properties that are bound to a table.
@@ -16,8 +16,6 @@ pub struct TableDependencies {
     pub is_empty: bool,
     /// Whether tables other than its partitions inherit from the table.
     pub has_inheriting_tables: bool,
-    /// The extension that manages the table's storage, for example Citus.
-    pub storage_extension: Option<String>,
     /// Whether the table itself stores its rows, in a heap. Only then can rows be written frozen.
     pub is_heap: bool,
     /// Foreign keys of other tables that refer to the table.
@@ -57,26 +55,6 @@ const HAS_INHERITING_TABLES: &str = "\
 select exists (select from pg_inherits where inhparent = c.oid) \
                      and c.relkind = 'r' from pg_class c where c.oid = $1";
 
-const TIMESCALEDB: &str = "TimescaleDB";
-
-/// Whether Citus and TimescaleDB are installed. TimescaleDB's catalog counts only if its owner is
-/// trusted, since any role that may create schemas can create a schema of that name.
-const MANAGERS: &str = "\
-select to_regclass('pg_catalog.pg_dist_partition') is not null,
-       exists (select from pg_extension e
-               join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid
-                               and d.classid = 'pg_class'::regclass and d.deptype = 'e'
-               join pg_class c on c.oid = d.objid
-               where e.extname = 'timescaledb' and c.relkind = 'r' and {is_trusted}
-                 and c.oid = to_regclass('_timescaledb_catalog.hypertable'))";
-
-const CITUS: &str = "select exists (select from pg_catalog.pg_dist_partition \
-                     where logicalrelid::oid = $1::oid)";
-const TIMESCALE: &str = "select exists (select from _timescaledb_catalog.hypertable h \
-                         join pg_class c on c.relname = h.table_name \
-                         join pg_namespace n on n.oid = c.relnamespace \
-                         and n.nspname = h.schema_name where c.oid = $1::oid)";
-
 /// Foreign keys that refer to the table. Of a key between partitioned tables, only the topmost
 /// constraint is listed. Keys from the same partitioned table are left out.
 const REFERENCES: &str = "\
@@ -114,22 +92,6 @@ impl TableDependencies {
     }
 }
 
-/// Returns the extension that stores the table's rows on several servers, if any. There, a `ctid`
-/// does not identify one row.
-///
-/// # Errors
-/// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
-/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
-pub async fn distributing_extension(
-    client: &Client,
-    table: &TargetTable,
-) -> Result<Option<&'static str>> {
-    let failed =
-        server_error(format!("could not look up which extension stores {}", table.sql_name));
-    let storage_extension = storage_extension(client, table.oid).await.map_err(failed)?;
-    Ok(storage_extension.filter(|name| *name != TIMESCALEDB))
-}
-
 /// Returns whether other tables inherit from the table. Partitions do not count, nor do tables in
 /// which an extension stores the rows.
 ///
@@ -137,27 +99,10 @@ pub async fn distributing_extension(
 /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
 /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
 pub async fn has_inheriting_tables(client: &Client, table: &TargetTable) -> Result<bool> {
-    let failed =
-        || server_error(format!("could not look up what inherits from {}", table.sql_name));
-    let has_children =
-        client.fetch_one(HAS_INHERITING_TABLES, &[&table.oid]).await.map_err(failed())?.get(0);
-    Ok(has_children && storage_extension(client, table.oid).await.map_err(failed())?.is_none())
-}
-
-/// Returns the extension that stores the table's rows, if any.
-async fn storage_extension(
-    client: &Client,
-    oid: u32,
-) -> Result<Option<&'static str>, tokio_postgres::Error> {
-    let managers = MANAGERS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
-    let facts = client.fetch_one(&managers, &[]).await?;
-    let [has_citus, has_timescale] = [0, 1].map(|column| facts.get::<_, bool>(column));
-    for (has, name, sql) in [(has_timescale, TIMESCALEDB, TIMESCALE), (has_citus, "Citus", CITUS)] {
-        if has && client.fetch_one(sql, &[&oid]).await?.get(0) {
-            return Ok(Some(name));
-        }
-    }
-    Ok(None)
+    let failed = server_error(format!("could not look up what inherits from {}", table.sql_name));
+    let row = client.fetch_one(HAS_INHERITING_TABLES, &[&table.oid]).await.map_err(failed)?;
+    let has_children: bool = row.get(0);
+    Ok(has_children && table.storage == TableStorage::Plain)
 }
 
 async fn read(
@@ -174,7 +119,6 @@ async fn read(
         // transaction.
         is_empty: false,
         has_inheriting_tables: facts.get(0),
-        storage_extension: storage_extension(client, oid).await?.map(str::to_owned),
         is_heap: facts.get(1),
         references: references.iter().map(read_incoming_key).collect(),
         truncate_triggers: facts.get(2),
@@ -183,7 +127,7 @@ async fn read(
     let may_read =
         "select has_table_privilege($1::oid, 'SELECT') and not row_security_active($1::oid)";
     if matches!(table.kind, 'r' | 'p') && client.fetch_one(may_read, &[&oid]).await?.get(0) {
-        let sql = format!("select not exists (select from {})", table.sql_name);
+        let sql = format!("select not exists (select 1 from {})", table.sql_name);
         dependencies.is_empty = client.fetch_one(&sql, &[]).await?.get(0);
     }
     Ok(dependencies)

@@ -23,14 +23,14 @@ mod search_path;
 pub mod server;
 pub mod session;
 mod session_settings;
+mod storage;
 mod table;
 pub mod table_properties;
 mod trust;
 mod typed_query;
 
 pub use dependencies::{
-    IncomingForeignKey, TableDependencies, distributing_extension, has_inheriting_tables,
-    replace_obstacles,
+    IncomingForeignKey, TableDependencies, has_inheriting_tables, replace_obstacles,
 };
 pub use index::{DEFINITION_SETTINGS, IndexKind, TableIndex};
 pub use maintenance::{MaintenanceFacts, Sequence, locking_sessions};
@@ -41,6 +41,7 @@ pub use pgspate_input::types::{PgType, SessionSettings, TypeKind};
 pub use recipe::{AUTOVACUUM_CHANGE, CurrentNames, RestoreRecipe, read_current_names};
 pub use search_path::{begin_pinned_sql, under_users_path_sql, users_path_sql};
 pub use session_settings::read_session;
+pub use storage::{StorageFacts, TableStorage};
 pub use table::{
     LEDGER_SCHEMA, TargetColumn, TargetTable, Trigger, UnloggedExtent, check_is_user_schema,
 };

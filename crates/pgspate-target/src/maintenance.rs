@@ -7,7 +7,7 @@
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use super::index::{self, TableIndex};
-use super::{TargetTable, TypedQuery, server_error};
+use super::{TableStorage, TargetTable, TypedQuery, server_error};
 use crate::Result;
 
 /// Facts that decide which indexes a load drops, and what else the load changes for its duration.
@@ -29,7 +29,7 @@ pub struct MaintenanceFacts {
     pub locking_sessions: Vec<String>,
     /// Whether the table is known to have no rows.
     pub is_empty: bool,
-    /// Size without indexes, in bytes.
+    /// Size without indexes, in bytes; `u64::MAX` if it is unknown.
     pub table_bytes: u64,
     /// Estimated rows including partitions, from the catalog. `None` if the table was never
     /// analyzed.
@@ -84,11 +84,11 @@ select pg_has_role(c.relowner, 'usage'), has_schema_privilege(c.relnamespace, 'c
        case when not exists (select from pg_locks
                              where relation = c.oid and mode = 'AccessExclusiveLock' and granted
                                and pid <> pg_backend_pid())
-            then pg_table_size(c.oid) end,
+            then (select sum(pg_table_size(oid)) from (select c.oid {chunks}) t(oid))::int8 end,
        (select case when bool_and(t.reltuples >= 0 and (t.relpages > 0 or t.reltuples > 0))
                     then sum(t.reltuples)::float8 end
         from pg_class t where t.oid = c.oid and t.relkind <> 'p'
-          or t.oid in (select relid from pg_partition_tree(c.oid) where isleaf)),
+          or t.oid in (select relid from pg_partition_tree(c.oid) where isleaf {chunks})),
        (select option_value from pg_options_to_table(c.reloptions)
         where option_name = 'autovacuum_enabled'),
        (select option_value
@@ -101,6 +101,9 @@ select pg_has_role(c.relowner, 'usage'), has_schema_privilege(c.relnamespace, 'c
         where name = 'temp_file_limit' and setting::int8 >= 0)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = $1";
+
+/// Adds the chunks of hypertable `c` to a list of oids.
+const CHUNKS: &str = "union all select inhrelid from pg_inherits where inhparent = c.oid";
 
 const SEQUENCES: &str = "\
 select a.attname::text, format('%I.%I', n.nspname, s.relname), q.seqincrement, q.seqmin, q.seqmax
@@ -176,10 +179,12 @@ impl MaintenanceFacts {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let oid = table.oid;
         let fetch = async |sql| client.fetch_all(sql, &[&oid]).await;
+        let chunks = if table.storage == TableStorage::Chunks { CHUNKS } else { "" };
+        let facts_sql = FACTS.replace("{chunks}", chunks);
         let (indexes, facts, is_empty, locking_sessions, sequences) = tokio::join!(
             biased;
             index::read(client, table),
-            fetch(FACTS),
+            fetch(&facts_sql),
             is_empty(client, table),
             fetch(LOCKING_SESSIONS),
             fetch(SEQUENCES)
@@ -188,6 +193,7 @@ impl MaintenanceFacts {
         let (locking_sessions, sequences) =
             (locking_sessions.map_err(failed())?, sequences.map_err(failed())?);
         let Some(facts) = facts.first() else { return Ok(MaintenanceFacts::default()) };
+        let is_measured_here = table.storage.facts().is_measured_here;
         let table_bytes: Option<i64> = facts.get(4);
         Ok(MaintenanceFacts {
             indexes,
@@ -198,11 +204,13 @@ impl MaintenanceFacts {
             locking_sessions: locking_sessions.iter().map(|row| row.get(0)).collect(),
             is_empty: match table_bytes {
                 None => false,
-                Some(0) => table.kind == 'r',
+                Some(0) if table.storage == TableStorage::Plain => table.kind == 'r',
                 Some(_) => is_empty,
             },
-            table_bytes: table_bytes.map_or(u64::MAX, i64::unsigned_abs),
-            rows: facts.get(5),
+            table_bytes: table_bytes
+                .filter(|_| is_measured_here)
+                .map_or(u64::MAX, i64::unsigned_abs),
+            rows: facts.get::<_, Option<f64>>(5).filter(|_| is_measured_here),
             autovacuum: [facts.get(6), facts.get(7)],
             has_toast: facts.get(8),
             has_delete_triggers: facts.get(9),
@@ -212,20 +220,20 @@ impl MaintenanceFacts {
     }
 }
 
-/// Returns whether an ordinary table has no rows. Returns false if the check fails, for example
-/// because another session holds an exclusive lock.
+/// Returns whether an ordinary table has no rows, wherever its rows are stored. Returns false if
+/// the check fails, for example because another session holds an exclusive lock.
 async fn is_empty(client: &Client, table: &TargetTable) -> bool {
     if table.kind != 'r' {
         return false;
     }
-    let sql = format!(
-        "savepoint before_check; set local lock_timeout = '{EMPTY_CHECK_LOCK_TIMEOUT}'; \
-         select not exists (select from only {}) as is_empty",
-        table.sql_name
-    );
+    let begin =
+        format!("savepoint before_check; set local lock_timeout = '{EMPTY_CHECK_LOCK_TIMEOUT}'");
+    let only = if table.storage == TableStorage::Plain { "only " } else { "" };
+    let sql = format!("select not exists (select 1 from {only}{}) as is_empty", table.sql_name);
     // If the connection was lost, the next query reports the error.
-    let (checked, _) = tokio::join!(
+    let (_, checked, _) = tokio::join!(
         biased;
+        client.batch_execute(&begin),
         client.simple_query(&sql),
         client.batch_execute("rollback to savepoint before_check")
     );

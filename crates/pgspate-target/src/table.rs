@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use tokio_postgres::{Client, Row};
 
 use super::search_path::table_lookup_cte;
-use super::{TypedQuery, server_error};
+use super::{TableStorage, TypedQuery, server_error};
 use crate::{Error, ErrorKind, Result};
 use pgspate_input::types::{PgType, TypeKind};
 
@@ -42,6 +42,8 @@ pub struct TargetTable {
     pub row_security: bool,
     /// Whether one transaction may commit on several servers: the database has Citus.
     pub commits_across_nodes: bool,
+    /// Where the rows are stored.
+    pub storage: TableStorage,
     /// How much of the table a server crash empties.
     pub unlogged: UnloggedExtent,
 }
@@ -217,7 +219,8 @@ impl TargetTable {
             );
             let (table, oid_after) = (table.map_err(failed())?, oid_after.map_err(failed())?);
             let Some(row) = table.first() else { return Ok(None) };
-            if oid_after.first().map(|row| row.get(0)) != Some(row.get::<_, Option<u32>>(0)) {
+            let oid = row.get(0);
+            if oid_after.first().map(|row| row.get(0)) != Some(Some(oid)) {
                 // Another table got the name between the queries. So the answers describe two
                 // tables.
                 continue;
@@ -230,7 +233,7 @@ impl TargetTable {
             };
             let indexes = indexes.map_err(failed())?;
             return Ok(Some(TargetTable {
-                oid: row.get(0),
+                oid,
                 schema: row.get(1),
                 name: row.get(2),
                 kind: row.get::<_, String>(3).chars().next().unwrap_or('r'),
@@ -245,6 +248,7 @@ impl TargetTable {
                 partitions: row.get(5),
                 row_security: row.get(6),
                 commits_across_nodes: row.get(7),
+                storage: TableStorage::read(client, oid).await.map_err(failed())?,
                 unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(8)),
             }));
         }

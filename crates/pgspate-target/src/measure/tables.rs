@@ -80,13 +80,17 @@ pub struct TableDifference {
     pub after: TableState,
 }
 
-/// The relations that store the tables' rows.
+/// The relations that store the tables' rows: the tables, their partitions, and the tables that
+/// inherit from them, such as a hypertable's chunks.
 const PARTS: &str = "\
 with parts(oid, toast) as (
     select c.oid, c.reltoastrelid from pg_class c
     where c.relkind in ('r', 'm', 't')
       and (c.oid = any($1) or c.oid in (select relid from pg_catalog.unnest($1) as root(oid),
-                                        pg_partition_tree(root.oid::regclass))))";
+                                        pg_partition_tree(root.oid::regclass)
+                                        union all
+                                        select inhrelid from pg_inherits
+                                        where inhparent = any($1))))";
 
 const COUNTED: &str = "\
 select sum(pg_stat_get_tuples_inserted(oid))::int8 as rows_inserted,

@@ -17,6 +17,7 @@ pub struct TransactionCounters {
 const TRANSACTION_COUNTERS: &str = "\
 select coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::int8
 from (select relid::oid from pg_partition_tree($1::oid::regclass)
+      union select inhrelid from pg_inherits where inhparent = $1::oid
       union select $1::oid) parts(relid)";
 
 impl TransactionCounters {

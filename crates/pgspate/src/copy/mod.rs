@@ -26,6 +26,7 @@ pub(crate) mod temp_table;
 use std::sync::Arc;
 
 use crate::format::{ChunkEncoder, ContentDigests, EncodeMode};
+use pgspate_target::StorageFacts;
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{JobId, WrittenChunks};
 use pgspate_target::session::WaitLimits;
@@ -150,6 +151,8 @@ pub struct CopyJob {
     pub input_names: Vec<String>,
     /// Whether a BEFORE ROW trigger may skip rows, so that the server writes fewer rows than sent.
     pub may_skip_rows: bool,
+    /// What holds for statements on the table that rows are copied to.
+    pub storage: StorageFacts,
     /// Whether the input is a stream, such as standard input. Reading a stream can block forever,
     /// and a stream can be read only once.
     pub is_stream: bool,

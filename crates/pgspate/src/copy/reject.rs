@@ -7,6 +7,7 @@
 //! depends on a later row.
 
 use std::collections::VecDeque;
+use std::error::Error as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use crate::format::{Chunk, ChunkEncoder, EncodeMode, is_row_error};
 use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::Reject;
-use pgspate_target::server_error;
+use pgspate_target::{ServerRefusal, server_error};
 
 /// Bytes of encoded rows in the queue. After a refusal, as many bytes may be sent again.
 const QUEUE_BYTES: usize = 1 << 20;
@@ -228,9 +229,12 @@ impl RejectingWriter<'_> {
         let index = context.line.and_then(|line| usize::try_from(line.checked_sub(1)?).ok());
         let index = index.filter(|index| *index < rows);
         let is_named = index.is_some();
-        let reported = refusal.refusal().map(|it| (it.code().clone(), it.message().to_owned()));
+        let reported = refusal.refusal().filter(|it| {
+            is_row_error_code(it.code(), is_named)
+                || self.job.storage.hides_sqlstate_of_violations && is_hidden_violation(it)
+        });
         let Some((sqlstate, message)) =
-            reported.filter(|(code, _)| is_row_error_code(code, is_named))
+            reported.map(|it| (it.code().clone(), it.message().to_owned()))
         else {
             return Err(refusal);
         };
@@ -416,6 +420,12 @@ pub(crate) fn blames_one_row(error: &Error) -> bool {
     let names_row = error.place().is_some_and(|place| place.line.or(place.row).is_some());
     let is_refused = |code| is_row_error_code(code, names_row);
     is_row_error(error) || error.sqlstate().is_some_and(is_refused)
+}
+
+/// Returns whether an internal error reports a violated constraint. Of the errors that another
+/// server may have reported, only violations have a DETAIL.
+fn is_hidden_violation(refusal: &ServerRefusal) -> bool {
+    *refusal.code() == SqlState::INTERNAL_ERROR && refusal.source().is_some()
 }
 
 /// Returns whether an error with this SQLSTATE depends on a row's content, so that other rows may

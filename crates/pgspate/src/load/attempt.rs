@@ -84,6 +84,7 @@ impl Load {
             columns: rows.column_names(),
             input_names: reading.names(),
             may_skip_rows: self.plan.may_skip_rows,
+            storage: self.table.storage.facts(),
             is_stream: reading.is_stream(),
             commit: self.plan.commit,
             ledger: self.job.opened.as_ref().map(|opened| LedgerJob {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{InputFacts, LoadPlan, PlanOptions, PlanRequest};
 use crate::copy::{Commit, Lanes};
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{IncomingForeignKey, TableDependencies, TargetTable};
+use pgspate_target::{IncomingForeignKey, TableDependencies, TableStorage, TargetTable};
 
 /// Below this many stored bytes, one transaction ends before a shadow table could be created.
 const ONE_TRANSACTION_BYTES_MAX: u64 = 1 << 20;
@@ -97,7 +97,7 @@ pub(super) fn choose_atomic_plan(
     if replace.is_some() {
         check_replaceable(table, dependencies)?;
     }
-    let obstacle = shadow_obstacle(request, dependencies, has_ledger, input);
+    let obstacle = shadow_obstacle(table, request, dependencies, has_ledger, input);
     let is_small = input.stored_bytes.is_some_and(|bytes| bytes < ONE_TRANSACTION_BYTES_MAX);
     let (method, reason) = match (replace, obstacle) {
         (Some(ReplaceMode::Swap), Some(why)) => {
@@ -121,7 +121,7 @@ pub(super) fn choose_atomic_plan(
         reason,
         replaces,
         is_strict: atomic,
-        freeze: truncates && dependencies.is_heap && dependencies.storage_extension.is_none(),
+        freeze: truncates && dependencies.is_heap && table.storage == TableStorage::Plain,
         references: if truncates { dependencies.references.clone() } else { Vec::new() },
     }))
 }
@@ -135,7 +135,7 @@ fn check_replaceable(table: &TargetTable, dependencies: &TableDependencies) -> R
             Error::new(ErrorKind::Plan, message).hint("Replace the rows of the table behind it.")
         );
     }
-    if dependencies.has_inheriting_tables && dependencies.storage_extension.is_none() {
+    if dependencies.has_inheriting_tables && table.storage == TableStorage::Plain {
         let message = format!(
             "other tables inherit from {name}, so the rows of those tables are rows of {name}, too"
         );
@@ -175,6 +175,7 @@ fn check_replaceable(table: &TargetTable, dependencies: &TableDependencies) -> R
 
 /// Returns the reason against a shadow table, if there is one.
 fn shadow_obstacle(
+    table: &TargetTable,
     request: &PlanRequest,
     dependencies: &TableDependencies,
     has_ledger: bool,
@@ -183,8 +184,8 @@ fn shadow_obstacle(
     if request.dependencies.is_none() {
         return Some("this load creates the table".to_owned());
     }
-    if let Some(manager) = &dependencies.storage_extension {
-        return Some(format!("{manager} manages the table"));
+    if let Some(extension) = table.storage.facts().extension {
+        return Some(format!("{extension} stores the table's rows"));
     }
     if request.options.replace.is_none() && !dependencies.is_empty {
         return Some("the table keeps its old rows".to_owned());
@@ -296,6 +297,7 @@ mod tests {
             partitions: 0,
             row_security: false,
             commits_across_nodes: false,
+            storage: TableStorage::Plain,
             unlogged: pgspate_target::UnloggedExtent::Nothing,
         }
     }
@@ -367,10 +369,10 @@ mod tests {
             |dependencies| choose_plan(dependencies, Some(ReplaceMode::Truncate)).unwrap().freeze;
         assert!(truncate(heap()));
         assert!(!truncate(TableDependencies::default()));
-        assert!(!truncate(TableDependencies {
-            storage_extension: Some("Citus".to_owned()),
-            ..heap()
-        }));
+        let shards = TargetTable { storage: TableStorage::Shards, ..table('r') };
+        let request = request(Some(ReplaceMode::Truncate), true, heap());
+        let plan = choose_atomic_plan(&shards, &request, &input(), true).unwrap().unwrap();
+        assert!(!plan.freeze);
     }
 
     #[test]

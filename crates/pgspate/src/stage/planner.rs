@@ -7,8 +7,8 @@
 use serde_json::Value;
 use tokio_postgres::Client;
 
-use pgspate_target::TypedQuery;
 use pgspate_target::measure::{self, StatementCost};
+use pgspate_target::{StorageFacts, TypedQuery};
 
 /// The statements that change planner settings for one transaction.
 pub(crate) const SETTINGS: &str = "\
@@ -16,27 +16,44 @@ set local jit = off; set local enable_nestloop = off; set local work_mem = '256M
 set local hash_mem_multiplier = 2; set local enable_hashjoin = on; \
 set local enable_mergejoin = on; set local enable_seqscan = on";
 
-/// Runs a statement and measures its cost. Allows a nested loop if its inner side uses an index.
-pub(crate) async fn execute(
-    client: &Client,
-    sql: &str,
-) -> Result<StatementCost, tokio_postgres::Error> {
-    allow_nested_loop(client, sql).await?;
-    measure::execute_measured(client, sql).await
+/// Runs statements that join the stage with a table, after checking their plans.
+#[derive(Clone, Copy)]
+pub(crate) struct PlannedStatements<'a> {
+    client: &'a Client,
+    /// Whether the server can explain such statements. If not, their plans are not checked, and
+    /// their costs are not known.
+    can_explain: bool,
 }
 
-/// Runs a statement and counts only its rows, for distributed servers: their EXPLAIN does not
-/// report the cost.
-pub(crate) async fn execute_unmeasured(
-    client: &Client,
-    sql: &str,
-) -> Result<StatementCost, tokio_postgres::Error> {
-    let rows = client.run_statement(sql, &[]).await?;
-    Ok(StatementCost { rows, ..StatementCost::default() })
+impl<'a> PlannedStatements<'a> {
+    /// Returns a runner of statements on a table with this storage.
+    pub(crate) fn new(client: &'a Client, storage: StorageFacts) -> PlannedStatements<'a> {
+        let can_explain = storage.explains_joins_with_temporary_tables;
+        PlannedStatements { client, can_explain }
+    }
+
+    /// Runs a statement that writes rows. Returns its cost; only the number of rows if the server
+    /// cannot explain it.
+    pub(crate) async fn execute(&self, sql: &str) -> Result<StatementCost, tokio_postgres::Error> {
+        if !self.can_explain {
+            let rows = self.client.run_statement(sql, &[]).await?;
+            return Ok(StatementCost { rows, ..StatementCost::default() });
+        }
+        self.allow_nested_loop(sql).await?;
+        measure::execute_measured(self.client, sql).await
+    }
+
+    /// Allows nested loops for the next statements, if this statement's plan uses an index for the
+    /// inner side of each nested loop. Returns whether nested loops are allowed.
+    pub(crate) async fn allow_nested_loop(&self, sql: &str) -> Result<bool, tokio_postgres::Error> {
+        match self.can_explain {
+            true => allow_nested_loop(self.client, sql).await,
+            false => Ok(false),
+        }
+    }
 }
 
-/// Allows nested loops for the next statements, if this statement's plan uses an index for the
-/// inner side of each nested loop. Returns whether nested loops are allowed.
+/// Allows nested loops as [`PlannedStatements::allow_nested_loop`] does.
 pub(crate) async fn allow_nested_loop(
     client: &Client,
     sql: &str,

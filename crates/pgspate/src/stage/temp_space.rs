@@ -27,6 +27,7 @@ select (select setting::int8 from pg_settings where name = 'temp_file_limit'),
                     where spcname = places.names[1]) end,
        (select coalesce(sum(pg_relation_size(relid)), 0)::int8
         from (select relid::oid from pg_partition_tree($1::oid::regclass)
+              union select inhrelid from pg_inherits where inhparent = $1::oid
               union select $1::oid) parts(relid))
 from (select array(select trim(both ' \"' from name)
                    from unnest(string_to_array(current_setting('temp_tablespaces'), ',')) name

@@ -251,13 +251,17 @@ pub(super) async fn unlock_scope(connection: &Connection, sync: &PreparedSync) -
     })
 }
 
-/// Reads the server's counters. Returns `None` if reading them would take longer than the sync.
+/// Reads the server's counters. Returns `None` if reading them would take longer than the sync, or
+/// if other servers store the rows.
 pub(super) async fn measure_before(
     sync: &PreparedSync,
     connection: &Connection,
     bytes: u64,
 ) -> Option<Measurement> {
-    if !Measurement::can_force_flush(connection.server_version()) && bytes < MEASURED_BYTES_MIN {
+    let is_measured_here = sync.staging.table.storage.facts().is_measured_here;
+    let takes_long =
+        !Measurement::can_force_flush(connection.server_version()) && bytes < MEASURED_BYTES_MIN;
+    if takes_long || !is_measured_here {
         return None;
     }
     Some(Measurement::take(&connection.client, &[sync.staging.table.oid]).await)

@@ -53,9 +53,8 @@ pub(super) struct SyncColumns {
     pub(super) others: Vec<SyncColumn>,
     /// Whether the table cannot have two rows with the same key.
     pub(super) key_is_unique: bool,
-    /// Whether rows are found by key instead of `ctid`. On a distributed table, a `ctid` does not
-    /// identify one row.
-    pub(super) found_by_key: bool,
+    /// Whether an UPDATE may set key columns. If not, equal keys are not compared byte by byte.
+    pub(super) may_set_key: bool,
 }
 
 /// Returns whether the table cannot have two rows with the same key.
@@ -115,7 +114,7 @@ impl SyncColumns {
             key: key.iter().filter_map(|name| sync_column(name)).collect(),
             others: others.filter_map(sync_column).collect(),
             key_is_unique: false,
-            found_by_key: false,
+            may_set_key: true,
         })
     }
 
@@ -127,13 +126,13 @@ impl SyncColumns {
     /// Returns the columns that are compared. A key column is compared only if its equal values may
     /// have different text.
     pub(super) fn compared(&self) -> impl Iterator<Item = &SyncColumn> {
-        let key = self.key.iter().filter(|column| !column.is_exact);
+        let key = self.key.iter().filter(|column| !column.is_exact && self.may_set_key);
         key.chain(&self.others).filter(|column| !column.is_ignored && !column.is_fixed)
     }
 
     /// Returns the columns that an update sets.
     pub(super) fn set(&self) -> impl Iterator<Item = &SyncColumn> {
-        let key = self.key.iter().filter(|column| !column.is_exact);
+        let key = self.key.iter().filter(|column| !column.is_exact && self.may_set_key);
         key.chain(&self.others).filter(|column| !column.is_fixed)
     }
 }

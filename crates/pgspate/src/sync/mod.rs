@@ -42,16 +42,12 @@ use ahead::{HeldSnapshot, TableExtent, TableReadAhead};
 use attempts::SyncAttempts;
 use columns::SyncColumns;
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::distributing_extension;
 use pgspate_target::measure::Measurement;
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use shares::ScopeShares;
 use staging::{StagedRows, Staging};
 use statements::SyncStatements;
 use transactions::{CommittedTransactions, TransactionSplit};
-
-/// First server version with COPY WHERE.
-const HAS_COPY_WHERE: u32 = 120_000;
 
 /// The user's options: the source, the table, and how to compare and write.
 #[derive(Debug, Clone)]
@@ -196,8 +192,10 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         true => keys::primary_key(client, table).await?,
     };
     let is_unique = columns::is_unique(client, table, &key).await?;
-    let extension = distributing_extension(client, table).await?;
-    if let (Some(extension), false) = (extension, is_unique) {
+    let storage = table.storage.facts();
+    if let (Some(extension), false, false) =
+        (storage.extension, storage.has_row_addresses, is_unique)
+    {
         let message = format!(
             "{extension} distributes {} over several servers, so rows are found by key only, but \
              no unique index covers the key",
@@ -217,7 +215,7 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
             }
         }
     }
-    Ok(SyncColumns { key_is_unique: is_unique, found_by_key: extension.is_some(), ..columns })
+    Ok(SyncColumns { key_is_unique: is_unique, may_set_key: storage.may_set_key, ..columns })
 }
 
 /// Returns how sessions or transactions can share the scopes, or the reason why they cannot.
@@ -229,8 +227,9 @@ async fn choose_shares(
     let Scope::By(names) = &options.scope else {
         return Ok(Err("only the scopes of `--scope-by` can be shared".to_owned()));
     };
-    if columns.found_by_key || staging.control().server_version() < HAS_COPY_WHERE {
-        return Ok(Err("this server or table does not support more".to_owned()));
+    let storage = staging.table.storage.facts();
+    if let (Some(extension), false) = (storage.extension, storage.has_row_addresses) {
+        return Ok(Err(format!("{extension} stores the table's rows")));
     }
     // With several transactions, the rows are divided after staging, when all values are parsed.
     let server_parses_values =
@@ -457,6 +456,7 @@ impl PreparedSync {
     fn build_statements(&self) -> SyncStatements<'_> {
         SyncStatements {
             table: &self.staging.table.sql_name,
+            storage: self.staging.table.storage.facts(),
             columns: &self.columns,
             scope: &self.options.scope,
             keeps_last: self.options.keeps_last,

@@ -17,8 +17,9 @@ pub struct SyncReport {
     pub inserted: u64,
     /// Rows that were updated.
     pub updated: u64,
-    /// Updated rows that were HOT: written to the same page, without touching an index.
-    pub updated_hot: u64,
+    /// Updated rows that were HOT: written to the same page, without touching an index. `None` if
+    /// other servers store the rows.
+    pub updated_hot: Option<u64>,
     /// Rows of the scope that were deleted, because the source does not have them.
     pub deleted: u64,
     /// Rows that were already equal. They were only read.
@@ -39,10 +40,12 @@ pub struct SyncReport {
     pub write_seconds: f64,
     /// Seconds for vacuuming the table; `None` without a vacuum.
     pub vacuum_seconds: Option<f64>,
-    /// WAL bytes of the writing statements, without the WAL of later index cleanup.
-    pub wal_bytes: u64,
-    /// Pages that were clean before the writing statements changed them.
-    pub blocks_dirtied: u64,
+    /// WAL bytes of the writing statements, without the WAL of later index cleanup. `None` if other
+    /// servers store the rows.
+    pub wal_bytes: Option<u64>,
+    /// Pages that were clean before the writing statements changed them. `None` if other servers
+    /// store the rows.
+    pub blocks_dirtied: Option<u64>,
     /// Dead row versions that the sync left.
     pub dead_rows: u64,
     /// Pages of the table, its indexes and its TOAST table that were read during the sync.
@@ -91,6 +94,9 @@ impl SyncReport {
     pub(super) fn of_parts<'a>(parts: impl IntoIterator<Item = &'a SyncReport>) -> SyncReport {
         let parts: Vec<&SyncReport> = parts.into_iter().collect();
         let sum = |of: fn(&SyncReport) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
+        let sum_known = |of: fn(&SyncReport) -> Option<u64>| {
+            parts.iter().map(|part| of(part)).sum::<Option<u64>>()
+        };
         let some = |of: fn(&SyncReport) -> &Vec<String>| {
             parts.iter().flat_map(|part| of(part)).take(Examples::COUNT_MAX).cloned().collect()
         };
@@ -99,7 +105,7 @@ impl SyncReport {
             rows_in: sum(|it| it.rows_in),
             inserted,
             updated,
-            updated_hot: sum(|it| it.updated_hot),
+            updated_hot: sum_known(|it| it.updated_hot),
             deleted: sum(|it| it.deleted),
             unchanged: sum(|it| it.rows_in).saturating_sub(inserted + updated),
             examples: Examples {
@@ -111,8 +117,8 @@ impl SyncReport {
             transactions: 1,
             vacuum_seconds: parts.iter().filter_map(|it| it.vacuum_seconds).reduce(|a, b| a + b),
             warnings: parts.iter().flat_map(|it| &it.warnings).cloned().collect(),
-            wal_bytes: sum(|it| it.wal_bytes),
-            blocks_dirtied: sum(|it| it.blocks_dirtied),
+            wal_bytes: sum_known(|it| it.wal_bytes),
+            blocks_dirtied: sum_known(|it| it.blocks_dirtied),
             dead_rows: sum(|it| it.dead_rows),
             ..SyncReport::default()
         }
@@ -120,12 +126,13 @@ impl SyncReport {
 
     /// Adds the report of another transaction.
     pub(super) fn add(&mut self, written: SyncReport) {
+        let sum = |a: Option<u64>, b| [a, b].into_iter().flatten().reduce(|a, b| a + b);
         self.inserted += written.inserted;
         self.updated += written.updated;
-        self.updated_hot += written.updated_hot;
+        self.updated_hot = sum(self.updated_hot, written.updated_hot);
         self.deleted += written.deleted;
-        self.wal_bytes += written.wal_bytes;
-        self.blocks_dirtied += written.blocks_dirtied;
+        self.wal_bytes = sum(self.wal_bytes, written.wal_bytes);
+        self.blocks_dirtied = sum(self.blocks_dirtied, written.blocks_dirtied);
         self.dead_rows += written.dead_rows;
         let vacuums = [self.vacuum_seconds, written.vacuum_seconds];
         self.vacuum_seconds = vacuums.into_iter().flatten().reduce(|sum, took| sum + took);
@@ -158,10 +165,10 @@ impl SyncReport {
         grown >= GROWTH_BYTES_MIN && grown * 5 >= before && before > 0 && has_grown_by_updates
     }
 
-    /// Records the cost of the writing statements.
-    pub(super) fn set_cost(&mut self, cost: StatementCost) {
-        self.wal_bytes = cost.wal_bytes;
-        self.blocks_dirtied = cost.blocks_dirtied;
+    /// Records the cost of the writing statements, if it is known, and their dead rows.
+    pub(super) fn set_cost(&mut self, cost: Option<StatementCost>) {
+        self.wal_bytes = cost.map(|cost| cost.wal_bytes);
+        self.blocks_dirtied = cost.map(|cost| cost.blocks_dirtied);
         self.dead_rows = self.updated + self.deleted;
     }
 
@@ -175,8 +182,8 @@ impl SyncReport {
             self.index_bytes = states.map(|state| state.index_bytes);
             self.table_dead_rows = states.map(|state| state.rows_dead);
         }
-        self.bill =
-            self.blocks_read.map(|read| IoBill::estimate(read, self.wal_bytes, price_per_million));
+        self.bill = (self.blocks_read.zip(self.wal_bytes))
+            .map(|(read, wal)| IoBill::estimate(read, wal, price_per_million));
         self.measured = measured;
     }
 }
@@ -208,7 +215,7 @@ pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     // A check updates nothing, so the server's statistics of earlier updates count.
     let [updated, hot] = match report.is_check {
         true => facts.history,
-        false => [report.updated, report.updated_hot],
+        false => [report.updated, report.updated_hot.unwrap_or(report.updated)],
     };
     if updated < UPDATES_MIN || report.updated == 0 || hot * 2 >= updated {
         return advice;
@@ -255,7 +262,7 @@ mod tests {
             table: "t".to_owned(),
             rows_in: 30_000,
             updated,
-            updated_hot,
+            updated_hot: Some(updated_hot),
             ..SyncReport::default()
         };
         let facts = |fillfactor| AdviceFacts {

@@ -78,8 +78,10 @@ pub(super) async fn write_differences(
     let mut report = found;
     let before = TransactionCounters::read(client, oid).await?;
     let cost = apply_changes(client, sync, statements, &report).await?;
-    report.set_cost(cost);
-    report.updated_hot = TransactionCounters::read(client, oid).await?.since(before).updated_hot;
+    let is_measured_here = statements.storage.is_measured_here;
+    report.set_cost(is_measured_here.then_some(cost));
+    let counted = TransactionCounters::read(client, oid).await?.since(before);
+    report.updated_hot = is_measured_here.then_some(counted.updated_hot);
     // The rows that this transaction has written lock the table, so no load can drop keys from here
     // on.
     check_no_dropped_keys(&sync.staging.control().client, oid).await?;
@@ -98,13 +100,18 @@ pub(super) async fn recheck_differences(
 ) -> Result<()> {
     let failed = || server_error("could not check the differences again".to_owned());
     let sql = statements.recheck();
-    planner::allow_nested_loop(client, &sql).await.map_err(failed())?;
+    statements.planned(client).allow_nested_loop(&sql).await.map_err(failed())?;
     let row = client.query_one(&sql, &[]).await.map_err(failed())?;
     if count_at(&row, 0) == found.deleted + found.updated && count_at(&row, 1) == 0 {
         return Ok(());
     }
+    Err(changed_meanwhile())
+}
+
+/// Returns the error after which the comparison is repeated.
+fn changed_meanwhile() -> Error {
     let message = "another session has changed rows that are to be written";
-    Err(Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE))
+    Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE)
 }
 
 /// Analyzes the stage, and refuses suspicious sources. Returns the number of source rows, without
@@ -128,7 +135,7 @@ async fn check_source(
         SyncRefusal::EmptySource.refuse("")?;
     }
     if let Some(sql) = statements.rows_outside_scope() {
-        planner::allow_nested_loop(client, &sql).await.map_err(failed())?;
+        statements.planned(client).allow_nested_loop(&sql).await.map_err(failed())?;
         let row = client.query_one(&sql, &[]).await.map_err(server_error(
             "could not compare the source with the predicate of `--scope`".to_owned(),
         ))?;
@@ -136,7 +143,7 @@ async fn check_source(
             .refuse("")?;
     }
     if let Some(sql) = statements.keys_in_other_scopes() {
-        planner::allow_nested_loop(client, &sql).await.map_err(failed())?;
+        statements.planned(client).allow_nested_loop(&sql).await.map_err(failed())?;
         let row = client.query_one(&sql, &[]).await.map_err(failed())?;
         SyncRefusal::KeysInOtherScopes(count_at(&row, 0)).refuse(sync.at_least())?;
     }
@@ -162,7 +169,7 @@ async fn check_keys(
     if known > 0 && report.inserted > 0 && must_check_now {
         // Otherwise the server refuses the insert, and nothing is written.
         let taken = statements.count_taken_keys();
-        planner::allow_nested_loop(client, &taken).await.map_err(failed())?;
+        statements.planned(client).allow_nested_loop(&taken).await.map_err(failed())?;
         if count_at(&client.query_one(&taken, &[]).await.map_err(failed())?, 0) > 0 {
             // A second attempt stages the whole source, and its error names the key.
             return Err(Error::new(ErrorKind::Plan, "a key of the source occurs more than once"));
@@ -190,7 +197,7 @@ async fn check_table_keys(
 ) -> Result<()> {
     let failed = || server_error("could not look for duplicate keys in the table".to_owned());
     let Some(sql) = statements.duplicates_in_table() else { return Ok(()) };
-    planner::allow_nested_loop(client, &sql).await.map_err(failed())?;
+    statements.planned(client).allow_nested_loop(&sql).await.map_err(failed())?;
     let duplicates = client.query(&sql, &[]).await.map_err(failed())?;
     let (keys, examples) = parse_duplicates(&duplicates);
     SyncRefusal::DuplicateTableKeys { keys, examples }.refuse(sync.at_least())
@@ -215,7 +222,7 @@ async fn compare(
         client.batch_execute(&drop).await.map_err(failed())?;
     }
     let diff = statements.diff();
-    planner::allow_nested_loop(client, &diff).await.map_err(failed())?;
+    statements.planned(client).allow_nested_loop(&diff).await.map_err(failed())?;
     client.batch_execute(&diff).await.map_err(failed())?;
     client.batch_execute(&statements.analyze_diff()).await.map_err(failed())?;
     let row = client.query_one(&statements.count_differences(), &[]).await.map_err(failed())?;
@@ -234,21 +241,22 @@ async fn apply_changes(
 ) -> Result<StatementCost> {
     let mut all = StatementCost::default();
     let failed_to = |what: &str| server_error(format!("could not {what}"));
-    let execute = async |sql: String| match statements.columns.found_by_key {
-        true => planner::execute_unmeasured(client, &sql).await,
-        false => planner::execute(client, &sql).await,
-    };
+    let planned = statements.planned(client);
     let (deletes, updates) = sync.allowed_writes();
     if deletes && report.deleted > 0 {
-        all.add(execute(statements.delete()).await.map_err(failed_to("delete rows"))?);
+        all.add(planned.execute(&statements.delete()).await.map_err(failed_to("delete rows"))?);
     }
     if updates && report.updated > 0 {
         all.add(swap_values::update(client, sync, statements).await?);
     }
     if report.inserted > 0 {
-        all.add(execute(statements.insert()).await.map_err(failed_to("insert rows"))?);
+        all.add(planned.execute(&statements.insert()).await.map_err(failed_to("insert rows"))?);
     }
     let found = report.deleted + report.updated + report.inserted;
+    if all.rows != found && !statements.storage.has_row_addresses {
+        // The rows were found by key, so other sessions may have changed them in between.
+        return Err(changed_meanwhile());
+    }
     if all.rows != found {
         let message = format!("{found} rows differ, but {} were written", all.rows);
         return Err(Error::new(ErrorKind::Bug, message));

@@ -26,7 +26,7 @@ use crate::stage::{self, StageTable};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::ReconnectBackoff;
-use pgspate_target::{SessionSettings, TargetTable};
+use pgspate_target::{SessionSettings, TableStorage, TargetTable};
 
 /// Which rows of the source are staged, and in how many sessions.
 pub(super) enum StagedRows {
@@ -164,6 +164,8 @@ impl Staging {
             columns: self.plan.column_names(),
             input_names: self.reading.names(),
             may_skip_rows: false,
+            // The stage is a temporary table.
+            storage: TableStorage::Plain.facts(),
             is_stream: self.reading.is_stream(),
             commit: Commit::AtEnd,
             ledger: None,

@@ -3,14 +3,25 @@
 //! In SQL, `t` is the target and `s` the stage. Unchanged rows are only read: no writing statement
 //! touches them.
 
+use tokio_postgres::Client;
+
 use super::columns::{SyncColumn, SyncColumns};
 use super::report::Examples;
 use super::transactions::TransactionSplit;
 use crate::stage::STAGE_NAME;
 use crate::stage::keys::{self, EQUALS};
+use crate::stage::planner::PlannedStatements;
+use pgspate_target::StorageFacts;
 
 /// The temporary table of differences.
 pub(super) const DIFF: &str = "pg_temp.pgspate_diff";
+/// The differences `s`, for a join with the target. Citus accepts a temporary table in such a join
+/// only within a subquery.
+const DIFF_ROWS: &str = "(select * from pg_temp.pgspate_diff) s";
+/// The staged rows `s`, for a join with the target.
+const STAGE_ROWS: &str = "(select *, true as \"pgspate staged\" from pg_temp.pgspate_stage) s";
+/// Column of [`STAGE_ROWS`]: NULL in an outer join if there is no staged row.
+const IS_STAGED: &str = "\"pgspate staged\"";
 /// The temporary table of unmatched rows: the rows of a table read ahead that match no source row.
 pub(super) const UNMATCHED: &str = "pg_temp.pgspate_unmet";
 /// Column of both temporary tables: the row's `ctid`. A user's table is unlikely to have a column
@@ -43,6 +54,7 @@ pub enum Scope {
 /// The names and options from which the statements are built.
 pub(super) struct SyncStatements<'a> {
     pub(super) table: &'a str,
+    pub(super) storage: StorageFacts,
     pub(super) columns: &'a SyncColumns,
     pub(super) scope: &'a Scope,
     /// Whether the last of several source rows with the same key is written.
@@ -57,6 +69,11 @@ pub(super) struct SyncStatements<'a> {
 }
 
 impl SyncStatements<'_> {
+    /// Returns a runner of these statements in a session.
+    pub(super) fn planned<'c>(&self, client: &'c Client) -> PlannedStatements<'c> {
+        PlannedStatements::new(client, self.storage)
+    }
+
     /// Returns the query for duplicate keys of the source. Each result row has the number of
     /// duplicate keys, one of the keys, and how often the key occurs.
     pub(super) fn duplicates(&self) -> String {
@@ -140,7 +157,7 @@ impl SyncStatements<'_> {
                      where ({predicate}) is not true), \
                     (select pg_catalog.count(*) \
                      from (select * from {} where ({predicate}) is not true) t \
-                     join {STAGE_NAME} s on {matches})",
+                     join {STAGE_ROWS} on {matches})",
             self.table
         ))
     }
@@ -154,7 +171,7 @@ impl SyncStatements<'_> {
         }
         let (matches, scope) = (self.matches("t", "s"), self.in_scope()?);
         Some(format!(
-            "select pg_catalog.count(*) from {} t join {STAGE_NAME} s on {matches} \
+            "select pg_catalog.count(*) from {} t join {STAGE_ROWS} on {matches} \
              where not ({scope})",
             self.table
         ))
@@ -171,17 +188,16 @@ impl SyncStatements<'_> {
             Some(scope) => (
                 format!(
                     "(select t.*, {place} from {table} t where {scope}) t \
-                     full join {STAGE_NAME} s on {matches}"
+                     full join {STAGE_ROWS} on {matches}"
                 ),
-                " or s.ctid is null",
+                format!(" or s.{IS_STAGED} is null"),
             ),
             None => (
                 format!(
-                    "{STAGE_NAME} s left join (select t.*, {place} from {table} t where {}) t \
-                     on {matches}",
-                    self.limit_to_unmatched("true")
+                    "{STAGE_ROWS} left join (select t.*, {place} from {}) t on {matches}",
+                    self.rows_with_staged_keys()
                 ),
-                "",
+                String::new(),
             ),
         };
         let (lives, turn) = match self.split {
@@ -192,9 +208,24 @@ impl SyncStatements<'_> {
         };
         format!(
             "create temporary table pgspate_diff on commit {lives} as \
-             select t.{TID}, t.{PARTITION}, s.ctid is not null as {IN_SOURCE}, {columns}{turn} \
+             select t.{TID}, t.{PARTITION}, s.{IS_STAGED} is not null as {IN_SOURCE}, \
+                    {columns}{turn} \
              from {from} where t.{TID} is null{is_gone}{differs}"
         )
+    }
+
+    /// Returns the rows `t` of the table that may have staged keys, for a FROM clause. From a table
+    /// in shards, only rows with staged keys are read, because rows are sent between servers.
+    fn rows_with_staged_keys(&self) -> String {
+        match self.storage.has_row_addresses {
+            true => format!("{} t where {}", self.table, self.limit_to_unmatched("true")),
+            false => format!(
+                "{} t join (select {} from {STAGE_NAME}) s on {}",
+                self.table,
+                list(self.columns.key.iter(), ""),
+                self.matches("t", "s")
+            ),
+        }
     }
 
     /// Returns the condition for table rows `t` that may differ: `condition`, or the unmatched rows
@@ -224,7 +255,8 @@ impl SyncStatements<'_> {
     pub(super) fn count_taken_keys(&self) -> String {
         let matches = self.matches("t", "s");
         format!(
-            "select pg_catalog.count(*) from {DIFF} s join {} t on {matches} where s.{TID} is null",
+            "select pg_catalog.count(*) from {DIFF_ROWS} join {} t on {matches} \
+             where s.{TID} is null",
             self.table
         )
     }
@@ -249,9 +281,9 @@ impl SyncStatements<'_> {
         let (table, at, turn) = (self.table, self.same_row_version(), self.in_this_transaction());
         let (matches, scope) = (self.matches("t", "s"), self.is_still_in_scope());
         format!(
-            "select (select pg_catalog.count(*) from {table} t join {DIFF} s on {at} \
+            "select (select pg_catalog.count(*) from {table} t join {DIFF_ROWS} on {at} \
                      where s.{TID} is not null and (s.{IN_SOURCE} or true{scope}){turn}), \
-                    (select pg_catalog.count(*) from {table} t join {DIFF} s on {matches} \
+                    (select pg_catalog.count(*) from {table} t join {DIFF_ROWS} on {matches} \
                      where s.{TID} is null{turn})"
         )
     }
@@ -259,7 +291,7 @@ impl SyncStatements<'_> {
     pub(super) fn delete(&self) -> String {
         let (at, turn) = (self.same_row_version(), self.in_this_transaction());
         format!(
-            "delete from {} t using {DIFF} s where {at} and not s.{IN_SOURCE}{turn}",
+            "delete from {} t using {DIFF_ROWS} where {at} and not s.{IN_SOURCE}{turn}",
             self.table
         )
     }
@@ -269,7 +301,7 @@ impl SyncStatements<'_> {
         let set = set.collect::<Vec<_>>().join(", ");
         let (at, turn) = (self.same_row_version(), self.in_this_transaction());
         format!(
-            "update {} t set {set} from {DIFF} s \
+            "update {} t set {set} from {DIFF_ROWS} \
              where {at} and s.{IN_SOURCE} and s.{TID} is not null{turn}",
             self.table
         )
@@ -300,7 +332,7 @@ impl SyncStatements<'_> {
             format!("select {} from {DIFF} s where {condition} limit {most}", key("s"))
         };
         let delete = format!(
-            "select {} from {} t join {DIFF} s on {} where not s.{IN_SOURCE} limit {most}",
+            "select {} from {} t join {DIFF_ROWS} on {} where not s.{IN_SOURCE} limit {most}",
             key("t"),
             self.table,
             self.same_row_version()
@@ -343,10 +375,10 @@ impl SyncStatements<'_> {
     /// transactions write, another row may have got the address, so keys are compared, too.
     pub(super) fn same_row_version(&self) -> String {
         let place = format!("t.ctid {EQUALS} s.{TID} and t.tableoid {EQUALS} s.{PARTITION}");
-        match (self.columns.found_by_key, self.split.is_some()) {
-            (true, _) => self.matches("t", "s"),
-            (false, true) => format!("{place} and {}", self.matches("t", "s")),
-            (false, false) => place,
+        match (self.storage.has_row_addresses, self.split.is_some()) {
+            (false, _) => self.matches("t", "s"),
+            (true, true) => format!("{place} and {}", self.matches("t", "s")),
+            (true, false) => place,
         }
     }
 
@@ -364,9 +396,9 @@ impl SyncStatements<'_> {
 
     /// Returns the address columns of a target row; NULL if there is no target row.
     fn address_columns(&self) -> String {
-        match self.columns.found_by_key {
-            true => format!("true as {TID}, true as {PARTITION}"),
-            false => format!("t.ctid as {TID}, t.tableoid as {PARTITION}"),
+        match self.storage.has_row_addresses {
+            true => format!("t.ctid as {TID}, t.tableoid as {PARTITION}"),
+            false => format!("true as {TID}, true as {PARTITION}"),
         }
     }
 
@@ -374,14 +406,14 @@ impl SyncStatements<'_> {
     /// have, the columns have the table's key, and the table's scope if there are several
     /// transactions.
     fn diff_columns(&self) -> String {
-        if !self.columns.found_by_key && self.split.is_none() {
+        if self.storage.has_row_addresses && self.split.is_none() {
             return list(self.columns.all(), "s");
         }
         let scope = if self.split.is_some() { self.scope_columns() } else { Vec::new() };
         let found = |it: &SyncColumn| match (self.columns.key.contains(it), scope.contains(&it)) {
             (true, _) => format!("coalesce(s.{0}, t.{0}) as {0}", it.name),
             (false, true) => {
-                format!("case when s.ctid is null then t.{0} else s.{0} end as {0}", it.name)
+                format!("case when s.{IS_STAGED} is null then t.{0} else s.{0} end as {0}", it.name)
             }
             (false, false) => format!("s.{}", it.name),
         };

@@ -10,7 +10,7 @@ use tokio_postgres::error::SqlState;
 
 use super::PreparedSync;
 use super::statements::{DIFF, IN_SOURCE, PARTITION, SyncStatements, TID, list};
-use crate::stage::{planner, referrers};
+use crate::stage::referrers;
 use crate::{Error, Result};
 use pgspate_target::measure::StatementCost;
 use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
@@ -68,15 +68,16 @@ pub(super) async fn update(
 ) -> Result<StatementCost> {
     let failed = || server_error("could not update rows".to_owned());
     let update = statements.update();
-    if statements.columns.found_by_key {
-        return planner::execute_unmeasured(client, &update).await.map_err(failed());
+    let planned = statements.planned(client);
+    if !statements.storage.has_row_addresses {
+        return planned.execute(&update).await.map_err(failed());
     }
     let constraints = SwapConstraints::read(sync).await?;
     if constraints.conditions(statements).is_empty() {
-        return planner::execute(client, &update).await.map_err(failed());
+        return planned.execute(&update).await.map_err(failed());
     }
     client.batch_execute("savepoint pgspate_update").await.map_err(failed())?;
-    let refused = match planner::execute(client, &update).await {
+    let refused = match planned.execute(&update).await {
         Ok(cost) => {
             client.batch_execute("release savepoint pgspate_update").await.map_err(failed())?;
             return Ok(cost);
@@ -109,21 +110,21 @@ async fn swap_by_reinserting(
     constraints: &SwapConstraints,
 ) -> Result<Option<StatementCost>> {
     let failed = || server_error("could not exchange unique values of rows".to_owned());
+    let planned = statements.planned(client);
     let table = &sync.staging.table;
     let find = statements.select_reinserted(table, constraints);
     let drop = format!("drop table if exists {REINSERTED}");
     client.batch_execute(&drop).await.map_err(failed())?;
-    planner::allow_nested_loop(client, &find).await.map_err(failed())?;
+    planned.allow_nested_loop(&find).await.map_err(failed())?;
     client.batch_execute(&find).await.map_err(failed())?;
     let analyze = format!("analyze {REINSERTED} ({TID})");
     client.batch_execute(&analyze).await.map_err(failed())?;
-    let deleted =
-        planner::execute(client, &statements.delete_reinserted()).await.map_err(failed())?;
+    let deleted = planned.execute(&statements.delete_reinserted()).await.map_err(failed())?;
     if deleted.rows == 0 {
         return Ok(None);
     }
-    let mut cost = planner::execute(client, &statements.update_others()).await.map_err(failed())?;
-    let inserted = planner::execute(client, &statements.reinsert(table)).await.map_err(failed())?;
+    let mut cost = planned.execute(&statements.update_others()).await.map_err(failed())?;
+    let inserted = planned.execute(&statements.reinsert(table)).await.map_err(failed())?;
     cost.add(inserted);
     cost.add(StatementCost { rows: 0, ..deleted });
     Ok(Some(cost))

@@ -14,8 +14,8 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_events::fold::FoldKey;
 use pgspate_events::key_form::KeyForm;
 use pgspate_target::{
-    SessionSettings, TargetColumn, TargetTable, TypeKind, TypedQuery, distributing_extension,
-    has_inheriting_tables, quote_ident, server_error, users_path_sql,
+    SessionSettings, TargetColumn, TargetTable, TypeKind, TypedQuery, has_inheriting_tables,
+    quote_ident, server_error, users_path_sql,
 };
 
 /// A writable column of a target table.
@@ -224,8 +224,8 @@ impl ApplyTable {
         let positions =
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
         let is_domain = |column: &TargetColumn| matches!(column.ty.kind, TypeKind::Domain(_));
-        let is_plain = !table.columns.iter().any(is_domain)
-            && distributing_extension(client, &table).await?.is_none();
+        let is_plain =
+            !table.columns.iter().any(is_domain) && table.storage.facts().has_row_addresses;
         let record_types = table.columns.iter().map(|column| (column.ty.oid, !column.is_generated));
         let record_types = is_plain.then(|| record_types.collect());
         let references = client.fetch_one(REFERENCES_SQL, &[&table.oid]).await.map_err(failed())?;
@@ -271,7 +271,8 @@ impl ApplyTable {
 
     /// Checks whether deleting and re-inserting rows can free unique values for other rows.
     pub(crate) fn may_reinsert(&self) -> bool {
-        !self.unique_indexes.is_empty() && self.has_key()
+        let has_row_addresses = self.table.storage.facts().has_row_addresses;
+        !self.unique_indexes.is_empty() && self.has_key() && has_row_addresses
     }
 
     /// Checks whether the table has a key.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
 
-use super::session::WriterSession;
+use super::session::{StatementPlanning, WriterSession};
 use crate::apply::batch::EncodedTable;
 use crate::apply::route::{ApplyTable, parents_first};
 use crate::apply::watch::ApplyWatch;
@@ -54,6 +54,12 @@ impl RoundTable<'_> {
     /// Returns the number of staged rows.
     pub(super) fn row_count(&self) -> u64 {
         self.encoded.deletes + self.encoded.upserts
+    }
+
+    /// Checks whether rows are deleted for which the table has neither a key nor addresses.
+    fn needs_row_addresses(&self) -> bool {
+        let has_row_addresses = self.facts.table.storage.facts().has_row_addresses;
+        self.encoded.deletes > 0 && !self.facts.has_key() && !has_row_addresses
     }
 
     /// Checks whether rows of a table without a key are deleted first, which frees their unique
@@ -304,12 +310,23 @@ pub(super) async fn write_tables(
     {
         return Err(taken_key_error(&round_table.facts.table.sql_name));
     }
+    if let Some(round_table) = round_tables.iter().find(|it| it.needs_row_addresses()) {
+        return Err(no_key_error(round_table.facts));
+    }
     let scans_table = |round_table: &RoundTable<'_>| {
         !round_table.facts.has_key() && round_table.encoded.deletes > 0
     };
     let is_small =
         round_tables.iter().map(RoundTable::row_count).sum::<u64>() <= INDEX_LOOKUP_ROWS_MAX;
-    session.set_planning(is_small && !round_tables.iter().any(scans_table)).await?;
+    let can_explain = |round_table: &RoundTable<'_>| {
+        round_table.facts.table.storage.facts().explains_joins_with_temporary_tables
+    };
+    let planning = match () {
+        () if is_small && !round_tables.iter().any(scans_table) => StatementPlanning::ByIndex,
+        () if round_tables.iter().all(can_explain) => StatementPlanning::Checked,
+        () => StatementPlanning::Unchecked,
+    };
+    session.set_planning(planning).await?;
     let mut counts = ApplyCounts::default();
     truncate_tables(session, &round_tables, &mut counts).await?;
     for round_table in &round_tables {
@@ -375,7 +392,7 @@ pub(super) async fn move_row(
     let statements = ApplyStatements::new(facts, encoded, RowSource::Stage, false);
     let round_table = RoundTable { facts, encoded, statements };
     let Some(sql) = round_table.statements.move_row() else { return Ok(false) };
-    session.set_planning(true).await?;
+    session.set_planning(StatementPlanning::ByIndex).await?;
     stage_rows(session, &round_table).await?;
     let task = format!("update the key of a row of {}", facts.table.sql_name);
     Ok(session.execute(&sql, &task).await? == 1)
@@ -424,6 +441,17 @@ async fn stage_rows(session: &mut WriterSession, round_table: &RoundTable<'_>) -
         }
     }
     Ok(())
+}
+
+/// Returns the error for updates and deletes of a table whose rows can only be found by a key.
+fn no_key_error(facts: &ApplyTable) -> Error {
+    let name = &facts.table.sql_name;
+    let extension = facts.table.storage.facts().extension.unwrap_or_default();
+    let message = format!(
+        "{extension} stores the rows of {name} on several servers, so rows are found by key only, \
+         but the table has no key"
+    );
+    Error::new(ErrorKind::Plan, message).hint("Add a primary key or a unique constraint.")
 }
 
 /// Returns the error if one key is staged in two spellings. The events must be applied one after

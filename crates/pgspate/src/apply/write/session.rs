@@ -21,6 +21,17 @@ set local enable_mergejoin = off; set local enable_seqscan = off";
 /// Makes the server plan each prepared statement only once.
 const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
 
+/// How the server plans the statements of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StatementPlanning {
+    /// For a few rows, by index. The statements are prepared once.
+    ByIndex,
+    /// For many rows, after a check of each plan.
+    Checked,
+    /// For many rows of a table whose statements the server cannot explain.
+    Unchecked,
+}
+
 /// The stage of a target table: a temporary table for the rows of a batch.
 pub(super) struct BatchStage {
     pub(super) binary: Statement,
@@ -77,7 +88,7 @@ pub(super) struct WriterSession {
     /// The scope in which a stage would be created now.
     scope: StageScope,
     lock_timeout: i32,
-    plans_by_index: bool,
+    planning: StatementPlanning,
     /// Whether rows may be sent as parameters of statements.
     pub(super) may_use_parameters: bool,
 }
@@ -96,7 +107,7 @@ impl WriterSession {
             statements: HashMap::new(),
             scope: StageScope::Session,
             lock_timeout: settings.limits.lock_timeout_millis(),
-            plans_by_index: false,
+            planning: StatementPlanning::Checked,
             may_use_parameters: true,
         };
         let sql = format!(
@@ -192,10 +203,13 @@ impl WriterSession {
         self.run("rollback", "roll back").await
     }
 
-    /// Sets how the next statements are planned: for a few rows, or for many.
-    pub(super) async fn set_planning(&mut self, plans_by_index: bool) -> Result<()> {
-        self.plans_by_index = plans_by_index;
-        let settings = if plans_by_index { PLAN_BY_INDEX } else { planner::SETTINGS };
+    /// Sets how the next statements are planned.
+    pub(super) async fn set_planning(&mut self, planning: StatementPlanning) -> Result<()> {
+        self.planning = planning;
+        let settings = match planning {
+            StatementPlanning::ByIndex => PLAN_BY_INDEX,
+            StatementPlanning::Checked | StatementPlanning::Unchecked => planner::SETTINGS,
+        };
         self.run(settings, "set planner options").await
     }
 
@@ -255,9 +269,9 @@ impl WriterSession {
         let failed = |this: &WriterSession, error| {
             Err(this.connection.explain(format!("could not {task}"), error))
         };
-        if !self.plans_by_index {
+        if self.planning != StatementPlanning::ByIndex {
             let client = &self.connection.client;
-            if let Err(error) = planner::allow_nested_loop(client, sql).await {
+            if let Err(error) = self.check_plan(sql).await {
                 return failed(self, error);
             }
             return match client.execute(sql, &[]).await {
@@ -270,6 +284,14 @@ impl WriterSession {
             Ok(rows) => Ok(rows),
             Err(error) => failed(self, error),
         }
+    }
+
+    /// Checks the plan of a statement, if plans are checked now.
+    async fn check_plan(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        if self.planning == StatementPlanning::Checked {
+            planner::allow_nested_loop(&self.connection.client, sql).await?;
+        }
+        Ok(())
     }
 
     /// Prepares a statement of small batches once.
@@ -293,9 +315,7 @@ impl WriterSession {
     {
         let client = &self.connection.client;
         let explain = |error| self.connection.explain(format!("could not {task}"), error);
-        if !self.plans_by_index {
-            planner::allow_nested_loop(client, sql).await.map_err(explain)?;
-        }
+        self.check_plan(sql).await.map_err(explain)?;
         let row = client.query_one(sql, &[]).await.map_err(explain)?;
         row.try_get(0).map_err(explain)
     }

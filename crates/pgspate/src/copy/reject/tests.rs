@@ -16,7 +16,7 @@ use crate::format::delimited::{
     CutOptions, DelimitedColumn, DelimitedCutter, DelimitedEncoder, Dialect,
 };
 use pgspate_target::connect::{Dsn, Environment};
-use pgspate_target::users_path_sql;
+use pgspate_target::{TableStorage, users_path_sql};
 
 /// A database, and a session in it.
 struct RejectTestSession {
@@ -117,6 +117,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
         columns: names,
         input_names: vec!["in.csv".to_owned()],
         may_skip_rows: false,
+        storage: TableStorage::Plain.facts(),
         is_stream: false,
         commit: Commit::EachChunk,
         ledger: None,

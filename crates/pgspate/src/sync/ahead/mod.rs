@@ -22,7 +22,6 @@ use crate::copy::temp_table;
 use crate::format::EncodeMode;
 use crate::plan::AutoChoice;
 use crate::stage::known_rows::{KnownRows, RowHasher};
-use crate::stage::planner;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::measure::Measurement;
@@ -85,7 +84,7 @@ pub(super) async fn choose_extent(sync: &PreparedSync) -> Result<Option<TableExt
         Scope::Where(_) | Scope::All | Scope::NoDelete => true,
     };
     let is_plain = columns.key_is_unique
-        && !columns.found_by_key
+        && staging.table.storage.facts().has_row_addresses
         && !columns.all().any(|column| column.is_ignored);
     let needs_all_rows = sync.options.keeps_last
         || staging.is_shared()
@@ -210,7 +209,8 @@ pub(super) async fn stage_unmatched(connection: &Connection, known: &KnownRows) 
 /// analyzed.
 pub(super) async fn mark_staged_scopes(client: &Client, sync: &PreparedSync) -> Result<()> {
     let failed = || server_error("could not compare scopes".to_owned());
-    let Some(mark) = sync.build_statements().mark_staged_scopes() else { return Ok(()) };
-    planner::allow_nested_loop(client, &mark).await.map_err(failed())?;
+    let statements = sync.build_statements();
+    let Some(mark) = statements.mark_staged_scopes() else { return Ok(()) };
+    statements.planned(client).allow_nested_loop(&mark).await.map_err(failed())?;
     client.batch_execute(&mark).await.map_err(failed())
 }

@@ -7,8 +7,8 @@ use super::row_hasher;
 use crate::copy::temp_table;
 use crate::encode::Encoded;
 use crate::format::EncodeMode;
+use crate::stage::STAGE_NAME;
 use crate::stage::known_rows::KnownRows;
-use crate::stage::{STAGE_NAME, planner};
 use crate::sync::PreparedSync;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
@@ -57,7 +57,8 @@ async fn count_unchanged(
     let copy = format!("copy {STAGE_NAME} ({}) from stdin (format binary)", names.join(", "));
     let statement = session.client.prepare(&copy).await.map_err(failed())?;
     temp_table::copy_rows(session, &statement, EncodeMode::Binary, &first.binary, rows).await?;
-    let matches = sync.build_statements().matches("t", "s");
+    let statements = sync.build_statements();
+    let matches = statements.matches("t", "s");
     let query = format!(
         "select t.ctid, {columns} from {STAGE_NAME} s join {} t on {matches}",
         sync.table()
@@ -65,7 +66,8 @@ async fn count_unchanged(
     // Forces the server to look up the rows by the index.
     let settings = "set local enable_hashjoin = off; set local enable_mergejoin = off";
     session.client.batch_execute(settings).await.map_err(failed())?;
-    if !planner::allow_nested_loop(&session.client, &query).await.map_err(failed())? {
+    let planned = statements.planned(&session.client);
+    if !planned.allow_nested_loop(&query).await.map_err(failed())? {
         return Ok(None);
     }
     let row_hasher = row_hasher(sync);

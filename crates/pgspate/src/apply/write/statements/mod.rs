@@ -6,6 +6,8 @@
 //! key columns. The text depends on the table and on the columns that a batch gives, never on
 //! values. For a few rows it does not depend on their number either.
 
+mod without_key;
+
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
 use crate::apply::route::{ApplyColumn, ApplyTable};
 use pgspate_target::ledger::TRANSACTION_SETTING;
@@ -21,7 +23,8 @@ pub(crate) struct ApplyStatements<'a> {
     /// The target for SQL, without its inheriting tables.
     table: String,
     stage: String,
-    /// The staged rows for a FROM clause, with alias `s`.
+    /// The staged rows for a FROM clause, with alias `s`. Citus joins a table with a temporary
+    /// table only if the temporary table is in a subquery.
     rows_sql: String,
     is_direct: bool,
     presence: Vec<ColumnPresence>,
@@ -132,7 +135,7 @@ impl<'a> ApplyStatements<'a> {
             facts,
             table: facts.sql_without_children(),
             rows_sql: match source {
-                RowSource::Stage => format!("{stage} s"),
+                RowSource::Stage => format!("(select * from {stage}) s"),
                 RowSource::Parameters => parameter_rows(facts),
             },
             is_direct: source == RowSource::Parameters,
@@ -233,8 +236,8 @@ impl<'a> ApplyStatements<'a> {
     /// Returns SQL that removes claimed keys from the stage.
     pub(crate) fn forget_key_claims(&self) -> String {
         format!(
-            "delete from {} where s.{ACTION_COLUMN} = {}",
-            self.rows_sql,
+            "delete from {} s where s.{ACTION_COLUMN} = {}",
+            self.stage,
             RowAction::ClaimKey as i16
         )
     }
@@ -260,12 +263,19 @@ impl<'a> ApplyStatements<'a> {
                 column.equal_sql(&format!("t.{}", column.sql), &format!("s.{name}"))
             })
             .collect();
+        let matches = matches.join(" and ");
+        let rows = match self.facts.table.storage.facts().has_row_addresses {
+            true => format!("{} t", self.table),
+            // The rows are sent to this server, so only rows with a staged old key are read.
+            false => format!(
+                "(select distinct t.* from {} t join {} on {matches}) t",
+                self.table, self.rows_sql
+            ),
+        };
         format!(
-            "update {} s set {} from {} t where {}",
+            "update {} s set {} from {rows} where {matches}",
             self.stage,
             self.set_filled(|column| format!("t.{}", column.sql)),
-            self.table,
-            matches.join(" and ")
         )
     }
 
@@ -305,11 +315,10 @@ impl<'a> ApplyStatements<'a> {
 
     /// Returns SQL that counts updates without a row in the target.
     pub(crate) fn missing_rows(&self) -> String {
+        let (rows, is_absent) = self.rows_and_absence();
         format!(
-            "select count(*) from {} where s.{ACTION_COLUMN} = {} and not exists ({})",
-            self.rows_sql,
+            "select count(*) from {rows} where s.{ACTION_COLUMN} = {} and {is_absent}",
             RowAction::Update as i16,
-            self.matching_row()
         )
     }
 
@@ -333,87 +342,6 @@ impl<'a> ApplyStatements<'a> {
             self.table,
             self.rows_sql,
             self.key_matches()
-        )
-    }
-
-    /// For a table without a key: returns SQL that completes inserted rows, so that they can be
-    /// compared with deleted rows.
-    pub(crate) fn fill_whole_rows(&self) -> Option<String> {
-        let is_partial =
-            self.columns_with_presence().any(|(.., presence)| presence != ColumnPresence::Always);
-        is_partial.then(|| {
-            format!(
-                "update {} set {} where s.{ACTION_COLUMN} = {}",
-                self.rows_sql,
-                self.set_filled_columns(|column| column.default.clone()),
-                RowAction::Upsert as i16
-            )
-        })
-    }
-
-    /// For a table without a key: returns SQL that removes pairs of an inserted row and a later
-    /// delete of an equal row. The rest has the same effect as all events one by one, if deletes
-    /// run first.
-    pub(crate) fn cancel_pairs(&self) -> String {
-        let (stage, whole, goes) = (&self.stage, self.row_as_text("s"), RowAction::Delete as i16);
-        format!(
-            "delete from {stage} s using (\
-             select at, what, row_number() over (partition by whole, what order by nth) as kth, \
-                    sum(step) over (partition by whole) as total, \
-                    greatest(0, -min(level) over (partition by whole)) as least \
-             from (select *, sum(step) over (partition by whole order by nth) as level \
-                   from (select s.ctid as at, s.{ACTION_COLUMN} as what, \
-                                s.{ORDER_COLUMN} as nth, {whole} as whole, \
-                                case s.{ACTION_COLUMN} when {goes} then -1 else 1 end as step \
-                         from {stage} s) s) s) c \
-             where s.ctid = c.at \
-               and c.kth > c.least + case c.what when {goes} then 0 else c.total end"
-        )
-    }
-
-    /// Returns the whole row as text.
-    fn row_as_text(&self, of: &str) -> String {
-        let all: Vec<_> =
-            self.facts.columns.iter().map(|column| format!("{of}.{}", column.sql)).collect();
-        format!("row({})::text", all.join(", "))
-    }
-
-    /// For a table without a key: returns SQL that updates the deleted row in place to the inserted
-    /// row.
-    fn move_whole_row(&self) -> String {
-        let sets: Vec<_> = self
-            .columns_with_presence()
-            .filter(|(_, column, presence)| {
-                *presence != ColumnPresence::Never && !column.is_identity_always
-            })
-            .map(|(_, it, _)| format!("{0} = s.{0}", it.sql))
-            .collect();
-        format!(
-            "update {table} t set {} from {stage} s, \
-             (select t.ctid as at, t.tableoid as part from {table} t join {stage} s \
-              on s.{ACTION_COLUMN} = {goes} and {} = {} limit 1) o \
-             where s.{ACTION_COLUMN} <> {goes} and t.ctid = o.at and t.tableoid = o.part",
-            sets.join(", "),
-            self.row_as_text("t"),
-            self.row_as_text("s"),
-            table = self.table,
-            stage = self.stage,
-            goes = RowAction::Delete as i16
-        )
-    }
-
-    /// For a table without a key: returns SQL that deletes as many equal rows as are staged.
-    pub(crate) fn delete_whole_rows(&self) -> String {
-        let (of_stage, of_table) = (self.row_as_text("s"), self.row_as_text("t"));
-        let (table, stage, goes) = (&self.table, &self.stage, RowAction::Delete as i16);
-        format!(
-            "delete from {table} t using (\
-             select t.ctid as at, t.tableoid as part, s.n, \
-                    row_number() over (partition by s.whole) as nth \
-             from {table} t join (select {of_stage} as whole, count(*) as n from {stage} s \
-                                  where s.{ACTION_COLUMN} = {goes} group by 1) s \
-             on {of_table} = s.whole) s \
-             where s.nth <= s.n and t.ctid = s.at and t.tableoid = s.part"
         )
     }
 
@@ -472,7 +400,8 @@ impl<'a> ApplyStatements<'a> {
         if !self.facts.has_key() {
             return Some(self.move_whole_row());
         }
-        if key_columns(self.facts).any(|column| column.is_identity_always) {
+        let may_set_key = self.facts.table.storage.facts().may_set_key;
+        if !may_set_key || key_columns(self.facts).any(|column| column.is_identity_always) {
             return None;
         }
         let set =
@@ -516,24 +445,40 @@ impl<'a> ApplyStatements<'a> {
         }
         let is_overriding = self.facts.columns.iter().any(|column| column.is_identity_always);
         let overriding = if is_overriding { " overriding system value" } else { "" };
-        let absent = match self.facts.has_key() && !self.truncates {
-            true => format!(" and not exists ({})", self.matching_row()),
-            false => String::new(),
+        let (rows, is_absent) = match self.facts.has_key() && !self.truncates {
+            true => self.rows_and_absence(),
+            false => (self.rows_sql.clone(), "true".to_owned()),
         };
         format!(
-            "insert into {} ({}){overriding} select {} from {} \
-             where s.{ACTION_COLUMN} >= {}{absent}",
+            "insert into {} ({}){overriding} select {} from {rows} \
+             where s.{ACTION_COLUMN} >= {} and {is_absent}",
             self.facts.table.sql_name,
             names.join(", "),
             values.join(", "),
-            self.rows_sql,
             RowAction::Upsert as i16
         )
     }
 
-    /// Returns a query for the target's row with the staged row's key.
-    fn matching_row(&self) -> String {
-        format!("select from {} t where {}", self.table, self.key_matches())
+    /// Returns the staged rows for a FROM clause, and the condition that the target has no row with
+    /// the key of `s`.
+    ///
+    /// Citus refuses `not exists` here. In an outer join with all of the table, Citus would send
+    /// all rows to this server. So the inner query finds the keys on the servers that store the
+    /// rows.
+    fn rows_and_absence(&self) -> (String, String) {
+        let (table, matches) = (&self.table, self.key_matches());
+        if self.facts.table.storage.facts().has_row_addresses {
+            let is_absent = format!("not exists (select from {table} t where {matches})");
+            return (self.rows_sql.clone(), is_absent);
+        }
+        let keys: Vec<_> = key_columns(self.facts).map(|it| format!("t.{}", it.sql)).collect();
+        let rows = format!(
+            "{0} left join (select distinct {1}, true as found from {table} t join {0} \
+             on {matches}) t on {matches}",
+            self.rows_sql,
+            keys.join(", ")
+        );
+        (rows, "t.found is null".to_owned())
     }
 
     /// Returns the condition that the target's row has the key of the staged row.
