@@ -401,7 +401,7 @@ def _tuple_maker(
     """Returns a function that makes a tuple from a row's values, in the order of `columns`."""
     names = [column.name for column in columns]
     special = [
-        (nth, *column)
+        (nth, column)
         for nth, column in enumerate(columns)
         if column.convert is not None or column.make_default is not None
     ]
@@ -410,7 +410,7 @@ def _tuple_maker(
 
     def make_tuple(values: dict[str, Any]) -> tuple[Any, ...]:
         row = list(map(values.get, names))
-        for nth, name, convert, make_default in special:
+        for nth, (name, convert, make_default) in special:
             if name not in values:
                 if make_default is None:
                     continue

@@ -97,22 +97,23 @@ fn the_summary_counts_changes_and_gives_advice() {
     assert_eq!(same.status, Some(0));
     assert_snapshot!(folded(&sync(&case, "t.csv --scope-by meter --plan").stdout), @r#"
     create temporary table pgspate_diff on commit drop as select t."pgspate tid",
-          … t."pgspate part", s.ctid is not null as "pgspate stays", s.meter, s.at,
-          … s.value, s.note from (select t.*, t.ctid as "pgspate tid", t.tableoid as
+          … t."pgspate part", s."pgspate staged" is not null as "pgspate stays", s.meter,
+          … s.at, s.value, s.note from (select t.*, t.ctid as "pgspate tid", t.tableoid as
           … "pgspate part" from public.t t where exists (select from (select distinct meter
           … from pg_temp.pgspate_stage) scopes where t.meter operator(pg_catalog.=)
-          … scopes.meter)) t full join pg_temp.pgspate_stage s on t.meter
-          … operator(pg_catalog.=) s.meter and t.at operator(pg_catalog.=) s.at where
-          … t."pgspate tid" is null or s.ctid is null or ((t.note operator(pg_catalog.=)
-          … s.note) is not true and (t.note is not null or s.note is not null) or
-          … row(t.value)::record operator(pg_catalog.*<>) row(s.value)::record);
-    delete from public.t t using pg_temp.pgspate_diff s where t.ctid operator(pg_catalog.=)
-          … s."pgspate tid" and t.tableoid operator(pg_catalog.=) s."pgspate part" and not
-          … s."pgspate stays";
-    update public.t t set value = s.value, note = s.note from pg_temp.pgspate_diff s where
-          … t.ctid operator(pg_catalog.=) s."pgspate tid" and t.tableoid
-          … operator(pg_catalog.=) s."pgspate part" and s."pgspate stays" and s."pgspate
-          … tid" is not null;
+          … scopes.meter)) t full join (select *, true as "pgspate staged" from
+          … pg_temp.pgspate_stage) s on t.meter operator(pg_catalog.=) s.meter and t.at
+          … operator(pg_catalog.=) s.at where t."pgspate tid" is null or s."pgspate staged"
+          … is null or ((t.note operator(pg_catalog.=) s.note) is not true and (t.note is
+          … not null or s.note is not null) or row(t.value)::record
+          … operator(pg_catalog.*<>) row(s.value)::record);
+    delete from public.t t using (select * from pg_temp.pgspate_diff) s where t.ctid
+          … operator(pg_catalog.=) s."pgspate tid" and t.tableoid operator(pg_catalog.=)
+          … s."pgspate part" and not s."pgspate stays";
+    update public.t t set value = s.value, note = s.note from (select * from
+          … pg_temp.pgspate_diff) s where t.ctid operator(pg_catalog.=) s."pgspate tid" and
+          … t.tableoid operator(pg_catalog.=) s."pgspate part" and s."pgspate stays" and
+          … s."pgspate tid" is not null;
     insert into public.t (meter, at, value, note) select s.meter, s.at, s.value, s.note
           … from pg_temp.pgspate_diff s where s."pgspate tid" is null;
     "#);
