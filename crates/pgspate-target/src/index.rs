@@ -6,7 +6,9 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::{RestoreRecipe, TargetTable, TypedQuery, server_error, untrusted_owner_sql};
+use super::{
+    RestoreRecipe, StorageFacts, TargetTable, TypedQuery, server_error, untrusted_owner_sql,
+};
 use crate::{Error, ErrorKind, Result};
 
 /// Settings under which the server prints and runs definitions. With these settings, printed names
@@ -47,6 +49,11 @@ impl IndexKind {
             IndexKind::Exclusion => "exclusion constraint",
             IndexKind::ForeignKey => "foreign key",
         }
+    }
+
+    /// Returns whether this kind is added with ALTER TABLE.
+    pub fn is_constraint(self) -> bool {
+        !matches!(self, IndexKind::Plain | IndexKind::Unique)
     }
 
     /// Returns whether this kind can reject rows.
@@ -237,10 +244,10 @@ pub(super) async fn read(client: &Client, table: &TargetTable) -> Result<Vec<Tab
     );
     settings.map_err(failed())?;
     let (indexes, keys) = (indexes.map_err(failed())?, keys.map_err(failed())?);
-    indexes.iter().chain(&keys).map(read_index).collect()
+    indexes.iter().chain(&keys).map(|row| read_index(row, table.storage.facts())).collect()
 }
 
-fn read_index(row: &Row) -> Result<TableIndex> {
+fn read_index(row: &Row, storage: StorageFacts) -> Result<TableIndex> {
     let kind = match row.get::<_, &str>(0) {
         "p" => IndexKind::PrimaryKey,
         "u" => IndexKind::UniqueConstraint,
@@ -257,7 +264,10 @@ fn read_index(row: &Row) -> Result<TableIndex> {
         name: row.get(1),
         bytes: row.get::<_, i64>(2).unsigned_abs(),
         has_expression: row.get(3),
-        obstacle: row.get(4),
+        obstacle: match (storage.extension, storage.can_restore_keys || !kind.is_constraint()) {
+            (Some(extension), false) => Some(format!("{extension} could not add it again")),
+            _ => row.get(4),
+        },
         drop: row.get(5),
         recipe,
         parallel_build: row.get(7),

@@ -34,6 +34,11 @@ pub struct StorageFacts {
     pub may_set_key: bool,
     /// Whether this server's counters and sizes include the table's rows.
     pub is_measured_here: bool,
+    /// Whether a key can be dropped, and added again by an index that was built before.
+    pub can_restore_keys: bool,
+    /// Whether a lane that writes the first row of a part of the table makes other lanes wait until
+    /// it commits.
+    pub lanes_wait_for_new_parts: bool,
     /// Whether the server reports a violated constraint as an internal error, XX000, with the
     /// DETAIL of the violation but without the row.
     pub hides_sqlstate_of_violations: bool,
@@ -48,11 +53,18 @@ impl TableStorage {
             explains_joins_with_temporary_tables: true,
             may_set_key: true,
             is_measured_here: true,
+            can_restore_keys: true,
+            lanes_wait_for_new_parts: false,
             hides_sqlstate_of_violations: false,
         };
         match self {
             TableStorage::Plain => plain,
-            TableStorage::Chunks => StorageFacts { extension: Some("TimescaleDB"), ..plain },
+            TableStorage::Chunks => StorageFacts {
+                extension: Some("TimescaleDB"),
+                can_restore_keys: false,
+                lanes_wait_for_new_parts: true,
+                ..plain
+            },
             TableStorage::Shards => StorageFacts {
                 extension: Some("Citus"),
                 has_row_addresses: false,
@@ -60,6 +72,7 @@ impl TableStorage {
                 may_set_key: false,
                 is_measured_here: false,
                 hides_sqlstate_of_violations: true,
+                ..plain
             },
         }
     }

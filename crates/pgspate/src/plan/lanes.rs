@@ -40,6 +40,11 @@ pub(super) fn choose_lanes(
     if let Some(lanes) = request.options.lanes {
         return (Lanes::Fixed(lanes), "as asked".to_owned(), false);
     }
+    let storage = table.storage.facts();
+    if let (Some(extension), true) = (storage.extension, storage.lanes_wait_for_new_parts) {
+        let reason = format!("{extension} lets only one lane at a time write to a new chunk");
+        return (Lanes::Fixed(1), reason, false);
+    }
     if input.is_stream && table.has_unique_index() {
         let reason = "the input cannot be read again if two lanes wait for the same key";
         return (Lanes::Fixed(1), reason.to_owned(), false);
