@@ -59,7 +59,7 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
     // committed.
     let sql = format!(
         "begin; set local lock_timeout = '1s'; \
-         select not exists (select from {}) as is_empty; commit",
+         select not exists (select 1 from {}) as is_empty; commit",
         identity.table
     );
     let answers = match client.simple_query(&sql).await {

@@ -180,7 +180,7 @@ impl InitialCopy<'_> {
 
     /// Checks whether a table of the target has rows.
     fn table_has_rows(&self, writer: &mut BatchWriter, name: &str) -> Result<bool> {
-        let sql = format!("select exists (select from {name})");
+        let sql = format!("select exists (select 1 from {name})");
         self.run.runtime.block_on(writer.query_value(&sql, "check whether the table is empty"))
     }
 

@@ -4,6 +4,7 @@
 //! The indexes are dropped in one transaction, under an exclusive lock on the table. The
 //! transaction reads the catalog again, makes the plan again, and records every drop in the ledger.
 
+use futures_util::future::join_all;
 use tokio_postgres::error::SqlState;
 
 use crate::plan::maintenance::{MaintenanceInputs, MaintenancePlan};
@@ -103,7 +104,10 @@ async fn drop_and_record(
     }
     ledger::record_changes(client, job, table.oid, &changes).await?;
     statements.push("commit".to_owned());
-    client.batch_execute(&statements.join("; ")).await.map_err(failed())?;
+    // Each statement is a separate message for Citus, which sends a message's whole text to its
+    // workers. All messages are sent before the first reply arrives.
+    let done = join_all(statements.iter().map(|sql| client.batch_execute(sql))).await;
+    done.into_iter().collect::<Result<(), _>>().map_err(failed())?;
     Ok((maintenance, maintenance_facts))
 }
 

@@ -134,7 +134,7 @@ async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Res
     );
     connection.client.batch_execute(&lock).await.map_err(failed())?;
     let query =
-        format!("select to_regclass($1)::oid is distinct from $2, exists (select from {table})");
+        format!("select to_regclass($1)::oid is distinct from $2, exists (select 1 from {table})");
     let row = connection.client.fetch_one(&query, &[table, &oid]).await.map_err(failed())?;
     let (is_other_table, has_rows): (bool, bool) = (row.get(0), row.get(1));
     if is_other_table {

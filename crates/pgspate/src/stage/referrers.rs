@@ -16,7 +16,7 @@ with parts(oid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
                     union select $1::oid)
 select case when not has_table_privilege(c.conrelid, 'select') or row_security_active(c.conrelid)
                  or {untrusted_owner} is not null then 'true' else
-       format('exists (select from %I.%I c where %s)', n.nspname, far.relname,
+       format('exists (select 1 from %I.%I c where %s)', n.nspname, far.relname,
               (select string_agg(format('t.%I operator(%I.%s) c.%I', parent.attname, o.nspname,
                                         op.oprname, child.attname), ' and ')
                from unnest(c.conkey, c.confkey, c.conpfeqop) as k(child, parent, op)

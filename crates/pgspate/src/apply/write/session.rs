@@ -21,6 +21,14 @@ set local enable_mergejoin = off; set local enable_seqscan = off";
 /// Makes the server plan each prepared statement only once.
 const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
 
+/// Makes Citus write the shards of a table one after the other, if the database has foreign keys.
+/// Otherwise a transaction may not write to a distributed table and to a reference table that the
+/// distributed table refers to.
+const WRITE_SHARDS_IN_TURN: &str = "\
+select set_config('citus.multi_shard_modify_mode', 'sequential', false)
+where to_regclass('pg_catalog.pg_dist_partition') is not null
+  and exists (select 1 from pg_constraint where contype = 'f')";
+
 /// How the server plans the statements of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StatementPlanning {
@@ -120,6 +128,7 @@ impl WriterSession {
         let durable = "select set_config('synchronous_commit', 'on', false) \
                        where current_setting('synchronous_commit') = 'off'";
         session.run(durable, "set up the session").await?;
+        session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
         Ok(session)
     }
 

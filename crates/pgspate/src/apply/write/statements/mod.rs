@@ -200,7 +200,7 @@ impl<'a> ApplyStatements<'a> {
         let (first, _) = self.facts.fold_key.columns.first()?;
         (!self.facts.cascading_referrers.is_empty()).then(|| {
             format!(
-                "select exists (select from {} t join {} on {} where s.{ACTION_COLUMN} = {} and {} \
+                "select exists (select 1 from {} t join {} on {} where s.{ACTION_COLUMN} = {} and {} \
                  and ({}))",
                 self.table,
                 self.rows_sql,
@@ -222,8 +222,8 @@ impl<'a> ApplyStatements<'a> {
             .collect();
         let is_known = old_key_names(self.facts).next().unwrap_or_default();
         format!(
-            "select exists (select from {} join {} t on {} where s.{ACTION_COLUMN} = {} and \
-             (s.{is_known} is null or exists (select from {} o where {})))",
+            "select exists (select 1 from {} join {} t on {} where s.{ACTION_COLUMN} = {} and \
+             (s.{is_known} is null or exists (select 1 from {} o where {})))",
             self.rows_sql,
             self.table,
             self.key_matches(),
