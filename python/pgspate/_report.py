@@ -302,6 +302,7 @@ class Plan(Report):
     Attributes:
         table: Name of the table, written as in SQL.
         create: Statement that creates the table, if it does not exist.
+        storage: Where an extension stores the rows, and what follows. ``None`` without one.
         path: ``binary`` or ``text``: the format of COPY.
         path_reason: Reason for the path.
         lanes: Number of connections at the start.
@@ -316,6 +317,7 @@ class Plan(Report):
 
     table: str = ""
     create: str | None = None
+    storage: str | None = None
     path: str = ""
     path_reason: str = ""
     lanes: int = 0

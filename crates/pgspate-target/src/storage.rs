@@ -25,6 +25,9 @@ pub enum TableStorage {
 pub struct StorageFacts {
     /// The extension that stores the rows, if one does.
     pub extension: Option<&'static str>,
+    /// Where the rows are stored and what follows, in words for the user. `None` without an
+    /// extension.
+    pub description: Option<&'static str>,
     /// Whether `ctid` and `tableoid` identify a row.
     pub has_row_addresses: bool,
     /// Whether EXPLAIN accepts a statement that joins the table with a temporary table, and reports
@@ -49,6 +52,7 @@ impl TableStorage {
     pub const fn facts(self) -> StorageFacts {
         let plain = StorageFacts {
             extension: None,
+            description: None,
             has_row_addresses: true,
             explains_joins_with_temporary_tables: true,
             may_set_key: true,
@@ -61,12 +65,16 @@ impl TableStorage {
             TableStorage::Plain => plain,
             TableStorage::Chunks => StorageFacts {
                 extension: Some("TimescaleDB"),
+                description: Some("in chunks of TimescaleDB: keys stay, indexes can be dropped"),
                 can_restore_keys: false,
                 lanes_wait_for_new_parts: true,
                 ..plain
             },
             TableStorage::Shards => StorageFacts {
                 extension: Some("Citus"),
+                description: Some(
+                    "on the nodes of Citus: commits wait for the disk, and rows are found by key",
+                ),
                 has_row_addresses: false,
                 explains_joins_with_temporary_tables: false,
                 may_set_key: false,

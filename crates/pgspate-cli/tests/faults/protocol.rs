@@ -114,6 +114,25 @@ impl WireMessage {
         &self.bytes[self.head..]
     }
 
+    /// Replaces a statement that `rules` refuse by text that the server refuses. So the server
+    /// aborts the transaction, and its syntax error quotes the reason.
+    pub(crate) fn refuse_statement(&mut self, rules: impl Fn(&str) -> Option<&'static str>) {
+        let body = self.body();
+        let end_of_name = match self.kind {
+            b'Q' => 0,
+            b'P' => body.iter().position(|&byte| byte == 0).map_or(body.len(), |at| at + 1),
+            _ => return,
+        };
+        let (name, rest) = body.split_at(end_of_name);
+        let Some(end) = rest.iter().position(|&byte| byte == 0) else { return };
+        let Some(reason) = std::str::from_utf8(&rest[..end]).ok().and_then(rules) else { return };
+        let replaced = [name, b"\"", reason.as_bytes(), b"\"", &rest[end..]].concat();
+        let mut bytes = vec![self.kind];
+        bytes.extend_from_slice(&(replaced.len() as u32 + 4).to_be_bytes());
+        bytes.extend_from_slice(&replaced);
+        self.bytes = bytes;
+    }
+
     /// Writes the first `bytes` of head and body to `to`. Unread bytes are read from `from`.
     pub(crate) async fn pass<R, W>(&self, bytes: u64, from: &mut R, to: &mut W) -> io::Result<()>
     where

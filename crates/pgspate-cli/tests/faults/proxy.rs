@@ -31,6 +31,9 @@ pub(crate) struct Proxy {
     config: tokio_postgres::Config,
 }
 
+/// Returns the reason for which a statement is refused; `None` for a statement that is passed on.
+pub(crate) type StatementRules = fn(&str) -> Option<&'static str>;
+
 /// How a stalled connection ends: its messages continue, or the connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StallRelease {
@@ -46,6 +49,7 @@ struct ProxyShared {
     release: watch::Sender<Option<StallRelease>>,
     server_goes_away: Notify,
     begin: Instant,
+    rules: StatementRules,
 }
 
 /// Where the server listens.
@@ -71,6 +75,16 @@ struct ProxyState {
 impl Proxy {
     /// Starts a proxy for the server that `dsn` names, with the fault of `plan`.
     pub(crate) fn start(dsn: &str, plan: Option<FaultPlan>) -> Proxy {
+        Proxy::start_with_rules(dsn, plan, |_| None)
+    }
+
+    /// Starts a proxy that also makes the server refuse statements. For a statement, `rules`
+    /// returns the reason for which it is refused.
+    pub(crate) fn start_with_rules(
+        dsn: &str,
+        plan: Option<FaultPlan>,
+        rules: StatementRules,
+    ) -> Proxy {
         let config: tokio_postgres::Config = dsn.parse().unwrap();
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let server = match &config.get_hosts()[0] {
@@ -84,6 +98,7 @@ impl Proxy {
             release: watch::Sender::new(None),
             server_goes_away: Notify::new(),
             begin: Instant::now(),
+            rules,
         });
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.worker_threads(1).enable_all().build().unwrap();
@@ -383,7 +398,8 @@ impl ProxiedConnection<'_> {
         W: AsyncWrite + Unpin,
     {
         let mut commits = CommitDetector::default();
-        while let Some(message) = WireMessage::read(from).await? {
+        while let Some(mut message) = WireMessage::read(from).await? {
+            message.refuse_statement(self.shared.rules);
             let is_commit = commits.is_commit(&message);
             self.pass(MessageSide::Client, &message, is_commit, from, to).await?;
         }

@@ -108,12 +108,13 @@ impl Flavour {
                 "no superuser; extensions must first be allowed in azure.extensions",
             ],
             Flavour::Citus => &[
-                "COPY into a distributed table is routed by the coordinator; the sizes \
-                 and counters shown are for this node only",
+                "the checks, sizes and counters are those of this node; for the shards on other \
+                 nodes, run doctor there, too",
+                "COPY into a distributed table is routed by the coordinator, row by row",
                 "unique constraints and keys must contain the distribution column",
             ],
             Flavour::Timescale => &[
-                "a hypertable stores its rows in chunks: sizes and counters are shown for chunks",
+                "a hypertable stores its rows in chunks, which the checks leave alone",
                 "rows cannot be written cheaply into compressed chunks: load before compressing",
             ],
         }

@@ -12,6 +12,8 @@ use crate::plan::{AtomicPlan, IndexChoice, OmittedColumn, describe_route};
 pub struct PlanReport {
     /// The table's name in SQL.
     pub table: String,
+    /// Where an extension stores the table's rows and what follows, in words.
+    pub storage: Option<&'static str>,
     /// The statement that creates the table; `None` if the table exists.
     pub create: Option<String>,
     /// How all rows become visible at the same time, with `--replace` or `--atomic`.
@@ -86,6 +88,7 @@ impl PlanReport {
         });
         PlanReport {
             table: plan.table.clone(),
+            storage: plan.storage,
             create: load.new_table().map(|new| new.sql.clone()),
             at_once: plan.atomic_plan.clone(),
             input: load.reading.sniffed.evidence.clone(),

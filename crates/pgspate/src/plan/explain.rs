@@ -10,6 +10,9 @@ use crate::format::EncodeMode;
 impl fmt::Display for LoadPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "table    {}", self.table)?;
+        if let Some(storage) = self.storage {
+            writeln!(f, "rows     {storage}")?;
+        }
         if let Some(atomic_plan) = &self.atomic_plan {
             let word = if atomic_plan.replaces { "replace" } else { "at once" };
             writeln!(f, "{word:8} {}: {}", atomic_plan.method_in_words(), atomic_plan.reason)?;

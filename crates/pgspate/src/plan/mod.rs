@@ -95,6 +95,8 @@ pub struct PlanRequest {
 pub struct LoadPlan {
     /// The table's name, quoted for SQL.
     pub table: String,
+    /// Where an extension stores the table's rows and what follows, in words.
+    pub storage: Option<&'static str>,
     /// How records become rows.
     pub rows: RowPlan,
     /// Table columns that the input lacks.
@@ -148,6 +150,7 @@ impl LoadPlan {
         let commit = commit::choose_commit(input, request, ledger, one_statement)?;
         let mut plan = LoadPlan {
             table: table.sql_name.clone(),
+            storage: table.storage.facts().description,
             warnings: warnings(&copied_table, &rows.columns),
             omitted: columns::omitted_columns(table, &rows.columns),
             rows,

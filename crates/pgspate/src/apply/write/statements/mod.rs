@@ -200,8 +200,8 @@ impl<'a> ApplyStatements<'a> {
         let (first, _) = self.facts.fold_key.columns.first()?;
         (!self.facts.cascading_referrers.is_empty()).then(|| {
             format!(
-                "select exists (select 1 from {} t join {} on {} where s.{ACTION_COLUMN} = {} and {} \
-                 and ({}))",
+                "select exists (select 1 from {} t join {} on {} \
+                 where s.{ACTION_COLUMN} = {} and {} and ({}))",
                 self.table,
                 self.rows_sql,
                 self.key_matches(),

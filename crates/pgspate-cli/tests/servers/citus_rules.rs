@@ -1,0 +1,73 @@
+//! The rules of Citus for statements on distributed and reference tables, as Citus 13.2 applies
+//! them. A rule looks at the text of a statement, so it knows the table by its name only.
+
+/// The table that the rules are for, as pgspate writes it.
+pub(crate) const TABLE: &str = "public.spread";
+
+/// Catalog entries that make pgspate take [`TABLE`] for a table of Citus.
+pub(crate) const CATALOG: &str = "\
+set allow_system_table_mods = on;
+create table pg_catalog.pg_dist_partition (logicalrelid regclass);
+insert into pg_catalog.pg_dist_partition values ('public.spread')";
+
+/// Returns why Citus refuses a statement; `None` if it accepts the statement.
+pub(crate) fn refusal(sql: &str) -> Option<&'static str> {
+    let sql = sql.to_ascii_lowercase();
+    if !sql.contains(TABLE) {
+        return None;
+    }
+    let is_ddl = |statement: &str| {
+        let ddl = ["alter table", "create index", "create unique index", "drop index"];
+        ddl.iter().any(|words| statement.trim_start().starts_with(words))
+            && statement.contains(TABLE)
+    };
+    let statements: Vec<&str> = sql.split(';').filter(|part| !part.trim().is_empty()).collect();
+    if statements.len() > 1 && statements.iter().any(|statement| is_ddl(statement)) {
+        return Some("cannot insert multiple commands into a prepared statement");
+    }
+    if sql.contains(&format!("select from {TABLE}")) {
+        return Some("a column definition list is required for functions returning record");
+    }
+    let has_temporary_table = sql.contains("pg_temp.");
+    if has_temporary_table && sql.starts_with("explain") {
+        return Some("relation is not distributed");
+    }
+    if has_temporary_table && sql.contains("s.ctid") {
+        return Some("could not find attribute -1 in subquery targetlist");
+    }
+    let words = ["update public", "delete from public"];
+    let is_write = words.iter().any(|words| sql.starts_with(words));
+    let in_subquery = sql.replace("(select * from pg_temp.", "(");
+    let joins_temporary_table = [" from pg_temp.", " using pg_temp.", " join pg_temp."];
+    if is_write && joins_temporary_table.iter().any(|words| in_subquery.contains(words)) {
+        return Some("relation is not distributed");
+    }
+    if sql.starts_with("insert into") && sql.contains("not exists (select") {
+        return Some("complex joins are only supported on the distribution columns");
+    }
+    None
+}
+
+#[test]
+fn statements_that_citus_refuses_are_recognised() {
+    for refused in [
+        "drop index public.spread_grp; alter table only public.spread drop constraint k; commit",
+        "select not exists (select from public.spread)",
+        "explain (format json) select 1 from public.spread t join (select * from pg_temp.s) s on t",
+        "select 1 from public.spread t full join pg_temp.s s on true where s.ctid is null",
+        "delete from public.spread t using pg_temp.s s where t.id = s.id",
+        "update public.spread t set a = s.a from pg_temp.s s where t.id = s.id",
+        "insert into public.spread select 1 from (select * from pg_temp.s) s \
+         where not exists (select from public.spread t where t.id = s.id)",
+    ] {
+        assert!(refusal(refused).is_some(), "{refused}");
+    }
+    for accepted in [
+        "alter table only public.spread drop constraint spread_pkey",
+        "begin; set local lock_timeout = 0; lock table only public.spread in share mode",
+        "delete from public.spread t using (select * from pg_temp.s) s where t.id = s.id",
+        "explain select 1 from public.other t join pg_temp.s s on true",
+    ] {
+        assert_eq!(refusal(accepted), None, "{accepted}");
+    }
+}
