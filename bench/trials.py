@@ -61,7 +61,7 @@ class TrialRunner:
         self.expected: dict[str, tuple[int, str]] = {}
         """Row count and checksum of each table after its reference load."""
         time.sleep(0.5)
-        self.idle_processes = len(measure.child_pids(server.pid))
+        self.idle_process_count = len(measure.child_pids(server.pid))
 
     def write_record(self, fields: dict) -> None:
         """Writes one line to the results file."""
@@ -163,7 +163,7 @@ class TrialRunner:
 
     def wait_for_backends(self) -> None:
         """Waits until all backends have exited, so that their CPU time is counted."""
-        measure.wait_for_process_count(self.server.pid, self.idle_processes)
+        measure.wait_for_process_count(self.server.pid, self.idle_process_count)
 
     def hide_folders(self, message: str) -> str:
         """Replaces paths of this machine in a message."""

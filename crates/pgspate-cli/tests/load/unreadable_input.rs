@@ -146,7 +146,7 @@ fn a_zero_byte_is_refused() {
     let case = new_case();
     case.put("t.csv", b"id,name,qty\n1,a,1\n2,b\0,2\n4,d,4\n");
     assert_snapshot!(case.refusal("t.csv"), @"
-    error: could not detect the format of the input: it contains zero bytes, so it is not
+    error: could not detect the format of the input: it contains NUL bytes, so it is not
           … text
       at: t.csv
 

@@ -72,7 +72,7 @@ select c.nspname::text as schema, c.relname::text as name, pg_table_size(c.oid) 
        || array(select format('comment on table %s is %L;', c.name, comment)
                 from obj_description(c.oid, 'pg_class') comment
                 where comment is not null) as grants,
-       array_remove(array[IN_THE_WAY], null) as in_the_way
+       array_remove(array[LOST_PROPERTIES], null) as lost_properties
 from large c
 left join lateral (
     select a.attname::text as name, is_date, o.name as sequence, largest,
@@ -95,7 +95,7 @@ left join lateral (
 order by c.whole_bytes desc";
 
 /// Properties of a table `c` that the statements of `repartition` would lose; each a name or null.
-const IN_THE_WAY: &str = "\
+const LOST_PROPERTIES: &str = "\
 case when exists (select from pg_constraint k where k.contype = 'f' and k.confrelid = c.oid)
      then 'foreign keys that reference it' end,
 case when exists (select from pg_index i where i.indrelid = c.oid and i.indisexclusion)
@@ -169,7 +169,9 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let least_sql = i64::try_from(least).unwrap_or(i64::MAX);
     // With an empty search path, every name in a constraint has its schema.
     context.client.batch_execute("set local search_path = ''").await?;
-    let sql = TABLES.replace("IN_THE_WAY", IN_THE_WAY).replace("COLUMN_OPTIONS", COLUMN_OPTIONS);
+    let sql = TABLES
+        .replace("LOST_PROPERTIES", LOST_PROPERTIES)
+        .replace("COLUMN_OPTIONS", COLUMN_OPTIONS);
     let rows = context.query_tables(&sql, &[&least_sql]).await?;
     Ok(PARTITIONS.findings_or_ok(
         rows.iter().map(finding),
@@ -198,13 +200,13 @@ fn finding(row: &Row) -> Finding {
     let Some(by) = row.get::<_, Option<&str>>("by") else {
         return finding.advice(hash_advice(row.get("key")));
     };
-    let in_the_way: Vec<&str> = row.get("in_the_way");
-    if !in_the_way.is_empty() {
+    let lost_properties: Vec<&str> = row.get("lost_properties");
+    if !lost_properties.is_empty() {
         return finding.advice(format!(
             "{BENEFIT} The partition column would be {}, but pgspate has no statements that keep \
              these properties of the table: {}.",
             quote_ident(by),
-            in_the_way.join(", ")
+            lost_properties.join(", ")
         ));
     }
     let bounds = match row.get("is_date") {

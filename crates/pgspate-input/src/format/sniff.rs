@@ -188,9 +188,9 @@ pub fn sniff(
         RowForm::Keyed(keyed) => sniffed.columns = (keyed.columns)(sample).len(),
         RowForm::Delimited => {
             let body = &sample[sniffed.mark_bytes..];
-            // Text has no zero bytes, so the input is an unknown binary file.
+            // Text has no NUL bytes, so the input is an unknown binary file.
             if given.format.is_none() && body.contains(&0) {
-                return Err(unknown_format(name, "it contains zero bytes, so it is not text"));
+                return Err(unknown_format(name, "it contains NUL bytes, so it is not text"));
             }
             let is_delimiter_known =
                 dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed);

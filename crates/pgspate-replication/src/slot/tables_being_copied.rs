@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use pgspate_target::TargetTable;
 
-/// The prefix of the ledger's position during an initial copy. The list follows the prefix.
+/// The prefix of the ledger's position column during an initial copy. The list follows as JSON.
 const COPYING: &str = "snapshot into ";
 
 /// Tables by their names in SQL, with their oids, because another table may get the same name.

@@ -131,7 +131,7 @@ pub struct JobRecord {
     pub(super) options: String,
     pub(super) table_oid: u32,
     /// Whether the job created its table.
-    pub made_table: bool,
+    pub has_created_table: bool,
     /// The job's chunks, if only reading the sources can show that these still contain them.
     pub unverified_chunks: Option<WrittenChunks>,
 }
@@ -265,7 +265,7 @@ pub struct LedgerState {
     /// Finished jobs that have loaded other content from sources with the same names.
     pub others: Vec<i64>,
     /// Whether an earlier, unfinished run created the table.
-    pub made_table: bool,
+    pub has_created_table: bool,
 }
 
 impl LedgerState {
@@ -290,19 +290,19 @@ impl LedgerState {
                 false => find_job_in_ledger(client, identity).await,
             }
         };
-        let made_table = async {
+        let has_created_table = async {
             let sql = "select exists (select from pgspate.job where key = $1 and table_oid = $2 \
                        and made_table and finished is null)";
             let row = client.fetch_one(sql, &[&identity.key(), &identity.table_oid]).await;
             row.map(|row| row.get(0))
                 .map_err(|error| schema::with_grant_hint(ledger_error()(error)))
         };
-        let (version, found, has_outstanding, made_table) = tokio::join!(
+        let (version, found, has_outstanding, has_created_table) = tokio::join!(
             biased;
             schema::check_version(client),
             find_job,
             change::has_outstanding_on(client, identity.table_oid),
-            made_table
+            has_created_table
         );
         version?;
         let found = match found {
@@ -317,7 +317,13 @@ impl LedgerState {
             true => change::outstanding_changes_on(client, identity.table_oid).await?,
             false => Vec::new(),
         };
-        Ok(LedgerState { exists, found, left, others: Vec::new(), made_table: made_table? })
+        Ok(LedgerState {
+            exists,
+            found,
+            left,
+            others: Vec::new(),
+            has_created_table: has_created_table?,
+        })
     }
 }
 
@@ -333,11 +339,11 @@ pub async fn open_job(
     identity: &JobIdentity,
     known: &LedgerState,
     restart: bool,
-    made_table: bool,
+    has_created_table: bool,
 ) -> Result<OpenOutcome> {
     if known.exists
         && matches!(known.found, JobLookup::Nothing)
-        && let Some(opened) = begin_new_job(client, identity, made_table).await?
+        && let Some(opened) = begin_new_job(client, identity, has_created_table).await?
     {
         return bind(client, identity, opened).await.map(OpenOutcome::Opened);
     }
@@ -371,8 +377,8 @@ pub async fn open_job(
     drop_shadow(client, identity).await?;
     prune_old_jobs(client).await?;
     let job = match has_outstanding_changes(client, identity).await? {
-        false => insert_job(client, identity, made_table).await?,
-        true => replace_unfinished_job(client, identity, made_table).await?,
+        false => insert_job(client, identity, has_created_table).await?,
+        true => replace_unfinished_job(client, identity, has_created_table).await?,
     };
     let opened =
         OpenJob { job, done: WrittenChunks::default(), is_clean: false, crash_removes_rows: false };
@@ -426,10 +432,10 @@ async fn has_outstanding_changes(client: &Client, identity: &JobIdentity) -> Res
 async fn replace_unfinished_job(
     client: &Client,
     identity: &JobIdentity,
-    made_table: bool,
+    has_created_table: bool,
 ) -> Result<JobId> {
     client.batch_execute("begin").await.map_err(ledger_error())?;
-    let begun = insert_job(client, identity, made_table).await;
+    let begun = insert_job(client, identity, has_created_table).await;
     let end = if begun.is_ok() { "commit" } else { "rollback" };
     let ended = client.batch_execute(end).await.map_err(ledger_error());
     let job = begun?;
@@ -438,7 +444,11 @@ async fn replace_unfinished_job(
 
 /// Starts a job. Forgets an unfinished job of the same key that no longer counts, but assigns its
 /// changes to the new job.
-async fn insert_job(client: &Client, identity: &JobIdentity, made_table: bool) -> Result<JobId> {
+async fn insert_job(
+    client: &Client,
+    identity: &JobIdentity,
+    has_created_table: bool,
+) -> Result<JobId> {
     let refused = |error| schema::with_grant_hint(ledger_error()(error));
     let sql = "with old as (delete from pgspate.job where key = $1 and finished is null \
                             returning job), \
@@ -447,7 +457,7 @@ async fn insert_job(client: &Client, identity: &JobIdentity, made_table: bool) -
                select job from old";
     let old_jobs = client.fetch_all(sql, &[&identity.key()]).await.map_err(refused)?;
     let old_jobs: Vec<i64> = old_jobs.iter().map(|row| row.get(0)).collect();
-    let row = NewJobRow::of(identity, made_table);
+    let row = NewJobRow::of(identity, has_created_table);
     let row = client.fetch_one(&new_job::insert_job_sql(), &row.values()).await;
     let row = row.map_err(refused)?;
     let job: i64 = row.get(0);
@@ -566,7 +576,7 @@ fn read_job_record(row: &Row) -> JobRecord {
         sources: row.get(5),
         options: row.get(6),
         table_oid: row.get(7),
-        made_table: row.get(8),
+        has_created_table: row.get(8),
         rows_rejected: row.get(9),
         unverified_chunks: None,
     }

@@ -1,4 +1,4 @@
-//! The row of a new job, and starting a job with one message.
+//! Inserts the ledger's row for a new job, in one round trip.
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
@@ -20,25 +20,27 @@ pub(super) fn insert_job_sql() -> String {
 
 /// The values of a new job's row.
 pub(super) struct NewJobRow {
+    /// [`JobIdentity::key`].
     key: String,
+    /// [`JobIdentity::fingerprint`].
     fingerprint: String,
     command: &'static str,
     table_oid: u32,
     table: String,
-    made_table: bool,
+    has_created_table: bool,
     sources: String,
     options: String,
 }
 
 impl NewJobRow {
-    pub(super) fn of(identity: &JobIdentity, made_table: bool) -> NewJobRow {
+    pub(super) fn of(identity: &JobIdentity, has_created_table: bool) -> NewJobRow {
         NewJobRow {
             key: identity.key(),
             fingerprint: identity.fingerprint(),
             command: identity.command,
             table_oid: identity.table_oid,
             table: identity.table.clone(),
-            made_table,
+            has_created_table,
             sources: identity.sources_json(),
             options: identity.options_json(),
         }
@@ -52,18 +54,18 @@ impl NewJobRow {
             &self.command,
             &self.table_oid,
             &self.table,
-            &self.made_table,
+            &self.has_created_table,
             &self.sources,
             &self.options,
         ]
     }
 
     /// Returns statements that start the job, if the job's lock is free and the ledger does not
-    /// know the job. The session then holds the lock. The statements are sent as one message, and
-    /// so are one transaction. So even behind a pooler that pools transactions, no session keeps
-    /// the lock without the job.
+    /// know the job. The session then holds the lock. The statements are sent as one message.
+    /// Therefore they run in one transaction, and no session keeps the lock if its job was not
+    /// started, even behind a pooler that pools transactions.
     fn begin_sql(&self, lock: i64) -> String {
-        let NewJobRow { command, table_oid, made_table, .. } = self;
+        let NewJobRow { command, table_oid, has_created_table, .. } = self;
         let [key, fingerprint, table, sources, options] =
             [&self.key, &self.fingerprint, &self.table, &self.sources, &self.options]
                 .map(|text| quoted(text));
@@ -74,7 +76,7 @@ impl NewJobRow {
              with held as materialized ( \
                  select from pg_locks l where l.pid = pg_backend_pid() and {is_held}) \
              {INSERT_JOB} \
-             select {key}, {fingerprint}, '{command}', {table_oid}, {table}, {made_table}, \
+             select {key}, {fingerprint}, '{command}', {table_oid}, {table}, {has_created_table}, \
                     {sources}::jsonb, {options}::jsonb \
              from held where not exists (select from pgspate.job where key = {key} \
                                          and (finished is null or fingerprint = {fingerprint})) \
@@ -92,9 +94,9 @@ impl NewJobRow {
 pub(super) async fn begin_new_job(
     client: &Client,
     identity: &JobIdentity,
-    made_table: bool,
+    has_created_table: bool,
 ) -> Result<Option<OpenJob>> {
-    let sql = NewJobRow::of(identity, made_table).begin_sql(identity.lock_key());
+    let sql = NewJobRow::of(identity, has_created_table).begin_sql(identity.lock_key());
     let (begun, pruned, has_outstanding) = tokio::join!(
         biased;
         client.simple_query(&sql),
@@ -159,7 +161,7 @@ mod tests {
             let key = identity.lock_key();
             schema::ensure_ledger(&one.client).await.unwrap();
             let opened = begin_new_job(&one.client, &identity, false).await.unwrap().unwrap();
-            // The lock is held as long as the session lives.
+            // The session holds the lock until the session ends.
             assert!(!lock::try_lock(&other.client, key).await.unwrap());
             assert!(begin_new_job(&other.client, &identity, false).await.unwrap().is_none());
             let found = find_job(&other.client, &identity, false).await.unwrap();

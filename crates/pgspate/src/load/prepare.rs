@@ -62,7 +62,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
     };
     (load.job.ledger_state, load.table_changes.maintenance_facts) = (known?, maintenance_facts?);
     load.verify_unproven_sources()?;
-    if load.options.create && load.job.ledger_state.made_table {
+    if load.options.create && load.job.ledger_state.has_created_table {
         load.adopt_table()?;
     }
     load.table_care(&LoadWatch::default()).plan()?;

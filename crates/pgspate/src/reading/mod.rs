@@ -454,7 +454,7 @@ fn with_input_name(error: Error, input: &Input) -> Error {
 }
 
 /// Adds a hint about `--encoding` to the server's error about bytes that are not UTF-8. An error
-/// about a zero byte gets no hint, because no encoding allows zero bytes.
+/// about a NUL byte gets no hint, because no encoding allows NUL bytes.
 pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
     let is_utf8 = plan.encoding.is_none();
     let is_not_utf8 = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);

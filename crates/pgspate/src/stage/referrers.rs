@@ -1,4 +1,5 @@
-//! Reads the foreign keys that refer to a table, as SQL conditions on the table's rows.
+//! Reads the foreign keys that refer to a table, and returns for each key the SQL condition that a
+//! row of the table is referred to.
 
 use tokio_postgres::Client;
 
@@ -6,7 +7,7 @@ use crate::Result;
 use pgspate_target::{TargetTable, TypedQuery, server_error, untrusted_owner_sql};
 
 /// Query for the foreign keys. Columns: the condition that a row of the referring table refers to
-/// row `t`; whether the key's action changes the referring rows.
+/// row `t`; whether the key's ON DELETE action changes or deletes the referring rows.
 ///
 /// The condition queries the referring table only if this role may read all of its rows and trusts
 /// its owner, because the query runs the owner's functions as this role. Otherwise the condition is

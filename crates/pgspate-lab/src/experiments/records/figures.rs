@@ -145,7 +145,9 @@ fn best_without(results: &Results) -> Option<String> {
     });
     let (name, rate) = without.max_by(|a, b| a.1.total_cmp(&b.1))?;
     let rate = words::value(rate, Unit::PerSecond);
-    let mut text = format!("with one index left out to {rate} at most, without {name}");
+    let mut text = format!(
+        "With one index left out, transaction took {rate} at most, without the index {name}"
+    );
     let (its, alike) = (levels(table, RecordMethod::Single, &name, PLAIN), alike(results));
     let slower = QUERIES.iter().filter_map(|query| {
         let before = reading_takes(&alike, &usual(table, RecordMethod::Single), query)?;
@@ -155,7 +157,7 @@ fn best_without(results: &Results) -> Option<String> {
     if let Some((query, before, then)) = worst.filter(|(_, before, then)| *then > before * SLOWER) {
         let said = |millis| words::value(millis, Unit::Milliseconds);
         text += &format!(
-            ", where {} then took {} instead of {}",
+            "; then {} took {} instead of {}",
             reads::said(query),
             said(then),
             said(before)
@@ -175,23 +177,27 @@ pub(super) fn answer(results: &Results) -> String {
     };
     let large = words::value(single, Unit::PerSecond);
     let mut text =
-        format!("Single inserts into the table transaction came to {large} when it was large");
+        format!("The table transaction took {large} by single inserts when it was large");
     if let Some(small) = rate(transaction, RecordMethod::Single, "small, rows a second") {
         text += &format!(" and {small} when it was small");
     }
     if let Some(account) = rate(BankTable::Account, RecordMethod::Single, LARGE) {
-        text += &format!(", into account to {account}");
+        text += &format!(". The table account took {account}");
     }
     if let Some(best) = best_without(results) {
-        text += &format!("; {best}");
+        text += &format!(". {best}");
     }
     let batched = [RecordMethod::Values, RecordMethod::Copy].into_iter().filter_map(|writing| {
         let rate = results.median(&usual(transaction, writing), LARGE)?;
-        Some(format!("{} as many by {}", words::times(rate / single.max(1e-9)), writing.name()))
+        Some(format!(
+            "{} as many rows by {}",
+            words::times(rate / single.max(1e-9)),
+            writing.name()
+        ))
     });
     let batched: Vec<String> = batched.collect();
     if !batched.is_empty() {
-        text += &format!("; {}", words::listed(&batched));
+        text += &format!(". Transaction took {}", words::listed(&batched));
     }
     text + "."
 }
@@ -237,10 +243,11 @@ mod tests {
         let answer = answer(&Results::new(all(), Path::new(".")));
         assert_eq!(
             answer,
-            "Single inserts into the table transaction came to 100/s when it was large and 200/s \
-             when it was small, into account to 300/s; with one index left out to 120/s at most, \
-             without reference, where the rows of a day then took 100 ms instead of 10 ms; 4 \
-             times as many by multi-row inserts and 9 times as many by COPY of batches."
+            "The table transaction took 100/s by single inserts when it was large and 200/s when \
+             it was small. The table account took 300/s. With one index left out, transaction \
+             took 120/s at most, without the index reference; then the rows of a day took 100 ms \
+             instead of 10 ms. Transaction took 4 times as many rows by multi-row inserts and 9 times as \
+             many rows by COPY of batches."
         );
     }
 
