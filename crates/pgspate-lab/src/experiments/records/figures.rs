@@ -246,8 +246,8 @@ mod tests {
             "The table transaction took 100/s by single inserts when it was large and 200/s when \
              it was small. The table account took 300/s. With one index left out, transaction \
              took 120/s at most, without the index reference; then the rows of a day took 100 ms \
-             instead of 10 ms. Transaction took 4 times as many rows by multi-row inserts and 9 times as \
-             many rows by COPY of batches."
+             instead of 10 ms. Transaction took 4 times as many rows by multi-row inserts and 9 \
+             times as many rows by COPY of batches."
         );
     }
 
