@@ -10,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Shell scripts in the place of cargo-deny and pip-audit. This one prints its arguments.
+/// A shell script in the place of cargo-deny or pip-audit, which prints its arguments.
 const ECHO_ARGUMENTS: &str = "echo \"$@\"";
 const NO_PACKAGES: &str = "echo '{\"dependencies\": []}'";
 const FETCH_FAILS: &str = "case $1 in fetch) echo 'Cloning' >&2; echo 'no such host' >&2; exit 1;; \
@@ -29,14 +29,14 @@ fn audit(deny: &str, pip_audit: &str) -> Output {
 }
 
 /// Returns exit status, stdout and stderr.
-fn said(output: &Output) -> (Option<i32>, String, String) {
+fn status_and_output(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 #[test]
 fn everything_is_checked_if_the_databases_can_be_reached() {
-    let (status, asked, warnings) = said(&audit(ECHO_ARGUMENTS, NO_PACKAGES));
+    let (status, asked, warnings) = status_and_output(&audit(ECHO_ARGUMENTS, NO_PACKAGES));
     assert_eq!((status, warnings.as_str()), (Some(0), ""));
     let expected = "--disable-fetch bans licenses sources advisories\n";
     assert!(asked.ends_with(expected), "{asked}");
@@ -44,37 +44,38 @@ fn everything_is_checked_if_the_databases_can_be_reached() {
 
 #[test]
 fn an_unreachable_database_is_one_line_of_warning() {
-    let (status, asked, warnings) = said(&audit(FETCH_FAILS, NO_PACKAGES));
+    let (status, asked, warnings) = status_and_output(&audit(FETCH_FAILS, NO_PACKAGES));
     let expected = "warning: crates were not checked for advisories: no such host\n";
     assert_eq!((status, warnings.as_str()), (Some(0), expected));
     assert!(asked.ends_with(" bans licenses sources\n"), "{asked}");
 
     let no_network = "echo 'Traceback' >&2; echo 'ConnectionError: no such host' >&2; exit 1";
-    let (status, _, warnings) = said(&audit(ECHO_ARGUMENTS, no_network));
+    let (status, _, warnings) = status_and_output(&audit(ECHO_ARGUMENTS, no_network));
     let expected =
         "warning: packages were not checked for advisories: ConnectionError: no such host\n";
     assert_eq!((status, warnings.as_str()), (Some(0), expected));
 
     let skipped = "echo '{\"dependencies\": [{\"name\": \"a\", \"skip_reason\": \"not found\"}]}'";
-    let (status, _, warnings) = said(&audit(ECHO_ARGUMENTS, skipped));
+    let (status, _, warnings) = status_and_output(&audit(ECHO_ARGUMENTS, skipped));
     let expected = "warning: 1 of 1 packages were not checked for advisories: not found\n";
     assert_eq!((status, warnings.as_str()), (Some(0), expected));
 }
 
 #[test]
 fn a_finding_fails() {
-    let (status, ..) = said(&audit("[ $1 = fetch ]", NO_PACKAGES));
+    let (status, ..) = status_and_output(&audit("[ $1 = fetch ]", NO_PACKAGES));
     assert_eq!(status, Some(1));
     // A finding fails also if the advisories could not be fetched.
-    let (status, ..) = said(&audit("exit 1", NO_PACKAGES));
+    let (status, ..) = status_and_output(&audit("exit 1", NO_PACKAGES));
     assert_eq!(status, Some(1));
 
     let hole = "echo '{\"dependencies\": [{\"name\": \"a\", \"version\": \"1\", \"vulns\": \
         [{\"id\": \"PYSEC-1\", \"fix_versions\": [\"2\"]}]}]}'; exit 1";
-    let (status, _, errors) = said(&audit(ECHO_ARGUMENTS, hole));
+    let (status, _, errors) = status_and_output(&audit(ECHO_ARGUMENTS, hole));
     assert_eq!((status, errors.as_str()), (Some(1), "error: a 1 has PYSEC-1; fixed in: 2\n"));
 
-    let (status, _, errors) = said(&audit(ECHO_ARGUMENTS, "echo 'hash mismatch' >&2; exit 1"));
+    let (status, _, errors) =
+        status_and_output(&audit(ECHO_ARGUMENTS, "echo 'hash mismatch' >&2; exit 1"));
     assert_eq!((status, errors.as_str()), (Some(1), "error: pip-audit failed: hash mismatch\n"));
 }
 

@@ -14,7 +14,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/js
 const KEYS_ARE_DATA: [&str; 2] = ["numbers", "trial"];
 
 /// Runs the command with `--json` and returns the value that it prints.
-fn json(folder: &Path, args: &[&str]) -> Value {
+fn run_with_json(folder: &Path, args: &[&str]) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgspate"));
     command.args(args).arg("--json").current_dir(folder).env_clear();
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -28,7 +28,8 @@ fn json(folder: &Path, args: &[&str]) -> Value {
 /// Returns a section of the page, with its subsections.
 fn section(page: &str, title: &str) -> String {
     let start = format!("\n## {title}\n");
-    let (_, rest) = page.split_once(&start).unwrap_or_else(|| panic!("no section {title}"));
+    let (_, rest) =
+        page.split_once(&start).unwrap_or_else(|| panic!("the page must have the section {title}"));
     rest.split("\n## ").next().unwrap().to_owned()
 }
 
@@ -37,7 +38,7 @@ fn named_keys(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Returns the keys that are always present, by the section's first table.
+/// Returns the keys of the section's first table, which names the keys that are always present.
 fn promised_keys(section: &str) -> BTreeSet<String> {
     let table = section.split("\n\n").find(|part| part.trim_start().starts_with("| key |"));
     let lines = table.unwrap_or_default().trim().lines().skip(2);
@@ -90,7 +91,7 @@ fn the_reference_names_every_key() {
     for (title, args) in commands {
         let has_target = title != "server";
         let args = if has_target { [args, &to].concat() } else { args.to_vec() };
-        let value = json(folder, &args);
+        let value = run_with_json(folder, &args);
         let section = section(&page, title);
         let named = named_keys(&section);
         let mut keys = BTreeSet::new();

@@ -100,7 +100,7 @@ impl PinnedRelease<'_> {
 }
 
 /// Returns the pinned release of a major version for a platform.
-fn pinned<'a>(list: &'a str, major: u32, platform: &str) -> Result<PinnedRelease<'a>> {
+fn pinned_release<'a>(list: &'a str, major: u32, platform: &str) -> Result<PinnedRelease<'a>> {
     let pins = list.lines().filter_map(|line| match *line.split(' ').collect::<Vec<_>>() {
         [version, platform, sha256] => Some(PinnedRelease { version, platform, sha256 }),
         _ => None,
@@ -130,7 +130,7 @@ fn platform() -> String {
 /// Downloads, checks and unpacks the pinned release. The caller holds the lock.
 fn fetch_new(home: &EmbeddedHome, major: u32, progress: &Progress<'_>) -> Result<Installation> {
     let platform = platform();
-    let pin = pinned(PINNED, major, &platform)?;
+    let pin = pinned_release(PINNED, major, &platform)?;
     progress(&ServerStep::Fetching { major });
     let archive = pin.verify(download(pin.version)?)?;
     let version = pin.version.to_owned();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn an_archive_with_a_wrong_checksum_is_rejected() {
-        let pin = pinned(LIST, 18, "linux-amd64").unwrap();
+        let pin = pinned_release(LIST, 18, "linux-amd64").unwrap();
         assert_eq!(pin.verify(b"hello".to_vec()).unwrap().0, b"hello");
         let error = pin.verify(b"hellp".to_vec()).err().unwrap().to_string();
         assert!(
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_release_that_is_not_pinned_is_not_fetched() {
         for (major, platform) in [(1, "linux-amd64"), (18, "linux-s390x"), (8, "linux-amd64")] {
-            let error = pinned(LIST, major, platform).unwrap_err().to_string();
+            let error = pinned_release(LIST, major, platform).unwrap_err().to_string();
             let expected = format!("pgspate knows no build of PostgreSQL {major} for {platform}");
             assert_eq!(error, expected);
         }
@@ -254,7 +254,7 @@ mod tests {
             ("darwin-arm64v8", 15),
         ] {
             for major in oldest..=MAJOR_FETCHED {
-                let pin = pinned(PINNED, major, platform).unwrap_or_else(|e| panic!("{e}"));
+                let pin = pinned_release(PINNED, major, platform).unwrap_or_else(|e| panic!("{e}"));
                 let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
                 assert!(pin.sha256.len() == 64 && pin.sha256.chars().all(is_hex), "{pin:?}");
                 assert!(VersionReq::parse(&format!("={}", pin.version)).is_ok(), "{pin:?}");

@@ -49,7 +49,9 @@ impl OpenFolder {
         });
         match opened {
             Ok(fd) => Ok(OpenFolder { file: File::from(fd), path: path.to_path_buf() }),
-            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => Err(not_a_folder(path)),
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
+                Err(not_a_folder_error(path))
+            }
             Err(e) => Err(failed(e.into())),
         }
     }
@@ -152,7 +154,7 @@ pub(crate) fn require_safe(path: &Path, metadata: &fs::Metadata, owners: &[u32])
 }
 
 /// Returns the error for a path that is not a folder.
-fn not_a_folder(path: &Path) -> Error {
+fn not_a_folder_error(path: &Path) -> Error {
     let shown = path.display();
     let message = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_symlink() => {

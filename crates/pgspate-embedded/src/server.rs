@@ -3,7 +3,7 @@
 //! A process holds a lock while it creates, starts or stops the server. So processes that start the
 //! server at once share one server. The server is not a child of pgspate and has its own session:
 //! neither Ctrl-C nor the end of pgspate stops it. The names of data folders end with the major
-//! version. By default the existing data folder is used, also if a newer PostgreSQL is installed.
+//! version. By default the existing data folder is used, even if a newer PostgreSQL is installed.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -24,7 +24,7 @@ use crate::{dsn, folder, initdb, launch, process, sys};
 
 /// The time limit of a stop. The server ends all sessions, then writes a checkpoint.
 const STOP_LIMIT: Duration = Duration::from_secs(120);
-/// The pause between two looks at a busy server.
+/// The pause between two checks of a busy server.
 const POLL: Duration = Duration::from_millis(50);
 /// How many ports are tried. Another process may take a free port before the server binds it.
 const PORTS_MAX: u32 = 8;

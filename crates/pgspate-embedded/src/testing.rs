@@ -31,7 +31,7 @@ pub struct TestDb {
 
 impl TestDb {
     /// Returns the connection string of the database: `key=value`, or a URL if `PGSPATE_TEST_DSN`
-    /// is one.
+    /// is a URL.
     pub fn dsn(&self) -> String {
         dsn::with_database(&self.server, &self.name)
     }

@@ -26,7 +26,7 @@ impl GuardedServer {
         GuardedServer { server, folder }
     }
 
-    /// Makes a server that was started and stopped, so that all of its files exist.
+    /// Creates a server and stops it again, so that all of its files exist.
     fn stopped() -> GuardedServer {
         let own = GuardedServer::new();
         own.start();
@@ -39,7 +39,7 @@ impl GuardedServer {
         assert_eq!(started.state, ServerState::Running);
     }
 
-    /// Returns a path in the root folder; `N` stands for the major version.
+    /// Returns a path in the root folder. `N` in the name stands for the major version.
     fn path(&self, name: &str) -> PathBuf {
         let major = self.server.status().unwrap().major.unwrap().to_string();
         self.folder.join("home").join(name.replace('N', &major))
@@ -300,7 +300,7 @@ fn loosened_modes_are_repaired_or_rejected() {
     own.start();
 }
 
-/// Changes the data to what an earlier version of pgspate has left: trust on the socket, and a
+/// Changes the data folder to the form of an earlier version of pgspate: trust on the socket, and a
 /// password file with only the password.
 fn downgrade_data(own: &GuardedServer) {
     let (rules, file) = (own.path("data-N/pg_hba.conf"), own.path("password-N"));
@@ -340,7 +340,7 @@ fn data_of_earlier_versions_is_upgraded_at_the_start_or_while_running() {
     while ask(&wrong, "select 1").is_ok() {
         assert!(
             begin.elapsed() < std::time::Duration::from_secs(60),
-            "the socket is still trusted"
+            "the socket must require the password"
         );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

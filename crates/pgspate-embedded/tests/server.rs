@@ -72,12 +72,12 @@ fn the_server_starts_stops_and_keeps_its_data_over_a_restart() {
     assert_eq!(ask(&dsn, "show listen_addresses").unwrap(), "127.0.0.1");
     assert_eq!(ask(&dsn, "show server_encoding").unwrap(), "UTF8");
     ask(&dsn, "create table t as select 7 as n").unwrap();
-    assert_eq!(own.start().pid, status.pid, "a second start does not start another server");
+    assert_eq!(own.start().pid, status.pid, "a second start must not start another server");
 
     assert!(server.stop(&silent).unwrap());
     assert_eq!(server.status().unwrap().state, ServerState::Stopped);
     let again = own.start();
-    assert_eq!(again.port, status.port, "a restart keeps the port");
+    assert_eq!(again.port, status.port, "a restart must keep the port");
     assert_eq!(ask(&server.secret_dsn().unwrap(), "select n from t").unwrap(), "7");
 }
 
@@ -118,7 +118,7 @@ fn the_server_recovers_after_a_crash() {
     let pid = own.start().pid.unwrap();
     ask(&own.server.secret_dsn().unwrap(), "create table t as select 7 as n").unwrap();
     send_signal("-KILL", pid);
-    // At once, while the children may still run.
+    // The server starts again at once, while children of the killed server may still run.
     let status = own.start();
     assert_ne!(status.pid, Some(pid));
     assert_eq!(ask(&own.server.secret_dsn().unwrap(), "select n from t").unwrap(), "7");

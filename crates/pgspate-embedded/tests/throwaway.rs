@@ -25,7 +25,7 @@ fn ask(dsn: &str, sql: &str) -> Result<String, tokio_postgres::Error> {
     })
 }
 
-/// Waits up to a minute until the condition is true.
+/// Waits until the condition is true. Panics after a minute.
 fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_true() {
@@ -107,7 +107,7 @@ fn a_killed_server_recovers_committed_rows() {
     for round in 0..2 {
         let pid = server.pid().unwrap();
         server.kill().unwrap();
-        assert!(server.kill().is_err(), "the server is already dead");
+        assert!(server.kill().is_err(), "a second kill must fail, because the server is dead");
         assert!(server.data_folder().join("postmaster.pid").exists());
         server.restart().unwrap();
         assert_ne!(server.pid(), Some(pid));

@@ -46,7 +46,7 @@ pub enum RowBase {
     Moved(LoggedKey),
 }
 
-/// A row as the target shall have it after the batch.
+/// A row as the target must have it after the batch.
 #[derive(Debug, Clone, Copy)]
 pub struct FoldedRow {
     /// The index of the row's last event in `FoldedTable::links`; [`NO_EVENT`] for none.

@@ -1,4 +1,4 @@
-//! Folded events must give the same table as the events applied one by one.
+//! The folded events of a batch must give the same table as the events applied one by one.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ const WIDTH: usize = 3;
 #[derive(Debug, Clone)]
 enum HistoryStep {
     Insert(u8, u16, u16),
-    /// The values that it gives; `None` leaves a column out.
+    /// An update and the values that the event gives. `None` leaves a column out.
     Update(u8, Option<u16>, Option<u16>),
     Move(u8, u8, Option<u16>, Option<u16>),
-    /// Two rows swap their keys in one statement, so for a moment both have the same key.
+    /// Two rows swap their keys in one statement, so both have the same key for a moment.
     Swap(u8, u8),
     Delete(u8),
     Truncate,
@@ -231,7 +231,7 @@ proptest! {
 
     /// The cuts into batches do not change the table.
     #[test]
-    fn folds_are_their_events_one_by_one(
+    fn folded_events_give_the_table_of_single_events(
         (start, steps) in history(false),
         cuts in proptest::collection::vec(0..41_usize, 0..4),
     ) {
@@ -253,7 +253,7 @@ proptest! {
     /// Folding gives the same table for one transaction: with swapped keys and whole old rows, or
     /// with neither.
     #[test]
-    fn a_transaction_folds_to_its_events_one_by_one(
+    fn a_folded_transaction_gives_the_table_of_single_events(
         ((start, steps), whole) in any::<bool>()
             .prop_flat_map(|whole| (history(whole), Just(whole))),
     ) {
@@ -266,7 +266,7 @@ proptest! {
         prop_assert_eq!(rows, expected);
     }
 
-    /// A stream that is applied again, to a table that is further on, gives the same table.
+    /// A stream that is applied again, to a table that has later changes, gives the same table.
     #[test]
     fn a_stream_may_be_read_again((start, steps) in history(false), from in 0..40_usize) {
         // After a restart nothing is known of the events before `from`.

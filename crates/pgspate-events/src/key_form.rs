@@ -20,7 +20,7 @@ pub enum KeyForm {
     Numeric,
     /// `char(n)` without trailing spaces.
     Padded,
-    /// The text. Equal values may have different text: only the server knows.
+    /// The text. Only the server knows whether two different texts are equal values.
     Loose,
 }
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_the_server_may_cut_is_not_sure() {
+    fn a_value_that_the_server_may_cut_may_have_another_form() {
         let is_sure = |value: &str| KeyForm::Limited(2).append(value.as_bytes(), &mut Vec::new());
         assert!(is_sure("ab") && is_sure("öä") && is_sure("a "));
         assert!(!is_sure("ab ") && !is_sure("öä "));

@@ -9,8 +9,8 @@
 //!
 //! Every session pins its search path first. A session reads only relations whose owners are
 //! trusted.
-//! After a fault the ledger decides what was written. This crate knows nothing about inputs and
-//! formats, and never writes a row of the user.
+//! After a fault, pgspate asks the ledger what was written. This crate parses no format and never
+//! writes a user's row. Of an input, the ledger reads only samples, to recognize the input again.
 
 pub mod connect;
 mod dependencies;

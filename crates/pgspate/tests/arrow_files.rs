@@ -24,12 +24,12 @@ use pgspate::format::parquet::{ParquetCutter, ParquetFile};
 use pgspate::format::{Chunk, ChunkData, Cutter, EncodeMode};
 use pgspate::{Error, ErrorKind};
 
-use load::{FuzzMemory, encode, framed, parquet_cutter, pg_type, session};
+use load::{FuzzMemory, encode, framed_binary_copy, parquet_cutter, pg_type, session_settings};
 use pgspate::encode::arrow::schema_types;
 use server::Database;
 
-/// A Parquet file of one column, made of physical values.
-fn column<T: DataType>(declared: &str, values: &[T::T]) -> Bytes {
+/// Returns a Parquet file of one column. `values` are the physical values.
+fn one_column_file<T: DataType>(declared: &str, values: &[T::T]) -> Bytes {
     let schema = parse_message_type(&format!("message m {{ required {declared}; }}")).unwrap();
     let mut writer =
         SerializedFileWriter::new(Vec::new(), Arc::new(schema), Default::default()).unwrap();
@@ -45,9 +45,16 @@ fn fixed(bytes: &[u8]) -> FixedLenByteArray {
     ByteArray::from(bytes.to_vec()).into()
 }
 
-/// Loads a one-column file into the type that `--create` would give it, and compares.
-fn same<T: DataType>(db: &Database, declared: &str, values: &[T::T], sql: &str, want: &[&str]) {
-    let bytes = column::<T>(declared, values);
+/// Loads a file of one column into a column of the type that `--create` chooses, and compares the
+/// rows.
+fn assert_loaded_values<T: DataType>(
+    db: &Database,
+    declared: &str,
+    values: &[T::T],
+    sql: &str,
+    want: &[&str],
+) {
+    let bytes = one_column_file::<T>(declared, values);
     for mode in [EncodeMode::Binary, EncodeMode::Text] {
         let (mut cutter, schema) = parquet_cutter(bytes.clone());
         let made = schema_types(&schema);
@@ -60,9 +67,10 @@ fn same<T: DataType>(db: &Database, declared: &str, values: &[T::T], sql: &str, 
             other => other,
         };
         let types = [pg_type(ty)];
-        let (out, _) = encode(cutter.as_mut(), &schema, &types, &session("UTC"), mode, 1 << 20);
+        let (out, _) =
+            encode(cutter.as_mut(), &schema, &types, &session_settings("UTC"), mode, 1 << 20);
         db.run(&format!("drop table if exists t; create table t (v {sql})"));
-        db.copy("copy t from stdin (format binary)", framed(&out.binary)).unwrap();
+        db.copy("copy t from stdin (format binary)", framed_binary_copy(&out.binary)).unwrap();
         db.copy("copy t from stdin", out.text).unwrap();
         let got = db.rows("select v::text, null::text from t order by ctid");
         let got: Vec<&str> = got.iter().map(|row| row.0.as_str()).collect();
@@ -74,7 +82,7 @@ fn same<T: DataType>(db: &Database, declared: &str, values: &[T::T], sql: &str, 
 fn logical_types_of_parquet() {
     let db = Database::new();
     let int32 = |declared: &str, values: &[i32], sql: &str, want: &[&str]| {
-        same::<Int32Type>(&db, declared, values, sql, want);
+        assert_loaded_values::<Int32Type>(&db, declared, values, sql, want);
     };
     int32("int32 v (UINT_8)", &[255], "smallint", &["255"]);
     int32("int32 v (UINT_16)", &[65_535], "integer", &["65535"]);
@@ -89,7 +97,7 @@ fn logical_types_of_parquet() {
         &["0.000000001", "-0.123456789"],
     );
     let int64 = |declared: &str, values: &[i64], sql: &str, want: &[&str]| {
-        same::<Int64Type>(&db, declared, values, sql, want);
+        assert_loaded_values::<Int64Type>(&db, declared, values, sql, want);
     };
     int64("int64 v (UINT_64)", &[-1], "numeric(20,0)", &["18446744073709551615"]);
     int64("int64 v (DECIMAL(18,17))", &[1], "numeric(18,17)", &["0.00000000000000001"]);
@@ -110,14 +118,14 @@ fn logical_types_of_parquet() {
     };
     let moments = [days(2_440_588, 0), days(1_721_426, 1_000), days(5_373_484, 86_399_999_999_000)];
     let want = ["1970-01-01 00:00:00", "0001-01-01 00:00:00.000001", "9999-12-31 23:59:59.999999"];
-    same::<Int96Type>(&db, "int96 v", &moments, "timestamp", &want);
+    assert_loaded_values::<Int96Type>(&db, "int96 v", &moments, "timestamp", &want);
 }
 
 #[test]
 fn byte_types_of_parquet() {
     let db = Database::new();
     let flba = |declared: &str, values: &[FixedLenByteArray], sql: &str, want: &[&str]| {
-        same::<FixedLenByteArrayType>(&db, declared, values, sql, want);
+        assert_loaded_values::<FixedLenByteArrayType>(&db, declared, values, sql, want);
     };
     let big = (-(10i128.pow(38) - 1)).to_be_bytes();
     let nines = format!("-0.{}", "9".repeat(38));
@@ -150,7 +158,7 @@ fn byte_types_of_parquet() {
     );
     let bytes = |declared: &str, values: &[&str], sql: &str, want: &[&str]| {
         let values: Vec<ByteArray> = values.iter().map(|value| (*value).into()).collect();
-        same::<ByteArrayType>(&db, declared, &values, sql, want);
+        assert_loaded_values::<ByteArrayType>(&db, declared, &values, sql, want);
     };
     bytes("byte_array v (JSON)", &["{\"b\":1,\"a\":2}"], "jsonb", &["{\"a\": 2, \"b\": 1}"]);
     bytes("byte_array v (BSON)", &["\u{5}"], "bytea", &["\\x05"]);
@@ -160,16 +168,17 @@ fn byte_types_of_parquet() {
     bytes("byte_array v (DECIMAL(4,2))", &["\u{1}\u{2}"], "numeric(4,2)", &["2.58"]);
 }
 
-/// A batch of numbers and strings: row `n` is `n` and a text that says so.
-fn numbered(first: i64, rows: i64) -> RecordBatch {
+/// Returns a batch whose row `n` has the number `n` and a text with this number.
+fn numbered_batch(first: i64, rows: i64) -> RecordBatch {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + rows));
     let texts = (first..first + rows).map(|n| format!("row {n} of the file"));
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
     RecordBatch::try_from_iter([("id", ids), ("text", texts)]).unwrap()
 }
 
-/// Checks that the chunks hold rows 0 to `rows`, in order, and gives their sizes.
-fn sizes(cutter: &mut dyn Cutter, rows: i64) -> Vec<u64> {
+/// Checks that the chunks have the rows from 0 to `rows`, in order. Returns the chunks' sizes in
+/// rows.
+fn check_rows_and_return_sizes(cutter: &mut dyn Cutter, rows: i64) -> Vec<u64> {
     let mut next = 0;
     let mut sizes = Vec::new();
     while let Some(chunk) = cutter.next().unwrap() {
@@ -201,18 +210,18 @@ fn large_row_groups_are_cut() {
             .set_offset_index_disabled(statistics == EnabledStatistics::None)
             .set_max_row_group_row_count(Some(500_000))
             .build();
-        let first = numbered(0, 300_000);
+        let first = numbered_batch(0, 300_000);
         let mut writer =
             ArrowWriter::try_new(Vec::new(), first.schema(), Some(properties)).unwrap();
         writer.write(&first).unwrap();
-        writer.write(&numbered(300_000, 300_000)).unwrap();
+        writer.write(&numbered_batch(300_000, 300_000)).unwrap();
         let bytes: Bytes = writer.into_inner().unwrap().into();
         let (mut cutter, _) = parquet_cutter(bytes.clone());
         let want: &[u64] = match statistics {
             EnabledStatistics::Page => &[125_000, 125_000, 125_000, 125_000, 100_000],
             _ => &[250_000, 250_000, 100_000],
         };
-        assert_eq!(sizes(cutter.as_mut(), 600_000), want);
+        assert_eq!(check_rows_and_return_sizes(cutter.as_mut(), 600_000), want);
         let file = ParquetFile::open("f", Arc::new(FuzzMemory(bytes))).unwrap();
         assert_eq!((file.rows(), file.row_groups()), (600_000, 2));
         let chunk = ParquetCutter::new(Arc::new(file), 3).next().unwrap().unwrap();
@@ -225,7 +234,7 @@ fn batches_are_joined_and_cut() {
     for compression in [None, Some(CompressionType::ZSTD), Some(CompressionType::LZ4_FRAME)] {
         let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
         let batches = [(0, 1_000), (1_000, 0), (1_000, 2_000), (3_000, 300_000), (303_000, 10)];
-        let batches = batches.map(|(first, rows)| numbered(first, rows));
+        let batches = batches.map(|(first, rows)| numbered_batch(first, rows));
         let schema = batches[0].schema();
         let mut writer =
             FileWriter::try_new_with_options(Vec::new(), &schema, options.clone()).unwrap();
@@ -233,14 +242,17 @@ fn batches_are_joined_and_cut() {
         let bytes = FuzzMemory(writer.into_inner().unwrap().into());
         let file = Arc::new(ArrowFile::open("f", Arc::new(bytes)).unwrap());
         let mut cutter = ArrowCutter::new(file, 0);
-        assert_eq!(sizes(&mut cutter, 303_010), [3_000, 100_000, 100_000, 100_010]);
+        assert_eq!(
+            check_rows_and_return_sizes(&mut cutter, 303_010),
+            [3_000, 100_000, 100_000, 100_010]
+        );
         let mut writer =
             arrow_ipc::writer::StreamWriter::try_new_with_options(Vec::new(), &schema, options)
                 .unwrap();
         batches.iter().for_each(|batch| writer.write(batch).unwrap());
         let bytes = std::io::Cursor::new(writer.into_inner().unwrap());
         let mut cutter = ArrowStreamCutter::open("f", Box::new(bytes), 0).unwrap();
-        let total: u64 = sizes(&mut cutter, 303_010).iter().sum();
+        let total: u64 = check_rows_and_return_sizes(&mut cutter, 303_010).iter().sum();
         assert_eq!(total, 303_010);
     }
 }
@@ -274,8 +286,8 @@ fn read_stream(bytes: Vec<u8>) -> Result<u64, Error> {
 
 type Reader = fn(Vec<u8>) -> Result<u64, Error>;
 
-fn whole_files() -> [(Vec<u8>, Reader); 3] {
-    let batch = numbered(0, 100);
+fn valid_files() -> [(Vec<u8>, Reader); 3] {
+    let batch = numbered_batch(0, 100);
     let keys = Int32Array::from_iter_values((0..100).map(|n| n % 3));
     let values = Arc::new(StringArray::from(vec!["a", "b", "c"]));
     let dictionary: ArrayRef = Arc::new(arrow_array::DictionaryArray::new(keys, values));
@@ -300,7 +312,7 @@ fn whole_files() -> [(Vec<u8>, Reader); 3] {
 
 #[test]
 fn truncated_files_are_refused() {
-    for (ordinal, (bytes, read)) in whole_files().into_iter().enumerate() {
+    for (ordinal, (bytes, read)) in valid_files().into_iter().enumerate() {
         let is_stream = ordinal == 2;
         assert_eq!(read(bytes.clone()).unwrap(), 100);
         for len in 0..bytes.len() {
@@ -311,7 +323,7 @@ fn truncated_files_are_refused() {
                     assert!(place.starts_with("bad."), "{place}");
                     assert!(error.hint_text().is_some(), "{error:?}");
                 }
-                // A stream may lack its end mark, and ends well between two messages.
+                // A stream may lack its end mark, so a stream that ends after a message is valid.
                 Ok(rows) => assert!(is_stream && rows % 100 == 0, "{len} bytes"),
             }
         }
@@ -320,14 +332,16 @@ fn truncated_files_are_refused() {
 
 #[test]
 fn damaged_files_never_panic() {
-    for (bytes, read) in whole_files() {
+    for (bytes, read) in valid_files() {
         for at in 0..bytes.len() {
             for flip in [0xFF, 0x01] {
                 let mut bad = bytes.clone();
                 bad[at] ^= flip;
                 let read = || read(bad);
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
-                let result = outcome.unwrap_or_else(|_| panic!("panic at byte {at} ^ {flip}"));
+                let result = outcome.unwrap_or_else(|_| {
+                    panic!("the reader panicked with byte {at} changed by {flip}")
+                });
                 if let Err(error) = result {
                     assert_eq!(error.kind(), ErrorKind::Format, "byte {at}: {error:?}");
                 }
@@ -337,7 +351,7 @@ fn damaged_files_never_panic() {
 }
 
 #[test]
-fn other_files_are_named_for_what_they_are() {
+fn the_error_says_that_a_file_has_another_format() {
     let message = |error: Error| (error.to_string(), error.hint_text().unwrap_or("").to_owned());
     let csv = b"a,b,c\n1,2,3\n4,5,6\n7,8,9\n".to_vec();
     assert_eq!(message(read_parquet(csv.clone()).unwrap_err()).0, "not a Parquet file");

@@ -1,4 +1,4 @@
-//! Lists, structs and maps against a real PostgreSQL, the way `arrow.rs` tests scalars.
+//! Lists, structs and maps on a real PostgreSQL server, tested as `arrow.rs` tests scalars.
 
 #[path = "support/arrow_load.rs"]
 mod load;
@@ -14,7 +14,7 @@ use arrow_array::types::*;
 use arrow_array::*;
 use arrow_schema::{DataType, Field};
 
-use same::{refused, same, same_ipc};
+use same::{assert_refused, assert_same, assert_same_in_arrow};
 use server::Database;
 
 #[test]
@@ -29,18 +29,18 @@ fn lists() {
     };
     let texts = [Some("{1,NULL,-3}"), None, Some("{}")];
     for sql in ["int4[]", "int8[]", "numeric[]", "float8[]", "text[]"] {
-        same(&db, lists(), sql, &texts);
+        assert_same(&db, lists(), sql, &texts);
     }
     for sql in ["json", "jsonb", "text"] {
-        same(&db, lists(), sql, &[Some("[1,null,-3]"), None, Some("[]")]);
+        assert_same(&db, lists(), sql, &[Some("[1,null,-3]"), None, Some("[]")]);
     }
-    same(
+    assert_same(
         &db,
         LargeListArray::from_iter_primitive::<Int64Type, _, _>(vec![Some(vec![Some(5)])]),
         "int2[]",
         &[Some("{5}")],
     );
-    same(
+    assert_same(
         &db,
         FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(
             vec![Some(vec![Some(1.5), Some(2.0)]), None],
@@ -49,7 +49,7 @@ fn lists() {
         "float4[]",
         &[Some("{1.5,2}"), None],
     );
-    refused(
+    assert_refused(
         &db,
         ListArray::from_iter_primitive::<Int32Type, _, _>(vec![Some(vec![Some(40_000)])]),
         "int2[]",
@@ -57,7 +57,12 @@ fn lists() {
     );
     let mut strings = ListBuilder::new(StringBuilder::new());
     strings.append_value([Some("a\"b\\c,{}"), Some(""), Some("NULL"), None, Some(" ")]);
-    same(&db, strings.finish(), "text[]", &[Some("{\"a\\\"b\\\\c,{}\",\"\",\"NULL\",NULL,\" \"}")]);
+    assert_same(
+        &db,
+        strings.finish(),
+        "text[]",
+        &[Some("{\"a\\\"b\\\\c,{}\",\"\",\"NULL\",NULL,\" \"}")],
+    );
 }
 
 #[test]
@@ -73,19 +78,19 @@ fn lists_of_lists() {
         }
         outer.finish()
     };
-    same(
+    assert_same(
         &db,
         nested(vec![vec![Some(vec![1, 2]), Some(vec![3, 4])], vec![]]),
         "int4[]",
         &[Some("{{1,2},{3,4}}"), Some("{}")],
     );
-    same(
+    assert_same(
         &db,
         nested(vec![vec![Some(vec![1]), Some(vec![3, 4]), None]]),
         "jsonb",
         &[Some("[[1],[3,4],null]")],
     );
-    refused(
+    assert_refused(
         &db,
         nested(vec![
             vec![Some(vec![1]), Some(vec![3, 4])],
@@ -98,9 +103,9 @@ fn lists_of_lists() {
     let item = Arc::new(Field::new("item", DataType::Int32, true));
     let values = Arc::new(Int32Array::from(vec![1, 2, 3]));
     let views = ListViewArray::new(item, vec![1, 0].into(), vec![2, 0].into(), values, None);
-    same_ipc(&db, views, "int4[]", &[Some("{2,3}"), Some("{}")]);
+    assert_same_in_arrow(&db, views, "int4[]", &[Some("{2,3}"), Some("{}")]);
     let dates = vec![Some(vec![Some(0)])];
-    same(
+    assert_same(
         &db,
         ListArray::from_iter_primitive::<Date32Type, _, _>(dates),
         "date[]",
@@ -154,7 +159,7 @@ fn structs_and_maps() {
         )),
     ];
     for sql in ["jsonb", "json", "text"] {
-        same(&db, StructArray::from(fields.clone()), sql, &texts);
+        assert_same(&db, StructArray::from(fields.clone()), sql, &texts);
     }
     let mut map = MapBuilder::new(None, Int32Builder::new(), StringBuilder::new());
     map.keys().append_value(7);
@@ -163,5 +168,5 @@ fn structs_and_maps() {
     map.values().append_null();
     map.append(true).unwrap();
     map.append(false).unwrap();
-    same(&db, map.finish(), "jsonb", &[Some(r#"{"7":"x","8":null}"#), None]);
+    assert_same(&db, map.finish(), "jsonb", &[Some(r#"{"7":"x","8":null}"#), None]);
 }

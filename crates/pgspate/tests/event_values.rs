@@ -1,4 +1,4 @@
-//! What decoders make of values is what PostgreSQL reads.
+//! PostgreSQL reads the text of a decoded value as the value that the event had.
 
 #[allow(dead_code, reason = "the tests of decoders need more of it")]
 #[path = "../../pgspate-events/tests/support/events.rs"]
@@ -12,8 +12,8 @@ use pgspate_events::decode::Debezium;
 
 use support::{TypedColumns, decode};
 
-/// A value as its event has it.
-fn spelled(ty: &'static str, json: &str, schema: &str) -> String {
+/// Decodes a value of a Debezium event. Returns its text.
+fn decode_value(ty: &'static str, json: &str, schema: &str) -> String {
     let types: &'static [(&str, &str)] = vec![("v", ty)].leak();
     let record = format!(
         r#"{{"schema":{{"type":"struct","fields":[{{"type":"struct","field":"after",
@@ -26,7 +26,7 @@ fn spelled(ty: &'static str, json: &str, schema: &str) -> String {
 }
 
 #[test]
-fn the_server_reads_what_was_meant() {
+fn the_server_reads_the_values_of_the_events() {
     let db = testing::database();
     let named = |name: &str| format!(r#""type":"x","name":"{name}""#);
     let array = |items: &str| format!(r#""type":"array","items":{{{items}}}"#);
@@ -87,7 +87,7 @@ fn the_server_reads_what_was_meant() {
             Some(element) => format!("_{element}").leak(),
             None => ty,
         };
-        let value = spelled(typname, json, &schema).replace('\'', "\'\'");
+        let value = decode_value(typname, json, &schema).replace('\'', "\'\'");
         let sql = format!("set timezone = 'UTC'; select '{value}'::{ty}::text");
         assert_eq!(db.query(&sql), [[Some(expected.to_owned())]], "{ty} {json}");
     }

@@ -1,4 +1,5 @@
-//! Every field that the encoder takes is stored as `COPY` of the text would have stored it.
+//! The server stores each field that the encoder accepts as it stores the same field from COPY
+//! text.
 
 #[path = "support/field_compare.rs"]
 mod field_compare;
@@ -24,19 +25,19 @@ async fn known_spellings_are_stored_as_from_text() {
         if session.server_version >= 150_000 {
             types.extend(["numeric(3,5)", "numeric(5,-2)"]);
         }
-        // Other types are read alike under all settings: once is enough.
+        // Settings do not affect the other types, so these are compared only once.
         types.retain(|sql_type| number == 0 || depends_on_session(sql_type));
         for sql_type in types {
             let column = Column::new(&client, sql_type, &session).await;
             let (taken, differences) = column.compare(&client, &spellings).await;
-            assert!(taken > 0, "{sql_type}: nothing taken");
+            assert!(taken > 0, "{sql_type}: the encoder must accept a spelling");
             wrong.extend(differences.into_iter().map(|what| format!("{what} ({settings})")));
         }
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Whether a type is read differently under different settings.
+/// Returns whether the session's settings affect how the server reads a type.
 fn depends_on_session(sql_type: &str) -> bool {
     ["date", "time", "interval", "tsrange", "tstzrange", "span"]
         .iter()

@@ -1,6 +1,7 @@
-//! Generated spellings: made for a type or mutated from known ones, compared with the server.
+//! Generated spellings of values, compared with the server. Some match a regular expression, others
+//! are mutations of known spellings.
 //!
-//! `PROPTEST_CASES` sets how many batches of each type are made.
+//! `PROPTEST_CASES` is the number of batches for each type.
 
 #[path = "support/field_compare.rs"]
 mod field_compare;
@@ -17,10 +18,10 @@ use proptest::sample::{Index, select};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Spellings in one batch.
+/// The number of spellings in a batch.
 const BATCH: usize = 400;
 
-/// Regular expressions for spellings that are likely to be right.
+/// Regular expressions for spellings that are probably valid.
 const SHAPES: &[&str] = &[
     "[-+]?[0-9]{1,20}",
     "[-+]?[0-9]{1,9}\\.[0-9]{0,9}",
@@ -63,8 +64,8 @@ const SHAPES: &[&str] = &[
     "[\\[\\(][ab\"\\\\, ]{0,6}[\\]\\)]",
 ];
 
-/// Two values of one shape, alone, as an array or as a range.
-fn shaped() -> impl Strategy<Value = Vec<u8>> {
+/// Generates a value of a shape, or an array or a range of two values.
+fn shaped_spelling() -> impl Strategy<Value = Vec<u8>> {
     let two = select(SHAPES).prop_flat_map(|shape| {
         let value = || proptest::string::string_regex(shape).unwrap();
         (value(), value())
@@ -83,7 +84,7 @@ fn shaped() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A spelling: of a shape or known, with up to two bytes changed.
+/// Generates a spelling of a shape, or a known spelling, with up to two bytes changed.
 fn spelling() -> impl Strategy<Value = Vec<u8>> {
     let known = select(field_spellings::all());
     let alphabet = select(b"0123456789.:-+eETZ {},\"\\/[]()abNntf\t\xc3".to_vec());
@@ -91,7 +92,7 @@ fn spelling() -> impl Strategy<Value = Vec<u8>> {
         3 => Just(Vec::new()),
         1 => vec((any::<Index>(), 0..3u8, alphabet), 1..3),
     ];
-    (prop_oneof![4 => shaped(), 1 => known], edits).prop_map(|(mut text, edits)| {
+    (prop_oneof![4 => shaped_spelling(), 1 => known], edits).prop_map(|(mut text, edits)| {
         for (at, kind, byte) in edits {
             let place = at.index(text.len() + 1);
             match (kind, text.get_mut(place)) {
@@ -104,7 +105,7 @@ fn spelling() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Types that take any bytes leave all to the server: known spellings are enough for them.
+/// Types that accept nearly all text. For these types, the known spellings suffice.
 const TAKES_ALL: &[&str] = &[
     "text",
     "varchar",

@@ -1,5 +1,5 @@
-//! Common spellings are taken, so that ordinary files never leave the fast path; types without an
-//! exact encoder say why; and no input makes the encoder panic.
+//! The encoder accepts common spellings, so that ordinary files need no COPY text. The error for a
+//! type without an exact encoder says why. No input makes the encoder panic.
 
 use pgspate::encode::field::FieldEncoder;
 use pgspate::target::{PgType, SessionSettings, TypeKind};
@@ -13,12 +13,12 @@ fn base(oid: u32) -> PgType {
     PgType { oid, name: format!("type {oid}"), typmod: -1, kind: TypeKind::Base }
 }
 
-fn of(kind: TypeKind) -> PgType {
+fn type_of_kind(kind: TypeKind) -> PgType {
     PgType { oid: 20_000, name: "made".into(), typmod: -1, kind }
 }
 
 fn array(element: PgType) -> PgType {
-    of(TypeKind::Array(Box::new(element), b','))
+    type_of_kind(TypeKind::Array(Box::new(element), b','))
 }
 
 fn encoder(ty: &PgType) -> FieldEncoder {
@@ -35,7 +35,7 @@ const EVERY_BASE: &[u32] = &[
 ];
 
 #[test]
-fn common_spellings_are_taken() {
+fn common_spellings_are_accepted() {
     let common: &[(u32, &[&str])] = &[
         (16, &["t", "f", "true", "false", "TRUE", "False", "1", "0", "yes", "no", "on", "off"]),
         (17, &["\\x", "\\xdeadBEEF", "plain"]),
@@ -85,7 +85,7 @@ fn common_spellings_are_taken() {
 }
 
 #[test]
-fn common_arrays_and_ranges_are_taken() {
+fn common_arrays_and_ranges_are_accepted() {
     let ints = array(base(23));
     for spelling in ["{}", "{1,2,3}", "{1, NULL, 3}", "{{1,2},{3,4}}"] {
         assert!(takes(&ints, spelling), "{spelling}");
@@ -97,7 +97,7 @@ fn common_arrays_and_ranges_are_taken() {
     for spelling in ["{a,b c,\"d,e\"}", "{\"say \\\"hi\\\"\",\"NULL\"}"] {
         assert!(takes(&texts, spelling), "{spelling}");
     }
-    let range = of(TypeKind::Range(Box::new(base(1082))));
+    let range = type_of_kind(TypeKind::Range(Box::new(base(1082))));
     for spelling in ["empty", "[2024-01-01,2024-02-01)", "(,)", "[2024-01-01,]"] {
         assert!(takes(&range, spelling), "{spelling}");
     }
@@ -105,7 +105,7 @@ fn common_arrays_and_ranges_are_taken() {
 
 #[test]
 fn an_array_names_its_elements_type() {
-    let domain = PgType { oid: 16_500, ..of(TypeKind::Domain(Box::new(base(23)))) };
+    let domain = PgType { oid: 16_500, ..type_of_kind(TypeKind::Domain(Box::new(base(23)))) };
     let mut out = Vec::new();
     assert!(encoder(&array(domain)).encode(b"{NULL}", &mut out));
     let words: Vec<u32> =
@@ -152,16 +152,16 @@ fn types_without_an_encoder_say_why() {
     let reason = |ty: &PgType| FieldEncoder::new(ty, &session()).unwrap_err();
     assert_eq!(reason(&base(790)), "type money depends on lc_monetary");
     assert_eq!(reason(&base(600)), "only the server can read type type 600");
-    assert_eq!(reason(&of(TypeKind::Other)), "only the server can read type made");
+    assert_eq!(reason(&type_of_kind(TypeKind::Other)), "only the server can read type made");
     assert!(FieldEncoder::new(&array(base(142)), &session()).is_err());
     assert!(FieldEncoder::new(&array(base(18)), &session()).is_err());
 }
 
-/// Types of every family, arrays and ranges over them.
+/// Returns encoders for types of every family, and for arrays and ranges of these types.
 fn every_encoder() -> Vec<FieldEncoder> {
     let bases = EVERY_BASE.iter().map(|oid| base(*oid));
     let arrays = EVERY_BASE.iter().filter(|oid| **oid != 18).map(|oid| array(base(*oid)));
-    let ranges = EVERY_BASE.iter().map(|oid| of(TypeKind::Range(Box::new(base(*oid)))));
+    let ranges = EVERY_BASE.iter().map(|oid| type_of_kind(TypeKind::Range(Box::new(base(*oid)))));
     bases.chain(arrays).chain(ranges).map(|ty| encoder(&ty)).collect()
 }
 
@@ -180,7 +180,7 @@ fn check_lengths(encoders: &[FieldEncoder], field: &[u8]) {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(fields in prop::collection::vec(
+    fn no_bytes_make_an_encoder_panic(fields in prop::collection::vec(
         prop::collection::vec(any::<u8>(), 0..40), 50)
     ) {
         let encoders = every_encoder();
@@ -188,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_of_its_alphabet_makes_it_panic(fields in prop::collection::vec(
+    fn no_text_of_the_types_characters_makes_an_encoder_panic(fields in prop::collection::vec(
         "[-+0-9.:eETZ {}\\[\\](),\"\\\\/a-f]{0,40}", 50)
     ) {
         let encoders = every_encoder();

@@ -1,4 +1,5 @@
-//! JSON rows through COPY against what `json_populate_record` makes of the same record.
+//! JSON rows that pgspate loads by COPY, compared with the rows that `json_populate_record`
+//! returns.
 
 #[allow(dead_code)]
 #[path = "../../pgspate-input/tests/support/json_rows.rs"]
@@ -30,7 +31,7 @@ fn table() -> KeyedOptions {
 const COLUMNS: &str = "i int, n numeric, f float8, b bool, t text, d date, j jsonb, ia int[], \
                        ta text[], ja jsonb[]";
 
-/// Records whose outcome must be the same both ways: a row, or an error with the same code.
+/// Records for which both ways must give the same row, or an error with the same SQLSTATE.
 const RECORDS: &[&str] = &[
     r#"{}"#,
     r#"{"i":null,"t":null,"j":null,"ia":null}"#,
@@ -98,7 +99,8 @@ const RECORDS: &[&str] = &[
 ];
 
 async fn connect(dsn: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.expect("it connects");
+    let (client, connection) =
+        tokio_postgres::connect(dsn, NoTls).await.expect("could not connect to the test server");
     tokio::spawn(connection);
     client
 }
@@ -111,7 +113,7 @@ async fn copy(client: &Client, text: String) -> Result<(), tokio_postgres::Error
 }
 
 #[tokio::test]
-async fn rows_are_those_of_json_populate_record() {
+async fn rows_equal_those_of_json_populate_record() {
     let database = testing::database();
     let client = connect(&database.dsn()).await;
     client
@@ -148,7 +150,7 @@ async fn rows_are_those_of_json_populate_record() {
 }
 
 #[tokio::test]
-async fn names_are_quoted_wherever_the_server_quotes() {
+async fn quote_ident_quotes_every_word_that_the_server_quotes() {
     let database = testing::database();
     let client = connect(&database.dsn()).await;
     let words =

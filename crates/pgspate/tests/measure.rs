@@ -1,10 +1,10 @@
-//! What a server counts, before and after work that is known.
+//! The server's counters, measured before and after known work.
 
 use pgspate::measure::Measurement;
 use pgspate_embedded::testing;
 use tokio_postgres::{Client, NoTls};
 
-const SETUP: &str = "\
+const CREATE_TABLES: &str = "\
 create table t (id int, part int, v text, primary key (id, part)) partition by list (part);
 create table t1 partition of t for values in (1) with (fillfactor = 50);
 create table t2 partition of t for values in (2)";
@@ -21,9 +21,9 @@ async fn oid(client: &Client, table: &str) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_is_counted_wherever_it_went() {
+async fn work_on_partitions_counts_for_their_table() {
     let db = testing::database();
-    db.run(SETUP);
+    db.run(CREATE_TABLES);
     let client = connect(&db.dsn()).await;
     let table = [oid(&client, "t").await];
     let before = Measurement::take(&client, &table).await;
@@ -53,9 +53,9 @@ async fn work_is_counted_wherever_it_went() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_version_says_what_it_has() {
+async fn a_measurement_has_the_counters_of_the_servers_version() {
     let db = testing::database();
-    db.run(SETUP);
+    db.run(CREATE_TABLES);
     let client = connect(&db.dsn()).await;
     let table = [oid(&client, "t").await];
     let it = Measurement::take(&client, &table).await;
@@ -65,7 +65,7 @@ async fn every_version_says_what_it_has() {
     assert_eq!(it.checkpoints.buffers_by_sessions.is_some(), version < 170_000);
     assert_eq!(it.wal.bytes.is_some(), version >= 140_000);
     assert_eq!(it.wal.writes.is_some(), version >= 140_000);
-    assert_eq!(it.wal.write_ms, None, "nothing takes the time");
+    assert_eq!(it.wal.write_ms, None, "the server does not measure I/O times");
     assert_eq!(it.io.read_bytes.is_some(), version >= 160_000);
     assert_eq!(it.io_sessions.evictions.is_some(), version >= 160_000);
     assert_eq!(it.io_sessions.writes_normal.is_some(), version >= 160_000);
@@ -79,7 +79,7 @@ async fn every_version_says_what_it_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_not_be_seen_is_not_made_up() {
+async fn counters_that_the_role_cannot_see_are_none() {
     let db = testing::database();
     let role = db.name();
     db.run(&format!(
@@ -95,7 +95,7 @@ async fn what_may_not_be_seen_is_not_made_up() {
     assert_eq!(before.wal_position, None);
     assert_eq!(before.checkpoints.buffers_cleaned, None);
     assert_eq!(before.tables.as_ref().unwrap().1.table_bytes, Some(0));
-    // A dropped table has no counters, rather than zeros.
+    // The counters of a dropped table are none, not zero.
     own.batch_execute("drop table t").await.unwrap();
     let after = Measurement::take(&client, &table).await;
     let (counted, state) = after.tables.as_ref().unwrap();
@@ -107,7 +107,7 @@ async fn what_may_not_be_seen_is_not_made_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reset_in_between_leaves_nothing_known() {
+async fn differences_across_a_reset_are_none() {
     let db = testing::database();
     db.run("create table t (id int)");
     let client = connect(&db.dsn()).await;

@@ -1,5 +1,4 @@
-//! Inputs from a real S3 server on loopback: moto, installed from the Python package index into
-//! a virtual environment below the build folder when it is first needed.
+//! Inputs from a real S3 server on loopback, the Python program moto.
 
 #[path = "support/moto.rs"]
 mod moto;
@@ -15,8 +14,9 @@ use tokio::runtime::Runtime;
 
 use moto::Moto;
 
-/// One server for all tests here; buckets keep them apart.
-fn shared() -> &'static str {
+/// Returns the address of the server that all tests of this file share. Each test has its own
+/// bucket.
+fn shared_endpoint() -> &'static str {
     static SHARED: OnceLock<Mutex<Option<Moto>>> = OnceLock::new();
     static ENDPOINT: OnceLock<String> = OnceLock::new();
     ENDPOINT.get_or_init(|| {
@@ -43,9 +43,9 @@ fn options(endpoint: &str) -> SourceOptions {
     SourceOptions { store, range_bytes: 100_000, ..SourceOptions::default() }
 }
 
-/// A client that writes, and a new bucket.
-fn bucket(runtime: &Runtime, endpoint: &str, bucket: &str) -> AmazonS3 {
-    // The client of this test needs it; whether it or the engine is first does not matter.
+/// Creates a bucket. Returns a client that can write to it.
+fn create_bucket(runtime: &Runtime, endpoint: &str, bucket: &str) -> AmazonS3 {
+    // The test's client needs a cryptography provider. The engine may have installed the provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let answer = runtime.block_on(async {
         reqwest::Client::new().put(format!("{endpoint}/{bucket}")).send().await
@@ -67,7 +67,7 @@ fn put(runtime: &Runtime, store: &AmazonS3, key: &str, data: &[u8]) {
     runtime.block_on(store.put(&path, data.to_vec().into())).unwrap();
 }
 
-fn find(runtime: &Runtime, endpoint: &str, spec: &str) -> Result<Vec<Input>, Error> {
+fn resolve_input(runtime: &Runtime, endpoint: &str, spec: &str) -> Result<Vec<Input>, Error> {
     resolve(&[spec.to_owned()], &options(endpoint), runtime.handle().clone())
 }
 
@@ -88,12 +88,12 @@ fn rows(count: u64) -> Vec<u8> {
 
 #[test]
 fn an_object_is_read_in_ranges() {
-    let (runtime, endpoint) = (runtime(), shared());
-    let store = bucket(&runtime, endpoint, "one");
+    let (runtime, endpoint) = (runtime(), shared_endpoint());
+    let store = create_bucket(&runtime, endpoint, "one");
     let data = rows(40_000);
     put(&runtime, &store, "dir/a b+c%20é.csv", &data);
     let spec = "s3://one/dir/a b+c%20é.csv";
-    let input = find(&runtime, endpoint, spec).unwrap().remove(0);
+    let input = resolve_input(&runtime, endpoint, spec).unwrap().remove(0);
     assert_eq!(input.name(), spec);
     assert_eq!(input.extension().as_deref(), Some("csv"));
     assert_eq!(input.stored_bytes(), Some(data.len() as u64));
@@ -106,8 +106,8 @@ fn an_object_is_read_in_ranges() {
 
 #[test]
 fn a_compressed_object_is_decompressed() {
-    let (runtime, endpoint) = (runtime(), shared());
-    let store = bucket(&runtime, endpoint, "compressed");
+    let (runtime, endpoint) = (runtime(), shared_endpoint());
+    let store = create_bucket(&runtime, endpoint, "compressed");
     let data = rows(60_000);
     let mut stored = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     stored.write_all(&data).unwrap();
@@ -115,13 +115,13 @@ fn a_compressed_object_is_decompressed() {
     assert!(stored.len() > 300_000);
     put(&runtime, &store, "a.csv.gz", &stored);
     put(&runtime, &store, "cut.csv.gz", &stored[..stored.len() - 10]);
-    let input = find(&runtime, endpoint, "s3://compressed/a.csv.gz").unwrap().remove(0);
+    let input = resolve_input(&runtime, endpoint, "s3://compressed/a.csv.gz").unwrap().remove(0);
     let reader = input.reader().unwrap();
     assert_eq!(reader.compression(), Compression::Gzip);
     assert_eq!(reader.progress().total(), Some(stored.len() as u64));
     drop(reader);
     assert!(read(&input) == data);
-    let input = find(&runtime, endpoint, "s3://compressed/cut.csv.gz").unwrap().remove(0);
+    let input = resolve_input(&runtime, endpoint, "s3://compressed/cut.csv.gz").unwrap().remove(0);
     let error = input.reader().unwrap().read_to_end(&mut Vec::new()).unwrap_err();
     let expected = format!("gzip data ends early at byte {}", stored.len() - 10);
     assert_eq!(error.to_string(), expected);
@@ -129,19 +129,19 @@ fn a_compressed_object_is_decompressed() {
 
 #[test]
 fn folders_and_patterns_are_listed() {
-    let (runtime, endpoint) = (runtime(), shared());
-    let store = bucket(&runtime, endpoint, "many");
+    let (runtime, endpoint) = (runtime(), shared_endpoint());
+    let store = create_bucket(&runtime, endpoint, "many");
     for key in
         ["d/b.csv", "d/a.csv", "d/sub/c.csv", "d/_SUCCESS", "d/.x/y.csv", "d/n.txt", "dd/z.csv"]
     {
         put(&runtime, &store, key, key.as_bytes());
     }
-    // As a console makes folders.
+    // Some tools create folders as empty objects whose names end with a slash.
     let marker = reqwest::Client::new().put(format!("{endpoint}/many/d/empty/"));
     assert!(runtime.block_on(marker.body("").send()).unwrap().status().is_success());
     let marker = reqwest::Client::new().put(format!("{endpoint}/many/d/sub/"));
     assert!(runtime.block_on(marker.body("").send()).unwrap().status().is_success());
-    let found = |spec: &str| find(&runtime, endpoint, spec).unwrap();
+    let found = |spec: &str| resolve_input(&runtime, endpoint, spec).unwrap();
     let all = ["s3://many/d/a.csv", "s3://many/d/b.csv", "s3://many/d/n.txt"];
     let below = "s3://many/d/sub/c.csv";
     for folder in ["s3://many/d/", "s3://many/d"] {
@@ -155,9 +155,9 @@ fn folders_and_patterns_are_listed() {
 }
 
 #[test]
-fn what_is_not_there_says_so() {
-    let (runtime, endpoint) = (runtime(), shared());
-    let store = bucket(&runtime, endpoint, "few");
+fn errors_name_missing_objects_and_buckets() {
+    let (runtime, endpoint) = (runtime(), shared_endpoint());
+    let store = create_bucket(&runtime, endpoint, "few");
     put(&runtime, &store, "a.csv", b"1");
     for (spec, message) in [
         ("s3://few/b.csv", "\"s3://few/b.csv\" does not exist"),
@@ -167,18 +167,18 @@ fn what_is_not_there_says_so() {
         ("s3://fewer/", "bucket \"fewer\" does not exist"),
         ("s3://fewer/*.csv", "bucket \"fewer\" does not exist"),
     ] {
-        let error = find(&runtime, endpoint, spec).unwrap_err();
+        let error = resolve_input(&runtime, endpoint, spec).unwrap_err();
         assert_eq!((error.to_string().as_str(), error.kind()), (message, ErrorKind::Source));
         assert!(spec.ends_with("no/") || error.hint_text().is_some(), "{spec}");
     }
 }
 
 #[test]
-fn an_object_replaced_meanwhile_is_an_error() {
-    let (runtime, endpoint) = (runtime(), shared());
-    let store = bucket(&runtime, endpoint, "changing");
+fn an_object_that_is_replaced_while_it_is_read_is_an_error() {
+    let (runtime, endpoint) = (runtime(), shared_endpoint());
+    let store = create_bucket(&runtime, endpoint, "changing");
     put(&runtime, &store, "a.csv", &rows(1000));
-    let input = find(&runtime, endpoint, "s3://changing/a.csv").unwrap().remove(0);
+    let input = resolve_input(&runtime, endpoint, "s3://changing/a.csv").unwrap().remove(0);
     put(&runtime, &store, "a.csv", &rows(1001));
     let error = input.reader().unwrap_err();
     assert_eq!(error.to_string(), "\"s3://changing/a.csv\" changed while it was being read");
@@ -188,19 +188,19 @@ fn an_object_replaced_meanwhile_is_an_error() {
 #[test]
 fn denied_access_says_what_to_check() {
     let runtime = runtime();
-    // The first two requests make the bucket and the object; from then on keys are checked.
+    // moto checks no keys in the first two requests, which create the bucket and the object.
     let moto = Moto::start(&[("INITIAL_NO_AUTH_ACTION_COUNT", "2")]);
-    let store = bucket(&runtime, &moto.endpoint, "closed");
+    let store = create_bucket(&runtime, &moto.endpoint, "closed");
     put(&runtime, &store, "a.csv", b"1");
     for spec in ["s3://closed/", "s3://closed/*.csv"] {
-        let error = find(&runtime, &moto.endpoint, spec).unwrap_err();
+        let error = resolve_input(&runtime, &moto.endpoint, spec).unwrap_err();
         let expected =
             format!("access to \"{spec}\" was denied: the service does not know the access key");
         assert_eq!(error.to_string(), expected);
         assert!(error.hint_text().unwrap().contains("AWS_ACCESS_KEY_ID"), "{error:?}");
     }
-    // Asking for one object's head gets no body, so no reason.
-    let error = find(&runtime, &moto.endpoint, "s3://closed/a.csv").unwrap_err();
+    // The reply to a HEAD request has no body, so pgspate does not know the reason.
+    let error = resolve_input(&runtime, &moto.endpoint, "s3://closed/a.csv").unwrap_err();
     assert_eq!(error.to_string(), "access to \"s3://closed/a.csv\" was denied");
     assert!(error.hint_text().unwrap().contains("AWS_PROFILE"), "{error:?}");
     assert!(!format!("{error:?}").contains("secret"));

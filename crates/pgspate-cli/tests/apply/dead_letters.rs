@@ -4,16 +4,18 @@
 use crate::support::LoadCase;
 use crate::{applied, apply, counts, rows};
 
-const T: &str = "create table t (id int primary key, v int, note text)";
-const ID: &str = r#"{"name":"id","type":"integer","value":"#;
+const CREATE_T: &str = "create table t (id int primary key, v int, note text)";
+const ID_COLUMN: &str = r#"{"name":"id","type":"integer","value":"#;
 
-/// Writes an insert of the row `id`. The server refuses the insert if `v` is no number.
+/// Writes an insert of the row `id`. The server refuses the insert if `v` is not a number.
 type InsertWriter = fn(id: u32, v: &str) -> String;
 
 fn wal2json_2(id: u32, v: &str) -> String {
     let v = format!(r#"{{"name":"v","type":"integer","value":"{v}"}}"#);
     let at = r#""action":"I","schema":"public","table":"t""#;
-    format!(r#"{{{at},"columns":[{ID}{id}}},{v},{{"name":"note","type":"text","value":"n"}}]}}"#)
+    format!(
+        r#"{{{at},"columns":[{ID_COLUMN}{id}}},{v},{{"name":"note","type":"text","value":"n"}}]}}"#
+    )
 }
 
 fn wal2json_1(id: u32, v: &str) -> String {
@@ -83,7 +85,7 @@ fn stream(format: &str, insert: InsertWriter) -> String {
 }
 
 /// Returns position, line, table, SQLSTATE and event of all dead letters.
-fn letters(case: &LoadCase) -> String {
+fn dead_letters(case: &LoadCase) -> String {
     case.value(
         "select string_agg(concat_ws('|', position, line, table_name, sqlstate, payload), e'\\n' \
          order by position) from pgspate.dead_letter",
@@ -93,7 +95,7 @@ fn letters(case: &LoadCase) -> String {
 #[test]
 fn only_the_bad_event_is_set_aside_and_can_be_corrected() {
     for (format, insert, args) in FORMATS {
-        let case = LoadCase::new(T);
+        let case = LoadCase::new(CREATE_T);
         let report =
             applied(&case, &stream(format, insert), &format!("{args} --max-dead-letters 1"));
         assert_eq!(
@@ -105,7 +107,7 @@ fn only_the_bad_event_is_set_aside_and_can_be_corrected() {
         let line = if format == "wal2json 2" { 4 } else { 3 };
         let event = r#"{"op":"insert","schema":"public","table":"t","#.to_owned()
             + r#""row":{"id":"3","v":"three","note":"n"}}"#;
-        assert_eq!(letters(&case), format!("2|{line}|public.t|22P02|{event}"), "{format}");
+        assert_eq!(dead_letters(&case), format!("2|{line}|public.t|22P02|{event}"), "{format}");
         assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n) (4,7,n) (5,7,n)", "{format}");
         let mended = case.value("select replace(payload, 'three', '3') from pgspate.dead_letter");
         applied(&case, &(mended + "\n"), "--format pgspate --stream mended");
@@ -113,7 +115,7 @@ fn only_the_bad_event_is_set_aside_and_can_be_corrected() {
     }
 }
 
-/// pgspate itself refuses these events, before the server sees them.
+/// pgspate itself refuses these events and does not send them to the server.
 #[test]
 fn an_event_with_an_unknown_column_is_set_aside() {
     for (format, insert, args) in FORMATS {
@@ -121,9 +123,9 @@ fn an_event_with_an_unknown_column_is_set_aside() {
         case.put("s.ndjson", stream(format, insert));
         let run = apply(&case, &format!("s.ndjson --quiet --max-dead-letters 5 {args}"));
         assert_eq!(run.status, Some(1), "{format}: {}", run.stderr);
-        assert_eq!(letters(&case).lines().count(), 5, "{format}");
+        assert_eq!(dead_letters(&case).lines().count(), 5, "{format}");
         let event = "|public.t|42703|{\"op\":\"insert\",\"schema\":\"public\",\"table\":\"t\",";
-        assert!(letters(&case).lines().all(|letter| letter.contains(event)), "{format}");
+        assert!(dead_letters(&case).lines().all(|letter| letter.contains(event)), "{format}");
         case.db.run("alter table t add note text");
         let mended = "select string_agg(replace(payload, 'three', '3'), e'\\n' order by position) \
                       from pgspate.dead_letter";
@@ -132,10 +134,10 @@ fn an_event_with_an_unknown_column_is_set_aside() {
     }
 }
 
-/// The bad event is the last, the first, or the only event of its transaction.
+/// The bad event is the first, the only, or the last event of its transaction.
 #[test]
 fn a_bad_event_of_wal2json_is_set_aside_at_any_position() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let transaction = |rows: &[(u32, &str)]| {
         let rows: String = rows.iter().map(|(id, v)| wal2json_2(*id, v) + "\n").collect();
         format!("{{\"action\":\"B\"}}\n{rows}{{\"action\":\"C\"}}\n")
@@ -160,7 +162,7 @@ fn a_bad_event_of_wal2json_is_set_aside_at_any_position() {
 /// A transaction without an end is not applied, however short the transaction is.
 #[test]
 fn a_truncated_transaction_of_wal2json_is_refused() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     for count in 1..=2 {
         let events = "{\"action\":\"B\"}\n".to_owned() + &wal2json_2(1, "7") + "\n";
         let cut: String = events.lines().take(count).map(|line| format!("{line}\n")).collect();
@@ -170,9 +172,9 @@ fn a_truncated_transaction_of_wal2json_is_refused() {
     }
 }
 
-/// An input function may raise any SQLSTATE. The error belongs to the event with the value.
+/// An input function may raise any SQLSTATE. pgspate sets aside the event with the value.
 #[test]
-fn any_error_of_an_input_function_belongs_to_its_event() {
+fn an_event_is_set_aside_whatever_error_an_input_function_raises() {
     let case = LoadCase::new("create table t (id int primary key, r regclass, c regconfig)");
     let event = |id: u32, r: &str, c: &str| {
         let row = format!(r#"{{"id":{id},"r":"{r}","c":"{c}"}}"#);
@@ -190,7 +192,7 @@ fn any_error_of_an_input_function_belongs_to_its_event() {
     assert_eq!(case.value(codes), "2 42P01, 3 42704");
 }
 
-/// The error quotes the value and names the column, the table and the option for such values.
+/// The error quotes the ambiguous value and names the column, the table and the option to set.
 #[test]
 fn errors_about_ambiguous_values_name_the_option_to_set() {
     let case = LoadCase::new("create table t (id int primary key, at timestamp, data bytea)");
@@ -216,7 +218,7 @@ fn errors_about_ambiguous_values_name_the_option_to_set() {
 
 #[test]
 fn the_error_for_an_unknown_format_names_the_keys_of_the_record() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     case.put("s.ndjson", "{\"id\":1,\"secret\":\"value\"}\n".repeat(200));
     insta::assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @r#"
     error: could not detect the format of the events: the first record is an object with

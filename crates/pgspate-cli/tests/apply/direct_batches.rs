@@ -1,4 +1,5 @@
-//! Small batches: sent directly, with their rows as parameters, and through the stage table.
+//! Small batches are sent directly, with their rows as parameters, or through the stage table. Both
+//! ways must have the same results.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use crate::support::LoadCase;
 use crate::{applied, apply, command, counts, rows};
 
 /// Columns of many types. For some columns, only the server knows which value it stores.
-const TABLE: &str = r#"
+const CREATE_TABLE: &str = r#"
 create type mood as enum ('glad', 'sad');
 create table log (sql text);
 create function note() returns trigger language plpgsql as
@@ -38,8 +39,8 @@ const EVENTS: &str = r#"
 {"op":"snapshot","table":"t","row":{"id":2,"b":"two"}}
 "#;
 
-/// Applies the events directly and through the stage. Returns for each way the rows, the counts and
-/// the number of statements with parameters.
+/// Applies the events through the stage and directly. Returns for each way the rows, the counts,
+/// and the number of statements that have rows as parameters.
 fn apply_both_ways(
     tables: &str,
     events: &str,
@@ -58,7 +59,7 @@ fn apply_both_ways(
 fn rows_are_the_same_without_a_stage() {
     for size in [1, 2, 100] {
         let args = format!("--batch-rows {size} --batch-delay 1000");
-        let [staged, direct] = apply_both_ways(TABLE, EVENTS, &args, "t");
+        let [staged, direct] = apply_both_ways(CREATE_TABLE, EVENTS, &args, "t");
         assert_eq!(staged.0, direct.0, "{size}");
         assert_eq!(staged.1, direct.1, "{size}");
         assert!(staged.0.contains("1.01"), "{}", staged.0);
@@ -100,7 +101,7 @@ fn direct_batches_work_for_identity_columns_and_partitions() {
     }
 }
 
-const REFERRING: &str = "\
+const CREATE_WITH_DEFERRED_KEY: &str = "\
 create table log (sql text); create table p (id int primary key);
 create table t (id int primary key, u int unique, v varchar(3),
                 p int references p deferrable initially deferred);
@@ -110,7 +111,7 @@ insert into p values (1); insert into t values (1, 1, 'a', 1)";
 #[test]
 fn a_refused_commit_applies_no_event_of_its_batch() {
     let refusals = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
-        let case = LoadCase::new(REFERRING);
+        let case = LoadCase::new(CREATE_WITH_DEFERRED_KEY);
         let events = r#"{"op":"insert","table":"t","row":{"id":2,"u":2,"p":1}}
 {"op":"insert","table":"t","row":{"id":3,"u":3,"p":4}}
 "#;
@@ -127,8 +128,8 @@ fn a_refused_commit_applies_no_event_of_its_batch() {
     }
 }
 
-/// pgspate finds the event because of which the commit is refused, also if a child comes before its
-/// parent.
+/// The server refuses an event only at the commit. pgspate finds the event, even if a child comes
+/// before its parent.
 #[test]
 fn an_event_that_only_the_commit_refuses_is_set_aside() {
     let child =
@@ -146,7 +147,7 @@ fn an_event_that_only_the_commit_refuses_is_set_aside() {
         // Each event is a transaction, and one batch has all events.
         (each(&[child(2, 1), child(3, 4), child(4, 1)]), 1),
         (each(&[child(2, 9), parent("9"), child(3, 4), long.clone(), child(4, 1), child(5, 6)]), 3),
-        // Source transactions, one of which has the refused event in its middle.
+        // Three source transactions. The refused event is in the middle of the second.
         (
             together(1, &[child(2, 9), parent("9")])
                 + &together(2, &[child(4, 1), child(3, 4), child(7, 1)])
@@ -155,8 +156,8 @@ fn an_event_that_only_the_commit_refuses_is_set_aside() {
         ),
         // A transaction with an event that fails at once and an event that fails at the commit.
         (together(1, &[child(2, 1), long.clone(), child(3, 4), child(4, 1)]), 2),
-        // Both kinds of events in one of several transactions. The parent is refused. The events
-        // that refer to the parent are refused too, and no others.
+        // Both kinds of events in the second of three transactions. The server refuses a parent and
+        // the events that refer to the parent, and no other event.
         (
             each(&[child(2, 9), parent("9")])
                 + &together(2, &[parent(r#""x""#), child(3, 4), child(4, 1), child(5, 4)])
@@ -167,7 +168,7 @@ fn an_event_that_only_the_commit_refuses_is_set_aside() {
     for (events, letters) in histories {
         let args = "--batch-delay 1000 --max-dead-letters 9";
         let [staged, direct] = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
-            let case = LoadCase::new(REFERRING);
+            let case = LoadCase::new(CREATE_WITH_DEFERRED_KEY);
             let report = applied(&case, &events, &format!("{args} {way}"));
             assert_eq!(report["dead_letters"], letters, "{events}");
             let codes = "select string_agg(sqlstate || ' ' || position, ', ' order by position) \
@@ -195,7 +196,7 @@ fn a_refused_commit_of_many_events_has_a_place() {
         (120, 100_000, "line 1", "the 120 events that begin with the insert of public.t"),
         (120, 20, "line 120", "--batch-rows"),
     ] {
-        let case = LoadCase::new(REFERRING);
+        let case = LoadCase::new(CREATE_WITH_DEFERRED_KEY);
         case.put("s.ndjson", events(count));
         let args = format!("s.ndjson --quiet --max-dead-letters 9 --batch-rows {rows_max}");
         let run = apply(&case, &args);
@@ -206,8 +207,7 @@ fn a_refused_commit_of_many_events_has_a_place() {
     }
 }
 
-/// The search for the refused event ends when the run is stopped, however long the search would
-/// take.
+/// A signal stops the search for the refused event.
 #[test]
 fn the_search_for_the_refused_event_can_be_stopped() {
     let case = LoadCase::new(
@@ -225,12 +225,15 @@ fn the_search_for_the_refused_event_can_be_stopped() {
     let child = spawn(&mut command(&case, "s.ndjson --quiet --max-dead-letters 9"));
     wait_until("the search has begun", || case.value("select last_value > 300 from n") == "t");
     Command::new("kill").arg(child.id().to_string()).status().unwrap();
-    let Ok(run) = finish_within(child, Duration::from_secs(60)) else { panic!("it continues") };
+    let Ok(run) = finish_within(child, Duration::from_secs(60)) else {
+        panic!("the run did not stop")
+    };
     assert!(run.stderr.contains("stopped by the user"), "{}", run.stderr);
     assert_eq!((run.status, rows(&case, "t").as_str()), (Some(130), ""));
 }
 
-/// If other rows refer to a row, its key must change in place. The commit checks that row, too.
+/// If other rows refer to a row, the row's key must change by an update. The server checks the
+/// updated row's own foreign key at the commit.
 #[test]
 fn a_key_change_that_the_commit_refuses_is_set_aside() {
     let case = LoadCase::new(
@@ -250,8 +253,8 @@ fn a_key_change_that_the_commit_refuses_is_set_aside() {
     );
 }
 
-/// pgspate finds the end of a transaction whose last event is not applied. The last event may be
-/// excluded or change no row. It may be absent, and then the next transaction marks the end.
+/// pgspate finds the end of a transaction even if the last event is of a table that `--tables`
+/// excludes, or is a dead letter. Without a mark, the next transaction shows the end.
 #[test]
 fn transactions_may_end_with_events_that_are_not_applied() {
     for (last, letters) in [("x", 3), ("p", 6), ("", 3)] {
@@ -269,7 +272,7 @@ fn transactions_may_end_with_events_that_are_not_applied() {
             }
         }
         insert("p", "\"id\":14", "\"tx\":4,\"end\":true");
-        let case = LoadCase::new(REFERRING);
+        let case = LoadCase::new(CREATE_WITH_DEFERRED_KEY);
         let args = "--batch-delay 1000 --max-dead-letters 9 --tables p,t";
         let report = applied(&case, &events, &format!("{args} --unknown-columns ignore"));
         assert_eq!(report["dead_letters"], letters, "{events}");
@@ -278,9 +281,9 @@ fn transactions_may_end_with_events_that_are_not_applied() {
     }
 }
 
-/// Refused events of a direct batch are found as in staged batches.
+/// A direct batch sets aside the same events as a staged batch.
 #[test]
-fn refused_events_of_a_direct_batch_are_found() {
+fn refused_events_of_a_direct_batch_are_set_aside() {
     let events = r#"{"op":"insert","table":"t","row":{"id":2,"u":2,"v":"b","p":1}}
 {"op":"insert","table":"t","row":{"id":4,"u":4,"v":"long","p":1}}
 {"op":"insert","table":"t","row":{"id":5,"u":1,"v":"e","p":1}}
@@ -289,13 +292,13 @@ fn refused_events_of_a_direct_batch_are_found() {
 "#;
     for size in [1, 2, 6] {
         let args = format!("--batch-rows {size} --batch-delay 1000 --max-dead-letters 9");
-        let [staged, direct] = apply_both_ways(REFERRING, events, &args, "t");
+        let [staged, direct] = apply_both_ways(CREATE_WITH_DEFERRED_KEY, events, &args, "t");
         assert_eq!((&staged.0, staged.1), (&direct.0, direct.1), "{size}");
         assert!(direct.0.starts_with("(1,6,a,1) (2,2,b,1)"), "{}", direct.0);
     }
 }
 
-/// Two spellings of an interval are one key, which only the server knows.
+/// Only the server knows that two spellings of an interval are one key.
 #[test]
 fn two_spellings_of_a_key_are_one_key() {
     let tables = "create table log (sql text); \
@@ -309,7 +312,7 @@ fn two_spellings_of_a_key_are_one_key() {
     assert!(staged.0.ends_with(",2)"), "{}", staged.0);
 }
 
-/// A lock timeout that prevents sending one batch at once does not affect the next batch.
+/// A lock timeout in one direct batch does not affect the next batch.
 #[test]
 fn a_lock_timeout_of_one_batch_does_not_affect_the_next() {
     for code in ["55P03", "57014"] {

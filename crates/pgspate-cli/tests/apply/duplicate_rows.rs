@@ -1,4 +1,5 @@
-//! Tables with equal or similar rows: after each round, the target must equal the source's tables.
+//! Tables with equal or similar rows: after each round, the target's tables must equal the
+//! source's.
 //!
 //! Random transactions change tables of many kinds, also with deferrable keys or without a key.
 //! Their changes reach the target through a slot, through wal2json and as pgspate's own events.
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::oracle::number;
+use crate::native_subscription::env_number;
 use crate::random_history::SplitMix;
 use crate::source::{PublishedDatabase, applied_slot};
 use crate::support::LoadCase;
@@ -28,11 +29,12 @@ const KEY_DEFINITIONS: [&str; 8] = [
     "k int not null unique deferrable initially deferred, u int unique",
 ];
 
-/// The ways by which changes reach the target.
+/// The ways by which changes reach the target: a slot of pgspate, pgspate's own events, wal2json
+/// lines that the test writes, and lines that the wal2json plugin writes.
 const WAYS: [&str; 4] = ["slot", "native", "wal2json", "plugin"];
 
 /// Returns the SQL that creates the tables of a round.
-fn tables(count: usize) -> String {
+fn create_tables(count: usize) -> String {
     let mut sql = String::new();
     for nth in 0..count {
         let sort = KEY_DEFINITIONS[nth % KEY_DEFINITIONS.len()];
@@ -75,7 +77,7 @@ create function note_truncate() returns trigger language plpgsql as $$ begin
 end $$";
 
 /// Returns the SQL that creates the triggers on all tables.
-fn triggers(count: usize) -> String {
+fn create_triggers(count: usize) -> String {
     let one = |nth: usize| {
         format!(
             ";\ncreate trigger note after insert or update or delete on t{nth} for each row \
@@ -87,7 +89,7 @@ fn triggers(count: usize) -> String {
 }
 
 /// Returns a random statement.
-fn statement(random: &mut SplitMix, nth: u64) -> String {
+fn random_statement(random: &mut SplitMix, nth: u64) -> String {
     let mut n = |limit| random.below(limit);
     let (k, other, u, v) = (n(7), n(7), n(4), ["'a'", "'b'", "null"][n(3) as usize]);
     let big = ["null", "null", "'s'", "repeat('x', 3000)"][n(4) as usize];
@@ -120,7 +122,7 @@ fn statement(random: &mut SplitMix, nth: u64) -> String {
     }
 }
 
-/// Runs transactions on the tables. A few of their statements are rolled back.
+/// Runs random transactions on the tables. A few statements are rolled back.
 fn run_transactions(
     source: &PublishedDatabase,
     random: &mut SplitMix,
@@ -132,7 +134,7 @@ fn run_transactions(
         let table = random.below(count);
         let mut sql = "begin;".to_owned();
         for _ in 0..=random.below(6) {
-            let statement = statement(random, table);
+            let statement = random_statement(random, table);
             let end = if random.below(9) == 0 { "raise division_by_zero;" } else { "" };
             // A failed statement is ignored and changes nothing.
             let body = format!("{statement}; {end} exception when others then null;");
@@ -154,7 +156,7 @@ fn run_transactions(
 }
 
 /// Returns the changes that the triggers recorded, as pgspate's own events.
-fn events(source: &PublishedDatabase) -> Vec<Value> {
+fn recorded_events(source: &PublishedDatabase) -> Vec<Value> {
     let sql = "select coalesce(jsonb_agg(line || jsonb_build_object('tx', tx::text, 'end', \
                nth = max) order by nth), '[]')::text \
                from (select *, max(nth) over (partition by tx) from events) x";
@@ -206,14 +208,15 @@ fn real_wal2json(source: &PublishedDatabase) -> Option<String> {
     crate::run::try_ask(&source.dsn(), &sql).ok()
 }
 
-/// Runs a round of `count` tables and `parts` parts. Returns how many tables have rows afterwards.
-fn round(seed: u64, count: usize, parts: u64) -> usize {
+/// Changes `count` tables in `parts` parts, and compares the tables after each part. Returns how
+/// many tables have rows in the end.
+fn run_round(seed: u64, count: usize, parts: u64) -> usize {
     let mut random = SplitMix(seed);
-    let source = PublishedDatabase::new(&tables(count));
-    source.value(&triggers(count));
+    let source = PublishedDatabase::new(&create_tables(count));
+    source.value(&create_triggers(count));
     let names: Vec<_> = (0..count).map(|nth| format!("t{nth}")).collect();
     source.run(&format!("create publication p for table {}", names.join(", ")));
-    let cases = WAYS.map(|way| (way, LoadCase::new(&tables(count))));
+    let cases = WAYS.map(|way| (way, LoadCase::new(&create_tables(count))));
     applied_slot(&source, &cases[0].1, "--create-slot");
     let slot = format!("w_{}", source.name());
     let plugin = format!("select pg_create_logical_replication_slot('{slot}', 'wal2json')");
@@ -227,7 +230,7 @@ fn round(seed: u64, count: usize, parts: u64) -> usize {
         let args = format!("--batch-rows {rows} --direct-rows {direct}");
         let what = format!("seed {seed}, part {part}, {args}");
         applied_slot(&source, &cases[0].1, &args);
-        let events = events(&source);
+        let events = recorded_events(&source);
         for (nth, text) in [(1, lines(&events)), (2, lines(&as_wal2json(&events)))] {
             let report = applied(&cases[nth].1, &text, &format!("--stream s {args}"));
             assert_eq!(report["missing"], 0, "{what}: {report}");
@@ -238,9 +241,9 @@ fn round(seed: u64, count: usize, parts: u64) -> usize {
             let run = apply(&cases[3].1, &args);
             assert_eq!(run.status, Some(0), "{what}: {}", run.stderr);
         }
-        let theirs = contents(&source.dsn(), count);
+        let theirs = table_rows(&source.dsn(), count);
         for (way, case) in cases.iter().filter(|(way, _)| *way != "plugin" || has_plugin) {
-            let ours = contents(&case.db.dsn(), count);
+            let ours = table_rows(&case.db.dsn(), count);
             let pairs = ours.lines().zip(theirs.lines()).zip(KEY_DEFINITIONS.iter().cycle());
             for ((ours, theirs), sort) in pairs {
                 assert!(ours == theirs, "{what}, {way}, {sort}:\n{ours}\n{theirs}");
@@ -250,11 +253,11 @@ fn round(seed: u64, count: usize, parts: u64) -> usize {
     if has_plugin {
         source.value(&format!("select pg_drop_replication_slot('{slot}')"));
     }
-    contents(&source.dsn(), count).lines().filter(|line| line.contains('(')).count()
+    table_rows(&source.dsn(), count).lines().filter(|line| line.contains('(')).count()
 }
 
-/// Returns the contents of the tables, one line for each table.
-fn contents(dsn: &str, count: usize) -> String {
+/// Returns the rows of the tables, one line for each table.
+fn table_rows(dsn: &str, count: usize) -> String {
     let one = |nth| {
         let all = format!("select string_agg(t::text, ' ' order by t::text) from t{nth} t");
         format!("select {nth}, 't{nth} ' || coalesce(({all}), '')")
@@ -265,15 +268,15 @@ fn contents(dsn: &str, count: usize) -> String {
 
 #[test]
 fn tables_with_duplicate_rows_equal_the_source() {
-    let limit = number("PGSPATE_TEST_LONG").map(Duration::from_secs);
-    let first = number("PGSPATE_TEST_SEED").unwrap_or(1);
+    let limit = env_number("PGSPATE_TEST_LONG").map(Duration::from_secs);
+    let first = env_number("PGSPATE_TEST_SEED").unwrap_or(1);
     let (count, parts) = if limit.is_some() { (80, 1) } else { (KEY_DEFINITIONS.len(), 2) };
     let (begin, mut seed, mut histories, mut filled) = (Instant::now(), first, 0, 0);
     while seed == first || limit.is_some_and(|limit| begin.elapsed() < limit) {
-        filled += round(seed, count, parts);
+        filled += run_round(seed, count, parts);
         histories += count;
         seed += 1;
-        println!("{histories} histories, {filled} with rows, in {:?}", begin.elapsed());
+        println!("ran {histories} histories in {:?}; {filled} tables have rows", begin.elapsed());
     }
-    assert!(filled > histories / 3, "{histories} histories end with {filled} filled tables");
+    assert!(filled > histories / 3, "{histories} histories filled only {filled} tables");
 }

@@ -1,4 +1,5 @@
-//! Exactly once: resumed streams, fences, dead letters, large transactions, leftover objects.
+//! Every event is applied exactly once: resumed streams, fences, dead letters, large transactions,
+//! leftover objects.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,7 +17,7 @@ fn case() -> LoadCase {
 
 /// Returns events that insert ten counters and then increase them in turn. A lost event changes the
 /// final values.
-fn ticks(from: u64, to: u64) -> String {
+fn counter_events(from: u64, to: u64) -> String {
     let mut events = String::new();
     for nth in from..to {
         let (key, count) = (nth % 10, nth / 10);
@@ -32,7 +33,7 @@ fn ticks(from: u64, to: u64) -> String {
 }
 
 /// Creates a trigger that logs each version of a row that is written.
-fn log_of_versions(case: &LoadCase) {
+fn log_row_versions(case: &LoadCase) {
     case.db.run(
         "create table log (n bigint generated always as identity, id int, v int); \
          create function note() returns trigger language plpgsql as $$ begin \
@@ -41,12 +42,12 @@ fn log_of_versions(case: &LoadCase) {
     );
 }
 
-/// Complaint 12: killed between and within batches, and run again.
+/// The command is killed between batches and within batches, and run again.
 #[test]
 fn a_killed_stream_continues_at_its_position() {
     let case = case();
-    log_of_versions(&case);
-    case.put("s.ndjson", ticks(0, 30_000));
+    log_row_versions(&case);
+    case.put("s.ndjson", counter_events(0, 30_000));
     for round in 1..6 {
         let args = "s.ndjson --quiet --batch-rows 500 --batch-delay 0";
         let mut child = spawn(&mut command(&case, args));
@@ -77,16 +78,16 @@ fn a_killed_stream_continues_at_its_position() {
 #[test]
 fn a_longer_input_is_applied_from_where_the_last_run_ended() {
     let case = case();
-    case.put("a.ndjson", ticks(0, 25));
+    case.put("a.ndjson", counter_events(0, 25));
     let first = apply(&case, "a.ndjson --stream grows --json --quiet");
     assert_eq!(first.status, Some(0), "{}", first.stderr);
-    case.put("b.ndjson", ticks(25, 40));
+    case.put("b.ndjson", counter_events(25, 40));
     let second = apply(&case, "a.ndjson b.ndjson --stream grows --json --quiet");
     let report: serde_json::Value = serde_json::from_str(&second.stdout).unwrap();
     assert_eq!((&report["events_before"], &report["events"]), (&25.into(), &15.into()));
     assert_eq!(case.value("select string_agg(v::text, '' order by id) from t"), "3333333333");
     // Another input under the stream's name is refused, and so is an input that is too short.
-    case.put("c.ndjson", ticks(1, 60));
+    case.put("c.ndjson", counter_events(1, 60));
     assert_snapshot!(apply(&case, "c.ndjson --stream grows --quiet").refusal(), @"
     error: the input is not the stream that was applied before: its first 40 events differ
       at: c.ndjson, line 40
@@ -107,7 +108,8 @@ fn a_longer_input_is_applied_from_where_the_last_run_ended() {
     ");
 }
 
-/// Every transaction ends with an equal record, whatever its other records are.
+/// In wal2json, every transaction ends with the same record. That record does not identify a
+/// stream.
 #[test]
 fn another_stream_of_wal2json_is_not_mistaken_for_the_first() {
     let case = case();
@@ -134,7 +136,8 @@ fn another_stream_of_wal2json_is_not_mistaken_for_the_first() {
     ");
 }
 
-/// Unknown columns are ignored only in events that were applied before, not in later events.
+/// A restarted run skips applied events without checking their columns. It checks the columns of
+/// all later events.
 #[test]
 fn unknown_columns_are_refused_after_a_restart_too() {
     let case = case();
@@ -155,15 +158,15 @@ fn a_second_process_fences_off_the_first() {
     let case = case();
     let mut first = spawn(&mut command(&case, "- --stream one --quiet"));
     let mut pipe = first.stdin.take().unwrap();
-    pipe.write_all(ticks(0, 10).as_bytes()).unwrap();
+    pipe.write_all(counter_events(0, 10).as_bytes()).unwrap();
     wait_until("the first has begun", || {
         case.value("select to_regclass('pgspate.stream') is not null") == "t"
             && case.value("select count(*) from t") == "10"
     });
-    case.put("s.ndjson", ticks(0, 20));
+    case.put("s.ndjson", counter_events(0, 20));
     let second = apply(&case, "s.ndjson --stream one --json --quiet");
     assert_eq!(second.status, Some(0), "{}", second.stderr);
-    pipe.write_all(ticks(10, 30).as_bytes()).unwrap();
+    pipe.write_all(counter_events(10, 30).as_bytes()).unwrap();
     drop(pipe);
     assert_snapshot!(finish(first).refusal(), @"
     error: the stream was taken over by another pgspate
@@ -174,8 +177,8 @@ fn a_second_process_fences_off_the_first() {
     assert_eq!(case.value("select string_agg(distinct v::text, '') from t"), "1");
 }
 
-/// Complaint 8: bad events are set aside in the transaction that saves the position, or the run
-/// stops.
+/// Bad events are set aside in the transaction that saves the position. With more bad events than
+/// allowed, the run stops.
 #[test]
 fn bad_events_are_set_aside_up_to_the_limit() {
     let case = LoadCase::new(
@@ -245,7 +248,7 @@ fn bad_events_are_set_aside_up_to_the_limit() {
         "select replace(payload, '\"777\"', '\"77\"') from pgspate.dead_letter where line = 202";
     applied(&case, &(case.value(payload) + "\n"), "--stream mended");
     assert_eq!(rows(&case, "c"), "(1,77) (2,77)");
-    // With one dead letter more than allowed, the batch is rolled back.
+    // If a batch has one dead letter more than allowed, the batch is rolled back.
     case.db.run("truncate t cascade");
     case.put("s.ndjson", &events);
     let run =
@@ -280,7 +283,7 @@ fn transactions_of_the_source_are_not_split() {
           … the input is complete, or apply the incomplete transaction with `--at-end
           … apply`.
     ");
-    // The transactions that ended before are applied. Their keys begin with a 9.
+    // The transactions that ended before the cut are applied. Their keys begin with a 9.
     assert_eq!(case.value("select count(*) from t where v < 2 and id > 5000"), "1900");
     assert_eq!(case.value("select max(ordinal) from pgspate.stream"), "5000");
 }
@@ -302,9 +305,9 @@ fn batches_are_limited_by_the_memory_of_their_events() {
     assert_eq!(case.value("select count(*) from t"), "1000");
 }
 
-/// A record that is a whole transaction is applied in parts, like a transaction of many records.
+/// A record that is a whole transaction is sent to the server in parts, and committed at once.
 #[test]
-fn a_record_of_many_events_is_not_split() {
+fn a_record_of_many_events_is_committed_at_once() {
     let case = case();
     let change = |id: u32| {
         let v = if id == 333 { "\"x\"".to_owned() } else { id.to_string() };
@@ -341,7 +344,8 @@ fn only_the_refused_event_of_a_large_transaction_is_set_aside() {
     assert_eq!((&report["batches"], &report["inserted"]), (&1.into(), &299.into()));
 }
 
-/// A large transaction writes a table for the first time with a refused event, or after one.
+/// In a large transaction, a refused event may be among the first events of its table. The rollback
+/// to a savepoint then removes the stage table.
 #[test]
 fn stage_tables_rolled_back_to_a_savepoint_are_created_again() {
     let case = LoadCase::new(
@@ -366,7 +370,7 @@ fn stage_tables_rolled_back_to_a_savepoint_are_created_again() {
     assert_eq!(report["inserted"], 120);
 }
 
-/// Complaint 11: no object is left behind, and the catalog does not grow with batches.
+/// pgspate leaves no object behind, and batches add no rows to the catalog.
 #[test]
 fn the_catalog_does_not_grow_with_batches() {
     let case = case();
@@ -382,12 +386,13 @@ fn the_catalog_does_not_grow_with_batches() {
         now.iter().zip(numbers(before)).map(|(now, before)| now - before).collect()
     };
     let staged = "--direct-rows 0 --batch-rows 50";
-    applied(&case, &ticks(0, 100), &format!("--stream a {staged}"));
+    applied(&case, &counter_events(0, 100), &format!("--stream a {staged}"));
     wait_until("the server's statistics have the inserts", || {
         inserted(&one).iter().all(|rows| *rows > 0)
     });
     let two = case.value(sizes);
-    let report = applied(&case, &ticks(0, 10_000), &format!("--stream b {staged} --batch-delay 0"));
+    let report =
+        applied(&case, &counter_events(0, 10_000), &format!("--stream b {staged} --batch-delay 0"));
     assert!(report["batches"].as_u64().unwrap() >= 100);
     wait_until("the server's statistics have the inserts", || {
         inserted(&two).iter().all(|rows| *rows > 0)
@@ -400,7 +405,7 @@ fn the_catalog_does_not_grow_with_batches() {
     );
 }
 
-/// Missing or wrong statistics do not make the time of a batch quadratic.
+/// With missing or wrong statistics, the time of a batch does not grow with the square of its rows.
 #[test]
 fn wrong_statistics_do_not_lead_to_nested_loops() {
     let case = case();
@@ -428,7 +433,7 @@ fn a_lone_event_does_not_wait_for_others() {
     let mut child = spawn(&mut command(&case, "- --follow --quiet --json"));
     let mut pipe = child.stdin.take().unwrap();
     for nth in 0..20 {
-        pipe.write_all(ticks(nth, nth + 1).as_bytes()).unwrap();
+        pipe.write_all(counter_events(nth, nth + 1).as_bytes()).unwrap();
         // The event is applied though the input stays open without more data.
         wait_until("the event is applied", || {
             case.value("select coalesce(sum(v + 1), 0) from t") == (nth + 1).to_string()
@@ -446,7 +451,7 @@ fn table_facts_are_read_again_after_their_session_was_lost() {
     case.db.run("create table late (id int primary key)");
     let mut child = spawn(&mut command(&case, "- --quiet --json --retry-for 20"));
     let mut pipe = child.stdin.take().unwrap();
-    pipe.write_all(ticks(0, 10).as_bytes()).unwrap();
+    pipe.write_all(counter_events(0, 10).as_bytes()).unwrap();
     wait_until("the first events are applied", || case.value("select count(*) from t") == "10");
     let (runtime, other) = session(&case.db.dsn());
     let sessions = "from pg_stat_activity where datname = current_database() \
@@ -466,7 +471,7 @@ fn table_facts_are_read_again_after_their_session_was_lost() {
 #[test]
 fn a_growing_file_is_followed_until_a_signal() {
     let case = case();
-    case.put("s.ndjson", ticks(0, 15));
+    case.put("s.ndjson", counter_events(0, 15));
     let child = spawn(&mut command(&case, "s.ndjson --follow --quiet --json"));
     let done = |events: u64| {
         wait_until("the events are applied", || {
@@ -477,7 +482,7 @@ fn a_growing_file_is_followed_until_a_signal() {
     };
     done(15);
     let mut file = std::fs::OpenOptions::new().append(true).open(case.path("s.ndjson")).unwrap();
-    let more = ticks(15, 40);
+    let more = counter_events(15, 40);
     // The run waits for the rest of an incomplete record.
     file.write_all(&more.as_bytes()[..100]).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -494,14 +499,14 @@ fn a_growing_file_is_followed_until_a_signal() {
 #[test]
 fn a_lost_connection_is_replaced() {
     let case = case();
-    log_of_versions(&case);
+    log_row_versions(&case);
     case.db.run(
         "create function slow() returns trigger language plpgsql as $$ begin \
            perform pg_sleep(0.02); return null; end $$; \
          create trigger slow after insert or update on t for each statement \
            execute function slow()",
     );
-    case.put("s.ndjson", ticks(0, 20_000));
+    case.put("s.ndjson", counter_events(0, 20_000));
     let child = spawn(&mut command(&case, "s.ndjson --quiet --batch-rows 400 --batch-delay 0"));
     let (runtime, other) = session(&case.db.dsn());
     let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \

@@ -12,19 +12,20 @@ const HBA: &str =
     "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 trust\n";
 
 /// Returns a server builder that lets every client connect.
-fn builder() -> pgspate_embedded::ThrowawayBuilder {
-    testing::builder().hba(HBA)
+fn trusting_server() -> pgspate_embedded::ThrowawayBuilder {
+    testing::trusting_server().hba(HBA)
 }
 
 /// Starts a server with a table and its publication.
 fn primary() -> ThrowawayServer {
-    let primary = builder().conf(CONF).start(&|_| {}).unwrap();
+    let primary = trusting_server().conf(CONF).start(&|_| {}).unwrap();
     ask(&primary.dsn(), "create table t (id int primary key)");
     ask(&primary.dsn(), "create publication p for table t");
     primary
 }
 
-/// Starts a standby with the primary's data and slots. `follows` says whether it then replicates.
+/// Starts a standby with the primary's data and slots. If `follows` is false, the standby does not
+/// replicate later changes.
 fn standby_of(primary: &ThrowawayServer, follows: bool) -> ThrowawayServer {
     // Copy the data folder while the primary is stopped.
     primary.stop().unwrap();
@@ -32,7 +33,7 @@ fn standby_of(primary: &ThrowawayServer, follows: bool) -> ThrowawayServer {
     let folder = folder.display();
     let follow = format!("primary_conninfo = 'host={folder} port={port} user=postgres'\n");
     let conf = if follows { format!("{CONF}{follow}") } else { CONF.to_owned() };
-    let standby = builder()
+    let standby = trusting_server()
         .data_from(&primary.data_folder())
         .file("standby.signal", "")
         .conf(&conf)
@@ -67,7 +68,8 @@ fn promote(standby: &ThrowawayServer) {
     });
 }
 
-/// The new primary's WAL may be longer than the stream, and yet lack changes that were applied.
+/// The new primary may lack changes that pgspate applied, even if its WAL is longer than the
+/// stream.
 #[test]
 fn a_promoted_standby_that_lacks_changes_is_refused() {
     let primary = primary();

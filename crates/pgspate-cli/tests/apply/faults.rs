@@ -12,7 +12,7 @@ use crate::run::{finish, finish_within, session, spawn, wait_until};
 use crate::support::LoadCase;
 use crate::{apply, counts, rows};
 
-const TABLES: &str = "\
+const CREATE_TABLES: &str = "\
 create table parent (id int primary key, code text unique);
 create table t (id int primary key, parent int references parent, v int);
 create table log (n bigint generated always as identity, id int, v int);
@@ -20,13 +20,13 @@ create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
 create trigger note after insert or update on t for each row execute function note()";
 
-const EVENTS: u64 = 1200;
+const EVENT_COUNT: u64 = 1200;
 
 /// Returns events that increase the number of each row by one. A lost or repeated event changes the
 /// final number.
 fn events() -> String {
     let mut events = String::new();
-    for nth in 0..EVENTS {
+    for nth in 0..EVENT_COUNT {
         let (id, v) = (nth % 7, nth / 7);
         if v == 0 {
             let row = format!(r#"{{"id":{id},"code":"c{id}"}}"#);
@@ -44,9 +44,9 @@ fn events() -> String {
     events
 }
 
-/// Runs the stream with a fault, and then without. An error describes the broken rule.
-fn trial(plan: FaultPlan) -> Result<(), String> {
-    let case = LoadCase::new(TABLES);
+/// Runs the stream with a fault, and again without a fault. An error describes the broken rule.
+fn run_with_fault(plan: FaultPlan) -> Result<(), String> {
+    let case = LoadCase::new(CREATE_TABLES);
     case.put("s.ndjson", events());
     let args = "s.ndjson --quiet --batch-rows 150 --batch-delay 0 --retry-for 20";
     let proxy = Proxy::start(&case.db.dsn(), Some(plan));
@@ -63,17 +63,20 @@ fn trial(plan: FaultPlan) -> Result<(), String> {
     }
     let first = finish_within(child, Duration::from_secs(60));
     let log = || proxy.log().lines().rev().take(30).collect::<Vec<_>>().join("\n");
-    let first = first.map_err(|run| format!("it does not end: {}\n{}", run.stderr, log()))?;
+    let first = first.map_err(|run| format!("the run does not end: {}\n{}", run.stderr, log()))?;
     proxy.disarm();
     if !matches!(first.status, Some(0..=2)) {
-        return Err(format!("it ended with {:?}: {}", first.status, first.stderr));
+        return Err(format!("the run ended with {:?}: {}", first.status, first.stderr));
     }
     let second = apply(&case, args);
     if second.status != Some(0) {
-        return Err(format!("run again it says {}; before {}", second.stderr, first.stderr));
+        return Err(format!(
+            "the second run says: {}; the first said: {}",
+            second.stderr, first.stderr
+        ));
     }
     let last: String = (0..7)
-        .map(|id| format!("({id},{id},{}) ", (EVENTS - 1 - id) / 7))
+        .map(|id| format!("({id},{id},{}) ", (EVENT_COUNT - 1 - id) / 7))
         .collect::<String>()
         .trim_end()
         .to_owned();
@@ -81,13 +84,13 @@ fn trial(plan: FaultPlan) -> Result<(), String> {
     let found = (rows(&case, "t"), case.value(twice));
     match found == (last.clone(), "0".to_owned()) {
         true => Ok(()),
-        false => Err(format!("found {found:?}, not {last}; {}", first.stderr)),
+        false => Err(format!("found {found:?}, expected {last}; {}", first.stderr)),
     }
 }
 
 /// Returns the number of messages of a run without a fault.
-fn messages() -> u64 {
-    let case = LoadCase::new(TABLES);
+fn count_messages() -> u64 {
+    let case = LoadCase::new(CREATE_TABLES);
     case.put("s.ndjson", events());
     let proxy = Proxy::start(&case.db.dsn(), None);
     let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
@@ -121,8 +124,9 @@ fn a_lost_reply_to_a_commit_loses_no_counts() {
     assert_eq!(rows(&case, "t"), "(1) (3) (9)");
 }
 
-/// A direct batch is sent at once, and the reply to its commit is lost. Its counts were received
-/// before, or the run says that they are missing.
+/// A direct batch and its commit are one message, and the reply to the commit is lost. If the
+/// counts arrived before the loss, the report has them. Otherwise the run says that they are
+/// missing.
 #[test]
 fn a_lost_reply_to_a_direct_commit_is_counted_or_reported() {
     let case =
@@ -140,7 +144,7 @@ fn a_lost_reply_to_a_direct_commit_is_counted_or_reported() {
         let mut command = case.command(&["apply", "--to", &proxy.dsn(), &file, "--json"]);
         let child = spawn(command.args(["--quiet", "--batch-delay", "60000"]));
         if plan.is_some_and(|plan| plan.fault == Fault::SwallowCommit) {
-            // The proxy passes no reply on before the commit is sent, however busy the machine is.
+            // The proxy forwards no reply until the commit was sent.
             wait_until("the commit was sent", || proxy.has_fired());
             ask("rollback");
         }
@@ -172,7 +176,7 @@ fn a_lost_reply_to_a_direct_commit_is_counted_or_reported() {
 fn random_faults_lose_and_double_no_event() {
     let many = std::env::var("PGSPATE_TEST_FAULTS").ok().map(|many| many.parse::<u64>().unwrap());
     let count = many.unwrap_or(16);
-    let all = messages();
+    let all = count_messages();
     let kinds = [
         Fault::Cut,
         Fault::CutInside,
@@ -186,15 +190,15 @@ fn random_faults_lose_and_double_no_event() {
         let fault = kinds[nth as usize % kinds.len()];
         let at = match fault {
             Fault::SwallowCommit => FaultPlace::Commit(1 + nth / 6 % 11),
-            // Spread the faults over the run, never two at the same message.
+            // Spread the faults over the run. No two faults hit the same message.
             _ => FaultPlace::Message(1 + (nth * all / count + nth * 7) % all),
         };
         let plan = FaultPlan::new(fault, at);
         println!("{plan}");
-        if let Err(what) = trial(plan) {
+        if let Err(what) = run_with_fault(plan) {
             failures.push(format!("{plan}: {what}"));
         }
     }
-    println!("{count} faults over {all} messages");
+    println!("tried {count} faults, spread over {all} messages");
     assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
 }

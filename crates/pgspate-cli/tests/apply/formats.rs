@@ -37,7 +37,8 @@ fn debezium_events_are_applied() {
     assert_leads_to(&events.concat(), "", "(1,9,one) (3,3.25,three)");
 }
 
-/// Numbers whose scale stands for far more zeros than the event has bytes, also in keys.
+/// A number with a large scale has far more zeros than the event has bytes. Keys may be such
+/// numbers.
 #[test]
 fn debezium_numbers_of_large_scales_keep_their_value() {
     let case = LoadCase::new("create table t (n numeric primary key, v int)");
@@ -62,8 +63,8 @@ fn debezium_numbers_of_large_scales_keep_their_value() {
     assert_eq!(case.value(found), "2 true, 3 true, 4 true");
 }
 
-/// Columns that the target lacks are ignored, whatever value they have. A time of more than 24
-/// hours becomes an interval.
+/// With `--unknown-columns ignore`, a column that the target lacks may have a value of any type. A
+/// time of more than 24 hours becomes an interval.
 #[test]
 fn debezium_columns_that_the_target_lacks_are_ignored() {
     let case = LoadCase::new("create table t (id int primary key, note interval)");
@@ -91,7 +92,7 @@ fn wal2json_events_are_applied() {
     let v2 = r#"{"action":"B","xid":7}
 {"action":"U","xid":7,"schema":"public","table":"t","columns":[
 "#;
-    // Each record is one line.
+    // In the file, each record must be one line.
     let v2 = v2.trim_end().to_owned()
         + r#"{"name":"id","type":"integer","value":10},"#
         + r#"{"name":"n","type":"numeric","value":1.50}],"#
@@ -120,7 +121,7 @@ fn maxwell_and_canal_events_are_applied() {
     assert_leads_to(&canal, "--map shop.*=public.* --format canal", "(1,1.50,one) (2,8,c)");
 }
 
-/// The source's key does not say which row of the target an update changes.
+/// The source's key is not the target's key, so the event does not tell which row to update.
 #[test]
 fn an_update_without_the_targets_old_key_is_refused() {
     let case = LoadCase::new("create table t (id int not null, email text not null unique, v int)");
@@ -144,7 +145,8 @@ fn an_update_without_the_targets_old_key_is_refused() {
     assert_eq!(rows(&case, "t"), "(1,b@x,2)");
 }
 
-/// The target finds the row by its own key, which the update keeps. The source has another key.
+/// The source and the target have different keys. pgspate finds the row by the target's key, which
+/// the update does not change.
 #[test]
 fn rows_may_be_identified_by_another_key_than_the_primary_key() {
     let case = LoadCase::new("create table t (id int not null, email text primary key, v int)");
@@ -160,8 +162,8 @@ fn rows_may_be_identified_by_another_key_than_the_primary_key() {
     assert_eq!(rows(&case, "t"), "(1,a@x,2)");
 }
 
-/// The source finds rows by `id`, the target by `note`. The update's old values of changed columns
-/// give the old value of `note`.
+/// The source's key is `id`, the target's key is `note`. Events from MySQL have the old values of
+/// changed columns, so pgspate knows the old value of `note`.
 #[test]
 fn old_values_from_mysql_give_the_old_key_of_the_target() {
     let maxwell = |old: &str, data: &str| {
@@ -203,7 +205,8 @@ fn options_name_the_table_and_columns_of_dms_files() {
     assert_eq!(rows(&case, "t"), "(1,AMg=)");
 }
 
-/// Applies a full load without the column `Op`, then changes with it, then the same files again.
+/// Applies a full load without the column `Op`, then changes with the column `Op`, then the same
+/// files again.
 #[test]
 fn parquet_files_of_dms_are_applied() {
     let case = LoadCase::new("create table t (id int primary key, n numeric, note text)");

@@ -27,7 +27,7 @@ fn inserts_updates_and_deletes_are_applied() {
     assert_eq!(rows(&case, "t"), "(1,y,b1) (2,a2,b2) (4,a4,b4) (5,a5,b5) (6,x,) (7,z,dflt)");
 }
 
-/// Complaint 1: a column that is absent from the event keeps its value.
+/// A column that is absent from the event keeps its value.
 #[test]
 fn absent_columns_keep_their_values() {
     let case = case();
@@ -46,7 +46,8 @@ fn absent_columns_keep_their_values() {
     assert_eq!(rows(&case, "t"), "(1,y,x) (2,y,) (3,a3,z) (4,a4,b4) (5,a5,b5)");
 }
 
-/// Complaint 2: the columns of the insert are not lost to a partial update in the same batch.
+/// A batch has an insert and a partial update of the same row. The other columns keep the values of
+/// the insert.
 #[test]
 fn a_partial_update_keeps_the_columns_of_the_insert_before() {
     let case = case();
@@ -63,7 +64,7 @@ fn a_partial_update_keeps_the_columns_of_the_insert_before() {
     assert!(rows(&case, "t").ends_with("(6,x,b6) (8,a7,y)"), "{}", rows(&case, "t"));
 }
 
-/// Complaint 3: every order of deletes and inserts of one key.
+/// The batch has deletes and inserts of one key, in every order.
 #[test]
 fn deletes_and_inserts_keep_their_order() {
     let case = case();
@@ -86,7 +87,7 @@ fn deletes_and_inserts_keep_their_order() {
     assert_eq!(rows(&case, "t"), "(1,new,dflt) (2,y,z) (4,a4,b4) (5,a5,b5)");
 }
 
-/// Complaint 3 too: `update t set id = id + 1`.
+/// The events are those of `update t set id = id + 1`.
 #[test]
 fn all_keys_can_move_by_one() {
     let case = case();
@@ -103,7 +104,7 @@ fn all_keys_can_move_by_one() {
     assert_eq!(rows(&case, "t"), "(2,a1,b1) (3,a2,b2) (4,a3,b3) (5,a4,b4) (6,a5,b5)");
 }
 
-/// Complaint 5: the row with the new key keeps the values of columns that the event lacks.
+/// The row with the new key keeps the values of columns that the event lacks.
 #[test]
 fn a_key_change_keeps_the_other_columns() {
     let case = case();
@@ -149,8 +150,8 @@ fn keys_can_be_swapped() {
     assert_eq!(rows(&case, "t"), "(1,a2,b2) (2,a1,b1) (3,a5,b5) (4,a3,b3) (5,a4,b4)");
 }
 
-/// The second event's old row differs from the first event's new row. pgspate must not conclude
-/// that another row existed before.
+/// The second event moves the row on, and has no old value of `a`. pgspate must not conclude that
+/// the events are of two rows.
 #[test]
 fn a_key_that_changes_twice_leaves_one_row() {
     let case =
@@ -165,7 +166,7 @@ fn a_key_that_changes_twice_leaves_one_row() {
     assert_eq!(rows(&case, "t"), "(3,b)");
 }
 
-/// A batch does not end between the row that takes a key and the row that gives the key up.
+/// A batch does not end between the two events of a swap.
 #[test]
 fn keys_are_swapped_in_a_transaction_of_many_batches() {
     let case = LoadCase::new(
@@ -194,7 +195,7 @@ fn keys_are_swapped_in_a_transaction_of_many_batches() {
 
 /// The events of a swap stay together when the server refuses another event.
 #[test]
-fn keys_are_swapped_beside_a_refused_event() {
+fn keys_are_swapped_if_another_event_is_refused() {
     let case = LoadCase::new(
         "create table t (id int primary key, a text check (a <> 'no')); \
          insert into t values (1, 'a'), (2, 'b')",
@@ -244,7 +245,7 @@ fn updates_may_set_many_combinations_of_columns() {
     assert_eq!(rows(&case, "t"), format!("(1,{})", last.join(",")));
 }
 
-/// Complaint 6: a batch has a key many times, in one or several spellings.
+/// The batch has many events of one key, in one or several spellings.
 #[test]
 fn a_key_may_occur_often_in_a_batch() {
     let case = LoadCase::new(
@@ -287,7 +288,7 @@ fn a_stream_that_is_read_again_changes_nothing() {
 }
 
 /// Returns a case with a second table, whose foreign key refers to `t`.
-fn with_child() -> LoadCase {
+fn case_with_child() -> LoadCase {
     let case = case();
     case.db.run(
         "create table child (id int primary key, of int references t); \
@@ -298,7 +299,7 @@ fn with_child() -> LoadCase {
 
 #[test]
 fn truncate_discards_earlier_events() {
-    let case = with_child();
+    let case = case_with_child();
     let report = applied(
         &case,
         r#"{"op":"insert","table":"t","row":{"id":6,"a":"x"},"tx":"a"}
@@ -316,7 +317,7 @@ fn truncate_discards_earlier_events() {
 
 #[test]
 fn tables_truncated_together_are_in_one_batch() {
-    let case = with_child();
+    let case = case_with_child();
     // The first batch is full after the truncate of the first table.
     let report = applied(
         &case,
@@ -363,7 +364,7 @@ fn events_of_tables_without_a_key_need_the_whole_old_row() {
     ");
 }
 
-/// Complaint 10: rows that already have the event's values are not written.
+/// Rows that already have the event's values are not written.
 #[test]
 fn unchanged_rows_are_not_written() {
     let case = case();

@@ -1,4 +1,5 @@
-//! `apply` waits for locks of other sessions, but gives up a server that is silent.
+//! `apply` waits for locks of other sessions, but closes a connection whose server stopped
+//! responding.
 
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::protocol::MessageSide;
@@ -7,7 +8,7 @@ use crate::run::{finish, session, spawn, wait_until};
 use crate::support::LoadCase;
 use crate::{apply, command, rows};
 
-const PARTED: &str = "\
+const CREATE_PARTITIONED: &str = "\
 create table t (id int primary key) partition by range (id);
 create table t1 partition of t for values from (0) to (10)";
 
@@ -15,17 +16,17 @@ create table t1 partition of t for values from (0) to (10)";
 /// lock does not count as stalled.
 #[test]
 fn waiting_for_a_table_lock_does_not_count_as_a_stall() {
-    let case = LoadCase::new(PARTED);
+    let case = LoadCase::new(CREATE_PARTITIONED);
     case.put("s.ndjson", r#"{"op":"insert","table":"t","row":{"id":1}}"#);
     let (runtime, other) = session(&case.db.dsn());
     let lock = "begin; lock table t1 in access exclusive mode";
     runtime.block_on(other.batch_execute(lock)).unwrap();
     let child = spawn(&mut command(&case, "s.ndjson --quiet --stall-timeout 1 --retry-for 1"));
-    // Wait longer than twice the time after which a stalled session is given up.
+    // Wait five times the stall timeout.
     let waits = "select count(*) from pg_locks l join pg_stat_activity a using (pid) \
                  where not l.granted and a.datname = current_database() \
                    and clock_timestamp() - a.query_start > '5 s'";
-    wait_until("it waits", || case.value(waits) == "1");
+    wait_until("the run has waited for the lock for 5 seconds", || case.value(waits) == "1");
     runtime.block_on(other.batch_execute("rollback")).unwrap();
     let run = finish(child);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
@@ -37,7 +38,8 @@ fn waiting_for_a_table_lock_does_not_count_as_a_stall() {
     assert!(refusal.stderr.contains("lock timeout (SQLSTATE 55P03)"), "{}", refusal.stderr);
 }
 
-/// After the server refuses an event, the last statement of a run is `rollback`.
+/// After the server refused an event, the run's last statement is `rollback`. The server never
+/// replies to that statement.
 #[test]
 fn a_rollback_without_a_reply_does_not_hang_the_run() {
     let case = LoadCase::new("create table t (id int primary key, v int check (v < 5))");

@@ -9,7 +9,7 @@ mod failover;
 mod faults;
 mod formats;
 mod keys;
-mod oracle;
+mod native_subscription;
 mod random_history;
 mod restored_servers;
 mod service;

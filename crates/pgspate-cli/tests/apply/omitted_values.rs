@@ -1,5 +1,5 @@
-//! Unchanged values that a source omits. The target keeps its value, or the event is refused. Such
-//! a value never becomes NULL.
+//! Unchanged values that a source omits. The target keeps its value, or pgspate refuses the event.
+//! An omitted value never becomes NULL.
 
 use std::io::Write as _;
 
@@ -7,7 +7,7 @@ use crate::run::wait_until;
 use crate::support::LoadCase;
 use crate::{applied, apply, command, counts, finish, rows, spawn};
 
-const GONE: &str = "\"__debezium_unavailable_value\"";
+const UNAVAILABLE: &str = "\"__debezium_unavailable_value\"";
 
 /// Returns a case whose table has three rows with large values.
 fn case() -> LoadCase {
@@ -29,21 +29,22 @@ fn envelope(op: &str, before: &str, after: &str, lsn: u32) -> String {
 }
 
 /// Returns Debezium's two records of a key change, without headers.
-fn moved(from: u32, to: u32) -> [String; 2] {
+fn key_change(from: u32, to: u32) -> [String; 2] {
     let delete = envelope("d", &row(from, "null", "null"), "null", from);
-    [delete + "null\n", envelope("c", "null", &row(to, &to.to_string(), GONE), from)]
+    [delete + "null\n", envelope("c", "null", &row(to, &to.to_string(), UNAVAILABLE), from)]
 }
 
 #[test]
 fn a_delete_and_an_insert_without_headers_are_one_change() {
     for args in ["", "--batch-rows 1 --batch-delay 0", "--direct-rows 0"] {
         let case = case();
-        let events: String = [moved(1, 11), moved(2, 1), moved(11, 12)].concat().concat();
+        let events: String =
+            [key_change(1, 11), key_change(2, 1), key_change(11, 12)].concat().concat();
         let report = applied(&case, &events, args);
         assert_eq!((&report["events"], &report["missing"]), (&6.into(), &0.into()));
         assert_eq!(rows(&case, "t"), "(1,1,\"large 2\") (12,12,\"large 1\") (3,3,\"large 3\")");
-        // The next run reads the same events again and two new ones.
-        let more = events + &moved(3, 4).concat();
+        // The next run reads the same events again, and then two new events.
+        let more = events + &key_change(3, 4).concat();
         assert_eq!(applied(&case, &more, args)["events"], 2);
         assert_eq!(case.value("select note from t where id = 4"), "large 3");
     }
@@ -53,7 +54,7 @@ fn a_delete_and_an_insert_without_headers_are_one_change() {
 #[test]
 fn a_key_change_split_between_two_runs_invents_no_values() {
     let case = case();
-    let [delete, insert] = moved(1, 11);
+    let [delete, insert] = key_change(1, 11);
     applied(&case, &delete, "");
     assert_eq!(case.value("select count(*) from t"), "2");
     case.put("s.ndjson", delete.clone() + &insert);
@@ -78,11 +79,11 @@ fn a_key_change_split_between_two_runs_invents_no_values() {
 
 #[test]
 fn an_insert_with_omitted_values_is_refused() {
-    let insert = envelope("c", "null", &row(9, "9", GONE), 1);
-    let snapshot = envelope("r", "null", &row(9, "9", GONE), 1);
-    let flat = r#"{"id":9,"v":9,"note":GONE,"__op":"c","__schema":"public","__table":"t"}"#;
-    let flat = flat.replace("GONE", GONE) + "\n";
-    // The tombstone does not say to which key change it belongs.
+    let insert = envelope("c", "null", &row(9, "9", UNAVAILABLE), 1);
+    let snapshot = envelope("r", "null", &row(9, "9", UNAVAILABLE), 1);
+    let flat = r#"{"id":9,"v":9,"note":UNAVAILABLE,"__op":"c","__schema":"public","__table":"t"}"#;
+    let flat = flat.replace("UNAVAILABLE", UNAVAILABLE) + "\n";
+    // The deleted key 1 may have nothing to do with the insert of key 9.
     let pair = r#"{"key":{"id":1},"value":null}"#.to_owned()
         + "\n{\"key\":{\"id\":9},\"value\":"
         + flat.trim_end()
@@ -115,7 +116,9 @@ fn an_insert_with_omitted_values_is_refused() {
 fn headers_of_flattened_rows_keep_omitted_values_of_a_key_change() {
     let case = case();
     let row = |id: u32, rest: &str| {
-        format!(r#"{{"id":{id},"v":{id},"note":{GONE},"__schema":"public","__table":"t"{rest}}}"#)
+        format!(
+            r#"{{"id":{id},"v":{id},"note":{UNAVAILABLE},"__schema":"public","__table":"t"{rest}}}"#
+        )
     };
     let record = |key: u32, header: &str, other: u32, value: &str| {
         let headers = format!(r#"{{"__debezium.{header}":{{"id":{other}}}}}"#);
@@ -129,7 +132,7 @@ fn headers_of_flattened_rows_keep_omitted_values_of_a_key_change() {
     assert_eq!(rows(&case, "t"), "(11,11,\"large 1\") (12,12,\"large 2\") (3,3,\"large 3\")");
 }
 
-/// wal2json omits such columns without a mark, so that an update may look complete.
+/// wal2json omits unchanged columns without a mark, so an update may look complete.
 #[test]
 fn an_update_of_a_missing_row_invents_no_values() {
     let column = |name: &str, value: &str| format!(r#"{{"name":"{name}","value":{value}}}"#);
@@ -141,7 +144,7 @@ fn an_update_of_a_missing_row_invents_no_values() {
     );
     let maxwell = r#"{"database":"public","table":"t","type":"update","ts":1,"xid":1,"#.to_owned()
         + r#""commit":true,"data":{"id":9,"v":9},"old":{"v":8}}"#;
-    let debezium = envelope("u", "null", &row(9, "9", GONE), 1);
+    let debezium = envelope("u", "null", &row(9, "9", UNAVAILABLE), 1);
     for event in [wal2json, maxwell, debezium] {
         let case = case();
         let report = applied(&case, &(event.clone() + "\n"), "");
@@ -150,16 +153,16 @@ fn an_update_of_a_missing_row_invents_no_values() {
     }
 }
 
-/// A delete waits a limited time for the insert that may complete a key change.
+/// A delete may be the first half of a key change. pgspate waits a limited time for the insert.
 #[test]
 fn a_lone_delete_is_applied_though_the_stream_stays_open() {
     let case = case();
     let mut child = spawn(&mut command(&case, "- --follow --quiet --json"));
     let mut pipe = child.stdin.take().unwrap();
-    let [delete, insert] = moved(1, 11);
+    let [delete, insert] = key_change(1, 11);
     pipe.write_all(delete.as_bytes()).unwrap();
     wait_until("the row is deleted", || case.value("select count(*) from t") == "2");
-    let [other, its_insert] = moved(2, 12);
+    let [other, its_insert] = key_change(2, 12);
     pipe.write_all((other + &its_insert).as_bytes()).unwrap();
     wait_until("the key has changed", || case.value("select max(id) from t") == "12");
     pipe.write_all(insert.as_bytes()).unwrap();

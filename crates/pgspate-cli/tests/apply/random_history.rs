@@ -21,7 +21,7 @@ impl SplitMix {
     }
 }
 
-const TABLES: &str = "\
+const CREATE_TABLES: &str = "\
 create table parent (id int primary key, code text unique, note text);
 create table child (id int primary key, parent int references parent ACTION, n int, big text);
 create table loner (a int, b text);
@@ -64,8 +64,8 @@ create trigger note after insert or update or delete on loner for each row execu
 create trigger note_truncate after truncate on loner for each statement
   execute function note_truncate()";
 
-/// Returns a random statement. Some statements fail, and a failed one changes nothing.
-fn statement(random: &mut SplitMix) -> String {
+/// Returns a random statement, which may fail.
+fn random_statement(random: &mut SplitMix) -> String {
     let mut n = |limit| random.below(limit);
     let (id, other, x) = (n(12), n(12), n(6));
     match n(17) {
@@ -100,7 +100,7 @@ fn run_transactions(source: &LoadCase, random: &mut SplitMix) -> String {
             writeln!(
                 sql,
                 "do $do$ begin {}; exception when others then null; end $do$;",
-                statement(random)
+                random_statement(random)
             )
             .unwrap();
         }
@@ -118,7 +118,7 @@ fn random_histories_lead_to_the_same_tables() {
     for (seed, action) in
         [(1, ""), (2, "on delete cascade"), (3, "on delete set null"), (4, "deferrable"), (5, "")]
     {
-        let tables = TABLES.replace("ACTION", action);
+        let tables = CREATE_TABLES.replace("ACTION", action);
         let source = LoadCase::new(&format!("{tables}; {TRIGGERS}"));
         let target = LoadCase::new(&tables);
         let mut random = SplitMix(seed);
@@ -135,7 +135,7 @@ fn random_histories_lead_to_the_same_tables() {
             let direct = [0, 1000][random.below(2) as usize];
             let args = format!("--stream s --batch-rows {rows} --direct-rows {direct}");
             let run = apply(&target, &format!("s.ndjson --quiet {args}"));
-            // The input may end within a transaction, or before the position that was applied.
+            // The run fails if the input ends within a transaction, or before the applied position.
             assert!(matches!(run.status, Some(0 | 2)), "seed {seed} {sizes:?}: {}", run.stderr);
         }
         target.put("s.ndjson", all.join("\n"));
@@ -144,6 +144,6 @@ fn random_histories_lead_to_the_same_tables() {
         for table in ["parent", "child", "loner"] {
             assert_eq!(rows(&target, table), rows(&source, table), "seed {seed} {table}");
         }
-        assert!(rows(&source, "child").len() > 20, "seed {seed}: a history without rows");
+        assert!(rows(&source, "child").len() > 20, "seed {seed}: the history leaves too few rows");
     }
 }

@@ -10,15 +10,15 @@ use crate::run::{ask, finish, spawn, wait_until};
 use crate::source::{CONF, PublishedDatabase, follow};
 use crate::support::LoadCase;
 
-const TABLE: &str = "create table t (id int primary key)";
+const CREATE_TABLE: &str = "create table t (id int primary key)";
 
 /// Returns a source with a published table.
 fn source() -> PublishedDatabase {
-    PublishedDatabase::new(&format!("{TABLE};\ncreate publication p for table t"))
+    PublishedDatabase::new(&format!("{CREATE_TABLE};\ncreate publication p for table t"))
 }
 
-/// Starts a stream and waits until it has applied a row.
-fn started(source: &PublishedDatabase, case: &LoadCase) -> Child {
+/// Starts a stream and waits until the stream has applied a row.
+fn start_stream(source: &PublishedDatabase, case: &LoadCase) -> Child {
     let child = follow(source, case, "--create-slot --follow --quiet");
     source.wait_for_reader();
     source.run("insert into t values (1)");
@@ -26,13 +26,13 @@ fn started(source: &PublishedDatabase, case: &LoadCase) -> Child {
     child
 }
 
-/// While a stream runs, the target is restored to an older state with its ledger and its fence. The
-/// target lost the events applied since then, and the stream must not continue after them.
+/// While a stream runs, the target is restored to an older state, together with its ledger. The
+/// target lost the events applied since then, so the stream must not continue after these events.
 #[test]
 fn a_running_stream_notices_a_target_restored_to_an_older_state() {
     let source = source();
-    let case = LoadCase::new(TABLE);
-    let child = started(&source, &case);
+    let case = LoadCase::new(CREATE_TABLE);
+    let child = start_stream(&source, &case);
     case.db.run("create table backup as select * from pgspate.stream");
     source.run("insert into t values (2)");
     wait_until("the target has the second row", || rows(&case, "t") == "(1) (2)");
@@ -54,14 +54,14 @@ fn a_running_stream_notices_a_target_restored_to_an_older_state() {
     assert_eq!(rows(&case, "t"), "(1)");
 }
 
-/// The source was restored with its slot. The ledger's position lies after the end of the source's
-/// WAL. Everything that the source commits before that position would be skipped silently.
+/// The source was restored with its slot, so the ledger's position lies after the end of the
+/// source's WAL. pgspate would silently skip all commits up to that position.
 #[test]
 fn a_source_restored_to_an_older_state_is_refused() {
     let old = server(None);
-    ask(&old.dsn(), TABLE);
+    ask(&old.dsn(), CREATE_TABLE);
     ask(&old.dsn(), "create publication p for table t");
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     let apply = |source: &ThrowawayServer, args: &str| {
         let address = format!("{}?slot=s&publication=p", source.tcp_dsn_for("postgres"));
         finish(spawn(crate::command(&case, &format!("--quiet {args}")).arg(address)))
@@ -92,13 +92,13 @@ fn server(data: Option<&Path>) -> ThrowawayServer {
     builder.start(&silent).unwrap_or_else(|error| panic!("{}", error.chain()))
 }
 
-/// A slot is dropped and created again while its reader is disconnected. The changes in between are
-/// lost.
+/// A slot is dropped and created again while pgspate is disconnected. The slot then lacks the
+/// changes that were committed between.
 #[test]
 fn a_running_stream_notices_a_slot_that_was_created_again() {
     let source = source();
-    let case = LoadCase::new(TABLE);
-    let child = started(&source, &case);
+    let case = LoadCase::new(CREATE_TABLE);
+    let child = start_stream(&source, &case);
     let slot = source.slot_name();
     let drop = format!(
         "do $$ begin
@@ -129,7 +129,7 @@ fn a_running_stream_notices_a_slot_that_was_created_again() {
 #[test]
 fn a_second_run_does_not_end_the_first() {
     let source = source();
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     let mut first = follow(&source, &case, "--create-slot --follow --quiet");
     source.wait_for_reader();
     let second = finish(follow(&source, &case, "--quiet --retry-for 1"));
@@ -138,7 +138,7 @@ fn a_second_run_does_not_end_the_first() {
     source.run("insert into t values (1)");
     wait_until("the first run applies more rows", || rows(&case, "t") == "(1)");
     assert!(first.try_wait().unwrap().is_none());
-    // A run that waits long enough takes over at the position that the ledger has then.
+    // A run that waits until the slot is free continues at the ledger's position.
     let third = follow(&source, &case, "--quiet --retry-for 60");
     source.run("insert into t values (2)");
     wait_until("the first run applies more rows", || rows(&case, "t") == "(1) (2)");

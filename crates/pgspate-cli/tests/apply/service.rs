@@ -68,7 +68,7 @@ fn metrics_are_served_while_a_stream_runs() {
     assert_eq!(case.value("select count(*) from t"), "1234");
 }
 
-const TABLES: &str = "\
+const CREATE_TABLES: &str = "\
 create table t (id int primary key, v int);
 create table other (id int primary key, v int, big text)";
 
@@ -79,9 +79,9 @@ create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
 create trigger note after insert or update on t for each row execute function note()";
 
-/// Increments rows of the source until `stop` is set. An increment that the server refuses is not
-/// repeated, because only committed increments count.
-fn count_up(dsn: &str, stop: &AtomicBool, done: &AtomicU64) {
+/// Increments rows of the source until `stop` is set. Counts committed transactions in `done`. A
+/// refused transaction is not repeated.
+fn increment_until_stopped(dsn: &str, stop: &AtomicBool, done: &AtomicU64) {
     let mut random = SplitMix(11);
     while !stop.load(Ordering::Relaxed) {
         let mut attempt = || -> Option<()> {
@@ -99,7 +99,7 @@ fn count_up(dsn: &str, stop: &AtomicBool, done: &AtomicU64) {
                     );
                     client.batch_execute(&sql).await.ok()?;
                     done.fetch_add(1, Ordering::Relaxed);
-                    // Write no more than a debug build can apply between two kills.
+                    // A debug build must be able to apply these changes between two kills.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 Some(())
@@ -122,13 +122,13 @@ fn server(conf: &str) -> ThrowawayServer {
 fn kills_lose_and_double_no_change() {
     let many = std::env::var("PGSPATE_TEST_FAULTS").ok().map(|many| many.parse::<u64>().unwrap());
     let (source, target) = (server(CONF), server(""));
-    ask(&source.dsn(), TABLES);
+    ask(&source.dsn(), CREATE_TABLES);
     ask(
         &source.dsn(),
         "insert into other select n, 0, repeat('x', 3000) from generate_series(1, 700) n",
     );
     ask(&source.dsn(), "create publication p for all tables");
-    ask(&target.dsn(), &format!("{TABLES}; {VERSION_LOG}"));
+    ask(&target.dsn(), &format!("{CREATE_TABLES}; {VERSION_LOG}"));
     let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
     let address = format!("{}?slot=s&publication=p", source.tcp_dsn_for("postgres"));
     let start = |more: &str| -> Child {
@@ -139,11 +139,11 @@ fn kills_lose_and_double_no_change() {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let dsn = source.dsn();
     std::thread::scope(|scope| {
-        scope.spawn(|| count_up(&dsn, &stop, &done));
+        scope.spawn(|| increment_until_stopped(&dsn, &stop, &done));
         let mut random = SplitMix(5);
         let mut child = start("--follow");
         for nth in 0..many.unwrap_or(9) {
-            // Early kills hit the copy of the rows.
+            // The first kills come early, while pgspate copies the rows.
             let pause = if nth < 3 { 30 + 150 * nth } else { random.below(900) };
             std::thread::sleep(Duration::from_millis(pause));
             match if nth < 3 { 0 } else { nth % 3 } {
@@ -163,8 +163,8 @@ fn kills_lose_and_double_no_change() {
             }
             if let Some(status) = child.try_wait().unwrap() {
                 let run = finish(child);
-                // A copy of rows fails when its target dies, and so does a transaction larger than
-                // a batch.
+                // The run fails if the target dies during the copy of the rows, or during a
+                // transaction that is larger than a batch.
                 println!("{nth}: ended with {status}: {}", run.stderr);
                 child = start("--follow");
             }
@@ -192,7 +192,7 @@ fn kills_lose_and_double_no_change() {
     let back = "select count(*) from (select v - lag(v) over (partition by id order by n) as step \
                 from log) x where step <= 0";
     assert_eq!(ask(&target.dsn(), back), "0");
-    println!("{} transactions", done.load(Ordering::Relaxed));
+    println!("the source committed {} transactions", done.load(Ordering::Relaxed));
 }
 
 #[test]

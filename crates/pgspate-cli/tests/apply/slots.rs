@@ -8,7 +8,7 @@ use crate::source::{PublishedDatabase, applied_slot, apply_slot, follow};
 use crate::support::{LoadCase, redact};
 use crate::{Run, counts, finish, rows};
 
-const TABLES: &str = "\
+const CREATE_TABLES: &str = "\
 create table parent (id int primary key, code text unique, note text);
 create table t (id int primary key, parent int references parent, v int, big text);
 alter table t alter big set storage external;
@@ -20,14 +20,14 @@ alter table news replica identity nothing;
 
 const PUBLICATION: &str = "create publication p for table parent, t, log, news";
 
-const ROWS: &str = "\
+const INSERT_ROWS: &str = "\
 insert into parent select n, 'c' || n, E'a\\tb\\\\ \\n' || n from generate_series(1, 50) n;
 insert into t select n, n % 50 + 1, n, case n % 3 when 0 then repeat('x', 3000) end
     from generate_series(1, 3000) n;
 insert into log values (1, 'a'), (1, 'a'), (2, null), (3, '');
 ";
 
-const CHANGES: &str = "\
+const CHANGE_ROWS: &str = "\
 begin; update t set v = v + 1 where id % 2 = 0; update t set id = id + 10000 where id < 10; \
     delete from t where id = 30; insert into parent values (51, 'new', null); commit;
 update parent set code = 'x' where id = 1;
@@ -38,8 +38,8 @@ delete from log where ctid = (select min(ctid) from log);
 insert into news values (1), (2);
 ";
 
-/// Returns the text with log positions and slot names replaced by placeholders.
-fn words(text: &str) -> String {
+/// Replaces log positions and slot names by placeholders.
+fn redact_names(text: &str) -> String {
     let places = Regex::new(r"\b[0-9A-F]+/[0-9A-F]+\b").unwrap();
     let slots = Regex::new(r"\bs_source_\d+\b").unwrap();
     let text = places.replace_all(text, "[LSN]").into_owned();
@@ -48,9 +48,9 @@ fn words(text: &str) -> String {
 
 /// Returns the message of a failed run with placeholders.
 #[track_caller]
-fn refused(run: &Run) -> String {
+fn refusal_text(run: &Run) -> String {
     assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{}", run.stderr);
-    words(&run.stderr)
+    redact_names(&run.stderr)
 }
 
 /// Asserts that all tables are equal in source and target.
@@ -61,17 +61,17 @@ fn assert_same(source: &PublishedDatabase, case: &LoadCase) {
     }
 }
 
-/// The first run copies the existing rows. Each later run applies the changes since the run before,
-/// and none twice.
+/// The first run copies the existing rows. Each later run applies the changes since the previous
+/// run, each change once.
 #[test]
-fn each_run_applies_the_changes_since_the_run_before() {
-    let source = PublishedDatabase::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
-    let case = LoadCase::new(TABLES);
+fn each_run_applies_the_changes_since_the_previous_run() {
+    let source = PublishedDatabase::new(&format!("{CREATE_TABLES}{INSERT_ROWS}{PUBLICATION};\n"));
+    let case = LoadCase::new(CREATE_TABLES);
     let report = applied_slot(&source, &case, "--snapshot");
     assert_eq!(report["copied"].as_array().unwrap().len(), 4, "{report}");
     assert_eq!(report["events"], 0);
     assert_same(&source, &case);
-    source.run(CHANGES);
+    source.run(CHANGE_ROWS);
     let report = applied_slot(&source, &case, "--snapshot");
     assert!(report.get("copied").is_none() && report["events"].as_u64() > Some(1500), "{report}");
     assert_same(&source, &case);
@@ -79,7 +79,7 @@ fn each_run_applies_the_changes_since_the_run_before() {
     let report = applied_slot(&source, &case, "");
     assert_eq!((&report["truncated"], &report["events"]), (&2.into(), &3.into()), "{report}");
     assert_same(&source, &case);
-    // Applied changes are confirmed, so that the source does not send them again.
+    // pgspate has confirmed the applied changes, so the source does not send them again.
     let behind = format!(
         "select confirmed_flush_lsn < '{}'::pg_lsn from pg_replication_slots \
          where slot_name = '{}'",
@@ -93,10 +93,10 @@ fn each_run_applies_the_changes_since_the_run_before() {
 
 #[test]
 fn a_slot_without_a_snapshot_applies_only_later_changes() {
-    let source = PublishedDatabase::new(&format!("{TABLES}{PUBLICATION};\n"));
-    let case = LoadCase::new(TABLES);
+    let source = PublishedDatabase::new(&format!("{CREATE_TABLES}{PUBLICATION};\n"));
+    let case = LoadCase::new(CREATE_TABLES);
     applied_slot(&source, &case, "--create-slot");
-    source.run(ROWS);
+    source.run(INSERT_ROWS);
     let report = applied_slot(&source, &case, "");
     assert_eq!(report["inserted"], 3054, "{report}");
     assert_same(&source, &case);
@@ -104,12 +104,12 @@ fn a_slot_without_a_snapshot_applies_only_later_changes() {
 
 #[test]
 fn tables_are_mapped_and_excluded() {
-    let source = PublishedDatabase::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
+    let source = PublishedDatabase::new(&format!("{CREATE_TABLES}{INSERT_ROWS}{PUBLICATION};\n"));
     let case = LoadCase::new("create schema copy; create table copy.log (n int, what text)");
     let args = "--tables public.log --map public.*=copy.*";
     let report = applied_slot(&source, &case, &format!("--snapshot {args}"));
     assert_eq!(report["copied"][0]["table"], "copy.log");
-    source.run(CHANGES);
+    source.run(CHANGE_ROWS);
     let report = applied_slot(&source, &case, args);
     assert!(report["left_out"].as_u64() > Some(1500), "{report}");
     assert_eq!(rows(&case, "copy.log"), "(1,a) (2,b) (3,\"\")");
@@ -140,9 +140,9 @@ fn columns_may_be_added_and_dropped_while_a_stream_runs() {
     assert!(std::process::Command::new("kill").arg(pid).status().unwrap().success());
     let run = finish(child);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    // For a column that the target lacks, the error says what to do.
+    // If the target lacks a column, the error says what to do.
     source.run("alter table t add c int;\ninsert into t values (4, 4, 4)");
-    assert_snapshot!(refused(&apply_slot(&source, &case, "--quiet")), @r#"
+    assert_snapshot!(refusal_text(&apply_slot(&source, &case, "--quiet")), @r#"
     error: column "c" of relation "t" does not exist
       at: slot [SLOT], transaction at [LSN]
 
@@ -159,7 +159,7 @@ fn errors_name_what_is_missing_and_the_remedy() {
     let case = LoadCase::new("create table t (id int primary key)");
     let refusal = |args: &str| {
         let run = apply_slot(&source, &case, &format!("--quiet {args}"));
-        refused(&run)
+        refusal_text(&run)
     };
     assert_snapshot!(refusal("--create-slot"), @r#"
     error: publication "p" does not exist
@@ -192,7 +192,8 @@ fn errors_name_what_is_missing_and_the_remedy() {
     hint: Leave `--snapshot` out, name another slot, or drop this one: `select
           … pg_drop_replication_slot('[SLOT]')`.
     "#);
-    // Another client reads the slot. The changes that it confirmed are lost to pgspate.
+    // Another client moves the slot forward, so pgspate cannot get the changes before that
+    // position.
     applied_slot(&source, &case, "");
     source.run("insert into t values (1)");
     applied_slot(&source, &case, "");
@@ -220,12 +221,12 @@ fn errors_name_what_is_missing_and_the_remedy() {
 
 #[test]
 fn the_plan_says_what_the_run_would_do() {
-    let source = PublishedDatabase::new(&format!("{TABLES}{ROWS}{PUBLICATION};\n"));
-    let case = LoadCase::new(TABLES);
+    let source = PublishedDatabase::new(&format!("{CREATE_TABLES}{INSERT_ROWS}{PUBLICATION};\n"));
+    let case = LoadCase::new(CREATE_TABLES);
     case.db.run("drop table news; alter table log drop what");
     let plan = apply_slot(&source, &case, "--snapshot --plan --tables parent,log,news,t --follow");
     assert_eq!(plan.status, Some(0), "{}", plan.stderr);
-    assert_snapshot!(words(&plan.stderr), @r#"
+    assert_snapshot!(redact_names(&plan.stderr), @r#"
     stream slot [SLOT]
       reads   slot [SLOT] of publication p
       begins  create replication slot [SLOT]
@@ -257,7 +258,7 @@ fn only_one_session_reads_a_slot() {
     let mut first = follow(&source, &case, "--create-slot --follow --quiet");
     source.wait_for_reader();
     let second = apply_slot(&source, &case, "--quiet --follow --stream other --retry-for 1");
-    let said = refused(&second);
+    let said = refusal_text(&second);
     let pid = Regex::new(r"PID \d+").unwrap();
     assert_snapshot!(pid.replace_all(&said, "PID [N]"), @r#"
     error: could not read replication slot "[SLOT]"

@@ -5,23 +5,23 @@ use crate::source::{PublishedDatabase, applied_slot, apply_slot, follow};
 use crate::support::LoadCase;
 use crate::{finish, rows};
 
-const FAMILY: &str = "create table parent (id int primary key, v int);
+const CREATE_FAMILY: &str = "create table parent (id int primary key, v int);
 create table child (extra int, primary key (id)) inherits (parent);
 ";
 
-/// Parent and child tables of inheritance keep their own rows, also when the other is truncated.
+/// Tables that inherit keep their own rows, even if `truncate only` empties the parent table.
 #[test]
 fn inheriting_tables_keep_their_own_rows() {
     let source = PublishedDatabase::new(&format!(
-        "{FAMILY}insert into parent values (1, 1);\ninsert into child values (2, 2, 2);\n\
+        "{CREATE_FAMILY}insert into parent values (1, 1);\ninsert into child values (2, 2, 2);\n\
          create publication p for table parent, child"
     ));
-    let case = LoadCase::new(&FAMILY.replace('\n', " "));
+    let case = LoadCase::new(&CREATE_FAMILY.replace('\n', " "));
     applied_slot(&source, &case, "--snapshot");
     for table in ["only parent", "child"] {
         assert_eq!(rows(&case, table), source.rows(table), "{table}");
     }
-    // Both tables have a row with the same key. The row is written in the table that the event
+    // Both tables have rows with the same keys. pgspate must write to the table that the event
     // names.
     source.run(
         "insert into parent values (2, 7), (3, 7);\ninsert into child values (3, 8, 8);\n\
@@ -37,7 +37,7 @@ fn inheriting_tables_keep_their_own_rows() {
     assert_eq!(rows(&case, "parent"), "(2,2)");
 }
 
-/// Names in values have their schema, whatever the search path of the source's role is.
+/// A `regclass` value has the table's schema, whatever the search path of the source's role is.
 #[test]
 fn the_search_path_of_the_source_does_not_change_values() {
     let source = PublishedDatabase::new(
@@ -59,7 +59,7 @@ fn the_search_path_of_the_source_does_not_change_values() {
     assert_eq!(case.value("select count(*) from t where of = 'shop.goods'::regclass"), "101");
 }
 
-/// Replication sessions, too, search only `pg_catalog` for operators.
+/// Replication sessions find operators only in `pg_catalog`.
 #[test]
 fn operators_of_the_source_do_not_replace_operators_of_postgresql() {
     let source = PublishedDatabase::new(
@@ -82,7 +82,8 @@ fn operators_of_the_source_do_not_replace_operators_of_postgresql() {
     assert_eq!(was_run(), "t");
 }
 
-/// Planning a query could run the condition of an index as the role that replicates.
+/// When the server plans a query, it may evaluate the condition of an index as the replicating
+/// role.
 #[test]
 fn a_snapshot_runs_no_function_of_the_tables_owner() {
     let source = PublishedDatabase::new(
@@ -121,8 +122,8 @@ fn rows_hidden_by_a_policy_are_not_skipped_silently() {
     assert_eq!(rows(&case, "t"), "");
 }
 
-/// A signal ends a wait for other sessions. The wait ends on the server, too, and nothing is
-/// created later.
+/// A signal ends a wait for other sessions. The server stops waiting, too, and creates no slot
+/// later.
 #[test]
 fn a_signal_ends_a_wait_for_the_source() {
     let source = PublishedDatabase::new(
@@ -174,7 +175,8 @@ fn an_unfinished_copy_starts_again_under_any_application_name() {
     assert_eq!(rows(&case, "t"), "(1,1) (2,2)");
 }
 
-/// A ledger in the source describes streams that were applied to the source. It is not copied.
+/// The source may have a ledger of its own, for streams into the source. A snapshot does not copy
+/// this ledger.
 #[test]
 fn a_ledger_in_the_source_is_not_copied() {
     let source = PublishedDatabase::new(
@@ -223,7 +225,7 @@ fn errors_say_why_a_slot_cannot_be_read() {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
 
-/// A run gives up a source that stopped responding.
+/// A run ends if its source stopped responding.
 #[test]
 fn a_source_that_stopped_responding_is_noticed() {
     let source = PublishedDatabase::new(
@@ -245,6 +247,6 @@ fn a_source_that_stopped_responding_is_noticed() {
     kill("-STOP");
     let run = crate::run::finish_within(child, std::time::Duration::from_secs(60));
     kill("-CONT");
-    let run = run.unwrap_or_else(|run| panic!("it waits: {}", run.stderr));
+    let run = run.unwrap_or_else(|run| panic!("the run still waits: {}", run.stderr));
     assert_eq!(run.status, Some(2), "{}", run.stderr);
 }

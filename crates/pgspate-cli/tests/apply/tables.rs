@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use crate::support::{LoadCase, folded};
 use crate::{applied, apply, counts, rows};
 
-fn family() -> LoadCase {
+fn case_with_parent_and_child() -> LoadCase {
     LoadCase::new(
         "create table parent (id int primary key, email text unique); \
          create table child (id int primary key, parent int not null references parent, v text); \
@@ -14,11 +14,11 @@ fn family() -> LoadCase {
     )
 }
 
-/// Complaint 7: the file has child rows before their parents. Parents are deleted after their
-/// children were updated to other parents.
+/// The events of the child table begin before those of the parent table. Parents are deleted after
+/// their children moved to other parents.
 #[test]
 fn foreign_keys_hold_whatever_the_order_of_tables() {
-    let case = family();
+    let case = case_with_parent_and_child();
     let report = applied(
         &case,
         r#"{"op":"update","table":"child","row":{"id":3,"v":"zz"}}
@@ -37,8 +37,8 @@ fn foreign_keys_hold_whatever_the_order_of_tables() {
     assert_eq!(rows(&case, "child"), "(1,4,x) (2,4,y) (4,4,new)");
 }
 
-/// A parent's key changes, and events of their own update its children. The target's cascade must
-/// not delete the children with the old parent.
+/// A parent's key changes, and the children have their own events. The target's foreign key must
+/// not delete children when pgspate removes the old key.
 #[test]
 fn a_change_of_a_referenced_key_deletes_no_child() {
     for action in ["", "on delete cascade", "on delete set null", "deferrable"] {
@@ -92,10 +92,10 @@ fn foreign_keys_may_form_trees_and_cycles() {
     assert_eq!((rows(&case, "a"), rows(&case, "b")), ("(1,2) (2,2)".into(), "(2,2)".into()));
 }
 
-/// Complaint 4: values of a second unique index move between rows.
+/// Values of a second unique index move between rows.
 #[test]
 fn unique_values_move_between_rows() {
-    let case = family();
+    let case = case_with_parent_and_child();
     applied(
         &case,
         r#"{"op":"delete","table":"parent","key":{"id":3}}
@@ -242,7 +242,7 @@ fn tables_are_mapped_selected_and_reported_as_missing() {
     ");
 }
 
-/// Texts that are equal under their collation may still differ.
+/// Two texts may be equal under their collation and still have different bytes.
 #[test]
 fn a_change_of_letter_case_is_applied_under_any_collation() {
     let case = LoadCase::new(
@@ -255,7 +255,7 @@ fn a_change_of_letter_case_is_applied_under_any_collation() {
     assert_eq!(rows(&case, "t"), "(1,ABC)");
 }
 
-/// Only the server knows which value a type modifier makes of a key.
+/// Only the server knows how a type modifier changes a key.
 #[test]
 fn keys_that_a_type_modifier_makes_equal_are_one_key() {
     let case = LoadCase::new(

@@ -1,5 +1,5 @@
-//! Unlogged tables, which a crash of the server truncates. No stream may continue as if their rows
-//! still existed.
+//! Unlogged tables, which the server empties after a crash. No stream may continue after its rows
+//! are lost.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;

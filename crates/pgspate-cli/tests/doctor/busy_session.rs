@@ -38,14 +38,14 @@ impl BusySession {
         BusySession::with(dsn, setup, work, Duration::ZERO)
     }
 
-    /// Stops the session. Returns the error of the statement that failed, if one did.
-    pub(crate) fn end(self) -> Result<(), Error> {
+    /// Stops the session. Returns an error if a statement failed.
+    pub(crate) fn stop(self) -> Result<(), Error> {
         self.stop.store(true, Ordering::Relaxed);
-        self.failed()
+        self.wait_for_error()
     }
 
     /// Waits until a statement fails, and returns its error.
-    pub(crate) fn failed(self) -> Result<(), Error> {
+    pub(crate) fn wait_for_error(self) -> Result<(), Error> {
         self.thread.join().unwrap()
     }
 }

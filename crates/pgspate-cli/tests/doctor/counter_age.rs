@@ -3,10 +3,10 @@
 use pgspate_embedded::testing;
 
 use crate::run::wait_until;
-use crate::{findings, found, trouble};
+use crate::{findings, wait_for_finding, warnings_and_notes};
 
 /// SQL that replaces the server's statistics views. The database's own counters were never reset.
-const VIEWS: &str = "\
+const REPLACE_STATISTICS_VIEWS: &str = "\
 set allow_system_table_mods = on;
 alter view pg_catalog.pg_stat_database rename to pg_stat_database_own;
 alter view pg_catalog.pg_stat_archiver rename to pg_stat_archiver_own;
@@ -25,9 +25,9 @@ analyze t";
 #[test]
 fn counters_are_as_old_as_the_oldest_reset_of_the_server() {
     let db = testing::database();
-    db.run(VIEWS);
+    db.run(REPLACE_STATISTICS_VIEWS);
     let (old, young) = ("'2020-02-20 20:20:20+00'::timestamptz", "now()");
-    let began = |archiver: &str, writer: &str| {
+    let set_reset_times = |archiver: &str, writer: &str| {
         db.run(&format!(
             "set allow_system_table_mods = on; \
              create or replace view pg_catalog.pg_stat_archiver as \
@@ -35,23 +35,26 @@ fn counters_are_as_old_as_the_oldest_reset_of_the_server() {
              create or replace view pg_catalog.pg_stat_bgwriter as select {writer} as stats_reset"
         ));
     };
-    // After a crash the counters start again, though the server is old.
-    began(young, young);
+    // After a crash the counters start again, although the server started long ago.
+    set_reset_times(young, young);
     wait_until("the server's statistics know of the rows", || {
-        found(&db.dsn(), "unused-indexes", "")["numbers"]["entries_written"] == 400_000.0
+        wait_for_finding(&db.dsn(), "unused-indexes", "")["numbers"]["entries_written"] == 400_000.0
     });
     for id in ["unused-indexes", "temporary-files"] {
-        assert_eq!(found(&db.dsn(), id, "")["verdict"], "note", "{id}");
+        assert_eq!(wait_for_finding(&db.dsn(), id, "")["verdict"], "note", "{id}");
     }
-    // Either counter may have been reset alone.
+    // An administrator may have reset only one of the counters.
     for [archiver, writer] in [[old, young], [young, old]] {
-        began(archiver, writer);
-        let finding = found(&db.dsn(), "unused-indexes", "");
+        set_reset_times(archiver, writer);
+        let finding = wait_for_finding(&db.dsn(), "unused-indexes", "");
         assert_eq!(finding["verdict"], "warning", "{finding}");
         let evidence = finding["evidence"].as_str().unwrap();
         assert!(evidence.contains("no scan since 2020-02-2"), "{evidence}");
         // Over this time, few temporary files were written per hour.
-        assert_eq!(trouble(&db.dsn(), "temporary-files", ""), Vec::<serde_json::Value>::new());
+        assert_eq!(
+            warnings_and_notes(&db.dsn(), "temporary-files", ""),
+            Vec::<serde_json::Value>::new()
+        );
     }
     let evidence = findings(&db.dsn(), "temporary-files", "")[0]["evidence"].to_string();
     assert!(evidence.contains("1.00 TB in 30,000 files of database"), "{evidence}");

@@ -4,10 +4,10 @@ use pgspate_embedded::testing;
 use serde_json::Value;
 
 use crate::run::{ask, session, wait_until};
-use crate::{doctor, findings, found};
+use crate::{doctor, findings, wait_for_finding};
 
-/// Returns SQL that creates tables for which each of the `CHECKS` has a finding.
-fn bad(schema: &str) -> String {
+/// Returns SQL that creates tables and sequences for which each of the `CHECKS` has a finding.
+fn create_bad_tables(schema: &str) -> String {
     format!(
         "create table {schema}.t (id int, v text, at timestamptz default clock_timestamp()); \
          create index on {schema}.t (v); create index on {schema}.t (v); \
@@ -17,7 +17,7 @@ fn bad(schema: &str) -> String {
     )
 }
 
-/// Checks of tables and sequences.
+/// The ids of checks of tables and sequences.
 const CHECKS: [&str; 6] = [
     "primary-keys",
     "duplicate-indexes",
@@ -28,7 +28,7 @@ const CHECKS: [&str; 6] = [
 ];
 
 /// Runs the checks once. Returns the objects that each check found, and all other findings.
-fn look(dsn: &str) -> (Vec<Vec<String>>, Vec<Value>) {
+fn run_checks(dsn: &str) -> (Vec<Vec<String>>, Vec<Value>) {
     let run = doctor(dsn, "--json --watch 100ms --large-table 100kB");
     let found: Value = serde_json::from_str(&run.stdout).unwrap();
     let found = found["findings"].as_array().unwrap().clone();
@@ -43,16 +43,18 @@ fn look(dsn: &str) -> (Vec<Vec<String>>, Vec<Value>) {
 #[test]
 fn a_locked_table_is_reported_and_hides_no_other() {
     let db = testing::database();
-    db.run(&bad("public"));
+    db.run(&create_bad_tables("public"));
     db.run("create schema free");
-    db.run(&bad("free"));
+    db.run(&create_bad_tables("free"));
     let dsn = db.dsn();
-    wait_until("each check sees both", || look(&dsn).0.iter().all(|objects| objects.len() == 2));
+    wait_until("each check sees both", || {
+        run_checks(&dsn).0.iter().all(|objects| objects.len() == 2)
+    });
     let (runtime, holder) = session(&dsn);
     let locks = "begin; lock table public.t, public.u; alter sequence public.s cycle";
     runtime.block_on(holder.batch_execute(locks)).unwrap();
     let public_is_left_out = || {
-        let (objects, found) = look(&dsn);
+        let (objects, found) = run_checks(&dsn);
         let is_free = |objects: &Vec<String>| objects.len() == 1 && objects[0].starts_with("free.");
         assert!(objects.iter().all(is_free), "{objects:?}");
         let ids = |id: &str| found.iter().filter(|it| it["id"] == id).collect::<Vec<_>>();
@@ -93,7 +95,7 @@ fn tables_dropped_during_the_run_are_skipped() {
         let is_seen = || findings(&db.dsn(), id, "")[0]["verdict"] == "cannot_see";
         wait_until(&format!("{id} knows of the table"), is_seen);
     }
-    assert_eq!(found(&db.dsn(), "sequences", "")["object"], "public.s");
+    assert_eq!(wait_for_finding(&db.dsn(), "sequences", "")["object"], "public.s");
     db.run(
         "set allow_system_table_mods = on; \
          create or replace function pg_catalog.has_table_privilege(oid, text) returns bool \
@@ -113,14 +115,14 @@ fn tables_of_pgspate_and_extensions_are_not_examined() {
     let db = testing::database();
     for schema in ["pgspate_job_7", "_timescaledb_internal", "ext", "pgspate_jobs"] {
         db.run(&format!("create schema {schema}"));
-        db.run(&bad(schema));
+        db.run(&create_bad_tables(schema));
     }
     for object in ["table ext.t", "table ext.u", "sequence ext.s"] {
         db.run(&format!("alter extension plpgsql add {object}"));
     }
     let mut objects = Vec::new();
     wait_until("each check finds the tables of the role", || {
-        objects = look(&db.dsn()).0;
+        objects = run_checks(&db.dsn()).0;
         objects.iter().all(|objects| !objects.is_empty())
     });
     let is_users = |name: &String| name.starts_with("pgspate_jobs.");
@@ -135,7 +137,7 @@ fn a_partition_is_examined_alone_when_named() {
          create table p1 partition of p for values from (0) to (9000); \
          insert into p select g, 'a' from generate_series(1, 2000) g; analyze p",
     );
-    assert_eq!(found(&db.dsn(), "primary-keys", "--table p1")["object"], "public.p1");
+    assert_eq!(wait_for_finding(&db.dsn(), "primary-keys", "--table p1")["object"], "public.p1");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use pgspate_embedded::testing;
 
 use crate::run::{ask, session};
-use crate::{findings, remedy, silent, trouble};
+use crate::{expect_no_finding, findings, remedy, warnings_and_notes};
 
 #[test]
 fn sessions_and_slots_that_keep_dead_rows_are_found() {
@@ -24,7 +24,7 @@ fn sessions_and_slots_that_keep_dead_rows_are_found() {
          for i in 1..100001 loop perform pg_current_xact_id(); commit; end loop; end $$",
     );
     ask(&dsn, "call burn()");
-    let found = trouble(&dsn, "held-back", "");
+    let found = warnings_and_notes(&dsn, "held-back", "");
     let text = |id: usize, name: &str| found[id][name].as_str().unwrap();
     let slot = found.iter().position(|it| it["object"] == "replication slot forgotten").unwrap();
     let held = found.iter().position(|it| it["object"] != "replication slot forgotten").unwrap();
@@ -38,7 +38,7 @@ fn sessions_and_slots_that_keep_dead_rows_are_found() {
     for statement in found.iter().flat_map(remedy) {
         ask(&dsn, &statement);
     }
-    silent(&dsn, "held-back", "");
+    expect_no_finding(&dsn, "held-back", "");
     assert_eq!(findings(&dsn, "held-back", "").len(), 1);
     other.block_on(there.batch_execute("rollback")).unwrap();
 }

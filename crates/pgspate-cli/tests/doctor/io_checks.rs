@@ -4,7 +4,7 @@ use pgspate_embedded::testing;
 
 use crate::busy_session::BusySession;
 use crate::run::{ask, session, wait_until};
-use crate::{findings, found, remedy, silent};
+use crate::{expect_no_finding, findings, remedy, wait_for_finding};
 
 /// Returns the server's version number.
 fn version(dsn: &str) -> u32 {
@@ -31,7 +31,7 @@ fn sessions_that_write_pages_to_free_buffers_are_found() {
          insert into t select g, repeat('x', 500) from generate_series(1, 30000) g; \
          analyze t",
     );
-    silent(&dsn, "page-writes", "");
+    expect_no_finding(&dsn, "page-writes", "");
     let writing = BusySession::new(
         &dsn,
         "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off; \
@@ -44,11 +44,11 @@ fn sessions_that_write_pages_to_free_buffers_are_found() {
         assert!(evidence.contains("at most; only PostgreSQL 16 and later count"), "{evidence}");
         return writing.end().unwrap();
     }
-    let finding = found(&dsn, "page-writes", "--watch 1s");
+    let finding = wait_for_finding(&dsn, "page-writes", "--watch 1s");
     writing.end().unwrap();
     assert_eq!(finding["verdict"], "note");
     assert_eq!(remedy(&finding)[0], "alter system set bgwriter_lru_maxpages = '1000';");
-    silent(&dsn, "page-writes", "");
+    expect_no_finding(&dsn, "page-writes", "");
 }
 
 #[test]

@@ -50,18 +50,18 @@ fn findings(dsn: &str, id: &str, args: &str) -> Vec<Value> {
 
 /// Returns the warnings and notes of a check.
 #[track_caller]
-fn trouble(dsn: &str, id: &str, args: &str) -> Vec<Value> {
+fn warnings_and_notes(dsn: &str, id: &str, args: &str) -> Vec<Value> {
     let mut found = findings(dsn, id, args);
     found.retain(|it| it["verdict"] == "warning" || it["verdict"] == "note");
     found
 }
 
-/// Waits until a check has a warning or note, and returns the first.
+/// Waits until a check has a warning or note. Returns the first of them.
 #[track_caller]
-fn found(dsn: &str, id: &str, args: &str) -> Value {
+fn wait_for_finding(dsn: &str, id: &str, args: &str) -> Value {
     let mut all = Vec::new();
-    wait_until(&format!("{id} finds something"), || {
-        all = trouble(dsn, id, args);
+    wait_until(&format!("check {id} has a warning or note"), || {
+        all = warnings_and_notes(dsn, id, args);
         !all.is_empty()
     });
     all.swap_remove(0)
@@ -69,8 +69,10 @@ fn found(dsn: &str, id: &str, args: &str) -> Value {
 
 /// Waits until a check has no warning and no note.
 #[track_caller]
-fn silent(dsn: &str, id: &str, args: &str) {
-    wait_until(&format!("{id} finds nothing"), || trouble(dsn, id, args).is_empty());
+fn expect_no_finding(dsn: &str, id: &str, args: &str) {
+    wait_until(&format!("check {id} has no warning and no note"), || {
+        warnings_and_notes(dsn, id, args).is_empty()
+    });
 }
 
 /// Returns the statements of a finding's remedy.

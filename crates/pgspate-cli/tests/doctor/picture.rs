@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::doctor;
 
 /// Returns a database whose table has only dead rows in its second half.
-fn half(extension: &str) -> TestDb {
+fn database_with_half_dead_table(extension: &str) -> TestDb {
     let db = testing::database();
     db.run(&format!(
         "{extension}; create table t (id int, v text) with (autovacuum_enabled = off); \
@@ -20,7 +20,7 @@ fn half(extension: &str) -> TestDb {
 }
 
 /// Draws the picture of table `t`. Returns the printed summary and the SVG.
-fn drawn(db: &TestDb) -> (String, String) {
+fn draw_picture(db: &TestDb) -> (String, String) {
     let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
     let file = folder.path().join("t.svg");
     let run = doctor(&db.dsn(), &format!("--watch 100ms --table t --picture {}", file.display()));
@@ -31,8 +31,8 @@ fn drawn(db: &TestDb) -> (String, String) {
 
 #[test]
 fn live_and_dead_rows_are_drawn_page_by_page() {
-    let db = half("create extension pageinspect");
-    let (said, svg) = drawn(&db);
+    let db = database_with_half_dead_table("create extension pageinspect");
+    let (said, svg) = draw_picture(&db);
     assert_eq!(said, "public.t: 345 pages, 47 % live, 47 % dead, 6 % free");
     for word in [
         "class=\"live\"",
@@ -50,21 +50,21 @@ fn live_and_dead_rows_are_drawn_page_by_page() {
          create function get_raw_page(text, int) returns bytea language plpgsql as \
          $$begin perform nextval('public.runs'); return ''; end$$",
     );
-    assert_eq!(drawn(&db).0, said);
+    assert_eq!(draw_picture(&db).0, said);
     assert_eq!(db.query("select is_called from runs")[0][0].as_deref(), Some("f"));
     // The vacuum turned all dead rows into free space.
     db.run("vacuum t");
-    let (said, _) = drawn(&db);
+    let (said, _) = draw_picture(&db);
     assert!(said.contains("0 % dead"), "{said}");
 }
 
 #[test]
 fn without_the_extension_only_live_rows_are_drawn() {
-    let (said, svg) = drawn(&half(""));
+    let (said, svg) = draw_picture(&database_with_half_dead_table(""));
     assert_eq!(said, "public.t: 345 pages, 48 % live, 52 % dead or free");
     assert!(!svg.contains("class=\"dead\"") && svg.contains("dead or free"));
     assert!(svg.contains("create extension pageinspect"));
-    let (_, svg) = drawn(&half("create extension pgstattuple"));
+    let (_, svg) = draw_picture(&database_with_half_dead_table("create extension pgstattuple"));
     assert!(svg.contains("pgstattuple says 4"), "{svg}");
 }
 
@@ -75,7 +75,7 @@ fn empty_tables_are_drawn_and_relations_without_pages_are_refused() {
         "create table t (id int); create table p (id int) partition by list (id); \
          create view v as select 1 as id",
     );
-    let (said, svg) = drawn(&db);
+    let (said, svg) = draw_picture(&db);
     assert_eq!(said, "public.t: 0 pages, 0 % live, 100 % dead or free");
     assert!(svg.ends_with("</svg>\n"));
     for (name, hint) in [("p", "one of its partitions"), ("v", "Name a table")] {

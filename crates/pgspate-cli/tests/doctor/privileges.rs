@@ -3,7 +3,7 @@
 use pgspate_embedded::testing;
 
 use crate::run::{session, wait_until};
-use crate::{doctor, findings, trouble};
+use crate::{doctor, findings, warnings_and_notes};
 
 #[test]
 fn the_report_names_the_grants_that_a_role_lacks() {
@@ -46,7 +46,7 @@ fn the_report_names_the_grants_that_a_role_lacks() {
     }
     let run = doctor(&plain, "--watch 100ms");
     assert!(!run.stdout.contains("grant "), "{}", run.stdout);
-    assert!(!trouble(&plain, "primary-keys", "").is_empty());
+    assert!(!warnings_and_notes(&plain, "primary-keys", "").is_empty());
     sleeping.abort();
 }
 

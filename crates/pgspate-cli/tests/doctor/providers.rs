@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::run::ask;
 use crate::tune::tune;
-use crate::{doctor, found, remedy};
+use crate::{doctor, remedy, wait_for_finding};
 
 #[test]
 fn remedies_name_the_place_where_the_provider_has_its_settings() {
@@ -15,7 +15,7 @@ fn remedies_name_the_place_where_the_provider_has_its_settings() {
     let run = doctor(&dsn, "--watch 100ms");
     assert!(run.stdout.starts_with("Amazon RDS for PostgreSQL "), "{}", run.stdout);
     assert!(run.stdout.contains("no superuser"), "{}", run.stdout);
-    let finding = found(&dsn, "autovacuum", "");
+    let finding = wait_for_finding(&dsn, "autovacuum", "");
     assert_eq!(remedy(&finding), ["-- in the DB parameter group: set autovacuum to on"]);
     let refused = tune(&dsn, "--apply");
     assert_eq!(refused.status, Some(2));

@@ -5,10 +5,10 @@ use pgspate_embedded::testing;
 
 use crate::run::{ask, session};
 use crate::support::redact;
-use crate::{doctor, found};
+use crate::{doctor, wait_for_finding};
 
 /// Returns the text without parts that differ between servers.
-fn told(text: &str) -> String {
+fn redact_server(text: &str) -> String {
     let version = regex_lite::Regex::new(r"PostgreSQL \S+( \([^)]*\))?, database \S+ role \S+;");
     redact(&version.unwrap().replace(text, "[SERVER];"))
 }
@@ -29,7 +29,7 @@ fn the_report_of_a_healthy_server_lists_the_checks() {
         assert_eq!(run.status, Some(0), "{}", run.stdout);
         return;
     }
-    assert_snapshot!(told(&run.stdout), @"
+    assert_snapshot!(redact_server(&run.stdout), @"
     [SERVER]; sampled for [TIME]
 
     28 checks found nothing: autovacuum, bloat, checkpoints, dead-rows, duplicate-indexes,
@@ -51,10 +51,10 @@ fn the_report_of_findings_has_evidence_and_remedies() {
          insert into b select g, g from generate_series(1, 1500) g; \
          create table seq (id smallserial); select setval('seq_id_seq', 32000)",
     );
-    found(&db.dsn(), "primary-keys", "");
+    wait_for_finding(&db.dsn(), "primary-keys", "");
     let run = doctor(&db.dsn(), "--watch 100ms --table b");
     assert_eq!(run.status, Some(1));
-    assert_snapshot!(told(&run.stdout), @"
+    assert_snapshot!(redact_server(&run.stdout), @"
     [SERVER]; sampled for [TIME]
 
     note       foreign-key-indexes  public.b
@@ -77,7 +77,7 @@ fn the_report_of_findings_has_evidence_and_remedies() {
     sequences, storage-waits, unlogged-tables, unused-indexes
     ");
     let run = doctor(&db.dsn(), "--watch 100ms --table seq");
-    assert_snapshot!(told(&run.stdout), @"
+    assert_snapshot!(redact_server(&run.stdout), @"
     [SERVER]; sampled for [TIME]
 
     warning    sequences  public.seq_id_seq

@@ -4,29 +4,30 @@ use pgspate_embedded::testing::{self, TestDb};
 use serde_json::Value;
 
 use crate::run::{session, wait_until};
-use crate::{findings, found, remedy, silent, trouble};
+use crate::{expect_no_finding, findings, remedy, wait_for_finding, warnings_and_notes};
 
 /// Brings a database into a bad state, expects the finding, runs its remedy, and expects no
 /// finding.
 #[track_caller]
-fn cured(bad: &str, id: &str, args: &str) -> (TestDb, Value) {
+fn check_remedy(bad: &str, id: &str, args: &str) -> (TestDb, Value) {
     let db = testing::database();
     db.run(bad);
-    let finding = found(&db.dsn(), id, args);
+    let finding = wait_for_finding(&db.dsn(), id, args);
     for statement in remedy(&finding) {
         db.run(&statement);
     }
-    silent(&db.dsn(), id, args);
+    expect_no_finding(&db.dsn(), id, args);
     (db, finding)
 }
 
-/// A table that only the test itself vacuums.
-const TABLE: &str = "create table t (id int primary key, v text) with (autovacuum_enabled = off); ";
+/// Creates a table that only the test itself vacuums.
+const CREATE_T: &str =
+    "create table t (id int primary key, v text) with (autovacuum_enabled = off);";
 
 #[test]
 fn dead_rows_are_found() {
     let bad = "insert into t select g, 'a' from generate_series(1, 5000) g; update t set v = 'b'";
-    let (_, finding) = cured(&format!("{TABLE}{bad}"), "dead-rows", "");
+    let (_, finding) = check_remedy(&format!("{CREATE_T}{bad}"), "dead-rows", "");
     assert_eq!(finding["object"], "public.t");
     assert_eq!(finding["numbers"]["dead_rows"], 5000.0);
     let evidence = finding["evidence"].as_str().unwrap();
@@ -39,32 +40,32 @@ fn an_early_autovacuum_is_not_made_later() {
                autovacuum_vacuum_threshold = 2000000000, SCALE); \
                insert into t select g, 'a' from generate_series(1, 5000) g; update t set v = 'b'";
     let scale = |is: &str| bad.replace("SCALE", &format!("autovacuum_vacuum_scale_factor = {is}"));
-    let (_, finding) = cured(&scale("0.2"), "dead-rows", "");
+    let (_, finding) = check_remedy(&scale("0.2"), "dead-rows", "");
     let expected = "alter table public.t set (autovacuum_vacuum_scale_factor = 0.05);";
     assert_eq!(remedy(&finding), ["vacuum (analyze) public.t;", expected]);
-    let (_, finding) = cured(&scale("0.01"), "dead-rows", "");
+    let (_, finding) = check_remedy(&scale("0.01"), "dead-rows", "");
     assert_eq!(remedy(&finding), ["vacuum (analyze) public.t;"]);
 }
 
 #[test]
 fn disabled_autovacuum_of_a_table_is_found() {
-    let (_, finding) = cured(TABLE, "autovacuum", "");
+    let (_, finding) = check_remedy(CREATE_T, "autovacuum", "");
     assert_eq!(finding["object"], "public.t");
 }
 
 #[test]
 fn tables_that_are_never_vacuumed_are_found() {
     let bad = "insert into t select g, 'a' from generate_series(1, 20000) g";
-    let (_, finding) = cured(&format!("{TABLE}{bad}"), "never-vacuumed", "--table t");
+    let (_, finding) = check_remedy(&format!("{CREATE_T}{bad}"), "never-vacuumed", "--table t");
     assert_eq!(remedy(&finding), ["vacuum (freeze, analyze) public.t;"]);
 }
 
 /// Returns a database in which nine of ten rows are deleted. The other rows are spread over all
 /// pages.
-fn bloated(extension: &str) -> TestDb {
+fn bloated_database(extension: &str) -> TestDb {
     let db = testing::database();
     let bad = "insert into t select g, repeat('x', 60) from generate_series(1, 400000) g";
-    db.run(&format!("{extension}; {TABLE}{bad}"));
+    db.run(&format!("{extension}; {CREATE_T}{bad}"));
     db.run("delete from t where id % 10 <> 0");
     db.run("vacuum (analyze) t");
     db
@@ -73,15 +74,15 @@ fn bloated(extension: &str) -> TestDb {
 #[test]
 fn bloated_tables_and_indexes_are_found() {
     for extension in ["", "create extension pgstattuple"] {
-        let db = bloated(extension);
+        let db = bloated_database(extension);
         for id in ["oversized-indexes", "bloat"] {
-            let finding = found(&db.dsn(), id, "");
+            let finding = wait_for_finding(&db.dsn(), id, "");
             let evidence = finding["evidence"].as_str().unwrap();
             assert_eq!(evidence.contains("estimated"), extension.is_empty(), "{evidence}");
             for statement in remedy(&finding) {
                 db.run(&statement);
             }
-            silent(&db.dsn(), id, "");
+            expect_no_finding(&db.dsn(), id, "");
         }
     }
 }
@@ -90,7 +91,7 @@ fn bloated_tables_and_indexes_are_found() {
 fn a_running_load_does_not_count_as_bloat() {
     let db = testing::database();
     let rows = "select g, repeat('x', 60) from generate_series";
-    db.run(&format!("{TABLE} insert into t {rows}(1, 400000) g; analyze t"));
+    db.run(&format!("{CREATE_T} insert into t {rows}(1, 400000) g; analyze t"));
     let (runtime, loading) = session(&db.dsn());
     let load = format!("begin; insert into t {rows}(400001, 1300000) g");
     runtime.block_on(loading.batch_execute(&load)).unwrap();
@@ -103,7 +104,7 @@ fn a_running_load_does_not_count_as_bloat() {
     runtime.block_on(loading.batch_execute("rollback")).unwrap();
     db.run("delete from t where id % 10 <> 0; analyze t");
     for id in ["bloat", "oversized-indexes"] {
-        found(&db.dsn(), id, "--table t");
+        wait_for_finding(&db.dsn(), id, "--table t");
     }
 }
 
@@ -111,14 +112,14 @@ fn a_running_load_does_not_count_as_bloat() {
 fn unused_indexes_are_found() {
     let bad = "insert into t select g, g::text from generate_series(1, 60000) g; \
                create index t_v on t (v)";
-    let (db, finding) = cured(&format!("{TABLE}{bad}"), "unused-indexes", "");
+    let (db, finding) = check_remedy(&format!("{CREATE_T}{bad}"), "unused-indexes", "");
     assert_eq!(finding["object"], "public.t_v");
     assert_eq!(remedy(&finding), ["drop index concurrently public.t_v;"]);
     // An index that is read is used. An index that enforces a constraint is needed.
     db.run("create index t_v on t (v); create unique index t_u on t (id, v); analyze t");
     db.run("set enable_seqscan = off; select count(*) from t where v = '7'");
-    silent(&db.dsn(), "unused-indexes", "");
-    // Foreign keys need some indexes, and a partition's part of an index cannot be dropped alone.
+    expect_no_finding(&db.dsn(), "unused-indexes", "");
+    // Some foreign keys need an index. A part of a parent's index cannot be dropped alone.
     db.run(
         "create table p (id int, v text) partition by range (id); \
          create table p1 partition of p for values from (0) to (100000); \
@@ -127,27 +128,27 @@ fn unused_indexes_are_found() {
          create table f (t int references t); create index f_t on f (t, (t + 1)); \
          insert into f select id from t; select count(*) from f",
     );
-    silent(&db.dsn(), "unused-indexes", "");
+    expect_no_finding(&db.dsn(), "unused-indexes", "");
 }
 
 #[test]
 fn duplicate_indexes_are_found() {
     let bad = "create index t_v on t (v); create index t_v_again on t (v); \
                insert into t select g, g::text from generate_series(1, 9) g";
-    let (db, finding) = cured(&format!("{TABLE}{bad}"), "duplicate-indexes", "");
+    let (db, finding) = check_remedy(&format!("{CREATE_T}{bad}"), "duplicate-indexes", "");
     assert_eq!(finding["object"], "public.t_v_again");
     assert_eq!(finding["verdict"], "warning");
     db.run("create index t_v_id on t (v, id)");
-    let finding = found(&db.dsn(), "duplicate-indexes", "");
+    let finding = wait_for_finding(&db.dsn(), "duplicate-indexes", "");
     assert_eq!((&finding["object"], &finding["verdict"]), (&"public.t_v".into(), &"note".into()));
     let evidence = finding["evidence"].as_str().unwrap();
     assert!(evidence.ends_with("; 9 entries written, one of 3 indexes"), "{evidence}");
-    // None of these indexes can replace another.
+    // None of these indexes can replace another index.
     db.run(
         "drop index t_v; create index t_part on t (v) where id > 7; \
             create index t_desc on t (v desc, id); create unique index t_unique on t (v)",
     );
-    silent(&db.dsn(), "duplicate-indexes", "");
+    expect_no_finding(&db.dsn(), "duplicate-indexes", "");
     // A deferred constraint cannot replace an immediate one. Indexes with user options stay.
     db.run(
         "drop index t_unique; drop index t_v_id; drop index t_desc; \
@@ -156,7 +157,7 @@ fn duplicate_indexes_are_found() {
          create index t_id on t (id, v); \
          create index t_id_packed on t (id, v) with (fillfactor = 100)",
     );
-    silent(&db.dsn(), "duplicate-indexes", "");
+    expect_no_finding(&db.dsn(), "duplicate-indexes", "");
     let version = db.query("show server_version_num")[0][0].clone().unwrap();
     if version.parse::<u32>().unwrap() >= 150_000 {
         db.run(
@@ -164,7 +165,7 @@ fn duplicate_indexes_are_found() {
              create unique index t_u on t (v); \
              create unique index t_nulls on t (v) nulls not distinct",
         );
-        silent(&db.dsn(), "duplicate-indexes", "");
+        expect_no_finding(&db.dsn(), "duplicate-indexes", "");
     }
 }
 
@@ -178,18 +179,18 @@ fn duplicate_indexes_of_a_partitioned_table_are_found() {
     let db = testing::database();
     db.run(bad);
     let written = || {
-        let finding = found(&db.dsn(), "duplicate-indexes", "");
-        assert_eq!(trouble(&db.dsn(), "duplicate-indexes", "").len(), 1);
+        let finding = wait_for_finding(&db.dsn(), "duplicate-indexes", "");
+        assert_eq!(warnings_and_notes(&db.dsn(), "duplicate-indexes", "").len(), 1);
         finding["numbers"]["entries_written"] == 20.0
     };
     wait_until("the server's statistics know of the rows", written);
-    let finding = found(&db.dsn(), "duplicate-indexes", "");
+    let finding = wait_for_finding(&db.dsn(), "duplicate-indexes", "");
     assert_eq!(remedy(&finding), ["drop index public.p_v_again;"]);
     db.run(&remedy(&finding)[0]);
-    silent(&db.dsn(), "duplicate-indexes", "");
+    expect_no_finding(&db.dsn(), "duplicate-indexes", "");
     // A partition's additional index can be dropped concurrently.
     db.run("create index p1_mine on p1 (v)");
-    let finding = found(&db.dsn(), "duplicate-indexes", "--table p");
+    let finding = wait_for_finding(&db.dsn(), "duplicate-indexes", "--table p");
     assert_eq!(remedy(&finding), ["drop index concurrently public.p1_mine;"]);
 }
 
@@ -197,13 +198,13 @@ fn duplicate_indexes_of_a_partitioned_table_are_found() {
 fn only_one_of_two_equal_indexes_is_dropped() {
     let db = testing::database();
     db.run(&format!(
-        "{TABLE} insert into t select g, g::text from generate_series(1, 60000) g; \
+        "{CREATE_T} insert into t select g, g::text from generate_series(1, 60000) g; \
          create index t_v on t (v); create index t_v_again on t (v); analyze t; \
          set enable_seqscan = off; select count(*) from t where v = '7'"
     ));
-    let unused = found(&db.dsn(), "unused-indexes", "");
-    assert_eq!(trouble(&db.dsn(), "unused-indexes", "").len(), 1);
-    assert_eq!(trouble(&db.dsn(), "duplicate-indexes", ""), Vec::<Value>::new());
+    let unused = wait_for_finding(&db.dsn(), "unused-indexes", "");
+    assert_eq!(warnings_and_notes(&db.dsn(), "unused-indexes", "").len(), 1);
+    assert_eq!(warnings_and_notes(&db.dsn(), "duplicate-indexes", ""), Vec::<Value>::new());
     assert!(unused["object"].as_str().unwrap().starts_with("public.t_v"));
 }
 
@@ -211,10 +212,10 @@ fn only_one_of_two_equal_indexes_is_dropped() {
 fn updates_that_write_all_indexes_are_found() {
     let db = testing::database();
     db.run(&format!(
-        "{TABLE} insert into t select g, 'a' from generate_series(1, 5000) g; \
+        "{CREATE_T} insert into t select g, 'a' from generate_series(1, 5000) g; \
          update t set v = 'b'"
     ));
-    let finding = found(&db.dsn(), "hot-updates", "");
+    let finding = wait_for_finding(&db.dsn(), "hot-updates", "");
     assert_eq!(remedy(&finding)[0], "alter table public.t set (fillfactor = 70);");
     for statement in remedy(&finding) {
         db.run(&statement);
@@ -225,11 +226,11 @@ fn updates_that_write_all_indexes_are_found() {
         db.query(sql)[0][0].as_deref() == Some("t")
     });
     for id in ["hot-updates", "never-vacuumed"] {
-        silent(&db.dsn(), id, "");
+        expect_no_finding(&db.dsn(), id, "");
     }
     // With free space on the pages, the cause is an index on the updated column.
     db.run("create index t_v on t (v); update t set v = 'd' || id");
-    let finding = found(&db.dsn(), "hot-updates", "");
+    let finding = wait_for_finding(&db.dsn(), "hot-updates", "");
     assert_eq!(remedy(&finding), Vec::<String>::new());
     assert!(finding["advice"].as_str().unwrap().contains("index is on a column"));
     // Without free space, both may be the cause, and a rewrite may not help.
@@ -239,7 +240,7 @@ fn updates_that_write_all_indexes_are_found() {
          create index u_v on u (v); insert into u select g, 'a' from generate_series(1, 5000) g; \
          update u set v = 'b'",
     );
-    let finding = found(&db.dsn(), "hot-updates", "");
+    let finding = wait_for_finding(&db.dsn(), "hot-updates", "");
     assert_eq!(remedy(&finding), Vec::<String>::new());
     let advice = finding["advice"].as_str().unwrap();
     assert!(advice.contains("Either") && advice.contains("no room"), "{advice}");
@@ -249,14 +250,14 @@ fn updates_that_write_all_indexes_are_found() {
 fn missing_primary_keys_are_found() {
     let rows = "select g, 'a' from generate_series(1, 2000) g";
     let bad = format!("create table t (key int not null, v text); insert into t {rows}");
-    let (_, finding) = cured(&bad, "primary-keys", "");
+    let (_, finding) = check_remedy(&bad, "primary-keys", "");
     assert!(remedy(&finding)[0].contains("add column id bigint"), "{finding}");
     let bad = format!("{bad}; create unique index t_key on t (key)");
-    let (_, finding) = cured(&bad, "primary-keys", "");
+    let (_, finding) = check_remedy(&bad, "primary-keys", "");
     let expected = "alter table public.t add primary key using index t_key;";
     assert_eq!(remedy(&finding), [expected]);
     let bad = format!("create table t (id int, v text); insert into t {rows}");
-    let (db, finding) = cured(&bad, "primary-keys", "");
+    let (db, finding) = check_remedy(&bad, "primary-keys", "");
     assert!(remedy(&finding)[0].starts_with("create unique index concurrently t_pkey"));
     // No single statement with a brief lock can create the key of a partitioned table.
     db.run(
@@ -264,7 +265,7 @@ fn missing_primary_keys_are_found() {
          create table p1 partition of p for values from (0) to (9000); \
          insert into p select g, 'a' from generate_series(1, 2000) g; analyze p1",
     );
-    let finding = found(&db.dsn(), "primary-keys", "--table p");
+    let finding = wait_for_finding(&db.dsn(), "primary-keys", "--table p");
     assert_eq!(finding["evidence"], "2,000 rows in its partitions");
     assert_eq!(remedy(&finding), Vec::<String>::new());
 }
@@ -276,36 +277,36 @@ fn foreign_keys_without_an_index_are_found() {
                insert into a select generate_series(1, 2000); \
                insert into t select g, g, g from generate_series(1, 2000) g; \
                delete from t where id > 1990; delete from a where id > 1990";
-    let (db, finding) = cured(bad, "foreign-key-indexes", "");
+    let (db, finding) = check_remedy(bad, "foreign-key-indexes", "");
     assert_eq!(remedy(&finding), ["create index concurrently on public.t (a);"]);
     assert_eq!(finding["verdict"], "warning");
     db.run("drop index t_a_idx; create index on t (b, a)");
-    found(&db.dsn(), "foreign-key-indexes", "--table t");
+    wait_for_finding(&db.dsn(), "foreign-key-indexes", "--table t");
     db.run("create index on t (a, b)");
-    silent(&db.dsn(), "foreign-key-indexes", "");
+    expect_no_finding(&db.dsn(), "foreign-key-indexes", "");
 }
 
 #[test]
 fn causes_of_row_by_row_copy_are_found() {
     let db = testing::database();
-    db.run(TABLE);
-    silent(&db.dsn(), "row-by-row", "");
+    db.run(CREATE_T);
+    expect_no_finding(&db.dsn(), "row-by-row", "");
     db.run(
         "create function keep() returns trigger language plpgsql as 'begin return new; end'; \
          create trigger keep before insert on t for each row execute function keep()",
     );
-    let finding = found(&db.dsn(), "row-by-row", "");
+    let finding = wait_for_finding(&db.dsn(), "row-by-row", "");
     assert!(finding["evidence"].as_str().unwrap().contains("trigger keep"));
     db.run(
         "drop trigger keep on t; \
          create trigger keep after insert on t for each row execute function keep()",
     );
-    silent(&db.dsn(), "row-by-row", "");
+    expect_no_finding(&db.dsn(), "row-by-row", "");
     db.run("alter table t add at timestamptz default clock_timestamp(), add s serial");
-    let finding = found(&db.dsn(), "row-by-row", "");
+    let finding = wait_for_finding(&db.dsn(), "row-by-row", "");
     assert!(finding["evidence"].as_str().unwrap().contains("the default of at is volatile"));
     db.run("alter table t alter at set default now()");
-    silent(&db.dsn(), "row-by-row", "");
+    expect_no_finding(&db.dsn(), "row-by-row", "");
 }
 
 #[test]
@@ -320,7 +321,7 @@ fn causes_of_row_by_row_copy_into_partitions_are_found() {
          create trigger keep before insert on p1 for each row execute function keep()",
     );
     let objects = |args: &str| -> Vec<String> {
-        let found = trouble(&db.dsn(), "row-by-row", args);
+        let found = warnings_and_notes(&db.dsn(), "row-by-row", args);
         found.iter().map(|it| it["object"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(objects(""), ["public.p", "public.p1"]);
@@ -345,8 +346,8 @@ fn large_tables_are_partitioned_by_time() {
          create index big_v on \"Big\" (v, at); \
          alter table \"Big\" set (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01)",
     );
-    silent(&db.dsn(), "partitioning", "");
-    let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
+    expect_no_finding(&db.dsn(), "partitioning", "");
+    let finding = wait_for_finding(&db.dsn(), "partitioning", "--large-table 100kB");
     db.run(&remedy(&finding).join("\n"));
     let kind = "select relkind::text from pg_class where relname = 'Big'";
     assert_eq!(db.query(kind), [[Some("p".to_owned())]]);
@@ -360,7 +361,7 @@ fn large_tables_are_partitioned_by_time() {
     let parts = "select count(*) from pg_inherits where inhparent = (select indexrelid from \
                  pg_index where indrelid = '\"Big\"'::regclass)";
     assert_eq!(db.query(parts), [[Some("3".to_owned())]]);
-    silent(&db.dsn(), "partitioning", "--large-table 100kB");
+    expect_no_finding(&db.dsn(), "partitioning", "--large-table 100kB");
 }
 
 /// Partitioning keeps numeric keys, foreign keys and grants, and builds no index again.
@@ -388,7 +389,7 @@ fn large_tables_with_keys_are_partitioned_by_number() {
                      from pg_index i join pg_class c on c.oid = i.indrelid \
                      where c.relname in ('Big', 'Big_old') and c.relkind = 'r' order by 1";
         let indexes = db.query(files);
-        let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
+        let finding = wait_for_finding(&db.dsn(), "partitioning", "--large-table 100kB");
         let statements = remedy(&finding);
         let begin = statements.iter().position(|it| it.starts_with("begin;")).unwrap();
         statements[..begin].iter().for_each(|statement| db.run(statement));
@@ -408,11 +409,11 @@ fn large_tables_with_keys_are_partitioned_by_number() {
         let all = "DELETEtrue INSERTfalse SELECTfalse SELECTfalse".to_owned();
         assert_eq!(db.query(grants), [[Some(all)]]);
         db.run("drop table \"Big_old\"; insert into \"Big\" (kind) values (2)");
-        silent(&db.dsn(), "partitioning", "--large-table 100kB");
+        expect_no_finding(&db.dsn(), "partitioning", "--large-table 100kB");
     }
 }
 
-/// Checks that ids continue in the old partition and after it, and that refused rows stay refused.
+/// Checks that ids continue in the old and the later partitions, and that bad rows are refused.
 fn check_ids_continue(db: &testing::TestDb, column: &str, id: &str) {
     let usage = match column.contains("serial") {
         true => "grant usage on all sequences in schema public to pg_monitor",
@@ -436,7 +437,7 @@ fn check_ids_continue(db: &testing::TestDb, column: &str, id: &str) {
             "do $$ begin begin \
              insert into \"Big\" ({id}, kind) overriding system value values ({values}); \
              exception when {condition} then return; end; \
-             raise 'it was taken: {values}'; end $$"
+             raise 'the row was accepted: {values}'; end $$"
         ));
     }
 }
@@ -458,7 +459,7 @@ fn the_advice_lists_what_prevents_partitioning() {
          create policy q on q using (exists (select from big where big.id = q.id)); \
          create function whole(big[]) returns int language sql as 'select 1'",
     );
-    let finding = found(&db.dsn(), "partitioning", "--large-table 100kB");
+    let finding = wait_for_finding(&db.dsn(), "partitioning", "--large-table 100kB");
     assert_eq!(remedy(&finding), Vec::<String>::new());
     let advice = finding["advice"].as_str().unwrap();
     for word in [
@@ -481,7 +482,7 @@ fn the_advice_lists_what_prevents_partitioning() {
     }
 }
 
-/// One table has two keys without a common column. The others' sequences are late, low or unused.
+/// Table `two` has two keys without a common column. The other sequences do not fit their ids.
 #[test]
 fn the_advice_says_why_no_column_can_partition_a_table() {
     let db = testing::database();
@@ -504,7 +505,7 @@ fn the_advice_says_why_no_column_can_partition_a_table() {
         ("never", "the last value of public.never_id_seq is unknown"),
     ] {
         let args = format!("--large-table 100kB --table {table}");
-        let finding = found(&db.dsn(), "partitioning", &args);
+        let finding = wait_for_finding(&db.dsn(), "partitioning", &args);
         let advice = finding["advice"].as_str().unwrap();
         assert!(advice.contains(words), "{advice}");
         assert_eq!(remedy(&finding), Vec::<String>::new());
@@ -516,7 +517,7 @@ fn sequences_near_their_end_are_found() {
     for column in ["smallserial", "smallint generated always as identity", "serial"] {
         let end = if column == "serial" { 2_000_000_000_i64 } else { 30_000 };
         let bad = format!("create table t (id {column}); select setval('t_id_seq', {end})");
-        let (db, finding) = cured(&bad, "sequences", "");
+        let (db, finding) = check_remedy(&bad, "sequences", "");
         assert_eq!(finding["verdict"], "warning", "{finding}");
         db.run("insert into t default values");
     }
@@ -526,7 +527,7 @@ fn sequences_near_their_end_are_found() {
             "create sequence s as {kind} maxvalue 1000; select setval('s', 999); \
              create sequence healthy; select setval('healthy', 1000000000000)"
         );
-        let (db, finding) = cured(&bad, "sequences", "");
+        let (db, finding) = check_remedy(&bad, "sequences", "");
         assert_eq!(finding["object"], "public.s");
         db.run("select nextval('s'), nextval('s'), nextval('s')");
     }
@@ -540,16 +541,16 @@ fn sequences_below_zero_are_judged_by_their_direction() {
          alter sequence t_id_seq minvalue -32768 restart with -32768; select nextval('t_id_seq'); \
          create sequence down as smallint increment -1; select setval('down', -30000)",
     );
-    let found = trouble(&db.dsn(), "sequences", "");
+    let found = warnings_and_notes(&db.dsn(), "sequences", "");
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0]["object"], "public.down");
     assert_eq!(found[0]["evidence"], "at -30,000 of -32,768 (91.6 %)");
     db.run("drop sequence down; select setval('t_id_seq', 32000)");
-    assert_eq!(trouble(&db.dsn(), "sequences", "")[0]["object"], "public.t_id_seq");
+    assert_eq!(warnings_and_notes(&db.dsn(), "sequences", "")[0]["object"], "public.t_id_seq");
 }
 
-/// There are more sequences than doctor reads. The rows of a partitioned table are in its
-/// partitions.
+/// The database has more sequences than doctor reads. A partitioned table counts with the rows of
+/// its partitions.
 #[test]
 fn sequences_of_the_largest_tables_are_read_first() {
     let db = testing::database();
@@ -563,7 +564,7 @@ fn sequences_of_the_largest_tables_are_read_first() {
          create table p1 partition of p for values from (0) to (9000); \
          insert into p select generate_series(1, 2000); select setval('p_id_seq', 2000000000)",
     );
-    assert_eq!(found(&db.dsn(), "sequences", "")["object"], "public.p_id_seq");
+    assert_eq!(wait_for_finding(&db.dsn(), "sequences", "")["object"], "public.p_id_seq");
 }
 
 #[test]
@@ -571,7 +572,7 @@ fn unlogged_tables_with_rows_are_found() {
     let bad = "create unlogged table orders (id int primary key); insert into orders values (1); \
                create unlogged table orders_stage (id int primary key); \
                insert into orders_stage values (1)";
-    let (db, finding) = cured(bad, "unlogged-tables", "");
+    let (db, finding) = check_remedy(bad, "unlogged-tables", "");
     assert_eq!(finding["object"], "public.orders");
     // A table can only be made logged after the tables that it refers to.
     db.run(
@@ -580,11 +581,11 @@ fn unlogged_tables_with_rows_are_found() {
          create unlogged table c (a int references a, b int references b); \
          insert into a values (1, 1); insert into b values (1, 1); insert into c values (1, 1)",
     );
-    let finding = found(&db.dsn(), "unlogged-tables", "--table c");
+    let finding = wait_for_finding(&db.dsn(), "unlogged-tables", "--table c");
     let expected = ["a", "b", "c"].map(|table| format!("alter table public.{table} set logged;"));
     assert_eq!(remedy(&finding), expected);
     remedy(&finding).iter().for_each(|statement| db.run(statement));
-    silent(&db.dsn(), "unlogged-tables", "");
+    expect_no_finding(&db.dsn(), "unlogged-tables", "");
 }
 
 #[test]
@@ -594,7 +595,7 @@ fn a_named_table_is_examined_alone() {
         "create table a (id int); insert into a select generate_series(1, 2000); \
          create table b (id int); insert into b select generate_series(1, 2000)",
     );
-    found(&db.dsn(), "primary-keys", "");
-    assert_eq!(found(&db.dsn(), "primary-keys", "--table b")["object"], "public.b");
-    assert_eq!(trouble(&db.dsn(), "primary-keys", "--table b").len(), 1);
+    wait_for_finding(&db.dsn(), "primary-keys", "");
+    assert_eq!(wait_for_finding(&db.dsn(), "primary-keys", "--table b")["object"], "public.b");
+    assert_eq!(warnings_and_notes(&db.dsn(), "primary-keys", "--table b").len(), 1);
 }

@@ -6,7 +6,7 @@ use pgspate_embedded::testing;
 
 use crate::busy_session::BusySession;
 use crate::run::ask;
-use crate::{doctor, findings, found, remedy, silent, trouble};
+use crate::{doctor, expect_no_finding, findings, remedy, wait_for_finding, warnings_and_notes};
 
 const SORT: &str = "\
 select count(*) from (select repeat('x', 200) || g as v from generate_series(1, 600000) g
@@ -16,16 +16,16 @@ select count(*) from (select repeat('x', 200) || g as v from generate_series(1, 
 fn sorts_that_write_temporary_files_are_found() {
     let server = testing::server("");
     let dsn = server.dsn();
-    silent(&dsn, "temporary-files", "");
+    expect_no_finding(&dsn, "temporary-files", "");
     // A finished sort is counted, but causes no finding.
     ask(&dsn, &format!("set work_mem = '64kB'; {SORT}"));
     let seen = || findings(&dsn, "temporary-files", "")[0]["evidence"].to_string();
     crate::run::wait_until("the sort is counted", || {
         seen().contains(" of database postgres since")
     });
-    assert_eq!(trouble(&dsn, "temporary-files", ""), Vec::<serde_json::Value>::new());
+    assert_eq!(warnings_and_notes(&dsn, "temporary-files", ""), Vec::<serde_json::Value>::new());
     let sorting = BusySession::new(&dsn, "set work_mem = '64kB'", SORT);
-    let finding = found(&dsn, "temporary-files", "--watch 3s");
+    let finding = wait_for_finding(&dsn, "temporary-files", "--watch 3s");
     sorting.end().unwrap();
     assert_eq!(finding["verdict"], "note", "{finding}");
     assert!(finding["evidence"].as_str().unwrap().contains("closed in"), "{finding}");
@@ -33,7 +33,7 @@ fn sorts_that_write_temporary_files_are_found() {
     let [larger] = &remedy(&finding)[..] else { panic!("{finding}") };
     // Repeat the sorts after the remedy.
     let sorting = BusySession::new(&dsn, larger, SORT);
-    silent(&dsn, "temporary-files", "--watch 3s");
+    expect_no_finding(&dsn, "temporary-files", "--watch 3s");
     sorting.end().unwrap();
 }
 
@@ -42,14 +42,14 @@ fn temporary_files_that_soon_fill_the_disk_are_found() {
     let server = testing::server("max_wal_size = 64MB");
     let dsn = server.dsn();
     let volume = "--watch 1s --storage gp2:0.2GiB";
-    silent(&dsn, "temporary-files", volume);
+    expect_no_finding(&dsn, "temporary-files", volume);
     // A scroll cursor keeps fetched rows, because the client may move back.
     let setup = "set work_mem = '64kB'; begin; \
                  declare c scroll cursor for select repeat('x', 1000) \
                  from generate_series(1, 3000) a join generate_series(1, 3000) b on true";
     let pause = Duration::from_millis(5);
     let filling = BusySession::with(&dsn, setup, "move 2000 in c", pause);
-    let finding = found(&dsn, "temporary-files", volume);
+    let finding = wait_for_finding(&dsn, "temporary-files", volume);
     assert_eq!(finding["verdict"], "warning", "{finding}");
     let evidence = finding["evidence"].as_str().unwrap();
     assert!(evidence.contains("free on the volume as far as databases and WAL show"), "{evidence}");
@@ -59,32 +59,32 @@ fn temporary_files_that_soon_fill_the_disk_are_found() {
     assert_eq!(ask(&dsn, &statements[0]), ask(&dsn, who));
     statements[1..].iter().for_each(|statement| drop(ask(&dsn, statement)));
     // The remedy ends that statement, and the server keeps running.
-    let error = filling.failed().unwrap_err();
+    let error = filling.wait_for_error().unwrap_err();
     assert_eq!(error.code().unwrap().code(), "53400", "{error}");
-    silent(&dsn, "temporary-files", "--watch 1s --storage gp2:2GiB");
+    expect_no_finding(&dsn, "temporary-files", "--watch 1s --storage gp2:2GiB");
 }
 
 #[test]
 fn tablespaces_and_limits_without_effect_are_found() {
     let server = testing::server("temp_tablespaces = 'Nowhere, \"Not there\"'");
     let dsn = server.dsn();
-    let finding = found(&dsn, "temporary-files", "");
+    let finding = wait_for_finding(&dsn, "temporary-files", "");
     assert_eq!(finding["object"], "nowhere");
-    assert_eq!(trouble(&dsn, "temporary-files", "").len(), 2);
+    assert_eq!(warnings_and_notes(&dsn, "temporary-files", "").len(), 2);
     for statement in remedy(&finding) {
         ask(&dsn, &statement);
     }
-    silent(&dsn, "temporary-files", "");
+    expect_no_finding(&dsn, "temporary-files", "");
     let volume = "--storage gp2:50GiB";
-    silent(&dsn, "temporary-files", volume);
+    expect_no_finding(&dsn, "temporary-files", volume);
     ask(&dsn, "alter system set temp_file_limit = '1000GB'");
     ask(&dsn, "select pg_reload_conf()");
-    let finding = found(&dsn, "temporary-files", volume);
+    let finding = wait_for_finding(&dsn, "temporary-files", volume);
     assert_eq!(finding["object"], "temp_file_limit");
     for statement in remedy(&finding) {
         ask(&dsn, &statement);
     }
-    silent(&dsn, "temporary-files", volume);
+    expect_no_finding(&dsn, "temporary-files", volume);
 }
 
 /// The remedy keeps the existing tablespaces of the list, wherever the list is set.
@@ -106,19 +106,22 @@ fn a_missing_tablespace_of_several_is_found() {
     {
         ask(&dsn, &format!("alter {whose} set temp_tablespaces = {list}"));
         ask(&dsn, "select pg_reload_conf()");
-        let finding = found(&app, "temporary-files", "");
+        let finding = wait_for_finding(&app, "temporary-files", "");
         assert_eq!(finding["object"], "gone");
-        assert_eq!(trouble(&app, "temporary-files", "").len(), 2);
+        assert_eq!(warnings_and_notes(&app, "temporary-files", "").len(), 2);
         let expected = format!("alter {whose} set temp_tablespaces = scratch, \"Fast, one\";");
         assert_eq!(remedy(&finding)[0], expected);
         for statement in remedy(&finding) {
             ask(&dsn, &statement);
         }
-        silent(&app, "temporary-files", "");
+        expect_no_finding(&app, "temporary-files", "");
         assert_eq!(ask(&app, "show temp_tablespaces"), "scratch, \"Fast, one\"");
     }
-    let finding =
-        found(&format!("{app} options='-c temp_tablespaces=gone'"), "temporary-files", "");
+    let finding = wait_for_finding(
+        &format!("{app} options='-c temp_tablespaces=gone'"),
+        "temporary-files",
+        "",
+    );
     assert_eq!(remedy(&finding), Vec::<String>::new());
     let advice = finding["advice"].as_str().unwrap();
     assert!(advice.ends_with("It is set in the options of this session."), "{advice}");
@@ -132,11 +135,11 @@ fn a_tablespace_without_the_grant_is_found() {
     ask(&dsn, "create tablespace scratch location ''");
     ask(&dsn, "alter role sorter set temp_tablespaces = 'scratch'");
     let sorter = format!("{dsn} user=sorter");
-    let finding = found(&sorter, "temporary-files", "");
+    let finding = wait_for_finding(&sorter, "temporary-files", "");
     assert_eq!(finding["object"], "scratch");
     assert_eq!(remedy(&finding), ["grant create on tablespace scratch to sorter;"]);
     ask(&dsn, &remedy(&finding)[0]);
-    silent(&sorter, "temporary-files", "");
+    expect_no_finding(&sorter, "temporary-files", "");
     // The role may not list the files, and the finding says so.
     let evidence = findings(&sorter, "temporary-files", "")[0]["evidence"].to_string();
     let hidden = "in tablespace scratch, their size now is visible only to pg_monitor";
@@ -150,7 +153,7 @@ fn the_report_knows_auroras_local_disk() {
          allow_in_place_tablespaces = on",
     );
     let dsn = server.dsn();
-    assert!(!trouble(&dsn, "full-page-writes", "").is_empty());
+    assert!(!warnings_and_notes(&dsn, "full-page-writes", "").is_empty());
     let sql = "create function aurora_version() returns text language sql as $$ select '16.3' $$";
     ask(&dsn, sql);
     // On Aurora, these settings are neither dangerous nor costly.

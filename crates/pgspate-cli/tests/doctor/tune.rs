@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
 use crate::support::LoadCase;
-use crate::{findings, found, remedy, silent};
+use crate::{expect_no_finding, findings, remedy, wait_for_finding};
 
 /// Starts `pgspate tune`. `args` are split at spaces.
-fn start(dsn: &str, args: &str) -> std::process::Child {
+fn start_tune(dsn: &str, args: &str) -> std::process::Child {
     let folder = std::env::temp_dir();
     let mut command = command(&folder, &["tune", "--to", dsn]);
     spawn(command.args(args.split_whitespace()))
@@ -21,7 +21,7 @@ fn start(dsn: &str, args: &str) -> std::process::Child {
 
 /// Runs `pgspate tune` to its end.
 pub(crate) fn tune(dsn: &str, args: &str) -> Run {
-    finish(start(dsn, args))
+    finish(start_tune(dsn, args))
 }
 
 /// Runs statements one by one.
@@ -34,7 +34,7 @@ fn run(server: &ThrowawayServer, sql: &str) {
 
 /// Returns the server's settings with their sources, and the sorted lines of the file that `alter
 /// system` writes.
-fn state(server: &ThrowawayServer) -> (String, Vec<String>) {
+fn settings_state(server: &ThrowawayServer) -> (String, Vec<String>) {
     let settings = "select string_agg(concat_ws(' ', name, setting, source), ';' order by name) \
                     from pg_settings where source <> 'client' and name <> 'in_hot_standby'";
     let file = server.data_folder().join("postgresql.auto.conf");
@@ -45,7 +45,7 @@ fn state(server: &ThrowawayServer) -> (String, Vec<String>) {
 }
 
 /// Starts a server with settings that a user changed before. `tune` changes one of them, too.
-fn server() -> ThrowawayServer {
+fn server_with_settings() -> ThrowawayServer {
     let server = testing::server("");
     run(
         &server,
@@ -58,16 +58,16 @@ fn server() -> ThrowawayServer {
 
 #[test]
 fn settings_are_applied_and_reverted() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     let applied = tune(&dsn, "--apply --memory 16GiB --cpus 8");
     assert_eq!(applied.status, Some(0), "{}", applied.stderr);
     assert!(!applied.stderr.contains("warning"), "{}", applied.stderr);
     assert_eq!(ask(&dsn, "show maintenance_work_mem"), "1GB");
     assert_eq!(ask(&dsn, "show max_wal_size"), "16GB");
     assert_eq!(ask(&dsn, "show max_parallel_maintenance_workers"), "4");
-    assert_ne!(ask(&dsn, "show wal_buffers"), "64MB", "that needs a restart");
+    assert_ne!(ask(&dsn, "show wal_buffers"), "64MB", "wal_buffers changes only at a restart");
     for name in ["fsync", "full_page_writes", "autovacuum", "synchronous_commit"] {
         let sql = format!(
             "select count(*) from pg_file_settings where name = '{name}' \
@@ -75,7 +75,7 @@ fn settings_are_applied_and_reverted() {
         );
         assert_eq!(ask(&dsn, &sql), "0");
     }
-    let finding = found(&dsn, "not-put-back", "");
+    let finding = wait_for_finding(&dsn, "not-put-back", "");
     assert_eq!(finding["remedy"][0], "pgspate tune --revert");
     let status =
         finish(spawn(&mut command(&std::env::temp_dir(), &["status", "--json", "--to", &dsn])));
@@ -90,22 +90,22 @@ fn settings_are_applied_and_reverted() {
     let reverted = tune(&dsn, "--revert");
     assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
     assert!(reverted.stderr.contains("maintenance_work_mem is back at 65MB"));
-    assert_eq!(state(&server), before);
-    silent(&dsn, "not-put-back", "");
+    assert_eq!(settings_state(&server), before);
+    expect_no_finding(&dsn, "not-put-back", "");
     assert_eq!(tune(&dsn, "--revert").stderr, "there is nothing to put back\n");
 }
 
 #[test]
 fn only_the_database_that_applied_settings_can_revert_them() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     run(&server, "create database \"it's\"");
     let other = format!("{dsn} dbname='it\\'s'");
     assert_eq!(tune(&other, "--apply --memory 8GiB --cpus 8").status, Some(0));
     run(&server, "create role plain login");
     for dsn in [dsn.clone(), format!("{dsn} user=plain")] {
-        let finding = found(&dsn, "not-put-back", "");
+        let finding = wait_for_finding(&dsn, "not-put-back", "");
         let evidence = finding["evidence"].as_str().unwrap();
         assert!(evidence.contains("from database \"it's\""), "{evidence}");
     }
@@ -120,18 +120,18 @@ fn only_the_database_that_applied_settings_can_revert_them() {
     let expected = "the server was tuned from database \"our own\"";
     assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     let other = format!("{dsn} dbname='our own'");
-    assert_eq!(remedy(&found(&other, "not-put-back", "")), ["pgspate tune --revert"]);
+    assert_eq!(remedy(&wait_for_finding(&other, "not-put-back", "")), ["pgspate tune --revert"]);
     assert_eq!(tune(&other, "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
-    silent(&dsn, "not-put-back", "");
+    assert_eq!(settings_state(&server), before);
+    expect_no_finding(&dsn, "not-put-back", "");
     assert_eq!(tune(&dsn, "--apply").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
 }
 
 #[test]
 fn settings_that_another_user_changed_later_are_kept() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
     assert_eq!(tune(&dsn, "--apply --memory 16GiB --cpus 8").status, Some(0));
     run(&server, "alter system set max_wal_size = '3GB'; select pg_reload_conf()");
@@ -141,14 +141,14 @@ fn settings_that_another_user_changed_later_are_kept() {
     assert!(reverted.stderr.contains(said), "{}", reverted.stderr);
     assert_eq!(ask(&dsn, "show max_wal_size"), "3GB");
     assert_eq!(ask(&dsn, "show maintenance_work_mem"), "65MB");
-    silent(&dsn, "not-put-back", "");
+    expect_no_finding(&dsn, "not-put-back", "");
 }
 
 #[test]
 fn settings_are_reverted_after_a_kill_at_any_point() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     run(&server, "create role plain login; create database other");
     let elsewhere = server.dsn_for("other");
     // The first run creates the ledger.
@@ -157,9 +157,9 @@ fn settings_are_reverted_after_a_kill_at_any_point() {
     let changed = "select count(*) from pg_file_settings where sourcefile like '%auto.conf'";
     let clean = ask(&dsn, changed).parse::<u32>().unwrap();
     let mut seen = Vec::new();
-    // Kill the run once this number of settings is changed, or later.
+    // Kill the run when this number of settings, or more, has changed.
     for more in 0..5 {
-        let mut child = start(&dsn, "--apply --memory 64GiB --cpus 16");
+        let mut child = start_tune(&dsn, "--apply --memory 64GiB --cpus 16");
         wait_until("the run has changed settings", || {
             let is_over = child.try_wait().unwrap().is_some();
             is_over || ask(&dsn, changed).parse::<u32>().unwrap() >= clean + more
@@ -168,20 +168,20 @@ fn settings_are_reverted_after_a_kill_at_any_point() {
         child.wait().unwrap();
         let outstanding = ask(&dsn, OUTSTANDING);
         if ask(&dsn, changed).parse::<u32>().unwrap() > clean {
-            assert_ne!(outstanding, "0", "nothing is changed that the ledger does not know");
-            found(&dsn, "not-put-back", "");
-            found(&elsewhere, "not-put-back", "");
+            assert_ne!(outstanding, "0", "the ledger must record a setting before it changes");
+            wait_for_finding(&dsn, "not-put-back", "");
+            wait_for_finding(&elsewhere, "not-put-back", "");
         }
         if ask(&dsn, changed).parse::<u32>().unwrap() > clean + 1 {
-            // The marker is a setting that `tune` changes early. A role sees it without reading
-            // files.
-            found(&format!("{elsewhere} user=plain"), "not-put-back", "");
+            // The marker is a setting that `tune` changes early. A role without the right to read
+            // configuration files sees the marker, too.
+            wait_for_finding(&format!("{elsewhere} user=plain"), "not-put-back", "");
         }
         seen.push(outstanding);
         let reverted = tune(&dsn, "--revert");
         assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
-        assert_eq!(state(&server), before, "{seen:?}");
-        silent(&dsn, "not-put-back", "");
+        assert_eq!(settings_state(&server), before, "{seen:?}");
+        expect_no_finding(&dsn, "not-put-back", "");
     }
 }
 
@@ -190,24 +190,24 @@ fn reverted_settings_that_the_server_has_not_read_are_found() {
     let server = testing::server("");
     let dsn = server.dsn();
     run(&server, "create role plain login");
-    let before = state(&server);
+    let before = settings_state(&server);
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     // This is the state after a `--revert` was killed before its last step.
     run(&server, "alter system reset all");
     assert_eq!(ask(&dsn, "show max_wal_size"), "16GB");
     for dsn in [dsn.clone(), format!("{dsn} user=plain")] {
-        assert_eq!(remedy(&found(&dsn, "not-put-back", "")), ["pgspate tune --revert"]);
+        assert_eq!(remedy(&wait_for_finding(&dsn, "not-put-back", "")), ["pgspate tune --revert"]);
     }
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
-    silent(&dsn, "not-put-back", "");
+    assert_eq!(settings_state(&server), before);
+    expect_no_finding(&dsn, "not-put-back", "");
 }
 
 #[test]
 fn a_server_that_cannot_read_its_settings_is_reported() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     let file = server.data_folder().join("postgresql.conf");
     let conf = fs::read_to_string(&file).unwrap();
     let spoil = |line: &str| fs::write(&file, format!("{conf}\n{line}\n")).unwrap();
@@ -219,41 +219,50 @@ fn a_server_that_cannot_read_its_settings_is_reported() {
     };
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     let (slow, broken) = ("has not read its settings in", "cannot read its settings");
-    // The server does not know the name, and cannot parse the other line.
+    // The server knows no setting of this name.
     spoil("nonsense = 1");
     fails("--revert", slow);
+    // The server cannot parse this line.
     spoil("nonsense");
     fails("--revert", broken);
-    assert_eq!(ask(&dsn, "show max_wal_size"), "16GB", "as all sessions still have it");
-    let finding = found(&dsn, "not-put-back", "");
+    assert_eq!(
+        ask(&dsn, "show max_wal_size"),
+        "16GB",
+        "sessions must still have the applied setting"
+    );
+    let finding = wait_for_finding(&dsn, "not-put-back", "");
     assert!(finding["evidence"].as_str().unwrap().contains("max_wal_size"), "{finding}");
     assert_eq!(remedy(&finding), ["pgspate tune --revert"]);
     fs::write(&file, &conf).unwrap();
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     assert_eq!(ask(&dsn, OUTSTANDING), "0");
     spoil("nonsense");
     fails("--apply --memory 16GiB", broken);
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     spoil("nonsense = 1");
     fails("--apply --memory 16GiB", slow);
-    assert_eq!(state(&server), before, "nothing is set while sessions do not see the mark");
+    assert_eq!(
+        settings_state(&server),
+        before,
+        "tune must set nothing until sessions see the marker"
+    );
     fs::write(&file, &conf).unwrap();
     assert_eq!(tune(&dsn, "--revert").stderr, "there is nothing to put back\n");
     assert_eq!(ask(&dsn, OUTSTANDING), "0");
-    silent(&dsn, "not-put-back", "");
+    expect_no_finding(&dsn, "not-put-back", "");
 }
 
 #[test]
 fn settings_are_reverted_after_the_server_crashed() {
-    let server = server();
-    let before = state(&server);
+    let server = server_with_settings();
+    let before = settings_state(&server);
     assert_eq!(tune(&server.dsn(), "--apply").status, Some(0));
     server.kill().unwrap();
     server.restart().unwrap();
-    found(&server.dsn(), "not-put-back", "");
+    wait_for_finding(&server.dsn(), "not-put-back", "");
     assert_eq!(tune(&server.dsn(), "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
 }
 
 /// Counts the recorded changes that are not reverted.
@@ -261,27 +270,27 @@ const OUTSTANDING: &str = "select count(*) from pgspate.change where done < card
 
 #[test]
 fn an_apply_that_the_server_refuses_leaves_nothing() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     // The path at which the server would write the new file.
     let blocked = server.data_folder().join("postgresql.auto.conf.tmp");
     fs::create_dir(&blocked).unwrap();
     let refused = tune(&dsn, "--apply");
     assert_eq!(refused.status, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("could not change pgspate.tuned"), "{}", refused.stderr);
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     assert_eq!(ask(&dsn, OUTSTANDING), "0");
-    silent(&dsn, "not-put-back", "");
+    expect_no_finding(&dsn, "not-put-back", "");
     assert_eq!(tune(&dsn, "--revert").stderr, "there is nothing to put back\n");
     fs::remove_dir(&blocked).unwrap();
     assert_eq!(tune(&dsn, "--apply").status, Some(0));
     fs::create_dir(&blocked).unwrap();
     assert_eq!(tune(&dsn, "--revert").status, Some(2));
-    found(&dsn, "not-put-back", "");
+    wait_for_finding(&dsn, "not-put-back", "");
     fs::remove_dir(&blocked).unwrap();
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
 }
 
 #[test]
@@ -295,12 +304,12 @@ fn a_server_without_alter_system_is_refused() {
     assert_eq!(refused.status, Some(2));
     assert!(refused.stderr.contains("allow_alter_system is off"), "{}", refused.stderr);
     assert_eq!(ask(&server.dsn(), "select to_regnamespace('pgspate')"), "");
-    silent(&server.dsn(), "not-put-back", "");
+    expect_no_finding(&server.dsn(), "not-put-back", "");
 }
 
 #[test]
 fn the_summary_lists_only_settings_that_take_effect() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
     run(&server, "alter database postgres set maintenance_work_mem = '32MB'");
     let applied = tune(&dsn, "--apply --memory 16GiB");
@@ -313,17 +322,17 @@ fn the_summary_lists_only_settings_that_take_effect() {
 
 #[test]
 fn no_sql_from_the_ledger_is_run() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     // In earlier versions the marker was the database's name, without the rows of the ledger.
     let formerly = "set pgspate.tuned = ''; alter system set pgspate.tuned = 'postgres'; \
                     select pg_reload_conf()";
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     run(&server, formerly);
-    found(&dsn, "not-put-back", "");
+    wait_for_finding(&dsn, "not-put-back", "");
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     run(&server, formerly);
     // Still earlier versions recorded SQL statements.
@@ -335,7 +344,7 @@ fn no_sql_from_the_ledger_is_run() {
              || ' -- instead of ' || steps[2]]",
     );
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     for evil in [
         "object = 'archive_command', steps = array['', 'evil']",
         "steps = array['alter system set archive_command = ''evil'' -- instead of 16GB']",
@@ -351,14 +360,14 @@ fn no_sql_from_the_ledger_is_run() {
         let refused = tune(&dsn, "--revert");
         assert_eq!(refused.status, Some(2));
         assert!(refused.stderr.contains("is not from `pgspate tune`"), "{}", refused.stderr);
-        assert!(!state(&server).0.contains("evil"));
+        assert!(!settings_state(&server).0.contains("evil"));
         run(
             &server,
             "update pgspate.change c set object = was.object, steps = was.steps from public.was \
              where (c.job, c.ordinal) = (was.job, was.ordinal); drop table public.was",
         );
         assert_eq!(tune(&dsn, "--revert").status, Some(0));
-        assert_eq!(state(&server), before);
+        assert_eq!(settings_state(&server), before);
     }
 }
 
@@ -366,7 +375,7 @@ fn no_sql_from_the_ledger_is_run() {
 fn a_lost_ledger_is_reported_with_the_statements_to_reset() {
     let server = testing::server("");
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     run(&server, "drop schema pgspate cascade");
     let refused = tune(&dsn, "--revert");
@@ -374,7 +383,7 @@ fn a_lost_ledger_is_reported_with_the_statements_to_reset() {
     let expected = "does not have the old values of the settings";
     assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     assert_eq!(tune(&dsn, "--apply --memory 64GiB").status, Some(2));
-    let finding = found(&dsn, "not-put-back", "");
+    let finding = wait_for_finding(&dsn, "not-put-back", "");
     let [look, reset, reload] = &remedy(&finding)[..] else { panic!("{finding}") };
     let names = format!("select string_agg(name, ' ') from ({}) _", look.trim_end_matches(';'));
     for name in ask(&dsn, &names).split(' ').filter(|name| *name != "pgspate.tuned") {
@@ -385,8 +394,8 @@ fn a_lost_ledger_is_reported_with_the_statements_to_reset() {
     for statement in [reset, reload] {
         runtime.block_on(client.batch_execute(statement)).unwrap();
     }
-    silent(&dsn, "not-put-back", "");
-    assert_eq!(state(&server), before);
+    expect_no_finding(&dsn, "not-put-back", "");
+    assert_eq!(settings_state(&server), before);
 }
 
 #[test]
@@ -412,18 +421,18 @@ fn a_running_load_reverts_its_own_changes() {
     child.kill().unwrap();
     child.wait().unwrap();
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
-    let finding = found(&dsn, "not-put-back", "");
+    let finding = wait_for_finding(&dsn, "not-put-back", "");
     assert_eq!(finding["evidence"], "job 1 has not put back autovacuum");
     assert_eq!(remedy(&finding), ["pgspate status --restore 1"]);
     wait_until("the change can be reverted", || {
         let status = ["status", "--restore", "1", "--to", &dsn];
         finish(spawn(&mut command(&std::env::temp_dir(), &status))).status == Some(0)
     });
-    silent(&dsn, "not-put-back", "");
+    expect_no_finding(&dsn, "not-put-back", "");
 }
 
-/// Replaces the compression method, which depends on the build of the server.
-fn plain(text: &str) -> String {
+/// Replaces compression methods, which depend on the server's build, and server versions.
+fn redact_methods_and_versions(text: &str) -> String {
     let methods =
         regex_lite::Regex::new(r"\b(lz4|zstd|pglz|on)\b instead|'(lz4|zstd|pglz|on)'").unwrap();
     let text = methods.replace_all(text, "[METHOD]");
@@ -439,7 +448,7 @@ fn proposed_settings_fit_the_server() {
     let server = testing::server("checkpoint_completion_target = 0.9");
     let dsn = server.dsn();
     let size = "--memory 16GiB --cpus 8";
-    assert_snapshot!(plain(&tune(&dsn, size).stdout), @"
+    assert_snapshot!(redact_methods_and_versions(&tune(&dsn, size).stdout), @"
     [VERSION] with 16.0 GiB of memory (as given) and 8 CPUs (as given)
 
     max_wal_size  16GB instead of 1GB
@@ -479,7 +488,7 @@ fn proposed_settings_fit_the_server() {
 
     Apply the settings with --apply, or print them with --emit sql, rds or terraform.
     ");
-    assert_snapshot!(plain(&tune(&dsn, &format!("{size} --emit sql")).stdout), @"
+    assert_snapshot!(redact_methods_and_versions(&tune(&dsn, &format!("{size} --emit sql")).stdout), @"
     alter system set max_wal_size = '16GB';
     alter system set checkpoint_timeout = '900s';
     alter system set wal_compression = [METHOD];
@@ -502,7 +511,7 @@ fn proposed_settings_fit_the_server() {
         assert!(is_word || value.parse::<u64>().is_ok(), "{parameter}");
     }
     let terraform = tune(&dsn, &format!("{size} --emit terraform")).stdout;
-    let terraform = plain(&terraform);
+    let terraform = redact_methods_and_versions(&terraform);
     assert_snapshot!(terraform.split("\n\n").take(2).collect::<Vec<_>>().join("\n\n"), @r#"
     resource "aws_db_parameter_group" "bulk_load" {
       name   = "bulk-load"

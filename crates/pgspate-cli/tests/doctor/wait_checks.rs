@@ -5,17 +5,17 @@ use tokio_postgres::CopyInSink;
 
 use crate::busy_session::BusySession;
 use crate::run::{ask, session, wait_until};
-use crate::{found, remedy, silent};
+use crate::{expect_no_finding, remedy, wait_for_finding};
 
-/// Returns the finding about waits for this event.
+/// Waits for the finding about waits for this event.
 #[track_caller]
-fn waited_for(dsn: &str, event: &str) -> serde_json::Value {
-    let finding = found(dsn, "storage-waits", "--watch 1s");
+fn find_waits(dsn: &str, event: &str) -> serde_json::Value {
+    let finding = wait_for_finding(dsn, "storage-waits", "--watch 1s");
     assert!(finding["evidence"].as_str().unwrap().contains(event), "{finding}");
     finding
 }
 
-/// `commit_delay` delays every commit, so that the test works on any disk.
+/// `commit_delay` delays every commit, so that even a fast disk causes waits.
 #[test]
 fn waits_for_the_wal_of_single_commits_are_found() {
     let server = testing::server("fsync = on\ncommit_delay = 100000\ncommit_siblings = 0");
@@ -25,10 +25,10 @@ fn waits_for_the_wal_of_single_commits_are_found() {
         (0..4).map(|_| BusySession::new(&dsn, setup, "insert into t values (1)")).collect()
     };
     let busy = start("");
-    let finding = waited_for(&dsn, "WALWrite");
+    let finding = find_waits(&dsn, "WALWrite");
     busy.into_iter().for_each(|it| it.end().unwrap());
     let busy = start(&remedy(&finding)[0]);
-    silent(&dsn, "storage-waits", "--watch 1s");
+    expect_no_finding(&dsn, "storage-waits", "--watch 1s");
     busy.into_iter().for_each(|it| it.end().unwrap());
 }
 
@@ -38,13 +38,14 @@ fn waits_for_a_synchronous_standby_are_found() {
     let dsn = server.dsn();
     ask(&dsn, "set synchronous_commit = local; create table t (id int)");
     let waiting = BusySession::new(&dsn, "", "insert into t values (1)");
-    let finding = waited_for(&dsn, "IPC:SyncRep");
+    let finding = find_waits(&dsn, "IPC:SyncRep");
     assert_eq!(finding["verdict"], "warning");
-    // With the remedy, a session does not wait. The other session waits until no standby is named.
+    // A session with the remedy does not wait. The other session waits until the setting names no
+    // standby.
     ask(&dsn, &format!("{}\n; insert into t values (2)", remedy(&finding)[0]));
     ask(&dsn, "alter system set synchronous_standby_names = ''");
     ask(&dsn, "select pg_reload_conf()");
-    silent(&dsn, "storage-waits", "--watch 1s");
+    expect_no_finding(&dsn, "storage-waits", "--watch 1s");
     waiting.end().unwrap();
 }
 
@@ -56,7 +57,7 @@ fn waits_for_a_silent_client_are_found() {
     let (runtime, client) = session(&dsn);
     let copying = client.copy_in("copy t from stdin");
     let stalled: CopyInSink<std::io::Cursor<Vec<u8>>> = runtime.block_on(copying).unwrap();
-    let finding = waited_for(&dsn, "Client:ClientRead");
+    let finding = find_waits(&dsn, "Client:ClientRead");
     assert_eq!(finding["verdict"], "warning");
     assert!(finding["evidence"].as_str().unwrap().contains("waits for its clients"), "{finding}");
     drop(stalled);
@@ -65,5 +66,5 @@ fn waits_for_a_silent_client_are_found() {
     wait_until("the copy has ended", || {
         ask(&dsn, "select count(*) from pg_stat_activity where query like 'copy%'") == "0"
     });
-    silent(&dsn, "storage-waits", "");
+    expect_no_finding(&dsn, "storage-waits", "");
 }

@@ -1,11 +1,13 @@
 //! A primary dies and its standby takes over. The standby has all changes of the primary, or lacks
-//! some.
+//! some changes.
 
 use pgspate::copy::Commit;
 use pgspate_embedded::{ThrowawayServer, testing};
 
 use crate::input::RowKinds;
-use crate::load_checks::{LIMIT, LoadOutcome, check_nothing_is_left_over, run_again_until_done};
+use crate::load_checks::{
+    LOAD_TIME_MAX, LoadOutcome, check_nothing_is_left_over, run_again_until_done,
+};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::protocol::MessageSide;
 use crate::proxy::{Proxy, StallRelease};
@@ -21,9 +23,9 @@ const HBA: &str =
 /// Which changes the standby lacks when its primary dies.
 #[derive(Debug, Clone, Copy)]
 enum StandbyLag {
-    /// The changes that the network has not transferred yet.
+    /// The standby lacks the changes that the network has not transferred yet.
     Natural,
-    /// All changes of the load, also its start.
+    /// The standby lacks all changes of the load.
     All,
 }
 
@@ -70,12 +72,13 @@ fn fail_over(
     ask(&standby.dsn(), "select pg_promote()");
     proxy.release(StallRelease::Cut);
     standby.dsn().clone_into(&mut scene.dsn);
-    let run = finish_within(load, LIMIT).map_err(|run| format!("it hangs: {}", run.stderr))?;
+    let run =
+        finish_within(load, LOAD_TIME_MAX).map_err(|run| format!("it hangs: {}", run.stderr))?;
     check_nothing_is_left_over(&scene)?;
     let expected = i32::from(settings.rows == RowKinds::Mixed);
     match run.status {
         Some(status) if status == expected => scene.difference().map_or(Ok(LoadOutcome::Done), Err),
-        Some(2) => run_again_until_done(&scene, &dsn, settings).map(LoadOutcome::Again),
+        Some(2) => run_again_until_done(&scene, &dsn, settings).map(LoadOutcome::RunAgain),
         status => Err(format!("{status:?}: {}", run.stderr)),
     }
 }

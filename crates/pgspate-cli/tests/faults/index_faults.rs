@@ -1,4 +1,4 @@
-//! Faults while a load drops and rebuilds indexes. In the end each index is as it was before.
+//! Faults while a load drops and rebuilds indexes. In the end, each index must be as it was before.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::trial::{LoadSettings, LoadTrial};
 const FAULTS: [Fault; 4] = [Fault::Cut, Fault::CutInside, Fault::CutAfter, Fault::SwallowCommit];
 
 /// Returns how many messages and commits a load without faults has.
-fn count(settings: &LoadSettings) -> (u64, u64) {
+fn count_messages(settings: &LoadSettings) -> (u64, u64) {
     let scene = LoadFaultScene::new(settings.rows);
     let proxy = Proxy::start(&scene.dsn, None);
     let run = finish(scene.load(&proxy.dsn(), settings));
@@ -26,7 +26,7 @@ fn count(settings: &LoadSettings) -> (u64, u64) {
 #[test]
 fn indexes_survive_faults_at_every_commit() {
     let settings = LoadSettings::indexed(2);
-    let (_, commits) = count(&settings);
+    let (_, commits) = count_messages(&settings);
     let mut random = TestRandom::new(11);
     // The total number of commits differs between runs, so the last commit may not occur.
     run_all(
@@ -38,7 +38,7 @@ fn indexes_survive_faults_at_every_commit() {
 #[test]
 fn indexes_survive_random_faults_before_and_after_the_rows() {
     let settings = LoadSettings::indexed(2);
-    let (messages, _) = count(&settings);
+    let (messages, _) = count_messages(&settings);
     let mut random = TestRandom::for_test_run(12);
     // A load sends 100 to 200 messages before the rows, and as many after them.
     run_all((0..long_run().unwrap_or(8)).map(|nth| {
@@ -90,7 +90,7 @@ fn end_early(scene: &LoadFaultScene, early: EarlyEnd) -> String {
 #[test]
 fn indexes_survive_random_kills_and_early_errors() {
     let settings = LoadSettings::indexed(2);
-    let (messages, _) = count(&settings);
+    let (messages, _) = count_messages(&settings);
     let mut random = TestRandom::for_test_run(13);
     let scene = LoadFaultScene::new(settings.rows);
     for nth in 0..long_run().unwrap_or(12) {
@@ -118,7 +118,7 @@ fn indexes_survive_random_kills_and_early_errors() {
             EarlyEnd::Cut(_) => EarlyEnd::Cut(random.among(1..=120)),
             early => early,
         };
-        println!("{nth}: killed at {at} of {messages}, then {early:?}");
+        println!("{nth}: killed at message {at} of {messages}, then {early:?}");
         let said = end_early(&scene, early);
         wait_until("its sessions are gone", || scene.ask(sessions) == "0");
         if random.among(0..=1) == 0 {

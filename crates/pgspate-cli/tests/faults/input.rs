@@ -7,13 +7,13 @@ use crate::test_random::{TestRandom, long_run};
 /// The number of chunks of the file, of 4 MiB each. Loads that commit each chunk have fewer lanes.
 pub(crate) static CHUNKS: LazyLock<u64> =
     LazyLock::new(|| if long_run().is_some() { 4 } else { 3 });
-/// The number of accepted rows. They fill the last chunk to a tenth.
+/// The number of accepted rows. One tenth of the last chunk has rows.
 static ROWS: LazyLock<u64> = LazyLock::new(|| (*CHUNKS * 10 - 9) * (4 << 20) / 7030);
 
 /// The number of pairs of records with the same key. The second of a pair to arrive is rejected.
-const TWIN_PAIRS: u64 = 12;
+const TWIN_PAIR_COUNT: u64 = 12;
 /// The number of records that are always rejected.
-const BAD_RECORDS: u64 = 24;
+const BAD_RECORD_COUNT: u64 = 24;
 
 pub(crate) const CSV_HEADER: &str = "id,name,amount,at,note\n";
 
@@ -44,25 +44,25 @@ enum ExtraRecord {
 }
 
 /// Files that are made once for all tests.
-static GOOD: LazyLock<FaultInput> = LazyLock::new(|| FaultInput::new(RowKinds::Good));
-static MIXED: LazyLock<FaultInput> = LazyLock::new(|| FaultInput::new(RowKinds::Mixed));
+static GOOD_INPUT: LazyLock<FaultInput> = LazyLock::new(|| FaultInput::new(RowKinds::Good));
+static MIXED_INPUT: LazyLock<FaultInput> = LazyLock::new(|| FaultInput::new(RowKinds::Mixed));
 
 impl FaultInput {
     /// Returns the file with these kinds of rows.
     pub(crate) fn of(rows: RowKinds) -> &'static FaultInput {
         match rows {
-            RowKinds::Good | RowKinds::Indexed => &GOOD,
-            RowKinds::Mixed => &MIXED,
+            RowKinds::Good | RowKinds::Indexed => &GOOD_INPUT,
+            RowKinds::Mixed => &MIXED_INPUT,
         }
     }
 
     fn new(rows: RowKinds) -> FaultInput {
-        let mut extras = if rows == RowKinds::Mixed { extras() } else { Vec::new() };
+        let mut extras = if rows == RowKinds::Mixed { extra_records() } else { Vec::new() };
         extras.sort_by_key(|(before, _)| *before);
         let mut extras = extras.into_iter().peekable();
         let mut text = CSV_HEADER.to_owned();
         let mut bad = Vec::new();
-        let mut twins = vec![[String::new(), String::new()]; TWIN_PAIRS as usize];
+        let mut twins = vec![[String::new(), String::new()]; TWIN_PAIR_COUNT as usize];
         for id in 0..*ROWS {
             while let Some((_, extra)) = extras.next_if(|(before, _)| *before <= id) {
                 let record = match extra {
@@ -78,7 +78,7 @@ impl FaultInput {
                 };
                 text += &record;
             }
-            text += &row(id);
+            text += &good_row(id);
         }
         if rows == RowKinds::Good {
             twins.clear();
@@ -99,13 +99,13 @@ impl FaultInput {
 
 /// Returns the extra records, each with the good row that it precedes. The places are random but
 /// repeatable. Records with the same key are often in different chunks.
-fn extras() -> Vec<(u64, ExtraRecord)> {
+fn extra_records() -> Vec<(u64, ExtraRecord)> {
     let mut random = TestRandom::new(11);
     let mut extras = Vec::new();
-    for nth in 0..BAD_RECORDS {
+    for nth in 0..BAD_RECORD_COUNT {
         extras.push((random.among(0..=*ROWS - 1), ExtraRecord::Bad(nth)));
     }
-    for nth in 0..TWIN_PAIRS {
+    for nth in 0..TWIN_PAIR_COUNT {
         for which in [0, 1] {
             extras.push((random.among(0..=*ROWS - 1), ExtraRecord::Twin(nth, which)));
         }
@@ -115,7 +115,7 @@ fn extras() -> Vec<(u64, ExtraRecord)> {
 
 /// Returns a good row. Some have quotes, line breaks, NULLs, or a timestamp that pgspate leaves to
 /// the server.
-fn row(id: u64) -> String {
+fn good_row(id: u64) -> String {
     let at = match id % 997 {
         0 => "Jan 5 2024 03:04:05".to_owned(),
         n => format!("2024-01-{:02} 03:04:{:02}", n % 28 + 1, n % 60),

@@ -13,23 +13,23 @@ use crate::scene::LoadFaultScene;
 use crate::trial::LoadSettings;
 
 /// The longest time of a load on a slow machine. A longer load counts as hanging.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LOAD_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// The most times a failed load is run again.
-const AGAIN_MAX: u8 = 8;
+/// The most runs that are repeated until one must succeed.
+const RERUNS_MAX: u8 = 8;
 /// The pause between two runs. A server that is away may come back meanwhile.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// How long a server may take to notice a client's disconnect.
 const NOTICE_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a load ran until it was done.
+/// How many runs a load took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LoadOutcome {
     /// The first run was enough.
     Done,
     /// The load was run again this many times.
-    Again(u8),
+    RunAgain(u8),
 }
 
 /// Checks a load that has ended, and repeats the command until the load is done.
@@ -51,7 +51,7 @@ pub(crate) fn check(
         }
         _ => {
             proxy.disarm();
-            LoadOutcome::Again(run_again_until_done(scene, &proxy.dsn(), settings)?)
+            LoadOutcome::RunAgain(run_again_until_done(scene, &proxy.dsn(), settings)?)
         }
     };
     check_next_run_changes_nothing(scene, settings)?;
@@ -65,27 +65,29 @@ pub(crate) fn run_again_until_done(
     settings: &LoadSettings,
 ) -> Result<u8, String> {
     let mut said = String::new();
-    for times in 1..=AGAIN_MAX {
+    for times in 1..=RERUNS_MAX {
         let status_when_done = scene.status_when_done();
-        let run = finish_within(scene.load(dsn, settings), LIMIT);
-        let run = run.map_err(|run| format!("run again, it hangs: {}", run.stderr))?;
+        let run = finish_within(scene.load(dsn, settings), LOAD_TIME_MAX);
+        let run = run.map_err(|run| format!("the repeated run hangs: {}", run.stderr))?;
         check_run_ended_properly(scene, &run, false)
-            .map_err(|broken| format!("run again: {broken}"))?;
+            .map_err(|broken| format!("in the repeated run, {broken}"))?;
         if let Some(status @ (0 | 1)) = run.status {
             let checked = check_success(scene, status, status_when_done);
-            return checked.map(|()| times).map_err(|broken| format!("run again, {broken}"));
+            return checked
+                .map(|()| times)
+                .map_err(|broken| format!("in the repeated run, {broken}"));
         }
         said = run.stderr;
         thread::sleep(PAUSE);
     }
-    Err(format!("run again {AGAIN_MAX} times, it still fails: {said}"))
+    Err(format!("{RERUNS_MAX} repeated runs failed, the last with: {said}"))
 }
 
 /// Checks that a load which reports success has loaded exactly the expected rows.
 fn check_success(scene: &LoadFaultScene, status: i32, expected: i32) -> Result<(), String> {
     match scene.difference() {
-        Some(difference) => Err(format!("it says that it is done, but {difference}")),
-        None if status != expected => Err(format!("exit status {status} and not {expected}")),
+        Some(difference) => Err(format!("the load reports success, but {difference}")),
+        None if status != expected => Err(format!("the exit status is {status}, not {expected}")),
         None => Ok(()),
     }
 }
@@ -96,18 +98,18 @@ fn check_next_run_changes_nothing(
     settings: &LoadSettings,
 ) -> Result<(), String> {
     let before = scene.state();
-    let run = finish_within(scene.load(&scene.dsn, settings), LIMIT);
-    let run = run.map_err(|run| format!("run once more, it hangs: {}", run.stderr))?;
+    let run = finish_within(scene.load(&scene.dsn, settings), LOAD_TIME_MAX);
+    let run = run.map_err(|run| format!("one more run hangs: {}", run.stderr))?;
     let (status, has_rejects) = (scene.status_when_done(), run.stderr.contains("set aside"));
     if run.status != Some(status)
         || has_rejects != (status == 1)
         || (status == 0 && !run.stderr.is_empty())
     {
-        return Err(format!("run once more: {:?}: {}", run.status, run.stderr));
+        return Err(format!("one more run ended with {:?}: {}", run.status, run.stderr));
     }
     let after = scene.state();
     if before != after {
-        return Err(format!("run once more, it makes {after:?} of {before:?}"));
+        return Err(format!("one more run changed {before:?} to {after:?}"));
     }
     Ok(())
 }
@@ -120,17 +122,17 @@ fn check_run_ended_properly(
 ) -> Result<(), String> {
     check_nothing_is_left_over(scene)?;
     if run.stderr.contains("panicked") || run.stderr.contains("RUST_BACKTRACE") {
-        return Err("it panicked".to_owned());
+        return Err("the load panicked".to_owned());
     }
     if !run.stdout.is_empty() {
-        return Err(format!("it printed on stdout: {}", run.stdout));
+        return Err(format!("the load printed on stdout: {}", run.stdout));
     }
     match run.status {
         Some(0 | 1) => Ok(()),
         Some(2) if run.stderr.starts_with("error: could not ") => Ok(()),
-        Some(2) => Err("exit status 2, but no error is named".to_owned()),
+        Some(2) => Err("the exit status is 2, but stderr has no error".to_owned()),
         None | Some(130) if stopped => Ok(()),
-        status => Err(format!("exit status {status:?}")),
+        status => Err(format!("the exit status is {status:?}")),
     }
 }
 
@@ -143,7 +145,7 @@ pub(crate) fn check_nothing_is_left_over(scene: &LoadFaultScene) -> Result<(), S
             return Ok(());
         }
         if begin.elapsed() > NOTICE_LIMIT {
-            return Err(format!("left over: {left}"));
+            return Err(format!("the load left {left}"));
         }
         thread::sleep(Duration::from_millis(20));
     }

@@ -3,7 +3,7 @@
 
 use pgspate::copy::Commit;
 
-use crate::load_checks::{LIMIT, LoadOutcome, check};
+use crate::load_checks::{LOAD_TIME_MAX, LoadOutcome, check};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::Proxy;
 use crate::run::finish_within;
@@ -11,7 +11,7 @@ use crate::scene::LoadFaultScene;
 use crate::trial::LoadSettings;
 
 /// Makes every commit of a chunk take a second. In that time the load notices the lost session and
-/// opens another one.
+/// opens another session.
 const SLOW_COMMITS: &str = "\
 create function slow() returns trigger language plpgsql
     as 'begin perform pg_sleep(1); return new; end';
@@ -21,14 +21,14 @@ create constraint trigger slow after insert on pgspate.ledger
 /// Loads a file and loses the connection as soon as the server has received a chunk's commit.
 fn lose_connection_in_commit(sql: &str, settings: LoadSettings) -> LoadOutcome {
     let scene = LoadFaultScene::new(settings.rows);
-    // This run creates the ledger, on which the trigger is created.
-    let run = finish_within(scene.load(&scene.dsn, &settings), LIMIT);
+    // This run creates the ledger. The trigger needs the ledger's table.
+    let run = finish_within(scene.load(&scene.dsn, &settings), LOAD_TIME_MAX);
     assert!(run.is_ok_and(|run| matches!(run.status, Some(0 | 1))));
     scene.empty();
     scene.ask(&format!("{SLOW_COMMITS}; {sql}"));
     let proxy = Proxy::start(&scene.dsn, Some(FaultPlan::new(Fault::Lose, FaultPlace::Commit(1))));
-    let run = finish_within(scene.load(&proxy.dsn(), &settings), LIMIT);
-    let run = run.unwrap_or_else(|run| panic!("it hangs: {}", run.stderr));
+    let run = finish_within(scene.load(&proxy.dsn(), &settings), LOAD_TIME_MAX);
+    let run = run.unwrap_or_else(|run| panic!("the load hangs: {}", run.stderr));
     assert!(proxy.has_fired());
     proxy.disarm();
     let end = check(&scene, &proxy, &settings, &run, false);
@@ -47,7 +47,7 @@ fn rows_that_commit_after_a_lost_reply_cause_no_duplicate_key_error() {
 #[test]
 fn a_failed_load_whose_rows_commit_later_is_resumed() {
     let settings = LoadSettings { retry_for: Some(0), ..LoadSettings::new(2, Commit::EachChunk) };
-    assert!(matches!(lose_connection_in_commit("select 1", settings), LoadOutcome::Again(_)));
+    assert!(matches!(lose_connection_in_commit("select 1", settings), LoadOutcome::RunAgain(_)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `pgspate load` while something goes wrong: the network, the server, the command itself.
+//! `pgspate load` while the network or the server fails, or the command itself is killed.
 //!
 //! Every load must end, and its exit status must be true. The same command, run again, must do the
 //! remaining work and nothing else. `PGSPATE_TEST_FAULTS=N` tries a fault at every message of a

@@ -17,11 +17,11 @@ use crate::trial::{LoadSettings, LoadTrial};
 
 const CUTS: [Fault; 3] = [Fault::Cut, Fault::CutInside, Fault::CutAfter];
 
-/// Both ways to commit, with several lanes. Some lanes load more than one chunk.
+/// Settings for both values of `--commit`, with several lanes. Some lanes load more than one chunk.
 const SETTINGS: [fn() -> LoadSettings; 2] =
     [|| LoadSettings::new(3, Commit::AtEnd), || LoadSettings::new(2, Commit::EachChunk)];
 
-/// About the number of messages of a load.
+/// The approximate number of messages of a load.
 pub(crate) const MESSAGES: u64 = 500;
 
 /// Returns how many messages a load without faults has, and how many of them commit.
@@ -57,10 +57,10 @@ fn random_trial(random: &mut TestRandom) -> LoadTrial {
 
 #[test]
 fn a_proxy_without_faults_changes_nothing() {
-    // One more commit creates the ledger.
+    // The expected numbers of commits. In both settings, one commit creates the ledger.
     for (settings, commits) in SETTINGS.into_iter().zip([3, *CHUNKS]) {
         let (messages, committed) = count_messages(settings());
-        assert!(messages > 300, "{messages} messages");
+        assert!(messages > 300, "the load has only {messages} messages");
         assert_eq!(committed, 1 + commits);
     }
 }
@@ -147,14 +147,14 @@ fn faults_at_every_message() {
         return run_all([trial; 10]);
     }
     if long_run().is_none() {
-        println!("not tested: this takes PGSPATE_TEST_FAULTS=N");
+        println!("not tested: set PGSPATE_TEST_FAULTS=N to run this test");
         return;
     }
     let mut trials = Vec::new();
     let turn = TestRandom::for_test_run(9).number() % 1000;
     for settings in SETTINGS.map(|settings| settings()) {
         let (messages, commits) = count_messages(settings);
-        println!("{messages} messages, {commits} commits");
+        println!("a load has {messages} messages, of which {commits} commit");
         for nth in 1..=messages {
             let at = FaultPlace::Message(nth);
             let cut = CUTS.get((nth + turn) as usize % (CUTS.len() + 1));

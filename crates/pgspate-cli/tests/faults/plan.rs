@@ -1,5 +1,5 @@
-//! A fault, and the message at which it happens. The text form of both lets a failed trial run
-//! again.
+//! A fault, and the message at which the fault happens. Both have a text form, with which a failed
+//! trial can be run again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +43,8 @@ pub(crate) enum FaultPlace {
 pub(crate) struct FaultPlan {
     pub(crate) fault: Fault,
     pub(crate) at: FaultPlace,
-    /// How long the server refuses connections after the fault. All connections are cut then, too.
+    /// How long the server refuses connections after the fault. The fault also cuts all
+    /// connections.
     pub(crate) away: Option<Duration>,
 }
 
@@ -74,8 +75,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Writes a plan as `cut@137`, `cut-after@commit:2` or `stall@server:G:1`, and `+away:500` if the
-/// server is then away.
+/// Writes a plan as `cut@137`, `cut-after@commit:2` or `stall@server:G:1`. Adds `+away:500` if the
+/// server refuses connections for 500 ms after the fault.
 impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@", self.fault)?;
@@ -107,16 +108,16 @@ impl FromStr for FaultPlan {
         let (fault, rest) = text.split_once('@').ok_or_else(wrong)?;
         let fault = FAULTS.iter().find(|(_, name)| *name == fault).ok_or_else(wrong)?.0;
         let (at, away) = match rest.split_once("+away:") {
-            Some((at, millis)) => (at, Some(Duration::from_millis(number(millis, wrong)?))),
+            Some((at, millis)) => (at, Some(Duration::from_millis(parse_number(millis, wrong)?))),
             None => (rest, None),
         };
         let at = match *at.split(':').collect::<Vec<_>>() {
-            [nth] => FaultPlace::Message(number(nth, wrong)?),
-            ["commit", nth] => FaultPlace::Commit(number(nth, wrong)?),
-            ["every", count] => FaultPlace::Every(number(count, wrong)?),
+            [nth] => FaultPlace::Message(parse_number(nth, wrong)?),
+            ["commit", nth] => FaultPlace::Commit(parse_number(nth, wrong)?),
+            ["every", count] => FaultPlace::Every(parse_number(count, wrong)?),
             [side @ ("client" | "server"), kind, nth] if kind.len() == 1 => {
                 let side = if side == "client" { MessageSide::Client } else { MessageSide::Server };
-                FaultPlace::Kind(side, kind.as_bytes()[0], number(nth, wrong)?)
+                FaultPlace::Kind(side, kind.as_bytes()[0], parse_number(nth, wrong)?)
             }
             _ => return Err(wrong()),
         };
@@ -124,7 +125,7 @@ impl FromStr for FaultPlan {
     }
 }
 
-fn number(text: &str, wrong: impl Fn() -> String) -> Result<u64, String> {
+fn parse_number(text: &str, wrong: impl Fn() -> String) -> Result<u64, String> {
     text.parse().map_err(|_| wrong())
 }
 

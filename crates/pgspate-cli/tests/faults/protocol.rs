@@ -1,16 +1,17 @@
 //! Messages of PostgreSQL's protocol, version 3, as far as a proxy must distinguish them.
 //!
-//! Only the head of a message is read first. Short bodies are then read whole, and long ones are
-//! copied through.
+//! The head of a message is read first. Then a short body is read whole, and a long body is copied
+//! through.
 
 use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// The largest body that is read whole, because it may have a statement, tag or state.
+/// The largest body that is read whole. Shorter bodies may have a statement, a command tag or a
+/// transaction state.
 const HELD_BYTES_MAX: usize = 64 << 10;
 
-/// The largest startup packet. Real ones have a few names and are far smaller.
+/// The largest startup packet. Real startup packets have a few names and are far smaller.
 const STARTUP_BYTES_MAX: usize = 64 << 10;
 
 const SSL_REQUEST: u32 = 80_877_103;
@@ -88,7 +89,7 @@ impl WireMessage {
     }
 
     /// Returns the reply to a request for encryption, which is one byte.
-    pub(crate) fn answer(byte: u8) -> WireMessage {
+    pub(crate) fn encryption_reply(byte: u8) -> WireMessage {
         WireMessage { kind: b'!', bytes: vec![byte], head: 0, rest: 0 }
     }
 
@@ -114,8 +115,8 @@ impl WireMessage {
         &self.bytes[self.head..]
     }
 
-    /// Replaces a statement that `rules` refuse by text that the server refuses. So the server
-    /// aborts the transaction, and its syntax error quotes the reason.
+    /// Replaces a statement that `rules` refuse by text that is no SQL. So the server aborts the
+    /// transaction, and its syntax error quotes the reason.
     pub(crate) fn refuse_statement(&mut self, rules: impl Fn(&str) -> Option<&'static str>) {
         let body = self.body();
         let end_of_name = match self.kind {
@@ -149,7 +150,7 @@ impl WireMessage {
     }
 
     /// Returns the length of head and body in bytes.
-    pub(crate) fn total(&self) -> u64 {
+    pub(crate) fn total_len(&self) -> u64 {
         self.bytes.len() as u64 + self.rest
     }
 
@@ -175,7 +176,7 @@ pub(crate) struct CommitDetector {
 
 impl CommitDetector {
     /// Returns whether the server commits when it receives the message. Such a message is a simple
-    /// query with the word `commit`, or binds a prepared statement with it.
+    /// query with the word `commit`, or binds a prepared statement with this word.
     pub(crate) fn is_commit(&mut self, message: &WireMessage) -> bool {
         let body = message.body();
         let name_end = |bytes: &[u8]| bytes.iter().position(|&byte| byte == 0);
@@ -200,8 +201,8 @@ impl CommitDetector {
     }
 }
 
-/// Returns whether the SQL contains the word `commit`. `synchronous_commit` is another word, and
-/// `on commit` of a temporary table does not count.
+/// Returns whether the SQL contains the word `commit`. The setting `synchronous_commit` and the
+/// clause `on commit` of a temporary table do not count.
 fn contains_commit(sql: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80;
     let mut before: &[u8] = b"";
@@ -266,11 +267,11 @@ mod tests {
         let work = async {
             let first = WireMessage::read(&mut from).await.unwrap().unwrap();
             assert!(ends_commit(&first));
-            first.pass(first.total(), &mut from, &mut to).await.unwrap();
+            first.pass(first.total_len(), &mut from, &mut to).await.unwrap();
             let second = WireMessage::read(&mut from).await.unwrap().unwrap();
             assert_eq!((second.kind, second.len()), (b'd', long.len() as u64));
             assert_eq!(second.body(), b"");
-            second.pass(second.total(), &mut from, &mut to).await.unwrap();
+            second.pass(second.total_len(), &mut from, &mut to).await.unwrap();
             assert!(WireMessage::read(&mut from).await.unwrap().is_none());
         };
         run(work);

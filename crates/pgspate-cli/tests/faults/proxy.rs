@@ -126,7 +126,7 @@ impl Proxy {
         dsn
     }
 
-    /// Replaces the plan. Messages are counted from now on.
+    /// Replaces the plan. The count of messages starts again at 1.
     pub(crate) fn arm(&self, plan: FaultPlan) {
         let mut state = self.shared.state();
         (state.plan, state.fired) = (Some(plan), false);
@@ -148,7 +148,7 @@ impl Proxy {
         self.shared.state().connections_at_fault
     }
 
-    /// Waits until the fault has happened. Returns false if the time has passed first.
+    /// Waits until the fault has happened. Returns false if the fault does not happen in this time.
     pub(crate) fn wait_until_fired(&self, limit: Duration) -> bool {
         let state = self.shared.state();
         let waited = self.shared.has_fired.wait_timeout_while(state, limit, |state| !state.fired);
@@ -237,7 +237,7 @@ impl ProxyShared {
     }
 
     /// Makes the server unreachable after a connection was cut, if the plan says so.
-    fn after_cut(&self) {
+    fn go_away_if_planned(&self) {
         if self.state().plan.is_some_and(|plan| plan.away.is_some()) {
             self.server_goes_away.notify_one();
         }
@@ -272,7 +272,8 @@ impl ProxyShared {
         state.connections.push(task.abort_handle());
     }
 
-    /// Acts as a server that is down: cuts all connections and refuses new ones. Keeps the port.
+    /// Acts as a server that is down: cuts all connections and refuses new connections. Keeps the
+    /// port.
     async fn stay_away(&self, address: SocketAddr) -> TcpListener {
         let kept = loop {
             let kept = TcpSocket::new_v4().unwrap();
@@ -313,7 +314,7 @@ impl ProxyShared {
     }
 }
 
-/// The states of a commit whose reply is swallowed.
+/// The states of a commit whose reply the proxy drops.
 const NOT_SWALLOWING: u8 = 0;
 const SWALLOWING: u8 = 1;
 const ANSWERED: u8 = 2;
@@ -371,7 +372,7 @@ impl ProxiedConnection<'_> {
                 OpeningPacket::Startup | OpeningPacket::Cancel => break,
                 OpeningPacket::Encryption => {
                     let answer = from_server.read_u8().await?;
-                    let message = WireMessage::answer(answer);
+                    let message = WireMessage::encryption_reply(answer);
                     self.pass(
                         MessageSide::Server,
                         &message,
@@ -450,7 +451,7 @@ impl ProxiedConnection<'_> {
             None => message.pass(u64::MAX, from, to).await,
             Some(Fault::Cut) => Err(self.cut()),
             Some(Fault::CutInside) => {
-                message.pass(message.total() / 2, from, to).await?;
+                message.pass(message.total_len() / 2, from, to).await?;
                 Err(self.cut())
             }
             Some(Fault::CutAfter) => {
@@ -488,7 +489,7 @@ impl ProxiedConnection<'_> {
 
     /// Returns the error that closes the connection.
     fn cut(&self) -> io::Error {
-        self.shared.after_cut();
+        self.shared.go_away_if_planned();
         io::Error::other("cut")
     }
 }

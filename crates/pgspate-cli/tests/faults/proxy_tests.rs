@@ -14,7 +14,7 @@ use crate::proxy::{Proxy, StallRelease};
 use crate::run::wait_until;
 
 /// Returns a database with a table, and a client connected through a proxy with this fault.
-fn connected(plan: FaultPlan) -> (TestDb, Proxy, Runtime, Client) {
+fn connect_through_proxy(plan: FaultPlan) -> (TestDb, Proxy, Runtime, Client) {
     let db = testing::database();
     db.run("create table x (a int)");
     let proxy = Proxy::start(&db.dsn(), Some(plan));
@@ -27,39 +27,42 @@ fn connected(plan: FaultPlan) -> (TestDb, Proxy, Runtime, Client) {
     (db, proxy, runtime, client)
 }
 
-fn rows(db: &TestDb) -> String {
+fn count_rows(db: &TestDb) -> String {
     db.query("select count(*) from x")[0][0].clone().unwrap()
 }
 
 /// Returns whether a commit was confirmed, and how many rows the table has afterwards.
-fn commit(fault: Fault, sql: &str) -> (bool, String) {
-    let (db, proxy, runtime, client) = connected(FaultPlan::new(fault, FaultPlace::Commit(1)));
+fn try_commit(fault: Fault, sql: &str) -> (bool, String) {
+    let (db, proxy, runtime, client) =
+        connect_through_proxy(FaultPlan::new(fault, FaultPlace::Commit(1)));
     runtime.block_on(client.batch_execute("begin; insert into x values (1)")).unwrap();
     let committed = runtime.block_on(client.batch_execute(sql)).is_ok();
-    wait_until("it is cut", || client.is_closed());
+    wait_until("the connection is closed", || client.is_closed());
     assert!(proxy.has_fired());
     let sessions = format!(
         "select count(*) from pg_stat_activity where datname = '{}' and pid <> pg_backend_pid()",
         db.name()
     );
-    wait_until("the server has noticed", || db.query(&sessions)[0][0].as_deref() == Some("0"));
-    (committed, rows(&db))
+    wait_until("the server's session has ended", || {
+        db.query(&sessions)[0][0].as_deref() == Some("0")
+    });
+    (committed, count_rows(&db))
 }
 
 #[test]
 fn each_fault_at_a_commit_commits_and_confirms_as_documented() {
     let sql = "set local synchronous_commit to default; commit";
-    assert_eq!(commit(Fault::Cut, sql), (false, "0".to_owned()));
-    assert_eq!(commit(Fault::CutInside, sql), (false, "0".to_owned()));
-    assert_eq!(commit(Fault::SwallowCommit, sql), (false, "1".to_owned()));
-    // The commit may be confirmed or not: the reply can arrive before the connection is closed.
-    assert_eq!(commit(Fault::CutAfter, sql).1, "1");
+    assert_eq!(try_commit(Fault::Cut, sql), (false, "0".to_owned()));
+    assert_eq!(try_commit(Fault::CutInside, sql), (false, "0".to_owned()));
+    assert_eq!(try_commit(Fault::SwallowCommit, sql), (false, "1".to_owned()));
+    // The client may get the reply, if the reply arrives before the connection is closed.
+    assert_eq!(try_commit(Fault::CutAfter, sql).1, "1");
 }
 
 #[test]
 fn prepared_commit_is_recognized() {
     let (db, proxy, runtime, client) =
-        connected(FaultPlan::new(Fault::SwallowCommit, FaultPlace::Commit(1)));
+        connect_through_proxy(FaultPlan::new(Fault::SwallowCommit, FaultPlace::Commit(1)));
     let work = async {
         client.batch_execute("begin; insert into x values (1)").await.unwrap();
         let commit = client.prepare("commit").await.unwrap();
@@ -68,18 +71,23 @@ fn prepared_commit_is_recognized() {
     };
     runtime.block_on(work);
     assert!(client.is_closed());
-    assert_eq!((proxy.counts().1, rows(&db)), (1, "1".to_owned()));
+    assert_eq!((proxy.counts().1, count_rows(&db)), (1, "1".to_owned()));
 }
 
 #[test]
 fn a_stall_holds_one_connection_until_it_is_released() {
-    let (db, proxy, runtime, client) =
-        connected(FaultPlan::new(Fault::Stall, FaultPlace::Kind(MessageSide::Client, b'Q', 1)));
+    let (db, proxy, runtime, client) = connect_through_proxy(FaultPlan::new(
+        Fault::Stall,
+        FaultPlace::Kind(MessageSide::Client, b'Q', 1),
+    ));
     runtime.block_on(async {
         let statement = client.batch_execute("insert into x values (1)");
         tokio::pin!(statement);
         let wait = Duration::from_millis(300);
-        assert!(tokio::time::timeout(wait, &mut statement).await.is_err(), "it passed");
+        assert!(
+            tokio::time::timeout(wait, &mut statement).await.is_err(),
+            "the statement must wait"
+        );
         assert!(proxy.has_fired());
         // Other connections are not stalled.
         let (other, connection) = tokio_postgres::connect(&proxy.dsn(), NoTls).await.unwrap();
@@ -88,13 +96,13 @@ fn a_stall_holds_one_connection_until_it_is_released() {
         proxy.release(StallRelease::Resume);
         statement.await.unwrap();
     });
-    assert_eq!(rows(&db), "1");
+    assert_eq!(count_rows(&db), "1");
 }
 
 #[test]
 fn a_server_that_is_away_refuses_connections_and_comes_back() {
     let plan = FaultPlan::new(Fault::Cut, FaultPlace::Kind(MessageSide::Client, b'Q', 2));
-    let (_db, proxy, runtime, client) = connected(plan.away(Duration::from_secs(2)));
+    let (_db, proxy, runtime, client) = connect_through_proxy(plan.away(Duration::from_secs(2)));
     runtime.block_on(async {
         let (other, connection) = tokio_postgres::connect(&proxy.dsn(), NoTls).await.unwrap();
         tokio::spawn(connection);
@@ -107,7 +115,7 @@ fn a_server_that_is_away_refuses_connections_and_comes_back() {
         while !refused().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // The fault cut one connection, but the server is away for all.
+        // The fault was planned for one connection, but all connections are cut.
         other.batch_execute("select 1").await.unwrap_err();
         while refused().await {
             tokio::time::sleep(Duration::from_millis(5)).await;

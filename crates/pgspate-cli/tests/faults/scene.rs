@@ -16,8 +16,8 @@ use crate::input::{CHUNKS, CSV_HEADER, FaultInput, RowKinds};
 use crate::run::{ask, command, finish, session, spawn};
 use crate::trial::LoadSettings;
 
-/// The columns of `t`. Unless a test needs a key, `t` has none, so that a row that was loaded twice
-/// is found as a difference and not refused.
+/// The columns of `t`. Unless a test needs a key, `t` has no key, so that the server accepts a row
+/// twice and the test finds the second row.
 const COLUMNS: &str = "(id int8, name text, amount numeric, at timestamp, note text)";
 
 /// The number of rows, the number of distinct ids, and a sum over the content of all rows.
@@ -32,8 +32,9 @@ pub(crate) struct LoadedState {
     reasons: Option<Vec<u8>>,
 }
 
-/// A database with the empty table `t`. `truth` has the rows that `t` must hold in the end. `twin`
-/// has pairs of rows, of which `t` must hold one. `print` has the fingerprint of `truth`.
+/// A database with the empty table `t`, and tables to compare it with. `truth` has the rows that
+/// `t` must hold in the end. `twin` has pairs of rows, and `t` must hold one row of each pair.
+/// `print` has the fingerprint of `truth`.
 pub(crate) struct LoadFaultScene {
     folder: TempDir,
     rows: RowKinds,
@@ -42,17 +43,17 @@ pub(crate) struct LoadFaultScene {
     pub(crate) dsn: String,
     server: Option<ThrowawayServer>,
     /// The definitions of the table's indexes, if the load drops them.
-    shape: Option<String>,
+    index_definitions: Option<String>,
     _db: Option<TestDb>,
 }
 
 /// The indexes and constraints that a load drops and creates again.
-const INDEXES: &str = "\
+const CREATE_INDEXES: &str = "\
 alter table t add constraint t_key primary key (id), add constraint t_note unique (note, id);
 create index t_name on t (name) where name <> ''; comment on index t_name is 'names';
 create index t_amount on t (amount)";
 
-const INDEX_DEFINITIONS: &str = "\
+const SELECT_INDEX_DEFINITIONS: &str = "\
 select coalesce(string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), c.conname, c.contype,
                                      obj_description(i.indexrelid)), E'\\n'
                            order by indexrelid::regclass::text), '')
@@ -94,19 +95,19 @@ impl LoadFaultScene {
                  create table twin {COLUMNS}"
             ),
         );
-        copy(&dsn, "truth", FaultInput::of(RowKinds::Good).text.as_bytes());
+        copy_in(&dsn, "truth", FaultInput::of(RowKinds::Good).text.as_bytes());
         let twins = CSV_HEADER.to_owned() + &input.twins.concat().concat();
-        copy(&dsn, "twin", twins.as_bytes());
+        copy_in(&dsn, "twin", twins.as_bytes());
         ask(&dsn, &format!("create table print as select {FINGERPRINT} from truth x"));
-        let shape = (rows == RowKinds::Indexed).then(|| {
-            ask(&dsn, INDEXES);
-            ask(&dsn, INDEX_DEFINITIONS)
+        let index_definitions = (rows == RowKinds::Indexed).then(|| {
+            ask(&dsn, CREATE_INDEXES);
+            ask(&dsn, SELECT_INDEX_DEFINITIONS)
         });
-        LoadFaultScene { folder, rows, input, dsn, server, shape, _db: db }
+        LoadFaultScene { folder, rows, input, dsn, server, index_definitions, _db: db }
     }
 
     pub(crate) fn server(&self) -> &ThrowawayServer {
-        self.server.as_ref().expect("a server of its own")
+        self.server.as_ref().expect("the scene must have its own server")
     }
 
     /// Starts `pgspate load` of the file into the table, with `dsn` as target.
@@ -125,7 +126,7 @@ impl LoadFaultScene {
             load.args(["--retry-for", &seconds.to_string()]);
         }
         if *rows == RowKinds::Mixed {
-            // Rejects of a chunk that is written again are counted once.
+            // This limit is exact: rejects of a chunk that is written again must count once.
             let most = self.input.refused().to_string();
             load.args(["--rejects", "bad.csv", "--max-rejects", &most]);
         }
@@ -144,7 +145,9 @@ impl LoadFaultScene {
     }
 
     pub(crate) fn has_its_indexes(&self) -> bool {
-        self.shape.as_ref().is_none_or(|shape| *shape == self.ask(INDEX_DEFINITIONS))
+        self.index_definitions.as_ref().is_none_or(|index_definitions| {
+            *index_definitions == self.ask(SELECT_INDEX_DEFINITIONS)
+        })
     }
 
     /// Empties the table, drops the ledger, restores the indexes and removes the reject files.
@@ -153,13 +156,15 @@ impl LoadFaultScene {
             "set client_min_messages = warning; truncate t; \
              drop schema if exists pgspate cascade",
         );
-        if self.shape.as_ref().is_some_and(|shape| *shape != self.ask(INDEX_DEFINITIONS)) {
+        if self.index_definitions.as_ref().is_some_and(|index_definitions| {
+            *index_definitions != self.ask(SELECT_INDEX_DEFINITIONS)
+        }) {
             // A load that broke a rule left other indexes.
             self.ask(
                 "alter table t drop constraint if exists t_key, drop constraint if exists t_note; \
                  drop index if exists t_name, t_amount, t_key, t_note",
             );
-            self.ask(INDEXES);
+            self.ask(CREATE_INDEXES);
         }
         self.remove_rejects();
     }
@@ -183,12 +188,13 @@ impl LoadFaultScene {
         ask(&self.dsn, sql)
     }
 
-    /// Returns the exit status of a completed load: 1 with rejects, also in a repeated run.
+    /// Returns the exit status of a completed load. With rejects, the status is 1 in every run.
     pub(crate) fn status_when_done(&self) -> i32 {
         i32::from(self.rows == RowKinds::Mixed)
     }
 
-    /// Returns how table, ledger and rejects differ from the expected ones; `None` if equal.
+    /// Returns how the table, the ledger and the rejects differ from what is expected. Returns
+    /// `None` if they are equal.
     pub(crate) fn difference(&self) -> Option<String> {
         let refused = match self.refused_twins() {
             Ok(refused) => refused,
@@ -202,9 +208,9 @@ impl LoadFaultScene {
                   print p"
         ));
         if is_equal == "t" {
-            let found = self.shape.as_ref().map(|_| self.ask(INDEX_DEFINITIONS));
-            if found != self.shape {
-                return Some(format!("its indexes are {}", found.unwrap_or_default()));
+            let found = self.index_definitions.as_ref().map(|_| self.ask(SELECT_INDEX_DEFINITIONS));
+            if found != self.index_definitions {
+                return Some(format!("the table's indexes are {}", found.unwrap_or_default()));
             }
             return self.ledger_difference().or_else(|| self.status_difference());
         }
@@ -220,7 +226,7 @@ impl LoadFaultScene {
         )))
     }
 
-    /// Returns the notes of the rejected twins. The error says that other records were rejected, or
+    /// Returns the notes of the rejected twins. Returns an error if other records were rejected, or
     /// too few.
     fn refused_twins(&self) -> Result<Vec<String>, String> {
         if self.rows != RowKinds::Mixed {
@@ -228,14 +234,14 @@ impl LoadFaultScene {
         }
         let read = |name: &str| fs::read_to_string(self.folder.path().join(name));
         let (Ok(rejects), Ok(reasons)) = (read("bad.csv"), read("bad.csv.json")) else {
-            return Err(format!("there are only the files {:?}", self.files()));
+            return Err(format!("a rejects file is missing; the folder has {:?}", self.files()));
         };
         let expected: BTreeSet<_> = ["bad.csv", "bad.csv.json", "t.csv"].map(str::to_owned).into();
         if self.files() != expected {
-            return Err(format!("there are the files {:?}", self.files()));
+            return Err(format!("the folder has the files {:?}", self.files()));
         }
         let Some(records) = rejects.strip_prefix(CSV_HEADER) else {
-            return Err(format!("no header, but {:.40?}", rejects));
+            return Err(format!("the rejects file has no header; it begins with {:.40?}", rejects));
         };
         let records: Vec<_> = records.split_inclusive('\n').map(str::to_owned).collect();
         if reasons.lines().count() != records.len() {
@@ -341,7 +347,7 @@ impl LoadFaultScene {
 }
 
 /// Loads a file into a table with COPY.
-fn copy(dsn: &str, table: &str, text: &[u8]) {
+fn copy_in(dsn: &str, table: &str, text: &[u8]) {
     let (runtime, client) = session(dsn);
     runtime.block_on(async {
         let sql = format!("copy {table} from stdin (format csv, header)");

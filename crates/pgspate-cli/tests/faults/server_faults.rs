@@ -1,4 +1,5 @@
-//! The server is killed, stopped or read-only, ends sessions, or lacks connections or disk space.
+//! The server is killed or stopped, becomes read-only, terminates sessions, or lacks connections or
+//! disk space.
 
 use pgspate::copy::Commit;
 
@@ -16,22 +17,23 @@ use crate::tally::{TrialTally, run_all};
 use crate::test_random::{TestRandom, long_run};
 use crate::trial::{LoadSettings, LoadTrial};
 
-const DATA: fn(u64) -> FaultPlace = |nth| FaultPlace::Kind(MessageSide::Client, b'd', nth);
+const NTH_DATA_MESSAGE: fn(u64) -> FaultPlace =
+    |nth| FaultPlace::Kind(MessageSide::Client, b'd', nth);
 
 #[test]
 fn load_is_exact_when_the_server_fails() {
     let (end, each) =
         (LoadSettings::new(3, Commit::AtEnd), LoadSettings::new(2, Commit::EachChunk));
     let mut trials = vec![
-        LoadTrial::stall(DATA(12), StallAction::KillServer, each),
+        LoadTrial::stall(NTH_DATA_MESSAGE(12), StallAction::KillServer, each),
         LoadTrial::stall(FaultPlace::Commit(2), StallAction::KillServer, each),
         LoadTrial::stall(FaultPlace::Commit(3), StallAction::KillServer, end),
         LoadTrial::stall(FaultPlace::Commit(5), StallAction::KillServer, LoadSettings::mixed(2)),
         LoadTrial::stall(FaultPlace::Commit(3), StallAction::RestartServer, each),
-        LoadTrial::stall(DATA(20), StallAction::RestartServer, end),
-        LoadTrial::stall(DATA(20), StallAction::StopServer, each),
+        LoadTrial::stall(NTH_DATA_MESSAGE(20), StallAction::RestartServer, end),
+        LoadTrial::stall(NTH_DATA_MESSAGE(20), StallAction::StopServer, each),
         LoadTrial::stall(FaultPlace::Commit(3), StallAction::StopServer, end),
-        LoadTrial::stall(DATA(5), StallAction::ReadOnly, end),
+        LoadTrial::stall(NTH_DATA_MESSAGE(5), StallAction::ReadOnly, end),
         LoadTrial::stall(FaultPlace::Commit(2), StallAction::ReadOnly, each),
     ];
     if let Some(count) = long_run() {
@@ -61,7 +63,7 @@ fn load_is_exact_when_sessions_are_terminated() {
             StallAction::Terminate(0),
             end,
         ),
-        LoadTrial::stall(DATA(8), StallAction::Terminate(1), each),
+        LoadTrial::stall(NTH_DATA_MESSAGE(8), StallAction::Terminate(1), each),
         LoadTrial::stall(
             FaultPlace::Kind(MessageSide::Client, b'c', 2),
             StallAction::Terminate(2),
@@ -100,7 +102,7 @@ fn load_is_exact_or_refused_when_few_connections_are_left() {
         let end = match run.status {
             Some(0) => scene.difference().map_or(Ok(LoadOutcome::Done), Err),
             Some(2) if is_full && (lanes.is_some() || left == 1) => {
-                run_again_until_done(&scene, &scene.dsn, &settings).map(LoadOutcome::Again)
+                run_again_until_done(&scene, &scene.dsn, &settings).map(LoadOutcome::RunAgain)
             }
             status => Err(format!("{status:?}: {}", run.stderr)),
         };
@@ -130,7 +132,7 @@ fn load_reports_a_full_disk_and_completes_with_more_space() {
         // With enough disk space, the same command completes the load.
         scene.ask("alter table t set tablespace pg_default");
         let again = run_again_until_done(&scene, &proxy.dsn(), &settings);
-        tally.add("full disk, then room", again.map(LoadOutcome::Again));
+        tally.add("full disk, then room", again.map(LoadOutcome::RunAgain));
     }
     tally.close();
 }

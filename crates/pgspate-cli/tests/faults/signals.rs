@@ -46,7 +46,7 @@ fn interrupted_load_can_be_run_again() {
     run_stop_trials(StallAction::Interrupt, 3, 0);
 }
 
-/// The server sends nothing more, and its connection stays open.
+/// The server sends no more messages, and its connection stays open.
 #[test]
 fn a_second_interrupt_ends_a_load_whose_server_is_silent() {
     let scene = LoadFaultScene::new(RowKinds::Good);

@@ -12,13 +12,14 @@ use crate::proxy::StallRelease;
 use crate::run::{ask, wait_until};
 use crate::scene::LoadFaultScene;
 
-/// How long a connection stays stalled: until other sessions wait for it.
+/// How long a connection stays stalled: long enough that other sessions wait for its session.
 const STALL_TIME: Duration = Duration::from_millis(600);
 
-/// An action during a stall. The message is passed on afterwards if its connection is open.
+/// An action during a stall. If the connection is still open afterwards, the stalled message is
+/// passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StallAction {
-    /// Nothing happens. The stall ends after a while.
+    /// The stall ends after a while, without another action.
     Resume,
     /// The connection is closed.
     Cut,

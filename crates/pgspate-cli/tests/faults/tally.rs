@@ -1,4 +1,4 @@
-//! Runs trials, several at a time, and counts how they ended.
+//! Runs trials, several in parallel, and counts their outcomes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -9,12 +9,12 @@ use crate::load_checks::LoadOutcome;
 use crate::scene::LoadFaultScene;
 use crate::trial::LoadTrial;
 
-/// Trials that run at the same time. A trial spends most of its time waiting.
-const TRIALS_AT_ONCE: usize = 2;
-/// The fewest trials for which a thread creates another database.
+/// The number of trials that run in parallel. A trial spends most of its time waiting.
+const PARALLEL_TRIALS: usize = 2;
+/// The fewest trials for which another thread with its own databases is started.
 const TRIALS_PER_SCENE_MIN: usize = 4;
 
-/// How many trials of each group ended how.
+/// The number of trials for each group and outcome.
 #[derive(Default)]
 pub(crate) struct TrialTally {
     ends: BTreeMap<(String, LoadOutcome), usize>,
@@ -52,7 +52,7 @@ pub(crate) fn run_all(trials: impl IntoIterator<Item = LoadTrial>) {
         }
     };
     thread::scope(|scope| {
-        for _ in 0..(count / TRIALS_PER_SCENE_MIN).clamp(1, TRIALS_AT_ONCE) {
+        for _ in 0..(count / TRIALS_PER_SCENE_MIN).clamp(1, PARALLEL_TRIALS) {
             scope.spawn(work);
         }
     });
@@ -64,7 +64,7 @@ impl TrialTally {
         match result {
             Ok(end) => *self.ends.entry((what.to_owned(), end)).or_default() += 1,
             Err(broken) => {
-                eprintln!("BROKEN {broken}");
+                eprintln!("broken rule: {broken}");
                 self.broken.push(broken);
             }
         }

@@ -14,8 +14,8 @@ impl TestRandom {
         TestRandom { seed, state: seed }
     }
 
-    /// Starts from `PGSPATE_TEST_FAULTS_SEED` if set, in a long run from the clock, else from
-    /// `seed`.
+    /// Starts from `PGSPATE_TEST_FAULTS_SEED` if this variable is set. Otherwise a long run starts
+    /// from the clock, and a short run from `seed`.
     pub(crate) fn for_test_run(seed: u64) -> TestRandom {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = if long_run().is_some() { now } else { seed };
@@ -51,5 +51,5 @@ pub(crate) fn long_run() -> Option<u64> {
 /// Returns the number in an environment variable, if the variable is set.
 pub(crate) fn from_environment(name: &str) -> Option<u64> {
     let number = std::env::var(name).ok()?;
-    Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    Some(number.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pgspate::copy::Commit;
 
 use crate::input::RowKinds;
-use crate::load_checks::{self, LIMIT, LoadOutcome};
+use crate::load_checks::{self, LOAD_TIME_MAX, LoadOutcome};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::Proxy;
 use crate::run::finish_within;
@@ -17,7 +17,8 @@ use crate::stall_action::StallAction;
 /// Lines of the proxy's log that are printed for a trial that broke a rule.
 const LOG_LINES: usize = 40;
 
-/// The load opens a connection for the ledger and a connection that tests write permission.
+/// The connections before those of the lanes: one for the ledger, and one that tests whether the
+/// role may write.
 const CONNECTIONS_BEFORE: usize = 2;
 
 /// How the command is run.
@@ -111,7 +112,7 @@ impl LoadTrial {
             }
             proxy.release(self.then.release());
         }
-        let ended = finish_within(child, LIMIT);
+        let ended = finish_within(child, LOAD_TIME_MAX);
         let seconds = begin.elapsed().as_secs_f64();
         proxy.release(self.then.release());
         if proxy.has_fired() {
@@ -123,13 +124,16 @@ impl LoadTrial {
                 let end = load_checks::check(scene, &proxy, &self.settings, &run, stopped);
                 (run.stderr, end.and_then(|end| self.check_outcome(end, &proxy)))
             }
-            Err(run) => (run.stderr, Err(format!("it did not end within {LIMIT:?}"))),
+            Err(run) => (run.stderr, Err(format!("the load did not end within {LOAD_TIME_MAX:?}"))),
         };
         end.map_err(|broken| {
             let log = proxy.log();
             let lines: Vec<&str> = log.lines().collect();
             let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
-            format!("{self}: {broken}\nit said, after {seconds:.1} s: {said}\nthe proxy:\n{tail}\n")
+            format!(
+                "{self}: {broken}\nthe load ended after {seconds:.1} s with: {said}\n\
+                 the proxy's log:\n{tail}\n"
+            )
         })
     }
 
@@ -137,23 +141,23 @@ impl LoadTrial {
     /// not end a load whose lanes have begun, because lanes reconnect.
     fn check_outcome(self, end: LoadOutcome, proxy: &Proxy) -> Result<LoadOutcome, String> {
         if !proxy.has_fired() && !matches!(self.plan.at, FaultPlace::Message(_)) {
-            return Err("nothing has happened to it".to_owned());
+            return Err("the fault did not happen".to_owned());
         }
         let may_end = self.then.stops_load()
             || matches!(self.then, StallAction::StopServer | StallAction::ReadOnly)
             || proxy.connections_at_fault() <= CONNECTIONS_BEFORE;
         let is_harmless = self.plan.fault == Fault::Stall && self.then == StallAction::Resume;
         match end {
-            LoadOutcome::Again(_) if is_harmless || !proxy.has_fired() || !may_end => {
-                Err("it ended before it was done".to_owned())
+            LoadOutcome::RunAgain(_) if is_harmless || !proxy.has_fired() || !may_end => {
+                Err("the load failed, although the fault cannot end a load".to_owned())
             }
             end => Ok(end),
         }
     }
 }
 
-/// Writes a trial as its plan, then ` lanes=3 commit=chunk`, and ` rejects` and ` then=cut` if they
-/// apply.
+/// Writes a trial as its plan, then ` lanes=3 commit=chunk`. Adds ` rejects` and ` then=cut` if
+/// they apply.
 impl fmt::Display for LoadTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LoadSettings { lanes, commit, rows, retry_for } = self.settings;

@@ -41,7 +41,7 @@ impl KafkaCluster {
         }
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", mock.bootstrap_servers());
-        // Keep messages in their order, also when one is sent again.
+        // The producer must keep the order of messages, even if it sends a message again.
         config.set("enable.idempotence", "true").set("linger.ms", "1");
         config.set("compression.codec", compression);
         KafkaCluster { mock, writer: TopicWriter(config.create().unwrap()) }

@@ -11,7 +11,7 @@ use crate::support::LoadCase;
 use crate::{applied, event, places, start};
 
 /// The table, and a trigger that logs each version of a row that was written.
-const TABLES: &str = "\
+const CREATE_TABLES: &str = "\
 create table t (id int primary key, v int);
 create table log (n bigint generated always as identity, id int, v int);
 create function note() returns trigger language plpgsql as $$ begin
@@ -44,7 +44,7 @@ fn next_random(seed: &mut u64) -> u64 {
 #[test]
 fn kills_lose_and_double_no_message() {
     let kills = std::env::var("PGSPATE_TEST_FAULTS").map_or(8, |many| many.parse().unwrap());
-    let case = LoadCase::new(TABLES);
+    let case = LoadCase::new(CREATE_TABLES);
     let cluster = KafkaCluster::new(&[("even", 3), ("odd", 3)]);
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let args = "--follow --batch-delay 0 --batch-rows 50";
@@ -56,7 +56,7 @@ fn kills_lose_and_double_no_message() {
                     write_nth(writer, written.load(Ordering::Relaxed));
                     written.fetch_add(1, Ordering::Relaxed);
                 }
-                // Write no more than a debug build can apply between two kills.
+                // A debug build must be able to apply these messages between two kills.
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
@@ -94,7 +94,7 @@ fn kills_lose_and_double_no_message() {
 
 #[test]
 fn a_second_run_of_a_stream_ends_the_first() {
-    let case = LoadCase::new(TABLES);
+    let case = LoadCase::new(CREATE_TABLES);
     let cluster = KafkaCluster::new(&[("even", 1)]);
     cluster.put("even", 0, &event(0, 0));
     let at = |place: &str| {

@@ -1,10 +1,10 @@
-//! How the event formats use keys, headers and messages without a value.
+//! Keys, headers, and messages without a value, in the event formats that use them.
 
 use crate::cluster::KafkaCluster;
 use crate::support::LoadCase;
 use crate::{applied, apply, places, rows};
 
-const T: &str = "create table t (id int primary key, v int, note text)";
+const CREATE_T: &str = "create table t (id int primary key, v int, note text)";
 const TOPIC: &str = "shop.public.t";
 
 /// Returns the key of a message about the row `id`.
@@ -23,11 +23,11 @@ fn row(id: u32, v: u32, note: &str) -> String {
 }
 
 /// Debezium's placeholder for an omitted value.
-const KEPT: &str = "__debezium_unavailable_value";
+const UNAVAILABLE: &str = "__debezium_unavailable_value";
 
 #[test]
 fn a_tombstone_after_a_delete_changes_nothing() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[(TOPIC, 1)]);
     let send = |id, value: Option<&str>| cluster.send(TOPIC, 0, Some(&key(id)), value, &[]);
     send(1, Some(&envelope("c", "null", &row(1, 1, "a"))));
@@ -35,7 +35,7 @@ fn a_tombstone_after_a_delete_changes_nothing() {
     send(1, Some(&envelope("d", &row(1, 1, "a"), "null")));
     send(1, None);
     send(3, Some(&envelope("c", "null", &row(3, 1, "c"))));
-    send(2, Some(&envelope("u", "null", &row(2, 2, KEPT))));
+    send(2, Some(&envelope("u", "null", &row(2, 2, UNAVAILABLE))));
     send(3, Some(&envelope("d", &row(3, 1, "c"), "null")));
     send(3, None);
     cluster.flush();
@@ -48,7 +48,7 @@ fn a_tombstone_after_a_delete_changes_nothing() {
 
 #[test]
 fn a_key_without_a_value_is_a_delete_of_a_flattened_row() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[(TOPIC, 2), ("t", 1)]);
     let send = |part, id, value: Option<&str>| {
         cluster.send(TOPIC, part, Some(&key(id)), value, &[]);
@@ -70,17 +70,17 @@ fn a_key_without_a_value_is_a_delete_of_a_flattened_row() {
 /// A row changes its key. Omitted values are taken from the row with the old key.
 #[test]
 fn a_key_change_within_a_partition_keeps_omitted_values() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[(TOPIC, 1)]);
     let send = |id, value: Option<&str>, headers: &[(&str, &str)]| {
         cluster.send(TOPIC, 0, Some(&key(id)), value, headers);
     };
     send(1, Some(&envelope("c", "null", &row(1, 1, "large"))), &[]);
     let new = ("__debezium.newkey", key(9));
-    send(1, Some(&envelope("d", &row(1, 1, KEPT), "null")), &[(new.0, &new.1)]);
+    send(1, Some(&envelope("d", &row(1, 1, UNAVAILABLE), "null")), &[(new.0, &new.1)]);
     send(1, None, &[]);
     let old = ("__debezium.oldkey", key(1));
-    send(9, Some(&envelope("c", "null", &row(9, 2, KEPT))), &[(old.0, &old.1)]);
+    send(9, Some(&envelope("c", "null", &row(9, 2, UNAVAILABLE))), &[(old.0, &old.1)]);
     cluster.flush();
     applied(&case, &cluster, TOPIC, "");
     assert_eq!(rows(&case, "t"), "(9,2,large)");
@@ -90,7 +90,7 @@ fn a_key_change_within_a_partition_keeps_omitted_values() {
 /// applied separately, and omitted values are lost.
 #[test]
 fn a_key_change_between_partitions_keeps_no_omitted_values() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[(TOPIC, 2)]);
     let send = |part, id, value: Option<&str>, headers: &[(&str, &str)]| {
         cluster.send(TOPIC, part, Some(&key(id)), value, headers);
@@ -109,7 +109,7 @@ fn a_key_change_between_partitions_keeps_no_omitted_values() {
     cluster.flush();
     applied(&case, &cluster, TOPIC, "");
     assert_eq!(rows(&case, "t"), "(9,2,new)");
-    send(1, 8, Some(&envelope("c", "null", &row(8, 2, KEPT))), &old);
+    send(1, 8, Some(&envelope("c", "null", &row(8, 2, UNAVAILABLE))), &old);
     cluster.flush();
     let refusal = apply(&case, &cluster, TOPIC, "").refusal();
     assert!(refusal.contains("a row whose key has changed lacks columns"), "{refusal}");
@@ -118,7 +118,7 @@ fn a_key_change_between_partitions_keeps_no_omitted_values() {
 /// Transactions marked in the messages are kept whole if the topic has only one partition.
 #[test]
 fn marked_transactions_are_not_split() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[("one", 1), ("two", 2)]);
     let event = |tx: u32, id: u32, end: bool| {
         format!(

@@ -9,7 +9,7 @@ use crate::run::{finish, wait_until};
 use crate::support::LoadCase;
 use crate::{apply, event, places, start};
 
-const T: &str = "create table t (id int primary key, v int)";
+const CREATE_T: &str = "create table t (id int primary key, v int)";
 
 /// Returns the page of the metrics server, or an empty text.
 fn scrape(port: u16) -> String {
@@ -29,7 +29,7 @@ fn terminate(child: &Child) {
 
 #[test]
 fn after_a_broker_restart_reading_continues_at_the_last_position() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[("a", 2)]);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let args = format!("--follow --metrics 127.0.0.1:{port} --json");
@@ -61,7 +61,7 @@ fn after_a_broker_restart_reading_continues_at_the_last_position() {
 
 #[test]
 fn a_broker_that_stays_down_ends_the_run() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[("a", 1)]);
     cluster.put("a", 0, &event(1, 1));
     cluster.flush();

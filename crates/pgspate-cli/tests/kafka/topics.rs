@@ -7,11 +7,11 @@ use crate::run::{finish, spawn};
 use crate::support::{LoadCase, redact};
 use crate::{applied, command, event, places, rows};
 
-const T: &str = "create table t (id int primary key, v int)";
+const CREATE_T: &str = "create table t (id int primary key, v int)";
 
 #[test]
 fn all_partitions_of_all_topics_are_applied_to_their_ends() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[("a", 3), ("b", 1), ("c", 1)]);
     for id in 0..300 {
         cluster.put("a", id % 2, &event(id as u64, 1));
@@ -37,7 +37,7 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
     // The topics have no new messages.
     let report = applied(&case, &cluster, "a,b", "");
     assert_eq!((&report["events_before"], &report["events"]), (&310.into(), &0.into()));
-    // A topic that is added to the list belongs to the same stream.
+    // The list of topics has another topic now, and the stream is the same.
     cluster.put("a", 2, &event(5, 2));
     cluster.put("b", 0, &event(6, 2));
     cluster.flush();
@@ -80,7 +80,7 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
 
 #[test]
 fn a_stream_may_begin_with_messages_written_after_its_start() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     let cluster = KafkaCluster::new(&[("a", 2)]);
     (0..10).for_each(|id| cluster.put("a", 0, &event(id, 1)));
     cluster.flush();
@@ -97,7 +97,7 @@ fn a_stream_may_begin_with_messages_written_after_its_start() {
 
 #[test]
 fn every_compression_is_read() {
-    let case = LoadCase::new(T);
+    let case = LoadCase::new(CREATE_T);
     for (nth, compression) in ["gzip", "snappy", "lz4", "zstd"].into_iter().enumerate() {
         let cluster = KafkaCluster::compressing(&[("a", 1)], compression);
         (0..50).for_each(|id| cluster.put("a", 0, &event(50 * nth as u64 + id, 1)));

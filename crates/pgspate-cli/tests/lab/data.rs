@@ -12,20 +12,20 @@ use insta::assert_snapshot;
 use parquet::arrow::ArrowWriter;
 use serde_json::Value;
 
-use crate::{lab, lines};
+use crate::{lab, result_lines};
 
 /// Flags for few trials: all strategies, with and without indexes.
 const FEW_TRIALS: &str = "--repeats 1 --only autovacuum=on --only synchronous_commit=on";
 
 /// Writes a compressed file.
-fn gzip(path: &Path, text: &str) {
+fn write_gzip(path: &Path, text: &str) {
     let mut out = GzEncoder::new(File::create(path).unwrap(), Compression::fast());
     out.write_all(text.as_bytes()).unwrap();
     out.finish().unwrap();
 }
 
 /// Returns the numbers of rows that the trials of a strategy loaded.
-fn rows(lines: &[Value], strategy: &str) -> Vec<f64> {
+fn loaded_rows(lines: &[Value], strategy: &str) -> Vec<f64> {
     let of_it = lines.iter().filter(|line| line["trial"]["strategy"] == strategy);
     let rows = |line: &Value| {
         let numbers = line["numbers"].as_array().unwrap();
@@ -34,8 +34,8 @@ fn rows(lines: &[Value], strategy: &str) -> Vec<f64> {
     of_it.filter_map(rows).collect()
 }
 
-/// Writes the report page, which must contain these texts.
-fn page(folder: &Path, has: &[&str]) {
+/// Writes the report page. The page must contain these texts.
+fn check_report_page(folder: &Path, has: &[&str]) {
     let report = lab(folder, "report --out page.html");
     assert_eq!(report.status, Some(0), "{}", report.stderr);
     let page = fs::read_to_string(folder.join("page.html")).unwrap();
@@ -54,15 +54,15 @@ fn all_strategies_load_equal_rows_of_tpch() {
     let done = lab(folder, &format!("run bulk --data tpch --scale 0.00002 {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     assert!(done.stdout.starts_with("bulk: pgspate loads "), "{}", done.stdout);
-    let lines = lines(folder);
+    let lines = result_lines(folder);
     assert_eq!(lines.len(), 9);
     for strategy in STRATEGIES {
         // 18,567 lines of 4,650 orders, 620 parts of four out of 31 suppliers, 465 customers,
         // 25 nations of five regions.
-        assert_eq!(rows(&lines, strategy), [26_843.0; 3], "{strategy}");
+        assert_eq!(loaded_rows(&lines, strategy), [26_843.0; 3], "{strategy}");
     }
     assert!(lines.iter().all(|line| line["conditions"]["data"]["kind"] == "tpch"));
-    page(
+    check_report_page(
         folder,
         &[
             "How fast do TPC-H&#39;s eight tables get",
@@ -89,11 +89,11 @@ fn all_strategies_load_equal_rows_of_own_files() {
     fs::create_dir(folder.join("mine")).unwrap();
     // The last price is not a number. It lies behind the part that pgspate reads to create a table.
     let orders: String = (0..10_100).map(|nth| format!("{nth},\"a, {nth}\",{nth}.5\n")).collect();
-    gzip(&folder.join("mine/order.csv.gz"), &format!("id,Name,price\n{orders}10101,,x\n"));
-    gzip(&folder.join("mine/items-1.csv.gz"), "item,at\n1,2024-01-01\n2,2024-02-29\n");
-    gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n");
+    write_gzip(&folder.join("mine/order.csv.gz"), &format!("id,Name,price\n{orders}10101,,x\n"));
+    write_gzip(&folder.join("mine/items-1.csv.gz"), "item,at\n1,2024-01-01\n2,2024-02-29\n");
+    write_gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n");
     // A file without rows that belongs to an existing table.
-    gzip(&folder.join("mine/items-3.csv.gz"), "item,at\n");
+    write_gzip(&folder.join("mine/items-3.csv.gz"), "item,at\n");
     fs::write(folder.join("mine/part-3.csv"), "").unwrap();
     // The file with the most stored bytes.
     let long = format!("id,text\n1,{}\n2,y\n", "x".repeat(200_000));
@@ -104,10 +104,10 @@ fn all_strategies_load_equal_rows_of_own_files() {
     let run = format!("run bulk --data mine {FEW_TRIALS}");
     let done = lab(folder, &run);
     assert_eq!(done.status, Some(0), "{}", done.stderr);
-    let all = lines(folder);
+    let all = result_lines(folder);
     assert_eq!(all.len(), 6);
     for strategy in STRATEGIES {
-        assert_eq!(rows(&all, strategy), [10_110.0; 2], "{strategy}");
+        assert_eq!(loaded_rows(&all, strategy), [10_110.0; 2], "{strategy}");
     }
     let tables = all[0]["conditions"]["data"]["tables"].as_array().unwrap();
     let names: Vec<_> =
@@ -115,7 +115,7 @@ fn all_strategies_load_equal_rows_of_own_files() {
     let expected = [("long", 1), ("order", 1), ("items", 3), ("part", 3)];
     let expected = expected.map(|(name, files)| (Some(name), Some(files)));
     assert_eq!(names, expected);
-    page(
+    check_report_page(
         folder,
         &[
             "How fast do these files get into PostgreSQL",
@@ -125,10 +125,10 @@ fn all_strategies_load_equal_rows_of_own_files() {
             "Files have no information about keys",
         ],
     );
-    // Measurements are kept as long as the files stay the same.
+    // The lab keeps measurements as long as the files are unchanged.
     let again = lab(folder, &run);
-    assert_eq!((again.status, lines(folder).len()), (Some(0), 6));
-    gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n2024-03-01,4\n");
+    assert_eq!((again.status, result_lines(folder).len()), (Some(0), 6));
+    write_gzip(&folder.join("mine/items-2.csv.gz"), "at,item\n2024-03-01,3\n2024-03-01,4\n");
     let other = lab(folder, &run);
     assert_eq!(other.status, Some(2));
     let said =
@@ -157,8 +157,8 @@ fn files_belong_to_one_table_if_their_columns_are_equal() {
     fs::write(folder.join("mine/u3.ndjson"), "").unwrap();
     let done = lab(folder, &format!("run bulk --data mine {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
-    let all = lines(folder);
-    assert_eq!(rows(&all, "pgspate"), [32.0; 2]);
+    let all = result_lines(folder);
+    assert_eq!(loaded_rows(&all, "pgspate"), [32.0; 2]);
     let tables = all[0]["conditions"]["data"]["tables"].as_array().unwrap();
     let mut names: Vec<_> =
         tables.iter().map(|it| (it["name"].as_str().unwrap(), it["files"].as_u64())).collect();
@@ -189,9 +189,9 @@ fn all_strategies_load_equal_rows_of_odd_files() {
     // The run itself compares the rows that the strategies load.
     let done = lab(folder, &format!("run bulk --data odd {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
-    let all = lines(folder);
+    let all = result_lines(folder);
     for strategy in STRATEGIES {
-        assert_eq!(rows(&all, strategy), [24.0; 2], "{strategy}");
+        assert_eq!(loaded_rows(&all, strategy), [24.0; 2], "{strategy}");
     }
 }
 
@@ -208,22 +208,25 @@ fn strategies_with_copy_are_skipped_if_copy_cannot_read_a_file() {
     assert_eq!(done.status, Some(2), "bulk has no volume");
     let done = lab(folder, &format!("run bulk --data a.ndjson b.csv {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
-    let all = lines(folder);
-    assert_eq!(rows(&all, "pgspate"), [3.0; 2]);
+    let all = result_lines(folder);
+    assert_eq!(loaded_rows(&all, "pgspate"), [3.0; 2]);
     let left_out: Vec<_> = all.iter().filter_map(|line| line["skipped"].as_str()).collect();
     assert_eq!(left_out, ["COPY does not read a.ndjson: it is json"; 4]);
     let said = done.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     let why = "COPY was not measured, because COPY does not read a.ndjson: it is json.";
     assert!(said.starts_with("bulk: pgspate loads 3 rows in ") && said.ends_with(why), "{said}");
-    page(folder, &["skipped, because COPY does not read a.ndjson: it is json: one session"]);
+    check_report_page(
+        folder,
+        &["skipped, because COPY does not read a.ndjson: it is json: one session"],
+    );
 }
 
 #[test]
 fn the_error_names_the_bad_row_and_the_run_leaves_no_file() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
-    gzip(&folder.join("good.csv.gz"), "id,name\n1,a\n2,b\n");
-    gzip(&folder.join("bad.csv.gz"), "id,name\n1,a\n2,b\n3,c,d\n");
+    write_gzip(&folder.join("good.csv.gz"), "id,name\n1,a\n2,b\n");
+    write_gzip(&folder.join("bad.csv.gz"), "id,name\n1,a\n2,b\n3,c,d\n");
     let done = lab(folder, "run bulk --data good.csv.gz bad.csv.gz --repeats 1 --quiet");
     assert_eq!((done.status, done.stdout.as_str()), (Some(2), ""));
     assert_snapshot!(done.stderr, @r#"

@@ -32,7 +32,7 @@ fn lab(folder: &Path, args: &str) -> Run {
 }
 
 /// Returns the lines of results so far.
-fn lines(folder: &Path) -> Vec<Value> {
+fn result_lines(folder: &Path) -> Vec<Value> {
     let text = fs::read_to_string(folder.join("pgspate-lab/results.jsonl")).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
@@ -40,19 +40,19 @@ fn lines(folder: &Path) -> Vec<Value> {
 /// Waits until `count` trials are measured, then sends a signal.
 #[track_caller]
 fn interrupt(child: &Child, folder: &Path, count: usize, signal: &str) {
-    wait_until("trials are measured", || lines(folder).len() >= count);
+    wait_until("trials are measured", || result_lines(folder).len() >= count);
     let pid = child.id().to_string();
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
 
-/// A run of four trials.
-const RUN: &str = "run storage --scale 0.00002 --repeats 1 --only strategy=pgspate";
+/// The arguments of a run of four trials.
+const RUN_ARGS: &str = "run storage --scale 0.00002 --repeats 1 --only strategy=pgspate";
 
 #[test]
 fn the_same_command_continues_a_stopped_or_killed_run() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
-    let child = start(folder, RUN);
+    let child = start(folder, RUN_ARGS);
     interrupt(&child, folder, 1, "-INT");
     let stopped = finish(child);
     assert_eq!(stopped.status, Some(130), "{}", stopped.stderr);
@@ -60,21 +60,21 @@ fn the_same_command_continues_a_stopped_or_killed_run() {
     assert!(stopped.stderr.contains("error: stopped; "), "{}", stopped.stderr);
     assert!(stopped.stderr.contains("Run the same command again"), "{}", stopped.stderr);
     let left: Vec<_> = fs::read_dir(folder.join("pgspate-lab")).unwrap().flatten().collect();
-    assert_eq!(left.len(), 1, "nothing but the results is left: {left:?}");
-    let first = lines(folder);
-    let child = start(folder, RUN);
+    assert_eq!(left.len(), 1, "only the results may be left: {left:?}");
+    let first = result_lines(folder);
+    let child = start(folder, RUN_ARGS);
     interrupt(&child, folder, first.len() + 1, "-KILL");
     assert_eq!(finish(child).status, None);
-    let done = lab(folder, RUN);
+    let done = lab(folder, RUN_ARGS);
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     assert_eq!(done.stdout, "storage: Too little is measured to compare.\n");
     // stderr is not a terminal, so each trial has its own line.
     assert!(done.stderr.contains("storage  trial 4 of 4  "), "{}", done.stderr);
-    let all = lines(folder);
+    let all = result_lines(folder);
     assert_eq!(all[..first.len()], first);
     let trials: BTreeSet<String> = all.iter().map(|line| line["trial"].to_string()).collect();
     assert_eq!((all.len(), trials.len()), (4, 4));
-    let again = lab(folder, &format!("{RUN} --json"));
+    let again = lab(folder, &format!("{RUN_ARGS} --json"));
     let json: Value = serde_json::from_str(&again.stdout).unwrap();
     // Where I/O cannot be throttled, the skipped trials are checked again.
     let skipped = all.iter().filter(|line| line.get("skipped").is_some()).count();
@@ -82,14 +82,14 @@ fn the_same_command_continues_a_stopped_or_killed_run() {
     assert_eq!(json["summary"]["measured"], 0);
     assert_eq!(json["summary"]["skipped"].as_array().unwrap().len(), skipped);
     assert_eq!(json["experiments"][0]["experiment"], "storage");
-    let quiet = lab(folder, &format!("{RUN} --quiet"));
+    let quiet = lab(folder, &format!("{RUN_ARGS} --quiet"));
     assert_eq!((quiet.status, quiet.stdout.as_str(), quiet.stderr.as_str()), (Some(0), "", ""));
-    assert_eq!(lines(folder), all);
-    page(folder);
+    assert_eq!(result_lines(folder), all);
+    check_report_page(folder);
 }
 
 /// Writes the report page and checks it.
-fn page(folder: &Path) {
+fn check_report_page(folder: &Path) {
     let report = lab(folder, "report --out page.html");
     assert_eq!(report.status, Some(0), "{}", report.stderr);
     assert_eq!(report.stderr, "wrote 4 trials to page.html\n");
@@ -126,7 +126,7 @@ fn every_experiment_is_listed_with_its_question() {
     }
     assert!(text.contains("for each repetition at scale 0.5"), "{text}");
     assert_eq!(text.matches("--data: imdb, tpch, or files of your own").count(), 2, "{text}");
-    assert!(fs::read_dir(temp.path()).unwrap().next().is_none(), "it only lists");
+    assert!(fs::read_dir(temp.path()).unwrap().next().is_none(), "`lab list` must write no file");
 }
 
 #[test]

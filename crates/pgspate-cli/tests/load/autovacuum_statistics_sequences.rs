@@ -21,7 +21,7 @@ fn run_status(case: &LoadCase, args: &str) -> Run {
     Run::of(command.args(args.split_whitespace()).output().unwrap())
 }
 
-/// Starts a load that waits in its first rows for a lock; returns the load and the session that
+/// Starts a load that waits in its first rows for a lock. Returns the load and the session that
 /// holds the lock.
 fn start_blocked_load(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
     case.db.run(
@@ -92,7 +92,7 @@ fn a_load_leaves_disabled_autovacuum_disabled() {
     assert_eq!(case.value("select count(*) from pgspate.change"), "0");
 }
 
-/// Loads; returns from the report which of ANALYZE and VACUUM the load ran, and the reason.
+/// Runs a load. Returns from its report which of ANALYZE and VACUUM the load ran, and the reason.
 fn read_analyze_decision(case: &LoadCase, args: &str) -> String {
     let run = case.load(&format!("{args} --json --quiet"));
     assert_eq!(run.status, Some(0), "{}", run.stderr);

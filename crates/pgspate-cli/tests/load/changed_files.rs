@@ -12,8 +12,9 @@ use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 
 /// Rows of 2 KiB: about 20 MiB in five chunks of 4 MiB.
 const ROWS: u64 = 10_000;
-/// Rows at which a load is blocked: one of the third chunk and one of the last chunk. At the first
-/// row, the load still has chunks to read. At the second row, the load has read all chunks.
+/// The ids of rows at which a load is blocked. The first row is in the third chunk, when the load
+/// still has chunks to read. The second row is in the last chunk, when the load has read all
+/// chunks.
 const BLOCKED_IDS: [u64; 2] = [4_500, 9_900];
 
 fn csv_lines(version: &str, ids: std::ops::Range<u64>) -> String {
@@ -37,9 +38,9 @@ fn new_case() -> LoadCase {
 enum FileChange {
     Grow,
     Truncate,
-    /// Another file is renamed to the path of the file.
+    /// Another file is renamed to the path of the input.
     Replace,
-    /// Other bytes are written over the bytes of the file.
+    /// The file's bytes are overwritten by other bytes.
     Rewrite,
     /// Like `Rewrite`, and the old modification time is restored.
     RewriteUnseen,
@@ -224,7 +225,7 @@ fn a_load_that_loses_its_session_writes_no_row_twice_if_the_file_changes() {
     }
 }
 
-/// Starts a load and kills it in its third chunk; earlier chunks are in the table.
+/// Starts a load and kills the load in its third chunk. Earlier chunks are in the table.
 fn start_and_kill_load() -> LoadCase {
     let case = new_case();
     let lock = RowLock::at(&case, BLOCKED_IDS[0]);
@@ -335,13 +336,13 @@ fn a_load_detects_a_change_in_one_of_several_files() {
         match commit {
             "end" => assert_eq!(summarize_table(&case), "0 0 - -"),
             _ => {
-                // An unchanged file is continued.
+                // The load continues if the files are unchanged.
                 case.load(&args).success();
                 assert_eq!(summarize_table(&case), "9000 9000 a a 8999");
             }
         }
     }
-    // One file has one more row. A load of all files would write the rows of the others twice.
+    // One file has one more row. A load of all files would write the rows of the other files twice.
     let mut file = File::options().append(true).open(case.path("in/1.csv")).unwrap();
     file.write_all(csv_lines("a", 9000..9001).as_bytes()).unwrap();
     let said = case.load("in --table t --quiet").refusal();

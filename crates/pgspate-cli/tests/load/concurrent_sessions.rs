@@ -9,8 +9,8 @@ use crate::support::{LoadCase, finish, session, spawn, wait_until};
 
 const ROWS: usize = 40_000;
 
-/// A table, and a function `hold` that waits for an advisory lock.
-const TABLE: &str = "\
+/// Creates a table, and a function `hold` that waits for an advisory lock.
+const CREATE_TABLE: &str = "\
 create table t (id int primary key, note text);
 create function hold(text) returns text immutable language plpgsql as
     'begin perform pg_advisory_xact_lock_shared(7); return $1; end';
@@ -82,7 +82,7 @@ impl BlockedLoad<'_> {
 #[test]
 fn other_sessions_read_and_write_while_rows_are_added() {
     for args in ["", "--commit chunk", "--atomic"] {
-        let case = LoadCase::new(TABLE);
+        let case = LoadCase::new(CREATE_TABLE);
         case.db.run("alter table t add check (hold(note) is not null)");
         write_input(&case);
         let args = format!("t.csv --table t --rebuild-indexes never {args}");
@@ -97,10 +97,10 @@ fn other_sessions_read_and_write_while_rows_are_added() {
 
 #[test]
 fn other_sessions_read_but_do_not_write_while_indexes_are_built() {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     write_input(&case);
     let args = "t.csv --table t --rebuild-indexes always";
-    // Creates the ledger, which records an index in the transaction that builds it.
+    // This load creates the ledger before the load that the test blocks.
     case.load(args).success();
     case.db.run(
         "create function held() returns trigger language plpgsql as
@@ -121,7 +121,7 @@ fn other_sessions_read_but_do_not_write_while_indexes_are_built() {
 
 #[test]
 fn other_sessions_read_and_write_the_old_rows_while_a_shadow_table_fills() {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     case.db.run("create index t_held on t (hold(note)) where id > 0");
     write_input(&case);
     let args = "t.csv --table t --replace=swap";
@@ -138,7 +138,7 @@ fn other_sessions_read_and_write_the_old_rows_while_a_shadow_table_fills() {
 
 #[test]
 fn other_sessions_neither_read_nor_write_during_a_replace_in_one_transaction() {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     case.db.run("create table o (id int references t); alter table t add check (hold(note) <> '')");
     write_input(&case);
     let args = "t.csv --table t --replace=truncate";
@@ -158,9 +158,9 @@ fn other_sessions_neither_read_nor_write_during_a_replace_in_one_transaction() {
 /// load, and another session waits to update a row.
 #[test]
 fn a_failed_load_keeps_its_rows_if_other_sessions_changed_some() {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     case.put("one.csv", "id,note\n0,one\n");
-    // Creates the ledger, which records an index in the transaction that builds it.
+    // This load creates the ledger before the load that the test blocks.
     case.load("one.csv --table t").success();
     case.db.run(
         "truncate t; create index t_note on t (note);

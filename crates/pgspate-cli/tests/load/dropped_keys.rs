@@ -12,8 +12,8 @@ use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 const TRUNCATE_ALL: &str = "truncate t, pgspate.job, pgspate.bound, pgspate.ledger, \
                             pgspate.reject, pgspate.change";
 
-/// Indexes and constraints of table `t`, or of the table that has its oid now.
-const SHAPE: &str = "\
+/// Selects the definitions of the indexes and constraints of the table that was named `t` first.
+const SELECT_DEFINITIONS: &str = "\
 select string_agg(line, E'\\n' order by line) from (
     select pg_get_indexdef(indexrelid) || coalesce(' ' || obj_description(indexrelid), '') as line
     from pg_index where indrelid = (select oid from noted)
@@ -21,8 +21,8 @@ select string_agg(line, E'\\n' order by line) from (
     select conname || ' ' || pg_get_constraintdef(oid) || coalesce(' ' || obj_description(oid), '')
     from pg_constraint where conrelid = (select oid from noted) and contype <> 'n') lines";
 
-/// A table with keys, and a trigger that makes each inserted row wait for an advisory lock.
-const TABLE: &str = "\
+/// Creates a table with keys, and a trigger that makes each inserted row wait for an advisory lock.
+const CREATE_TABLE: &str = "\
 create table far (a int primary key); insert into far select generate_series(0, 6);
 create table t (id int constraint t_key primary key, a int constraint t_far references far,
                 b text, constraint t_both unique (id, a));
@@ -59,7 +59,7 @@ fn start_blocked_load(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
 /// Arguments of a load that drops the keys.
 const DROP_KEYS: &str = "t.csv --rebuild-indexes always --lanes 2 --quiet";
 
-/// Starts a load and kills it after it has dropped the keys.
+/// Starts a load and kills the load after it has dropped the keys.
 fn start_and_kill_load(case: &LoadCase) {
     let (mut child, runtime, holder) = start_blocked_load(case, DROP_KEYS);
     child.kill().unwrap();
@@ -75,9 +75,9 @@ fn run_restore(case: &LoadCase) -> Run {
 }
 
 fn new_case() -> (LoadCase, String) {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     case.put("t.csv", csv_text(1000));
-    let shape = case.value(SHAPE);
+    let shape = case.value(SELECT_DEFINITIONS);
     assert_eq!(shape.lines().count(), 7, "{shape}");
     (case, shape)
 }
@@ -137,11 +137,11 @@ fn keys_survive_every_early_error() {
         if nth % 2 == 0 {
             let back = run_restore(&case);
             assert_eq!(back.status, Some(0), "{what}: {}", back.stderr);
-            assert_eq!(case.value(SHAPE), shape, "{what}: {}", run.stderr);
+            assert_eq!(case.value(SELECT_DEFINITIONS), shape, "{what}: {}", run.stderr);
         }
         let again = case.load(DROP_KEYS);
         assert_eq!(again.status, Some(0), "{what}: {}", again.stderr);
-        assert_eq!(case.value(SHAPE), shape, "{what}: {}", run.stderr);
+        assert_eq!(case.value(SELECT_DEFINITIONS), shape, "{what}: {}", run.stderr);
         assert_eq!(case.value("select count(*) from t"), "1000", "{what}");
         case.db.run(TRUNCATE_ALL);
     }
@@ -165,13 +165,13 @@ fn an_early_error_names_the_unrestored_keys() {
 fn old_jobs_keep_unrestored_keys_in_the_ledger() {
     let (case, shape) = new_case();
     start_and_kill_load(&case);
-    // As if an old version had marked the job as finished eight days ago without restoring.
+    // An old version may have marked the job as finished without restoring the keys.
     case.db.run("update pgspate.job set finished = now() - interval '8 days'");
     case.db.run("create table other (id int)");
     case.put("other.csv", "id\n1\n");
     case.load("other.csv --quiet --header yes").success();
     assert_eq!(run_restore(&case).status, Some(0));
-    assert_eq!(case.value(SHAPE), shape);
+    assert_eq!(case.value(SELECT_DEFINITIONS), shape);
 }
 
 #[test]
@@ -196,7 +196,8 @@ fn a_renamed_table_gets_its_own_keys_back() {
     let options =
         "select coalesce((select string_agg(o, ' ' order by o) from unnest(reloptions) o),
                                    'none') from pg_class where oid = ";
-    // Another table takes the name of the renamed table, and another schema the name of its schema.
+    // Another table takes the name of the renamed table. Another schema takes the name of its
+    // schema.
     let renames = [
         "alter table t rename to was; create table t (id int, a int, b text)",
         "alter schema public rename to before; create schema public; \
@@ -232,7 +233,7 @@ fn a_renamed_table_gets_its_own_keys_back() {
         };
         assert_eq!(case.value(&namesakes.replace("before_or_public", noted)), "0", "{rename}");
         case.db.run(undo);
-        assert_eq!(case.value(SHAPE), shape, "{rename}");
+        assert_eq!(case.value(SELECT_DEFINITIONS), shape, "{rename}");
         assert_eq!(case.value(&format!("{options} 't'::regclass")), "none", "{rename}");
         case.db.run(TRUNCATE_ALL);
     }
@@ -254,7 +255,7 @@ fn restore_names_a_renamed_column() {
         "alter table t rename a to x; alter table t rename b to a; alter table t rename x to b",
     );
     assert_eq!(run_restore(&case).status, Some(0));
-    assert_eq!(case.value(SHAPE), shape);
+    assert_eq!(case.value(SELECT_DEFINITIONS), shape);
 }
 
 #[test]
@@ -272,12 +273,12 @@ fn restore_reports_a_name_taken_by_another_object() {
     );
     case.db.run("drop table t_a; drop index t_b");
     assert_eq!(run_restore(&case).status, Some(0));
-    assert_eq!(case.value(SHAPE), shape);
+    assert_eq!(case.value(SELECT_DEFINITIONS), shape);
 }
 
 #[test]
 fn keys_are_restored_exactly_under_other_settings() {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     case.db.run(
         r"alter table t add at timestamp, add f float8, add s interval;
           create index t_back on t (id) where b <> 'a\b' and b <> 'it''s';
@@ -287,7 +288,7 @@ fn keys_are_restored_exactly_under_other_settings() {
           create index t_null on t ((b = null))",
     );
     case.put("t.csv", csv_text(100));
-    let shape = case.value(SHAPE);
+    let shape = case.value(SELECT_DEFINITIONS);
     let settings = [
         ("", "-c standard_conforming_strings=off -c datestyle=SQL,DMY -c intervalstyle=iso_8601"),
         ("-c standard_conforming_strings=off -c datestyle=German -c extra_float_digits=0", ""),
@@ -309,7 +310,7 @@ fn keys_are_restored_exactly_under_other_settings() {
         let mut command = case.command(&["status", "--restore", "--to", &case.db.dsn()]);
         let run = Run::of(command.env("PGOPTIONS", later).output().unwrap());
         assert_eq!(run.status, Some(0), "{then}, {later}: {}", run.stderr);
-        assert_eq!(case.value(SHAPE), shape, "{then}, {later}");
+        assert_eq!(case.value(SELECT_DEFINITIONS), shape, "{then}, {later}");
         case.db.run(TRUNCATE_ALL);
     }
 }
@@ -341,7 +342,7 @@ fn a_second_load_waits_until_the_first_restores_the_keys() {
         wait_until("the second load waits", || case.value(looks) != "0");
         runtime.block_on(holder.batch_execute("commit")).unwrap();
         let (one, two) = (finish(child), finish(beside));
-        assert_eq!(case.value(SHAPE), shape, "{}{}", one.stderr, two.stderr);
+        assert_eq!(case.value(SELECT_DEFINITIONS), shape, "{}{}", one.stderr, two.stderr);
         let (one_rows, two_rows) = (first.lines().count(), second.lines().count());
         let expected = match first.starts_with("1,1,1\n1,") {
             true => (Some(2), Some(0), two_rows),
@@ -363,7 +364,7 @@ fn keys_are_not_dropped_while_another_load_runs() {
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     runtime.block_on(holder.batch_execute("commit")).unwrap();
     assert_eq!(finish(child).status, Some(0));
-    assert_eq!(case.value(SHAPE), shape);
+    assert_eq!(case.value(SELECT_DEFINITIONS), shape);
 }
 
 #[test]
@@ -378,7 +379,7 @@ fn sync_and_apply_do_not_write_while_keys_are_missing() {
     let sync = ["sync", "other.csv", "--table", "t", "--key", "id", "--no-delete", "-q"];
     let apply = ["apply", "events.json", "--format", "debezium", "-q", "--stream", "s"];
     let run = |args: &[&str]| finish(spawn(case.command(args).args(["--to", &to])));
-    // First the load still runs; then it has been killed.
+    // At first the load still runs. Later it is killed.
     let (mut child, runtime, holder) = start_blocked_load(&case, DROP_KEYS);
     for is_killed in [false, true] {
         if is_killed {
@@ -397,7 +398,7 @@ fn sync_and_apply_do_not_write_while_keys_are_missing() {
         }
     }
     assert_eq!(run_restore(&case).status, Some(0));
-    assert_eq!(case.value(SHAPE), shape);
+    assert_eq!(case.value(SELECT_DEFINITIONS), shape);
     for args in [&sync[..], &apply[..]] {
         let done = run(args);
         assert_eq!(done.status, Some(0), "{args:?} {}", done.stderr);
@@ -415,7 +416,7 @@ fn another_load_restores_the_keys_before_it_writes() {
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("duplicate key"), "{}", run.stderr);
     assert!(run.stderr.contains("at: other.csv"), "{}", run.stderr);
-    assert_eq!(case.value(SHAPE), shape);
+    assert_eq!(case.value(SELECT_DEFINITIONS), shape);
 }
 
 #[test]
@@ -456,7 +457,7 @@ fn indexes_stay_if_temp_file_limit_is_too_small() {
     assert!(said.contains("primary key, dropped"), "{said}");
     case.put("first.csv", "id\n1\n");
     case.load("first.csv --create --quiet --header yes").success();
-    // Parallel workers always write files; one process sorts in memory.
+    // Parallel workers always write files. A single process sorts in memory.
     let options = "-c temp_file_limit=0 -c max_parallel_maintenance_workers=2";
     let run = load("--quiet --rebuild-indexes always", options);
     assert_eq!(run.status, Some(0), "{}", run.stderr);

@@ -10,7 +10,7 @@ use regex_lite::Regex;
 
 use crate::support::{self, Run};
 
-/// A folder for files and the data of an embedded server. The server is stopped with the value.
+/// A folder for files and for the data of an embedded server. Dropping the value stops the server.
 struct TestHome(PathBuf);
 
 impl TestHome {
@@ -104,7 +104,7 @@ fn loads_start_and_share_the_embedded_server() {
       1 lane, 1 chunk, 38 B of binary COPY, [SIZE] of WAL
     open it with [PSQL] -c 'table public.x limit 10'
     "#);
-    assert_eq!(home.run("server status").stdout, status, "it is the same server");
+    assert_eq!(home.run("server status").stdout, status, "both loads must use the same server");
     // `--to` accepts the printed address.
     let dsn = home.run("server dsn").stdout;
     let to = ["load", "x.csv", "--restart", "--quiet", "--to", dsn.trim_end()];
@@ -115,7 +115,8 @@ fn loads_start_and_share_the_embedded_server() {
     let password = line.trim_end().strip_prefix("*:*:*:postgres:").unwrap();
     let with_password = format!("{address} password={password}");
     assert_eq!(support::ask(&with_password, "select count(*) from x"), "6");
-    // The password is in that file only. PGPASSWORD, which may be for another server, is ignored.
+    // The password is in that file only. pgspate ignores PGPASSWORD, which may be for another
+    // server.
     assert!(!dsn.contains(password));
     let mut other = home.command("load x.csv --restart");
     let other = Run::of(other.env("PGPASSWORD", "wrong").output().unwrap());

@@ -14,9 +14,9 @@ use insta::assert_snapshot;
 
 use crate::support::{LoadCase, session};
 
-const TABLE: &str = "create table t (id int, name text, at date)";
-const ROWS: &str = "id,name,at\n1,one,2024-01-01\n2,,2024-02-29\n3,\"thr,ee\",\n";
-const LOADED: [&str; 3] = ["(1,one,2024-01-01)", "(2,,2024-02-29)", "(3,\"thr,ee\",)"];
+const CREATE_TABLE: &str = "create table t (id int, name text, at date)";
+const CSV_ROWS: &str = "id,name,at\n1,one,2024-01-01\n2,,2024-02-29\n3,\"thr,ee\",\n";
+const LOADED_ROWS: [&str; 3] = ["(1,one,2024-01-01)", "(2,,2024-02-29)", "(3,\"thr,ee\",)"];
 
 fn compress_with_gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -26,67 +26,67 @@ fn compress_with_gzip(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn compressed_files_are_loaded() {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     let mut bzip2 = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
-    bzip2.write_all(ROWS.as_bytes()).unwrap();
+    bzip2.write_all(CSV_ROWS.as_bytes()).unwrap();
     let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
-    xz.write_all(ROWS.as_bytes()).unwrap();
+    xz.write_all(CSV_ROWS.as_bytes()).unwrap();
     for (name, content) in [
-        ("t.csv.gz", compress_with_gzip(ROWS.as_bytes())),
-        ("t.csv.zst", zstd::encode_all(ROWS.as_bytes(), 1).unwrap()),
+        ("t.csv.gz", compress_with_gzip(CSV_ROWS.as_bytes())),
+        ("t.csv.zst", zstd::encode_all(CSV_ROWS.as_bytes(), 1).unwrap()),
         ("t.csv.bz2", bzip2.finish().unwrap()),
         ("t.csv.xz", xz.finish().unwrap()),
         // The content decides, not the file's name. Gzip data may have several members.
         (
             "t.csv",
             [
-                compress_with_gzip(&ROWS.as_bytes()[..30]),
-                compress_with_gzip(&ROWS.as_bytes()[30..]),
+                compress_with_gzip(&CSV_ROWS.as_bytes()[..30]),
+                compress_with_gzip(&CSV_ROWS.as_bytes()[30..]),
             ]
             .concat(),
         ),
     ] {
         case.put(name, content);
         case.load(name).success();
-        assert_eq!(case.rows("t"), LOADED, "{name}");
+        assert_eq!(case.rows("t"), LOADED_ROWS, "{name}");
         case.db.run("truncate t");
     }
 }
 
 #[test]
 fn standard_input_is_loaded() {
-    let case = LoadCase::new(TABLE);
-    case.load_from(ROWS, "- --table t").success();
-    assert_eq!(case.rows("t"), LOADED);
+    let case = LoadCase::new(CREATE_TABLE);
+    case.load_from(CSV_ROWS, "- --table t").success();
+    assert_eq!(case.rows("t"), LOADED_ROWS);
     case.db.run("truncate t; alter table t add primary key (id)");
-    case.load_from(compress_with_gzip(ROWS.as_bytes()), "- --table t").success();
-    assert_eq!(case.rows("t"), LOADED);
+    case.load_from(compress_with_gzip(CSV_ROWS.as_bytes()), "- --table t").success();
+    assert_eq!(case.rows("t"), LOADED_ROWS);
     case.load_from("", "- --table t --format csv").success();
-    assert_eq!(case.rows("t"), LOADED);
+    assert_eq!(case.rows("t"), LOADED_ROWS);
 }
 
 #[test]
 fn a_named_pipe_is_loaded() {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     let pipe = case.path("pipe.csv");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
-    let writer = std::thread::spawn(move || std::fs::write(pipe, ROWS).unwrap());
+    let writer = std::thread::spawn(move || std::fs::write(pipe, CSV_ROWS).unwrap());
     case.load("pipe.csv --table t").success();
     writer.join().unwrap();
-    assert_eq!(case.rows("t"), LOADED);
+    assert_eq!(case.rows("t"), LOADED_ROWS);
 }
 
 #[test]
 fn files_with_different_column_orders_are_loaded_together() {
-    let case = LoadCase::new(TABLE);
-    case.put("d/1.csv", ROWS);
+    let case = LoadCase::new(CREATE_TABLE);
+    case.put("d/1.csv", CSV_ROWS);
     case.put("d/2.csv", "at,id,name\n2024-03-01,4,four\n");
     case.put("d/3.csv", "");
     case.put("d/sub/4.csv.gz", compress_with_gzip(b"NAME,at,id\nfive,,5\n"));
     case.put("d/_SUCCESS", "");
     let more = ["(4,four,2024-03-01)", "(5,five,)"];
-    let all = [&LOADED[..], &more].concat();
+    let all = [&LOADED_ROWS[..], &more].concat();
     for sources in ["d", "d/**/*.csv*", "d/1.csv d/2.csv d/3.csv d/sub/4.csv.gz"] {
         case.load(&format!("{sources} --table t")).success();
         assert_eq!(case.rows("t"), all, "{sources}");
@@ -128,7 +128,7 @@ fn record_batch() -> RecordBatch {
         .unwrap()
 }
 
-const BATCH: [&str; 2] = [
+const LOADED_BATCH: [&str; 2] = [
     "(1,one,123.45,2024-02-29,\"2024-02-29 00:00:00.000001\",t,0.1)",
     "(2,,-0.01,,\"1970-01-01 00:00:00\",,NaN)",
 ];
@@ -162,7 +162,7 @@ fn parquet_is_loaded_into_a_created_table() {
       1 lane, 1 chunk, 138 B of binary COPY, [SIZE] of WAL
     open it with [PSQL] -c 'table public.t limit 10'
     ");
-    assert_eq!(case.rows("t"), BATCH);
+    assert_eq!(case.rows("t"), LOADED_BATCH);
     case.put("twice/1.parquet", &file);
     case.put("twice/2.parquet", &file);
     case.load("twice --table t").success();
@@ -184,13 +184,13 @@ fn arrow_files_and_streams_are_loaded() {
     file.write(&record_batch()).unwrap();
     case.put("t.arrow", file.into_inner().unwrap());
     case.load("t.arrow --create").success();
-    assert_eq!(case.rows("t"), BATCH);
+    assert_eq!(case.rows("t"), LOADED_BATCH);
     let mut stream = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &schema).unwrap();
     stream.write(&record_batch()).unwrap();
     let stream = stream.into_inner().unwrap();
     case.db.run("truncate t");
     case.load_from(stream, "- --table t").success();
-    assert_eq!(case.rows("t"), BATCH);
+    assert_eq!(case.rows("t"), LOADED_BATCH);
 }
 
 #[test]
@@ -292,16 +292,16 @@ fn delimited_text_of_other_dialects_is_loaded() {
             "1\tone\t2024-01-01\n2\t~\t2024-02-29\n3\tthr\\,ee\t~\n\\.\n",
         ),
     ] {
-        let case = LoadCase::new(TABLE);
+        let case = LoadCase::new(CREATE_TABLE);
         case.put(args.split(' ').next().unwrap(), content);
         case.load(args).success();
-        assert_eq!(case.rows("t"), LOADED, "{args}: {content}");
+        assert_eq!(case.rows("t"), LOADED_ROWS, "{args}: {content}");
     }
 }
 
 #[test]
 fn a_last_column_that_is_always_empty_is_null() {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     case.put("t.psv", "1|one|\n2||\n");
     case.load("t.psv --header no").success();
     assert_eq!(case.rows("t"), ["(1,one,)", "(2,,)"]);

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use crate::support::{LoadCase, Run, finish};
 
 /// The limit of address space, in KiB: enough for a load, and far less than the stated sizes.
-const ADDRESS_KIB: u32 = 2_000_000;
+const ADDRESS_SPACE_KIB: u32 = 2_000_000;
 
 /// Creates a table with one row. No refused file may add a row.
 fn new_case() -> LoadCase {
@@ -24,19 +24,19 @@ fn new_case() -> LoadCase {
 fn load_in_small_memory(case: &LoadCase, args: &str) -> Run {
     let full = case.load_command(args);
     let mut command = Command::new("sh");
-    command.arg("-c").arg(format!("ulimit -v {ADDRESS_KIB} && exec \"$0\" \"$@\""));
+    command.arg("-c").arg(format!("ulimit -v {ADDRESS_SPACE_KIB} && exec \"$0\" \"$@\""));
     command.arg(full.get_program()).args(full.get_args());
     command.current_dir(full.get_current_dir().unwrap()).env_clear();
     for (name, value) in full.get_envs() {
         command.env(name, value.unwrap_or_default());
     }
-    // Each further malloc arena would reserve address space.
+    // Each additional malloc arena would reserve address space.
     command.env("MALLOC_ARENA_MAX", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     finish(command.spawn().unwrap())
 }
 
-/// Loads a file that must be refused; the error must contain all `words` and the file's name.
+/// Loads a file. The load must fail, and the error must contain all `words` and the file's name.
 #[track_caller]
 fn check_refused(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, words: &[&str]) {
     case.put(name, content);
@@ -50,8 +50,7 @@ fn check_refused(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, words: 
     assert_eq!(case.rows("t"), ["(kept)"], "{name}");
 }
 
-/// Loads a valid file, which must succeed. This shows that the limit of address space is no reason
-/// to refuse a file.
+/// Loads a valid file. The load must succeed, so the limit of address space alone refuses no file.
 #[track_caller]
 fn check_loaded(case: &LoadCase, name: &str, content: impl AsRef<[u8]>, rows: u64) {
     case.put(name, content);

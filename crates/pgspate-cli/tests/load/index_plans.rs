@@ -13,17 +13,17 @@ fn csv_text() -> String {
     rows
 }
 
-const INDEXED: &str = "\
+const CREATE_INDEXED: &str = "\
 create table t (id int constraint t_key primary key, a int, note text);
 create index t_a on t (a)";
 
 fn new_case(sql: &str) -> LoadCase {
-    let case = LoadCase::new(&format!("{INDEXED}; {sql}"));
+    let case = LoadCase::new(&format!("{CREATE_INDEXED}; {sql}"));
     case.put("t.csv", csv_text());
     case
 }
 
-/// Returns the plan from its line about indexes on.
+/// Returns the lines of the plan from the line about indexes to the end.
 fn read_index_plan(case: &LoadCase, args: &str) -> String {
     let run = case.load(&format!("t.csv --plan {args}"));
     assert_eq!(run.status, Some(0), "{}", run.stderr);

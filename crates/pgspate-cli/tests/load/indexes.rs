@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 use crate::support::{LoadCase, Run, ask, finish, folded, redact, session, spawn, wait_until};
 
 /// Selects the definitions of the indexes and constraints of table `t`, one line each.
-const SHAPE: &str = "\
+const SELECT_DEFINITIONS: &str = "\
 select string_agg(line, E'\\n' order by line) from (
     select concat_ws(' | ', 'index', pg_get_indexdef(c.oid), i.indisvalid, i.indisready,
                i.indislive, i.indisprimary, i.indisunique, i.indisexclusion, i.indimmediate,
@@ -37,8 +37,8 @@ select string_agg(line, E'\\n' order by line) from (
                (select array_agg(o order by o) from unnest(reloptions) o))
     from pg_class where oid = 't'::regclass) lines";
 
-/// A table with an index or constraint of every kind.
-const EVERYTHING: &str = r#"
+/// Creates a table with an index or constraint of every kind.
+const CREATE_WITH_EVERY_INDEX: &str = r#"
 create extension if not exists btree_gist;
 create table far (id int primary key, code text unique);
 insert into far select n, 'c' || n from generate_series(1, 10) n;
@@ -71,7 +71,7 @@ comment on constraint t_far on t is 'far away';
 alter table t cluster on t_plain;
 alter table t replica identity using index t_hard"#;
 
-/// Returns rows for the table of `EVERYTHING`.
+/// Returns rows for the table of `CREATE_WITH_EVERY_INDEX`.
 fn csv_text(count: u32) -> String {
     let mut rows = "id,part,name,doc,span,far,code\n".to_owned();
     for row in 0..count {
@@ -87,7 +87,7 @@ fn csv_text(count: u32) -> String {
 
 fn case_with_every_index() -> LoadCase {
     // A unique column must not be NULL to identify rows.
-    let sql = EVERYTHING.replace("name text, \"Odd", "name text not null, \"Odd");
+    let sql = CREATE_WITH_EVERY_INDEX.replace("name text, \"Odd", "name text not null, \"Odd");
     let case = LoadCase::new(&sql);
     case.put("t.csv", csv_text(1000));
     case
@@ -96,13 +96,13 @@ fn case_with_every_index() -> LoadCase {
 #[test]
 fn all_indexes_and_constraints_are_restored_exactly() {
     let case = case_with_every_index();
-    let before = case.value(SHAPE);
+    let before = case.value(SELECT_DEFINITIONS);
     let run = case.load("t.csv --rebuild-indexes always --json");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     for name in ["t_key", "t_soft", "t_hard", "t Span", "t_far", "t_code", "t_plain", "t_hash"] {
         assert!(run.stdout.contains(&format!(" \\\"{name}\\\"\"")), "{name}: {}", run.stdout);
     }
-    assert_eq!(case.value(SHAPE), before);
+    assert_eq!(case.value(SELECT_DEFINITIONS), before);
     assert_eq!(case.rows("t").len(), 1000);
     assert_eq!(
         case.value("select count(*) from pgspate.change where done < cardinality(steps)"),
@@ -159,8 +159,8 @@ fn count_unrestored_changes(case: &LoadCase) -> String {
     case.value("select count(*) from pgspate.change where done < cardinality(steps)")
 }
 
-/// A table with a trigger that makes each inserted row wait for an advisory lock.
-const SLOW: &str = "\
+/// Creates a table with a trigger that makes each inserted row wait for an advisory lock.
+const CREATE_SLOW_TABLE: &str = "\
 create table t (id int constraint t_key primary key, a int, b text);
 create index t_a on t (a);
 create index t_b on t (b) where b <> '';
@@ -169,7 +169,7 @@ create function wait() returns trigger language plpgsql as
     'begin perform pg_advisory_xact_lock_shared(7); return new; end';
 create trigger wait before insert on t for each row execute function wait()";
 
-/// Starts a load of the table `SLOW` that waits in its first rows for a lock.
+/// Starts a load into the table of `CREATE_SLOW_TABLE`, which waits in its first rows for a lock.
 ///
 /// Returns the load and the session that holds the lock.
 fn start_blocked_load(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
@@ -190,8 +190,8 @@ fn start_blocked_load(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
 
 #[test]
 fn a_load_killed_after_the_drop_continues() {
-    let case = LoadCase::new(SLOW);
-    let before = case.value(SHAPE);
+    let case = LoadCase::new(CREATE_SLOW_TABLE);
+    let before = case.value(SELECT_DEFINITIONS);
     let (mut child, runtime, holder) = start_blocked_load(&case, "");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -211,14 +211,17 @@ fn a_load_killed_after_the_drop_continues() {
     "#);
     let run = case.load("t.csv --rebuild-indexes always --lanes 2");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
+    assert_eq!(
+        (case.value(SELECT_DEFINITIONS), count_unrestored_changes(&case)),
+        (before, "0".to_owned())
+    );
     assert_eq!(case.value("select count(*) from t"), "1000");
 }
 
 #[test]
 fn status_restores_indexes_that_a_killed_load_dropped() {
-    let case = LoadCase::new(SLOW);
-    let before = case.value(SHAPE);
+    let case = LoadCase::new(CREATE_SLOW_TABLE);
+    let before = case.value(SELECT_DEFINITIONS);
     let (mut child, runtime, holder) = start_blocked_load(&case, "--commit chunk");
     // Nothing is restored while the load runs.
     assert_snapshot!(redact_and_unfold(&run_status(&case, "1 --restore").refusal()), @r#"
@@ -243,18 +246,21 @@ fn status_restores_indexes_that_a_killed_load_dropped() {
     index "t_b" of job 1 is back
     primary key "t_key" of job 1 is back
     "#);
-    assert_eq!(case.value(SHAPE), before);
+    assert_eq!(case.value(SELECT_DEFINITIONS), before);
     assert_snapshot!(run_status(&case, "--restore 1").stderr, @"there is nothing to put back");
     let run = case.load("t.csv --lanes 2 --commit chunk");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
+    assert_eq!(
+        (case.value(SELECT_DEFINITIONS), count_unrestored_changes(&case)),
+        (before, "0".to_owned())
+    );
     assert_eq!(case.value("select count(*) from t"), "1000");
 }
 
 #[test]
 fn another_load_restores_indexes_that_a_killed_load_dropped() {
-    let case = LoadCase::new(SLOW);
-    let before = case.value(SHAPE);
+    let case = LoadCase::new(CREATE_SLOW_TABLE);
+    let before = case.value(SELECT_DEFINITIONS);
     let (mut child, runtime, holder) = start_blocked_load(&case, "");
     case.put("other.csv", "id,a,b\n5000,1,x\n");
     runtime.block_on(holder.batch_execute("commit")).unwrap();
@@ -263,7 +269,10 @@ fn another_load_restores_indexes_that_a_killed_load_dropped() {
     wait_until("its sessions are gone", || case.is_quiet());
     let run = case.load("other.csv --table t --lanes 2");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
+    assert_eq!(
+        (case.value(SELECT_DEFINITIONS), count_unrestored_changes(&case)),
+        (before, "0".to_owned())
+    );
     let run = case.load("t.csv --rebuild-indexes always --lanes 2");
     assert!(matches!(run.status, Some(0)), "{}", run.stderr);
     assert_eq!(case.value("select count(*) from t"), "1001");
@@ -281,10 +290,10 @@ fn wait_for_blocked_query(case: &LoadCase, query: &str) {
 #[test]
 fn a_load_killed_while_it_builds_indexes_continues() {
     for (mode, query) in [("row exclusive", "CREATE INDEX"), ("access share", "add constraint")] {
-        let case = LoadCase::new(SLOW);
-        let before = case.value(SHAPE);
+        let case = LoadCase::new(CREATE_SLOW_TABLE);
+        let before = case.value(SELECT_DEFINITIONS);
         let (mut child, runtime, holder) = start_blocked_load(&case, "");
-        // The lock blocks the creation of the index, or only that of the constraint.
+        // One lock blocks the creation of the index. The other blocks only that of the constraint.
         let (other, lock) = session(&case.db.dsn());
         other.block_on(lock.batch_execute(&format!("begin; lock table t in {mode} mode"))).unwrap();
         runtime.block_on(holder.batch_execute("rollback")).unwrap();
@@ -296,7 +305,10 @@ fn a_load_killed_while_it_builds_indexes_continues() {
         wait_until("its sessions are gone", || case.is_quiet());
         let run = case.load("t.csv --rebuild-indexes always --lanes 2");
         assert_eq!(run.status, Some(0), "{}", run.stderr);
-        assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
+        assert_eq!(
+            (case.value(SELECT_DEFINITIONS), count_unrestored_changes(&case)),
+            (before, "0".to_owned())
+        );
         assert_eq!(case.value("select count(*) from t"), "1000");
     }
 }
@@ -304,22 +316,25 @@ fn a_load_killed_while_it_builds_indexes_continues() {
 #[test]
 fn an_interrupt_restores_all_indexes() {
     for commit in ["end", "chunk"] {
-        let case = LoadCase::new(SLOW);
-        let before = case.value(SHAPE);
+        let case = LoadCase::new(CREATE_SLOW_TABLE);
+        let before = case.value(SELECT_DEFINITIONS);
         let (child, _runtime, _holder) = start_blocked_load(&case, &format!("--commit {commit}"));
         let pid = child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
         let run = finish(child);
         assert_eq!(run.status, Some(130), "{}", run.stderr);
-        assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
+        assert_eq!(
+            (case.value(SELECT_DEFINITIONS), count_unrestored_changes(&case)),
+            (before, "0".to_owned())
+        );
         assert_eq!(case.value("select count(*) from t"), "0");
     }
 }
 
 #[test]
 fn an_interrupt_while_indexes_are_built_keeps_the_rows() {
-    let case = LoadCase::new(SLOW);
-    let before = case.value(SHAPE);
+    let case = LoadCase::new(CREATE_SLOW_TABLE);
+    let before = case.value(SELECT_DEFINITIONS);
     let (child, runtime, holder) = start_blocked_load(&case, "--quiet");
     let (other, lock) = session(&case.db.dsn());
     other.block_on(lock.batch_execute("begin; lock table t in row exclusive mode")).unwrap();
@@ -347,18 +362,18 @@ fn an_interrupt_while_indexes_are_built_keeps_the_rows() {
     index "t_b" of job 1 is back
     primary key "t_key" of job 1 is back
     "#);
-    assert_eq!(case.value(SHAPE), before);
+    assert_eq!(case.value(SELECT_DEFINITIONS), before);
 }
 
-const KEYED: &str = "\
+const CREATE_KEYED: &str = "\
 create table t (id int constraint t_key primary key, a int);
 create index t_a on t (a);
 insert into t values (-1, 0)";
 
 #[test]
 fn a_duplicate_key_fails_the_load_and_restores_the_indexes() {
-    let case = LoadCase::new(KEYED);
-    let before = (case.value(SHAPE), case.rows("t"));
+    let case = LoadCase::new(CREATE_KEYED);
+    let before = (case.value(SELECT_DEFINITIONS), case.rows("t"));
     case.put("t.csv", "id,a\n1,1\n2,2\n1,3\n");
     assert_snapshot!(redact_and_unfold(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
     format csv: the name ends with .csv
@@ -369,19 +384,19 @@ fn a_duplicate_key_fails_the_load_and_restores_the_indexes() {
       caused by: Key (id)=(1) already exists
       at: t.csv, line 4, byte 13
     "#);
-    assert_eq!((case.value(SHAPE), case.rows("t")), before);
+    assert_eq!((case.value(SELECT_DEFINITIONS), case.rows("t")), before);
     assert_eq!(case.value("select count(*) from pgspate.job"), "0");
     // If the table was empty before the load, all its rows are removed again.
     case.db.run("truncate t");
-    let before = (case.value(SHAPE), case.rows("t"));
+    let before = (case.value(SELECT_DEFINITIONS), case.rows("t"));
     case.load("t.csv --rebuild-indexes always").refusal();
-    assert_eq!((case.value(SHAPE), case.rows("t")), before);
+    assert_eq!((case.value(SELECT_DEFINITIONS), case.rows("t")), before);
 }
 
 #[test]
 fn a_duplicate_key_in_committed_chunks_leaves_the_primary_key_missing() {
-    let case = LoadCase::new(KEYED);
-    let before = case.value(SHAPE);
+    let case = LoadCase::new(CREATE_KEYED);
+    let before = case.value(SELECT_DEFINITIONS);
     case.put("t.csv", "id,a\n1,1\n2,2\n1,3\n");
     let args = "t.csv --rebuild-indexes always --commit chunk";
     assert_snapshot!(redact_and_unfold(&case.load(args).refusal()), @r#"
@@ -422,7 +437,10 @@ fn a_duplicate_key_in_committed_chunks_leaves_the_primary_key_missing() {
     case.db.run("delete from t where (id, a) = (1, 3)");
     let restored = run_status(&case, "--restore").stderr;
     assert_snapshot!(restored, @r#"primary key "t_key" of job 1 is back"#);
-    assert_eq!((case.value(SHAPE), count_unrestored_changes(&case)), (before, "0".to_owned()));
+    assert_eq!(
+        (case.value(SELECT_DEFINITIONS), count_unrestored_changes(&case)),
+        (before, "0".to_owned())
+    );
     assert_eq!(case.load(args).status, Some(0));
     assert_eq!(case.rows("t"), ["(-1,0)", "(1,1)", "(2,2)"]);
 }
@@ -433,7 +451,7 @@ fn a_foreign_key_violation_fails_the_load_and_restores_the_keys() {
         "create table far (id int primary key); insert into far values (1); \
          create table t (id int primary key, far int references far)",
     );
-    let before = case.value(SHAPE);
+    let before = case.value(SELECT_DEFINITIONS);
     case.put("t.csv", "id,far\n1,1\n2,\n3,7\n");
     assert_snapshot!(redact_and_unfold(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
     format csv: the name ends with .csv
@@ -444,13 +462,13 @@ fn a_foreign_key_violation_fails_the_load_and_restores_the_keys() {
           … (SQLSTATE 23503)
       caused by: Key (far)=(7) is not present in table "far"
     "#);
-    assert_eq!((case.value(SHAPE), case.rows("t")), (before, Vec::new()));
+    assert_eq!((case.value(SELECT_DEFINITIONS), case.rows("t")), (before, Vec::new()));
 }
 
 #[test]
 fn a_failed_load_restores_all_indexes() {
     let case = case_with_every_index();
-    let before = case.value(SHAPE);
+    let before = case.value(SELECT_DEFINITIONS);
     case.put("t.csv", csv_text(100) + "x,1,n,,,,\n");
     assert_snapshot!(redact_and_unfold(&case.load("t.csv --rebuild-indexes always").refusal()), @r#"
     format csv: the name ends with .csv
@@ -460,6 +478,6 @@ fn a_failed_load_restores_all_indexes() {
       caused by: invalid input syntax for type bigint: "x" (SQLSTATE 22P02)
       at: t.csv, line 102, byte 3803, column "id"
     "#);
-    assert_eq!((case.value(SHAPE), case.rows("t")), (before, Vec::new()));
+    assert_eq!((case.value(SELECT_DEFINITIONS), case.rows("t")), (before, Vec::new()));
     assert_eq!(case.value("select count(*) from pgspate.job"), "0");
 }

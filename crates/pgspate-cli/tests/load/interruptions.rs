@@ -19,13 +19,13 @@ fn send_signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
 }
 
-/// The `from` clause that selects backends of loads that are in a transaction.
-const LANES: &str = "from pg_stat_activity where datname = current_database() \
+/// The `from` and `where` clauses that select the backends of loads that are in a transaction.
+const FROM_LANES: &str = "from pg_stat_activity where datname = current_database() \
                      and application_name like 'pgspate load%' and xact_start is not null \
                      and pid <> pg_backend_pid()";
 
 fn count_lanes(case: &LoadCase) -> usize {
-    case.value(&format!("select count(*) {LANES}")).parse().unwrap()
+    case.value(&format!("select count(*) {FROM_LANES}")).parse().unwrap()
 }
 
 /// Writes about 10 MB of rows: several chunks, after which the lanes wait for more input.
@@ -116,7 +116,7 @@ fn a_load_waits_for_a_lock_beyond_the_timeouts_of_the_role() {
     case.put("t.csv", "id\n1\n2\n");
     let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
-    // A load ignores timeouts that are set for the role, the database or the session.
+    // A load ignores timeouts that the role, the database or the session sets.
     let mut command = case.load_command("t.csv --header yes --quiet");
     let child = spawn(command.env("PGOPTIONS", "-c lock_timeout=300 -c statement_timeout=700"));
     std::thread::sleep(Duration::from_millis(1000));
@@ -129,7 +129,7 @@ fn a_load_waits_for_a_lock_beyond_the_timeouts_of_the_role() {
 fn a_load_whose_backend_is_terminated_writes_no_row() {
     let case = LoadCase::new("create table t (id int, note text)");
     let (child, mut pipe) = start_load_waiting_for_input(&case, "- --table t --quiet --lanes 2");
-    case.db.run(&format!("select pg_terminate_backend(pid) {LANES}"));
+    case.db.run(&format!("select pg_terminate_backend(pid) {FROM_LANES}"));
     // The load notices the lost session with the next chunk at the latest.
     let writer = std::thread::spawn(move || {
         let rows = format!("1,{:>999}\n", "").repeat(10_000);
@@ -137,8 +137,8 @@ fn a_load_whose_backend_is_terminated_writes_no_row() {
     });
     let run = finish(child);
     writer.join().unwrap();
-    // The server's last message may arrive before or after the end of the connection, so the test
-    // looks only at what precedes the reason.
+    // The reason depends on whether the server's last message arrives before the connection ends.
+    // So the test compares only the words before the reason.
     let (said, _) = run.refusal().split_once(" was lost: ").map(|it| (it.0.to_owned(), 0)).unwrap();
     assert_snapshot!(said, @r#"
     error: could not load "-" into public.t

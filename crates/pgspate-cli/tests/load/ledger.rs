@@ -9,7 +9,7 @@ use crate::support::{LoadCase, Run, finish, redact, session, spawn, wait_until};
 
 const ROWS: u64 = 200_000;
 
-/// Returns about 20 MB of rows, five chunks: `id` counts from 0, and `note` is `id * 7`.
+/// Returns about 20 MB of rows, which are five chunks. `id` counts from 0, and `note` is `id * 7`.
 fn csv_text() -> String {
     let mut text = "id,note\n".to_owned();
     (0..ROWS).for_each(|id| writeln!(text, "{id},{:>90}", id * 7).unwrap());
@@ -118,7 +118,8 @@ fn a_lane_whose_session_is_terminated_continues_with_another() {
 fn a_chunk_that_another_session_commits_meanwhile_is_not_written_twice() {
     let case = new_case();
     case.load("t.csv --lanes 2").success();
-    // Acts as a lost session that the server still runs: its row is inserted, but not committed.
+    // Another session inserts the ledger's row of chunk 2 without a commit, like a lost session
+    // that the server still runs.
     case.db
         .run("update pgspate.job set finished = null; delete from pgspate.ledger where chunk = 2");
     let range = case.value("select rows_in from pgspate.ledger where chunk = 1");
@@ -129,7 +130,7 @@ fn a_chunk_that_another_session_commits_meanwhile_is_not_written_twice() {
          values (1, 2, 0, {}, {range}, {range}, 0)",
         8 << 20
     );
-    // The recorded position is a guess: the load itself cuts chunk 2 at the first record edge.
+    // The recorded position is approximate. The load itself cuts chunk 2 at the edge of a record.
     runtime.block_on(holder.batch_execute(&sql)).unwrap();
     let child = spawn(&mut case.load_command("t.csv --commit chunk --lanes 2 --quiet"));
     let waits = "pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() \
@@ -177,7 +178,8 @@ fn a_run_that_waits_for_the_same_load_does_not_load_again() {
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
     finish(first).success();
     let second = finish(second);
-    // The second run reports what a later run would report, or gives up if the first takes long.
+    // The second run reports that the input is loaded already. If the first run takes long, the
+    // second run gives up.
     let said = &second.stderr;
     assert!(second.status == Some(0) || said.contains("running"), "{said}");
     if second.status == Some(0) {

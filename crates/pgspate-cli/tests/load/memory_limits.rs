@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::support::{LoadCase, finish, spawn};
 
-/// Returns the highest resident memory of a process so far, in MiB.
+/// Returns the highest resident memory that a process has had, in MiB.
 fn peak_mib(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? / 1024)
 }
 
-/// Waits for the end of a command; returns the larger of `peak` and its highest memory in MiB.
+/// Waits for the end of a command. Returns the larger of `peak` and the command's highest memory,
+/// in MiB.
 fn measure_peak_mib(child: &Child, mut peak: u64) -> u64 {
     let begin = Instant::now();
     // The file in /proc disappears when the command ends.
@@ -46,7 +47,7 @@ fn a_long_pipe_takes_less_than_256_mib() {
     peak = measure_peak_mib(&child, peak);
     finish(child).success();
     assert_eq!(case.value("select count(*) from t"), (rows * 300).to_string());
-    assert!(peak > 0 && peak < 256, "it took {peak} MiB");
+    assert!(peak > 0 && peak < 256, "the load took {peak} MiB");
 }
 
 #[test]

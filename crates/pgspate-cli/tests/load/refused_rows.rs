@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 
 use crate::support::LoadCase;
 
-/// Loads `rows` into a table `t` of `columns`, which must be refused; returns the error.
+/// Loads `rows` into a table `t` with `columns`. The load must fail. Returns the error.
 fn load_refused_row(columns: &str, rows: &str) -> String {
     let case = LoadCase::new(&format!("create table t ({columns})"));
     case.put("t.csv", rows);
@@ -192,7 +192,8 @@ fn rows_that_violate_deferred_constraints_are_refused() {
 /// About 17 MB, so that several lanes have several chunks each.
 const ROWS: usize = 240_000;
 
-/// Returns the rows of a file for `big`; `replaced` has lines with the numbers of rows to replace.
+/// Returns the rows of a file for the table `big`. `replaced` has the numbers of rows to replace,
+/// and the lines to replace them by.
 fn big_csv(replaced: &[(usize, &str)]) -> String {
     let mut text = String::with_capacity(ROWS * 80);
     text.push_str("id,qty,note\n");
@@ -220,8 +221,8 @@ fn case_with_big_file(replaced: &[(usize, &str)]) -> LoadCase {
 
 #[test]
 fn the_first_wrong_row_of_a_big_file_is_named() {
-    // The server meets later wrong rows earlier: in the last chunk, which another lane sends, and
-    // among the binary rows, which precede the text rows of a chunk.
+    // The server reads two later wrong rows first. One is in the last chunk, which another lane
+    // sends. The other is a binary row, and a chunk's binary rows precede its text rows.
     let case = case_with_big_file(&[
         (150_001, "150001, x,left to the server"),
         (150_002, "150002,99999999999,not"),

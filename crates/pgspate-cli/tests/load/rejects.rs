@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{LoadCase, folded, session, spawn, wait_until};
 
-const TABLE: &str = "\
+const CREATE_TABLE: &str = "\
 create table kind (id int primary key);
 insert into kind select generate_series(1, 9);
 create table t (id int primary key, kind int references kind, name varchar(5) not null,
@@ -17,7 +17,7 @@ create table t (id int primary key, kind int references kind, name varchar(5) no
                 exclude using gist (during with &&))";
 
 /// One good row, one bad row for each reason, and another good row.
-const MIXED: &str = "\
+const MIXED_ROWS: &str = "\
 id,kind,name,price,during
 1,1,one,1.50,\"[1,2)\"
 x,1,two,1,\"[2,3)\"
@@ -41,8 +41,8 @@ fn read_reasons(case: &LoadCase, file: &str) -> Vec<Value> {
 
 #[test]
 fn rows_refused_for_every_reason_are_set_aside() {
-    let case = LoadCase::new(TABLE);
-    case.put("t.csv", MIXED);
+    let case = LoadCase::new(CREATE_TABLE);
+    case.put("t.csv", MIXED_ROWS);
     let run = case.load("t.csv --format csv --rejects bad.csv --lanes 1");
     assert_snapshot!(run.partial(), @r#"
     format csv: as given
@@ -64,7 +64,7 @@ fn rows_refused_for_every_reason_are_set_aside() {
     assert_eq!(case.rows("t").len(), 2);
     let bad = fs::read_to_string(case.path("bad.csv")).unwrap();
     // The file has the header and all bad rows, byte for byte as in the input.
-    let expected: String = MIXED
+    let expected: String = MIXED_ROWS
         .split_inclusive('\n')
         .enumerate()
         .filter(|(n, _)| ![1, 13].contains(n))
@@ -180,7 +180,7 @@ fn a_load_stops_at_max_rejects() {
     assert_eq!(report["rows_rejected"].as_u64(), Some(bad));
 }
 
-/// Rows that are sent again after others were rejected count once.
+/// Rows that are sent again, because other rows were rejected, count once.
 #[test]
 fn max_rejects_in_percent_counts_each_row_once() {
     let case = LoadCase::new("create table t (id int)");
@@ -316,7 +316,7 @@ fn rejected_rows_are_reported_without_a_rejects_file_too() {
     let rows: String = (0..10).map(|id| format!("{id}{}\n", ["", "x"][id % 2])).collect();
     case.put("t.csv", format!("id\n{rows}"));
     assert_eq!(case.load("t.csv --header yes --rejects bad.csv --quiet").status, Some(1));
-    // As if the load was killed before it marked its job as finished and wrote the file.
+    // The ledger is now as if the load was killed before it wrote the rejects file.
     case.db.run("update pgspate.job set finished = null, rows_rejected = 0");
     fs::remove_file(case.path("bad.csv")).unwrap();
     fs::remove_file(case.path("bad.csv.json")).unwrap();

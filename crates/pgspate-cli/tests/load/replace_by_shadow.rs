@@ -8,8 +8,8 @@ use insta::assert_snapshot;
 use crate::support::{LoadCase, finish, folded, redact, session, spawn, wait_until};
 use crate::table_properties::{EVERYTHING, check_answers_during_load, dump_schema, send_signal};
 
-/// Rows of an input: several chunks, and more than 1 MB. A smaller input would be replaced in one
-/// transaction.
+/// The rows of an input of several chunks, more than 1 MB. A load would replace a table by a
+/// smaller input in one transaction.
 const ROWS: usize = 120_000;
 
 fn csv_text(from: usize) -> String {

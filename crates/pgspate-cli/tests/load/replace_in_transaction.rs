@@ -99,7 +99,7 @@ fn a_replace_lets_earlier_files_be_loaded_again() {
 #[test]
 fn a_bad_row_leaves_everything_as_it_was() {
     let case = LoadCase::new("create table t (id int primary key); insert into t values (1), (2)");
-    // The first two keys are in the table already, but the table is emptied first.
+    // The table has the first two keys, but the load empties the table first.
     case.put("t.csv", "id\n1\n2\nx\n");
     assert_snapshot!(case.refusal("t.csv --table t --replace --header yes"), @r#"
     error: could not load "t.csv" into public.t

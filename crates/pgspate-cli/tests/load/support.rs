@@ -139,7 +139,7 @@ impl Run {
     }
 }
 
-/// Replaces all that differs from run to run: times, rates, sizes of WAL, sessions, folders.
+/// Replaces everything that differs from run to run: times, rates, sizes of WAL, sessions, folders.
 /// Folders are replaced first: their random names may match the other patterns.
 pub(crate) fn redact(text: &str) -> String {
     let rules = [

@@ -167,7 +167,8 @@ fn a_trigger_sees_the_rows_that_precede_its_row() {
     );
     let mut rows = "id,note\n".to_owned();
     for row in 0..60_000 {
-        // The second half repeats the keys of the first half. Odd keys are left to the server.
+        // The second half repeats the keys of the first half. The encoder leaves odd keys to the
+        // server.
         let space = if row % 2 == 1 { " " } else { "" };
         let _ = writeln!(rows, "{space}{},{row} {:>99}", row % 30_000, "");
     }

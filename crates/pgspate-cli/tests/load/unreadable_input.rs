@@ -10,11 +10,11 @@ use insta::assert_snapshot;
 
 use crate::support::LoadCase;
 
-const TABLE: &str = "create table t (id int primary key, name text, qty int default 7); \
+const CREATE_TABLE: &str = "create table t (id int primary key, name text, qty int default 7); \
                      insert into t values (-1, 'old', 0)";
 
 fn new_case() -> LoadCase {
-    LoadCase::new(TABLE)
+    LoadCase::new(CREATE_TABLE)
 }
 
 #[test]

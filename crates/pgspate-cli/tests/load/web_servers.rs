@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 
-/// How the server says where a body ends.
+/// How a response states where its body ends.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum BodyFraming {
     Length,
@@ -183,7 +183,7 @@ fn a_load_reads_a_whole_body_before_it_reports_it_as_loaded() {
         let url = web.url();
         let again = case.load(&format!("{url} --table t"));
         assert!(again.success().contains("job 1 has loaded this, 3000 rows"), "{}", again.stderr);
-        // The file has grown by a row, and its first 64 KiB are unchanged.
+        // The body has one more row, and its first 64 KiB are unchanged.
         web.put(csv_text("a", 3_001));
         let said = web.load(&case, "").refusal();
         assert!(said.contains("contains rows that job 1 has already loaded"), "{said}");
@@ -279,7 +279,7 @@ fn jobs_differ_if_the_queries_of_their_urls_differ() {
     let args = ["?key=mar", "?key=apr"].map(|query| web.url() + query).join(" ");
     case.load(&format!("{args} --table t")).success();
     assert_eq!(count(&case), "50 10 a");
-    // Words that no hex digest can contain.
+    // The ledger stores digests of queries. No digest in hex can contain these words.
     let kept = "select string_agg(sources::text, ' ') from pgspate.job";
     assert!(!["jan", "jun", "mar", "apr"].iter().any(|it| case.value(kept).contains(it)));
 }

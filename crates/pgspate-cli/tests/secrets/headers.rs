@@ -1,15 +1,15 @@
-//! Headers and users of URLs reach only the server that they are for.
+//! Headers, and user names and passwords in URLs, reach only the server that they are for.
 
 use std::sync::{Arc, Mutex};
 
 use crate::recording_server::{RecordingServer, WebAnswer};
 use crate::scene::SecretScene;
 
-const ROWS: &str = "id,name\n1,a\n2,b\n";
+const CSV_ROWS: &str = "id,name\n1,a\n2,b\n";
 
 /// Returns a response with two rows.
-fn rows() -> WebAnswer {
-    ("200 OK", "ETag: \"1\"\r\n".to_owned(), ROWS.to_owned())
+fn response_with_rows() -> WebAnswer {
+    ("200 OK", "ETag: \"1\"\r\n".to_owned(), CSV_ROWS.to_owned())
 }
 
 /// Returns two servers with rows, and a URL to set later. The first server redirects requests for
@@ -21,9 +21,9 @@ fn servers() -> (RecordingServer, RecordingServer, Arc<Mutex<String>>) {
         path if path.starts_with("/moved") => {
             ("302 Found", format!("Location: {}\r\n", shared.lock().unwrap()), String::new())
         }
-        _ => rows(),
+        _ => response_with_rows(),
     });
-    (first, RecordingServer::start(|_| rows()), place)
+    (first, RecordingServer::start(|_| response_with_rows()), place)
 }
 
 #[test]
@@ -40,7 +40,8 @@ fn a_redirect_to_another_server_gets_no_header() {
         assert_eq!(scene.value("select count(*) from t"), "2");
     };
     let user = first.url("/moved.csv?sig=m4rk").replace("http://", "http://u:m4rk-3@");
-    // Redirect to another server, to the same server under another name, and without a scheme.
+    // Redirects to another server, to the same server under another name, and to a URL without a
+    // scheme.
     let by_name = format!("http://localhost:{}/t.csv", first.address.port());
     for to in [other.url("/t.csv"), by_name, format!("//{}/t.csv", other.address)] {
         place.lock().unwrap().clone_from(&to);
@@ -73,7 +74,7 @@ fn a_redirect_to_another_server_gets_no_header() {
         assert!(asked.iter().all(|it| it.header("authorization").is_some()), "{asked:?}");
         assert!(asked.iter().all(|it| it.header("referer").is_none()), "{asked:?}");
     }
-    scene.look_through();
+    scene.assert_no_secret_left();
 }
 
 #[test]
@@ -127,14 +128,14 @@ fn a_header_must_name_its_server_if_there_are_several() {
     let asked = other.take();
     assert!(!asked.is_empty());
     assert!(asked.iter().all(|request| request.header("x-key") == Some("m4rk")), "{asked:?}");
-    scene.look_through();
+    scene.assert_no_secret_left();
 }
 
 #[test]
 fn a_header_comes_from_a_file_or_a_variable() {
     let mut scene = SecretScene::new();
     let web = RecordingServer::start(|request| match request.header("authorization") {
-        Some("Bearer m4rk=") => rows(),
+        Some("Bearer m4rk=") => response_with_rows(),
         _ => ("401 Unauthorized", String::new(), "m4rk".to_owned()),
     });
     let file = scene.put_secret("token", "Bearer m4rk=\n");
@@ -165,5 +166,5 @@ fn a_header_comes_from_a_file_or_a_variable() {
         let said = load(option, 2);
         assert!(said.contains(expected), "{option}: {said}");
     }
-    scene.look_through();
+    scene.assert_no_secret_left();
 }

@@ -1,8 +1,8 @@
 //! Secrets reach only the server that they are for. They appear in no output, file, table or log,
 //! and on no other server.
 //!
-//! Every secret contains the same mark. The tests search everything that a command leaves for that
-//! mark.
+//! Every secret contains the same mark. The tests search for this mark in everything that a command
+//! leaves.
 
 mod headers;
 mod object_stores;

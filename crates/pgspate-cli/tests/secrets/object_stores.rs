@@ -28,7 +28,7 @@ fn answer(request: &RecordedRequest) -> WebAnswer {
     }
 }
 
-const PAGES: [&str; 6] =
+const PATHS: [&str; 6] =
     ["denied.csv", "signature.csv", "expired.csv", "odd.csv", "broken.csv", "none.csv"];
 
 #[test]
@@ -60,7 +60,7 @@ fn errors_of_s3_show_no_keys() {
     for (nth, (options, variables)) in places.iter().enumerate() {
         // An unreachable store is tried only with the first place, because that takes long.
         for endpoint in [&endpoint, &nobody].into_iter().take(if nth == 0 { 2 } else { 1 }) {
-            for page in PAGES.iter().take(if endpoint == &nobody { 1 } else { PAGES.len() }) {
+            for page in PATHS.iter().take(if endpoint == &nobody { 1 } else { PATHS.len() }) {
                 let source = format!("s3://bucket/{page}");
                 let mut command = scene.command(&["load", &source, "--table", "t", "--to", &dsn]);
                 let endpoint = format!("endpoint={endpoint}");
@@ -80,7 +80,7 @@ fn errors_of_s3_show_no_keys() {
         assert!(asked.iter().all(|it| token(it).as_deref() == Some("m4rk-token")), "{asked:?}");
         assert!(!asked.is_empty());
     }
-    scene.look_through();
+    scene.assert_no_secret_left();
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn errors_of_azure_show_no_signature() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = format!("http://{free}");
     for endpoint in [&endpoint, &nobody] {
-        for page in PAGES.iter().take(if endpoint == &nobody { 1 } else { PAGES.len() }) {
+        for page in PATHS.iter().take(if endpoint == &nobody { 1 } else { PATHS.len() }) {
             let source = format!("az://bucket/{page}");
             let mut command = scene.command(&["load", &source, "--table", "t", "--to", &dsn]);
             let endpoint = format!("azure_storage_endpoint={endpoint}");
@@ -104,5 +104,5 @@ fn errors_of_azure_show_no_signature() {
     }
     let asked = web.take();
     assert!(!asked.is_empty() && asked.iter().all(|it| it.path.contains("sig=m4rk")), "{asked:?}");
-    scene.look_through();
+    scene.assert_no_secret_left();
 }

@@ -1,11 +1,11 @@
-//! The target's password, given in every possible place, with every command.
+//! The target's password, given to every command in every place that accepts a password.
 
 use std::process::Command;
 
 use crate::run::{Run, ask, finish, session, spawn, wait_until};
 use crate::scene::{MARK, PASSWORD, SecretScene, assert_clean};
 
-/// A place of the password, with the `--to` and the environment that use the place.
+/// A place of the password, with the `--to` and the environment that lead to the place.
 struct PasswordPlace {
     place: &'static str,
     to: String,
@@ -20,7 +20,7 @@ impl PasswordPlace {
 }
 
 /// Returns every place that accepts a password, each with this password.
-fn places(scene: &mut SecretScene, password: &str) -> Vec<PasswordPlace> {
+fn password_places(scene: &mut SecretScene, password: &str) -> Vec<PasswordPlace> {
     let port = scene.server.port();
     let encoded = password.replace('@', "%40").replace('\'', "%27");
     let quoted = password.replace('\'', "\\'");
@@ -74,7 +74,7 @@ const COMMANDS: &[(&str, &[i32])] = &[
 #[test]
 fn no_command_shows_a_password() {
     let mut scene = SecretScene::new();
-    for given in places(&mut scene, PASSWORD) {
+    for given in password_places(&mut scene, PASSWORD) {
         ask(&scene.server.dsn(), "truncate public.t; drop schema if exists pgspate cascade");
         for (args, expected) in COMMANDS {
             let args = args.replace("PLACE", given.place);
@@ -87,14 +87,14 @@ fn no_command_shows_a_password() {
         }
         assert_eq!(scene.value("select count(*) > 1 from pgspate.job"), "t");
         assert_eq!(scene.value("select count(*) > 0 from pgspate.dead_letter"), "t");
-        scene.look_through();
+        scene.assert_no_secret_left();
     }
 }
 
 #[test]
 fn the_lab_shows_no_password() {
     let mut scene = SecretScene::new();
-    let given = places(&mut scene, PASSWORD).swap_remove(0);
+    let given = password_places(&mut scene, PASSWORD).swap_remove(0);
     let args = "lab run storage --scale 0.00002 --repeats 1 --only strategy=pgspate --json";
     let words: Vec<&str> = args.split_whitespace().collect();
     let mut command = scene.command(&words);
@@ -103,13 +103,13 @@ fn the_lab_shows_no_password() {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let run = scene.run(&mut scene.command(&["lab", "report"]));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    scene.look_through();
+    scene.assert_no_secret_left();
 }
 
 #[test]
 fn no_refusal_shows_a_password() {
     let mut scene = SecretScene::new();
-    for given in places(&mut scene, "m4rk-wr@ng") {
+    for given in password_places(&mut scene, "m4rk-wr@ng") {
         for args in [&["load", "good.csv", "--table", "t"][..], &["doctor"], &["status"], &["tune"]]
         {
             let mut command = scene.command(args);
@@ -137,7 +137,7 @@ fn no_refusal_shows_a_password() {
         let run = scene.run(&mut scene.command(&["status", "--to", &to]));
         assert_eq!(run.status, Some(2), "{to}: {}", run.stderr);
     }
-    scene.look_through();
+    scene.assert_no_secret_left();
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn no_slot_shows_the_password_of_its_source() {
         "create table public.s (id int primary key); create table public.d (id int primary key); \
          create publication p for table public.s; select 1",
     );
-    let url = places(&mut scene, PASSWORD).swap_remove(0).to;
+    let url = password_places(&mut scene, PASSWORD).swap_remove(0).to;
     let source = format!("{url}?slot=s&publication=p");
     let apply = |more: &[&str]| {
         let mut command = scene.command(&["apply", &source, "--map", "public.s=public.d"]);
@@ -169,7 +169,7 @@ fn no_slot_shows_the_password_of_its_source() {
     let half = format!("{url}?slot=s");
     let refused = scene.run(&mut scene.command(&["apply", &half, "--to", &url]));
     assert_eq!(refused.status, Some(2), "{}", refused.stderr);
-    scene.look_through();
+    scene.assert_no_secret_left();
     ask(&scene.server.dsn(), "select pg_drop_replication_slot('s')");
 }
 
@@ -179,7 +179,7 @@ fn other_sessions_see_no_password() {
     let (runtime, holder) = session(&scene.server.dsn());
     let locked = "begin; lock table public.t in share mode";
     runtime.block_on(holder.batch_execute(locked)).unwrap();
-    for given in places(&mut scene, PASSWORD) {
+    for given in password_places(&mut scene, PASSWORD) {
         let mut command = scene.command(&["load", "good.csv", "--table", "t", "--quiet"]);
         given.apply(&mut command);
         let mut child = spawn(&mut command);
@@ -194,6 +194,6 @@ fn other_sessions_see_no_password() {
         wait_until("its sessions are gone", || scene.value(gone) == "t");
     }
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
-    scene.look_through();
+    scene.assert_no_secret_left();
     assert!(PASSWORD.contains(MARK));
 }

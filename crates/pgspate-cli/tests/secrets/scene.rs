@@ -1,4 +1,4 @@
-//! A server that logs everything, a folder for commands, and a search of everything left in both.
+//! A server that logs everything, a folder for commands, and a search for secrets in both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) struct SecretScene {
     pub(crate) server: ThrowawayServer,
     folder: TempDir,
     /// Files with secrets that the test itself wrote.
-    own: Vec<PathBuf>,
+    own_secrets: Vec<PathBuf>,
 }
 
 impl SecretScene {
@@ -39,8 +39,11 @@ impl SecretScene {
         ] {
             runtime.block_on(client.batch_execute(sql)).unwrap();
         }
-        let scene =
-            SecretScene { server, folder: TempDir::with_prefix("pgspate-").unwrap(), own: vec![] };
+        let scene = SecretScene {
+            server,
+            folder: TempDir::with_prefix("pgspate-").unwrap(),
+            own_secrets: vec![],
+        };
         scene.put("good.csv", "id,name\n1,a\n2,b\n");
         scene.put("bad.csv", "id,name\n3,c\nx,d\n");
         scene.put(
@@ -69,7 +72,7 @@ impl SecretScene {
         let path = self.put(name, content);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let text = path.to_str().unwrap().to_owned();
-        self.own.push(path);
+        self.own_secrets.push(path);
         text
     }
 
@@ -82,7 +85,7 @@ impl SecretScene {
     pub(crate) fn run(&self, command: &mut Command) -> Run {
         let run = finish(spawn(command));
         let said = format!("{}{}", run.stdout, run.stderr);
-        assert_clean("what the command says", &said);
+        assert_clean("the command's output", &said);
         run
     }
 
@@ -91,16 +94,17 @@ impl SecretScene {
         ask(&self.server.dsn(), sql)
     }
 
-    /// Searches the files, all tables with the ledger, and the server's log for the mark.
+    /// Fails if the mark is in the folder's files, in a table of the user or of the ledger, or in
+    /// the server's log.
     #[track_caller]
-    pub(crate) fn look_through(&self) {
+    pub(crate) fn assert_no_secret_left(&self) {
         let mut folders = vec![self.folder().to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     folders.push(path);
-                } else if !self.own.contains(&path) {
+                } else if !self.own_secrets.contains(&path) {
                     let content = fs::read(&path).unwrap();
                     assert_clean(&path.display().to_string(), &String::from_utf8_lossy(&content));
                 }

@@ -79,7 +79,7 @@ fn no_command_shows_the_secrets_of_a_url() {
     let jobs = "select count(*) from pgspate.job where sources::text like '%pwd=...%'";
     assert_ne!(scene.value(jobs), "0");
     assert_ne!(scene.value("select count(*) from pgspate.dead_letter"), "0");
-    scene.look_through();
+    scene.assert_no_secret_left();
 }
 
 #[test]
@@ -111,5 +111,5 @@ fn errors_about_a_url_show_no_secrets() {
     }
     let secret = scene.value("select coalesce(to_regclass('pgspate.version')::text, '')");
     assert_clean("the ledger", &secret);
-    scene.look_through();
+    scene.assert_no_secret_left();
 }

@@ -1,16 +1,16 @@
-//! The rules of Citus for statements on distributed and reference tables, as Citus 13.2 applies
-//! them. A rule looks at the text of a statement, so it knows the table by its name only.
+//! The rules of Citus 13.2 for statements on distributed and reference tables. A rule sees only the
+//! text of a statement, so it recognizes the table by name.
 
-/// The table that the rules are for, as pgspate writes it.
+/// The name of the table that the rules are for, as pgspate writes it.
 pub(crate) const TABLE: &str = "public.spread";
 
 /// Catalog entries that make pgspate take [`TABLE`] for a table of Citus.
-pub(crate) const CATALOG: &str = "\
+pub(crate) const CREATE_CATALOG: &str = "\
 set allow_system_table_mods = on;
 create table pg_catalog.pg_dist_partition (logicalrelid regclass);
 insert into pg_catalog.pg_dist_partition values ('public.spread')";
 
-/// Returns why Citus refuses a statement; `None` if it accepts the statement.
+/// Returns why Citus refuses a statement, or `None` if Citus accepts the statement.
 pub(crate) fn refusal(sql: &str) -> Option<&'static str> {
     let sql = sql.to_ascii_lowercase();
     if !sql.contains(TABLE) {

@@ -1,9 +1,9 @@
 //! Tests of tables whose rows an extension stores: distributed and reference tables of Citus, and
 //! hypertables of TimescaleDB.
 //!
-//! Neither extension can be installed from the package registries. So a proxy plays Citus: it makes
-//! the server refuse the statements that Citus refuses. With `PGSPATE_TEST_CITUS_DSN` or
-//! `PGSPATE_TEST_TIMESCALE_DSN`, the same commands run on a real server, too.
+//! Neither extension can be installed from the package registries. So a proxy imitates Citus: the
+//! proxy makes the server refuse the statements that Citus refuses. With `PGSPATE_TEST_CITUS_DSN`
+//! or `PGSPATE_TEST_TIMESCALE_DSN`, the same commands run on a real server, too.
 
 mod citus_rules;
 #[allow(dead_code, reason = "the faults of load need more of it")]

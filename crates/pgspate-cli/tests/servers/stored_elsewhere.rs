@@ -1,14 +1,14 @@
 //! Loads, syncs and applies to a table whose rows an extension stores. After each command the table
-//! must hold what a plain table would.
+//! must have the rows that a plain table would have.
 
 use std::env;
 
-use crate::citus_rules::{self, CATALOG};
+use crate::citus_rules::{self, CREATE_CATALOG};
 use crate::proxy::Proxy;
 use crate::run::{ask, finish, spawn};
 use crate::support::LoadCase;
 
-const CREATE: &str = "\
+const CREATE_TABLE: &str = "\
 drop table if exists public.spread;
 create table public.spread (id int primary key, grp int, name text, amount numeric(10,2));
 create index spread_grp on public.spread (grp)";
@@ -16,31 +16,33 @@ create index spread_grp on public.spread (grp)";
 /// A server with the table `public.spread`.
 struct ServerWithTable {
     case: LoadCase,
-    /// For the commands of pgspate.
+    /// The connection string for the commands of pgspate.
     dsn: String,
-    /// For the test's own statements.
+    /// The connection string for the test's own statements.
     test_dsn: String,
-    /// Plays Citus, if the server has no extension.
+    /// The proxy that imitates Citus, if the server has no extension.
     _proxy: Option<Proxy>,
 }
 
 impl ServerWithTable {
-    /// Returns a plain server that a proxy makes refuse what Citus refuses.
-    fn playing_citus() -> ServerWithTable {
-        let case = LoadCase::new(CREATE);
-        case.db.run(CATALOG);
+    /// Returns a plain server behind a proxy. The proxy makes the server refuse the statements that
+    /// Citus refuses.
+    fn with_rules_of_citus() -> ServerWithTable {
+        let case = LoadCase::new(CREATE_TABLE);
+        case.db.run(CREATE_CATALOG);
         let test_dsn = case.db.dsn();
         let proxy = Proxy::start_with_rules(&test_dsn, None, citus_rules::refusal);
         ServerWithTable { case, dsn: proxy.dsn(), test_dsn, _proxy: Some(proxy) }
     }
 
-    /// Returns the server that the environment variable `name` gives, with a table that `spread`
-    /// hands to the extension. Returns `None` without the variable.
-    fn real(name: &str, spread: &str) -> Option<ServerWithTable> {
+    /// Returns the server whose address is in the environment variable `name`. The statement
+    /// `spread` makes the table a table of the extension. Returns `None` if the variable is not
+    /// set.
+    fn from_environment(name: &str, spread: &str) -> Option<ServerWithTable> {
         let dsn = env::var(name).ok().filter(|dsn| !dsn.trim().is_empty())?;
         ask(&dsn, "set client_min_messages = error; drop table if exists public.spread");
-        // Citus takes each statement on its own.
-        CREATE.split(';').for_each(|sql| drop(ask(&dsn, sql)));
+        // Citus accepts these statements only one by one.
+        CREATE_TABLE.split(';').for_each(|sql| drop(ask(&dsn, sql)));
         ask(&dsn, spread);
         let test_dsn = dsn.clone();
         Some(ServerWithTable { case: LoadCase::new(""), dsn, test_dsn, _proxy: None })
@@ -163,7 +165,7 @@ fn apply_events(server: &ServerWithTable) {
 
 #[test]
 fn all_commands_follow_the_rules_of_citus() {
-    write_with_all_commands(&ServerWithTable::playing_citus());
+    write_with_all_commands(&ServerWithTable::with_rules_of_citus());
 }
 
 #[test]
@@ -172,7 +174,10 @@ fn all_commands_write_to_a_real_citus() {
         "select create_distributed_table('public.spread', 'id')",
         "select create_reference_table('public.spread')",
     ] {
-        let Some(server) = ServerWithTable::real("PGSPATE_TEST_CITUS_DSN", spread) else { return };
+        let Some(server) = ServerWithTable::from_environment("PGSPATE_TEST_CITUS_DSN", spread)
+        else {
+            return;
+        };
         write_with_all_commands(&server);
     }
 }
@@ -180,6 +185,9 @@ fn all_commands_write_to_a_real_citus() {
 #[test]
 fn all_commands_write_to_a_real_hypertable() {
     let spread = "select create_hypertable('public.spread', by_range('id', 3))";
-    let Some(server) = ServerWithTable::real("PGSPATE_TEST_TIMESCALE_DSN", spread) else { return };
+    let Some(server) = ServerWithTable::from_environment("PGSPATE_TEST_TIMESCALE_DSN", spread)
+    else {
+        return;
+    };
     write_with_all_commands(&server);
 }

@@ -1,7 +1,7 @@
 //! A small connection pooler between the command and the server.
 //!
-//! Each client logs in over a new connection to the server. That connection then goes into the
-//! pool, or the client keeps it.
+//! Each client logs in over a new connection to the server. Then the connection goes into the pool,
+//! or the client keeps the connection.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -108,7 +108,7 @@ impl Pool {
     async fn serve(&self, mut client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         let startup = loop {
-            let startup = startup(&mut client).await?;
+            let startup = read_startup(&mut client).await?;
             match i32::from_be_bytes(startup[4..8].try_into().unwrap()) {
                 SSL_REQUEST => client.write_all(b"N").await?,
                 CANCEL_REQUEST => return Ok(()),
@@ -121,7 +121,7 @@ impl Pool {
             self.is_free.notify_one();
         }
         let (read, mut to_client) = client.into_split();
-        let mut from_client = messages(read);
+        let mut from_client = message_channel(read);
         let mut answers_due = 0;
         loop {
             tokio::select! {
@@ -148,7 +148,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a free connection, and waits if there is none.
+    /// Takes a free connection. Waits if no connection is free.
     async fn take(&self) -> PooledBackend {
         loop {
             let server = {
@@ -170,7 +170,7 @@ impl Pool {
         let (mut read, mut write) = self.connect().await?;
         write.write_all(startup).await?;
         loop {
-            let mut message = message(&mut read).await?;
+            let mut message = read_message(&mut read).await?;
             if message[0] == b'K' {
                 let mut clients = self.clients.lock().unwrap();
                 *clients += 1;
@@ -179,9 +179,9 @@ impl Pool {
             client.write_all(&message).await?;
             match message[0] {
                 b'R' if !matches!(message[8], 0 | 12) => {
-                    write.write_all(&self::message(client).await?).await?;
+                    write.write_all(&self::read_message(client).await?).await?;
                 }
-                b'Z' => return Ok(PooledBackend { write, read: messages(read) }),
+                b'Z' => return Ok(PooledBackend { write, read: message_channel(read) }),
                 b'E' => return Err(io::Error::other("refused")),
                 _ => {}
             }
@@ -207,7 +207,7 @@ impl Pool {
 }
 
 /// Reads a packet without a type byte, with which a connection begins.
-async fn startup(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+async fn read_startup(from: &mut TcpStream) -> io::Result<Vec<u8>> {
     let length = from.read_i32().await?;
     let mut bytes = length.to_be_bytes().to_vec();
     bytes.resize(usize::try_from(length).unwrap(), 0);
@@ -216,7 +216,7 @@ async fn startup(from: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a message.
-async fn message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+async fn read_message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut bytes = vec![from.read_u8().await?];
     let length = from.read_i32().await?;
     bytes.extend_from_slice(&length.to_be_bytes());
@@ -225,11 +225,12 @@ async fn message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns a channel of the received messages. It ends when the other side closes.
-fn messages(mut from: impl AsyncRead + Send + Unpin + 'static) -> mpsc::Receiver<Vec<u8>> {
+/// Returns a channel of the received messages. The channel ends when the other side closes the
+/// connection.
+fn message_channel(mut from: impl AsyncRead + Send + Unpin + 'static) -> mpsc::Receiver<Vec<u8>> {
     let (to, all) = mpsc::channel(16);
     tokio::spawn(async move {
-        while let Ok(message) = message(&mut from).await {
+        while let Ok(message) = read_message(&mut from).await {
             if to.send(message).await.is_err() {
                 break;
             }

@@ -3,8 +3,9 @@
 use crate::poolers::run;
 use crate::support::LoadCase;
 
-/// Creates every operator that a sync's statements use, for each pair of row types that lacks one.
-/// Such an operator fits better than the server's own operators. Calling it is an error.
+/// Creates the operators that a sync's statements use, for each pair of types that has no operator
+/// of the server. PostgreSQL would prefer such an operator to the server's own operators. A call of
+/// such an operator raises an error.
 const HOSTILE_OPERATORS: &str = "\
 do $$
 declare
@@ -34,7 +35,7 @@ begin
 end $$";
 
 /// Returns whether the server has an extension.
-fn is_there(case: &LoadCase, extension: &str) -> bool {
+fn has_extension(case: &LoadCase, extension: &str) -> bool {
     case.value(&format!("select count(*) from pg_available_extensions where name = '{extension}'"))
         == "1"
 }
@@ -67,7 +68,7 @@ fn sync_in_every_way(case: &LoadCase, dsn: &str) {
 #[test]
 fn a_sync_calls_no_operators_of_other_roles() {
     let case = LoadCase::new("");
-    let types = if is_there(&case, "citext") { ["citext", "text"] } else { ["text", "text"] };
+    let types = if has_extension(&case, "citext") { ["citext", "text"] } else { ["text", "text"] };
     for name in types {
         let case = LoadCase::new("create schema hostile; create schema ext");
         case.db.run(match name {
@@ -93,7 +94,7 @@ fn a_sync_calls_no_operators_of_other_roles() {
 #[test]
 fn an_extension_with_operators_for_arrays_disturbs_no_command() {
     let case = LoadCase::new("create table t (id int primary key, n int)");
-    if !is_there(&case, "intarray") {
+    if !has_extension(&case, "intarray") {
         return;
     }
     case.db.run("create extension intarray");

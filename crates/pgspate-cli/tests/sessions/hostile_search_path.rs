@@ -1,14 +1,14 @@
 //! A search path that begins with a hostile schema. The schema has objects with the names of
-//! PostgreSQL's own objects. No command uses them, and the user's triggers still run under the
-//! user's search path.
+//! PostgreSQL's own objects. No command uses these objects, and the user's triggers still run under
+//! the user's search path.
 
 use crate::poolers::run;
 use crate::support::LoadCase;
 
-const HOSTILE: &str = include_str!("hostile.sql");
+const CREATE_HOSTILE_OBJECTS: &str = include_str!("hostile.sql");
 
 /// Tables in a schema of the search path, with indexes, constraints, partitions and triggers.
-const TABLES: &str = "\
+const CREATE_TABLES: &str = "\
 create schema app;
 create schema ext;
 create extension citext schema ext;
@@ -39,8 +39,8 @@ struct HostileSchema {
 
 impl HostileSchema {
     fn new(path: &str) -> HostileSchema {
-        let case = LoadCase::new(TABLES);
-        case.db.run(HOSTILE);
+        let case = LoadCase::new(CREATE_TABLES);
+        case.db.run(CREATE_HOSTILE_OBJECTS);
         let dsn = case.db.dsn();
         HostileSchema { dsn: format!("{dsn} options='-csearch_path={path}'"), case }
     }
@@ -62,30 +62,30 @@ impl HostileSchema {
 #[test]
 fn no_command_uses_hostile_objects_with_postgresqls_names() {
     let hostile = HostileSchema::new("hostile,app,pg_catalog");
-    unqualified_names_mean_hostile_objects(&hostile);
-    all(&hostile);
+    check_hostile_objects_are_found(&hostile);
+    run_all_commands(&hostile);
 }
 
-/// `pg_catalog` is searched first, but a hostile operator or function can still fit the types of an
-/// expression better. PostgreSQL's own would need a cast, or accepts any type.
+/// The server searches `pg_catalog` first, but prefers a hostile operator or function whose
+/// argument types fit exactly. PostgreSQL's own operator needs a cast, or accepts any type.
 #[test]
 fn no_command_uses_hostile_functions_that_fit_better_than_postgresqls() {
     let hostile = HostileSchema::new("hostile,app");
     for sql in ["select cardinality('{a}'::text[])", "select get_bit('a'::bytea, 1::int)"] {
         assert!(crate::run::try_ask(&hostile.dsn, sql).is_err(), "{sql}");
     }
-    all(&hostile);
+    run_all_commands(&hostile);
 }
 
 /// Runs all commands.
-fn all(hostile: &HostileSchema) {
+fn run_all_commands(hostile: &HostileSchema) {
     apply(hostile);
     load(hostile);
     sync(hostile);
 }
 
 /// Checks that unqualified names in the search path lead to hostile objects.
-fn unqualified_names_mean_hostile_objects(hostile: &HostileSchema) {
+fn check_hostile_objects_are_found(hostile: &HostileSchema) {
     for sql in [
         "select count(*) from pg_catalog.generate_series(1, 1)",
         "select 1 = 1",
@@ -172,7 +172,7 @@ fn events(first: u32) -> String {
         event("update", "t", &format!("\"id\":{id},\"n\":0"));
         event("delete", "c", &format!("\"id\":{id}"));
         event("update", "t", &format!("\"id\":{id},\"n\":\"x\""));
-        // The operator of citext says that this is the same key. It is not in the search path.
+        // For the operators of citext this is the same key, but they are not in the search path.
         event("update", "k", &format!("\"id\":\"k{id}\",\"n\":2"));
     }
     events

@@ -10,44 +10,44 @@ use tempfile::TempDir;
 use crate::run::{Run, command, finish};
 
 /// The limit of a command's address space in KiB.
-const ADDRESS_KIB: u32 = 2_000_000;
+const ADDRESS_SPACE_KIB: u32 = 2_000_000;
 
 /// Returns a message with its true length.
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
-    stating(kind, 4 + body.len() as u32, body)
+    message_with_length(kind, 4 + body.len() as u32, body)
 }
 
 /// Returns a message that states this length, which may be wrong.
-fn stating(kind: u8, len: u32, body: &[u8]) -> Vec<u8> {
+fn message_with_length(kind: u8, len: u32, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &len.to_be_bytes(), body].concat()
 }
 
 /// Returns an error message with this SQLSTATE.
-fn refusal(code: &str) -> Vec<u8> {
+fn error_message(code: &str) -> Vec<u8> {
     message(b'E', format!("SERROR\0VERROR\0C{code}\0Mno\0\0").as_bytes())
 }
 
 /// Returns the message that the server is ready for a query.
-fn ready() -> Vec<u8> {
+fn ready_message() -> Vec<u8> {
     message(b'Z', b"I")
 }
 
 /// Returns the messages of a login without authentication.
-fn welcome() -> Vec<u8> {
+fn login_messages() -> Vec<u8> {
     let parameter = |text: &str| message(b'S', text.as_bytes());
     [
         message(b'R', &[0; 4]),
         parameter("server_version\x0018.0\0"),
         parameter("client_encoding\0UTF8\0"),
         message(b'K', &[0, 0, 0, 1, 0, 0, 0, 2]),
-        ready(),
+        ready_message(),
     ]
     .concat()
 }
 
 /// Starts a server on loopback that sends `first` to each new client and replies `then` to each
 /// query. The server ends with the test's process.
-fn server(first: Vec<u8>, then: Vec<u8>) -> SocketAddr {
+fn start_server(first: Vec<u8>, then: Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -84,7 +84,7 @@ fn serve(mut client: TcpStream, first: &[u8], then: &[u8]) -> io::Result<()> {
 fn run_in_little_memory(folder: &TempDir, args: &[&str]) -> Run {
     let full = command(folder.path(), args);
     let mut command = Command::new("sh");
-    command.arg("-c").arg(format!("ulimit -v {ADDRESS_KIB} && exec \"$0\" \"$@\""));
+    command.arg("-c").arg(format!("ulimit -v {ADDRESS_SPACE_KIB} && exec \"$0\" \"$@\""));
     command.arg(full.get_program()).args(full.get_args()).current_dir(folder.path()).env_clear();
     for (name, value) in full.get_envs() {
         command.env(name, value.unwrap_or_default());
@@ -96,11 +96,11 @@ fn run_in_little_memory(folder: &TempDir, args: &[&str]) -> Run {
 
 /// Checks that every command ends with an error that contains `words`.
 #[track_caller]
-fn ends_with_an_error(what: &str, first: &[u8], then: &[u8], words: &str) {
+fn assert_all_commands_fail(what: &str, first: &[u8], then: &[u8], words: &str) {
     let folder = TempDir::with_prefix("pgspate-cli-").unwrap();
     std::fs::write(folder.path().join("t.csv"), "v\n1\n").unwrap();
     std::fs::write(folder.path().join("t.json"), "{}\n").unwrap();
-    let address = server(first.to_vec(), then.to_vec());
+    let address = start_server(first.to_vec(), then.to_vec());
     let (host, port) = (address.ip(), address.port());
     let dsn = format!("host={host} port={port} user=u dbname=d sslmode=disable connect_timeout=20");
     let slot = format!(
@@ -125,9 +125,9 @@ fn ends_with_an_error(what: &str, first: &[u8], then: &[u8], words: &str) {
 #[test]
 fn a_malformed_sqlstate_does_not_panic() {
     for code in ["", "4", "é"] {
-        ends_with_an_error(&format!("login {code:?}"), &refusal(code), &[], "no");
-        let then = [refusal(code), ready()].concat();
-        ends_with_an_error(&format!("answer {code:?}"), &welcome(), &then, "no");
+        assert_all_commands_fail(&format!("login {code:?}"), &error_message(code), &[], "no");
+        let then = [error_message(code), ready_message()].concat();
+        assert_all_commands_fail(&format!("answer {code:?}"), &login_messages(), &then, "no");
     }
 }
 
@@ -135,14 +135,19 @@ fn a_malformed_sqlstate_does_not_panic() {
 fn a_message_that_states_gigabytes_is_refused() {
     for kind in *b"RESNDTKZ" {
         let what = format!("{:?} at login", char::from(kind));
-        let huge = stating(kind, i32::MAX as u32, b"\0\0\0\0");
-        ends_with_an_error(&what, &huge, &[], "the server announced a message of 2147483647 bytes");
+        let huge = message_with_length(kind, i32::MAX as u32, b"\0\0\0\0");
+        assert_all_commands_fail(
+            &what,
+            &huge,
+            &[],
+            "the server announced a message of 2147483647 bytes",
+        );
     }
     for kind in *b"EDTCNd" {
         let what = format!("{:?} as an answer", char::from(kind));
-        let huge = stating(kind, i32::MAX as u32, b"\0\0\0\0");
+        let huge = message_with_length(kind, i32::MAX as u32, b"\0\0\0\0");
         let words = "the server announced a message of 2147483647 bytes";
-        ends_with_an_error(&what, &welcome(), &huge, words);
+        assert_all_commands_fail(&what, &login_messages(), &huge, words);
     }
 }
 
@@ -157,10 +162,10 @@ fn wrong_counts_and_lengths_within_a_message_are_refused() {
         ("columns", message(b'T', &columns)),
         ("a value", [shape.clone(), message(b'D', &value)].concat()),
         ("values", [shape, message(b'D', &values)].concat()),
-        ("a short length", stating(b'D', 3, b"")),
+        ("a short length", message_with_length(b'D', 3, b"")),
         ("nothing known", message(b'?', b"x")),
     ] {
-        let then = [then, message(b'C', b"SELECT 1\0"), ready()].concat();
-        ends_with_an_error(what, &welcome(), &then, "error: ");
+        let then = [then, message(b'C', b"SELECT 1\0"), ready_message()].concat();
+        assert_all_commands_fail(what, &login_messages(), &then, "error: ");
     }
 }

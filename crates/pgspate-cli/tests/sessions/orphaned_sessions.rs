@@ -11,8 +11,8 @@ use crate::test_random::{TestRandom, from_environment};
 
 const ROWS: u64 = 200_000;
 
-/// A load that commits each chunk and keeps the primary key.
-const LOAD: &str = "t.csv --commit chunk --rebuild-indexes never --quiet";
+/// The arguments of a load that commits each chunk and keeps the primary key.
+const LOAD_ARGS: &str = "t.csv --commit chunk --rebuild-indexes never --quiet";
 
 /// Returns a case with a file of about 20 MB, which is five chunks.
 fn case() -> LoadCase {
@@ -36,13 +36,13 @@ fn a_repeated_load_waits_for_lanes_of_the_killed_load() {
     let (runtime, holder) = session(&case.db.dsn());
     let sql = format!("begin; insert into t values ({}, 'of another session')", ROWS - 1);
     runtime.block_on(holder.batch_execute(&sql)).unwrap();
-    let mut child = spawn(&mut case.load_command(&format!("{LOAD} --lanes 1")));
+    let mut child = spawn(&mut case.load_command(&format!("{LOAD_ARGS} --lanes 1")));
     let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
                  and datname = current_database() and application_name like 'pgspate%'";
     wait_until("the last chunk waits for the key", || case.value(waits) == "1");
     child.kill().unwrap();
     child.wait().unwrap();
-    let again = spawn(&mut case.load_command(LOAD));
+    let again = spawn(&mut case.load_command(LOAD_ARGS));
     let theirs = "select count(*) from pg_stat_activity where datname = current_database() \
                   and application_name like 'pgspate%' \
                   and backend_start > (select max(query_start) from pg_stat_activity \
@@ -60,7 +60,7 @@ fn a_repeated_load_terminates_blocked_lanes_of_the_killed_load() {
     let (runtime, holder) = session(&case.db.dsn());
     let sql = "begin; insert into t values (100000, 'of another session')";
     runtime.block_on(holder.batch_execute(sql)).unwrap();
-    let mut child = spawn(&mut case.load_command(&format!("{LOAD} --lanes 2")));
+    let mut child = spawn(&mut case.load_command(&format!("{LOAD_ARGS} --lanes 2")));
     let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
                  and datname = current_database() and application_name like 'pgspate%'";
     wait_until("a chunk waits for the key", || case.value(waits) != "0");
@@ -69,7 +69,7 @@ fn a_repeated_load_terminates_blocked_lanes_of_the_killed_load() {
     let stuck = "select string_agg(pid::text, ',') from pg_stat_activity \
                  where wait_event_type = 'Lock' and datname = current_database()";
     let stuck = case.value(stuck);
-    let again = spawn(&mut case.load_command(LOAD));
+    let again = spawn(&mut case.load_command(LOAD_ARGS));
     let gone = format!("select count(*) from pg_stat_activity where pid in ({stuck})");
     wait_until("they are gone", || case.value(&gone) == "0");
     runtime.block_on(holder.batch_execute("rollback")).unwrap();
@@ -77,19 +77,19 @@ fn a_repeated_load_terminates_blocked_lanes_of_the_killed_load() {
     assert_complete(&case, "run again");
 }
 
-/// `PGSPATE_TEST_KILLS` says how many loads are killed (6 by default).
+/// `PGSPATE_TEST_KILLS` is the number of loads to kill (default 6).
 #[test]
 fn a_killed_load_can_be_run_again_at_once() {
     for seed in 1..=from_environment("PGSPATE_TEST_KILLS").unwrap_or(6) {
         let (case, mut random) = (case(), TestRandom::new(seed));
         for _ in 0..random.among(1..=2) {
-            let lanes = format!("{LOAD} --lanes {}", random.among(1..=3));
+            let lanes = format!("{LOAD_ARGS} --lanes {}", random.among(1..=3));
             let mut child = spawn(&mut case.load_command(&lanes));
             thread::sleep(Duration::from_millis(random.among(50..=1200)));
             let _ = child.kill();
             child.wait().unwrap();
         }
-        finish(spawn(&mut case.load_command(LOAD))).success();
+        finish(spawn(&mut case.load_command(LOAD_ARGS))).success();
         assert_complete(&case, &format!("seed {seed}"));
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use tokio_postgres::config::Host;
 
-use crate::poolers::{COMMANDS, SESSION_STATE, case, run};
+use crate::poolers::{COMMANDS, SELECT_SESSION_STATE, case, run};
 use crate::run::{ask, try_ask, wait_until};
 
 /// A PgBouncer process, which is killed when the value is dropped.
@@ -45,7 +45,8 @@ impl PgBouncer {
         let mut command = Command::new(program);
         command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         if owner("/proc/self") == Some(0) {
-            // PgBouncer refuses to run as root. The server's own user sees the server's socket.
+            // PgBouncer refuses to run as root. The user who runs the server can open the server's
+            // socket.
             let user = owner(&host).unwrap_or(NOBODY);
             std::os::unix::fs::chown(folder.path(), Some(user), None).unwrap();
             command.uid(user);
@@ -82,14 +83,14 @@ fn transaction_pooling_is_refused_and_changes_no_session() {
             eprintln!("skipped: PgBouncer is not installed (apt-get install pgbouncer)");
             return;
         };
-        let before = ask(&pooler.dsn, SESSION_STATE);
+        let before = ask(&pooler.dsn, SELECT_SESSION_STATE);
         for command in COMMANDS {
             let run = run(&case, &pooler.dsn, command);
             assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{command}");
             let refused = "is a connection pooler that gives each transaction another session";
             assert!(run.stderr.contains(refused), "{command}: {}", run.stderr);
             for _ in 0..6 {
-                assert_eq!(ask(&pooler.dsn, SESSION_STATE), before, "{command}");
+                assert_eq!(ask(&pooler.dsn, SELECT_SESSION_STATE), before, "{command}");
             }
         }
     }
@@ -99,12 +100,12 @@ fn transaction_pooling_is_refused_and_changes_no_session() {
 fn session_pooling_is_accepted_and_leaves_no_session_state() {
     let case = case();
     let Some(pooler) = PgBouncer::start(&case.db.dsn(), "pool_mode = session") else { return };
-    let before = ask(&pooler.dsn, SESSION_STATE);
+    let before = ask(&pooler.dsn, SELECT_SESSION_STATE);
     for command in COMMANDS {
         let run = run(&case, &pooler.dsn, command);
         assert!(matches!(run.status, Some(0 | 1)), "{command}: {}", run.stderr);
         for _ in 0..6 {
-            assert_eq!(ask(&pooler.dsn, SESSION_STATE), before, "{command}");
+            assert_eq!(ask(&pooler.dsn, SELECT_SESSION_STATE), before, "{command}");
         }
     }
     assert_eq!(case.value("select count(*) from t"), "3");

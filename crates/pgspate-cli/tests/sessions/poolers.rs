@@ -1,11 +1,12 @@
-//! Every command refuses a pooler that gives each transaction another session, before the command
-//! changes a session. A pooler that keeps one backend for each client is accepted.
+//! Every command refuses a pooler that gives each transaction another session. The command refuses
+//! before it changes a session. A pooler that keeps one backend for each client is accepted.
 
 use crate::fake_pooler::{FakePooler, Pooling};
 use crate::run::{Run, ask, finish, spawn};
 use crate::support::LoadCase;
 
-/// Every command that connects to a server, to be split at spaces. They use `t.csv` and table `t`.
+/// The arguments of every command that connects to a server, to be split at spaces. The commands
+/// use `t.csv` and table `t`.
 pub(crate) const COMMANDS: [&str; 7] = [
     "load t.csv",
     "load t.csv --plan",
@@ -18,7 +19,7 @@ pub(crate) const COMMANDS: [&str; 7] = [
 
 /// The settings, advisory locks, temporary tables and prepared statements that a session keeps.
 /// PgBouncer sets `application_name` for each client, so that setting does not count.
-pub(crate) const SESSION_STATE: &str = "\
+pub(crate) const SELECT_SESSION_STATE: &str = "\
 select concat_ws(' ', current_setting('synchronous_commit'), current_setting('search_path'),
                  current_setting('lock_timeout'),
                  (select string_agg(name || '=' || setting, ',') from pg_settings
@@ -48,7 +49,7 @@ fn every_command_refuses_transaction_pooling() {
     for pooling in [Pooling::LastUsed, Pooling::InTurn] {
         let case = case();
         let pooler = FakePooler::start(&case.db.dsn(), pooling);
-        let before = ask(&pooler.dsn(), SESSION_STATE);
+        let before = ask(&pooler.dsn(), SELECT_SESSION_STATE);
         for command in COMMANDS {
             let run = run(&case, &pooler.dsn(), command);
             assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{command}");
@@ -59,7 +60,11 @@ fn every_command_refuses_transaction_pooling() {
                 run.stderr
             );
             for _ in 0..6 {
-                assert_eq!(ask(&pooler.dsn(), SESSION_STATE), before, "{pooling:?}: {command}");
+                assert_eq!(
+                    ask(&pooler.dsn(), SELECT_SESSION_STATE),
+                    before,
+                    "{pooling:?}: {command}"
+                );
             }
         }
         assert_eq!(case.value("select count(*) from t"), "0");

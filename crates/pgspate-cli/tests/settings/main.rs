@@ -1,6 +1,6 @@
-//! Random odd settings of a database. Under these settings, every command works correctly, or
-//! refuses and says why. The correct rows are the rows that COPY stores in a session with equal
-//! settings.
+//! Random unusual settings of a database. Under these settings, every command works correctly, or
+//! refuses to run and says why. The correct rows are the rows that COPY stores in a session with
+//! the same settings.
 //!
 //! `PGSPATE_TEST_SETTINGS=200` tries 200 new combinations instead of a few. `PGSPATE_TEST_SEED=7`
 //! begins with the combination of seed 7.
@@ -22,7 +22,7 @@ use futures_util::SinkExt;
 use pgspate_embedded::testing::{self, TestDb};
 use tempfile::TempDir;
 
-use crate::odd_settings::{OddSetting, SETTINGS};
+use crate::odd_settings::{ODD_SETTINGS, OddSetting};
 use crate::run::{Run, command, finish, session, spawn};
 use crate::test_random::{TestRandom, from_environment};
 
@@ -35,8 +35,8 @@ id int primary key, d date, at timestamptz, moment timestamp, span interval, par
 zone, f float8, r real, n numeric, price money, bytes bytea, words text[], numbers int[], \
 doc jsonb, x xml, flag bool, note text";
 
-/// Values as people write them. Under some settings, the server refuses some of them or reads them
-/// differently.
+/// The values of each column, as people write them. Some settings change how the server reads a
+/// value, or make the server refuse the value.
 const VALUES: [&[&str]; 16] = [
     &["2024-02-03", "01/02/2024", "3 Feb 2024", "20240229", "infinity", "13/02/2024"],
     &["2024-03-10 02:30:00", "2024-02-03 04:05:06.789+05:30", "1.2.2024 10:00", "epoch"],
@@ -75,7 +75,7 @@ impl SettingsCase {
         ));
         let mut settings = Vec::new();
         for _ in 0..random.among(1..=8) {
-            let OddSetting { name, values } = random.pick(SETTINGS);
+            let OddSetting { name, values } = random.pick(ODD_SETTINGS);
             let (name, value) = (name.to_owned(), random.pick(values).to_owned());
             let is_there = format!("select count(*) from pg_settings where name = '{name}'");
             let is_there =
@@ -104,7 +104,7 @@ impl SettingsCase {
 
     /// Runs SQL in a session that none of the odd settings affects.
     fn ask_with_defaults(&self, sql: &str) -> String {
-        let dsn = format!("{} options='{}'", self.db.dsn(), odd_settings::DEFAULTS);
+        let dsn = format!("{} options='{}'", self.db.dsn(), odd_settings::DEFAULT_OPTIONS);
         run::ask(&dsn, sql)
     }
 
@@ -157,7 +157,8 @@ impl SettingsCase {
         })
     }
 
-    /// Returns how table `t` differs from `o`, read without the odd settings.
+    /// Returns how table `t` differs from table `o`. The session that reads them has none of the
+    /// odd settings.
     fn difference(&self) -> String {
         self.ask_with_defaults(
             "select string_agg(side || row, E'\\n') from ( \
@@ -168,15 +169,15 @@ impl SettingsCase {
         )
     }
 
-    /// Returns whether a command may refuse with this message under these settings.
+    /// Returns whether the odd settings allow a command to fail with this message.
     fn is_excused(&self, said: &str) -> bool {
-        let excuses = odd_settings::EXCUSES.iter().filter(|(name, _)| self.has(name));
+        let excuses = odd_settings::ALLOWED_REFUSALS.iter().filter(|(name, _)| self.has(name));
         excuses.clone().any(|(_, words)| said.contains(words))
     }
 }
 
 /// Returns random records with these ids.
-fn rows(random: &mut TestRandom, ids: std::ops::Range<usize>) -> Vec<String> {
+fn random_rows(random: &mut TestRandom, ids: std::ops::Range<usize>) -> Vec<String> {
     let row = |id: usize| {
         let mut row = format!("{id}");
         for values in VALUES {
@@ -199,7 +200,7 @@ fn every_command_works_correctly_or_refuses() {
     let mut failures = String::new();
     for seed in first..first + count.unwrap_or(COMBINATIONS) {
         let mut scene = SettingsCase::new(seed);
-        if let Err(broken) = trial(&mut scene) {
+        if let Err(broken) = run_all_commands(&mut scene) {
             writeln!(failures, "seed {seed}, {:?}: {broken}", scene.settings).unwrap();
         }
     }
@@ -207,7 +208,7 @@ fn every_command_works_correctly_or_refuses() {
 }
 
 /// Runs every command in the database. The error describes the broken rule.
-fn trial(scene: &mut SettingsCase) -> Result<(), String> {
+fn run_all_commands(scene: &mut SettingsCase) -> Result<(), String> {
     load(scene)?;
     sync(scene)?;
     apply(scene)?;
@@ -227,7 +228,7 @@ fn trial(scene: &mut SettingsCase) -> Result<(), String> {
 /// Loads rows of which the server may refuse some. The first load takes all rows or none. The
 /// second load rejects the refused rows and loads the others.
 fn load(scene: &mut SettingsCase) -> Result<(), String> {
-    let all = rows(&mut scene.random, 0..ROWS);
+    let all = random_rows(&mut scene.random, 0..ROWS);
     scene.put("all.csv", &all);
     let (good, refused) = scene.acceptable(all);
     if scene.has("default_transaction_read_only") {
@@ -247,15 +248,15 @@ fn load(scene: &mut SettingsCase) -> Result<(), String> {
             return Err(format!("refused with {code}: {:?} {}", run.status, run.stderr));
         }
         if scene.ask_with_defaults("select count(*) from public.t") != "0" {
-            return Err("a load that was refused has left rows".to_owned());
+            return Err("the refused load left rows in the table".to_owned());
         }
         let run = scene.run("load all.csv --table public.t --quiet --rejects bad.csv");
-        judge(scene, "rejects", &run, 1)?;
+        check_table(scene, "rejects", &run, 1)?;
         scene.ask_with_defaults("truncate public.t");
     }
     let args = format!("load good.csv --table public.t --quiet {how}");
     let run = scene.run(&args);
-    judge(scene, &args, &run, 0)
+    check_table(scene, &args, &run, 0)
 }
 
 /// Syncs the table with a file that has changed, removed and new rows.
@@ -264,16 +265,16 @@ fn sync(scene: &mut SettingsCase) -> Result<(), String> {
         return Ok(());
     }
     scene.ask_with_defaults("truncate public.o");
-    let other = rows(&mut scene.random, ROWS / 3..ROWS + ROWS / 3);
+    let other = random_rows(&mut scene.random, ROWS / 3..ROWS + ROWS / 3);
     let (good, _) = scene.acceptable(other);
     scene.put("other.csv", &good);
     let args = "sync other.csv --table public.t --scope all --max-delete 100% --quiet";
     let run = scene.run(args);
-    judge(scene, args, &run, 0)
+    check_table(scene, args, &run, 0)
 }
 
 /// Checks the table after a command that ended with this status.
-fn judge(scene: &SettingsCase, what: &str, run: &Run, status: i32) -> Result<(), String> {
+fn check_table(scene: &SettingsCase, what: &str, run: &Run, status: i32) -> Result<(), String> {
     if run.status == Some(2) && scene.is_excused(&run.stderr) {
         return Ok(());
     }

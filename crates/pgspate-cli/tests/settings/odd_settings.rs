@@ -11,7 +11,7 @@ const fn odd(name: &'static str, values: &'static [&'static str]) -> OddSetting 
     OddSetting { name, values }
 }
 
-pub(crate) const SETTINGS: &[OddSetting] = &[
+pub(crate) const ODD_SETTINGS: &[OddSetting] = &[
     odd("default_transaction_isolation", &["repeatable read", "serializable", "read uncommitted"]),
     odd("default_transaction_read_only", &["on"]),
     odd("default_transaction_deferrable", &["on"]),
@@ -85,13 +85,13 @@ pub(crate) const SETTINGS: &[OddSetting] = &[
 ];
 
 /// Options that undo the settings that would disturb the test's own sessions.
-pub(crate) const DEFAULTS: &str = "\
+pub(crate) const DEFAULT_OPTIONS: &str = "\
 -c default_transaction_read_only=off -c statement_timeout=0 -c idle_session_timeout=0 \
 -c search_path=pg_catalog -c client_min_messages=warning \
 -c extra_float_digits=3 -c DateStyle=ISO -c session_replication_role=origin";
 
 /// Settings under which a command may refuse to run, with a part of its message.
-pub(crate) const EXCUSES: &[(&str, &str)] = &[
+pub(crate) const ALLOWED_REFUSALS: &[(&str, &str)] = &[
     ("statement_timeout", "SQLSTATE 57014"),
     ("lock_timeout", "SQLSTATE 55P03"),
     ("idle_in_transaction_session_timeout", "SQLSTATE 25P03"),

@@ -10,7 +10,7 @@ pub(crate) struct Disk(PathBuf);
 impl Disk {
     /// Mounts a disk at `at`, for the user who owns the file `owner`.
     ///
-    /// Returns `None` if the test may not mount a disk.
+    /// Returns `None` if the test is not allowed to mount a disk.
     pub(crate) fn mount(at: PathBuf, owner: &Path) -> Option<Disk> {
         std::fs::create_dir(&at).unwrap();
         let owner = std::fs::metadata(owner).unwrap();

@@ -1,4 +1,4 @@
-//! Runs the command `pgspate` and waits for its end; asks servers with sessions of the test.
+//! Runs the command `pgspate` and waits for its end. Queries servers in sessions of the test.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -44,7 +44,7 @@ impl Run {
     }
 }
 
-/// Opens a session of the test; returns the session and the runtime that drives it.
+/// Opens a session of the test. Returns the runtime that drives the session, and the session.
 pub(crate) fn session(dsn: &str) -> (Runtime, Client) {
     connect(dsn).unwrap()
 }
@@ -59,7 +59,8 @@ fn connect(dsn: &str) -> Result<(Runtime, Client), Error> {
     Ok((runtime, client))
 }
 
-/// Runs `sql`; returns the first column of the last row, or an empty string if there is no row.
+/// Runs `sql`. Returns the first column of the last row, or an empty string if the result has no
+/// row.
 pub(crate) fn ask(dsn: &str, sql: &str) -> String {
     try_ask(dsn, sql).unwrap()
 }
@@ -78,12 +79,12 @@ pub(crate) fn try_ask(dsn: &str, sql: &str) -> Result<String, Error> {
     Ok(messages.iter().rev().find_map(value).unwrap_or_default())
 }
 
-/// Waits until `condition` holds.
+/// Waits until `condition` holds. `what` completes "timed out waiting until ...".
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -97,7 +98,7 @@ pub(crate) fn finish(child: Child) -> Run {
     }
 }
 
-/// Waits for the end of a command; returns its exit status and output.
+/// Waits for the end of a command. Returns its exit status and output.
 ///
 /// # Errors
 /// If the command does not end within `limit`. The command is then killed, and the error has its

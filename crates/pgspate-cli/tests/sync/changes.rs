@@ -6,11 +6,11 @@ use crate::run::wait_until;
 use crate::support::{LoadCase, folded, redact};
 use crate::{counts, sync};
 
-const TABLE: &str = "create table t (meter int, at int, value numeric, note text, \
+const CREATE_TABLE: &str = "create table t (meter int, at int, value numeric, note text, \
                                      primary key (meter, at))";
 
 fn new_case() -> LoadCase {
-    let case = LoadCase::new(TABLE);
+    let case = LoadCase::new(CREATE_TABLE);
     case.db.run(
         "insert into t select m, a, a * 10, 'n' || a from generate_series(1, 3) m, \
          generate_series(1, 4) a",
@@ -25,7 +25,7 @@ fn counts_at_once(case: &LoadCase) -> bool {
 }
 
 /// A source in which meter 2 has one changed, one missing and one new row, and meter 9 is new.
-const SOURCE: &str = "\
+const CHANGED_SOURCE: &str = "\
 meter,at,value,note
 2,1,10,n1
 2,2,99,n2
@@ -37,7 +37,7 @@ meter,at,value,note
 #[test]
 fn scope_by_syncs_the_scopes_of_the_source() {
     let case = new_case();
-    case.put("t.csv", SOURCE);
+    case.put("t.csv", CHANGED_SOURCE);
     assert_eq!(counts(&case, "t.csv --scope-by meter"), [2, 1, 1, 2]);
     assert_eq!(case.value("select count(*) from t where meter in (1, 3)"), "8");
     let rows = "select string_agg(concat_ws(',', meter, at, value, note), ' ' order by meter, at) \
@@ -49,7 +49,7 @@ fn scope_by_syncs_the_scopes_of_the_source() {
 #[test]
 fn modes_and_scopes_choose_the_rows_to_write() {
     let case = new_case();
-    case.put("t.csv", SOURCE);
+    case.put("t.csv", CHANGED_SOURCE);
     assert_eq!(counts(&case, "t.csv --insert-only"), [2, 0, 0, 3]);
     assert_eq!(counts(&case, "t.csv --no-delete"), [0, 1, 0, 4]);
     assert_eq!(counts(&case, "t.csv --scope all --max-delete 100%"), [0, 0, 9, 5]);
@@ -64,7 +64,7 @@ fn modes_and_scopes_choose_the_rows_to_write() {
 #[test]
 fn the_summary_counts_changes_and_gives_advice() {
     let case = new_case();
-    case.put("t.csv", SOURCE);
+    case.put("t.csv", CHANGED_SOURCE);
     let check = sync(&case, "t.csv --scope-by meter --check");
     assert_eq!((check.status, check.stdout.as_str()), (Some(1), ""));
     assert_snapshot!(redact(&check.stderr), @r#"
@@ -122,7 +122,7 @@ fn the_summary_counts_changes_and_gives_advice() {
 #[test]
 fn unchanged_rows_are_not_written() {
     let case = new_case();
-    case.put("t.csv", SOURCE);
+    case.put("t.csv", CHANGED_SOURCE);
     // A new row version has another ctid and xmin, and a row lock sets xmax.
     let rows = "select string_agg(concat_ws(' ', meter, at, ctid, xmin, xmax), ';' \
                                   order by meter, at) \
@@ -143,7 +143,7 @@ fn wal_and_cost_are_measured() {
     if !counts_at_once(&case) {
         return;
     }
-    case.put("t.csv", SOURCE);
+    case.put("t.csv", CHANGED_SOURCE);
     let report = |args: &str| -> serde_json::Value {
         let run = sync(&case, &format!("t.csv --scope-by meter --json --quiet {args}"));
         serde_json::from_str(&run.stdout).unwrap()
@@ -206,7 +206,7 @@ fn advise_only_changes_nothing() {
     public.t: 0 to insert, 2,500 to update, 0 to delete; 2,500 of 5,000 unchanged
     nothing is known that would make this sync cheaper
     "#);
-    // An update of all rows finds no room in their full pages.
+    // An update of all rows finds no free space, because the pages are full.
     case.db.run("update t set n = 2; update t set n = 3");
     wait_until("the updates are counted", || {
         case.value("select pg_stat_get_tuples_updated('t'::regclass) >= 5000") == "t"
@@ -229,7 +229,7 @@ fn dead_rows_are_vacuumed_when_asked() {
     let case = new_case();
     // Autovacuum must not vacuum the table.
     case.db.run("alter table t set (autovacuum_enabled = off)");
-    case.put("t.csv", SOURCE);
+    case.put("t.csv", CHANGED_SOURCE);
     let vacuums = "select vacuum_count from pg_stat_user_tables where relname = 't'";
     let check = sync(&case, "t.csv --scope-by meter --vacuum --check --quiet");
     assert_eq!(check.status, Some(1));
@@ -255,7 +255,7 @@ fn dead_rows_are_vacuumed_when_asked() {
 #[test]
 fn the_last_row_of_a_key_is_the_last_in_the_source() {
     let case = LoadCase::new("create table t (id int primary key, at timestamptz, v int)");
-    // The server encodes the first row, and reads such rows after the other rows of a chunk.
+    // pgspate leaves the first row to the server as text. The server gets a chunk's text rows last.
     case.put("t.csv", "id,at,v\n1,yesterday,1\n1,2024-01-01 00:00:00+00,2\n");
     assert_eq!(counts(&case, "t.csv --scope all --keep last"), [1, 0, 0, 0]);
     assert_eq!(case.value("select v from t"), "2");

@@ -21,7 +21,7 @@ fn new_case(columns: &str) -> LoadCase {
     case
 }
 
-/// Runs a sync that must fail and change nothing; returns its error.
+/// Runs a sync that must fail and change nothing. Returns the error.
 fn sync_and_expect_refusal(case: &LoadCase, args: &str) -> String {
     let before = case.contents();
     let said = sync(case, &format!("t.csv --key kind,id --quiet {args}")).refusal();

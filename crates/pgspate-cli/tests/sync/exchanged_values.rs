@@ -12,7 +12,7 @@ const MODES: [&str; 4] = [
     "--scope-by kind --transactions 2",
 ];
 
-/// Syncs rows `id,kind,place` with the key `kind,id`; returns `id` and `place` of the table's rows.
+/// Syncs rows `id,kind,place` with the key `kind,id`. Returns `id` and `place` of the table's rows.
 #[track_caller]
 fn sync_and_list_places(case: &LoadCase, rows: &str, mode: &str) -> String {
     case.put("t.csv", format!("id,kind,place\n{rows}"));

@@ -39,7 +39,7 @@ fn sync(case: &LoadCase, args: &str) -> Run {
     finish(spawn(&mut command(case, args)))
 }
 
-/// Runs a sync; returns the numbers of inserted, updated, deleted and unchanged rows.
+/// Runs a sync. Returns the numbers of inserted, updated, deleted and unchanged rows.
 fn counts(case: &LoadCase, args: &str) -> [u64; 4] {
     let run = sync(case, &format!("{args} --json --quiet"));
     assert_eq!(run.status, Some(0), "{}", run.stderr);

@@ -28,9 +28,9 @@ const TYPES: [(&str, &[&str]); 9] = [
 ];
 
 /// The scope in which the other session writes. No source contains this scope.
-const FOREIGN: u64 = 99;
-/// The first id of the rows in the scope `FOREIGN`.
-const FOREIGN_ID: u64 = 1000;
+const OUTSIDE_SCOPE: u64 = 99;
+/// The first id of the rows in the scope `OUTSIDE_SCOPE`.
+const OUTSIDE_ID: u64 = 1000;
 
 /// Makes pgspate find rows by key, as in a distributed table of Citus.
 const AS_IF_DISTRIBUTED: &str = "\
@@ -38,8 +38,8 @@ set allow_system_table_mods = on;
 create table pg_catalog.pg_dist_partition (logicalrelid regclass);
 insert into pg_catalog.pg_dist_partition values ('t')";
 
-/// Selects the rows that the syncs may change.
-const INSIDE: &str = "select * from t where scope <> 99";
+/// Selects the rows of the scopes that the syncs may change.
+const SELECT_INSIDE: &str = "select * from t where scope <> 99";
 
 /// A random table with random flags of a sync.
 struct SyncSetting {
@@ -60,7 +60,7 @@ impl SyncSetting {
             "id" => "s.id = o.id",
             _ => "(s.scope, s.id) is not distinct from (o.scope, o.id)",
         };
-        // Rows of the scope `FOREIGN` are compared separately.
+        // Rows of the scope `OUTSIDE_SCOPE` are compared separately.
         let rest = |stays: &str| {
             format!("select * from src union all select * from old o where scope <> 99 and {stays}")
         };
@@ -125,17 +125,19 @@ fn rows_in_one_query_only(case: &LoadCase, left: &str, right: &str) -> String {
     ))
 }
 
-/// Writes rows of the scope `FOREIGN` into `t` and the same rows into `outside`, until `stop` is
-/// set.
+/// Writes rows of the scope `OUTSIDE_SCOPE` into `t` and the same rows into `outside`, until `stop`
+/// is set.
 fn write_outside(dsn: &str, seed: u64, stop: &AtomicBool) {
     let (runtime, client) = session(dsn);
     let mut chance = TestRandom::new(seed);
     while !stop.load(Relaxed) {
-        let id = FOREIGN_ID + chance.among(0..=9);
+        let id = OUTSIDE_ID + chance.among(0..=9);
         let change = |table: &str, what: u64| match what {
-            0 => format!("insert into {table} (scope, id) values ({FOREIGN}, {id})"),
-            1 => format!("delete from {table} where scope = {FOREIGN} and id = {id}"),
-            _ => format!("update {table} set c0 = null where scope = {FOREIGN} and id = {id}"),
+            0 => format!("insert into {table} (scope, id) values ({OUTSIDE_SCOPE}, {id})"),
+            1 => format!("delete from {table} where scope = {OUTSIDE_SCOPE} and id = {id}"),
+            _ => {
+                format!("update {table} set c0 = null where scope = {OUTSIDE_SCOPE} and id = {id}")
+            }
         };
         let what = chance.among(0..=2);
         let once = match what {
@@ -150,7 +152,7 @@ fn write_outside(dsn: &str, seed: u64, stop: &AtomicBool) {
 }
 
 fn check_table(case: &LoadCase, setting: &SyncSetting, what: &str) {
-    let wrong = rows_in_one_query_only(case, &setting.expected, INSIDE);
+    let wrong = rows_in_one_query_only(case, &setting.expected, SELECT_INSIDE);
     assert_eq!(wrong, "", "{what}: the scope, {}", setting.flags);
     let wrong =
         rows_in_one_query_only(case, "select * from outside", "select * from t where scope = 99");
@@ -209,8 +211,9 @@ fn check_random_sync(seed: u64) {
             };
             for part in parts {
                 let of = |query: &str| format!("select * from ({query}) q where {part}");
-                let is =
-                    |query: &str| rows_in_one_query_only(&case, &of(query), &of(INSIDE)).is_empty();
+                let is = |query: &str| {
+                    rows_in_one_query_only(&case, &of(query), &of(SELECT_INSIDE)).is_empty()
+                };
                 let either = is("select * from old") || is(&setting.expected);
                 assert!(either, "seed {seed}: {args}: {part}");
             }
@@ -235,5 +238,5 @@ fn random_syncs_make_the_scope_equal_to_the_source_and_keep_all_else() {
         check_random_sync(seed);
         seed += 1;
     }
-    println!("{} cases", seed - first);
+    println!("ran {} random syncs", seed - first);
 }

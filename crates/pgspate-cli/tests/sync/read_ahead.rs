@@ -7,9 +7,9 @@ use crate::support::LoadCase;
 use crate::{command, finish, spawn, sync};
 
 /// Meters in the table, which is large enough to be read ahead.
-const METERS: u32 = 120;
+const METER_COUNT: u32 = 120;
 /// Rows of each meter.
-const EACH: u32 = 500;
+const ROWS_PER_METER: u32 = 500;
 
 fn new_case() -> LoadCase {
     let case = LoadCase::new(
@@ -18,7 +18,8 @@ fn new_case() -> LoadCase {
     );
     case.db.run(&format!(
         "insert into t select m, a, m + a / 100.0, 'note ' || a \
-         from generate_series(1, {METERS}) m, generate_series(1, {EACH}) a; analyze t"
+         from generate_series(1, {METER_COUNT}) m, generate_series(1, {ROWS_PER_METER}) a; \
+         analyze t"
     ));
     case
 }
@@ -27,7 +28,7 @@ fn new_case() -> LoadCase {
 fn csv_text(meters: std::ops::RangeInclusive<u32>) -> String {
     let mut text = "meter,at,value,note\n".to_owned();
     for meter in meters {
-        for at in 1..=EACH {
+        for at in 1..=ROWS_PER_METER {
             let cents = meter * 100 + at;
             writeln!(text, "{meter},{at},{}.{:02},note {at}", cents / 100, cents % 100).unwrap();
         }
@@ -35,8 +36,8 @@ fn csv_text(meters: std::ops::RangeInclusive<u32>) -> String {
     text
 }
 
-/// Syncs; returns the number of rows that were not staged (`None` if the table was not read ahead),
-/// and the numbers of inserted, updated and deleted rows.
+/// Runs a sync. Returns the number of rows that were not staged, and the numbers of inserted,
+/// updated and deleted rows. The first number is `None` if the table was not read ahead.
 fn sync_and_read_report(case: &LoadCase, args: &str) -> (Option<u64>, [u64; 3]) {
     let run = sync(case, &format!("t.csv {args} --json --quiet"));
     assert!(run.status.is_some_and(|status| status < 2), "{}", run.stderr);
@@ -59,7 +60,7 @@ fn check_table_equals_source(case: &LoadCase, meters: &str) {
 #[test]
 fn only_rows_that_the_table_does_not_have_are_staged() {
     let case = new_case();
-    let source = csv_text(1..=METERS);
+    let source = csv_text(1..=METER_COUNT);
     // Three rows change, one row is missing in one meter, and one row is added to another meter.
     let source = source
         .replace("\n3,4,3.04,note 4\n", "\n3,4,3.05,note 4\n")
@@ -67,7 +68,7 @@ fn only_rows_that_the_table_does_not_have_are_staged() {
         .replace("\n7,8,7.08,note 8\n", "\n7,8,7.08,\n")
         .replace("\n9,10,9.10,note 10\n", "\n");
     case.put("t.csv", source + "11,501,1.00,new\n");
-    let all = u64::from(METERS * EACH);
+    let all = u64::from(METER_COUNT * ROWS_PER_METER);
     let check = sync_and_read_report(&case, "--scope all --check");
     assert_eq!(check, (Some(all - 4), [1, 3, 1]));
     let args = "--scope all";
@@ -81,47 +82,56 @@ fn only_rows_that_the_table_does_not_have_are_staged() {
 fn equal_values_with_other_spellings_are_compared_by_the_server() {
     let case = new_case();
     // The row with 1.5 is staged. The server stores 1.50 and finds the row equal.
-    let source = csv_text(1..=METERS).replace("\n1,50,1.50,", "\n1,50,1.5,");
+    let source = csv_text(1..=METER_COUNT).replace("\n1,50,1.50,", "\n1,50,1.5,");
     case.put("t.csv", source);
-    let all = u64::from(METERS * EACH);
+    let all = u64::from(METER_COUNT * ROWS_PER_METER);
     assert_eq!(sync_and_read_report(&case, "--scope all"), (Some(all - 1), [0, 0, 0]));
 }
 
 #[test]
 fn any_row_of_a_scope_brings_the_scope_into_the_sync() {
     let case = new_case();
-    let source = csv_text(1..=METERS - 20).replace("\n3,4,3.04,note 4\n", "\n");
+    let source = csv_text(1..=METER_COUNT - 20).replace("\n3,4,3.04,note 4\n", "\n");
     // The source has only an unchanged row of meter 5, and only a new row of meter 6.
     let cut = source.find("\n5,2,").unwrap()..source.find("\n7,1,").unwrap();
     let source = source.replace(&source[cut], "\n6,900,1,new");
     case.put("t.csv", source);
-    let gone = 1 + (u64::from(EACH) - 1) + u64::from(EACH);
+    let gone = 1 + (u64::from(ROWS_PER_METER) - 1) + u64::from(ROWS_PER_METER);
     let (known, counts) = sync_and_read_report(&case, "--scope-by meter");
-    assert_eq!(known, Some(u64::from((METERS - 20) * EACH) - gone));
+    assert_eq!(known, Some(u64::from((METER_COUNT - 20) * ROWS_PER_METER) - gone));
     assert_eq!(counts, [1, 0, gone]);
-    check_table_equals_source(&case, &format!("meter <= {}", METERS - 20));
-    let others = case.value(&format!("select count(*) from t where meter > {}", METERS - 20));
-    assert_eq!(others, (20 * EACH).to_string());
+    check_table_equals_source(&case, &format!("meter <= {}", METER_COUNT - 20));
+    let others = case.value(&format!("select count(*) from t where meter > {}", METER_COUNT - 20));
+    assert_eq!(others, (20 * ROWS_PER_METER).to_string());
 }
 
 #[test]
 fn rows_outside_of_the_predicate_stay() {
     let case = new_case();
-    case.put("t.csv", csv_text(1..=METERS - 20).replace(",note 4\n", ",note four\n"));
+    case.put("t.csv", csv_text(1..=METER_COUNT - 20).replace(",note 4\n", ",note four\n"));
     let (known, counts) = sync_and_read_report(&case, "--scope meter<=110");
-    assert_eq!(counts, [0, 100, 10 * u64::from(EACH)]);
-    assert_eq!(known, Some(100 * u64::from(EACH - 1)));
-    assert_eq!(case.value("select count(*) from t where meter > 110"), (10 * EACH).to_string());
+    assert_eq!(counts, [0, 100, 10 * u64::from(ROWS_PER_METER)]);
+    assert_eq!(known, Some(100 * u64::from(ROWS_PER_METER - 1)));
+    assert_eq!(
+        case.value("select count(*) from t where meter > 110"),
+        (10 * ROWS_PER_METER).to_string()
+    );
 }
 
 #[test]
 fn nothing_is_deleted_by_an_upsert() {
     let case = new_case();
-    case.put("t.csv", csv_text(2..=METERS).replace(",note 4\n", ",note four\n") + "1,999,1,new\n");
+    case.put(
+        "t.csv",
+        csv_text(2..=METER_COUNT).replace(",note 4\n", ",note four\n") + "1,999,1,new\n",
+    );
     let (known, counts) = sync_and_read_report(&case, "--no-delete");
-    assert_eq!(counts, [1, u64::from(METERS) - 1, 0]);
-    assert_eq!(known, Some(u64::from((METERS - 1) * (EACH - 1))));
-    assert_eq!(case.value("select count(*) from t where meter = 1"), (EACH + 1).to_string());
+    assert_eq!(counts, [1, u64::from(METER_COUNT) - 1, 0]);
+    assert_eq!(known, Some(u64::from((METER_COUNT - 1) * (ROWS_PER_METER - 1))));
+    assert_eq!(
+        case.value("select count(*) from t where meter = 1"),
+        (ROWS_PER_METER + 1).to_string()
+    );
 }
 
 #[test]
@@ -129,7 +139,7 @@ fn duplicate_keys_in_the_source_are_refused() {
     let case = new_case();
     for again in ["3,4,3.04,note 4\n", "3,4,9,another\n", "500,1,1,a\n500,1,2,b\n"] {
         // The order of the duplicate rows must not matter.
-        let all = csv_text(1..=METERS);
+        let all = csv_text(1..=METER_COUNT);
         let (header, rest) = all.split_once('\n').unwrap();
         for source in [format!("{all}{again}"), format!("{header}\n{again}{rest}")] {
             case.put("t.csv", source);
@@ -141,21 +151,21 @@ fn duplicate_keys_in_the_source_are_refused() {
             }
         }
     }
-    assert_eq!(case.value("select count(*) from t"), (METERS * EACH).to_string());
+    assert_eq!(case.value("select count(*) from t"), (METER_COUNT * ROWS_PER_METER).to_string());
 }
 
 #[test]
 fn a_source_of_mostly_changed_rows_is_staged_whole() {
     let case = new_case();
-    case.put("t.csv", csv_text(1..=METERS).replace(",note ", ",Note "));
-    let all = u64::from(METERS * EACH);
+    case.put("t.csv", csv_text(1..=METER_COUNT).replace(",note ", ",Note "));
+    let all = u64::from(METER_COUNT * ROWS_PER_METER);
     assert_eq!(sync_and_read_report(&case, "--scope all"), (None, [0, all, 0]));
 }
 
 #[test]
 fn a_row_that_changes_after_it_was_read_is_written() {
     let case = new_case();
-    case.put("t.csv", csv_text(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4,"));
+    case.put("t.csv", csv_text(1..=METER_COUNT).replace("\n3,4,3.04,", "\n3,4,4,"));
     let (runtime, client) = session(&case.db.dsn());
     // The sync waits to write this row until the other session commits its change.
     runtime
@@ -175,7 +185,7 @@ fn a_row_that_changes_after_it_was_read_is_written() {
 #[test]
 fn an_interrupted_sync_leaves_nothing_behind() {
     let case = new_case();
-    case.put("t.csv", csv_text(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4,"));
+    case.put("t.csv", csv_text(1..=METER_COUNT).replace("\n3,4,3.04,", "\n3,4,4,"));
     let (runtime, client) = session(&case.db.dsn());
     // The sync waits for this lock, which another sync would hold, before it reads the table.
     let lock = "select pg_advisory_lock(hashtextextended('pgspate sync all', 't'::regclass::int8))";
@@ -209,7 +219,7 @@ fn case_blocked_while_staging() -> LoadCase {
 #[test]
 fn the_table_cannot_be_rewritten_or_truncated_during_a_sync() {
     let case = case_blocked_while_staging();
-    case.put("t.csv", csv_text(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4.00,"));
+    case.put("t.csv", csv_text(1..=METER_COUNT).replace("\n3,4,3.04,", "\n3,4,4.00,"));
     let (runtime, client) = session(&case.db.dsn());
     runtime.block_on(client.batch_execute("select pg_advisory_lock(42)")).unwrap();
     let args = "t.csv --scope all --read-ahead always --json --quiet";
@@ -228,7 +238,7 @@ fn the_table_cannot_be_rewritten_or_truncated_during_a_sync() {
     let run = finish(child);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
-    assert_eq!(report["rows_known"], METERS * EACH - 1);
+    assert_eq!(report["rows_known"], METER_COUNT * ROWS_PER_METER - 1);
     assert_eq!(report["updated"], 1);
 }
 
@@ -271,11 +281,11 @@ fn deferred_constraints_stay_deferred() {
 #[test]
 fn an_idle_in_transaction_timeout_does_not_end_a_sync() {
     let case = new_case();
-    case.put("t.csv", csv_text(1..=METERS).replace("\n3,4,3.04,", "\n3,4,4.00,"));
+    case.put("t.csv", csv_text(1..=METER_COUNT).replace("\n3,4,3.04,", "\n3,4,4.00,"));
     let name = case.value("select current_database()");
     case.db
         .run(&format!("alter database \"{name}\" set idle_in_transaction_session_timeout = '1ms'"));
-    let known = u64::from(METERS * EACH) - 1;
+    let known = u64::from(METER_COUNT * ROWS_PER_METER) - 1;
     let done = sync_and_read_report(&case, "--scope all");
     assert_eq!(done, (Some(known), [0, 1, 0]));
 }

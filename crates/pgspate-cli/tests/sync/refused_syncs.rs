@@ -11,7 +11,7 @@ fn new_case() -> LoadCase {
     case
 }
 
-/// Runs a sync that must fail and change nothing; returns its error.
+/// Runs a sync that must fail and change nothing. Returns the error.
 fn sync_and_expect_refusal(case: &LoadCase, args: &str) -> String {
     let before = case.contents();
     let said = sync(case, &format!("{args} --quiet")).refusal();

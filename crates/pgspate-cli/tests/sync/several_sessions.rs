@@ -6,7 +6,7 @@ use crate::run::{session, wait_until};
 use crate::support::LoadCase;
 use crate::{command, counts, finish, spawn, sync};
 
-const TABLE: &str = "create table t (meter int, at int, value int, primary key (meter, at))";
+const CREATE_TABLE: &str = "create table t (meter int, at int, value int, primary key (meter, at))";
 
 /// Returns ten rows for each meter.
 fn csv_text(meters: std::ops::Range<u32>, value: u32) -> String {
@@ -34,7 +34,7 @@ fn sync_and_count_sessions(case: &LoadCase, args: &str) -> u64 {
 
 #[test]
 fn several_sessions_make_the_same_changes_as_one() {
-    let case = new_case(TABLE);
+    let case = new_case(CREATE_TABLE);
     let source = csv_text(0..30, 1) + "7,10,1\n" + &csv_text(50..60, 2)["meter,at,value\n".len()..];
     let source = source.replace("\n3,4,1\n", "\n3,4,9\n").replace("\n5,5,1\n", "\n");
     case.put("t.csv", source);
@@ -60,12 +60,12 @@ fn one_session_syncs_if_sessions_would_need_rows_of_other_scopes() {
         let line = run.stderr.lines().find(|line| line.starts_with("one session: "));
         line.unwrap_or("several").to_owned()
     };
-    assert_eq!(said(TABLE, "--scope-by meter --lanes 2"), "several");
+    assert_eq!(said(CREATE_TABLE, "--scope-by meter --lanes 2"), "several");
     // The order of the columns in `--scope-by` does not matter.
     let other = "create table t (meter int, at int, value int, primary key (at, meter))";
     assert_eq!(said(other, "--scope-by at,meter --lanes 2"), "several");
     let whole = "one session: only the scopes of `--scope-by` can be shared";
-    assert_eq!(said(TABLE, "--scope all --lanes 2"), whole);
+    assert_eq!(said(CREATE_TABLE, "--scope all --lanes 2"), whole);
     // A row may move from a scope of another session.
     let free = "create table t (meter int, at int, value int)";
     let none = said(free, "--scope-by value --key meter,at --lanes 2");
@@ -85,7 +85,7 @@ fn one_session_syncs_if_sessions_would_need_rows_of_other_scopes() {
             "the table has an exclusion constraint",
         ),
     ] {
-        let found = said(&format!("{TABLE}; {more}"), "--scope-by meter --lanes 2");
+        let found = said(&format!("{CREATE_TABLE}; {more}"), "--scope-by meter --lanes 2");
         assert_eq!(found, format!("one session: {reason}"));
     }
     // Equal values with different spellings would go to two sessions.
@@ -153,7 +153,7 @@ fn a_scope_of_null_is_synced() {
 
 #[test]
 fn max_delete_counts_the_rows_of_all_sessions() {
-    let case = new_case(TABLE);
+    let case = new_case(CREATE_TABLE);
     // The sync deletes most rows of one meter, which is less than 3 % of all rows.
     let few = csv_text(1..40, 1) + "0,3,1\n";
     case.put("t.csv", few);
@@ -167,7 +167,8 @@ fn max_delete_counts_the_rows_of_all_sessions() {
 
 #[test]
 fn other_sessions_commit_if_one_session_is_refused() {
-    let case = new_case(&format!("{TABLE}; alter table t add check (meter <> 17 or value < 5)"));
+    let case =
+        new_case(&format!("{CREATE_TABLE}; alter table t add check (meter <> 17 or value < 5)"));
     case.put("t.csv", csv_text(0..40, 6));
     let refused = sync(&case, "t.csv --scope-by meter --lanes 4");
     assert_eq!(refused.status, Some(2));
@@ -194,7 +195,7 @@ fn other_sessions_commit_if_one_session_is_refused() {
 #[test]
 fn sessions_that_wait_for_each_other_or_for_another_session_finish() {
     let case = new_case(&format!(
-        "{TABLE}; create table counter (n int); insert into counter values (0); \
+        "{CREATE_TABLE}; create table counter (n int); insert into counter values (0); \
          create function f() returns trigger language plpgsql as \
          'begin update counter set n = n + 1; return new; end'; \
          create trigger g before update on t for each row execute function f()"
@@ -221,7 +222,7 @@ fn sessions_that_wait_for_each_other_or_for_another_session_finish() {
 
 #[test]
 fn every_session_commits_synchronously() {
-    let case = new_case(TABLE);
+    let case = new_case(CREATE_TABLE);
     case.db.run(
         "create table seen (how text); \
          create function f() returns trigger language plpgsql as \
@@ -238,7 +239,7 @@ fn every_session_commits_synchronously() {
 
 #[test]
 fn duplicate_keys_are_refused_or_the_last_row_is_kept() {
-    let case = new_case(TABLE);
+    let case = new_case(CREATE_TABLE);
     case.put("t.csv", csv_text(0..40, 2) + "5,5,3\n38,1,4\n");
     let refused = sync(&case, "t.csv --scope-by meter --lanes 3");
     assert_eq!(refused.status, Some(2));
@@ -252,7 +253,7 @@ fn duplicate_keys_are_refused_or_the_last_row_is_kept() {
 
 #[test]
 fn all_sessions_retry_if_a_row_changed_for_one() {
-    let case = new_case(TABLE);
+    let case = new_case(CREATE_TABLE);
     case.put("t.csv", csv_text(0..40, 2));
     let (runtime, other) = session(&case.db.dsn());
     let change = "begin; update t set value = -1 where meter = 7 and at = 7";

@@ -8,14 +8,14 @@ use crate::run::{session, wait_until};
 use crate::support::LoadCase;
 use crate::{command, counts, finish, interrupt, spawn, sync};
 
-const TABLE: &str = "create table t (meter int, at int, value int, note text, \
+const CREATE_TABLE: &str = "create table t (meter int, at int, value int, note text, \
                                      primary key (meter, at)); \
                      alter table t set (autovacuum_enabled = off)";
 /// Inserts forty meters with sixty rows each, which fill a page.
-const FILL: &str = "insert into t select m, a, 1, repeat('x', 100) \
+const INSERT_METERS: &str = "insert into t select m, a, 1, repeat('x', 100) \
                     from generate_series(0, 39) m, generate_series(0, 59) a";
 /// Counts scopes of which only some rows are written.
-const HALF_WRITTEN: &str = "select count(*) from (select from t group by meter \
+const COUNT_HALF_WRITTEN: &str = "select count(*) from (select from t group by meter \
                      having min(value) <> max(value)) x";
 
 fn csv_text(value: u32) -> String {
@@ -27,8 +27,8 @@ fn csv_text(value: u32) -> String {
 }
 
 fn new_case() -> LoadCase {
-    let case = LoadCase::new(TABLE);
-    case.db.run(FILL);
+    let case = LoadCase::new(CREATE_TABLE);
+    case.db.run(INSERT_METERS);
     case.put("t.csv", csv_text(2));
     case
 }
@@ -144,7 +144,7 @@ fn committed_transactions_stay_if_a_later_one_is_refused() {
         "{}",
         refused.stderr
     );
-    assert_eq!(case.value(HALF_WRITTEN), "0");
+    assert_eq!(case.value(COUNT_HALF_WRITTEN), "0");
     assert_ne!(case.value("select count(*) from t where value = 2"), "0");
     // No transaction writes anything if too many rows would be deleted.
     case.put("t.csv", csv_text(3).lines().take(900).collect::<Vec<_>>().join("\n"));
@@ -169,7 +169,7 @@ fn an_interrupt_rolls_back_only_the_open_transaction() {
     assert_eq!(stopped.status, Some(130));
     assert!(stopped.stderr.contains("1 transaction is committed"), "{}", stopped.stderr);
     runtime.block_on(other.batch_execute("commit")).unwrap();
-    assert_eq!(case.value(HALF_WRITTEN), "0");
+    assert_eq!(case.value(COUNT_HALF_WRITTEN), "0");
     let left = case.value("select count(*) from t where value = 1").parse().unwrap();
     assert!((60..2400).contains(&left), "{left}");
     assert_eq!(counts(&case, "t.csv --scope-by meter --transactions 2"), [0, left, 0, 2400 - left]);
@@ -252,7 +252,7 @@ fn a_trigger_that_moves_rows_is_not_reported_as_another_session() {
     let refused = sync(&case, "t.csv --scope-by meter --transactions 2 --retry-for 600");
     assert_eq!(refused.status, Some(2));
     assert!(!refused.stderr.contains("another session"), "{}", refused.stderr);
-    assert_eq!(case.value(HALF_WRITTEN), "0");
+    assert_eq!(case.value(COUNT_HALF_WRITTEN), "0");
 }
 
 #[test]

@@ -45,21 +45,21 @@ fn files() -> Vec<PathBuf> {
 }
 
 /// Returns the paths and texts of the files with these extensions.
-fn with_extension(extensions: &[&str]) -> Vec<(PathBuf, String)> {
+fn read_with_extension(extensions: &[&str]) -> Vec<(PathBuf, String)> {
     let wanted = |path: &PathBuf| {
         path.extension().and_then(|it| it.to_str()).is_some_and(|it| extensions.contains(&it))
     };
-    files().into_iter().filter(wanted).map(|path| (path.clone(), text(&path))).collect()
+    files().into_iter().filter(wanted).map(|path| (path.clone(), read_text(&path))).collect()
 }
 
 /// Returns the text of a file of the repository.
-fn text(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     let read = fs::read_to_string(root().join(path));
     read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Runs pgspate, which must succeed. Returns its stdout.
-fn pgspate(args: &[&str]) -> String {
+fn run_pgspate(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_pgspate")).args(args).output().unwrap();
     assert!(output.status.success(), "pgspate {args:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -74,7 +74,7 @@ fn assert_none(faults: Vec<String>, rule: &str) {
 #[test]
 fn source_files_are_short_and_narrow() {
     let mut faults = Vec::new();
-    for (path, text) in with_extension(&["rs", "py", "sh"]) {
+    for (path, text) in read_with_extension(&["rs", "py", "sh"]) {
         let path = path.display();
         let lines = text.lines().count();
         if lines > FILE_LINES_MAX {
@@ -92,7 +92,7 @@ fn source_files_are_short_and_narrow() {
 #[test]
 fn text_files_have_no_trailing_space_and_end_with_a_newline() {
     let mut faults = Vec::new();
-    for (path, text) in with_extension(&["rs", "py", "sh", "md", "toml"]) {
+    for (path, text) in read_with_extension(&["rs", "py", "sh", "md", "toml"]) {
         let trailing = text.lines().position(|line| line.ends_with([' ', '\t']));
         if let Some(nth) = trailing {
             faults.push(format!("{}:{}: space at its end", path.display(), nth + 1));
@@ -113,29 +113,29 @@ fn no_file_is_large() {
 
 #[test]
 fn architecture_md_has_at_most_250_lines() {
-    let lines = text(Path::new("ARCHITECTURE.md")).lines().count();
+    let lines = read_text(Path::new("ARCHITECTURE.md")).lines().count();
     assert!(lines <= ARCHITECTURE_LINES_MAX, "ARCHITECTURE.md has {lines} lines");
 }
 
 #[test]
 fn rust_modules_begin_with_a_module_comment() {
     let is_mute = |text: &String| !text.lines().next().is_some_and(|line| line.starts_with("//!"));
-    let mute = with_extension(&["rs"]).into_iter().filter(|(path, text)| {
+    let mute = read_with_extension(&["rs"]).into_iter().filter(|(path, text)| {
         // A fuzz target begins with the attribute `#![no_main]`.
         is_mute(text) && !text.starts_with("#!") && !path.ends_with("build.rs")
     });
     assert_none(
         mute.map(|(path, _)| path.display().to_string()).collect(),
-        "a first line of `//!`",
+        "these files lack a first line of `//!`",
     );
 }
 
 #[test]
 fn every_dependency_has_its_reason() {
-    let manifest = text(Path::new("Cargo.toml"));
+    let manifest = read_text(Path::new("Cargo.toml"));
     let (_, rest) = manifest.split_once("[workspace.dependencies]").unwrap();
     let section = rest.split("\n[").next().unwrap();
-    let architecture = text(Path::new("ARCHITECTURE.md"));
+    let architecture = read_text(Path::new("ARCHITECTURE.md"));
     let names = section.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim()));
     let mute = names.filter(|name| !architecture.contains(&format!("`{name}`")));
     assert_none(mute.map(str::to_owned).collect(), "ARCHITECTURE.md gives a reason for each");
@@ -144,7 +144,7 @@ fn every_dependency_has_its_reason() {
 #[test]
 fn relative_links_lead_to_files() {
     let mut faults = Vec::new();
-    for (path, text) in with_extension(&["md"]) {
+    for (path, text) in read_with_extension(&["md"]) {
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = target.split('#').next().unwrap();
             if target.contains("://") || file.is_empty() {
@@ -161,15 +161,15 @@ fn relative_links_lead_to_files() {
 
 #[test]
 fn documented_make_targets_exist() {
-    let makefile = text(Path::new("Makefile"));
+    let makefile = read_text(Path::new("Makefile"));
     let targets: BTreeSet<&str> = makefile
         .lines()
         .filter(|line| !line.starts_with(['\t', '#', '.']))
         .filter_map(|line| line.split_once(':').map(|(target, _)| target.trim()))
         .collect();
     let mut faults = Vec::new();
-    for (path, text) in with_extension(&["md"]) {
-        for code in code(&text) {
+    for (path, text) in read_with_extension(&["md"]) {
+        for code in code_lines(&text) {
             let mut words = code.split_whitespace().skip_while(|word| *word == "$");
             if words.next() == Some("make")
                 && let Some(target) = words.find(|word| !word.contains('='))
@@ -185,11 +185,12 @@ fn documented_make_targets_exist() {
 #[test]
 fn documented_options_exist() {
     let commands = ["load", "server", "completions", "man"];
-    let help: Vec<String> = commands.iter().map(|command| pgspate(&[command, "--help"])).collect();
+    let help: Vec<String> =
+        commands.iter().map(|command| run_pgspate(&[command, "--help"])).collect();
     let known: BTreeSet<String> = help.iter().flat_map(|text| options(text)).collect();
     let mut faults = Vec::new();
-    for (path, text) in with_extension(&["md"]) {
-        for line in code(&text) {
+    for (path, text) in read_with_extension(&["md"]) {
+        for line in code_lines(&text) {
             // Only options of pgspate are checked, not those of other programs.
             let Some((_, said)) = line.split_once("pgspate ") else { continue };
             let first = said.split_whitespace().next().unwrap_or_default();
@@ -205,7 +206,7 @@ fn documented_options_exist() {
 }
 
 /// Returns the code between backticks, line by line: fenced blocks and inline code.
-fn code(text: &str) -> Vec<String> {
+fn code_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for (nth, block) in text.split("```").enumerate() {
         if nth % 2 == 1 {
@@ -237,7 +238,8 @@ fn the_generated_reference_is_current() {
         ("completions/pgspate.fish", &["completions", "fish"]),
     ];
     let folder = Path::new("docs/reference");
-    let is_stale = |(file, args): &(&str, &[&str])| text(&folder.join(file)) != pgspate(args);
+    let is_stale =
+        |(file, args): &(&str, &[&str])| read_text(&folder.join(file)) != run_pgspate(args);
     let stale = generated.into_iter().filter(is_stale);
     let stale = stale.map(|(file, _)| file.to_owned()).collect();
     assert_none(stale, "`make reference` makes these files again");

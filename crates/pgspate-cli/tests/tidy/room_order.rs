@@ -1,5 +1,5 @@
-//! Dependencies between folders and crates. No two folders use each other, neither directly nor
-//! through others.
+//! Dependencies between folders and crates. No two folders use each other, directly or through
+//! other folders.
 //!
 //! The map in ARCHITECTURE.md lists crates, and the rooms of some crates. A crate or room uses only
 //! crates or rooms above it in the map.
@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::{assert_none, text, with_extension};
+use crate::{assert_none, read_text, read_with_extension};
 
 /// A module's path from the crate's root: `apply`, `write`, `sift`.
 type ModulePath = Vec<String>;
@@ -21,7 +21,7 @@ struct ModuleUse {
 
 /// Returns the names of the folders of all crates below `crates/`.
 fn crates() -> BTreeSet<String> {
-    let manifests = with_extension(&["toml"]).into_iter().filter_map(|(path, _)| {
+    let manifests = read_with_extension(&["toml"]).into_iter().filter_map(|(path, _)| {
         let folder = path.strip_prefix("crates").ok()?.parent()?.to_str()?.to_owned();
         (path.ends_with("Cargo.toml") && !folder.contains('/')).then_some(folder)
     });
@@ -29,8 +29,8 @@ fn crates() -> BTreeSet<String> {
 }
 
 /// Returns the crates and rooms of the map in order: `pgspate`, then `pgspate/target`.
-fn map() -> Vec<String> {
-    let architecture = text(Path::new("ARCHITECTURE.md"));
+fn rooms_of_map() -> Vec<String> {
+    let architecture = read_text(Path::new("ARCHITECTURE.md"));
     let (_, map) = architecture.split_once("## The map").unwrap();
     let (mut places, mut last) = (Vec::new(), "");
     for line in map.split("```").nth(1).unwrap().lines() {
@@ -73,7 +73,7 @@ fn expand(tree: &str) -> Vec<String> {
 }
 
 /// Returns the paths in a file that begin with `crate` or `super`.
-fn paths(source: &str) -> Vec<String> {
+fn crate_paths(source: &str) -> Vec<String> {
     let code: String = source
         .lines()
         .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
@@ -89,7 +89,7 @@ fn paths(source: &str) -> Vec<String> {
             false => rest[at..].find(|it: char| !(it.is_alphanumeric() || it == '_' || it == ':')),
         };
         let end = at + end.unwrap_or(rest.len() - at);
-        // `$crate` and `pgspate_crate::` are not such paths.
+        // `$crate` and `pgspate_crate::` do not begin with the word `crate`.
         if is_a_word && !rest[..at].ends_with('$') {
             paths.extend(expand(&rest[at..end].replace('\n', " ")));
         }
@@ -99,17 +99,17 @@ fn paths(source: &str) -> Vec<String> {
 }
 
 /// Returns the uses of a crate's modules within the crate.
-fn uses(name: &str) -> Vec<ModuleUse> {
+fn module_uses(name: &str) -> Vec<ModuleUse> {
     let source = Path::new("crates").join(name).join("src");
     let mut uses = Vec::new();
-    for (file, text) in with_extension(&["rs"]) {
+    for (file, text) in read_with_extension(&["rs"]) {
         let Ok(path) = file.strip_prefix(&source) else { continue };
         let mut from: ModulePath =
             path.with_extension("").iter().map(|it| it.to_str().unwrap().to_owned()).collect();
         if matches!(from.last().map(String::as_str), Some("mod" | "lib" | "main")) {
             from.pop();
         }
-        for path in paths(&text) {
+        for path in crate_paths(&text) {
             let mut names = path.split("::").map(str::trim).peekable();
             let mut to = from.clone();
             while names.next_if_eq(&"super").is_some() {
@@ -126,10 +126,10 @@ fn uses(name: &str) -> Vec<ModuleUse> {
 }
 
 /// Returns for each folder the sibling folders that its files use, each with one such file.
-fn edges(name: &str) -> BTreeMap<PathBuf, BTreeMap<PathBuf, PathBuf>> {
+fn folder_uses(name: &str) -> BTreeMap<PathBuf, BTreeMap<PathBuf, PathBuf>> {
     let source = crate::root().join("crates").join(name).join("src");
     let mut edges: BTreeMap<PathBuf, BTreeMap<PathBuf, PathBuf>> = BTreeMap::new();
-    for ModuleUse { file, from, to } in uses(name) {
+    for ModuleUse { file, from, to } in module_uses(name) {
         let shared = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
         if shared == from.len() || shared == to.len() {
             continue;
@@ -147,7 +147,7 @@ fn edges(name: &str) -> BTreeMap<PathBuf, BTreeMap<PathBuf, PathBuf>> {
 fn no_folders_use_each_other_in_a_cycle() {
     let mut cycles = Vec::new();
     for name in crates() {
-        let edges = edges(&name);
+        let edges = folder_uses(&name);
         for (one, others) in &edges {
             for (other, file) in others {
                 let (mut reached, mut next) = (BTreeSet::from([other]), vec![other]);
@@ -168,14 +168,14 @@ fn no_folders_use_each_other_in_a_cycle() {
 #[test]
 fn rooms_use_only_those_above_them_in_the_map() {
     let mut faults = Vec::new();
-    let map = map();
+    let map = rooms_of_map();
     let place = |name: &str| map.iter().position(|it| it == name);
     for name in crates() {
         let Some(own) = place(&name) else {
             faults.push(format!("crates/{name} is not in the map of ARCHITECTURE.md"));
             continue;
         };
-        let manifest = text(&Path::new("crates").join(&name).join("Cargo.toml"));
+        let manifest = read_text(&Path::new("crates").join(&name).join("Cargo.toml"));
         let (_, rest) = manifest.split_once("\n[dependencies]").unwrap();
         let dependencies = rest.split("\n[").next().unwrap().lines();
         let used = dependencies.filter_map(|line| line.split(['.', ' ']).next());
@@ -183,7 +183,7 @@ fn rooms_use_only_those_above_them_in_the_map() {
         faults.extend(below.map(|other| format!("crates/{name} uses {other}, which is below it")));
         let has_rooms = map.iter().any(|it| it.starts_with(&format!("{name}/")));
         let is_room = |path: &Path| path.components().count() == 1;
-        let edges = edges(&name).into_iter().filter(|(one, _)| has_rooms && is_room(one));
+        let edges = folder_uses(&name).into_iter().filter(|(one, _)| has_rooms && is_room(one));
         for (one, others) in edges {
             for (other, file) in others {
                 let [own, at] = [&one, &other].map(|it| place(&format!("{name}/{}", it.display())));

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{assert_none, with_extension};
+use super::{assert_none, read_with_extension};
 
 #[test]
 fn type_names_are_unique() {
     let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (path, text) in with_extension(&["rs"]) {
+    for (path, text) in read_with_extension(&["rs"]) {
         for line in text.lines() {
             if let Some(name) = defined_type(line) {
                 files.entry(name.to_owned()).or_default().push(path.display().to_string());

@@ -14,7 +14,7 @@ const COMMANDS: [&str; 6] = [
 ];
 
 /// A function that records that a superuser ran it.
-const SPY: &str = "\
+const CREATE_SPY: &str = "\
 create table spy.seen (by text);
 grant insert on spy.seen to public;
 create function spy.look() returns int language plpgsql as
@@ -34,12 +34,12 @@ fn case() -> LoadCase {
 fn mallory(case: &LoadCase) -> TrustRole<'_> {
     let role = TrustRole::new(case, "mallory");
     role.grant(&format!("create on database \"{}\"", case.db.name()));
-    role.sql(&format!("create schema spy; {SPY}; grant usage on schema spy to public"));
+    role.sql(&format!("create schema spy; {CREATE_SPY}; grant usage on schema spy to public"));
     role
 }
 
 /// Checks that all commands refuse the ledger, name its owner and run none of its code.
-fn is_refused(case: &LoadCase, role: &TrustRole<'_>, what: &str) {
+fn assert_ledger_refused(case: &LoadCase, role: &TrustRole<'_>, what: &str) {
     for command in COMMANDS {
         let run = run_as(case, &case.db.dsn(), command);
         if command == "doctor" {
@@ -64,10 +64,10 @@ fn a_view_in_place_of_a_ledger_table_is_refused() {
         "create schema pgspate; create view pgspate.version as select spy.look() as version; \
          grant usage on schema pgspate to public; grant select on pgspate.version to public",
     );
-    is_refused(&case, &role, "schema \"pgspate\"");
+    assert_ledger_refused(&case, &role, "schema \"pgspate\"");
     // The view is refused in a schema of the current role, too.
     case.db.run("alter schema pgspate owner to postgres");
-    is_refused(&case, &role, "view pgspate.version");
+    assert_ledger_refused(&case, &role, "view pgspate.version");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_ledger_that_another_role_created_is_refused() {
         "create trigger spy before insert on pgspate.job for each row execute function spy.fire(); \
          delete from spy.seen",
     );
-    is_refused(&case, &role, "schema \"pgspate\"");
+    assert_ledger_refused(&case, &role, "schema \"pgspate\"");
     // The owner of the ledger can use it.
     assert_eq!(run_as(&case, &role.dsn(), "status").status, Some(0));
     // A superuser who takes the owner's role can use it, too.

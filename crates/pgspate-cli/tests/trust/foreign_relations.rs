@@ -4,10 +4,11 @@
 use crate::support::LoadCase;
 use crate::{TrustRole, run_as};
 
-const SWAP: &str = "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"n\":2}}\n\
+const SWAP_EVENTS: &str = "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"n\":2}}\n\
                     {\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":2,\"n\":1}}\n";
-const DELETE: &str = "{\"op\":\"delete\",\"table\":\"t\",\"key\":{\"id\":3}}\n";
-const MOVE: &str = "{\"op\":\"update\",\"table\":\"t\",\"key\":{\"id\":4},\"row\":{\"id\":5}}\n";
+const DELETE_EVENT: &str = "{\"op\":\"delete\",\"table\":\"t\",\"key\":{\"id\":3}}\n";
+const MOVE_EVENT: &str =
+    "{\"op\":\"update\",\"table\":\"t\",\"key\":{\"id\":4},\"row\":{\"id\":5}}\n";
 
 /// Returns a case with a table, and files that change it.
 fn case() -> LoadCase {
@@ -16,9 +17,9 @@ fn case() -> LoadCase {
          insert into t values (1, 1), (2, 2), (3, 3), (4, 4)",
     );
     case.put("t.csv", "id,n\n1,2\n2,1\n4,4\n");
-    case.put("swap.ndjson", SWAP);
-    case.put("delete.ndjson", DELETE);
-    case.put("move.ndjson", MOVE);
+    case.put("swap.ndjson", SWAP_EVENTS);
+    case.put("delete.ndjson", DELETE_EVENT);
+    case.put("move.ndjson", MOVE_EVENT);
     case
 }
 
@@ -39,7 +40,7 @@ fn mallory(case: &LoadCase) -> TrustRole<'_> {
 }
 
 /// Returns whether a superuser ran the function.
-fn was_run(case: &LoadCase) -> bool {
+fn spy_was_run(case: &LoadCase) -> bool {
     case.value("select is_called from spy.runs") == "t"
 }
 
@@ -49,7 +50,7 @@ fn rows(case: &LoadCase) -> String {
 }
 
 /// SQL that creates a forged TimescaleDB catalog, in which `t` is a hypertable.
-const CATALOG: &str = "\
+const CREATE_CATALOG: &str = "\
 create schema _timescaledb_catalog;
 create RELATION _timescaledb_catalog.hypertable as
     select 'public'::name as schema_name, 't'::name as table_name where spy.look() = 1;
@@ -60,7 +61,7 @@ grant select on _timescaledb_catalog.hypertable to public";
 fn a_forged_extension_catalog_is_not_read() {
     let case = case();
     let role = mallory(&case);
-    role.sql(&CATALOG.replace("RELATION", "view"));
+    role.sql(&CREATE_CATALOG.replace("RELATION", "view"));
     for command in [
         "apply swap.ndjson",
         "sync t.csv --table t --scope all",
@@ -69,10 +70,10 @@ fn a_forged_extension_catalog_is_not_read() {
     ] {
         let run = run_as(&case, &case.db.dsn(), command);
         assert_eq!(run.status, Some(0), "{command}: {}", run.stderr);
-        assert!(!was_run(&case), "{command}");
+        assert!(!spy_was_run(&case), "{command}");
     }
     assert_eq!(case.value("select count(*) from _timescaledb_catalog.hypertable"), "1");
-    assert!(was_run(&case));
+    assert!(spy_was_run(&case));
 }
 
 #[test]
@@ -80,13 +81,14 @@ fn only_a_catalog_table_of_the_extension_is_trusted() {
     let case = case();
     case.db.run("create table chunk () inherits (t); insert into chunk values (7, 7)");
     let role = mallory(&case);
-    role.sql(&CATALOG.replace("RELATION", "table"));
+    role.sql(&CREATE_CATALOG.replace("RELATION", "table"));
     let refusal = || {
         let run = run_as(&case, &case.db.dsn(), "load t.csv --table t --replace");
         (run.status == Some(2)).then_some(run.stderr)
     };
     let is_refused = |why: &str| {
-        let refusal = refusal().unwrap_or_else(|| panic!("{why}: it was believed"));
+        let refusal =
+            refusal().unwrap_or_else(|| panic!("{why}: pgspate trusted the forged catalog"));
         assert!(refusal.contains("other tables inherit from public.t"), "{why}: {refusal}");
     };
     is_refused("a schema alone");
@@ -109,13 +111,13 @@ fn only_a_catalog_table_of_the_extension_is_trusted() {
 }
 
 /// An index of the child calls the function whenever a query that reads the child is planned.
-const INDEX: &str = "create index on CHILD (id) where spy.look() = 1; \
+const CREATE_SPY_INDEX: &str = "create index on CHILD (id) where spy.look() = 1; \
                      grant select on CHILD to public";
 
 /// Checks that no command reads the child. pgspate then assumes that the child refers to every row
 /// of `t`.
 #[track_caller]
-fn is_not_read(case: &LoadCase, child: &str) {
+fn assert_child_not_read(case: &LoadCase, child: &str) {
     let duplicate = "duplicate key value violates unique constraint";
     for (command, refusal) in [
         ("sync t.csv --table t --scope all", Some("a foreign key refers to")),
@@ -124,7 +126,7 @@ fn is_not_read(case: &LoadCase, child: &str) {
         ("apply move.ndjson", None),
     ] {
         let run = run_as(case, &case.db.dsn(), command);
-        assert!(!was_run(case), "{child}: {command}");
+        assert!(!spy_was_run(case), "{child}: {command}");
         match refusal {
             None => assert_eq!(run.status, Some(0), "{child}: {command}: {}", run.stderr),
             Some(refusal) => {
@@ -135,7 +137,7 @@ fn is_not_read(case: &LoadCase, child: &str) {
     }
     assert_eq!(rows(case), "(1,1) (2,2) (5,4)");
     case.value(&format!("select count(*) from {child} where id = 7"));
-    assert!(was_run(case), "{child}: it could not have been seen");
+    assert!(spy_was_run(case), "{child}: the spy must see a read of the child");
 }
 
 #[test]
@@ -144,8 +146,8 @@ fn a_referring_table_of_another_role_is_not_read() {
     let role = mallory(&case);
     role.grant("references on t");
     role.sql("create table spy.child (id int references public.t on delete cascade)");
-    role.sql(&INDEX.replace("CHILD", "spy.child"));
-    is_not_read(&case, "spy.child");
+    role.sql(&CREATE_SPY_INDEX.replace("CHILD", "spy.child"));
+    assert_child_not_read(&case, "spy.child");
 }
 
 #[test]
@@ -163,8 +165,8 @@ fn a_referring_partition_of_another_role_is_not_read() {
              alter table part owner to \"{1}\"",
             owner.name, role.name
         ));
-        role.sql(&INDEX.replace("CHILD", "part"));
-        is_not_read(&case, "child");
+        role.sql(&CREATE_SPY_INDEX.replace("CHILD", "part"));
+        assert_child_not_read(&case, "child");
     }
 }
 
@@ -209,10 +211,10 @@ fn a_replace_that_would_add_a_foreign_key_of_another_role_is_refused() {
     let role = mallory(&case);
     role.grant("references on t");
     role.sql("create table spy.child (id int constraint up references public.t)");
-    role.sql(&INDEX.replace("CHILD", "spy.child"));
+    role.sql(&CREATE_SPY_INDEX.replace("CHILD", "spy.child"));
     for replace in ["--replace", "--replace=truncate"] {
         let run = run_as(&case, &case.db.dsn(), &format!("load t.csv --table t {replace}"));
-        assert!(!was_run(&case), "{replace}");
+        assert!(!spy_was_run(&case), "{replace}");
         assert_eq!(run.status, Some(2), "{replace}: {}", run.stdout);
         let owner = format!("role \"{}\"", role.name);
         for said in ["foreign key up of spy.child", &owner, "drop constraint up"] {
@@ -229,7 +231,7 @@ fn a_replace_that_would_add_a_foreign_key_of_another_role_is_refused() {
     assert_eq!(case.value(key), "t");
 }
 
-/// Adding a foreign key reads the referenced table as the role that adds the key.
+/// When a role adds a foreign key, the server reads the referenced table as this role.
 #[test]
 fn a_foreign_key_to_a_table_of_another_role_is_not_dropped() {
     let case = case();
@@ -242,7 +244,7 @@ fn a_foreign_key_to_a_table_of_another_role_is_not_dropped() {
     case.put("u.csv", "id\n1\n");
     let load = "load u.csv --table u --rebuild-indexes always";
     let run = run_as(&case, &case.db.dsn(), load);
-    assert!(!was_run(&case));
+    assert!(!spy_was_run(&case));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     let plan = run_as(&case, &case.db.dsn(), &format!("{load} --restart --plan"));
     let reason = format!("functions of role {}, which owns spy.parent", role.name);

@@ -25,7 +25,7 @@ fn mallory(case: &LoadCase) -> TrustRole<'_> {
 }
 
 /// Checks that row-level security refuses the SQL.
-fn is_refused(role: &TrustRole<'_>, sql: &str) {
+fn assert_refused(role: &TrustRole<'_>, sql: &str) {
     let said = role.try_sql(sql).unwrap_err();
     assert!(said.contains("row-level security"), "{sql}: {said}");
 }
@@ -45,7 +45,7 @@ fn a_role_cannot_change_the_version_or_the_secret() {
         let _ = role.try_sql(forged);
         assert_eq!(case.value("select version || secret from pgspate.version"), before, "{forged}");
     }
-    is_refused(&role, "insert into pgspate.version values (3, 'x')");
+    assert_refused(&role, "insert into pgspate.version values (3, 'x')");
 }
 
 /// A table created later may get the oid of a forged finished job.
@@ -61,11 +61,14 @@ fn a_role_cannot_forge_a_job_of_a_future_table() {
              from pgspate.job limit 1"
         )
     };
-    is_refused(&role, &copy("4000000000"));
+    assert_refused(&role, &copy("4000000000"));
     role.grant("create on schema public");
     role.sql("create table mine (id int)");
     role.sql(&copy("'mine'::regclass"));
-    is_refused(&role, "update pgspate.job set table_oid = 4000000000 where role = current_user");
+    assert_refused(
+        &role,
+        "update pgspate.job set table_oid = 4000000000 where role = current_user",
+    );
 }
 
 /// If a stream's row in `pgspate.bound` is deleted, pgspate cannot notice that a crash lost rows.
@@ -104,8 +107,8 @@ fn a_role_cannot_forge_bonds_of_unlogged_tables() {
     assert_eq!(case.value("select count(*) from u"), "1");
     // Delete the real row after that run.
     case.db.run("delete from pgspate.bound");
-    is_refused(&role, &bond("null, 'theirs'", "pgspate.stream"));
-    is_refused(&role, &bond("job, null", "pgspate.job"));
+    assert_refused(&role, &bond("null, 'theirs'", "pgspate.stream"));
+    assert_refused(&role, &bond("job, null", "pgspate.job"));
 }
 
 /// Changes that an untrusted role recorded are not run. All other changes are run.

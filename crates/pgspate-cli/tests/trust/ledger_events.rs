@@ -4,7 +4,7 @@ use crate::run_as;
 use crate::support::LoadCase;
 
 /// An event that inserts a forged change into the ledger. Its steps would create a table.
-const CHANGE: &str = "{\"op\":\"insert\",\"table\":\"pgspate.change\",\"row\":{\
+const FORGED_CHANGE: &str = "{\"op\":\"insert\",\"table\":\"pgspate.change\",\"row\":{\
     \"job\":1,\"ordinal\":1,\"table_oid\":TABLE,\"kind\":\"index\",\"object\":\"x\",\
     \"steps\":\"{create table pwned()}\",\"done\":0,\"beside\":false}}\n";
 
@@ -17,7 +17,7 @@ fn case() -> LoadCase {
 
 /// Returns the event with the oid of table `t`.
 fn event(case: &LoadCase) -> String {
-    CHANGE.replace("TABLE", &case.value("select 't'::regclass::oid"))
+    FORGED_CHANGE.replace("TABLE", &case.value("select 't'::regclass::oid"))
 }
 
 #[test]

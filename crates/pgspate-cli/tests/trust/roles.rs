@@ -107,8 +107,8 @@ fn a_role_sees_and_forges_nothing_of_another() {
         assert!(said.contains("row-level security"), "{refused}: {said}");
     }
     for refused in [
-        // Forge that another role's file is loaded, that its table is emptied, or that it has no
-        // key.
+        // These rows would say that another role's file is loaded, that its table was emptied, or
+        // that its table has no key.
         "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, \
                                   sources, options) \
          select key, fingerprint, command, 't2'::regclass, table_name, false, sources, options \

@@ -9,36 +9,36 @@ pub(crate) struct DisturbedCommand {
     pub(crate) name: &'static str,
     /// SQL that creates the tables.
     pub(crate) prepare: &'static str,
-    /// A command that runs before, without a fault; empty for none.
+    /// A command that runs first, without a fault. The text is empty if there is no such command.
     pub(crate) before: &'static str,
     /// The command, without `--to`.
     pub(crate) args: &'static str,
-    /// Exit statuses of success.
+    /// The exit statuses that mean success.
     pub(crate) done: &'static [i32],
-    /// A command that undoes the command; empty for none.
+    /// A command that undoes the command. The text is empty if there is no such command.
     pub(crate) undo: &'static str,
 }
 
 /// Rows of the files with wide rows.
-const ROWS: u64 = 1500;
+const WIDE_ROWS: u64 = 1500;
 /// The width of a row, with which the file has three chunks.
 const WIDE_BYTES: usize = 6000;
 /// Rows of the narrow files.
 const NARROW_ROWS: u64 = 4000;
-const EVENTS: u64 = 2500;
+const EVENT_COUNT: u64 = 2500;
 
-const KEYED: &str = "\
+const CREATE_KEYED: &str = "\
 create table t (id int8, n int, note text);
 alter table t add constraint t_key primary key (id), add constraint t_unique unique (n, id);
 create index t_n on t (n) where n > 3; comment on index t_n is 'some';
 create table child (id int8 references t)";
 
-const NARROW: &str = "\
+const CREATE_NARROW: &str = "\
 create table m (scope int not null, id int not null, v numeric, note text, primary key (scope, id));
 create index m_v on m (v);
 insert into m select g % 8, g, g % 100, 'old ' || g % 3 from generate_series(1, 4200) g";
 
-const STREAM: &str = "\
+const CREATE_STREAM_TABLES: &str = "\
 create table a (id int primary key, v int, note text);
 create table b (id int primary key, a int references a, u text unique);
 create table news (id int, v int)";
@@ -46,7 +46,7 @@ create table news (id int, v int)";
 pub(crate) const DISTURBED_COMMANDS: [DisturbedCommand; 13] = [
     DisturbedCommand {
         name: "load-indexed",
-        prepare: KEYED,
+        prepare: CREATE_KEYED,
         args: "load rows.csv --table t --lanes 2 --rebuild-indexes always",
         ..LOAD
     },
@@ -58,14 +58,14 @@ pub(crate) const DISTURBED_COMMANDS: [DisturbedCommand; 13] = [
     },
     DisturbedCommand {
         name: "load-rejects",
-        prepare: KEYED,
+        prepare: CREATE_KEYED,
         args: "load bad.csv --table t --lanes 2 --commit chunk --rejects no.csv --max-rejects 50",
         done: &[0, 1],
         ..LOAD
     },
     DisturbedCommand {
         name: "load-atomic",
-        prepare: KEYED,
+        prepare: CREATE_KEYED,
         args: "load rows.csv --table t --lanes 2 --atomic",
         ..LOAD
     },
@@ -99,7 +99,7 @@ pub(crate) const DISTURBED_COMMANDS: [DisturbedCommand; 13] = [
     },
     DisturbedCommand {
         name: "apply",
-        prepare: STREAM,
+        prepare: CREATE_STREAM_TABLES,
         args: "apply events.ndjson --batch-rows 400 --batch-delay 0 --direct-rows 100",
         ..LOAD
     },
@@ -112,14 +112,14 @@ pub(crate) const DISTURBED_COMMANDS: [DisturbedCommand; 13] = [
     },
     DisturbedCommand {
         name: "doctor",
-        prepare: NARROW,
+        prepare: CREATE_NARROW,
         args: "doctor --json",
         done: &[0, 1],
         ..LOAD
     },
     DisturbedCommand {
         name: "status",
-        prepare: KEYED,
+        prepare: CREATE_KEYED,
         before: "load rows.csv --table t --quiet",
         args: "status --json",
         ..LOAD
@@ -128,13 +128,13 @@ pub(crate) const DISTURBED_COMMANDS: [DisturbedCommand; 13] = [
 
 const LOAD: DisturbedCommand =
     DisturbedCommand { name: "", prepare: "", before: "", args: "", done: &[0], undo: "" };
-const SYNC: DisturbedCommand = DisturbedCommand { prepare: NARROW, ..LOAD };
+const SYNC: DisturbedCommand = DisturbedCommand { prepare: CREATE_NARROW, ..LOAD };
 
 /// Writes the files that the commands read to a folder.
 pub(crate) fn write_files(folder: &Path) {
     let mut rows = "id,n,note\n".to_owned();
     let mut bad = rows.clone();
-    for id in 0..ROWS {
+    for id in 0..WIDE_ROWS {
         let wide = "x".repeat(WIDE_BYTES);
         writeln!(rows, "{id},{},{id}{wide}", id % 50).unwrap();
         writeln!(bad, "{id},{},{id}{wide}", id % 50).unwrap();
@@ -165,7 +165,7 @@ fn events() -> String {
             format!(r#"{{"op":"{op}","table":"{table}","row":{{{row}}},"tx":{tx},"end":true}}"#);
         writeln!(text, "{line}").unwrap();
     };
-    for nth in 0..EVENTS {
+    for nth in 0..EVENT_COUNT {
         let (id, v) = (nth % 60, nth / 60);
         match (v, nth % 7) {
             (0, _) => event("insert", "a", format!(r#""id":{id},"v":0,"note":"n{id}""#), 2 * nth),

@@ -40,7 +40,7 @@ use trial::{CommandFault, CommandTrial};
 use trial_runner::run_all;
 
 /// Returns `count` trials of each fault for each command, at random messages.
-fn trials(seed: u64, faults: &[CommandFault], count: u64) -> Vec<CommandTrial> {
+fn random_trials(seed: u64, faults: &[CommandFault], count: u64) -> Vec<CommandTrial> {
     let mut random = TestRandom::for_test_run(seed);
     let mut trials = Vec::new();
     for _ in 0..long_run().unwrap_or(count) {
@@ -53,10 +53,11 @@ fn trials(seed: u64, faults: &[CommandFault], count: u64) -> Vec<CommandTrial> {
     trials
 }
 
-/// One connection becomes silent: the proxy passes nothing more on, and neither side closes it.
+/// One connection becomes silent: the proxy passes no more messages on, and neither side closes the
+/// connection.
 #[test]
 fn commands_end_when_a_connection_is_silent() {
-    run_all(trials(41, &[CommandFault::Silence], 1));
+    run_all(random_trials(41, &[CommandFault::Silence], 1));
 }
 
 /// Connections are cut or lost on one side, or the reply to a commit is lost.
@@ -70,10 +71,10 @@ fn commands_are_exact_when_connections_are_lost() {
         CommandFault::SwallowCommit,
     ];
     match long_run() {
-        Some(_) => run_all(trials(42, &faults, 1)),
+        Some(_) => run_all(random_trials(42, &faults, 1)),
         None => {
             // Each command gets one kind of fault, in turn.
-            let all = trials(42, &faults, 1);
+            let all = random_trials(42, &faults, 1);
             let chosen = all.chunks(faults.len()).enumerate();
             run_all(chosen.map(|(nth, of_work)| of_work[nth % faults.len()]).collect());
         }
@@ -83,7 +84,7 @@ fn commands_are_exact_when_connections_are_lost() {
 /// The command or the server is killed.
 #[test]
 fn commands_can_be_run_again_after_a_kill() {
-    run_all(trials(43, &[CommandFault::Kill, CommandFault::KillServer], 1));
+    run_all(random_trials(43, &[CommandFault::Kill, CommandFault::KillServer], 1));
 }
 
 /// The lost session creates the table, or locks the synced table. The server does not notice the
@@ -94,8 +95,8 @@ fn commands_are_exact_when_sessions_with_locks_are_lost() {
     run_all(trials.map(|trial| trial.parse().unwrap()).to_vec());
 }
 
-/// All sessions are lost at once, while a sync stages the rows that the table lacks. The server is
-/// still reachable, so the sync stages all rows instead and completes.
+/// All sessions are lost at once, while a sync stages the rows that differ from the table. The
+/// server is still reachable, so the sync stages all rows instead, and completes.
 #[test]
 fn a_sync_that_loses_all_its_sessions_completes() {
     let mut scene = CommandScene::new();
@@ -118,6 +119,6 @@ fn a_sync_that_loses_all_its_sessions_completes() {
 fn the_replayed_trial_keeps_all_rules() {
     match std::env::var("PGSPATE_TEST_FAULTS_REPLAY") {
         Ok(text) => run_all(vec![text.parse().unwrap(); 10]),
-        Err(_) => println!("not tested: this takes PGSPATE_TEST_FAULTS_REPLAY"),
+        Err(_) => println!("not tested: set PGSPATE_TEST_FAULTS_REPLAY to run this test"),
     }
 }

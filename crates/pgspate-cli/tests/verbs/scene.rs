@@ -1,4 +1,4 @@
-//! A server and a folder of files: prepared before a command, and compared after it.
+//! A server and a folder of files. The scene is prepared before a command and compared afterwards.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::run::{Run, ask, command, finish, session, spawn};
 pub(crate) const STALL_TIMEOUT: u64 = 2;
 
 /// The user's tables with their definitions, one row each. Tables of the ledger are left out.
-const TABLES: &str = "\
+const SELECT_TABLES: &str = "\
 select c.oid::regclass::text,
        concat_ws(' ', c.relkind, c.relpersistence, c.reloptions::text,
            (select string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), i.indisvalid, k.conname,
@@ -35,14 +35,14 @@ where c.relkind in ('r', 'p', 'v', 'm', 'S') and n.nspname not in ('pg_catalog',
 order by 1";
 
 /// The settings in `postgresql.auto.conf`. The value of the marker `pgspate.tuned` ends with row
-/// numbers of the ledger. They differ after each run and are cut off.
-const SETTINGS: &str = "\
+/// numbers of the ledger. The query cuts these numbers off, because they differ after each run.
+const SELECT_SETTINGS: &str = "\
 select coalesce(string_agg(name || '=' || regexp_replace(setting, ' [0-9]+-[0-9]+$', ''), ' '
                            order by name), '')
 from pg_file_settings where sourcefile like '%postgresql.auto.conf'";
 
 /// Sessions and locks of pgspate, locks on public tables, and prepared transactions.
-const LEFT_OVER: &str = "\
+const SELECT_LEFT_OVER: &str = "\
 select concat_ws('; ',
     (select string_agg(concat_ws(' ', 'session', pid, application_name, state, wait_event, query),
                        ', ')
@@ -148,7 +148,7 @@ impl CommandScene {
             return Ok(());
         }
         let run = self.run(disturbed.undo);
-        let left = ask(&self.server.dsn(), SETTINGS);
+        let left = ask(&self.server.dsn(), SELECT_SETTINGS);
         match (run.status, left.as_str()) {
             (Some(0), "") => Ok(()),
             _ => Err(format!("after {} there is {left:?}: {}", disturbed.undo, run.stderr)),
@@ -159,8 +159,8 @@ impl CommandScene {
     pub(crate) fn state(&self) -> String {
         let dsn = self.server.dsn();
         let (runtime, client) = session(&dsn);
-        let tables = runtime.block_on(client.simple_query(TABLES)).unwrap();
-        let mut state = ask(&dsn, SETTINGS);
+        let tables = runtime.block_on(client.simple_query(SELECT_TABLES)).unwrap();
+        let mut state = ask(&dsn, SELECT_SETTINGS);
         for message in &tables {
             let SimpleQueryMessage::Row(row) = message else { continue };
             let (table, shape) = (row.get(0).unwrap(), row.get(1).unwrap_or_default());
@@ -178,7 +178,7 @@ impl CommandScene {
 
     /// Returns the sessions and locks of ended commands as text, which is empty if there are none.
     pub(crate) fn left_over(&self) -> String {
-        ask(&self.server.dsn(), LEFT_OVER)
+        ask(&self.server.dsn(), SELECT_LEFT_OVER)
     }
 }
 

@@ -15,8 +15,8 @@ use crate::scene::{CommandBaseline, CommandScene, is_done};
 const HANG_LIMIT: Duration = Duration::from_secs(120);
 /// How long the server may take to notice a client's disconnect.
 const LEFT_OVER_LIMIT: Duration = Duration::from_secs(60);
-/// The most times a command is run again until it must succeed.
-const AGAIN_MAX: u32 = 6;
+/// The most runs that are repeated until one must succeed.
+const RERUNS_MAX: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A fault during a command.
@@ -103,7 +103,7 @@ impl CommandTrial {
                     .1;
                 format!("{} {fault_kind}@{nth}", disturbed.name)
             }
-            _ => unreachable!("no other place is chosen"),
+            _ => unreachable!("`plan` chooses only commits and messages"),
         };
         scene.reset(disturbed);
         let proxy = Proxy::start(&scene.server.dsn(), Some(plan));
@@ -131,18 +131,25 @@ impl CommandTrial {
             let log = proxy.log();
             let lines: Vec<&str> = log.lines().collect();
             let log = lines[lines.len().saturating_sub(25)..].join("\n");
-            format!("\nit said, after {seconds:.1} s: {said}\nthe proxy:\n{log}")
+            format!(
+                "\nthe command ended after {seconds:.1} s with: {said}\nthe proxy's log:\n{log}"
+            )
         };
-        let run = ended.map_err(|run| format!("{name}: it hangs{}", tail(&run.stderr)))?;
+        let run = ended.map_err(|run| format!("{name}: the command hangs{}", tail(&run.stderr)))?;
         let was_killed = fired && self.fault_kind == CommandFault::Kill;
         if run.status.is_none() != was_killed || run.stderr.contains("panicked") {
-            return Err(format!("{name}: it ended with {:?}{}", run.status, tail(&run.stderr)));
+            let status = run.status;
+            return Err(format!("{name}: the command ended with {status:?}{}", tail(&run.stderr)));
         }
         if run.status == Some(2) && !run.stderr.contains("error:") {
-            return Err(format!("{name}: it failed without a word{}", tail(&run.stderr)));
+            return Err(format!(
+                "{name}: the command failed without an error{}",
+                tail(&run.stderr)
+            ));
         }
         if self.fault_kind != CommandFault::Silence {
-            // Otherwise a lost session holds its locks until the server notices the disconnect.
+            // Without this release, a lost session holds its locks until the server notices the
+            // disconnect.
             proxy.release(StallRelease::Cut);
         }
         let checked = if is_done(disturbed, &run) {
@@ -168,22 +175,22 @@ fn run_again_until_done(
     baseline: &CommandBaseline,
 ) -> Result<u32, String> {
     let mut said = String::new();
-    for times in 1..=AGAIN_MAX {
+    for times in 1..=RERUNS_MAX {
         // A partial change must be undone first.
         if !disturbed.undo.is_empty() {
             scene.run(disturbed.undo);
         }
         let run = finish_within(scene.start(disturbed, &scene.server.dsn()), HANG_LIMIT);
-        let run = run.map_err(|run| format!("run again, it hangs: {}", run.stderr))?;
+        let run = run.map_err(|run| format!("the repeated run hangs: {}", run.stderr))?;
         if is_done(disturbed, &run) {
             return check_state(scene, disturbed, baseline)
                 .map(|()| times)
-                .map_err(|broken| format!("run again, {broken}: {}", run.stderr));
+                .map_err(|broken| format!("in the repeated run, {broken}: {}", run.stderr));
         }
         said = run.stderr;
         thread::sleep(PAUSE);
     }
-    Err(format!("run again {AGAIN_MAX} times, it still fails: {said}"))
+    Err(format!("{RERUNS_MAX} repeated runs failed, the last with: {said}"))
 }
 
 /// Checks that the tables are as an undisturbed run leaves them.
@@ -196,7 +203,7 @@ fn check_state(
     match found == baseline.state {
         true => Ok(()),
         false => Err(format!(
-            "{} says that it is done, but there is\n{found}\nand not\n{}",
+            "{} reports success, but the state is\n{found}\nand not\n{}",
             disturbed.name, baseline.state
         )),
     }
@@ -206,13 +213,13 @@ fn check_state(
 fn check_leaves_nothing(scene: &CommandScene, disturbed: &DisturbedCommand) -> Result<(), String> {
     let before = scene.state();
     let run = finish_within(scene.start(disturbed, &scene.server.dsn()), HANG_LIMIT);
-    let run = run.map_err(|run| format!("once more, it hangs: {}", run.stderr))?;
+    let run = run.map_err(|run| format!("one more run hangs: {}", run.stderr))?;
     if !is_done(disturbed, &run) {
-        return Err(format!("once more, it fails: {}", run.stderr));
+        return Err(format!("one more run fails: {}", run.stderr));
     }
     let after = scene.state();
     if before != after {
-        return Err(format!("once more, it makes\n{after}\nof\n{before}"));
+        return Err(format!("one more run changed\n{before}\nto\n{after}"));
     }
     scene.undo(disturbed)?;
     let begin = Instant::now();
@@ -222,7 +229,7 @@ fn check_leaves_nothing(scene: &CommandScene, disturbed: &DisturbedCommand) -> R
             return Ok(());
         }
         if begin.elapsed() > LEFT_OVER_LIMIT {
-            return Err(format!("left over is {left}"));
+            return Err(format!("the command left {left}"));
         }
         // Queries without pauses would keep the server busy.
         let _ = try_ask(&scene.server.dsn(), "select pg_sleep(0.1)");

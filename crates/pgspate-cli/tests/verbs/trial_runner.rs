@@ -1,4 +1,4 @@
-//! Runs trials, several at a time, and counts how they ended.
+//! Runs trials, several in parallel, and counts their outcomes.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -12,9 +12,9 @@ use crate::scene::{CommandScene, STALL_TIMEOUT};
 use crate::test_random::long_run;
 use crate::trial::{CommandOutcome, CommandTrial};
 
-/// Trials that run at the same time. A trial spends most of its time waiting.
-const AT_ONCE: usize = 2;
-const AT_ONCE_IN_LONG_RUN: usize = 4;
+/// The number of trials that run in parallel. A trial spends most of its time waiting.
+const PARALLEL_TRIALS: usize = 2;
+const PARALLEL_TRIALS_IN_LONG_RUN: usize = 4;
 
 /// Runs all trials, and fails if a rule was broken.
 #[track_caller]
@@ -31,7 +31,7 @@ pub(crate) fn run_all(trials: Vec<CommandTrial>) {
             match &outcome {
                 Ok(outcome) => println!("{} of {count}: {outcome:?}", nth + 1),
                 Err(broken) => {
-                    println!("{} of {count}: BROKEN {broken}", nth + 1);
+                    println!("{} of {count}: broken rule: {broken}", nth + 1);
                     // The broken trial may have left objects that would disturb the next trial.
                     scene = CommandScene::new();
                 }
@@ -41,7 +41,7 @@ pub(crate) fn run_all(trials: Vec<CommandTrial>) {
         }
     };
     thread::scope(|scope| {
-        let most = if long_run().is_some() { AT_ONCE_IN_LONG_RUN } else { AT_ONCE };
+        let most = if long_run().is_some() { PARALLEL_TRIALS_IN_LONG_RUN } else { PARALLEL_TRIALS };
         for _ in 0..count.clamp(1, most) {
             scope.spawn(run_trials);
         }
@@ -82,9 +82,12 @@ fn print_and_check(ended: Vec<Result<CommandOutcome, String>>) {
             Err(what) => broken.push(what),
         }
     }
-    println!("trials, of which disturbed, done without another run, later than twice the limit:");
+    println!(
+        "columns: trials; trials whose fault happened; trials without a repeated run; trials that \
+         took longer than the usual time plus twice the stall timeout"
+    );
     for (fault_kind, [all, fired, done, late]) in &counts {
         println!("{all:>6} {fired:>6} {done:>6} {late:>6}  {fault_kind}");
     }
-    assert!(broken.is_empty(), "{} broken:\n{}", broken.len(), broken.join("\n"));
+    assert!(broken.is_empty(), "{} trials broke a rule:\n{}", broken.len(), broken.join("\n"));
 }

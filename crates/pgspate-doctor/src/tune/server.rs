@@ -173,9 +173,9 @@ pub(super) async fn reload(client: &Client) -> Result<()> {
 
 fn broken_files(message: String) -> Error {
     Error::new(ErrorKind::Server, message).hint(
-        "The server reads none of its settings while a line of its files has an error. This query \
-         shows the line: `select sourcefile, sourceline, error from pg_file_settings where error \
-         is not null`.",
+        "The server applies no change from its configuration files while any line in them has an \
+         error. This query shows the line: `select sourcefile, sourceline, error from \
+         pg_file_settings where error is not null`.",
     )
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every value is a string; bytes have one character each. Flink's messages in this format name no
 //! types, often no table, and spell bytes as base64. Rows are whole. An update also gives the old
-//! values of the changed columns. Of statements about tables only TRUNCATE has an event.
+//! values of the changed columns. Among statements about tables, only TRUNCATE gives an event.
 
 use super::json::{Json, has_no_value, malformed};
 use super::json_values::{ByteSpelling, JsonSpelling, TypeFamily};
@@ -18,7 +18,7 @@ const TYPELESS: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_
 
 /// The `type`s of messages without an event: schema changes, and messages of Canal and TiCDC about
 /// themselves.
-const PASSED_OVER: [&str; 12] = [
+const TYPES_WITHOUT_EVENTS: [&str; 12] = [
     "CREATE",
     "ALTER",
     "ERASE",
@@ -52,7 +52,7 @@ impl Canal {
         Canal::default()
     }
 
-    /// Returns a decoder that takes `table` as the table of messages that name none.
+    /// Returns a decoder that uses `table` for messages that name no table.
     pub(super) fn for_table(table: Option<SourceTable>) -> Canal {
         Canal { table, ..Canal::default() }
     }
@@ -126,7 +126,7 @@ impl Decode for Canal {
             "INSERT" => ChangeKind::Insert,
             "UPDATE" => ChangeKind::Update,
             "DELETE" => ChangeKind::Delete,
-            ty if PASSED_OVER.contains(&ty) => return Ok(()),
+            ty if TYPES_WITHOUT_EVENTS.contains(&ty) => return Ok(()),
             _ => return Err(malformed("unknown \"type\" of a message")),
         };
         let before = events.len();

@@ -201,7 +201,7 @@ impl<'a> JsonFields<'a> {
             return Ok(None);
         }
         let start = cursor.at;
-        let (end, after, escaped) = key_end(cursor.text.as_bytes(), start).map_err(syntax)?;
+        let (end, after, escaped) = key_end(cursor.text.as_bytes(), start).map_err(syntax_error)?;
         cursor.at = after;
         Ok(Some(JsonStr { inside: &cursor.text[start + 1..end - 1], escaped }))
     }
@@ -344,7 +344,8 @@ impl<'a> JsonCursor<'a> {
 
     fn value(&mut self) -> Result<Json<'a>> {
         let (text, start) = (self.text, self.at);
-        let (kind, end) = value_end(text.as_bytes(), start, &mut self.stack).map_err(syntax)?;
+        let (kind, end) =
+            value_end(text.as_bytes(), start, &mut self.stack).map_err(syntax_error)?;
         self.at = end;
         let whole = &text[start..end];
         Ok(match kind {
@@ -360,7 +361,7 @@ impl<'a> JsonCursor<'a> {
     }
 }
 
-fn syntax(found: pgspate_input::json::JsonSyntaxError) -> Error {
+fn syntax_error(found: pgspate_input::json::JsonSyntaxError) -> Error {
     malformed(format!("{} at byte {}", found.what, found.at))
 }
 

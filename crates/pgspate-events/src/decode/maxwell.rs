@@ -26,7 +26,7 @@ impl Maxwell {
         Maxwell::default()
     }
 
-    /// Returns a decoder that takes `table` as the table of records that name none.
+    /// Returns a decoder that uses `table` for records that name no table.
     pub(super) fn for_table(table: Option<SourceTable>) -> Maxwell {
         Maxwell { table, ..Maxwell::default() }
     }

@@ -70,8 +70,8 @@ pub trait Decode: Send {
     /// decoder sets `transaction` of each event's origin; the caller sets `source` and `ordinal`.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Format`] for a record that is malformed or means nothing here. The
-    /// caller adds the record's place to the error. `events` is then unchanged.
+    /// [`crate::ErrorKind::Format`] for a record that is malformed or has no meaning in the format.
+    /// The caller adds the record's place to the error. `events` is then unchanged.
     fn decode(
         &mut self,
         record: &[u8],

@@ -42,7 +42,7 @@ impl RecordBudget {
                 self.0 = left;
                 Ok(())
             }
-            None => Err(too_large()),
+            None => Err(too_large_error()),
         }
     }
 }
@@ -52,10 +52,10 @@ impl RecordBudget {
 /// # Errors
 /// When the value takes too much memory.
 pub(super) fn check_len(len: usize) -> Result<()> {
-    if len > DECODED_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+    if len > DECODED_BYTES_MAX { Err(too_large_error()) } else { Ok(()) }
 }
 
-fn too_large() -> Error {
+fn too_large_error() -> Error {
     let most = DECODED_BYTES_MAX >> 20;
     malformed(format!("the record's events take more than {most} MiB of memory"))
 }

@@ -63,7 +63,7 @@ impl EventFormat {
     }
 }
 
-/// Facts that the records of some formats leave open.
+/// Facts that the records of some formats do not state.
 #[derive(Debug, Clone, Default)]
 pub struct DecodeOptions {
     /// For Debezium's records; its table also for Maxwell and Canal.
@@ -92,9 +92,11 @@ pub fn decoder_of(format: EventFormat, options: &DecodeOptions) -> Option<Box<dy
 pub fn sniff(record: &[u8]) -> Result<(EventFormat, &'static str)> {
     let unmarked = record.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(record);
     if !unmarked.trim_ascii_start().starts_with(b"{") {
-        return line(record).ok_or_else(|| unknown(record));
+        return line(record).ok_or_else(|| unknown_format_error(record));
     }
-    let Ok(fields) = object(record).and_then(JsonFields::all) else { return Err(unknown(record)) };
+    let Ok(fields) = object(record).and_then(JsonFields::all) else {
+        return Err(unknown_format_error(record));
+    };
     let fields = RecordKeys(&fields);
     let found = [
         (EventFormat::Wal2json, fields.has("change"), "it has a list of changes"),
@@ -143,7 +145,7 @@ pub fn sniff(record: &[u8]) -> Result<(EventFormat, &'static str)> {
         Some((format, _, why)) if found.iter().all(|(other, ..)| other == format) => {
             Ok((*format, why))
         }
-        _ => Err(unknown(record)),
+        _ => Err(unknown_format_error(record)),
     }
 }
 
@@ -233,7 +235,7 @@ const KEYS_MAX: usize = 8;
 
 /// Returns the error for a record of unknown format. The error names the record's keys, but no
 /// value.
-fn unknown(record: &[u8]) -> Error {
+fn unknown_format_error(record: &[u8]) -> Error {
     let description = match object(record).and_then(JsonFields::all) {
         Ok(fields) if fields.is_empty() => "an empty object".to_owned(),
         Ok(fields) => {

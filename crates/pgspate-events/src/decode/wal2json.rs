@@ -187,7 +187,7 @@ impl Decode for Wal2json {
         let mut change = Wal2jsonChange::default();
         let (mut changes, mut xid) = (None, None);
         while let Some(key) = fields.next_key()? {
-            if let Some(mut list) = opened(key, &mut fields) {
+            if let Some(mut list) = open_columns(key, &mut fields) {
                 let cells = columns(&mut list)?;
                 fields.close_array(list);
                 match key {
@@ -229,7 +229,7 @@ impl Decode for Wal2json {
 }
 
 /// Opens the list of columns that version 2 has under this key.
-fn opened<'a>(key: JsonStr<'a>, fields: &mut JsonFields<'a>) -> Option<JsonItems<'a>> {
+fn open_columns<'a>(key: JsonStr<'a>, fields: &mut JsonFields<'a>) -> Option<JsonItems<'a>> {
     let is_list = ["columns", "identity", "pk"].iter().any(|name| key.is(name));
     if is_list { fields.open_array() } else { None }
 }
@@ -274,7 +274,7 @@ fn version_1<'a>(change: Json<'a>) -> Result<Wal2jsonChange<'a>> {
             _ if key.is("columnvalues") => values = Some(value),
             _ if key.is("oldkeys") => {
                 let [names, types, values] = parts(value, ["keynames", "keytypes", "keyvalues"])?;
-                found.old = Some(zip(names, types, values)?);
+                found.old = Some(join_columns(names, types, values)?);
             }
             _ if key.is("pk") => {
                 let [names, ..] = parts(value, ["pknames", "", ""])?;
@@ -284,7 +284,7 @@ fn version_1<'a>(change: Json<'a>) -> Result<Wal2jsonChange<'a>> {
         }
     }
     if names.is_some() {
-        found.new = Some(zip(names, types, values)?);
+        found.new = Some(join_columns(names, types, values)?);
     }
     Ok(found)
 }
@@ -319,7 +319,7 @@ fn strings<'a>(list: Option<Json<'a>>) -> Result<Vec<JsonStr<'a>>> {
 }
 
 /// Joins the lists of names, types and values of version 1 to columns.
-fn zip<'a>(
+fn join_columns<'a>(
     names: Option<Json<'a>>,
     types: Option<Json<'a>>,
     values: Option<Json<'a>>,

@@ -1,9 +1,10 @@
 //! Rows that share a key within a transaction, and the choice of the row that an event is about.
 //!
-//! Some sources have a deferrable key, or check keys at the end of a statement. There a row may get
-//! the key of another row before the other row leaves the key. An event is then about the row that
-//! equals the event's old row. If two rows are equal in all columns, the choice does not change the
-//! outcome. If an event has only the key of its old row, the oldest row under the key leaves first.
+//! Some sources have a deferrable key, or check keys at the end of a statement. In such a source, a
+//! row may get the key of another row before the other row leaves the key. Then an event is about
+//! the row that equals the event's old row. If two rows are equal in all columns, the choice does
+//! not change the outcome. If an event has only the key of its old row, the oldest row under the
+//! key leaves first.
 
 use super::{EventFolder, FoldedRow, LoggedKey, NO_EVENT, RowBase};
 use crate::log::{LoggedEvent, LoggedValue, RowImage};

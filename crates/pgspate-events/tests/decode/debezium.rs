@@ -22,7 +22,7 @@ fn envelope(op: &str, before: &str, after: &str) -> String {
 }
 
 #[test]
-fn every_operation_of_an_envelope() {
+fn every_operation_of_an_envelope_is_decoded() {
     let row = r#"{"id":1,"note":"a\nb"}"#;
     let records = [
         envelope("r", "null", row),
@@ -79,7 +79,7 @@ fn keys_beside_values_identify_rows() {
 }
 
 #[test]
-fn schema_and_payload_are_told_apart() {
+fn a_record_may_have_a_schema_beside_its_payload() {
     let schema = r#"{"type":"struct","fields":[{"type":"struct","fields":[{"type":"int32",
 "optional":false,"field":"id"},{"type":"bytes","optional":true,
 "name":"org.apache.kafka.connect.data.Decimal","version":1,"parameters":{"scale":"2",
@@ -163,7 +163,7 @@ fn messages_about_no_row_have_no_event() {
 }
 
 #[test]
-fn flattened_rows() {
+fn flattened_rows_are_decoded() {
     let records = [
         r#"{"id":1,"note":"a","__op":"c","__schema":"public","__table":"orders","__lsn":5,
 "__deleted":"false"}"#,
@@ -200,7 +200,7 @@ fn flattened_rows() {
 }
 
 #[test]
-fn a_flattened_row_by_schema_or_topic() {
+fn a_schema_or_topic_names_the_table_of_a_flattened_row() {
     let schema = r#"{"schema":{"type":"struct","fields":[{"type":"int32","optional":true,
 "name":"io.debezium.time.Date","version":1,"field":"day"}],"optional":false,
 "name":"srv.public.days.Value"},"payload":{"day":19675}}"#;

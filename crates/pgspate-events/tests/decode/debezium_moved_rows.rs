@@ -6,7 +6,7 @@ use pgspate_events::decode::{Debezium, DebeziumOptions};
 use crate::support::{TypedColumns, decode};
 
 const TYPES: TypedColumns = TypedColumns(&[("id", "int4"), ("note", "text"), ("h", "hstore")]);
-const GONE: &str = "\"__debezium_unavailable_value\"";
+const UNAVAILABLE: &str = "\"__debezium_unavailable_value\"";
 
 fn lines(records: &[String]) -> Vec<String> {
     let records: Vec<&str> = records.iter().map(String::as_str).collect();
@@ -28,7 +28,7 @@ fn row(id: u32, note: &str) -> String {
 #[test]
 fn a_delete_and_an_insert_of_one_change_are_one_update() {
     let delete = envelope("d", &row(1, "null"), 24);
-    let insert = envelope("c", &row(2, GONE), 24);
+    let insert = envelope("c", &row(2, UNAVAILABLE), 24);
     let joined = ["Update public.t {id=2 note=-} was {id=1} in 5 end"];
     assert_eq!(lines(&[delete.clone(), insert.clone()]), joined);
     for between in ["null", "", r#"{"key":{"id":1},"value":null}"#, r#"{"ts_ms":1}"#] {
@@ -49,20 +49,20 @@ fn records_that_are_not_known_to_be_one_change_are_not_joined() {
     let delete = envelope("d", &row(1, "null"), 24);
     let deleted = "Delete public.t was {id=1 note=NULL} in 5 end";
     for (insert, expected) in [
-        (envelope("c", &row(2, GONE), 25), "Insert public.t {id=2 note=-} in 5 end"),
+        (envelope("c", &row(2, UNAVAILABLE), 25), "Insert public.t {id=2 note=-} in 5 end"),
         (envelope("c", &row(2, "\"a\""), 24), "Insert public.t {id=2 note=a} in 5 end"),
         (
-            envelope("c", &row(2, GONE), 24).replace("\"table\":\"t\"", "\"table\":\"u\""),
+            envelope("c", &row(2, UNAVAILABLE), 24).replace("\"table\":\"t\"", "\"table\":\"u\""),
             "Insert public.u {id=2 note=-} in 5 end",
         ),
     ] {
         assert_eq!(lines(&[delete.clone(), insert]), [deleted, expected]);
     }
     // Another event comes between delete and insert.
-    let insert = envelope("c", &row(2, GONE), 24);
+    let insert = envelope("c", &row(2, UNAVAILABLE), 24);
     let between = envelope("c", &row(3, "\"a\""), 23);
     assert_eq!(lines(&[delete.clone(), between, insert.clone()]).len(), 3);
-    // Without a place in the log, delete and insert are not known to be one change.
+    // Without a place in the log, nothing shows that the delete and the insert are one change.
     let no_lsn = |record: &str| record.replace(",\"lsn\":24", "");
     assert_eq!(
         lines(&[no_lsn(&delete), no_lsn(&insert)]),
@@ -76,7 +76,7 @@ fn flattened_rows_of_a_key_that_changed() {
     let flat = |id: u32, note: &str, rest: &str| {
         format!(r#"{{"id":{id},"note":{note},{at},"__lsn":24,{rest}}}"#)
     };
-    let insert = flat(2, GONE, r#""__op":"c","__deleted":"false""#);
+    let insert = flat(2, UNAVAILABLE, r#""__op":"c","__deleted":"false""#);
     let delete = flat(1, "null", r#""__op":"d","__deleted":"true""#);
     assert_eq!(
         lines(&[delete.clone(), insert.clone()]),

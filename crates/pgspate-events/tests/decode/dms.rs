@@ -22,7 +22,7 @@ fn options(columns: &[&str]) -> DmsOptions {
 }
 
 #[test]
-fn rows_with_an_operation_and_without() {
+fn csv_rows_may_lack_an_operation() {
     let records = [
         "1,NULL,\"a,\"\"b\"\"\"",
         "2,0x00ff,\"NULL\"\r\n",
@@ -77,7 +77,7 @@ fn the_layout_of_s3_as_a_source_names_tables() {
 }
 
 #[test]
-fn messages_name_everything() {
+fn messages_name_their_table_and_columns() {
     let message = |operation: &str, data: &str| {
         format!(
             r#"{{"data":{data},"metadata":{{"timestamp":"2024-03-01T10:00:00.1Z",
@@ -118,7 +118,7 @@ fn messages_name_everything() {
 }
 
 #[test]
-fn parquet_batches_with_an_operation_and_without() {
+fn parquet_batches_may_lack_operations() {
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("Op", Arc::new(StringArray::from(vec![Some("I"), Some("U"), Some("D"), None]))),
         ("id", Arc::new(Int64Array::from(vec![1, 1, 1, i64::MAX]))),
@@ -160,7 +160,7 @@ fn parquet_batches_with_an_operation_and_without() {
     let bad = RecordBatch::try_from_iter([("Op", bad)]).unwrap();
     assert_eq!(decoder.batch(&bad, &TYPES, &mut events).unwrap(), 1);
     assert!(decoder.batch(&bad.slice(1, 1), &TYPES, &mut events).is_err());
-    assert_eq!(events.len(), 2, "a refused row leaves no events");
+    assert_eq!(events.len(), 2, "a refused row must leave no events");
 }
 
 /// A dictionary stores a value once, but each row's event has its own copy of the text.

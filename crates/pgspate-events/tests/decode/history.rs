@@ -1,4 +1,4 @@
-//! The same history of a table, in every format, gives the same table.
+//! The same history of a table, written in every format, must give the same table.
 
 use pgspate_events::SourceTable;
 use pgspate_events::decode::{Canal, Debezium, Decode, Dms, DmsOptions, Maxwell, Wal2json};
@@ -190,7 +190,7 @@ fn canal() {
 
 #[test]
 fn dms() {
-    // DMS cannot express a changed key: the history has a delete and an insert instead.
+    // DMS has no event for a changed key. So the history has a delete and an insert instead.
     let lines = [
         "1,5,10.50,a,00ff",
         "I,2,NULL,0.10,,NULL",

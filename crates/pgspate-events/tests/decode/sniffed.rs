@@ -1,9 +1,9 @@
-//! The format of a stream is detected by its first record, or refused.
+//! pgspate detects the format of a stream by its first record, or refuses the stream.
 
 use pgspate_events::decode::{DecodeOptions, EventFormat, decoder_of, sniff};
 
 #[test]
-fn a_record_tells_its_format() {
+fn the_format_of_a_record_is_detected() {
     for (record, name) in [
         (r#"{"change":[]}"#, "wal2json"),
         (r#"{"action":"B"}"#, "wal2json"),

@@ -17,7 +17,7 @@ impl TargetTypes for TypedColumns {
     }
 }
 
-/// Decodes records. Returns the events, or the error of the first refused record with its hint.
+/// Decodes records. Returns the events, or the error of the first refused record and the hint.
 pub(crate) fn try_decode(
     decoder: &mut dyn Decode,
     types: &dyn TargetTypes,
@@ -28,7 +28,7 @@ pub(crate) fn try_decode(
         let before = events.len();
         if let Err(error) = decoder.decode(record.as_bytes(), types, &mut events) {
             assert_eq!(error.kind(), pgspate_base::ErrorKind::Format);
-            assert_eq!(events.len(), before, "a refused record leaves no events");
+            assert_eq!(events.len(), before, "a refused record must leave no events");
             let hint = error.hint_text().map(|hint| format!(" | {hint}")).unwrap_or_default();
             return Err(format!("{error}{hint}"));
         }
@@ -36,7 +36,7 @@ pub(crate) fn try_decode(
             RecordGrouping::ClosesTransaction => {
                 events.iter_mut().last().unwrap().ends_transaction = true
             }
-            // As the caller of a decoder does.
+            // Every caller of a decoder must remove this delete.
             RecordGrouping::SecondHalf => drop(events.remove(before - 1)),
             RecordGrouping::ByEvents
             | RecordGrouping::OpensTransaction

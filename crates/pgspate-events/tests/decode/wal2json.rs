@@ -64,7 +64,7 @@ fn version_2_ends_a_transaction_with_its_last_event() {
             "Truncate public.u in 5 end",
         ]
     );
-    // The transaction is cut off before its end: no event ends the transaction.
+    // The transaction is truncated, so no event ends the transaction.
     assert_eq!(
         lines(&records[..4]),
         ["Insert public.t {id=1 data=\\x} by [id] in 5", "Update public.t {id=2} was {id=1} in 5",]

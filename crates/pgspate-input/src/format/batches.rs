@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 
 use super::memory::BatchIter;
-use super::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row};
+use super::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row_error};
 use crate::encode::arrow::{AppendText, BoundColumn, ColumnEncoder, is_uuid, json};
 use crate::encode::{Encoded, text};
 use crate::{Error, ErrorKind, InputPlace, Result};
@@ -91,13 +91,13 @@ impl ChunkEncoder for BatchesEncoder {
     }
 
     fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<InputRecord>> {
-        let ChunkData::Rows(source) = &chunk.data else { return Err(no_such_row(0)) };
+        let ChunkData::Rows(source) = &chunk.data else { return Err(no_such_row_error(0)) };
         let mut batches = source.open()?;
         let mut rows = rows.iter().copied().peekable();
         let mut base = 0;
         let mut records = Vec::new();
         while let Some(wanted) = rows.peek().copied() {
-            let batch = batches.next().transpose()?.ok_or_else(|| no_such_row(wanted))?;
+            let batch = batches.next().transpose()?.ok_or_else(|| no_such_row_error(wanted))?;
             let end = base + batch.num_rows() as u64;
             if wanted < end {
                 let objects =

@@ -204,7 +204,7 @@ mod tests {
         let mut cutter = BatchesCutter::new(Box::new(batches.into_iter().map(Ok)), 0);
         let mut chunks = Vec::new();
         while let Some(chunk) = cutter.next().unwrap() {
-            let ChunkData::Rows(rows) = &chunk.data else { panic!("not rows") };
+            let ChunkData::Rows(rows) = &chunk.data else { panic!("the chunk must hold rows") };
             assert_eq!(chunk.seq, chunks.len() as u64);
             let held: usize = rows.open().unwrap().map(|batch| batch.unwrap().num_rows()).sum();
             assert_eq!(held as u64, rows.rows());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn small_batches_share_a_chunk_and_large_ones_are_cut() {
+    fn small_batches_share_a_chunk_and_large_batches_are_cut() {
         assert_eq!(chunks(vec![]), []);
         assert_eq!(chunks(vec![batch(0), batch(3), batch(4)]), [(0, 7)]);
         let half = 131_072 / 2 + 1;

@@ -195,6 +195,6 @@ pub fn is_row_error(error: &Error) -> bool {
 }
 
 /// Returns the error for a row that a chunk does not have.
-fn no_such_row(row: u64) -> Error {
+fn no_such_row_error(row: u64) -> Error {
     Error::new(ErrorKind::Bug, format!("the chunk has no row {row}"))
 }

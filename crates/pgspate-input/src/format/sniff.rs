@@ -190,19 +190,22 @@ pub fn sniff(
             let body = &sample[sniffed.mark_bytes..];
             // Text has no NUL bytes, so the input is an unknown binary file.
             if given.format.is_none() && body.contains(&0) {
-                return Err(unknown_format(name, "it contains NUL bytes, so it is not text"));
+                return Err(unknown_format_error(name, "it contains NUL bytes, so it is not text"));
             }
             let is_delimiter_known =
                 dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed);
             if format.is_none() && !is_delimiter_known {
-                return Err(unknown_format(name, "no delimiter occurs equally often in its lines"));
+                return Err(unknown_format_error(
+                    name,
+                    "no delimiter occurs equally often in its lines",
+                ));
             }
         }
     }
     Ok(sniffed)
 }
 
-fn unknown_format(name: &str, why: &str) -> Error {
+fn unknown_format_error(name: &str, why: &str) -> Error {
     Error::new(ErrorKind::Usage, format!("could not detect the format of the input: {why}"))
         .at(InputPlace { source: Some(name.to_string()), ..InputPlace::default() })
         .hint("Name the format with `--format csv`, `text`, `json`, `parquet` or `arrow`.")

@@ -1,6 +1,6 @@
 //! Checks sizes that an input states, before memory is allocated for these sizes.
 //!
-//! A stated size must not exceed the size to which the stored bytes can decompress, and so much
+//! A stated size must not exceed the size to which the stored bytes can decompress, and this much
 //! memory must be available. A failed allocation in a decoder would end the process.
 
 use std::fmt;

@@ -40,11 +40,11 @@ pub trait RangeReader: Send + Sync + std::fmt::Debug {
 fn check_range(name: &str, start: u64, len: usize, size: u64) -> Result<()> {
     match start.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),
-        _ => Err(out_of_range(name, start, len, size)),
+        _ => Err(out_of_range_error(name, start, len, size)),
     }
 }
 
-fn out_of_range(name: &str, start: u64, len: usize, size: u64) -> Error {
+fn out_of_range_error(name: &str, start: u64, len: usize, size: u64) -> Error {
     source_error(
         name,
         format!("\"{name}\" has {size} bytes; expected {len} bytes from byte {start} on"),

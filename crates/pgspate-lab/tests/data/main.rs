@@ -1,10 +1,11 @@
-//! Generated data on a real server: it fits its tables, and has the sizes that it claims.
+//! Generated data on a real server: the rows fit their tables, and have the sizes that the data set
+//! states.
 
 use pgspate_embedded::testing;
 use pgspate_lab::data::{NumberedRows, accounts, copy, imdb, meters, tpch};
 use tokio_postgres::{Client, NoTls};
 
-/// A session with a database, for as long as `work` lasts.
+/// Runs `work` in a new session, and then closes the session.
 fn with_client<T>(dsn: &str, work: impl AsyncFnOnce(&Client) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -17,7 +18,7 @@ fn with_client<T>(dsn: &str, work: impl AsyncFnOnce(&Client) -> T) -> T {
     })
 }
 
-async fn number(client: &Client, sql: &str) -> i64 {
+async fn query_number(client: &Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
@@ -33,11 +34,11 @@ fn imdb_shaped_rows_fit_their_tables_and_keys() {
                 client.batch_execute(index).await.unwrap();
             }
         }
-        // What refers to a title or a person finds it.
+        // Every principal must refer to an existing title and an existing person.
         let lost = "select count(*) from title_principals p \
                     left join title_basics t using (tconst) left join name_basics n using (nconst) \
                     where t.tconst is null or n.nconst is null";
-        assert_eq!(number(client, lost).await, 0);
+        assert_eq!(query_number(client, lost).await, 0);
     });
 }
 
@@ -51,7 +52,7 @@ fn accounts_and_transactions_have_the_published_row_sizes_and_indexes() {
             let mut some = NumberedRows::new(1..2001, |id, out| rows.text(*table, id, 500, out));
             assert_eq!(copy(client, table.name(), &mut some).await.unwrap(), 2000);
             let stored = format!("select avg(pg_column_size(t))::int8 from {} t", table.name());
-            let bytes = number(client, &stored).await.unsigned_abs();
+            let bytes = query_number(client, &stored).await.unsigned_abs();
             let near = table.row_bytes() - 20..table.row_bytes() + 20;
             assert!(near.contains(&bytes), "{}: {bytes} bytes", table.name());
             for columns in table.indexes() {
@@ -59,7 +60,7 @@ fn accounts_and_transactions_have_the_published_row_sizes_and_indexes() {
             }
             let counted =
                 format!("select count(*) from pg_indexes where tablename = '{}'", table.name());
-            assert_eq!(number(client, &counted).await, indexes);
+            assert_eq!(query_number(client, &counted).await, indexes);
         }
     });
 }
@@ -75,7 +76,7 @@ fn meters_fit_their_table() {
     });
 }
 
-/// A column or two that refer to a table, and what they refer to.
+/// The foreign keys: a table, its columns, the referenced table, and the referenced columns.
 const TPCH_REFERENCES: [[&str; 4]; 9] = [
     ["lineitem", "l_orderkey", "orders", "o_orderkey"],
     ["lineitem", "l_partkey, l_suppkey", "partsupp", "ps_partkey, ps_suppkey"],
@@ -92,7 +93,7 @@ const TPCH_REFERENCES: [[&str; 4]; 9] = [
 fn tpch_rows_fit_their_tables_and_keys() {
     let database = testing::database();
     with_client(&database.dsn(), async |client| {
-        // Fewer than the benchmark has, but so many that keys are unique.
+        // These scale factors are below the benchmark's smallest, but keys must be unique.
         for factor in [tpch::factor(0.000_02), tpch::factor(0.0025)] {
             for table in &tpch::TABLES {
                 client.batch_execute(table.create).await.unwrap();
@@ -107,7 +108,7 @@ fn tpch_rows_fit_their_tables_and_keys() {
                 client.batch_execute(&sql).await.unwrap();
             }
             let bytes = "select avg(pg_column_size(l))::int8 from lineitem l";
-            assert!((120..170).contains(&number(client, bytes).await));
+            assert!((120..170).contains(&query_number(client, bytes).await));
             let names = tpch::TABLES.map(|table| table.name).join(", ");
             client.batch_execute(&format!("drop table {names}")).await.unwrap();
         }
@@ -115,7 +116,7 @@ fn tpch_rows_fit_their_tables_and_keys() {
 }
 
 #[test]
-fn what_the_server_refuses_is_an_error_that_names_the_table() {
+fn the_error_for_a_refused_row_names_the_table() {
     let database = testing::database();
     with_client(&database.dsn(), async |client| {
         client.batch_execute("create table t (id int)").await.unwrap();

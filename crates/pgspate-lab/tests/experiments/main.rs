@@ -1,7 +1,8 @@
-//! The experiments about tables that are written again and again, from their beginning to the page.
+//! The experiments about repeated writes, from the run to the report page.
 //!
-//! A run fails if contenders leave different rows, so success means that all did the same work.
-//! Trials without server settings run on the tests' server; the others run on the lab's server.
+//! A run fails if contenders leave different rows, so a successful run shows that all contenders
+//! did the same work. Trials without server settings run on the tests' server. The other trials run
+//! on the lab's server.
 
 use std::path::Path;
 
@@ -11,14 +12,15 @@ use pgspate_lab::{LabOptions, ResultLine, RunStop, experiments, read, report};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Where an experiment is run.
+/// The server on which an experiment runs.
 enum TrialServer<'a> {
     LabServer,
     Server(&'a testing::TestDb),
 }
 
-/// Runs some trials of an experiment once at a tiny scale; the folder of results, and its lines.
-fn run(
+/// Runs some trials of an experiment once, at a tiny scale. Returns the folder of results, and the
+/// lines of results.
+fn run_trials(
     name: &str,
     scale: f64,
     on: &TrialServer<'_>,
@@ -43,8 +45,8 @@ fn run(
         fresh: false,
     };
     let runtime = Runtime::new().unwrap();
-    let run = pgspate_lab::run(&options, runtime.handle(), &RunStop::default(), &|_| {});
-    run.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let ended = pgspate_lab::run_trials(&options, runtime.handle(), &RunStop::default(), &|_| {});
+    ended.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let lines = read(folder.path()).unwrap();
     (folder, lines)
 }
@@ -56,21 +58,21 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// The line of the trial with these levels.
+/// Returns the result line of the trial with these levels.
 fn line<'a>(lines: &'a [ResultLine], levels: &[(&str, &str)]) -> &'a ResultLine {
     let is_it =
         |line: &&ResultLine| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
     lines.iter().find(is_it).unwrap_or_else(|| panic!("no trial has {levels:?}"))
 }
 
-/// A number of it.
-fn number(lines: &[ResultLine], levels: &[(&str, &str)], name: &str) -> f64 {
-    let line = line(lines, levels);
+/// Returns a number of the trial with these levels.
+fn number_of_trial(lines: &[ResultLine], levels: &[(&str, &str)], name: &str) -> f64 {
+    let line = line_of_trial(lines, levels);
     line.value(name).unwrap_or_else(|| panic!("{} has no {name}", line.trial.label()))
 }
 
-/// The page, which has what its figures are called and an answer with numbers.
-fn page(folder: &Path, has: &[&str]) {
+/// Writes the report page. The page must have these texts, and an answer with numbers.
+fn check_report_page(folder: &Path, has: &[&str]) {
     let out = folder.join("report.html");
     report::write(&experiments::ALL, folder, &out).unwrap();
     let html = std::fs::read_to_string(out).unwrap();
@@ -89,13 +91,14 @@ fn skips_merge(database: &testing::TestDb) -> bool {
 }
 
 #[test]
-fn nightly_rewrites_end_alike_and_differ_in_what_they_leave() {
+fn nightly_rewrites_leave_the_same_rows_and_different_numbers_of_dead_rows() {
     let database = testing::database();
     let on = TrialServer::Server(&database);
-    let (folder, lines) = run("rewrite", 0.001, &on, &[("autovacuum", "off")]);
+    let (folder, lines) = run_trials("rewrite", 0.001, &on, &[("autovacuum", "off")]);
     assert_eq!(lines.len(), 8);
-    // 300 rows, of which each night rewrites all, or 45 and 129.
-    let dead = |way: &str| number(&lines, &[("contender", way)], "dead rows");
+    // The table has 300 rows. A night rewrites all rows, or changes only the 45 and 129 rows that
+    // differ.
+    let dead = |way: &str| number_of_trial(&lines, &[("contender", way)], "dead rows");
     assert!(dead("delete + insert") >= 2500.0, "{}", dead("delete + insert"));
     let what_differs = [
         "row by row, what differs",
@@ -112,25 +115,28 @@ fn nightly_rewrites_end_alike_and_differ_in_what_they_leave() {
         let nights = line.outcome.series.iter().find(|series| series.name == "dead rows");
         assert_eq!(nights.unwrap().points.len(), 10, "{}", line.trial.label());
     }
-    let merge = line(&lines, &[("contender", "stage + MERGE")]);
+    let merge = line_of_trial(&lines, &[("contender", "stage + MERGE")]);
     assert_eq!(merge.skipped.is_some(), skips_merge(&database));
-    page(folder.path(), &["Time of ten nights", "Dead rows after each night", "svg+xml"]);
-    // The server is as it was.
+    check_report_page(
+        folder.path(),
+        &["Time of ten nights", "Dead rows after each night", "svg+xml"],
+    );
+    // The lab has left no schema.
     let left = database.query("select nspname from pg_namespace where nspname like 'pgspate%'");
     assert_eq!(left, Vec::<Vec<Option<String>>>::new());
 }
 
 #[test]
-fn autovacuum_comes_by_between_the_nights() {
+fn autovacuum_removes_dead_rows_between_the_nights() {
     let only = [("contender", "delete + insert")];
-    let (folder, lines) = run("rewrite", 0.005, &TrialServer::LabServer, &only);
-    let dead = |level: &str| number(&lines, &[("autovacuum", level)], "dead rows");
-    // 1,500 rows a night.
+    let (folder, lines) = run_trials("rewrite", 0.005, &TrialServer::LabServer, &only);
+    let dead = |level: &str| number_of_trial(&lines, &[("autovacuum", level)], "dead rows");
+    // Each night rewrites 1,500 rows.
     assert!(dead("off") >= 14_000.0, "{}", dead("off"));
     assert!(dead("on") <= 2_000.0, "{}", dead("on"));
-    let written = number(&lines, &[("autovacuum", "off")], "pages written");
+    let written = number_of_trial(&lines, &[("autovacuum", "off")], "pages written");
     assert!(written > 10.0, "{written}");
-    // Ten pictures of each, on which the table grows, or does not.
+    // Each run has ten pictures. Without autovacuum, the pictures show that the table grows.
     let rows_of_cells = |level: &str, night: u32| {
         let name = format!("pictures/rewrite-delete-insert-{level}-heap-{night:02}.svg");
         let svg = std::fs::read_to_string(folder.path().join(name)).unwrap();
@@ -151,14 +157,14 @@ fn autovacuum_comes_by_between_the_nights() {
 }
 
 #[test]
-fn changes_end_alike_whatever_the_way_and_the_batch() {
+fn changes_leave_the_same_rows_for_every_contender_and_batch_size() {
     let database = testing::database();
     database.run("create schema pgspate_other; create table pgspate_other.t (id int)");
-    let (folder, lines) = run("changes", 0.001, &TrialServer::Server(&database), &[]);
-    // Pipelined statements have no batches of one.
+    let (folder, lines) = run_trials("changes", 0.001, &TrialServer::Server(&database), &[]);
+    // The contender "pipelined statements" has no trials with the batch size 1.
     assert_eq!(lines.len(), 35);
     let transactions = |way: &str, batch: &str| {
-        number(&lines, &[("contender", way), ("batch", batch)], "transactions")
+        number_of_trial(&lines, &[("contender", way), ("batch", batch)], "transactions")
     };
     assert_eq!(transactions("prepared statements", "1"), 20.0);
     assert_eq!(transactions("UNNEST of arrays", "100"), 5.0);
@@ -166,36 +172,36 @@ fn changes_end_alike_whatever_the_way_and_the_batch() {
     assert_eq!(transactions("multi-row VALUES", "100000"), 1.0);
     assert_eq!(transactions("pipelined statements", "100"), 2.0);
     assert_eq!(transactions("COPY + stage", "1"), 20.0);
-    page(folder.path(), &["Events a second by batch size", "UNNEST of arrays"]);
+    check_report_page(folder.path(), &["Events a second by batch size", "UNNEST of arrays"]);
     let left = database.query("select nspname from pg_namespace where nspname like 'pgspate%'");
     assert_eq!(left, [[Some("pgspate_other".to_owned())]]);
 }
 
 #[test]
-fn changes_are_applied_on_a_server_of_the_labs_own() {
+fn changes_are_applied_on_the_labs_own_server() {
     let only = [("batch", "100"), ("contender", "COPY + stage"), ("contender", "pgspate apply")];
-    let (folder, lines) = run("changes", 0.001, &TrialServer::LabServer, &only);
+    let (folder, lines) = run_trials("changes", 0.001, &TrialServer::LabServer, &only);
     assert_eq!(lines.len(), 2);
     assert!(lines.iter().all(|line| line.value("transactions") == Some(5.0)), "{lines:?}");
-    page(folder.path(), &["COPY + stage"]);
+    check_report_page(folder.path(), &["COPY + stage"]);
 }
 
 #[test]
-fn many_clients_sort_in_another_place() {
+fn many_clients_sort_in_each_temporary_space() {
     let only = [("query", "order by"), ("clients", "20")];
-    let (folder, lines) = run("temp", 0.0002, &TrialServer::LabServer, &only);
+    let (folder, lines) = run_trials("temp", 0.0002, &TrialServer::LabServer, &only);
     assert_eq!(lines.len(), 2);
     assert!(lines.iter().all(|line| line.value("temp bytes").unwrap() > 0.0));
     report::write(&experiments::ALL, folder.path(), &folder.path().join("report.html")).unwrap();
 }
 
 #[test]
-fn temporary_space_ends_clearly_and_for_nobody_else() {
+fn a_session_without_temporary_space_fails_and_others_continue() {
     let only = [("clients", "8"), ("query", "create temp table as"), ("query", "select distinct")];
-    let (folder, lines) = run("temp", 0.0005, &TrialServer::LabServer, &only);
+    let (folder, lines) = run_trials("temp", 0.0005, &TrialServer::LabServer, &only);
     assert_eq!(lines.len(), 6);
     let small = "a quarter of the table";
-    let ended = line(&lines, &[("temp_file_limit", small)]);
+    let ended = line_of_trial(&lines, &[("temp_file_limit", small)]);
     assert!(ended.value("failed").unwrap() >= 1.0);
     let note = &ended.outcome.notes[0];
     assert!(note.contains("temporary file size exceeds"), "{note}");
@@ -207,27 +213,30 @@ fn temporary_space_ends_clearly_and_for_nobody_else() {
             ("temp space", "data folder"),
             ("temp_file_limit", "none"),
         ];
-        number(&lines, &levels, "temp bytes")
+        number_of_trial(&lines, &levels, "temp bytes")
     };
     assert!(spilt("a sixteenth of the table") > 100_000.0);
     assert_eq!(spilt("twice the table"), 0.0);
-    let elsewhere = line(&lines, &[("temp space", "tablespace")]);
+    let elsewhere = line_of_trial(&lines, &[("temp space", "tablespace")]);
     assert!(elsewhere.outcome.notes[0].starts_with("The"), "{:?}", elsewhere.outcome.notes);
-    page(folder.path(), &["Throughput by clients", "When temporary space runs out"]);
+    check_report_page(folder.path(), &["Throughput by clients", "When temporary space runs out"]);
 }
 
 #[test]
-fn records_are_the_same_by_every_way() {
+fn every_way_of_writing_records_leaves_the_same_rows() {
     let database = testing::database();
-    let (folder, lines) = run("records", 0.00002, &TrialServer::Server(&database), &[]);
+    let (folder, lines) = run_trials("records", 0.00002, &TrialServer::Server(&database), &[]);
     assert_eq!(lines.len(), 13);
     for line in &lines {
         let single = line.trial.is("writing", "single inserts");
-        // 600 rows to begin with at the largest size, and what is written there.
+        // At the largest size, the table begins with 600 rows. The trial writes the other rows.
         let rows = if single { 610.0 } else { 650.0 };
         assert_eq!(line.value("rows"), Some(rows), "{}", line.trial.label());
         let queries = line.outcome.series.iter().filter(|series| series.name != "rows a second");
         assert_eq!(queries.count(), if single { 4 } else { 0 });
     }
-    page(folder.path(), &["Rows a second as tables grow", "without reference", "partitioned"]);
+    check_report_page(
+        folder.path(),
+        &["Rows a second as tables grow", "without reference", "partitioned"],
+    );
 }

@@ -1,11 +1,11 @@
-//! Every experiment that is shipped, from its beginning to the page.
+//! Every experiment, from the run to the report page.
 
 use pgspate_lab::{DataKind, LabRunSetup, experiments, read, report};
 
 use crate::support::{options, run};
 
 #[test]
-fn every_experiment_says_what_it_is() {
+fn every_experiment_has_a_name_a_question_and_published_figures() {
     let mut names: Vec<&str> = Vec::new();
     for experiment in experiments::ALL {
         assert!(!names.contains(&experiment.name()), "{}", experiment.name());
@@ -20,9 +20,9 @@ fn every_experiment_says_what_it_is() {
     }
 }
 
-/// Each trial of an experiment once, at a scale at which there is next to nothing to do.
+/// Runs each trial of an experiment once, at a tiny scale, and checks the report page.
 #[track_caller]
-fn runs_from_its_beginning_to_the_page(name: &str, data: &str, only: &[(&str, &str)]) {
+fn run_and_check_page(name: &str, data: &str, only: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path());
     options.experiments = vec![experiments::find(name).unwrap()];
@@ -42,16 +42,16 @@ fn runs_from_its_beginning_to_the_page(name: &str, data: &str, only: &[(&str, &s
 }
 
 #[test]
-fn bulk() {
-    runs_from_its_beginning_to_the_page("bulk", "imdb", &[]);
+fn bulk_runs_and_has_a_page() {
+    run_and_check_page("bulk", "imdb", &[]);
 }
 
 #[test]
-fn storage() {
-    runs_from_its_beginning_to_the_page("storage", "imdb", &[]);
+fn storage_runs_and_has_a_page() {
+    run_and_check_page("storage", "imdb", &[]);
 }
 
 #[test]
-fn storage_with_tpch() {
-    runs_from_its_beginning_to_the_page("storage", "tpch", &[("volume", "no limit")]);
+fn storage_with_tpch_runs_and_has_a_page() {
+    run_and_check_page("storage", "tpch", &[("volume", "no limit")]);
 }

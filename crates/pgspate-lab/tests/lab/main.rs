@@ -1,4 +1,4 @@
-//! The lab as a whole, on servers that are really there.
+//! The lab as a whole, on real servers.
 
 mod all_experiments;
 mod page;

@@ -1,4 +1,4 @@
-//! The page of results: whole, and nothing in it but text and shapes.
+//! The report page: the page is complete, loads nothing, and shows hostile names as text.
 
 use pgspate::ErrorKind;
 use pgspate_lab::{PICTURES, experiments, read, report};
@@ -6,7 +6,7 @@ use pgspate_lab::{PICTURES, experiments, read, report};
 use crate::support::{TOY, options, run};
 
 #[test]
-fn hostile_words_are_words_on_the_page() {
+fn hostile_names_are_text_on_the_page() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path());
     options.repeats = 1;
@@ -19,7 +19,7 @@ fn hostile_words_are_words_on_the_page() {
     for part in ["<h2>A toy</h2>", "class=\"answer\"", "5 s &amp; more", "pgspate lab run toy"] {
         assert!(page.contains(part), "{part}");
     }
-    // Nothing is fetched: no address but the names that SVG and HTML have for themselves.
+    // The page loads nothing, so it must not contain these words.
     for word in ["http://", "https://", "src=\"/", "@import", "url("] {
         assert!(!page.contains(word), "{word}");
     }
@@ -34,7 +34,7 @@ fn hostile_words_are_words_on_the_page() {
 }
 
 #[test]
-fn a_folder_without_results_is_no_page() {
+fn a_folder_without_results_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("report.html");
     let error = report::write(&experiments::ALL, folder.path(), &out).unwrap_err();

@@ -1,4 +1,4 @@
-//! The course of a run: every trial from the same state, stopped and continued.
+//! Runs of the lab: every trial begins from the same state, and a stopped run can be continued.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pgspate::ErrorKind;
 use pgspate_lab::{LabEvent, RESULTS, experiments, read};
 
-use crate::support::{HOSTILE, ROWS_BEFORE, options, run, run_beside};
+use crate::support::{HOSTILE, ROWS_BEFORE, options, run, run_with_events};
 
 #[test]
 fn every_trial_begins_from_the_same_state_and_has_a_line() {
@@ -39,14 +39,14 @@ fn every_trial_begins_from_the_same_state_and_has_a_line() {
 }
 
 #[test]
-fn a_run_that_was_stopped_goes_on_where_it_was() {
+fn a_stopped_run_continues_with_the_next_trial() {
     let folder = tempfile::tempdir().unwrap();
     let (stopped, began) = run(&options(folder.path()), Some(2));
     let error = stopped.unwrap_err();
     assert_eq!((error.kind(), began.len()), (ErrorKind::Cancelled, 3));
     assert_eq!(error.to_string(), "stopped; 2 trials are measured");
     assert!(error.hint_text().unwrap().contains("the same command again"));
-    // As if it had been killed while it wrote a line.
+    // The file now looks as if the run was killed while it wrote a line.
     let path = folder.path().join(RESULTS);
     let mut text = fs::read_to_string(&path).unwrap();
     text.push_str("{\"experiment\":\"to");
@@ -63,7 +63,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_is_left_out_again_takes_no_data_to_be_made() {
+fn trials_that_are_skipped_again_prepare_no_data() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.ndjson");
     fs::write(&file, "{\"id\": 1}\n").unwrap();
@@ -71,12 +71,12 @@ fn what_is_left_out_again_takes_no_data_to_be_made() {
     options.experiments = vec![experiments::find("bulk").unwrap()];
     options.data = vec![file.display().to_string()];
     (options.scale, options.repeats) = (None, 2);
-    // COPY does not read such files.
+    // COPY cannot read NDJSON, so every trial is skipped.
     options.only = vec![("strategy".to_owned(), "one session".to_owned())];
     let mut counts = Vec::new();
     for _ in 0..2 {
         let prepared = AtomicUsize::new(0);
-        let (summary, began) = run_beside(&options, None, &|event, _| {
+        let (summary, began) = run_with_events(&options, None, &|event, _| {
             let is_it = matches!(event, LabEvent::Preparing { .. });
             prepared.fetch_add(usize::from(is_it), Ordering::Relaxed);
         });
@@ -91,7 +91,7 @@ fn what_is_left_out_again_takes_no_data_to_be_made() {
 }
 
 #[test]
-fn results_of_other_conditions_are_not_mixed_and_fresh_begins_anew() {
+fn results_of_other_conditions_are_refused_and_fresh_begins_anew() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path());
     options.repeats = 1;
@@ -110,13 +110,14 @@ fn results_of_other_conditions_are_not_mixed_and_fresh_begins_anew() {
 }
 
 #[test]
-fn nothing_is_dropped_or_measured_for_what_cannot_be() {
+fn an_impossible_run_drops_and_measures_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path());
     options.repeats = 1;
     run(&options, None).0.unwrap();
     let before = read(folder.path()).unwrap();
-    // The second one has no such factor, which is known before the first one's turn.
+    // The second experiment has no factor `way`. The lab must notice this before the first
+    // experiment runs.
     options.experiments.push(experiments::find("records").unwrap());
     options.only = vec![("way".to_owned(), "one by one".to_owned())];
     (options.fresh, options.repeats) = (true, 2);
@@ -133,7 +134,7 @@ fn lines_of_an_earlier_run_are_completed_and_compared() {
     let mut options = options(folder.path());
     options.repeats = 1;
     run(&options, None).0.unwrap();
-    // As a run without some right would have left the first trial out.
+    // The file now looks as if a run without enough rights skipped the first trial.
     let path = folder.path().join(RESULTS);
     let text = fs::read_to_string(&path).unwrap();
     let as_if = text.replacen("\"facts\":", "\"skipped\":\"no right\",\"facts\":", 1);
@@ -142,18 +143,19 @@ fn lines_of_an_earlier_run_are_completed_and_compared() {
     assert_eq!((summary.before, summary.measured), (2, 1));
     let lines = read(folder.path()).unwrap();
     assert!(lines.len() == 3 && lines.iter().all(|line| line.skipped.is_none()));
-    // What earlier trials have left has to be what later ones leave.
+    // Later trials must leave the same rows as earlier trials.
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("\"1007\"", "\"1008\"")).unwrap();
     options.repeats = 2;
     let error = run(&options, None).0.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Bug, "{error}");
     assert!(error.hint_text().unwrap().contains("--fresh"));
-    // Elsewhere results are others.
+    // Results of another machine are refused.
     fs::write(&path, text.replace("\"place\":\"", "\"place\":\"other")).unwrap();
     let error = run(&options, None).0.unwrap_err();
     assert!(error.to_string().contains("of another machine"), "{error}");
-    // As if the servers' data had been in memory; older lines tell that among the facts alone.
+    // Results of another kind of storage are refused. Older lines have the storage only among their
+    // facts.
     let storage = &lines[0].conditions.storage;
     assert_eq!(*storage, lines[0].facts.machine.storage);
     let here = format!("\"storage\":\"{storage}\"");

@@ -1,4 +1,4 @@
-//! A small experiment, and what runs it.
+//! A small experiment, and functions that run experiments.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,9 +13,9 @@ use pgspate_lab::{
 };
 use tokio::runtime::Runtime;
 
-/// Rows in the table before each trial.
+/// The number of rows in the table before each trial.
 pub(crate) const ROWS_BEFORE: i64 = 7;
-/// What is in the names of things, and must not become part of a page.
+/// HTML in names of the experiment. The report page must show this HTML as text.
 pub(crate) const HOSTILE: &str = "</td><script>alert(1)</script>";
 
 /// Inserts rows in two ways, with two levels of a setting.
@@ -95,7 +95,7 @@ impl Experiment for ToyExperiment {
             })
         };
         assert_eq!(shown("work_mem")? == "8MB", trial.is("work_mem", "8MB"));
-        // Whatever the user has set for sessions.
+        // The user's settings for sessions must not apply here.
         assert_eq!(shown("statement_timeout")?, "0");
         assert_eq!(shown("application_name")?, "pgspate lab");
         outcome.number("rows", rows as f64, Unit::Count);
@@ -120,7 +120,7 @@ impl Experiment for ToyExperiment {
 
 pub(crate) static TOY: ToyExperiment = ToyExperiment;
 
-/// Three trials, twice.
+/// Returns the options of a run of three trials, each repeated twice.
 pub(crate) fn options(folder: &Path) -> LabOptions {
     LabOptions {
         experiments: vec![&TOY],
@@ -136,24 +136,25 @@ pub(crate) fn options(folder: &Path) -> LabOptions {
     }
 }
 
-/// Runs, and gives the labels of the trials that began.
+/// Runs the experiments. Stops after this number of trials. Returns the result, and the labels of
+/// the trials that began.
 pub(crate) fn run(
     options: &LabOptions,
     stop_after: Option<usize>,
 ) -> (Result<LabSummary>, Vec<String>) {
-    run_beside(options, stop_after, &|_, _| {})
+    run_with_events(options, stop_after, &|_, _| {})
 }
 
-/// Runs, and calls `beside` at each event.
-pub(crate) fn run_beside(
+/// Runs the experiments like [`run`], and calls `on_event` at each event.
+pub(crate) fn run_with_events(
     options: &LabOptions,
     stop_after: Option<usize>,
-    beside: &dyn Fn(&LabEvent<'_>, &RunStop),
+    on_event: &dyn Fn(&LabEvent<'_>, &RunStop),
 ) -> (Result<LabSummary>, Vec<String>) {
     let runtime = Runtime::new().unwrap();
     let (stop, seen) = (RunStop::default(), Mutex::new(Vec::new()));
     let result = pgspate_lab::run(options, runtime.handle(), &stop, &|event| {
-        beside(event, &stop);
+        on_event(event, &stop);
         if let LabEvent::TrialStarted { label, nth, .. } = event {
             seen.lock().unwrap().push(format!("{nth}: {label}"));
         }
@@ -166,7 +167,7 @@ pub(crate) fn run_beside(
     (result, seen.into_inner().unwrap())
 }
 
-/// A server by its address, and by variables of the environment.
+/// Parses a connection string, with these variables of the environment.
 pub(crate) fn dsn_with(address: &str, variables: &[(&str, &str)]) -> Dsn {
     let mut environment = Environment::default();
     for (name, value) in variables {
@@ -175,7 +176,7 @@ pub(crate) fn dsn_with(address: &str, variables: &[(&str, &str)]) -> Dsn {
     Dsn::resolve(Some(address), &environment).unwrap().unwrap()
 }
 
-/// A server by its address.
+/// Parses a connection string.
 pub(crate) fn dsn(address: &str) -> Dsn {
     dsn_with(address, &[])
 }

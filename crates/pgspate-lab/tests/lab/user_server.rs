@@ -9,10 +9,10 @@ use pgspate::{ErrorKind, load, reading};
 use pgspate_embedded::testing::{TestDb, database};
 use pgspate_lab::{LabEvent, LabOptions, experiments, read, report};
 
-use crate::support::{ROWS_BEFORE, TOY, dsn, dsn_with, options, run, run_beside};
+use crate::support::{ROWS_BEFORE, TOY, dsn, dsn_with, options, run, run_with_events};
 
 /// Lists schemas, tables and server settings.
-fn everything(database: &TestDb) -> Vec<Vec<Option<String>>> {
+fn list_everything(database: &TestDb) -> Vec<Vec<Option<String>>> {
     let mut all =
         database.query("select nspname from pg_namespace where nspname !~ '^pg_' order by 1");
     all.extend(database.query(
@@ -39,25 +39,25 @@ fn load_into(database: &TestDb, table: &str, folder: &Path) {
     assert_eq!(load.run(&Arc::default()).unwrap().rows_written, 2);
 }
 
-/// Options of a run on the user's server.
-fn on(database: &TestDb, folder: &Path) -> LabOptions {
+/// Returns the options of a run on the user's server.
+fn options_on(database: &TestDb, folder: &Path) -> LabOptions {
     LabOptions { to: Some(dsn(&database.dsn())), installation: None, ..options(folder) }
 }
 
 #[test]
-fn trials_are_made_in_a_schema_and_nothing_is_left() {
+fn trials_run_in_their_own_schema_and_leave_nothing() {
     let database = database();
     database.run("create table mine (id int); insert into mine values (1)");
-    let before = everything(&database);
+    let before = list_everything(&database);
     let folder = tempfile::tempdir().unwrap();
-    let options = on(&database, folder.path());
+    let options = options_on(&database, folder.path());
     let summary = run(&options, None).0.unwrap();
     assert_eq!((summary.measured, summary.skipped.len()), (4, 2));
     assert_eq!(
         summary.skipped[0].1,
         "it needs server settings that the lab does not change on your server"
     );
-    assert_eq!(everything(&database), before);
+    assert_eq!(list_everything(&database), before);
     let lines = read(folder.path()).unwrap();
     assert_eq!(lines.len(), 6);
     for line in lines {
@@ -66,7 +66,7 @@ fn trials_are_made_in_a_schema_and_nothing_is_left() {
         assert_eq!(line.value("rows"), rows);
         assert!(line.conditions.target != "own" && !line.conditions.target.contains("password"));
     }
-    // A trial that was left out is asked for again, and its line is not doubled.
+    // A repeated run considers skipped trials again, and writes no second line for them.
     let again = run(&options, None).0.unwrap();
     assert_eq!((again.before, again.measured, again.skipped.len()), (4, 0, 2));
     let lines = read(folder.path()).unwrap();
@@ -76,7 +76,7 @@ fn trials_are_made_in_a_schema_and_nothing_is_left() {
 }
 
 #[test]
-fn what_others_write_into_a_new_ledger_stays() {
+fn jobs_of_other_runs_in_a_new_ledger_are_kept() {
     let database = database();
     database.run("create table mine (id int)");
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +87,8 @@ fn what_others_write_into_a_new_ledger_stays() {
         }
     };
     let results = folder.path().join("results");
-    let summary = run_beside(&on(&database, &results), None, &|event, _| load(event)).0.unwrap();
+    let summary =
+        run_with_events(&options_on(&database, &results), None, &|event, _| load(event)).0.unwrap();
     assert!(summary.measured > 1);
     let jobs = database.query("select table_name, rows_written from pgspate.job");
     assert_eq!(jobs, [[Some("public.mine".to_owned()), Some("2".to_owned())]]);
@@ -95,7 +96,7 @@ fn what_others_write_into_a_new_ledger_stays() {
 }
 
 #[test]
-fn what_a_killed_run_has_left_is_put_back_by_the_next() {
+fn the_next_run_removes_the_objects_of_a_killed_run() {
     let mark = "scratch of pgspate lab, made and dropped by it";
     for rest in ["", "; so is the ledger", "; so are the tables of the ledger"] {
         let (database, folder) = (database(), tempfile::tempdir().unwrap());
@@ -106,21 +107,21 @@ fn what_a_killed_run_has_left_is_put_back_by_the_next() {
         } else if rest.contains("tables") {
             database.run("create schema pgspate");
         }
-        let before = everything(&database);
+        let before = list_everything(&database);
         database.run(&format!(
             "create schema pgspate_lab; comment on schema pgspate_lab is '{mark}{rest}'; \
              create table pgspate_lab.t (id int)"
         ));
         load_into(&database, "pgspate_lab.t", folder.path());
-        // Killed between dropping an index and making it again.
+        // The killed run has dropped an index and not created it again.
         database.run(
             "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside)
              select job, 1, table_oid, 'index', 'pgspate_lab.t_i',
                     array['create index t_i on pgspate_lab.t (id)'], false
              from pgspate.job where table_name = 'pgspate_lab.t'",
         );
-        run(&on(&database, &folder.path().join("results")), None).0.unwrap();
-        assert_eq!(everything(&database), before);
+        run(&options_on(&database, &folder.path().join("results")), None).0.unwrap();
+        assert_eq!(list_everything(&database), before);
         if has_ledger {
             let jobs = database.query("select table_name from pgspate.job");
             assert_eq!(jobs, [[Some("public.mine".to_owned())]]);
@@ -131,17 +132,17 @@ fn what_a_killed_run_has_left_is_put_back_by_the_next() {
 }
 
 #[test]
-fn a_stream_that_was_stopped_can_be_measured_again() {
+fn a_stopped_stream_can_be_measured_again() {
     let (database, folder) = (database(), tempfile::tempdir().unwrap());
     database.run("create table mine (id int)");
     load_into(&database, "mine", folder.path());
     let results = folder.path().join("results");
-    let mut options = on(&database, &results);
+    let mut options = options_on(&database, &results);
     options.experiments = vec![experiments::find("changes").unwrap()];
     (options.scale, options.repeats) = (Some(0.5), 1);
     let only = [("contender", "pgspate apply"), ("batch", "1")];
     options.only = only.map(|(factor, level)| (factor.to_owned(), level.to_owned())).to_vec();
-    // Stopped when some of the ten thousand transactions are committed.
+    // The run is stopped when some of the ten thousand transactions are committed.
     let applied = "select 1 from pgspate.stream where ordinal > 0";
     let has_begun = || {
         let has_streams = database.query("select to_regclass('pgspate.stream')")[0][0].is_some();
@@ -149,11 +150,11 @@ fn a_stream_that_was_stopped_can_be_measured_again() {
     };
     let is_over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
-        let ended = run_beside(&options, None, &|event, stop| {
+        let ended = run_with_events(&options, None, &|event, stop| {
             if matches!(event, LabEvent::TrialStarted { .. }) {
                 let (stop, is_over) = (stop.clone(), &is_over);
                 scope.spawn(move || {
-                    // Also if the trial fails before its stream begins.
+                    // The loop must also end if the trial fails before its stream begins.
                     while !is_over.load(Ordering::Relaxed) && !has_begun() {
                         std::thread::sleep(Duration::from_millis(5));
                     }
@@ -177,8 +178,8 @@ fn a_stream_that_was_stopped_can_be_measured_again() {
 #[test]
 fn a_ledger_that_could_not_be_dropped_is_dropped_by_the_next_run() {
     let (database, folder) = (database(), tempfile::tempdir().unwrap());
-    let before = everything(&database);
-    let mut options = on(&database, folder.path());
+    let before = list_everything(&database);
+    let mut options = options_on(&database, folder.path());
     options.experiments = vec![experiments::find("changes").unwrap()];
     (options.scale, options.repeats) = (Some(0.001), 1);
     let only = [("contender", "pgspate apply"), ("batch", "100")];
@@ -191,31 +192,31 @@ fn a_ledger_that_could_not_be_dropped_is_dropped_by_the_next_run() {
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let other = runtime.block_on(dsn(&database.dsn()).connect("pgspate doctor")).unwrap();
-    let summary = run_beside(&options, None, &|event, _| keep(event)).0.unwrap();
+    let summary = run_with_events(&options, None, &|event, _| keep(event)).0.unwrap();
     assert_eq!(summary.measured, 1);
     let said = warnings.lock().unwrap().clone();
     assert!(matches!(&said[..], [one] if one.starts_with("Other sessions of pgspate")), "{said:?}");
-    // The mark says that the lab made the ledger.
+    // The comment on the schema says that the lab created the ledger.
     let mark = "select obj_description('pgspate_lab'::regnamespace, 'pg_namespace') ~ 'the ledger'";
     assert_eq!(database.query(mark)[0][0].as_deref(), Some("t"));
     assert_eq!(database.query("select 1 from pgspate.job"), Vec::<Vec<Option<String>>>::new());
     runtime.block_on(other.close());
     assert_eq!(run(&options, None).0.unwrap().before, 1);
-    assert_eq!(everything(&database), before);
+    assert_eq!(list_everything(&database), before);
 }
 
 #[test]
 fn session_settings_of_the_user_do_not_affect_the_lab() {
     let (database, folder) = (database(), tempfile::tempdir().unwrap());
-    let before = everything(&database);
+    let before = list_everything(&database);
     let variables = [("PGAPPNAME", "nightly"), ("PGOPTIONS", "-c statement_timeout=600000")];
-    let mut options = on(&database, folder.path());
+    let mut options = options_on(&database, folder.path());
     options.to = Some(dsn_with(&database.dsn(), &variables));
     assert_eq!(run(&options, None).0.unwrap().measured, 4);
-    assert_eq!(everything(&database), before);
+    assert_eq!(list_everything(&database), before);
 }
 
-/// A role of a database, dropped with the value.
+/// A role of a database. Dropping the value drops the role.
 struct DatabaseRole<'a>(&'a TestDb, String);
 
 impl Drop for DatabaseRole<'_> {
@@ -226,7 +227,7 @@ impl Drop for DatabaseRole<'_> {
 }
 
 #[test]
-fn a_role_without_the_right_to_checkpoint_is_noted() {
+fn results_note_that_the_role_may_not_checkpoint() {
     let (database, folder) = (database(), tempfile::tempdir().unwrap());
     let name = format!("{}_role", database.name());
     database.run(&format!(
@@ -234,8 +235,8 @@ fn a_role_without_the_right_to_checkpoint_is_noted() {
         database.name()
     ));
     let role = DatabaseRole(&database, name);
-    let before = everything(&database);
-    let mut options = on(&database, folder.path());
+    let before = list_everything(&database);
+    let mut options = options_on(&database, folder.path());
     let options_of_session = format!("-c role={}", role.1);
     options.to = Some(dsn_with(&database.dsn(), &[("PGOPTIONS", &options_of_session)]));
     assert_eq!(run(&options, None).0.unwrap().measured, 4);
@@ -244,13 +245,13 @@ fn a_role_without_the_right_to_checkpoint_is_noted() {
             |note: &String| note.starts_with("The role may not run CHECKPOINT on this server");
         assert!(line.outcome.notes.iter().any(is_it), "{:?}", line.outcome.notes);
     }
-    assert_eq!(everything(&database), before);
+    assert_eq!(list_everything(&database), before);
 }
 
 #[test]
-fn a_disk_that_is_not_seen_is_computed_from_what_the_server_counts() {
+fn the_times_of_an_unknown_disk_are_computed_from_the_servers_counters() {
     let (database, folder) = (database(), tempfile::tempdir().unwrap());
-    let mut options = on(&database, folder.path());
+    let mut options = options_on(&database, folder.path());
     options.experiments = vec![experiments::find("storage").unwrap()];
     (options.scale, options.repeats) = (Some(0.000_1), 1);
     let summary = run(&options, None).0.unwrap();
@@ -266,19 +267,19 @@ fn a_disk_that_is_not_seen_is_computed_from_what_the_server_counts() {
 }
 
 #[test]
-fn a_run_that_is_stopped_leaves_nothing_either() {
+fn a_stopped_run_leaves_nothing() {
     let database = database();
-    let before = everything(&database);
+    let before = list_everything(&database);
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path());
     options.to = Some(dsn(&database.dsn()));
     let error = run(&options, Some(1)).0.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
-    assert_eq!(everything(&database), before);
+    assert_eq!(list_everything(&database), before);
 }
 
 #[test]
-fn a_schema_that_is_not_the_labs_is_not_touched() {
+fn a_schema_that_the_lab_did_not_create_is_left_alone() {
     let database = database();
     database.run("create schema pgspate_lab; create table pgspate_lab.mine (id int)");
     let folder = tempfile::tempdir().unwrap();
@@ -299,7 +300,7 @@ fn a_ledger_is_restored_or_dropped() {
             database.run("create table mine (id int)");
             load_into(&database, "mine", folder.path());
         } else if has_schema {
-            // As an administrator makes it for the role that loads.
+            // An administrator may create an empty schema for the role that loads.
             database.run("create schema pgspate");
         }
         let jobs = "select to_regclass('pgspate.job'), to_regclass('pgspate.ledger')";
@@ -308,7 +309,7 @@ fn a_ledger_is_restored_or_dropped() {
             true => database.query(all),
             false => database.query(jobs),
         };
-        let (before, ledger) = (everything(&database), look());
+        let (before, ledger) = (list_everything(&database), look());
         let results = tempfile::tempdir().unwrap();
         let mut options = options(results.path());
         options.experiments = vec![experiments::find("bulk").unwrap()];
@@ -317,18 +318,18 @@ fn a_ledger_is_restored_or_dropped() {
         options.only = vec![("strategy".to_owned(), "pgspate".to_owned())];
         let summary = run(&options, None).0.unwrap();
         assert_eq!((summary.measured, summary.skipped.len()), (2, 3));
-        assert_eq!((everything(&database), look()), (before, ledger));
+        assert_eq!((list_everything(&database), look()), (before, ledger));
     }
 }
 
 #[test]
-fn files_of_the_users_own_are_tried_out_and_leave_nothing() {
+fn trials_with_the_users_files_leave_nothing() {
     let files = tempfile::tempdir().unwrap();
-    // A server has a table of that name already: it is not this one.
+    // The user's server has another table with the name of this file.
     std::fs::write(files.path().join("mine.csv"), "id,order\n1,a\n2,\n").unwrap();
     let database = database();
     database.run("create table mine (id int); insert into mine values (1)");
-    let before = everything(&database);
+    let before = list_everything(&database);
     let results = tempfile::tempdir().unwrap();
     let mut options = options(results.path());
     options.experiments = vec![experiments::find("bulk").unwrap()];
@@ -337,7 +338,7 @@ fn files_of_the_users_own_are_tried_out_and_leave_nothing() {
     options.to = Some(dsn(&database.dsn()));
     let summary = run(&options, None).0.unwrap();
     assert_eq!((summary.measured, summary.skipped.len()), (3, 9));
-    assert_eq!(everything(&database), before);
+    assert_eq!(list_everything(&database), before);
     assert_eq!(database.query("select count(*) from mine")[0][0].as_deref(), Some("1"));
     for line in read(results.path()).unwrap().iter().filter(|line| line.skipped.is_none()) {
         assert_eq!(line.value("rows"), Some(2.0), "{}", line.trial.label());
@@ -350,8 +351,8 @@ fn files_of_the_users_own_are_tried_out_and_leave_nothing() {
     let (ended, began) = run(&options, None);
     let error = ended.unwrap_err();
     assert_eq!(error.place().and_then(|place| place.line), Some(3), "{error}");
-    // The data's fault, and no trial's.
+    // The error is about the file, and no trial begins.
     assert!(error.to_string().starts_with("could not load "), "{error}");
     assert_eq!(began, [""; 0]);
-    assert_eq!(everything(&database), before);
+    assert_eq!(list_everything(&database), before);
 }

@@ -386,7 +386,7 @@ mod tests {
         };
         let error = refusal("no.such.property=1");
         assert_eq!(error.kind(), ErrorKind::Usage);
-        assert_eq!(error.to_string(), "property \"no.such.property\" is not taken");
+        assert_eq!(error.to_string(), "librdkafka refused property \"no.such.property\"");
         let error = refusal("enable.ssl.certificate.verification=geheim");
         assert!(!error.messages().join(": ").contains("geheim"));
     }

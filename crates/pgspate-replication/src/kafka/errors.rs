@@ -12,10 +12,10 @@ use crate::{Error, ErrorKind};
 pub(super) fn client_error(error: KafkaError) -> Error {
     let (message, why) = match error {
         KafkaError::ClientConfig(_, _, name, _) if is_secret(&name) => {
-            (format!("property \"{name}\" is not taken"), String::new())
+            (format!("librdkafka refused property \"{name}\""), String::new())
         }
         KafkaError::ClientConfig(_, why, name, _) => {
-            (format!("property \"{name}\" is not taken"), why)
+            (format!("librdkafka refused property \"{name}\""), why)
         }
         KafkaError::ClientCreation(why) => ("could not set up the client of Kafka".to_owned(), why),
         error => {

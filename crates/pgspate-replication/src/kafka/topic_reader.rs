@@ -88,7 +88,7 @@ impl TopicSource {
         self.note_end_of_source(&read_partitions);
         let read = match list.count() {
             0 if !self.follows => Ok(()),
-            _ => self.topics.client.assign(&list).map_err(not_assigned),
+            _ => self.topics.client.assign(&list).map_err(not_assigned_error),
         };
         if let Err(error) = read.and_then(|()| self.read(&mut read_partitions, pieces)) {
             let _ = pieces.send(Err(error));
@@ -144,7 +144,7 @@ impl TopicSource {
                 Some(Err(error)) => self.handle_error(error, read_partitions)?,
                 None => {
                     // All messages that were fetched before the previous statistics have been
-                    // taken. This is not sure if new statistics came with this poll.
+                    // taken. This is uncertain if new statistics came with this poll.
                     let statistics = statistics.take().filter(|_| now.is_none());
                     if taken_messages
                         .send_all(statistics.as_ref(), read_partitions, pieces)
@@ -156,7 +156,7 @@ impl TopicSource {
             }
             if let Some(now) = now {
                 lost = self.note_connection(&now, lost)?;
-                self.find_new(&now, read_partitions, pieces)?;
+                self.find_new_partitions(&now, read_partitions, pieces)?;
                 for partition in read_partitions.iter_mut() {
                     let reached = now.partitions.get(&(partition.topic.clone(), partition.number));
                     partition.end = partition.end.max(reached.map_or(0, |reached| reached.end));
@@ -204,7 +204,7 @@ impl TopicSource {
     }
 
     /// Adds partitions that were created meanwhile, if the run follows the topics.
-    fn find_new(
+    fn find_new_partitions(
         &self,
         statistics: &ClientStatistics,
         read_partitions: &mut Vec<ReadPartition>,
@@ -235,7 +235,7 @@ impl TopicSource {
         }
         match list.count() {
             0 => Ok(()),
-            _ => self.topics.client.incremental_assign(&list).map_err(not_assigned),
+            _ => self.topics.client.incremental_assign(&list).map_err(not_assigned_error),
         }
     }
 
@@ -246,7 +246,7 @@ impl TopicSource {
             Code::PartitionEOF => Ok(()),
             _ if is_temporary(code) || is_group_error(code) => Ok(()),
             Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation => {
-                Err(self.out_of_range(read_partitions))
+                Err(self.out_of_range_error(read_partitions))
             }
             _ => Err(request_error(
                 "read the topics",
@@ -258,7 +258,7 @@ impl TopicSource {
 
     /// Returns the error for a message that the brokers no longer have. The error names the message
     /// and the reason.
-    fn out_of_range(&self, read_partitions: &[ReadPartition]) -> Error {
+    fn out_of_range_error(&self, read_partitions: &[ReadPartition]) -> Error {
         let answer_timeout = AnswerTimeout::within(self.limits.stall_timeout);
         for partition in read_partitions {
             let ReadPartition { topic, number, next, .. } = partition;
@@ -359,7 +359,7 @@ impl TakenMessages {
     }
 }
 
-fn not_assigned(error: KafkaError) -> Error {
+fn not_assigned_error(error: KafkaError) -> Error {
     request_error("begin to read the topics", error, None)
 }
 

@@ -135,7 +135,7 @@ pub(super) fn check(bounds: &TopicPartitionBounds, stream: &str, next: i64) -> R
     let TopicPartitionBounds { topic, number, first, end } = bounds;
     let name = partition_name(topic, *number);
     if next < *first {
-        return Err(is_lost(&name, stream, next, *first));
+        return Err(lost_messages_error(&name, stream, next, *first));
     }
     if next > *end {
         let message = format!(
@@ -148,7 +148,7 @@ pub(super) fn check(bounds: &TopicPartitionBounds, stream: &str, next: i64) -> R
 }
 
 /// Returns the error for messages that were removed before they were applied.
-fn is_lost(name: &str, stream: &str, next: i64, first: i64) -> Error {
+fn lost_messages_error(name: &str, stream: &str, next: i64, first: i64) -> Error {
     let last = first - 1;
     let message = match last == next {
         true => format!("offset {next} of {name} no longer exists, but was not applied"),

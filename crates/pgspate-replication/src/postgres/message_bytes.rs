@@ -22,7 +22,7 @@ impl<'a> MessageBytes<'a> {
     }
 
     pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
-        let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(cut_off)?;
+        let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(truncated_error)?;
         self.rest = rest;
         Ok(bytes)
     }
@@ -44,14 +44,14 @@ impl<'a> MessageBytes<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or_else(cut_off)?;
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or_else(truncated_error)?;
         self.rest = rest;
         Ok(*bytes)
     }
 
     /// Reads a text up to its zero byte.
     pub(super) fn text(&mut self) -> Result<&'a str> {
-        let end = memchr::memchr(0, self.rest).ok_or_else(cut_off)?;
+        let end = memchr::memchr(0, self.rest).ok_or_else(truncated_error)?;
         let bytes = self.bytes(end)?;
         self.byte()?;
         std::str::from_utf8(bytes).map_err(|_| malformed("a name is not UTF-8"))
@@ -68,6 +68,6 @@ impl<'a> MessageBytes<'a> {
     }
 }
 
-fn cut_off() -> crate::Error {
+fn truncated_error() -> crate::Error {
     malformed("a message is cut off")
 }

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use super::stream::no_publication;
+use super::stream::no_publication_error;
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::{Lsn, SourceTable};
 use pgspate_target::connect::{Connection, Dsn, ReplicationSession};
@@ -134,7 +134,7 @@ impl SlotSnapshot {
     ) -> Result<SlotSnapshot> {
         let mut values = slot_rows.into_iter().next().unwrap_or_default().into_iter().skip(1);
         let (Some(Some(lsn)), Some(Some(name))) = (values.next(), values.next()) else {
-            return Err(no_slot_start());
+            return Err(no_slot_start_error());
         };
         let lsn = lsn.parse()?;
         let begin = format!(
@@ -260,7 +260,7 @@ pub(crate) async fn list_published_tables(
         rows.map_err(|error| connection.explain("could not list the publication's tables", error))?;
     if rows.is_empty() {
         let message = format!("publication \"{publication}\" does not exist, or has no tables");
-        return Err(no_publication(publication, message));
+        return Err(no_publication_error(publication, message));
     }
     let table = |row: &tokio_postgres::Row| PublishedTable {
         name: SourceTable { schema: Some(row.get(0)), table: row.get(1) },
@@ -286,11 +286,11 @@ pub async fn create_slot(dsn: &Dsn, slot: &str, stop: impl Future<Output = ()>) 
     connection.close().await;
     match slot_rows.into_iter().next().and_then(|row| row.into_iter().nth(1)?) {
         Some(lsn) => lsn.parse(),
-        None => Err(no_slot_start()),
+        None => Err(no_slot_start_error()),
     }
 }
 
-fn no_slot_start() -> Error {
+fn no_slot_start_error() -> Error {
     Error::new(ErrorKind::Server, "the server did not return the position of the new slot")
 }
 

@@ -65,7 +65,8 @@ pub struct ReceivedEvents {
     pub committed: Option<SystemTime>,
 }
 
-/// Confirms to a stream's server what is committed on the target. Any thread may hold it.
+/// Tells a stream's server which events are committed on the target. Any thread may hold a
+/// confirmer.
 #[derive(Debug, Clone)]
 pub(crate) struct Confirmer(watch::Sender<StreamOrders>);
 
@@ -186,10 +187,10 @@ pub(crate) async fn check_publication(connection: &Connection, publication: &str
     if !known.is_empty() {
         return Ok(());
     }
-    Err(no_publication(publication, format!("publication \"{publication}\" does not exist")))
+    Err(no_publication_error(publication, format!("publication \"{publication}\" does not exist")))
 }
 
-pub(super) fn no_publication(name: &str, message: String) -> Error {
+pub(super) fn no_publication_error(name: &str, message: String) -> Error {
     Error::new(ErrorKind::Server, message).hint(format!(
         "Create it on the source: `create publication {} for all tables`, or for the tables to \
          read.",

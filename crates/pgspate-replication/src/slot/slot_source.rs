@@ -301,7 +301,7 @@ mod tests {
 
     /// Events of another transaction do not complete a transaction that was sent in part.
     #[test]
-    fn two_transactions_are_not_made_one() {
+    fn two_transactions_are_not_joined() {
         let begun = || {
             let mut delivered = DeliveredEvents::default();
             delivered.take_new(piece(&[event(4, false), event(5, false)])).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     /// After a reconnect the server first sends the confirmed position, which is before the last
-    /// received one. The stream's position must not go back.
+    /// received position. The stream's position must not go back.
     #[test]
     fn a_new_session_does_not_go_back() {
         let silence = |end| ReceivedEvents { end: Some(Lsn(end)), ..ReceivedEvents::default() };

@@ -90,7 +90,7 @@ fn stream() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_kind_of_message() {
+fn every_kind_of_message_is_decoded() {
     assert_eq!(
         decode(&stream()).unwrap(),
         [

@@ -1,4 +1,4 @@
-//! A random history, read through a slot, gives the same table as on the server.
+//! A random history, read through a slot, must give the same table as on the server.
 
 use std::future::pending;
 

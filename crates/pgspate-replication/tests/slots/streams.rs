@@ -10,12 +10,12 @@ use pgspate_replication::postgres::{SlotStream, drop_slot};
 use crate::support::{ReplicatingServer, dsn, lines, server, server_with};
 
 /// Waits until the server has confirmed the position `wanted`.
-async fn confirmed(server: &ReplicatingServer, wanted: Lsn) {
+async fn wait_until_confirmed(server: &ReplicatingServer, wanted: Lsn) {
     let sql = "select confirmed_flush_lsn from pg_replication_slots";
     loop {
         let rows = server.query(sql);
         let found: Lsn = rows[0][0].as_deref().unwrap().parse().unwrap();
-        assert!(found <= wanted, "{found} was confirmed, {wanted} was meant");
+        assert!(found <= wanted, "the server confirmed {found}, which is after {wanted}");
         if found == wanted {
             return;
         }
@@ -75,21 +75,21 @@ async fn committed_changes_are_sent_again_until_they_are_confirmed() {
     let (found, end) = lines(&mut stream, 2).await;
     assert_eq!(found[..3], first);
     assert_eq!(found[3..], second);
-    // Nothing was confirmed: all changes come again.
+    // Nothing was confirmed, so the server sends all changes again.
     stream.close().await;
     let mut stream = SlotStream::start(&dsn, "s", publication, Lsn(0), Lsn(0)).await.unwrap();
     let (again, _) = lines(&mut stream, 2).await;
     assert!(again == found, "{} events, {} before", again.len(), found.len());
     stream.confirm(end);
-    confirmed(&server, end).await;
+    wait_until_confirmed(&server, end).await;
     stream.close().await;
-    // Only new changes come now.
+    // The server now sends only new changes.
     server.run("insert into log values (3, 'c')");
     let mut stream = SlotStream::start(&dsn, "s", publication, Lsn(0), Lsn(0)).await.unwrap();
     let (found, last) = lines(&mut stream, 1).await;
     assert_eq!(found, ["Insert public.log {x=3 y=c} end"]);
     stream.close().await;
-    // The caller's position counts, not the slot's.
+    // The stream begins at the caller's position, not at the slot's position.
     server.run("insert into log values (4, 'd')");
     let mut stream = SlotStream::start(&dsn, "s", publication, last, last).await.unwrap();
     assert_eq!(lines(&mut stream, 1).await.0, ["Insert public.log {x=4 y=d} end"]);
@@ -108,13 +108,13 @@ async fn a_busy_caller_does_not_lose_the_session() {
     );
     let dsn = dsn(&server.dsn());
     let mut stream = SlotStream::start(&dsn, "s", "p", Lsn(0), Lsn(0)).await.unwrap();
-    // More events than may wait for the caller.
+    // These are more events than can wait for the caller.
     server.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n");
     let mut events = Vec::new();
     let mut is_first = true;
     while events.len() < 20_000 {
         let received = stream.next().await.unwrap();
-        assert!(received.events.len() < 20_000, "what waits is bounded");
+        assert!(received.events.len() < 20_000, "the number of waiting events must have a limit");
         events.extend(received.events);
         if std::mem::take(&mut is_first) {
             tokio::time::sleep(Duration::from_millis(2500)).await;
@@ -144,7 +144,7 @@ async fn a_stream_without_changes_can_be_confirmed_too() {
         assert_eq!(received.events, []);
         if let Some(end) = received.end.filter(|end| *end >= wanted) {
             stream.confirm(end);
-            confirmed(&server, end).await;
+            wait_until_confirmed(&server, end).await;
             break;
         }
     }
@@ -195,7 +195,7 @@ async fn the_end_of_the_server_ends_the_stream() {
         }
     };
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Connect, true));
-    assert!(stream.next().await.is_err(), "there is nothing more");
+    assert!(stream.next().await.is_err(), "the stream must have ended");
 }
 
 /// Returns a connection string for the same server and database with another role.
@@ -204,7 +204,7 @@ fn dsn_of(text: &str, role: &str) -> pgspate_target::connect::Dsn {
     dsn(&format!("{} user={role}", kept.collect::<Vec<_>>().join(" ")))
 }
 
-/// The row is held back until the commit, and there are no other events to send meanwhile.
+/// The decoder holds the row back until the commit, and the transaction has no other events.
 #[tokio::test]
 async fn a_row_larger_than_a_piece_comes_alone() {
     let server = server();
@@ -218,7 +218,7 @@ async fn a_row_larger_than_a_piece_comes_alone() {
     let mut stream =
         SlotStream::start(&dsn(&server.dsn()), "s", "p", Lsn(0), Lsn(0)).await.unwrap();
     let all = tokio::time::timeout(Duration::from_secs(60), lines(&mut stream, 2));
-    let (found, _) = all.await.expect("the stream goes on");
+    let (found, _) = all.await.expect("the stream must continue");
     assert!(found[0].len() > 3_000_000, "{} bytes", found[0].len());
     assert_eq!(found[1..], ["Insert public.t {id=2 big=NULL} by [id] end"]);
     stream.close().await;

@@ -13,7 +13,7 @@ use tokio_postgres::{NoTls, SimpleQueryMessage};
 
 pub(crate) use crate::events::line;
 
-/// No types: pgoutput's values need none.
+/// A target without types. The values of pgoutput need no types.
 pub(crate) struct NoColumnTypes;
 
 impl TargetTypes for NoColumnTypes {

@@ -1,16 +1,19 @@
-//! Passwords, channel binding, client certificates, and what the server's refusals become.
+//! Passwords, channel binding, client certificates, and the errors of refused logins.
 
 use pgspate::ErrorKind;
 use pgspate::target::connect::{Dsn, Environment};
 
-use crate::{ask, is_encrypted, password, plain_server, tls_server, told, write_private};
+use crate::{
+    ask, error_text, is_encrypted, password_parameter, plain_server, tls_server, write_private,
+};
 
 #[tokio::test]
-async fn every_password_method_takes_the_right_one() {
+async fn every_password_method_accepts_the_right_password() {
     let (with_tls, without) = (tls_server(), plain_server());
     for role in ["scram", "md5er", "clear"] {
         for fixture in [&with_tls, &without] {
-            let connection = fixture.connect(&format!("user={role} {}", password())).await.unwrap();
+            let connection =
+                fixture.connect(&format!("user={role} {}", password_parameter())).await.unwrap();
             assert_eq!(ask(&connection, "select current_user").await, role);
         }
     }
@@ -22,7 +25,7 @@ async fn a_wrong_password_is_refused_in_the_servers_words() {
     for (role, mode) in [("scram", "prefer"), ("scram", "disable"), ("md5er", "require")] {
         let extra = format!("user={role} sslmode={mode} password=wr0ng-hunter2");
         let error = fixture.connect(&extra).await.unwrap_err();
-        let text = told(&error);
+        let text = error_text(&error);
         let words = format!("password authentication failed for user \"{role}\" (SQLSTATE 28P01)");
         assert!(text.contains(&words), "{text}");
         assert!(text.contains("The password came from the connection string."), "{text}");
@@ -33,7 +36,7 @@ async fn a_wrong_password_is_refused_in_the_servers_words() {
 }
 
 #[tokio::test]
-async fn a_missing_password_says_where_it_was_looked_for() {
+async fn the_error_for_a_missing_password_names_the_places_that_were_searched() {
     let fixture = tls_server();
     let home = tempfile::tempdir().unwrap();
     let port = fixture.server.port();
@@ -42,15 +45,19 @@ async fn a_missing_password_says_where_it_was_looked_for() {
     let resolve = || Dsn::resolve(Some(&text), &env).unwrap().unwrap();
 
     let error = resolve().connect("pgspate-test").await.unwrap_err();
-    assert!(told(&error).contains("the server asks for a password"), "{}", told(&error));
-    assert!(told(&error).contains(".pgpass\" does not exist"), "{}", told(&error));
+    assert!(
+        error_text(&error).contains("the server asks for a password"),
+        "{}",
+        error_text(&error)
+    );
+    assert!(error_text(&error).contains(".pgpass\" does not exist"), "{}", error_text(&error));
     assert!(!error.is_retryable());
 
     let pgpass = home.path().join(".pgpass");
     write_private(&pgpass, &format!("localhost:{port}:postgres:other:hunter2\n"));
     let error = resolve().connect("pgspate-test").await.unwrap_err();
     let line = format!("has no line for localhost:{port}:postgres:scram");
-    assert!(told(&error).contains(&line), "{}", told(&error));
+    assert!(error_text(&error).contains(&line), "{}", error_text(&error));
 
     let escaped = crate::PASSWORD.replace('\\', "\\\\");
     write_private(&pgpass, &format!("*:*:*:scram:{escaped}\n"));
@@ -59,23 +66,23 @@ async fn a_missing_password_says_where_it_was_looked_for() {
 
     write_private(&pgpass, "*:*:*:*:wr0ng-hunter2\n");
     let error = resolve().connect("pgspate-test").await.unwrap_err();
-    assert!(told(&error).contains("came from the password file"), "{}", told(&error));
+    assert!(error_text(&error).contains("came from the password file"), "{}", error_text(&error));
 }
 
 #[tokio::test]
-async fn channel_binding_is_used_over_tls_and_demanded_when_required() {
+async fn a_required_channel_binding_is_used_or_the_login_is_refused() {
     let (with_tls, without) = (tls_server(), plain_server());
-    let scram = format!("user=scram {}", password());
+    let scram = format!("user=scram {}", password_parameter());
     for binding in ["disable", "prefer", "require"] {
         let extra = format!("{scram} sslmode=require channel_binding={binding}");
         assert!(is_encrypted(&with_tls.connect(&extra).await.unwrap()).await);
     }
-    // Where it is required, TLS is not merely preferred.
+    // Channel binding needs TLS, so these modes require TLS, too.
     for mode in ["allow", "prefer"] {
         let extra = format!("{scram} channel_binding=require sslmode={mode}");
         assert!(is_encrypted(&with_tls.connect(&extra).await.unwrap()).await, "{mode}");
         let error = without.connect(&extra).await.unwrap_err();
-        assert!(told(&error).contains("does not support TLS"), "{}", told(&error));
+        assert!(error_text(&error).contains("does not support TLS"), "{}", error_text(&error));
     }
     let extra = format!("{scram} channel_binding=require");
     for refused in [
@@ -86,13 +93,17 @@ async fn channel_binding_is_used_over_tls_and_demanded_when_required() {
         with_tls.connect(&format!("{extra} user=postgres sslmode=require")).await,
     ] {
         let error = refused.unwrap_err();
-        assert!(told(&error).contains("channel binding is required"), "{}", told(&error));
+        assert!(
+            error_text(&error).contains("channel binding is required"),
+            "{}",
+            error_text(&error)
+        );
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }
 
 #[tokio::test]
-async fn a_client_certificate_opens_the_door() {
+async fn a_client_certificate_logs_a_role_in() {
     let fixture = tls_server();
     let certificate = |name: &str| {
         let (cert, key) =
@@ -103,20 +114,20 @@ async fn a_client_certificate_opens_the_door() {
     assert_eq!(ask(&connection, "select current_user").await, "certrole");
 
     let error = fixture.connect("user=certrole sslmode=require").await.unwrap_err();
-    assert!(told(&error).contains("valid client certificate"), "{}", told(&error));
+    assert!(error_text(&error).contains("valid client certificate"), "{}", error_text(&error));
     let error = fixture.connect(&certificate("stranger")).await.unwrap_err();
-    assert!(told(&error).contains("alert UnknownCA"), "{}", told(&error));
+    assert!(error_text(&error).contains("alert UnknownCA"), "{}", error_text(&error));
     let unsent = format!("{} sslcertmode=disable", certificate("client"));
     let error = fixture.connect(&unsent).await.unwrap_err();
-    assert!(told(&error).contains("valid client certificate"), "{}", told(&error));
+    assert!(error_text(&error).contains("valid client certificate"), "{}", error_text(&error));
 }
 
 #[tokio::test]
-async fn a_private_key_must_be_private_and_fit() {
+async fn a_private_key_must_be_private_and_belong_to_the_certificate() {
     use std::os::unix::fs::PermissionsExt;
     let fixture = tls_server();
     let key = std::fs::read_to_string(fixture.file("client.key")).unwrap();
-    fixture.keep("open.key", &key);
+    fixture.put_client_file("open.key", &key);
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(fixture.file("open.key"), open).unwrap();
     for (key, words) in [
@@ -128,7 +139,7 @@ async fn a_private_key_must_be_private_and_fit() {
         let (cert, key) = (fixture.file("client.crt"), fixture.file(key));
         let extra = format!("sslmode=require sslcert={cert} sslkey={key}");
         let error = fixture.connect(&extra).await.unwrap_err();
-        assert!(told(&error).contains(words), "{}", told(&error));
+        assert!(error_text(&error).contains(words), "{}", error_text(&error));
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }
@@ -144,7 +155,7 @@ async fn refusals_keep_their_sqlstate_and_get_a_hint() {
         ("user=single", "53300", "too many connections for role \"single\"", "--lanes"),
     ] {
         let error = fixture.connect(extra).await.unwrap_err();
-        let text = told(&error);
+        let text = error_text(&error);
         assert!(text.contains(words) && text.contains(hint), "{text}");
         assert_eq!(error.sqlstate().unwrap().code(), code);
         assert_eq!(error.kind(), ErrorKind::Connect);

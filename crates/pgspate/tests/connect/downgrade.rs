@@ -1,7 +1,8 @@
-//! Servers, and who stands between, that would have the client do without TLS or take words for
-//! the server's that are not.
+//! Attackers that refuse TLS, or add forged messages before the TLS handshake. An attacker is the
+//! server itself, or a proxy between client and server.
 //!
-//! They are written out here: what they are sent is all that an eavesdropper could have.
+//! The tests implement the attackers. The bytes that an attacker receives are all bytes that an
+//! eavesdropper could read.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,21 +11,21 @@ use std::thread;
 
 use pgspate::ErrorKind;
 
-use crate::{PASSWORD, is_encrypted, password, resolve, tls_server, told};
+use crate::{PASSWORD, error_text, is_encrypted, password_parameter, resolve, tls_server};
 
 /// The request for TLS: its length and its code.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];
 
-/// AuthenticationOk and ReadyForQuery, which would let the client begin.
-const WELCOME: &[u8] = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
-/// A request for the password in clear.
-const ASKS_PASSWORD: &[u8] = b"R\0\0\0\x08\0\0\0\x03";
-/// A refusal with words that are not the server's.
-const REFUSAL: &[u8] = b"E\0\0\0\x29SFATAL\0C28000\0Mforged words here\0\0\0\0\0\0\0";
+/// AuthenticationOk and ReadyForQuery: the login is complete.
+const LOGIN_MESSAGES: &[u8] = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
+/// A request for the password without encryption.
+const PASSWORD_REQUEST: &[u8] = b"R\0\0\0\x08\0\0\0\x03";
+/// An error message that the attacker forged.
+const FORGED_ERROR: &[u8] = b"E\0\0\0\x29SFATAL\0C28000\0Mforged words here\0\0\0\0\0\0\0";
 
-/// A server that answers the first eight bytes so, and keeps what else it is sent until the client
-/// ends the connection. For each connection what it was sent.
-fn forger(answer: &'static [u8]) -> (SocketAddr, Receiver<Vec<u8>>) {
+/// Starts a server that replies `answer` to the first eight bytes, and then only reads. Returns its
+/// address, and a channel with all bytes that each connection received.
+fn forging_server(answer: &'static [u8]) -> (SocketAddr, Receiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (tx, rx) = channel();
@@ -34,7 +35,7 @@ fn forger(answer: &'static [u8]) -> (SocketAddr, Receiver<Vec<u8>>) {
             thread::spawn(move || {
                 let mut sent = vec![0; 8];
                 if stream.read_exact(&mut sent).is_ok() && stream.write_all(answer).is_ok() {
-                    // The client may have disconnected in any way.
+                    // The client may close or reset the connection.
                     let _ = stream.read_to_end(&mut sent);
                 }
                 let _ = tx.send(sent);
@@ -44,11 +45,11 @@ fn forger(answer: &'static [u8]) -> (SocketAddr, Receiver<Vec<u8>>) {
     (address, rx)
 }
 
-/// Whether these bytes are nothing but a request for TLS and the beginning of a handshake.
+/// Returns whether the bytes are only a request for TLS and the beginning of a handshake.
 fn is_handshake_alone(sent: &[u8]) -> bool {
     let Some(rest) = sent.strip_prefix(&SSL_REQUEST) else { return false };
     let mut rest = rest;
-    // Records: a handshake's, and alerts that say why it ends.
+    // TLS records: handshakes (22), and alerts with the reason for the end (21).
     while let [kind @ (21 | 22), 3, _, high, low, more @ ..] = rest {
         let len = usize::from(*high) << 8 | usize::from(*low);
         assert!(*kind == 21 || len > 2);
@@ -59,7 +60,7 @@ fn is_handshake_alone(sent: &[u8]) -> bool {
 }
 
 #[tokio::test]
-async fn who_demands_tls_sends_nothing_without_it() {
+async fn a_client_that_requires_tls_sends_no_secret_without_tls() {
     let authority = crate::certificates::Authority::new("some CA");
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root.crt");
@@ -70,10 +71,10 @@ async fn who_demands_tls_sends_nothing_without_it() {
         b"E",
         b"",
         b"S",
-        REFUSAL,
-        WELCOME,
-        ASKS_PASSWORD,
-        // More than the one byte that is due before the handshake.
+        FORGED_ERROR,
+        LOGIN_MESSAGES,
+        PASSWORD_REQUEST,
+        // Before the handshake, the server may send only one byte. These replies are longer.
         b"SR\0\0\0\x08\0\0\0\0Z\0\0\0\x05I",
         b"SR\0\0\0\x08\0\0\0\x03",
         b"NR\0\0\0\x08\0\0\0\x03",
@@ -81,15 +82,15 @@ async fn who_demands_tls_sends_nothing_without_it() {
     ];
     for mode in ["require", "verify-ca", "verify-full"] {
         for answer in stuffed {
-            let (address, sent) = forger(answer);
+            let (address, sent) = forging_server(answer);
             let text = format!(
                 "host=localhost hostaddr=127.0.0.1 port={} user=scram dbname=postgres {} \
                  sslmode={mode} sslrootcert={root} connect_timeout=3",
                 address.port(),
-                password(),
+                password_parameter(),
             );
             let error = resolve(&text).unwrap().connect("pgspate-test").await.unwrap_err();
-            let said = told(&error);
+            let said = error_text(&error);
             assert!(!said.contains("forged words"), "{mode} {answer:?}: {said}");
             if answer.starts_with(b"N") {
                 assert!(said.contains("does not support TLS"), "{mode} {answer:?}: {said}");
@@ -104,8 +105,8 @@ async fn who_demands_tls_sends_nothing_without_it() {
     }
 }
 
-/// Between client and server, adding bytes in clear before the server's handshake.
-fn stuffer(server: u16, stuffing: &'static [u8]) -> SocketAddr {
+/// Starts a proxy that adds unencrypted bytes before the server's handshake. Returns its address.
+fn stuffing_proxy(server: u16, stuffing: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -118,7 +119,7 @@ fn stuffer(server: u16, stuffing: &'static [u8]) -> SocketAddr {
                 client.read_exact(&mut request).unwrap();
                 server.write_all(&request).unwrap();
                 server.read_exact(&mut answer).unwrap();
-                // In one piece, as it would come over a network.
+                // Sent at once, so that the client receives all bytes together.
                 client.write_all(&[&answer[..], stuffing].concat()).unwrap();
                 let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 thread::spawn(move || {
@@ -137,21 +138,21 @@ fn stuffer(server: u16, stuffing: &'static [u8]) -> SocketAddr {
 async fn bytes_before_the_handshake_end_the_connection() {
     let fixture = tls_server();
     let root = fixture.file("ca.crt");
-    let stuffings: [&[u8]; 5] = [b"", b"R", WELCOME, ASKS_PASSWORD, REFUSAL];
+    let stuffings: [&[u8]; 5] = [b"", b"R", LOGIN_MESSAGES, PASSWORD_REQUEST, FORGED_ERROR];
     for stuffing in stuffings {
-        let port = stuffer(fixture.server.port(), stuffing).port();
+        let port = stuffing_proxy(fixture.server.port(), stuffing).port();
         for mode in ["require", "verify-full"] {
             let text = format!(
                 "host=localhost hostaddr=127.0.0.1 port={port} user=scram dbname=postgres {} \
                  sslmode={mode} sslrootcert={root} connect_timeout=10",
-                password(),
+                password_parameter(),
             );
             let connected = resolve(&text).unwrap().connect("pgspate-test").await;
             match (stuffing, connected) {
                 ([], connected) => assert!(is_encrypted(&connected.unwrap()).await),
                 (_, Ok(_)) => panic!("{mode}: connected through {stuffing:?}"),
                 (_, Err(error)) => {
-                    let said = told(&error);
+                    let said = error_text(&error);
                     assert!(said.contains("TLS handshake failed"), "{mode} {stuffing:?}: {said}");
                     assert!(!said.contains("forged words"), "{said}");
                 }
@@ -161,9 +162,10 @@ async fn bytes_before_the_handshake_end_the_connection() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_refused_before_anything_is_sent() {
-    let (address, sent) = forger(b"N");
-    let text = format!("host=127.0.0.1 port={} user=scram {}", address.port(), password());
+async fn parameters_that_pgspate_cannot_honor_are_refused_before_anything_is_sent() {
+    let (address, sent) = forging_server(b"N");
+    let text =
+        format!("host=127.0.0.1 port={} user=scram {}", address.port(), password_parameter());
     for (parameter, words) in [
         ("require_auth=scram-sha-256", "require_auth cannot be used"),
         ("require_auth=!password", "require_auth cannot be used"),
@@ -173,7 +175,7 @@ async fn what_cannot_be_kept_is_refused_before_anything_is_sent() {
     ] {
         let error = resolve(&format!("{text} {parameter}")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
-        assert!(told(&error).contains(words), "{parameter}: {}", told(&error));
+        assert!(error_text(&error).contains(words), "{parameter}: {}", error_text(&error));
     }
     assert!(sent.try_recv().is_err());
 }

@@ -1,10 +1,10 @@
-//! Several hosts, sockets, and servers that are not there.
+//! Several hosts, sockets, and hosts on which no server listens.
 
 use std::time::Duration;
 
 use pgspate::ErrorKind;
 
-use crate::{ask, password, plain_server, resolve, tls_server, told};
+use crate::{ask, error_text, password_parameter, plain_server, resolve, tls_server};
 
 #[tokio::test]
 async fn a_socket_is_used_without_tls() {
@@ -41,11 +41,11 @@ async fn the_next_host_is_tried_when_one_is_down() {
 }
 
 #[tokio::test]
-async fn when_all_hosts_fail_each_has_its_line() {
+async fn if_all_hosts_fail_the_error_has_a_line_for_each_host() {
     let text = "host=127.0.0.1,/no/such/folder,no-such-host.invalid port=1,2,3 user=bob \
                 password=hunter2";
     let error = resolve(text).unwrap().connect("pgspate-test").await.unwrap_err();
-    let text = told(&error);
+    let text = error_text(&error);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "could not connect to any of 3 addresses");
     assert_eq!(lines[1], "  caused by: server at \"127.0.0.1\", port 1: connection refused");
@@ -65,10 +65,10 @@ async fn when_all_hosts_fail_each_has_its_line() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_gets_a_hint() {
+async fn the_error_for_a_port_without_a_server_has_a_hint() {
     let error = resolve("host=127.0.0.1 port=1").unwrap().connect("x").await.unwrap_err();
     assert_eq!(
-        told(&error),
+        error_text(&error),
         "could not connect to server at \"127.0.0.1\", port 1\n  caused by: connection refused\n\
          hint: No server listens there. Check host and port, or start pgspate's own server with \
          `pgspate server start`."
@@ -76,11 +76,11 @@ async fn a_server_that_is_not_there_gets_a_hint() {
 }
 
 #[tokio::test]
-async fn numbers_that_the_system_does_not_take_get_a_hint() {
+async fn the_error_for_a_number_that_the_system_refuses_has_a_hint() {
     let text = "host=127.0.0.1 port=1 keepalives_count=2000000000";
     let error = resolve(text).unwrap().connect("x").await.unwrap_err();
-    assert!(told(&error).contains("caused by: invalid argument\n"), "{}", told(&error));
-    assert!(told(&error).contains("keepalives_count"), "{}", told(&error));
+    assert!(error_text(&error).contains("caused by: invalid argument\n"), "{}", error_text(&error));
+    assert!(error_text(&error).contains("keepalives_count"), "{}", error_text(&error));
 }
 
 #[tokio::test]
@@ -89,7 +89,11 @@ async fn a_refusal_ends_the_search_and_a_silent_server_does_not() {
     let port = fixture.server.port();
     let text = format!("host=localhost,localhost port={port},1 user=postgres dbname=nowhere");
     let error = resolve(&text).unwrap().connect("x").await.unwrap_err();
-    assert!(told(&error).starts_with("could not connect to server at"), "{}", told(&error));
+    assert!(
+        error_text(&error).starts_with("could not connect to server at"),
+        "{}",
+        error_text(&error)
+    );
 
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_port = silent.local_addr().unwrap().port();
@@ -101,10 +105,11 @@ async fn a_refusal_ends_the_search_and_a_silent_server_does_not() {
     assert!(connection.place().contains(&port.to_string()), "{}", connection.place());
     let alone = format!("host=127.0.0.1 port={silent_port} connect_timeout=1");
     let error = resolve(&alone).unwrap().connect("x").await.unwrap_err();
-    assert!(told(&error).contains("no answer within 1 s"), "{}", told(&error));
+    assert!(error_text(&error).contains("no answer within 1 s"), "{}", error_text(&error));
 }
 
-/// A port where the kernel takes no more connections, since the one it may hold is never fetched.
+/// Returns a listener whose queue is full, so that the kernel accepts no more connections. Also
+/// returns the clients in the queue.
 fn full_listener() -> (socket2::Socket, Vec<socket2::Socket>) {
     use socket2::{Domain, SockAddr, Socket, Type};
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -128,8 +133,8 @@ async fn connect_timeout_ends_a_wait_at_any_stage() {
     let port = full.local_addr().unwrap().as_socket().unwrap().port();
     let mut silent = vec![("disable", port)];
     let mut impostors = Vec::new();
-    // Silence after the address was reached, at the start of TLS, where TLS was refused and where
-    // the session was let in.
+    // The server is silent after the client connected, at the start of TLS, after it refused TLS,
+    // and after it accepted the login.
     for (mode, answer) in [
         ("disable", &b""[..]),
         ("require", b"S"),
@@ -148,7 +153,7 @@ async fn connect_timeout_ends_a_wait_at_any_stage() {
     let tried = silent.into_iter().map(|(mode, port)| async move {
         let text = format!("host=127.0.0.1 port={port} sslmode={mode} connect_timeout=1");
         let error = resolve(&text).unwrap().connect("x").await.unwrap_err();
-        let told = told(&error);
+        let told = error_text(&error);
         assert!(told.contains("caused by: no answer within 1 s\n"), "{mode} {port}: {told}");
         assert!(error.is_retryable(), "{mode} {port}");
     });
@@ -156,8 +161,8 @@ async fn connect_timeout_ends_a_wait_at_any_stage() {
     impostors.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Between client and server, which says that it is PostgreSQL 12.
-async fn aged(server: u16) -> u16 {
+/// Starts a proxy that makes the server look like PostgreSQL 12. Returns its port.
+async fn proxy_of_old_version(server: u16) -> u16 {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -184,27 +189,27 @@ async fn aged(server: u16) -> u16 {
 }
 
 #[tokio::test]
-async fn a_server_older_than_any_that_is_known_is_refused() {
+async fn a_server_older_than_postgresql_13_is_refused() {
     let fixture = plain_server();
-    let port = aged(fixture.server.port()).await;
+    let port = proxy_of_old_version(fixture.server.port()).await;
     let text = format!(
         "host=127.0.0.1 port={port} user=scram dbname=postgres sslmode=disable {}",
-        password()
+        password_parameter()
     );
     let error = resolve(&text).unwrap().connect("x").await.unwrap_err();
-    let said = told(&error);
+    let said = error_text(&error);
     assert!(said.contains(" runs PostgreSQL 12."), "{said}");
     assert!(said.contains("pgspate needs PostgreSQL 13 or newer."), "{said}");
 }
 
 #[tokio::test]
-async fn something_else_than_a_server_is_told() {
+async fn the_error_says_if_the_program_on_the_port_is_not_postgresql() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let impostor = tokio::spawn(async move {
         use tokio::io::AsyncWriteExt;
         let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
-        // The last two serve one call: with TLS, and without when that fails.
+        // `prefer` connects twice, with TLS and without TLS, and gets the last two replies.
         for answer in [&b""[..], http, b"S\0\0\0\0\0\0", b"S", b""] {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.write_all(answer).await;
@@ -214,13 +219,13 @@ async fn something_else_than_a_server_is_told() {
     for mode in ["disable", "disable", "require", "prefer"] {
         let text = format!("host=127.0.0.1 port={port} sslmode={mode} password=hunter2");
         let error = resolve(&text).unwrap().connect("x").await.unwrap_err();
-        let closed = told(&error).contains("the server closed the connection unexpectedly");
-        let strange = told(&error).contains("does not speak PostgreSQL's protocol");
-        assert!(closed || strange, "{mode}: {}", told(&error));
+        let closed = error_text(&error).contains("the server closed the connection unexpectedly");
+        let strange = error_text(&error).contains("does not speak PostgreSQL's protocol");
+        assert!(closed || strange, "{mode}: {}", error_text(&error));
         assert!(
-            told(&error).contains("Check that the program listening there"),
+            error_text(&error).contains("Check that the program listening there"),
             "{}",
-            told(&error)
+            error_text(&error)
         );
     }
     impostor.await.unwrap();
@@ -234,18 +239,22 @@ async fn target_session_attrs_chooses_among_servers() {
         format!("host=localhost port={},{} user=postgres dbname=postgres", ports[0], ports[1])
             .replace("host=localhost", "host=localhost,localhost")
     };
-    let there = |ports: [u16; 2], attrs: &'static str| async move {
+    let connected_port = |ports: [u16; 2], attrs: &'static str| async move {
         let dsn = resolve(&format!("{} target_session_attrs={attrs}", list(ports))).unwrap();
         let connection = dsn.connect("x").await?;
         Ok::<_, pgspate::Error>(ask(&connection, "show port").await.parse::<u16>().unwrap())
     };
     let reversed = [ports[1], ports[0]];
-    assert_eq!(there(ports, "any").await.unwrap(), ports[0]);
-    assert_eq!(there(ports, "read-write").await.unwrap(), ports[1]);
-    assert_eq!(there(reversed, "read-only").await.unwrap(), ports[0]);
-    assert_eq!(there(ports, "primary").await.unwrap(), ports[0]);
-    assert_eq!(there(reversed, "prefer-standby").await.unwrap(), reversed[0]);
-    let error = there(ports, "standby").await.unwrap_err();
-    assert!(told(&error).contains("server is not in hot standby mode"), "{}", told(&error));
-    assert!(told(&error).contains("could not connect to any of"), "{}", told(&error));
+    assert_eq!(connected_port(ports, "any").await.unwrap(), ports[0]);
+    assert_eq!(connected_port(ports, "read-write").await.unwrap(), ports[1]);
+    assert_eq!(connected_port(reversed, "read-only").await.unwrap(), ports[0]);
+    assert_eq!(connected_port(ports, "primary").await.unwrap(), ports[0]);
+    assert_eq!(connected_port(reversed, "prefer-standby").await.unwrap(), reversed[0]);
+    let error = connected_port(ports, "standby").await.unwrap_err();
+    assert!(
+        error_text(&error).contains("server is not in hot standby mode"),
+        "{}",
+        error_text(&error)
+    );
+    assert!(error_text(&error).contains("could not connect to any of"), "{}", error_text(&error));
 }

@@ -8,11 +8,11 @@ use pgspate::target::connect::Connection;
 use crate::{ask, tls_server};
 
 const KEY: i64 = 7;
-/// Longer than the server is given to end a session.
+/// A longer wait counts as hanging. pgspate itself waits less time for a session to end.
 const HANG_LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn lanes_that_write_are_ended_and_one_that_waits_for_its_first_row_is_not() {
+async fn only_lanes_that_have_written_are_ended() {
     let fixture = tls_server();
     let open = async || fixture.connect("").await.unwrap();
     let (waiting, writing): (Connection, Connection) = (open().await, open().await);
@@ -22,7 +22,7 @@ async fn lanes_that_write_are_ended_and_one_that_waits_for_its_first_row_is_not(
     writing.client.batch_execute("begin; create table public.written (id int)").await.unwrap();
     let own = open().await;
     let outlasted = tokio::time::timeout(HANG_LIMIT, end_lost_lanes(&own.client, KEY)).await;
-    outlasted.expect("it ends").unwrap();
+    outlasted.expect("the wait for lost lanes must end").unwrap();
     assert_eq!(ask(&own, "select to_regclass('public.written') is null").await, "t");
     assert!(writing.client.simple_query("select 1").await.is_err());
     assert_eq!(ask(&waiting, "select 1").await, "1");

@@ -1,7 +1,7 @@
-//! Connecting to real servers: TLS modes, authentication, several hosts, cancelling, endings.
+//! Connecting to real servers: TLS modes, authentication, several hosts, cancelling, lost sessions.
 //!
-//! Two servers serve all tests of this binary: one with TLS, one without that is read-only. They
-//! start with the first test that needs them and stop after the last.
+//! All tests of this binary share two servers: one with TLS, and one without TLS that is read-only.
+//! A server starts with the first test that needs it, and stops after the last.
 
 mod authentication;
 #[path = "../support/certificates.rs"]
@@ -23,7 +23,7 @@ use pgspate::target::connect::{Connection, Dsn, Environment};
 use pgspate::{Error, Result};
 use server::Server;
 
-/// The password of every role that has one; it must never be seen in a message.
+/// The password of every role that has a password. No message may contain this password.
 const PASSWORD: &str = "k3hunter-Zp'q\\ 9";
 
 /// A server with the files that its clients need.
@@ -68,18 +68,18 @@ impl Fixture {
              create role sockety login; create role single login connection limit 1;"
         ));
         let fixture = Fixture { server, has_tls };
-        fixture.keep("ca.crt", &right.certificate);
-        fixture.keep("other.crt", &wrong.certificate);
+        fixture.put_client_file("ca.crt", &right.certificate);
+        fixture.put_client_file("other.crt", &wrong.certificate);
         for (name, authority) in [("client", &right), ("stranger", &wrong)] {
             let issued = authority.issue(&[], "certrole");
-            fixture.keep(&format!("{name}.crt"), &issued.certificate);
-            fixture.keep(&format!("{name}.key"), &issued.key);
+            fixture.put_client_file(&format!("{name}.crt"), &issued.certificate);
+            fixture.put_client_file(&format!("{name}.key"), &issued.key);
         }
         fixture
     }
 
     /// Writes a file for clients, readable only by the owner.
-    fn keep(&self, name: &str, text: &str) {
+    fn put_client_file(&self, name: &str, text: &str) {
         write_private(&self.server.folder().join(name), text);
     }
 
@@ -87,7 +87,8 @@ impl Fixture {
         self.server.folder().join(name).display().to_string()
     }
 
-    /// The parameters of a connection to this server; `extra` adds to them or overrides them.
+    /// Returns the parameters of a connection to this server. `extra` adds parameters or overrides
+    /// them.
     fn dsn(&self, extra: &str) -> Result<Dsn> {
         let port = self.server.port();
         let text = format!("host=localhost port={port} dbname=postgres user=postgres {extra}");
@@ -110,12 +111,12 @@ fn resolve(text: &str) -> Result<Dsn> {
     Ok(Dsn::resolve(Some(text), &env)?.expect("a connection string names a server"))
 }
 
-/// `password='...'` for roles that have one.
-fn password() -> String {
+/// Returns the parameter `password='...'` for roles that have a password.
+fn password_parameter() -> String {
     format!("password='{}'", PASSWORD.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-fn shared(slot: &Mutex<Weak<Fixture>>, has_tls: bool) -> Arc<Fixture> {
+fn shared_fixture(slot: &Mutex<Weak<Fixture>>, has_tls: bool) -> Arc<Fixture> {
     let mut slot = slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     slot.upgrade().unwrap_or_else(|| {
         let fixture = Arc::new(Fixture::new(has_tls));
@@ -126,16 +127,16 @@ fn shared(slot: &Mutex<Weak<Fixture>>, has_tls: bool) -> Arc<Fixture> {
 
 fn tls_server() -> Arc<Fixture> {
     static SLOT: Mutex<Weak<Fixture>> = Mutex::new(Weak::new());
-    shared(&SLOT, true)
+    shared_fixture(&SLOT, true)
 }
 
 fn plain_server() -> Arc<Fixture> {
     static SLOT: Mutex<Weak<Fixture>> = Mutex::new(Weak::new());
-    shared(&SLOT, false)
+    shared_fixture(&SLOT, false)
 }
 
-/// Everything that an error says: its messages, causes and hint. The password must not be in it.
-fn told(error: &Error) -> String {
+/// Returns an error's messages, causes and hint as text. Fails if the text has the password.
+fn error_text(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -146,11 +147,11 @@ fn told(error: &Error) -> String {
         text = format!("{text}\nhint: {hint}");
     }
     let everything = format!("{text}\n{error:?}");
-    assert!(!everything.contains("hunter"), "a password in: {everything}");
+    assert!(!everything.contains("hunter"), "the error has the password: {everything}");
     text
 }
 
-/// The first column of the only row.
+/// Returns the first column of the first row of a query.
 async fn ask(connection: &Connection, sql: &str) -> String {
     let messages = connection.client.simple_query(sql).await.unwrap();
     let row = messages.iter().find_map(|message| match message {

@@ -1,14 +1,14 @@
-//! What a session knows of itself, its notices, cancelling, and how it ends.
+//! A session's parameters, its notices, cancelling, and the end of a session.
 
 use std::time::Duration;
 
 use pgspate::ErrorKind;
 use pgspate::target::connect::{Connection, Dsn, Environment};
 
-use crate::{ask, password, plain_server, tls_server, told};
+use crate::{ask, error_text, password_parameter, plain_server, tls_server};
 
 #[tokio::test]
-async fn a_session_knows_itself() {
+async fn a_connection_knows_its_sessions_parameters() {
     let fixture = tls_server();
     let connection = fixture.connect("").await.unwrap();
     let pid = ask(&connection, "select pg_backend_pid()").await;
@@ -48,7 +48,7 @@ async fn options_and_variables_reach_the_session() {
 }
 
 #[tokio::test]
-async fn notices_are_passed_over() {
+async fn notices_are_ignored() {
     let fixture = tls_server();
     let connection = fixture.connect("").await.unwrap();
     let raise = "do $$ begin for i in 1..300 loop \
@@ -58,7 +58,7 @@ async fn notices_are_passed_over() {
     assert_eq!(ask(&connection, "select 1").await, "1");
 }
 
-/// Waits until `sql` on `observer` says `t`.
+/// Waits until the query `sql` on `observer` returns `t`.
 async fn wait_for(observer: &Connection, sql: &str) {
     for _ in 0..1500 {
         if ask(observer, sql).await == "t" {
@@ -66,7 +66,7 @@ async fn wait_for(observer: &Connection, sql: &str) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("never true: {sql}");
+    panic!("timed out waiting until this returns t: {sql}");
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn cancel_stops_a_statement_however_it_was_sent() {
         assert_eq!(error.sqlstate().unwrap().code(), "57014");
         assert_eq!(error.kind(), ErrorKind::Server);
         assert_eq!(
-            told(&error),
+            error_text(&error),
             "could not sleep\n  caused by: canceling statement due to user request (SQLSTATE 57014)"
         );
         assert_eq!(ask(&connection, "select 1").await, "1");
@@ -128,7 +128,7 @@ async fn a_lost_connection_says_why() {
     for idle in [true, false] {
         let connection = fixture.connect("").await.unwrap();
         let pid = connection.backend_pid();
-        // The helper blocks this thread: whatever the server says waits in the socket.
+        // `sql` blocks this thread, so the server's last message stays in the socket unread.
         assert_eq!(fixture.server.sql(&format!("select pg_terminate_backend({pid})")), "t");
         let sql = format!("select count(*) = 0 from pg_stat_activity where pid = {pid}");
         while fixture.server.sql(&sql) != "t" {}
@@ -138,7 +138,7 @@ async fn a_lost_connection_says_why() {
         for _ in 0..3 {
             let error = connection.client.simple_query("select 1").await.unwrap_err();
             let error = connection.explain("could not read", error);
-            let text = told(&error);
+            let text = error_text(&error);
             let words = "terminating connection due to administrator command (SQLSTATE 57P01)";
             assert!(text.contains(words), "idle {idle}: {text}");
             assert_eq!(error.kind(), ErrorKind::Connect);
@@ -155,10 +155,13 @@ async fn the_psql_command_opens_the_same_database() {
     let has_psql = std::process::Command::new("psql").arg("--version").output().is_ok();
     let folder = fixture.server.folder().display().to_string();
     for extra in [
-        format!("user=scram sslmode=require application_name='it''s ok' {}", password())
+        format!("user=scram sslmode=require application_name='it''s ok' {}", password_parameter())
             .replace("it''s", "it\\'s"),
         format!("user=sockety host={folder}"),
-        format!("user=scram host=localhost,{folder} {} options='-c work_mem=5MB'", password()),
+        format!(
+            "user=scram host=localhost,{folder} {} options='-c work_mem=5MB'",
+            password_parameter()
+        ),
     ] {
         let dsn = fixture.dsn(&extra).unwrap();
         let command = dsn.psql_command();

@@ -4,9 +4,9 @@ use pgspate::ErrorKind;
 
 use crate::certificates::{Authority, self_signed};
 use crate::server::Server;
-use crate::{Fixture, is_encrypted, plain_server, resolve, tls_server, told};
+use crate::{Fixture, error_text, is_encrypted, plain_server, resolve, tls_server};
 
-/// What a connection comes to.
+/// The outcome of an attempt to connect.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TlsOutcome {
     Plain,
@@ -22,18 +22,19 @@ const MISNAMED: TlsOutcome =
     Refused("server certificate for \"localhost\" does not match host name \"db.invalid\"");
 const NO_ROOT: TlsOutcome = Refused("does not exist");
 
-pub(crate) async fn check(fixture: &Fixture, extra: &str, expected: &TlsOutcome) {
+/// Connects with `extra` parameters and checks the outcome.
+pub(crate) async fn check_connection(fixture: &Fixture, extra: &str, expected: &TlsOutcome) {
     let context = format!("TLS {}: {extra}", fixture.has_tls);
     match (fixture.connect(extra).await, expected) {
         (Ok(connection), Plain) => assert!(!is_encrypted(&connection).await, "{context}"),
         (Ok(connection), Encrypted) => assert!(is_encrypted(&connection).await, "{context}"),
         (Err(error), Refused(words)) => {
-            assert!(told(&error).contains(words), "{context}: {}", told(&error));
+            assert!(error_text(&error).contains(words), "{context}: {}", error_text(&error));
             assert_eq!(error.kind(), ErrorKind::Usage, "{context}");
             assert!(error.hint_text().is_some(), "{context}");
         }
         (Ok(_), _) => panic!("{context}: connected, expected {expected:?}"),
-        (Err(error), _) => panic!("{context}: {}, expected {expected:?}", told(&error)),
+        (Err(error), _) => panic!("{context}: {}, expected {expected:?}", error_text(&error)),
     }
 }
 
@@ -43,7 +44,8 @@ async fn every_mode_against_every_server() {
     let right = format!("sslrootcert={}", with_tls.file("ca.crt"));
     let wrong = format!("sslrootcert={}", with_tls.file("other.crt"));
     let misnamed = format!("{right} host=db.invalid hostaddr=127.0.0.1");
-    // Mode, then: no TLS, right authority, wrong authority, wrong name, no authority given.
+    // The outcomes for: a server without TLS, the right authority, the wrong authority, the wrong
+    // host name, and a missing root certificate.
     let rows = [
         ("disable", [Plain, Plain, Plain, Plain, Plain]),
         ("allow", [Plain, Plain, Plain, Plain, Plain]),
@@ -55,22 +57,22 @@ async fn every_mode_against_every_server() {
     let missing = format!("sslrootcert={}", with_tls.file("no-such-file.crt"));
     for (mode, [no_tls, by_right, by_wrong, by_name, by_nobody]) in rows {
         let mode = format!("sslmode={mode}");
-        check(&without, &format!("{mode} {right}"), &no_tls).await;
-        check(&with_tls, &format!("{mode} {right}"), &by_right).await;
-        check(&with_tls, &format!("{mode} {wrong}"), &by_wrong).await;
-        check(&with_tls, &format!("{mode} {misnamed}"), &by_name).await;
-        check(&with_tls, &format!("{mode} {missing}"), &by_nobody).await;
+        check_connection(&without, &format!("{mode} {right}"), &no_tls).await;
+        check_connection(&with_tls, &format!("{mode} {right}"), &by_right).await;
+        check_connection(&with_tls, &format!("{mode} {wrong}"), &by_wrong).await;
+        check_connection(&with_tls, &format!("{mode} {misnamed}"), &by_name).await;
+        check_connection(&with_tls, &format!("{mode} {missing}"), &by_nobody).await;
     }
 }
 
 #[tokio::test]
-async fn allow_and_prefer_turn_to_what_the_server_lets_in() {
+async fn allow_and_prefer_try_again_with_or_without_tls() {
     let fixture = tls_server();
-    let allowed = format!("user=tlsonly sslmode=allow {}", crate::password());
-    check(&fixture, &allowed, &Encrypted).await;
-    check(&fixture, "user=plainonly sslmode=prefer", &Plain).await;
+    let allowed = format!("user=tlsonly sslmode=allow {}", crate::password_parameter());
+    check_connection(&fixture, &allowed, &Encrypted).await;
+    check_connection(&fixture, "user=plainonly sslmode=prefer", &Plain).await;
     let both = fixture.connect("user=nobody sslmode=prefer").await.unwrap_err();
-    let text = told(&both);
+    let text = error_text(&both);
     assert!(text.contains("with TLS: no pg_hba.conf entry"), "{text}");
     assert!(text.contains("without TLS: no pg_hba.conf entry"), "{text}");
     assert_eq!(both.sqlstate().unwrap().code(), "28000");
@@ -97,7 +99,7 @@ async fn verify_full_needs_a_name() {
     let text = format!("hostaddr=127.0.0.1 port={port} user=postgres sslrootcert={root}");
     let dsn = resolve(&format!("{text} sslmode=verify-full")).unwrap();
     let error = dsn.connect("pgspate-test").await.unwrap_err();
-    assert!(told(&error).contains("needs a host name"), "{}", told(&error));
+    assert!(error_text(&error).contains("needs a host name"), "{}", error_text(&error));
     let dsn = resolve(&format!("{text} sslmode=verify-ca dbname=postgres")).unwrap();
     assert!(is_encrypted(&dsn.connect("pgspate-test").await.unwrap()).await);
 }
@@ -116,42 +118,46 @@ pub(crate) async fn change_certificate(fixture: &Fixture, certificate: &str, key
 
 #[tokio::test]
 async fn self_signed_certificates_and_common_names() {
-    // A server of its own, since its certificate changes.
+    // This test changes the server's certificate, so it needs its own server.
     let fixture = Fixture::new(true);
     for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384] {
         let own = self_signed(algorithm, "localhost");
         change_certificate(&fixture, &own.certificate, &own.key).await;
-        fixture.keep("own-root.crt", &own.certificate);
+        fixture.put_client_file("own-root.crt", &own.certificate);
         let root = fixture.file("own-root.crt");
         let text = format!("sslmode=verify-full sslrootcert={root}");
-        check(&fixture, &text, &Encrypted).await;
-        let bound = format!("{text} channel_binding=require user=scram {}", crate::password());
-        check(&fixture, &bound, &Encrypted).await;
+        check_connection(&fixture, &text, &Encrypted).await;
+        let bound =
+            format!("{text} channel_binding=require user=scram {}", crate::password_parameter());
+        check_connection(&fixture, &bound, &Encrypted).await;
         let wrong = format!("sslmode=verify-ca sslrootcert={}", fixture.file("ca.crt"));
         let error = fixture.connect(&wrong).await.unwrap_err();
-        assert!(told(&error).contains("server certificate"), "{}", told(&error));
+        assert!(error_text(&error).contains("server certificate"), "{}", error_text(&error));
     }
 
     let authority = Authority::new("third CA");
-    fixture.keep("third.crt", &authority.certificate);
+    fixture.put_client_file("third.crt", &authority.certificate);
     let root = format!("sslmode=verify-full sslrootcert={}", fixture.file("third.crt"));
     let by_common_name = authority.issue(&[], "localhost");
     change_certificate(&fixture, &by_common_name.certificate, &by_common_name.key).await;
-    check(&fixture, &root, &Encrypted).await;
+    check_connection(&fixture, &root, &Encrypted).await;
     let names_win = authority.issue(&["elsewhere.invalid"], "localhost");
     change_certificate(&fixture, &names_win.certificate, &names_win.key).await;
     let refused = Refused("does not match host name \"localhost\"");
-    check(&fixture, &root, &refused).await;
+    check_connection(&fixture, &root, &refused).await;
     let by_address = authority.issue(&["127.0.0.1"], "elsewhere");
     change_certificate(&fixture, &by_address.certificate, &by_address.key).await;
-    check(&fixture, &format!("{root} host=127.0.0.1"), &Encrypted).await;
+    check_connection(&fixture, &format!("{root} host=127.0.0.1"), &Encrypted).await;
 }
 
 #[tokio::test]
-async fn certificate_files_that_cannot_be_used_are_named() {
+async fn errors_name_the_certificate_files_that_cannot_be_used() {
     let fixture = tls_server();
-    fixture.keep("empty.crt", "");
-    fixture.keep("garbage.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    fixture.put_client_file("empty.crt", "");
+    fixture.put_client_file(
+        "garbage.crt",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    );
     for (file, words) in [
         ("empty.crt", "has no certificate"),
         ("garbage.crt", "could not use root certificate file"),
@@ -159,15 +165,15 @@ async fn certificate_files_that_cannot_be_used_are_named() {
         let path = fixture.file(file);
         let error = fixture.connect(&format!("sslmode=require sslrootcert={path}")).await;
         let error = error.unwrap_err();
-        assert!(told(&error).contains(words), "{}", told(&error));
-        assert!(told(&error).contains(file), "{}", told(&error));
+        assert!(error_text(&error).contains(words), "{}", error_text(&error));
+        assert!(error_text(&error).contains(file), "{}", error_text(&error));
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }
 
-/// A server is stopped with its fixture, also when it had sessions.
+/// Dropping a server stops it, even if the server has sessions.
 #[tokio::test]
-async fn the_helper_stops_its_server() {
+async fn a_dropped_server_is_stopped() {
     let server = Server::start("", "local all all trust\n", &[]);
     let folder = server.folder().to_owned();
     let text = format!("host={} port={} user=postgres", folder.display(), server.port());

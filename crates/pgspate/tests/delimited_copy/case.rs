@@ -1,23 +1,25 @@
-//! Cases: a dialect and bytes, drawn at random or written down by hand.
+//! Cases: a dialect and an input, random or written by hand.
 
 use pgspate::format::delimited::CopyFormat::{Csv, Text};
 use pgspate::format::delimited::Dialect;
 
-/// What is given to both sides.
+/// An input and its options, for both COPY and pgspate.
 #[derive(Debug, Clone)]
 pub(crate) struct DelimitedCase {
     pub(crate) dialect: Dialect,
-    /// Columns of type text; the last one is an integer where `has_number` says so.
+    /// The number of columns. All have the type text, except the last column if `has_number` is
+    /// true.
     pub(crate) columns: usize,
     pub(crate) has_number: bool,
-    /// Bit n: column n is forced.
+    /// The bit n says whether column n is in `force_null`. The next field is the same for
+    /// `force_not_null`.
     pub(crate) force_null: u8,
     pub(crate) force_not_null: u8,
     pub(crate) header: bool,
     pub(crate) client_encoding: &'static str,
     pub(crate) input: Vec<u8>,
     pub(crate) chunk_bytes: usize,
-    pub(crate) piece: usize,
+    pub(crate) fill_bytes: usize,
 }
 
 impl DelimitedCase {
@@ -32,11 +34,11 @@ impl DelimitedCase {
             client_encoding: "UTF8",
             input: input.to_vec(),
             chunk_bytes: 1 << 20,
-            piece: 1 << 20,
+            fill_bytes: 1 << 20,
         }
     }
 
-    /// COPY's options for it.
+    /// Returns the options of COPY for the case.
     pub(crate) fn options(&self) -> String {
         let Dialect { format, delimiter, quote, escape, null, .. } = &self.dialect;
         let mut options = vec![
@@ -48,7 +50,7 @@ impl DelimitedCase {
             Text => options.push("format text".into()),
             Csv => {
                 options.push("format csv".into());
-                // COPY cannot do without a quote, but with one that does not occur.
+                // COPY needs a quote, so without a quote it gets a byte that does not occur.
                 let quote = quote.unwrap_or(1);
                 options.push(format!("quote {}", literal(&[quote])));
                 options.push(format!("escape {}", literal(&[*escape])));
@@ -75,7 +77,7 @@ fn literal(bytes: &[u8]) -> String {
     format!("e'{text}'")
 }
 
-/// Numbers from a seed (a linear congruence, its high bits mixed).
+/// Random numbers from a seed: a linear congruential generator with mixed high bits.
 pub(crate) struct CaseRandom(pub(crate) u64);
 
 impl CaseRandom {
@@ -98,22 +100,23 @@ impl CaseRandom {
     }
 }
 
-/// A case at random.
-pub(crate) fn draw(random: &mut CaseRandom) -> DelimitedCase {
-    let dialect = draw_dialect(random);
+/// Returns a random case.
+pub(crate) fn random_case(random: &mut CaseRandom) -> DelimitedCase {
+    let dialect = random_dialect(random);
     let columns = random.below(4) + 1;
     let is_csv = dialect.format == Csv;
     let mut bits = || if random.one_in(3) { random.below(16) as u8 } else { 0 };
     let (force_null, force_not_null) = if is_csv { (bits(), bits()) } else { (0, 0) };
-    let input = draw_input(random, &dialect, columns);
+    let input = random_input(random, &dialect, columns);
     let len = input.len() + 2;
     let is_foreign = random.one_in(6);
-    // Not SQL_ASCII: with it COPY takes bytes unchecked that are not valid in the database.
+    // SQL_ASCII is not tried, because COPY then does not check whether bytes are valid.
     let encodings = ["LATIN1", "EUC_JP", "WIN1252"];
     DelimitedCase {
         dialect,
         columns,
-        // What the server says of a number may hold bytes that the client does not take.
+        // The server's error about a number may quote bytes that are invalid in the client's
+        // encoding.
         has_number: !is_foreign && random.one_in(6),
         client_encoding: if is_foreign { encodings[random.below(3)] } else { "UTF8" },
         force_null,
@@ -121,11 +124,11 @@ pub(crate) fn draw(random: &mut CaseRandom) -> DelimitedCase {
         header: random.one_in(12),
         input,
         chunk_bytes: random.below(len) + 1,
-        piece: random.below(len) + 1,
+        fill_bytes: random.below(len) + 1,
     }
 }
 
-fn draw_dialect(random: &mut CaseRandom) -> Dialect {
+fn random_dialect(random: &mut CaseRandom) -> Dialect {
     if random.one_in(3) {
         let dialect = Dialect {
             delimiter: *random.of(&[b"\t", b"\t", b"|", b",", b"N", b"\""]).first().unwrap(),
@@ -151,7 +154,7 @@ fn draw_dialect(random: &mut CaseRandom) -> Dialect {
     if dialect.check().is_ok() { dialect } else { Dialect::csv() }
 }
 
-fn draw_input(random: &mut CaseRandom, dialect: &Dialect, columns: usize) -> Vec<u8> {
+fn random_input(random: &mut CaseRandom, dialect: &Dialect, columns: usize) -> Vec<u8> {
     let eol: &[u8] = random.of(&[b"\n", b"\n", b"\r\n", b"\r"]);
     let mut input = Vec::new();
     let is_hostile = random.one_in(3);
@@ -169,11 +172,11 @@ fn draw_input(random: &mut CaseRandom, dialect: &Dialect, columns: usize) -> Vec
                 Some(quote) if random.one_in(3) => {
                     input.push(quote);
                     for _ in 0..tokens {
-                        quoted_token(random, dialect, quote, &mut input);
+                        add_quoted_token(random, dialect, quote, &mut input);
                     }
                     input.push(quote);
                 }
-                _ => (0..tokens).for_each(|_| token(random, dialect, is_hostile, &mut input)),
+                _ => (0..tokens).for_each(|_| add_token(random, dialect, is_hostile, &mut input)),
             }
         }
         if nth + 1 < records || !random.one_in(3) {
@@ -185,24 +188,24 @@ fn draw_input(random: &mut CaseRandom, dialect: &Dialect, columns: usize) -> Vec
         }
     }
     if random.one_in(400) {
-        // Longer than what the cutter reads at first.
+        // This field is longer than the first fill_bytes that the cutter reads.
         let at = random.below(input.len() + 1);
         input.splice(at..at, std::iter::repeat_n(b'a', 60_000 + random.below(10_000)));
     }
     input
 }
 
-/// Mostly something that may stand within quotes.
-fn quoted_token(random: &mut CaseRandom, dialect: &Dialect, quote: u8, input: &mut Vec<u8>) {
+/// Adds a token to a quoted field. Most of the tokens need quotes.
+fn add_quoted_token(random: &mut CaseRandom, dialect: &Dialect, quote: u8, input: &mut Vec<u8>) {
     match random.below(6) {
         0 => input.extend_from_slice(&[dialect.escape, quote]),
         1 => input.push(dialect.delimiter),
         2 => input.extend_from_slice(random.of(&[&b"\n"[..], b"\r", b"\r\n"])),
-        _ => token(random, dialect, false, input),
+        _ => add_token(random, dialect, false, input),
     }
 }
 
-fn token(random: &mut CaseRandom, dialect: &Dialect, is_hostile: bool, input: &mut Vec<u8>) {
+fn add_token(random: &mut CaseRandom, dialect: &Dialect, is_hostile: bool, input: &mut Vec<u8>) {
     let choice = random.below(if is_hostile { 34 } else { 20 });
     let bytes: &[u8] = match choice {
         0 | 1 => b"a",
@@ -235,7 +238,7 @@ fn token(random: &mut CaseRandom, dialect: &Dialect, is_hostile: bool, input: &m
         29 | 30 => dialect.quote.as_ref().map_or(b"\"", std::slice::from_ref),
         31 => std::slice::from_ref(&dialect.escape),
         32 => random.of(&[&b"\\0"[..], b"\\377", b"\\xff", b"\\400", b"\\x", b"\\."]),
-        // A quote that does not occur, where there is none.
+        // The byte 1 is COPY's quote if the case has no quote.
         _ if dialect.quote.is_none() => b"\x02",
         _ => b"\x01",
     };

@@ -1,4 +1,4 @@
-//! Both sides of a case on one server, and whether they agree.
+//! Loads a case by COPY and by pgspate on one server, and compares the results.
 
 use std::pin::pin;
 
@@ -14,12 +14,13 @@ use crate::ours::{self, EncodedCase};
 
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 const TRAILER: &[u8] = b"\xff\xff";
-/// Cases after which the tables are emptied; what they roll back stays in the file until then.
+/// The number of cases after which the tables are truncated. Until then, rolled back rows stay in
+/// the tables' files.
 const CASES_PER_TABLE: usize = 100;
 
 type Row = Vec<Option<Vec<u8>>>;
 
-/// Rows, or SQLSTATE and message.
+/// The rows of a table, or the SQLSTATE and message of an error.
 type CopiedRows = Result<Vec<Row>, (String, String)>;
 
 /// A connection with a table for each number and kind of columns.
@@ -52,7 +53,7 @@ impl CopyJudge {
         CopyJudge { client, session, statements, cases: 0 }
     }
 
-    /// What differs, in words.
+    /// Returns a description of how pgspate's result differs from COPY's, or `None`.
     pub(crate) async fn difference(&mut self, case: &DelimitedCase) -> Option<String> {
         self.cases += 1;
         if self.cases.is_multiple_of(CASES_PER_TABLE) {
@@ -62,18 +63,18 @@ impl CopyJudge {
         }
         let is_csv = case.dialect.format == CopyFormat::Csv;
         if case.header && !is_csv && self.session.server_version < 150_000 {
-            // These servers know headers in csv only.
+            // Before version 15, only csv can have a header.
             return None;
         }
-        let theirs = self.theirs(case).await;
+        let theirs = self.copy_by_server(case).await;
         let text = ours::run(case, EncodeMode::Text, &self.session);
-        let as_text = self.ours(case, &text).await;
+        let as_text = self.copy_by_pgspate(case, &text).await;
         if let Some(why) = compare(case, &theirs, &as_text, &text, self.session.server_version) {
             return Some(format!("as text: {why}"));
         }
         let binary = ours::run(case, EncodeMode::Binary, &self.session);
-        let as_binary = self.ours(case, &binary).await;
-        // A refusal is settled by asking the server about the rows as text.
+        let as_binary = self.copy_by_pgspate(case, &binary).await;
+        // Two errors may differ, because pgspate reports the error of the rows as text.
         match (&as_text, &as_binary) {
             (Ok(text), Ok(binary)) if text == binary => {}
             (Err(_), Err(_)) => {}
@@ -82,7 +83,7 @@ impl CopyJudge {
         compare_parsed(case, &theirs, &text, self.session.server_version)
     }
 
-    async fn theirs(&self, case: &DelimitedCase) -> CopiedRows {
+    async fn copy_by_server(&self, case: &DelimitedCase) -> CopiedRows {
         let sql = format!("copy t{} from stdin ({})", case.table(), case.options());
         self.begin(case).await;
         let statement = self.client.prepare(&sql).await;
@@ -91,7 +92,7 @@ impl CopyJudge {
         self.rows_after(case, copied).await
     }
 
-    async fn ours(&self, case: &DelimitedCase, stream: &EncodedCase) -> CopiedRows {
+    async fn copy_by_pgspate(&self, case: &DelimitedCase, stream: &EncodedCase) -> CopiedRows {
         let [binary, text] = &self.statements[case.table()];
         self.begin(case).await;
         let mut copied = Ok(());
@@ -132,7 +133,7 @@ impl CopyJudge {
         sink.finish().await.map(drop)
     }
 
-    /// The table's rows, or the refusal; either way the table is as before.
+    /// Returns the table's rows, or the error. Then rolls the transaction back.
     async fn rows_after(
         &self,
         case: &DelimitedCase,
@@ -160,7 +161,7 @@ impl DelimitedCase {
         self.columns - 1 + if self.has_number { 4 } else { 0 }
     }
 
-    /// Whether the bytes surely are text in the client's encoding.
+    /// Returns whether the bytes are certainly valid text in the client's encoding.
     fn is_valid(&self, bytes: &[u8]) -> bool {
         let is_foreign = self.client_encoding != "UTF8";
         let is_text = if is_foreign { bytes.is_ascii() } else { str::from_utf8(bytes).is_ok() };
@@ -172,7 +173,7 @@ impl DelimitedCase {
     }
 }
 
-/// The rows that COPY wrote as text, still escaped as it does.
+/// Returns the rows of COPY's text output. Values keep COPY's escapes.
 fn rows_of(text: &[u8]) -> Vec<Row> {
     let field = |field: &[u8]| (field != b"\\N").then(|| field.to_vec());
     let lines = text.split_inclusive(|byte| *byte == b'\n');
@@ -181,7 +182,7 @@ fn rows_of(text: &[u8]) -> Vec<Row> {
         .collect()
 }
 
-/// A value as COPY writes it.
+/// Returns a value with the escapes of COPY's text format.
 fn as_written(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for byte in value {
@@ -215,7 +216,8 @@ fn compare(
         {
             None
         }
-        // Where a line ends with a carriage return, COPY looks at the next line's first byte.
+        // If lines end with a carriage return, COPY reads the next line's first byte, which may be
+        // invalid.
         (Err((theirs, _)), Err(_))
             if is_encoding(theirs)
                 && stream.eol == Some(Eol::Cr)
@@ -223,28 +225,29 @@ fn compare(
         {
             None
         }
-        // Before version 18 such a quote may be half of a marker.
+        // Before version 18, such a quote may be part of an end-of-copy marker.
         _ if version < 180_000
             && matches!(case.dialect.quote, Some(b'\\' | b'.'))
             && has_marker(case) =>
         {
             None
         }
-        // And there a marker may stand where the header should.
+        // Before version 18, an end-of-copy marker may be in the place of the header.
         _ if version < 180_000 && case.header && case.input.starts_with(b"\\.") => None,
-        // Names need not be valid in the encoding.
+        // pgspate does not check the encoding of the names in a header.
         (Err((theirs, _)), _)
             if is_encoding(theirs) && case.header && !case.is_valid(&case.input) =>
         {
             None
         }
-        // A header that does not end is no header.
+        // pgspate refuses a header without a line end. COPY returns no rows.
         (Ok(rows), Err(_)) if case.header && stream.eol.is_none() && rows.is_empty() => None,
         _ => differs(),
     }
 }
 
-/// Whether we refuse on purpose what COPY does not, or for another reason.
+/// Returns whether pgspate's error is intended although COPY accepts the input or reports another
+/// error.
 fn is_excused(
     case: &DelimitedCase,
     theirs: &CopiedRows,
@@ -263,9 +266,9 @@ fn is_excused(
             }
             _ => false,
         },
-        // What is before a wrong marker was a record of its own.
+        // COPY reported an error of the record before the invalid marker.
         Err(_) if version < 180_000 && message.starts_with("end-of-copy marker is not") => true,
-        // The wrong byte comes before the wrong line end, quote or marker.
+        // COPY reported an invalid byte before the invalid line end, quote or marker.
         Err((code, _)) => {
             let is_foreign = case.client_encoding != "UTF8";
             is_encoding(code) && !case.is_valid(rest) && (is_foreign || !is_count(message))
@@ -273,7 +276,7 @@ fn is_excused(
     }
 }
 
-/// Whether it is about the number of fields.
+/// Returns whether an error is about the number of fields.
 fn is_count(message: &str) -> bool {
     message.contains("expected column") || message.contains("missing data")
 }
@@ -286,7 +289,7 @@ fn has_marker(case: &DelimitedCase) -> bool {
     case.input.windows(2).any(|two| two == b"\\.")
 }
 
-/// Records parsed for samples are the rows.
+/// Compares the rows with the records that `parse_records` returns, which pgspate uses for samples.
 fn compare_parsed(
     case: &DelimitedCase,
     theirs: &CopiedRows,
@@ -312,7 +315,7 @@ fn compare_parsed(
     if parsed != *rows {
         return Some(format!("parsed {parsed:?}, but COPY: {rows:?}"));
     }
-    // What is cut off is left out, and nothing else.
+    // From the first half of the input, the truncated record must be left out.
     let half = parse_records(&case.dialect, eol, &case.input[..case.input.len() / 2], false, 1000);
     if half.len() > rows.len() { Some(format!("parsed {half:?} of a half")) } else { None }
 }

@@ -1,8 +1,8 @@
-//! Delimited input through the cutter and the encoder against COPY of the same bytes: the same
-//! rows in the same order, or the same SQLSTATE.
+//! pgspate's cutter and encoder compared with COPY of the same delimited bytes. Both must give the
+//! same rows in the same order, or the same SQLSTATE.
 //!
-//! The time for random cases is `PGSPATE_TEST_SECONDS` (10 by default), their seed
-//! `PGSPATE_TEST_SEED` (1 by default).
+//! Random cases run for `PGSPATE_TEST_SECONDS` seconds (default 10). `PGSPATE_TEST_SEED` is their
+//! seed (default 1).
 
 mod case;
 mod judge;
@@ -11,22 +11,22 @@ mod ours;
 
 use std::time::{Duration, Instant};
 
-use case::{CaseRandom, DelimitedCase, draw};
+use case::{CaseRandom, DelimitedCase, random_case};
 use judge::CopyJudge;
 
-fn setting(name: &str, default: u64) -> u64 {
+fn env_number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
 #[tokio::test]
-async fn random_input_is_what_copy_takes_it_for() {
+async fn random_input_is_read_as_copy_reads_it() {
     let db = pgspate_embedded::testing::database();
     let mut judge = CopyJudge::new(&db.dsn()).await;
-    let mut random = CaseRandom(setting("PGSPATE_TEST_SEED", 1));
-    let until = Instant::now() + Duration::from_secs(setting("PGSPATE_TEST_SECONDS", 10));
+    let mut random = CaseRandom(env_number("PGSPATE_TEST_SEED", 1));
+    let until = Instant::now() + Duration::from_secs(env_number("PGSPATE_TEST_SECONDS", 10));
     let mut cases = 0;
     while Instant::now() < until {
-        let case = draw(&mut random);
+        let case = random_case(&mut random);
         cases += 1;
         if judge.difference(&case).await.is_some() {
             let case = shrink(&mut judge, case).await;
@@ -38,11 +38,11 @@ async fn random_input_is_what_copy_takes_it_for() {
             );
         }
     }
-    eprintln!("{cases} cases");
+    eprintln!("compared {cases} cases");
     assert!(cases > 0);
 }
 
-/// A smaller case that still differs.
+/// Returns a smaller case in which pgspate and COPY still differ.
 async fn shrink(judge: &mut CopyJudge, mut case: DelimitedCase) -> DelimitedCase {
     let mut width = case.input.len();
     while width > 0 {
@@ -60,7 +60,7 @@ async fn shrink(judge: &mut CopyJudge, mut case: DelimitedCase) -> DelimitedCase
     }
     let plainer: [fn(&mut DelimitedCase); 5] = [
         |case| case.chunk_bytes = 1 << 20,
-        |case| case.piece = 1 << 20,
+        |case| case.fill_bytes = 1 << 20,
         |case| case.header = false,
         |case| (case.force_null, case.force_not_null) = (0, 0),
         |case| case.has_number = false,

@@ -1,4 +1,4 @@
-//! Cases that once differed, or easily could.
+//! Cases in which pgspate once differed from COPY, or could easily differ.
 
 use pgspate::format::delimited::Dialect;
 
@@ -14,11 +14,11 @@ fn text() -> Dialect {
 }
 
 #[tokio::test]
-async fn odd_input_is_what_copy_takes_it_for() {
+async fn unusual_input_is_read_as_copy_reads_it() {
     let db = pgspate_embedded::testing::database();
     let mut judge = CopyJudge::new(&db.dsn()).await;
     let slash = Dialect { escape: b'\\', ..csv() };
-    // In these a marker is two fields, where it is one at all.
+    // With these delimiters, the characters of an end-of-copy marker are two fields.
     let dots = Dialect { delimiter: b'.', ..csv() };
     let backslashes = Dialect { delimiter: b'\\', ..csv() };
     let cases: &[(Dialect, usize, &[u8])] = &[

@@ -1,4 +1,4 @@
-//! A case through the cutter and the encoder: COPY streams, and what was refused on the way.
+//! Runs a case through the cutter and the encoder.
 
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use pgspate::target::{PgType, SessionSettings, TypeKind};
 
 use crate::case::DelimitedCase;
 
-/// What the encoder made of a case.
+/// The encoder's output for a case: rows as binary COPY and as COPY text, and the error.
 #[derive(Default)]
 pub(crate) struct EncodedCase {
     pub(crate) binary: Vec<u8>,
@@ -22,13 +22,13 @@ pub(crate) struct EncodedCase {
     pub(crate) text: Vec<u8>,
     /// Ordinals of the rows in `text`.
     pub(crate) text_rows: Vec<usize>,
-    /// What ended it early.
+    /// The error that ended the input early.
     pub(crate) error: Option<Error>,
-    /// The input's line end, where it has any record.
+    /// The input's line end, if the input has a record.
     pub(crate) eol: Option<Eol>,
 }
 
-/// Gives out its bytes in small uneven pieces.
+/// A reader that returns its bytes in small pieces of different sizes.
 struct SmallReads(Cursor<Vec<u8>>, usize);
 
 impl Read for SmallReads {
@@ -39,7 +39,7 @@ impl Read for SmallReads {
     }
 }
 
-/// Runs a case in the given mode.
+/// Encodes a case in this mode.
 pub(crate) fn run(
     case: &DelimitedCase,
     mode: EncodeMode,
@@ -80,7 +80,7 @@ fn fill(
         encoder.begin(Arc::new(chunk), mode)?;
         let mut in_chunk = 0;
         loop {
-            let more = encoder.fill(&mut out, case.piece);
+            let more = encoder.fill(&mut out, case.fill_bytes);
             in_chunk += out.binary_rows as usize + out.text_rows.len();
             stream.binary_rows += out.binary_rows as usize;
             stream.binary.append(&mut out.binary);

@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets, run without a fuzzer: on what they were once found to fail with,
-//! and on mutations of small files that are in order.
+//! The bodies of the fuzz targets, run without a fuzzer: on inputs that failed once, and on
+//! mutations of valid small files.
 //!
 //! The mutations are the same in each run. With `PGSPATE_TEST_FUZZ=60` each target runs for 60
 //! seconds with new mutations, and `PGSPATE_TEST_SEED` sets their seed. The seed files for a fuzzer
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use mutate::FuzzRandom;
 
-/// A target: its name, and what it does with an input.
+/// The name of a target, and the function that runs the target with an input.
 type Target = (&'static str, fn(&[u8]));
 
 const TARGETS: [Target; 7] = [
@@ -41,16 +41,18 @@ const TARGETS: [Target; 7] = [
     ("server", server::run),
 ];
 
-/// Mutations of each target in an ordinary run.
+/// The number of mutations for each target in an ordinary run.
 const MUTATIONS: usize = 1_500;
 
 fn seconds() -> Option<u64> {
-    std::env::var("PGSPATE_TEST_FUZZ").ok().map(|text| text.parse().expect("a number of seconds"))
+    std::env::var("PGSPATE_TEST_FUZZ")
+        .ok()
+        .map(|text| text.parse().expect("PGSPATE_TEST_FUZZ must be a number of seconds"))
 }
 
 fn seed() -> u64 {
     match std::env::var("PGSPATE_TEST_SEED") {
-        Ok(text) => text.parse().expect("a number"),
+        Ok(text) => text.parse().expect("PGSPATE_TEST_SEED must be a number"),
         Err(_) if seconds().is_some() => {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             now.unwrap().as_secs()
@@ -59,19 +61,21 @@ fn seed() -> u64 {
     }
 }
 
-/// Leaves the input behind where the target fails, by whatever end.
+/// Runs inputs. Writes each input to this file first, so that the file holds the input even if the
+/// target aborts.
 struct FuzzTrial(PathBuf);
 
 impl FuzzTrial {
     fn run(&self, (name, run): Target, input: &[u8]) {
         fs::write(&self.0, input).unwrap();
         if std::panic::catch_unwind(|| run(input)).is_err() {
-            panic!("{name} fails with the file {}", self.0.display());
+            panic!("target {name} panicked with the input in {}", self.0.display());
         }
     }
 }
 
-fn mutated(target: Target) {
+/// Runs a target with its seeds, and with mutations of the seeds.
+fn run_mutations(target: Target) {
     pgspate::format::silence_contained_panics();
     let name = target.0;
     let seeds = seeds::of(name);
@@ -85,47 +89,47 @@ fn mutated(target: Target) {
         trial.run(target, &random.mutated(&seeds));
         runs += 1;
     }
-    println!("{name}: {runs} inputs from seed {seed}");
+    println!("{name}: ran {runs} mutations with seed {seed}");
 }
 
 #[test]
 fn arrow() {
-    mutated(TARGETS[0]);
+    run_mutations(TARGETS[0]);
 }
 
 #[test]
 fn conninfo() {
-    mutated(TARGETS[1]);
+    run_mutations(TARGETS[1]);
 }
 
 #[test]
 fn delimited() {
-    mutated(TARGETS[2]);
+    run_mutations(TARGETS[2]);
 }
 
 #[test]
 fn events() {
-    mutated(TARGETS[3]);
+    run_mutations(TARGETS[3]);
 }
 
 #[test]
 fn json() {
-    mutated(TARGETS[4]);
+    run_mutations(TARGETS[4]);
 }
 
 #[test]
 fn parquet() {
-    mutated(TARGETS[5]);
+    run_mutations(TARGETS[5]);
 }
 
 #[test]
 fn server() {
-    mutated(TARGETS[6]);
+    run_mutations(TARGETS[6]);
 }
 
-/// Files in `regressions/` are called after their target, and what they were.
+/// Each file in `regressions/` is named after its target and its fault.
 #[test]
-fn what_once_failed() {
+fn inputs_that_failed_once_do_not_panic() {
     pgspate::format::silence_contained_panics();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzzed/regressions");
     let mut files: Vec<PathBuf> =
@@ -142,7 +146,7 @@ fn what_once_failed() {
 }
 
 #[test]
-fn seeds_are_written_where_a_fuzzer_wants_them() {
+fn seeds_are_written_to_the_folder_for_a_fuzzer() {
     let Ok(folder) = std::env::var("PGSPATE_TEST_FUZZ_SEEDS") else {
         assert!(TARGETS.iter().all(|(name, _)| !seeds::of(name).is_empty()));
         return;

@@ -1,6 +1,6 @@
-//! Random mutations, repeatable by their seed.
+//! Random mutations of inputs. The same seed gives the same mutations.
 
-/// Numbers that programs get wrong.
+/// Numbers that programs often handle wrongly.
 const NUMBERS: [u64; 14] = [
     0,
     1,
@@ -18,7 +18,7 @@ const NUMBERS: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Bytes that formats give a meaning.
+/// Bytes that have a meaning in the formats.
 const BYTES: &[u8] = b"{}[]\",:\\\n\r\t'=%@/?&0123456789-+.eEtfn\0\x01\xEF\xFE\xFF";
 
 pub(crate) struct FuzzRandom(u64);
@@ -39,7 +39,7 @@ impl FuzzRandom {
         (self.next() >> 11) as usize % end.max(1)
     }
 
-    /// One of the inputs, changed in a few places.
+    /// Returns one of the seeds, changed in one to four places.
     pub(crate) fn mutated(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut input = seeds[self.below(seeds.len())].clone();
         for _ in 0..=self.below(4) {
@@ -58,8 +58,8 @@ impl FuzzRandom {
                 input.remove(at);
             }
             4 => input.truncate(at),
-            5 => self.number(input, at),
-            6 => self.varint(input, at),
+            5 => self.overwrite_number(input, at),
+            6 => self.replace_by_varint(input, at),
             7 => {
                 let end = at + self.below(input.len() + 1 - at);
                 let part = input[at..end].to_vec();
@@ -76,7 +76,7 @@ impl FuzzRandom {
     }
 
     /// Overwrites 1 to 8 bytes with a number, in either byte order.
-    fn number(&mut self, input: &mut [u8], at: usize) {
+    fn overwrite_number(&mut self, input: &mut [u8], at: usize) {
         let number = NUMBERS[self.below(NUMBERS.len())];
         let len = 1 << self.below(4);
         let mut bytes = number.to_le_bytes()[..len].to_vec();
@@ -88,8 +88,8 @@ impl FuzzRandom {
         }
     }
 
-    /// Puts a number of Thrift's in, in place of one byte.
-    fn varint(&mut self, input: &mut Vec<u8>, at: usize) {
+    /// Replaces one byte by a number in the form that Thrift uses (a varint).
+    fn replace_by_varint(&mut self, input: &mut Vec<u8>, at: usize) {
         let mut number = NUMBERS[self.below(NUMBERS.len())];
         let mut bytes = Vec::new();
         while number > 0x7F {

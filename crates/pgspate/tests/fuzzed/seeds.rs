@@ -1,4 +1,4 @@
-//! Small inputs in order, to begin with.
+//! The seeds: small valid inputs for each fuzz target.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
 
+/// Returns the seeds of a target.
 pub(crate) fn of(target: &str) -> Vec<Vec<u8>> {
     match target {
         "arrow" => arrow(),
@@ -25,7 +26,7 @@ pub(crate) fn of(target: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// One input a line; the two bytes `\n` are a newline.
+/// Returns the lines of a text, one input each. The two characters `\n` stand for a newline.
 fn lines(text: &str) -> Vec<Vec<u8>> {
     text.lines().map(|line| line.replace("\\n", "\n").into_bytes()).collect()
 }
@@ -108,7 +109,7 @@ fn parquet() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The first bytes say how the rest is read.
+/// Returns seeds whose first eight bytes are the options (`DelimitedSetup`).
 fn delimited() -> Vec<Vec<u8>> {
     let setups = [[0; 8], [1, 3, 0, 0, 0, 0, 0, 40], [0x28, 2, b';', 0, 0, 0, 3, 7]];
     let texts = [
@@ -120,7 +121,7 @@ fn delimited() -> Vec<Vec<u8>> {
     all.map(|(setup, text)| [&setup[..], text.as_bytes()].concat()).collect()
 }
 
-/// The first byte says which decoder it is for.
+/// Returns seeds whose first byte selects the decoder.
 fn events() -> Vec<Vec<u8>> {
     let records = include_str!("seeds/events.txt");
     let mut all: Vec<Vec<u8>> = records
@@ -131,6 +132,7 @@ fn events() -> Vec<Vec<u8>> {
     all
 }
 
+/// Returns one message of each kind.
 fn pgoutput() -> Vec<Vec<u8>> {
     let begin = [&b"B"[..], &[0; 7], &[9], &[0; 8], &[0, 0, 0, 7]].concat();
     let mut relation = b"R\0\0\0\x01s\0t\0d\0\x02".to_vec();
@@ -143,7 +145,7 @@ fn pgoutput() -> Vec<Vec<u8>> {
     vec![begin, relation, insert, update, delete, truncate, commit]
 }
 
-/// The first byte says into what pieces the rest is cut.
+/// Returns seeds whose first byte is the size of the pieces that the rest is split into.
 fn server() -> Vec<Vec<u8>> {
     let login = b"R\0\0\0\x08\0\0\0\0S\0\0\0\x08a\0b\0K\0\0\0\x0c\0\0\0\x01\0\0\0\x02Z\0\0\0\x05I";
     let refusal = b"E\0\0\0\x15SERROR\0C42501\0Mno\0\0Z\0\0\0\x05E";

@@ -1,4 +1,4 @@
-//! A table, a session and a file, all of them random.
+//! A random table, a random session and a random file.
 
 use pgspate::format::sniff::{Format, SniffOverrides};
 use pgspate::plan::RowRequest;
@@ -55,7 +55,7 @@ const TYPES: [&str; 42] = [
 ];
 const TYPES_OF_THE_SERVER: [&str; 6] = ["money", "point", "varbit", "bit(3)", "name", "tsvector"];
 
-/// What the types above need.
+/// Creates the types and domains of `TYPES`, and a function that checks a spelling.
 pub(crate) const TYPES_SQL: &str = "\
 create type mood as enum ('sad', 'ok', 'very happy', 'größer', 'it''s, \"x\"');
 create domain small as int check (value < 30);
@@ -80,10 +80,10 @@ pub(crate) struct CopyColumn {
     pub(crate) force_not_null: bool,
 }
 
-/// A field; `None` is NULL.
+/// The value of a field. `None` is NULL.
 pub(crate) type Field = Option<String>;
 
-/// Everything that one comparison needs.
+/// The settings, the table and the file of one comparison.
 #[derive(Clone)]
 pub(crate) struct CopyCase {
     pub(crate) settings: Vec<(&'static str, &'static str)>,
@@ -94,7 +94,7 @@ pub(crate) struct CopyCase {
     pub(crate) rubbish: Vec<(usize, &'static [u8])>,
 }
 
-/// What makes parsers stumble.
+/// Bytes that parsers often handle wrongly.
 const RUBBISH: [&[u8]; 14] = [
     b"\"",
     b"'",
@@ -123,12 +123,12 @@ pub(crate) struct RandomDialect {
     null: &'static str,
     eol: &'static str,
     ends: bool,
-    /// Decides, together with its position, whether a field is quoted that need not be.
+    /// Decides, together with a field's position, whether a field that needs no quotes is quoted.
     salt: u64,
 }
 
 impl CopyCase {
-    /// The case of a seed, without its rows.
+    /// Returns a random case without rows.
     pub(crate) fn new(random: &mut CopyRandom) -> CopyCase {
         let only_encoded = !random.once_in(20);
         let column = |random: &mut CopyRandom| CopyColumn {
@@ -152,13 +152,13 @@ impl CopyCase {
         }
     }
 
-    /// Spellings for each column; which of them the server takes is not known yet.
+    /// Returns random spellings for each column. Some spellings are invalid.
     pub(crate) fn spellings(&self, random: &mut CopyRandom) -> Vec<Vec<String>> {
         let some = |random: &mut CopyRandom, ty| (0..24).map(|_| spelling(ty, random)).collect();
         self.columns.iter().map(|column| some(random, column.ty)).collect()
     }
 
-    /// Fills in rows: of valid spellings alone, or with a few others among them.
+    /// Adds random rows. All spellings are valid, or a few are invalid.
     pub(crate) fn fill(
         &mut self,
         valid: &[Vec<String>],
@@ -194,13 +194,13 @@ impl CopyCase {
         }
     }
 
-    /// Connection options that give a session the settings.
+    /// Returns the connection options that set the case's settings.
     pub(crate) fn options(&self) -> String {
         let each = self.settings.iter().map(|(name, value)| format!("-c {name}={value}"));
         each.collect::<Vec<_>>().join(" ")
     }
 
-    /// The table's definition.
+    /// Returns the SQL that creates the table.
     pub(crate) fn create(&self, table: &str) -> String {
         let each = self.columns.iter().enumerate();
         let each = each.map(|(nth, column)| format!("c{nth} {} {}", column.ty, column.constraint));
@@ -212,7 +212,7 @@ impl CopyCase {
         (0..self.columns.len()).map(|nth| format!("c{nth}")).collect()
     }
 
-    /// COPY of the file.
+    /// Returns the COPY statement that reads the file.
     pub(crate) fn copy(&self, table: &str) -> String {
         let RandomDialect { text, header, delimiter, quote, escape, null, .. } = self.dialect;
         let literal = |byte: u8| format!("E'\\x{byte:02x}'");
@@ -271,14 +271,16 @@ impl CopyCase {
         }
     }
 
-    /// The row that begins at a line, as pgspate counts: 1 for the first one, 0 for none.
+    /// Returns the number of the row that begins at a line, as pgspate counts lines. The first row
+    /// is
+    /// 1. Returns 0 if no row begins there.
     pub(crate) fn row_beginning_at(&self, line: u64) -> u64 {
         let line_end = if self.dialect.eol == "\r" { '\r' } else { '\n' };
         self.row_where(|_| line_end, |begins, _| begins == line)
     }
 
-    /// The row that ends at a line, as COPY counts: carriage returns within quotes, unless it
-    /// knows already that lines end otherwise.
+    /// Returns the number of the row that ends at a line, as COPY counts lines. Within quotes, COPY
+    /// counts carriage returns until it knows that lines end with a newline.
     pub(crate) fn row_ending_at(&self, line: u64) -> u64 {
         let is_known = |nth| nth > 0 || self.dialect.header;
         let is_lf = |nth| self.dialect.eol == "\n" && is_known(nth);
@@ -306,7 +308,7 @@ impl CopyCase {
         fields.collect::<Vec<_>>().join(&char::from(self.dialect.delimiter).to_string())
     }
 
-    /// What a person needs to see it happen.
+    /// Returns what a developer needs to reproduce the case: settings, SQL and file.
     pub(crate) fn reproduction(&self) -> String {
         let file = self.file();
         let shown = String::from_utf8_lossy(&file);
@@ -319,7 +321,7 @@ impl CopyCase {
         )
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub(crate) fn file(&self) -> Vec<u8> {
         let RandomDialect { delimiter, eol, ends, header, .. } = self.dialect;
         let delimiter = char::from(delimiter).to_string();

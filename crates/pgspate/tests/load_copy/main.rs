@@ -1,8 +1,9 @@
-//! The first promise: whatever the input, the table holds what `\copy` would have put there, or
-//! the input is refused with the same words for the same row.
+//! pgspate's first promise: a load stores the rows that `\copy` would store, or refuses the input
+//! with the same message for the same row.
 //!
-//! Random tables, sessions and files go to the server twice, by COPY as they are and by pgspate.
-//! `PGSPATE_TEST_SECONDS` says for how long (10 by default), `PGSPATE_TEST_SEED` where to start.
+//! The test loads random files into random tables twice, by COPY and by pgspate, in sessions with
+//! random settings. `PGSPATE_TEST_SECONDS` is the duration (default 10), `PGSPATE_TEST_SEED` the
+//! first seed.
 
 mod case;
 mod random;
@@ -27,16 +28,16 @@ use random::CopyRandom;
 enum LoadFileOutcome {
     /// The number of rows.
     Loaded(u64),
-    /// SQLSTATE, message, and the row, where it is known.
+    /// The SQLSTATE, the message, and the number of the row if it is known.
     Refused(String, String, Option<u64>),
 }
 
 impl LoadFileOutcome {
-    /// Whether it is what COPY said. A row with a field too few is refused as such, where COPY may
-    /// come upon a wrong value in the same row first.
+    /// Returns whether the outcome agrees with COPY's outcome. If a row has too few fields, pgspate
+    /// reports the missing field, and COPY may report an invalid value of the same row.
     fn is_like(&self, by_copy: &LoadFileOutcome) -> bool {
         match (self, by_copy) {
-            // Rows after a marker are never skipped silently.
+            // pgspate refuses an end-of-copy marker in the middle. COPY may skip the rows after it.
             (LoadFileOutcome::Refused(_, message, _), _)
                 if message.contains("end-of-copy marker") =>
             {
@@ -47,8 +48,8 @@ impl LoadFileOutcome {
                 LoadFileOutcome::Refused(copy_state, _, copy_row),
             ) => {
                 let is_short = message.starts_with("missing data for") && row == copy_row;
-                // The message has bytes that follow, and those are different ones; and COPY may
-                // look at more of the file before it is through with a row.
+                // The message quotes the bytes after an invalid byte, and these bytes differ. Also,
+                // COPY may check more of the file before it has finished a row.
                 let is_encoding = state == "22021" || copy_state == "22021";
                 self == by_copy || is_short || is_encoding
             }
@@ -57,7 +58,7 @@ impl LoadFileOutcome {
     }
 }
 
-/// A database, and what is needed to use it.
+/// A database with a schema for the tables of pgspate and a schema for those of COPY.
 struct CopyDatabase {
     db: TestDb,
     folder: tempfile::TempDir,
@@ -78,7 +79,7 @@ impl CopyDatabase {
         format!("{} options='{}'", self.db.dsn(), case.options())
     }
 
-    /// A session as the case wants it.
+    /// Opens a session with the case's settings.
     fn session(&self, case: &CopyCase) -> Client {
         let dsn = self.dsn(case);
         self.runtime.block_on(async {
@@ -103,7 +104,7 @@ impl CopyDatabase {
         case
     }
 
-    /// How the two differ, if they do.
+    /// Returns how the results of COPY and pgspate differ, or `None`.
     fn difference(&self, case: &CopyCase) -> Option<String> {
         let client = self.session(case);
         let (ours, theirs) = ("by_pgspate.t", "by_copy.t");
@@ -116,8 +117,8 @@ impl CopyDatabase {
             client.batch_execute(&sql).await.unwrap();
         });
         let file = case.file();
-        let by_copy = self.runtime.block_on(copy(&client, case, theirs, &file));
-        let by_pgspate = self.pgspate(case, ours, &file);
+        let by_copy = self.runtime.block_on(load_by_copy(&client, case, theirs, &file));
+        let by_pgspate = self.load_by_pgspate(case, ours, &file);
         if !by_pgspate.is_like(&by_copy) {
             return Some(format!("by COPY: {by_copy:?}\nby pgspate: {by_pgspate:?}"));
         }
@@ -131,7 +132,7 @@ impl CopyDatabase {
             let differs = by_copy.iter().zip(&by_pgspate).find(|(copy, ours)| copy != ours);
             return Some(format!("rows differ, by COPY and by pgspate: {differs:#?}"));
         }
-        // Equal to the eye is not enough.
+        // Rows with the same text may still have different bytes.
         let images = format!(
             "select count(*) from (select row_number() over (order by t::text), t from {ours} t) a \
              join (select row_number() over (order by t::text), t from {theirs} t) b \
@@ -141,7 +142,7 @@ impl CopyDatabase {
         (row.get::<_, i64>(0) > 0).then(|| "the rows' images differ".to_owned())
     }
 
-    fn pgspate(&self, case: &CopyCase, table: &str, file: &[u8]) -> LoadFileOutcome {
+    fn load_by_pgspate(&self, case: &CopyCase, table: &str, file: &[u8]) -> LoadFileOutcome {
         let path = self.folder.path().join("input");
         std::fs::write(&path, file).unwrap();
         let environment = Environment::capture().unwrap();
@@ -169,8 +170,8 @@ impl CopyDatabase {
         }
     }
 
-    /// A smaller case that still differs.
-    fn shrunk(&self, mut case: CopyCase) -> CopyCase {
+    /// Returns a smaller case in which pgspate and COPY still differ.
+    fn shrink(&self, mut case: CopyCase) -> CopyCase {
         let mut step = case.rows.len();
         while step > 0 {
             let mut at = 0;
@@ -214,7 +215,12 @@ impl CopyDatabase {
     }
 }
 
-async fn copy(client: &Client, case: &CopyCase, table: &str, file: &[u8]) -> LoadFileOutcome {
+async fn load_by_copy(
+    client: &Client,
+    case: &CopyCase,
+    table: &str,
+    file: &[u8],
+) -> LoadFileOutcome {
     let sink = client.copy_in::<_, Bytes>(&case.copy(table)).await.unwrap();
     let mut sink = Box::pin(sink);
     let _ = sink.send(Bytes::copy_from_slice(file)).await;
@@ -223,7 +229,7 @@ async fn copy(client: &Client, case: &CopyCase, table: &str, file: &[u8]) -> Loa
         Err(error) => {
             let said = error.as_db_error().unwrap_or_else(|| panic!("{error:?}"));
             let line: Option<u64> = said.where_().and_then(|context| {
-                // JSON has a context of its own before it.
+                // An error in JSON has its own context line before COPY's line.
                 let rest = context.lines().find_map(|line| line.strip_prefix("COPY t, line "))?;
                 rest.split([',', ':']).next()?.trim().parse().ok()
             });
@@ -234,27 +240,29 @@ async fn copy(client: &Client, case: &CopyCase, table: &str, file: &[u8]) -> Loa
     }
 }
 
-fn number(variable: &str, default: u64) -> u64 {
+fn env_number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |value| value.parse().unwrap())
 }
 
 #[test]
 fn random_files_are_loaded_as_copy_loads_them() {
     let bench = CopyDatabase::new();
-    let budget = Duration::from_secs(number("PGSPATE_TEST_SECONDS", 10));
-    let (first, begin) = (number("PGSPATE_TEST_SEED", 1), Instant::now());
+    let budget = Duration::from_secs(env_number("PGSPATE_TEST_SECONDS", 10));
+    let (first, begin) = (env_number("PGSPATE_TEST_SEED", 1), Instant::now());
     let mut differences = 0;
     let mut seed = first;
     while begin.elapsed() < budget && differences < 10 {
         let case = bench.generate(seed);
         if bench.difference(&case).is_some() {
-            let case = bench.shrunk(case);
-            let difference = bench.difference(&case).unwrap_or_else(|| "gone again".to_owned());
+            let case = bench.shrink(case);
+            let difference = bench
+                .difference(&case)
+                .unwrap_or_else(|| "the difference did not occur again".to_owned());
             println!("seed {seed}: {difference}\n{}", case.reproduction());
             differences += 1;
         }
         seed += 1;
     }
-    println!("{} cases", seed - first);
+    println!("compared {} cases", seed - first);
     assert_eq!(differences, 0);
 }

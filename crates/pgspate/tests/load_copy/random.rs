@@ -1,11 +1,11 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudo-random numbers. The same seed gives the same numbers.
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 pub(crate) struct CopyRandom(u64);
 
 impl CopyRandom {
     pub(crate) fn new(seed: u64) -> CopyRandom {
-        // Mixed, so that neighbours have nothing in common.
+        // The seed is mixed, so that neighbouring seeds give unrelated numbers.
         CopyRandom(CopyRandom(seed ^ 0x5851_f42d_4c95_7f2d).next())
     }
 
@@ -16,17 +16,17 @@ impl CopyRandom {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to `end`, without it.
+    /// Returns a number from 0 to `end`, excluding `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// From `first` to `last`, both included.
+    /// Returns a number from `first` to `last`, including both.
     pub(crate) fn between(&mut self, first: i64, last: i64) -> i64 {
         first + (self.next() % (last - first + 1) as u64) as i64
     }
 
-    /// True once in `times`.
+    /// Returns true in one of `times` calls, on average.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

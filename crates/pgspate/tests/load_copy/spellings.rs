@@ -1,8 +1,8 @@
-//! Spellings of values, type by type: usual, odd, at the edge, and wrong.
+//! Random spellings of values for each type: common, unusual, extreme and invalid.
 
 use crate::random::CopyRandom;
 
-/// A value of type `ty` in one of many spellings: often valid, sometimes not.
+/// Returns a random spelling of a value of type `ty`. Most spellings are valid.
 pub(crate) fn spelling(ty: &str, random: &mut CopyRandom) -> String {
     let base = ty.split(['(', ' ']).next().unwrap_or(ty);
     let plain = match base.strip_suffix("[]") {

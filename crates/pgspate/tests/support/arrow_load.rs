@@ -1,4 +1,4 @@
-//! Record batches through files and encoders into a table.
+//! Cuts files of record batches into chunks and encodes the chunks, for tests.
 
 #[path = "../fuzzed/targets/memory.rs"]
 mod memory;
@@ -16,21 +16,22 @@ use pgspate::target::{PgType, SessionSettings, TypeKind};
 
 pub(crate) use memory::FuzzMemory;
 
-/// The chunks of a Parquet file, and the schema that their batches have.
+/// Returns a cutter of a Parquet file, and the schema of its batches.
 pub(crate) fn parquet_cutter(bytes: Bytes) -> (Box<dyn Cutter>, Arc<Schema>) {
     let file = Arc::new(ParquetFile::open("memory.parquet", Arc::new(FuzzMemory(bytes))).unwrap());
     let schema = file.schema().clone();
     (Box::new(ParquetCutter::new(file, 0)), schema)
 }
 
-/// Everything that a cutter gives, encoded, in pieces of `piece` bytes.
+/// Encodes all chunks of a cutter, about `fill_bytes` bytes at a time. Returns the rows, and for
+/// each column whether pgspate or the server reads the values.
 pub(crate) fn encode(
     cutter: &mut dyn Cutter,
     schema: &Schema,
     types: &[PgType],
     session: &SessionSettings,
     mode: EncodeMode,
-    piece: usize,
+    fill_bytes: usize,
 ) -> (Encoded, Vec<ValueRoute>) {
     let columns: Vec<BatchColumn> = schema
         .fields()
@@ -51,7 +52,7 @@ pub(crate) fn encode(
         encoder.begin(chunk.clone(), mode).unwrap();
         let mut part = Encoded::default();
         loop {
-            let more = encoder.fill(&mut part, piece).unwrap();
+            let more = encoder.fill(&mut part, fill_bytes).unwrap();
             all.binary.append(&mut part.binary);
             all.binary_rows += part.binary_rows;
             all.text.append(&mut part.text);
@@ -65,15 +66,15 @@ pub(crate) fn encode(
     (all, routes)
 }
 
-/// The bytes of a whole binary COPY.
-pub(crate) fn framed(rows: &[u8]) -> Vec<u8> {
+/// Adds the header and the trailer of binary COPY to the rows.
+pub(crate) fn framed_binary_copy(rows: &[u8]) -> Vec<u8> {
     let mut bytes = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0".to_vec();
     bytes.extend_from_slice(rows);
     bytes.extend_from_slice(&(-1i16).to_be_bytes());
     bytes
 }
 
-pub(crate) fn session(time_zone: &str) -> SessionSettings {
+pub(crate) fn session_settings(time_zone: &str) -> SessionSettings {
     SessionSettings { time_zone: time_zone.to_owned(), ..SessionSettings::of_version(150_000) }
 }
 
@@ -103,8 +104,8 @@ const OIDS: &[(&str, u32, u32)] = &[
     ("jsonb", 3802, 3807),
 ];
 
-/// A built-in type by its name, with `[]` for its array. A modifier is left to the server, which
-/// applies it to binary values as it does to text.
+/// Returns a built-in type by its name. `[]` after the name means its array type. The server
+/// applies a modifier in the name.
 pub(crate) fn pg_type(name: &str) -> PgType {
     if let Some(element) = name.strip_suffix("[]") {
         let element = pg_type(element);
@@ -114,6 +115,10 @@ pub(crate) fn pg_type(name: &str) -> PgType {
         return PgType { oid, name: name.to_owned(), typmod: -1, kind };
     }
     let bare = name.split('(').next().unwrap();
-    let oid = OIDS.iter().find(|known| known.0 == bare).unwrap_or_else(|| panic!("{name}")).1;
+    let oid = OIDS
+        .iter()
+        .find(|known| known.0 == bare)
+        .unwrap_or_else(|| panic!("no type is named {name}"))
+        .1;
     PgType { oid, name: name.to_owned(), typmod: -1, kind: TypeKind::Base }
 }

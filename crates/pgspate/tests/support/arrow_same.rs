@@ -1,4 +1,4 @@
-//! The same values as Arrow and as text literals: both must give the same table.
+//! Loads values as Arrow arrays and as text literals. Both must give the same table.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -10,7 +10,9 @@ use pgspate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use pgspate::format::{Cutter, EncodeMode};
 use pgspate::target::SessionSettings;
 
-use crate::load::{FuzzMemory, encode, framed, parquet_cutter, pg_type, session};
+use crate::load::{
+    FuzzMemory, encode, framed_binary_copy, parquet_cutter, pg_type, session_settings,
+};
 use crate::server::Database;
 
 /// The file formats that batches can go through.
@@ -21,7 +23,7 @@ pub(crate) enum ArrowFileKind {
     Stream,
 }
 
-/// Chunks, and the schema that their batches have.
+/// Writes batches to a file of this kind. Returns a cutter of the file, and the batches' schema.
 pub(crate) fn cutter(
     batches: &[RecordBatch],
     via: ArrowFileKind,
@@ -52,17 +54,17 @@ pub(crate) fn cutter(
     }
 }
 
-/// Loads `array` into a column of type `sql` every way there is; each time the table must equal
-/// the one made of `literals`.
-pub(crate) fn same(
+/// Loads `array` into a column of type `sql`, in every file format and as binary and text. Each
+/// time, the table must equal the table with the values of `literals`.
+pub(crate) fn assert_same(
     db: &Database,
     array: impl Array + 'static,
     sql: &str,
     literals: &[Option<&str>],
 ) {
-    same_in(
+    assert_same_in(
         db,
-        &session("UTC"),
+        &session_settings("UTC"),
         Arc::new(array),
         sql,
         literals,
@@ -70,16 +72,16 @@ pub(crate) fn same(
     );
 }
 
-/// Checks types that Parquet cannot store, through the Arrow formats only.
-pub(crate) fn same_ipc(
+/// Does the same with the Arrow formats only, for types that Parquet cannot store.
+pub(crate) fn assert_same_in_arrow(
     db: &Database,
     array: impl Array + 'static,
     sql: &str,
     literals: &[Option<&str>],
 ) {
-    same_in(
+    assert_same_in(
         db,
-        &session("UTC"),
+        &session_settings("UTC"),
         Arc::new(array),
         sql,
         literals,
@@ -87,7 +89,7 @@ pub(crate) fn same_ipc(
     );
 }
 
-pub(crate) fn same_in(
+pub(crate) fn assert_same_in(
     db: &Database,
     session: &SessionSettings,
     array: ArrayRef,
@@ -112,7 +114,7 @@ pub(crate) fn same_in(
         let (out, _) = encode(chunks.as_mut(), &schema, &types, session, mode, 64);
         assert_eq!(out.binary_rows as usize + out.text_rows.len(), literals.len(), "{context}");
         assert!(mode == EncodeMode::Binary || out.binary_rows == 0, "{context}");
-        let done = db.copy("copy t from stdin (format binary)", framed(&out.binary));
+        let done = db.copy("copy t from stdin (format binary)", framed_binary_copy(&out.binary));
         assert_eq!(done, Ok(out.binary_rows), "{context}");
         let text = String::from_utf8_lossy(&out.text).into_owned();
         let done = db.copy("copy t from stdin", out.text);
@@ -124,8 +126,9 @@ pub(crate) fn same_in(
     }
 }
 
-/// Each row must be left to the server, and refused with this SQLSTATE.
-pub(crate) fn refused(db: &Database, array: impl Array + 'static, sql: &str, state: &str) {
+/// Checks that the encoder leaves each row to the server, and that the server refuses the row with
+/// this SQLSTATE.
+pub(crate) fn assert_refused(db: &Database, array: impl Array + 'static, sql: &str, state: &str) {
     let array: ArrayRef = Arc::new(array);
     db.run(&format!("drop table if exists t; create table t (id int, v {sql})"));
     let types = [pg_type("int4"), pg_type(sql)];
@@ -133,8 +136,14 @@ pub(crate) fn refused(db: &Database, array: impl Array + 'static, sql: &str, sta
         let context = format!("row {row} of {:?} to {sql}", array.data_type());
         let one = batch(array.slice(row, 1));
         let (mut chunks, schema) = cutter(&[one], ArrowFileKind::Stream);
-        let (out, _) =
-            encode(chunks.as_mut(), &schema, &types, &session("UTC"), EncodeMode::Binary, 1 << 20);
+        let (out, _) = encode(
+            chunks.as_mut(),
+            &schema,
+            &types,
+            &session_settings("UTC"),
+            EncodeMode::Binary,
+            1 << 20,
+        );
         assert_eq!((out.binary_rows, out.text_rows.len()), (0, 1), "{context}");
         let text = String::from_utf8_lossy(&out.text).into_owned();
         let done = db.copy("copy t from stdin", out.text);
@@ -146,7 +155,7 @@ pub(crate) fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\'', "''")
 }
 
-/// A batch of an id and the values.
+/// Returns a batch with the columns `id` and `v`.
 pub(crate) fn batch(array: ArrayRef) -> RecordBatch {
     let id = Int32Array::from_iter_values(0..array.len() as i32);
     let fields = vec![

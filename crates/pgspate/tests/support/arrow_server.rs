@@ -1,7 +1,7 @@
 //! A throwaway PostgreSQL and a database for each test.
 //!
-//! Uses the server at `PGSPATE_TEST_DSN` if set, else starts a server in a temporary folder. Tests
-//! that run at the same time share the server; the last test stops it.
+//! Uses the server of `PGSPATE_TEST_DSN` if this variable is set. Otherwise starts a server in a
+//! temporary folder. Tests that run at the same time share the server, and the last test stops it.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -18,7 +18,7 @@ use tokio_postgres::{Client, Config, NoTls};
 
 static SHARED: Mutex<Weak<ArrowServer>> = Mutex::new(Weak::new());
 static DATABASES: AtomicU32 = AtomicU32::new(0);
-/// Who runs the server when we are root, whom PostgreSQL refuses.
+/// The user to run the server as if the tests run as root. PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65_534;
 
 struct ArrowServer {
@@ -26,7 +26,7 @@ struct ArrowServer {
     own: Option<(Child, tempfile::TempDir)>,
 }
 
-/// A database that is dropped with it.
+/// A database for one test. Dropping the value drops the database.
 pub(crate) struct Database {
     runtime: Runtime,
     pub(crate) client: Client,
@@ -35,7 +35,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// A fresh database.
+    /// Creates an empty database.
     pub(crate) fn new() -> Database {
         let server = ArrowServer::shared();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -58,13 +58,13 @@ impl Database {
         result.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// The first two columns of each row as text.
+    /// Returns the first two columns of each row as text.
     pub(crate) fn rows(&self, sql: &str) -> Vec<(String, Option<String>)> {
         let rows = self.runtime.block_on(self.client.query(sql, &[])).unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 
-    /// A COPY of these bytes: the rows it wrote, or the SQLSTATE.
+    /// Runs COPY with these bytes. Returns the number of rows, or the SQLSTATE.
     pub(crate) fn copy(&self, sql: &str, bytes: Vec<u8>) -> Result<u64, String> {
         let code = |error: tokio_postgres::Error| match error.code() {
             Some(code) => code.code().to_owned(),
@@ -147,7 +147,7 @@ impl ArrowServer {
             .unwrap();
         let mut config = Config::new();
         config.host_path(folder.path()).user("postgres").dbname("postgres");
-        wait(folder.path());
+        wait_until_ready(folder.path());
         ArrowServer { config, own: Some((child, folder)) }
     }
 }
@@ -155,15 +155,15 @@ impl ArrowServer {
 impl Drop for ArrowServer {
     fn drop(&mut self) {
         if let Some((child, _)) = &mut self.own {
-            // An immediate shutdown: the data is not needed any more.
+            // An immediate shutdown is enough, because the data is no longer needed.
             let pid = child.id().to_string();
             let _ = Command::new("kill").args(["-QUIT", &pid]).status();
-            let _ = child.wait();
+            let _ = child.wait_until_ready();
         }
     }
 }
 
-fn wait(folder: &Path) {
+fn wait_until_ready(folder: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut config = Config::new();
@@ -184,5 +184,10 @@ fn bin_dir() -> PathBuf {
     }
     found.sort();
     let has_server = |bin: &&PathBuf| bin.join("initdb").exists() && bin.join("postgres").exists();
-    found.iter().rev().find(has_server).expect("no PostgreSQL found").clone()
+    found
+        .iter()
+        .rev()
+        .find(has_server)
+        .expect("the tests need an installed PostgreSQL, or PGSPATE_TEST_DSN")
+        .clone()
 }

@@ -1,4 +1,4 @@
-//! Certificates made for one test run: authorities, and what they issue.
+//! Authorities that issue certificates and revocation lists for one test run.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, DnValue, IsCa,
@@ -26,12 +26,13 @@ impl Authority {
         Authority { certificate, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate for these alternative names and this common name.
+    /// Issues a certificate with these alternative names and this common name.
     pub(crate) fn issue(&self, names: &[&str], common_name: &str) -> Issued {
         self.sign(&params(names, common_name))
     }
 
-    /// Issues a certificate with a serial number, by which it can be revoked.
+    /// Issues a certificate with a serial number. A revocation list names certificates by this
+    /// number.
     #[allow(dead_code, reason = "one suite revokes")]
     pub(crate) fn issue_numbered(&self, number: u64, names: &[&str], common_name: &str) -> Issued {
         let mut params = params(names, common_name);
@@ -39,7 +40,7 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// Issues a certificate that is valid from one time to another.
+    /// Issues a certificate that is valid from the first year to the second.
     #[allow(dead_code, reason = "one suite has certificates out of date")]
     pub(crate) fn issue_valid(&self, years: (i32, i32), names: &[&str], common: &str) -> Issued {
         let mut params = params(names, common);
@@ -48,8 +49,8 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// A list of revoked certificates by number, in PEM, with the years in which it was made and
-    /// the next one is due.
+    /// Issues a list of revoked certificates, in PEM. `numbers` are the certificates' serial
+    /// numbers. `years` are the year of this list and the year in which the next list is due.
     #[allow(dead_code, reason = "one suite revokes")]
     pub(crate) fn revoke(&self, years: (i32, i32), numbers: &[u64]) -> String {
         let revoked = |number: &u64| RevokedCertParams {
@@ -76,7 +77,7 @@ impl Authority {
     }
 }
 
-/// A certificate that vouches for itself, as authorities' do, with a signature of this kind.
+/// Returns a certificate that is signed with its own key, by this algorithm.
 pub(crate) fn self_signed(algorithm: &'static SignatureAlgorithm, name: &str) -> Issued {
     let mut params = params(&[name], name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -10,7 +10,7 @@ use pgspate::encode::text;
 use pgspate::target::{PgType, SessionSettings, TypeKind};
 use tokio_postgres::{Client, Statement};
 
-/// What the types below are made of; everything is temporary.
+/// Creates the types and domains of `TYPES`. All of them are temporary.
 pub(crate) const TYPES_SQL: &str = "
     create type pg_temp.mood as enum ('sad', 'ok', 'very happy', 'naïve');
     create domain pg_temp.positive as int4 check (value > 0);
@@ -24,7 +24,7 @@ pub(crate) const TYPES_SQL: &str = "
     create type pg_temp.timerange as range (subtype = time);
 ";
 
-/// Column types that have an encoder.
+/// Types of columns that have an encoder.
 #[rustfmt::skip]
 pub(crate) const TYPES: &[&str] = &[
     "bool", "int2", "int4", "int8", "oid", "float4", "float8", "numeric", "numeric(5,2)",
@@ -43,7 +43,7 @@ pub(crate) const TYPES: &[&str] = &[
     "pg_temp.timerange", "int4range[]", "daterange[]",
 ];
 
-/// Settings that input functions look at.
+/// Settings that affect the server's input functions.
 pub(crate) const SESSIONS: &[&str] = &[
     "set datestyle = 'ISO, MDY'; set timezone = 'UTC'; set intervalstyle = 'postgres'",
     "set datestyle = 'ISO, DMY'; set timezone = 'Asia/Kolkata'; \
@@ -59,14 +59,14 @@ pub(crate) const SESSIONS: &[&str] = &[
 pub(crate) struct Column {
     pub(crate) encoder: FieldEncoder,
     pub(crate) sql_type: String,
-    /// The cast to the type beneath domains, and its send function.
+    /// The type below all domains, and this type's send function.
     base: String,
     send: String,
     copy_text: Statement,
     copy_binary: Statement,
 }
 
-/// What `SessionSettings` holds, read from the server.
+/// Reads the session's settings from the server.
 pub(crate) async fn session(client: &Client) -> SessionSettings {
     let row = client
         .query_one(
@@ -113,7 +113,8 @@ impl Column {
         Column { encoder, sql_type: sql_type.into(), base, send, copy_text, copy_binary }
     }
 
-    /// Compares the spellings that the encoder takes; gives their number and what differs.
+    /// Loads the spellings that the encoder accepts both as text and as binary. Returns the number
+    /// of these spellings, and how the stored values differ.
     pub(crate) async fn compare(
         &self,
         client: &Client,
@@ -211,7 +212,7 @@ fn binary_rows(batch: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
     rows
 }
 
-/// The type of `by_text.v` from the catalogue.
+/// Reads the type of `by_text.v` from the catalog.
 async fn column_type(client: &Client) -> PgType {
     let row = client
         .query_one(
@@ -244,7 +245,7 @@ fn pg_type(client: &Client, oid: u32, typmod: i32) -> Pin<Box<dyn Future<Output 
             "b" => TypeKind::Base,
             _ => TypeKind::Other,
         };
-        // A domain's own modifier is the one it applies.
+        // A domain applies the modifier of its own definition.
         let typmod = if row.get::<_, &str>(1) == "d" { row.get(3) } else { typmod };
         PgType { oid, name: row.get(0), typmod, kind }
     })

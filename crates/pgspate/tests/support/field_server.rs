@@ -1,5 +1,6 @@
-//! A PostgreSQL for the field tests: the one that `PGSPATE_TEST_DSN` names, or one of our own in a
-//! temporary folder that is stopped and removed when it is dropped.
+//! A PostgreSQL server for the field tests. `PGSPATE_TEST_DSN` names a server. Without this
+//! variable, the tests start a server in a temporary folder. Dropping the value stops and removes
+//! this server.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -32,7 +33,7 @@ impl FieldServer {
         FieldServer { dsn, own: Some(own) }
     }
 
-    /// A new session; everything it makes is temporary.
+    /// Opens a session. The tests create only temporary objects in it.
     pub(crate) async fn connect(&self) -> Client {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -42,7 +43,7 @@ impl FieldServer {
                     return client;
                 }
                 Err(error) if Instant::now() > deadline || self.own.is_none() => {
-                    panic!("no connection to the test server: {error}")
+                    panic!("could not connect to the test server: {error}")
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
@@ -52,7 +53,8 @@ impl FieldServer {
 
 impl OwnPostmaster {
     fn start() -> OwnPostmaster {
-        let bin = bin_folder().expect("a PostgreSQL on this machine, or PGSPATE_TEST_DSN");
+        let bin =
+            bin_folder().expect("the tests need an installed PostgreSQL, or PGSPATE_TEST_DSN");
         let folder = tempfile::Builder::new().prefix("pgspate-field-").tempdir().unwrap();
         let user = unprivileged_user(folder.path());
         if let Some((uid, gid)) = user {
@@ -100,7 +102,8 @@ fn as_user(program: &Path, user: Option<(u32, u32)>) -> Command {
     command
 }
 
-/// PostgreSQL does not run as root: then it is `postgres` or `nobody`.
+/// Returns the user to run the server as if the tests run as root: `postgres` or `nobody`.
+/// PostgreSQL refuses to run as root.
 fn unprivileged_user(folder: &Path) -> Option<(u32, u32)> {
     use std::os::unix::fs::MetadataExt;
     if folder.metadata().unwrap().uid() != 0 {
@@ -112,7 +115,11 @@ fn unprivileged_user(folder: &Path) -> Option<(u32, u32)> {
         let mut ids = line.split(':').skip(2).map(|id| id.parse().unwrap());
         Some((ids.next()?, ids.next()?))
     };
-    Some(ids("postgres").or_else(|| ids("nobody")).expect("a user that is not root"))
+    Some(
+        ids("postgres")
+            .or_else(|| ids("nobody"))
+            .expect("the system must have the user postgres or nobody"),
+    )
 }
 
 fn bin_folder() -> Option<PathBuf> {

@@ -1,4 +1,4 @@
-//! Spellings of values: common, borderline and wrong. Each is tried with every type.
+//! Spellings of values: common, extreme and invalid. The tests try each spelling with every type.
 
 #[rustfmt::skip]
 pub(crate) const BOOLEANS: &[&str] = &[
@@ -249,7 +249,7 @@ pub(crate) const RANGES: &[&str] = &[
     "[A,a]", "[b,a]",
 ];
 
-/// All of the above, and long numbers.
+/// Returns all spellings of this file, and some long numbers.
 pub(crate) fn all() -> Vec<Vec<u8>> {
     let lists = [
         BOOLEANS, INTEGERS, NUMBERS, DATES, TIMES, STAMPS, INTERVALS, TEXTS, BYTES, NETWORKS,

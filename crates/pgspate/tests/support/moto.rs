@@ -1,5 +1,5 @@
-//! A real S3 server on loopback: moto, installed from the Python package index into a virtual
-//! environment below the build folder when it is first needed.
+//! A real S3 server on loopback: the Python program moto. The first test that needs moto installs
+//! it into a virtual environment below the build folder.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 const MOTO: &str = "moto[server]==5.2.5";
 
-/// Serves until its standard input closes, which also happens when the tests are killed.
+/// A Python program that serves until its standard input closes. The input also closes when the
+/// test process is killed.
 const SERVE: &str = "\
 import sys, os
 from moto.server import ThreadedMotoServer
@@ -19,10 +20,11 @@ sys.stdin.read()
 os._exit(0)
 ";
 
-/// The Python of the virtual environment with moto.
+/// Returns the Python of the virtual environment with moto. Installs moto if it is missing.
 ///
-/// Test binaries of several builds may want it at once: a lock on a file lets one install it.
-fn python() -> PathBuf {
+/// Several test processes may need moto at the same time. A file lock lets only one of them install
+/// moto.
+fn python_with_moto() -> PathBuf {
     let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../test-tools");
     fs::create_dir_all(&tools).unwrap();
     let lock = File::create(tools.join("moto.lock")).unwrap();
@@ -47,7 +49,8 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{needs}; {command:?}: {said}");
 }
 
-/// A running server. Not waited for: it ends with its standard input, at the latest with us.
+/// A running server. The server ends when its standard input closes, at the latest with the test
+/// process.
 pub(crate) struct Moto {
     pub(crate) endpoint: String,
     child: Child,
@@ -56,7 +59,7 @@ pub(crate) struct Moto {
 
 impl Moto {
     pub(crate) fn start(env: &[(&str, &str)]) -> Moto {
-        let mut child = Command::new(python())
+        let mut child = Command::new(python_with_moto())
             .args(["-c", SERVE])
             .envs(env.iter().copied())
             .stdin(Stdio::piped())
@@ -67,7 +70,7 @@ impl Moto {
         let stdin = child.stdin.take();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let port = lines.find_map(|line| line.unwrap().strip_prefix("port ").map(str::to_owned));
-        let port = port.expect("moto ended before it served");
+        let port = port.expect("moto must print its port");
         Moto { endpoint: format!("http://127.0.0.1:{port}"), child, stdin }
     }
 }

@@ -1,6 +1,6 @@
-//! A PostgreSQL server for tests: started in a temporary folder, stopped on drop.
+//! A PostgreSQL server for tests in a temporary folder. Dropping the value stops the server.
 //!
-//! PostgreSQL refuses to run as root, so a root user's server runs as an unprivileged one.
+//! PostgreSQL refuses to run as root. If the tests run as root, the server runs as another user.
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use pgspate_embedded::{silent, testing};
 use tempfile::TempDir;
 
-/// A running server. Its superuser `postgres` may always come in by the socket.
+/// A running server. The superuser `postgres` can always log in through the socket.
 pub(crate) struct Server {
     process: Child,
     folder: TempDir,
@@ -27,7 +27,7 @@ impl Server {
         let bin = testing::installation(&silent).unwrap().bin_dir;
         let owner = unprivileged_owner();
         let folder = tempfile::Builder::new().prefix("pgspate-").tempdir().unwrap();
-        give(folder.path(), owner);
+        set_owner(folder.path(), owner);
         let data = folder.path().join("data");
         let mut initdb = command(&bin.join("initdb"), owner, folder.path());
         initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N", "-D"]);
@@ -43,21 +43,21 @@ impl Server {
         Server { process, folder, port }
     }
 
-    /// The port it listens on.
+    /// Returns the port on which the server listens.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// The folder of its socket; others may put files there.
+    /// Returns the folder of the server's socket. Tests may put files into this folder.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Runs SQL as the superuser and returns the first value, empty where there is none.
+    /// Runs SQL as the superuser. Returns the first value, or an empty text if there is no value.
     pub(crate) fn sql(&self, sql: &str) -> String {
         let mut config = tokio_postgres::Config::new();
         config.host_path(self.folder()).port(self.port).user("postgres").dbname("postgres");
-        // Also where the server's default is otherwise.
+        // The server's default may be read-only.
         config.options("-c default_transaction_read_only=off");
         let work = async {
             let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
@@ -71,7 +71,7 @@ impl Server {
             });
             value.unwrap_or_default()
         };
-        // On a thread of its own, as the caller may be inside a runtime.
+        // The caller may be inside a runtime, so the query runs on another thread.
         let run = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(work)
@@ -87,7 +87,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGINT ends all sessions and shuts down in order.
+        // SIGINT is a fast shutdown: the server ends all sessions and then stops cleanly.
         let pid = self.process.id().to_string();
         let _ = Command::new("kill").args(["-INT", &pid]).status();
         for _ in 0..500 {
@@ -101,7 +101,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts the server on a free port; on another port if a process takes that one.
+/// Starts the server on a free port. If another process takes the port first, tries another port.
 fn launch(bin: &Path, folder: &Path, owner: Option<(u32, u32)>, conf: &str) -> (Child, u16) {
     let data = folder.join("data");
     for _ in 0..5 {
@@ -124,7 +124,10 @@ fn launch(bin: &Path, folder: &Path, owner: Option<(u32, u32)>, conf: &str) -> (
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    panic!("no server started: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+    panic!(
+        "could not start the server: {}",
+        fs::read_to_string(folder.join("log")).unwrap_or_default()
+    );
 }
 
 fn command(program: &Path, owner: Option<(u32, u32)>, folder: &Path) -> Command {
@@ -136,7 +139,7 @@ fn command(program: &Path, owner: Option<(u32, u32)>, folder: &Path) -> Command 
     command
 }
 
-fn give(path: &Path, owner: Option<(u32, u32)>) {
+fn set_owner(path: &Path, owner: Option<(u32, u32)>) {
     if let Some((uid, gid)) = owner {
         chown(path, Some(uid), Some(gid)).unwrap();
     }
@@ -145,10 +148,11 @@ fn give(path: &Path, owner: Option<(u32, u32)>) {
 fn write_file(path: &Path, text: &str, owner: Option<(u32, u32)>) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-    give(path, owner);
+    set_owner(path, owner);
 }
 
-/// Who the server runs as when we are root: the user of PostgreSQL's package, or `nobody`.
+/// Returns the user to run the server as if the tests run as root: the user of PostgreSQL's
+/// package, or `nobody`.
 fn unprivileged_owner() -> Option<(u32, u32)> {
     if fs::metadata("/proc/self").map_or(true, |facts| facts.uid() != 0) {
         return None;
@@ -159,5 +163,9 @@ fn unprivileged_owner() -> Option<(u32, u32)> {
         let mut fields = line.split(':').skip(2).map(|field| field.parse().ok());
         Some((fields.next()??, fields.next()??))
     };
-    Some(find("postgres").or_else(|| find("nobody")).expect("no unprivileged user"))
+    Some(
+        find("postgres")
+            .or_else(|| find("nobody"))
+            .expect("the system must have the user postgres or nobody"),
+    )
 }

@@ -1,5 +1,5 @@
-//! Replication slots with faults of the source, the target and their connections. No event is lost,
-//! and none is applied twice.
+//! Streams from replication slots, with faults of the source, the target and their connections. No
+//! event is lost, and none is applied twice.
 //!
 //! `PGSPATE_TEST_FAULTS=5` runs five faults of each kind. For each run mode it spreads five times
 //! as many faults over all messages. A failed trial is printed in the form that
@@ -14,17 +14,17 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use self::scene::{ALL, SlotServers, SlotTrialServer};
+use self::scene::{SlotServers, SlotTrialServer, WHOLE_HISTORY};
 use self::trial::{FaultlessRun, SlotOutcome, SlotRunMode, SlotTrial, StallEnd};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::run::{PATIENCE, finish_within, wait_until};
 use crate::test_random::{TestRandom, long_run};
 
-/// Trials that run at the same time. A trial spends most of its time waiting.
-const AT_ONCE: usize = 2;
+/// The number of trials that run in parallel. A trial spends most of its time waiting.
+const PARALLEL_TRIALS: usize = 2;
 
-/// The number of faults spread over all messages, as a multiple of the faults of each kind.
-const SPREAD: u64 = 5;
+/// How many times more faults are spread over all messages than there are faults of each kind.
+const SPREAD_FACTOR: u64 = 5;
 
 const CUTS: [Fault; 3] = [Fault::Cut, Fault::CutInside, Fault::CutAfter];
 const MODES: [SlotRunMode; 3] = [SlotRunMode::Stream, SlotRunMode::Snapshot, SlotRunMode::Follow];
@@ -35,11 +35,11 @@ fn interrupt(child: &Child) {
     Command::new("kill").arg(child.id().to_string()).status().unwrap();
 }
 
-/// For each mode, the measurements of a run without a fault.
+/// The measurements of a run without a fault, for each mode.
 type FaultlessRuns = BTreeMap<SlotRunMode, FaultlessRun>;
 
-/// Runs the trials that `trials` makes from the measurements, several at a time. Prints how many
-/// ended how, and fails if a rule was broken.
+/// Runs the trials that `trials` creates from the measurements, several in parallel. Prints the
+/// number of trials for each kind and outcome. Fails if a trial broke a rule.
 fn run_all(trials: impl FnOnce(&FaultlessRuns) -> Vec<SlotTrial>) {
     let first = SlotServers::new();
     let measures: FaultlessRuns =
@@ -58,13 +58,13 @@ fn run_all(trials: impl FnOnce(&FaultlessRuns) -> Vec<SlotTrial>) {
         match outcome {
             Ok(outcome) => *ends.0.entry((trial.kind(), outcome)).or_default() += 1,
             Err(broken) => {
-                eprintln!("BROKEN {broken}");
+                eprintln!("broken rule: {broken}");
                 ends.1.push(broken);
             }
         }
     };
     thread::scope(|scope| {
-        for _ in 1..AT_ONCE.min(count / 4) {
+        for _ in 1..PARALLEL_TRIALS.min(count / 4) {
             scope.spawn(|| work(SlotServers::new()));
         }
         work(first);
@@ -74,7 +74,12 @@ fn run_all(trials: impl FnOnce(&FaultlessRuns) -> Vec<SlotTrial>) {
     for ((what, end), count) in &ends {
         println!("{count:>6}  {what}: {end:?}");
     }
-    assert!(broken.is_empty(), "{} of {count}:\n{}", broken.len(), broken.join("\n"));
+    assert!(
+        broken.is_empty(),
+        "{} of {count} trials broke a rule:\n{}",
+        broken.len(),
+        broken.join("\n")
+    );
 }
 
 impl FaultlessRun {
@@ -86,12 +91,17 @@ impl FaultlessRun {
     }
 }
 
-fn trial(mode: SlotRunMode, end: SlotTrialServer, fault: Fault, at: FaultPlace) -> SlotTrial {
+fn trial_of(mode: SlotRunMode, end: SlotTrialServer, fault: Fault, at: FaultPlace) -> SlotTrial {
     SlotTrial { mode, end, plan: FaultPlan::new(fault, at), then: StallEnd::Resume }
 }
 
-fn stall(mode: SlotRunMode, end: SlotTrialServer, at: FaultPlace, then: StallEnd) -> SlotTrial {
-    SlotTrial { then, ..trial(mode, end, Fault::Stall, at) }
+fn trial_with_stall(
+    mode: SlotRunMode,
+    end: SlotTrialServer,
+    at: FaultPlace,
+    then: StallEnd,
+) -> SlotTrial {
+    SlotTrial { then, ..trial_of(mode, end, Fault::Stall, at) }
 }
 
 /// Returns a random message among the messages of a run without a fault.
@@ -113,7 +123,7 @@ fn cut_connections_lose_and_double_no_event() {
         for nth in 0..long_run().unwrap_or(2) {
             for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
                 let at = random_message(&mut random, measures, mode, end);
-                let mut trial = trial(mode, end, random.pick(&CUTS), at);
+                let mut trial = trial_of(mode, end, random.pick(&CUTS), at);
                 if nth % 3 == 1 {
                     let away = Duration::from_millis(random.among(0..=1500));
                     trial.plan = trial.plan.away(away);
@@ -134,13 +144,13 @@ fn stalled_connections_lose_and_double_no_event() {
         for _ in 0..long_run().unwrap_or(1) {
             for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
                 let mut at = || random_message(&mut random, measures, mode, end);
-                trials.push(trial(mode, end, Fault::Lose, at()));
-                trials.push(stall(mode, end, at(), StallEnd::Resume));
-                trials.push(stall(mode, end, at(), StallEnd::Cut));
+                trials.push(trial_of(mode, end, Fault::Lose, at()));
+                trials.push(trial_with_stall(mode, end, at(), StallEnd::Resume));
+                trials.push(trial_with_stall(mode, end, at(), StallEnd::Cut));
             }
             for mode in MODES {
                 let at = FaultPlace::Commit(random.among(1..=measures[&mode].commits));
-                trials.push(trial(mode, SlotTrialServer::Target, Fault::SwallowCommit, at));
+                trials.push(trial_of(mode, SlotTrialServer::Target, Fault::SwallowCommit, at));
             }
         }
         trials
@@ -164,7 +174,7 @@ fn kills_and_terminations_lose_and_double_no_event() {
                     (other, StallEnd::KillSource),
                     (other, StallEnd::KillTarget),
                 ] {
-                    trials.push(stall(
+                    trials.push(trial_with_stall(
                         mode,
                         end,
                         random_message(&mut random, measures, mode, end),
@@ -187,15 +197,15 @@ fn repeated_connection_losses_lose_and_double_no_event() {
             for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
                 let at = random_message(&mut random, measures, mode, end);
                 let then = StallEnd::CutAgain(random.among(1..=120));
-                trials.push(stall(mode, end, at, then));
-                // A stream survives if there is enough time to apply one batch.
+                trials.push(trial_with_stall(mode, end, at, then));
+                // A following stream survives only if one batch can be applied between two losses.
                 let every = match (mode, end) {
                     (SlotRunMode::Follow, SlotTrialServer::Source) => 300..=700,
                     (SlotRunMode::Follow, SlotTrialServer::Target) => 700..=1500,
                     _ => 40..=400,
                 };
                 let every = FaultPlace::Every(random.among(every));
-                trials.push(trial(mode, end, random.pick(&CUTS), every));
+                trials.push(trial_of(mode, end, random.pick(&CUTS), every));
             }
         }
         trials
@@ -213,7 +223,7 @@ fn silent_connections_lose_and_double_no_event() {
             for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
                 let at = random_message(&mut random, measures, mode, end);
                 if (mode, end) != (SlotRunMode::Snapshot, SlotTrialServer::Target) {
-                    trials.push(stall(mode, end, at, StallEnd::Silence));
+                    trials.push(trial_with_stall(mode, end, at, StallEnd::Silence));
                 }
             }
         }
@@ -221,7 +231,7 @@ fn silent_connections_lose_and_double_no_event() {
     });
 }
 
-/// A run ends when its slot is dropped. The next snapshot copies neither too few nor too many rows.
+/// A run ends when its slot is dropped. The next snapshot copies exactly the source's rows.
 #[test]
 fn a_dropped_slot_ends_the_run_and_a_new_snapshot_is_complete() {
     let scene = SlotServers::new();
@@ -234,11 +244,11 @@ fn a_dropped_slot_ends_the_run_and_a_new_snapshot_is_complete() {
         let is_there = "select count(*) > 0 from parent";
         wait_until("the stream runs", || scene.ask(SlotTrialServer::Target, is_there) == "t");
         scene.drop_slot();
-        scene.change(4 * part..ALL.end);
+        scene.change(4 * part..WHOLE_HISTORY.end);
         let run = finish_within(child, PATIENCE).unwrap_or_else(|run| panic!("{}", run.stderr));
         assert_eq!(run.status, Some(2), "{}", run.stderr);
         assert!(run.stderr.contains("does not exist any more"), "{}", run.stderr);
-        assert_eq!(scene.doubled(), None);
+        assert_eq!(scene.repeated_writes(), None);
         // Follow the hint of the error.
         scene.ask(SlotTrialServer::Target, "truncate parent, child, news, whole");
         let run = finish_within(scene.start_plain("--stream new --snapshot"), PATIENCE);
@@ -257,7 +267,7 @@ fn faults_from_the_first_message_to_the_last() {
         return run_all(|_| vec![trial; 10]);
     }
     let Some(count) = long_run() else {
-        println!("not tested: this takes PGSPATE_TEST_FAULTS=N");
+        println!("not tested: set PGSPATE_TEST_FAULTS=N to run this test");
         return;
     };
     let turn = TestRandom::for_test_run(25).number() % 1000;
@@ -265,12 +275,12 @@ fn faults_from_the_first_message_to_the_last() {
         let mut trials = Vec::new();
         for (mode, end) in MODES.into_iter().flat_map(|mode| SERVERS.map(|end| (mode, end))) {
             let all = measures[&mode].messages(end);
-            let step = (all / (SPREAD * count)).max(1);
+            let step = (all / (SPREAD_FACTOR * count)).max(1);
             for nth in (1 + turn % step..=all).step_by(step as usize) {
                 let at = FaultPlace::Message(nth);
                 trials.push(match CUTS.get((nth / step + turn) as usize % (CUTS.len() + 1)) {
-                    Some(cut) => trial(mode, end, *cut, at),
-                    None => stall(mode, end, at, StallEnd::Cut),
+                    Some(cut) => trial_of(mode, end, *cut, at),
+                    None => trial_with_stall(mode, end, at, StallEnd::Cut),
                 });
             }
         }

@@ -14,10 +14,10 @@ use crate::proxy::Proxy;
 use crate::run::{ask, command, spawn, try_ask};
 use crate::source::CONF;
 
-/// Settings with which the source soon notices a lost client.
-const SOON: &str = "wal_sender_timeout = 3s\n";
+/// A setting that makes the source notice a lost client after three seconds.
+const FAST_SENDER_TIMEOUT: &str = "wal_sender_timeout = 3s\n";
 
-const TABLES: &str = "\
+const CREATE_TABLES: &str = "\
 create sequence version;
 create table parent (id int primary key, code text unique, note text);
 create table child (id int primary key, parent int references parent, v int, big text);
@@ -26,7 +26,7 @@ create table news (n int, what text);
 create table whole (a int, b text);
 alter table whole replica identity full";
 
-const NAMES: [&str; 4] = ["parent", "child", "news", "whole"];
+const TABLES: [&str; 4] = ["parent", "child", "news", "whole"];
 
 /// A trigger in the target that logs each version of a row of `child` that was written.
 const VERSION_LOG: &str = "\
@@ -39,15 +39,16 @@ create function forget() returns trigger language plpgsql as $$ begin
 create trigger forget after truncate on child for each statement execute function forget()";
 
 /// The first rows of the source, which a snapshot copies.
-const ROWS: &str = "\
+const INSERT_ROWS: &str = "\
 insert into parent select n, 'c' || n, E'a\\tb\\\\ \\n' || n from generate_series(1, 12) n;
 insert into child select n, n % 12 + 1, nextval('version'),
        case n % 3 when 0 then repeat('x', 3000) end from generate_series(1, 40) n;
 insert into news select n, 'before' from generate_series(1, 30) n;
 insert into whole select n % 3, 'b' || n % 2 from generate_series(1, 9) n";
 
-/// Transactions, one a line. One transaction is larger than the batches of a trial.
-const CHANGES: &str = "\
+/// The transactions of the history, one per line. One transaction is larger than the batches of a
+/// trial.
+const HISTORY: &str = "\
 insert into news select n, 'first' from generate_series(1, 7) n
 update child set v = nextval('version') where id % 5 = 0; insert into news values (1, 'with')
 update child set v = nextval('version'); \
@@ -67,7 +68,7 @@ update child set v = nextval('version') where id % 2 = 0
 insert into news select n, 'last' from generate_series(1, 9) n";
 
 /// All transactions of the history.
-pub(crate) const ALL: Range<usize> = 0..13;
+pub(crate) const WHOLE_HISTORY: Range<usize> = 0..13;
 
 /// One of the two servers of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,12 +88,15 @@ impl SlotServers {
     pub(crate) fn new() -> SlotServers {
         let scene = SlotServers {
             folder: TempDir::with_prefix("pgspate-cli-").unwrap(),
-            source: testing::server(&format!("{CONF}{SOON}")),
+            source: testing::server(&format!("{CONF}{FAST_SENDER_TIMEOUT}")),
             target: testing::server(""),
         };
-        let publish = format!("create publication p for table {}", NAMES.join(", "));
-        ask(&scene.source.dsn(), &format!("{TABLES}; create table elsewhere (n int); {publish}"));
-        ask(&scene.target.dsn(), &format!("{TABLES}; {VERSION_LOG}"));
+        let publish = format!("create publication p for table {}", TABLES.join(", "));
+        ask(
+            &scene.source.dsn(),
+            &format!("{CREATE_TABLES}; create table elsewhere (n int); {publish}"),
+        );
+        ask(&scene.target.dsn(), &format!("{CREATE_TABLES}; {VERSION_LOG}"));
         scene
     }
 
@@ -131,7 +135,7 @@ impl SlotServers {
     /// Removes the slot, all rows and the ledger.
     pub(crate) fn reset(&self) {
         self.drop_slot();
-        let names = NAMES.join(", ");
+        let names = TABLES.join(", ");
         self.ask(SlotTrialServer::Source, &format!("truncate {names} restart identity"));
         self.ask(SlotTrialServer::Source, "select setval('version', 1)");
         self.ask(
@@ -163,19 +167,19 @@ impl SlotServers {
 
     /// Inserts the first rows into the source.
     pub(crate) fn fill(&self) {
-        self.ask(SlotTrialServer::Source, ROWS);
+        self.ask(SlotTrialServer::Source, INSERT_ROWS);
     }
 
     /// Runs these transactions of the history on the source.
     pub(crate) fn change(&self, which: Range<usize>) {
-        for transaction in CHANGES.lines().take(which.end).skip(which.start) {
+        for transaction in HISTORY.lines().take(which.end).skip(which.start) {
             self.ask(SlotTrialServer::Source, transaction);
         }
     }
 
     /// Returns how the target's tables differ from the source's, or `None`.
     pub(crate) fn difference(&self) -> Option<String> {
-        for name in NAMES {
+        for name in TABLES {
             let rows = format!(
                 "select count(*) || ' rows ' || md5(coalesce(string_agg(t::text, ' ' \
                  order by t::text), '')) from {name} t"
@@ -185,20 +189,24 @@ impl SlotServers {
                 self.ask(SlotTrialServer::Source, &rows),
             );
             if ours != theirs {
-                return Some(format!("{name} has {ours} and not {theirs}"));
+                return Some(format!("the target's {name} has {ours}, the source's has {theirs}"));
             }
         }
-        self.doubled()
+        self.repeated_writes()
     }
 
-    /// Returns what was written twice, or after a later version of the row. Returns `None` if
-    /// nothing was.
-    pub(crate) fn doubled(&self) -> Option<String> {
+    /// Returns how many rows or versions were written twice, or after a later version of the row.
+    /// Returns `None` if there are none.
+    pub(crate) fn repeated_writes(&self) -> Option<String> {
         let twice = "select count(*) from (select from log group by v having count(*) > 1) x";
         let back = "select count(*) from (select v < lag(v) over (partition by id order by n) as \
                     is_back from log) x where is_back";
         let news = "select count(*) from (select from news group by n, what having count(*) > 1) x";
-        for (what, sql) in [("versions twice", twice), ("back", back), ("news twice", news)] {
+        for (what, sql) in [
+            ("versions written twice", twice),
+            ("versions written after a later version", back),
+            ("rows of news written twice", news),
+        ] {
             let count = self.ask(SlotTrialServer::Target, sql);
             if count != "0" {
                 return Some(format!("{what}: {count}"));
@@ -207,7 +215,7 @@ impl SlotServers {
         None
     }
 
-    /// Returns what the ledger says of the stream: events, dead letters and position.
+    /// Returns the ledger's record of the stream: events, dead letters and position.
     pub(crate) fn ledger(&self) -> (u64, u64, String) {
         let ask = |what: &str| {
             self.ask(SlotTrialServer::Target, &format!("select {what} from pgspate.stream"))
@@ -229,8 +237,8 @@ impl SlotServers {
         (confirmed != at).then(|| format!("the slot is at {confirmed}, the ledger at {at}"))
     }
 
-    /// Returns the remaining sessions of the command as text, which is empty if none remains.
-    pub(crate) fn left_over(&self) -> String {
+    /// Returns the command's remaining sessions as text. The text is empty if no session remains.
+    pub(crate) fn remaining_sessions(&self) -> String {
         let sessions = "select string_agg(concat_ws(' ', pid, application_name, state, \
                         wait_event, left(query, 60)), ', ') from pg_stat_activity \
                         where application_name like 'pgspate%'";

@@ -10,23 +10,24 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::scene::{ALL, SlotServers, SlotTrialServer};
+use super::scene::{SlotServers, SlotTrialServer, WHOLE_HISTORY};
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::{Proxy, StallRelease};
 use crate::run::{Run, finish_within, try_ask, wait_until};
 
-/// The longest time of a run on a slow machine. A longer run counts as hanging.
-const LIMIT: Duration = Duration::from_secs(90);
-/// The duration of a stall, long enough that other sessions wait for the stalled one.
-const STALL: Duration = Duration::from_millis(600);
-/// The highest number of repeated runs until one must succeed.
-const AGAIN_MAX: u8 = 6;
+/// The longest time of a run, even on a slow machine. A longer run counts as hanging.
+const RUN_TIME_MAX: Duration = Duration::from_secs(90);
+/// The duration of a stall: long enough that other sessions wait for the stalled session.
+const STALL_TIME: Duration = Duration::from_millis(600);
+/// The most runs that are repeated until one must succeed.
+const RERUNS_MAX: u8 = 6;
 /// How long a server may take to notice a lost client.
 const NOTICE_LIMIT: Duration = Duration::from_secs(30);
 /// Lines of the proxy's log that are printed for a trial that broke a rule.
 const LOG_LINES: usize = 30;
 
-const NEVER: FaultPlan =
+/// A fault at a message that never comes.
+const NO_FAULT: FaultPlan =
     FaultPlan { fault: Fault::Cut, at: FaultPlace::Message(u64::MAX), away: None };
 
 /// How the command is run.
@@ -41,14 +42,14 @@ pub(crate) enum SlotRunMode {
     Follow,
 }
 
-/// How a stall ends. All variants but `Resume` are also the reason for the stall.
+/// What happens during a stall, and how the stall ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StallEnd {
     /// The connection continues after a while.
     Resume,
     /// The connection is closed.
     Cut,
-    /// The connection is closed. After this number of further messages, another one is closed.
+    /// The connection is closed. After this number of messages, another connection is closed.
     CutAgain(u64),
     /// The connection stays stalled and open.
     Silence,
@@ -96,9 +97,9 @@ pub(crate) enum SlotOutcome {
     /// The run survived the fault.
     Done,
     /// The command was run again this many times.
-    Again(u8),
-    /// The fault never came, because there was no such message.
-    Untouched,
+    RunAgain(u8),
+    /// The fault never came, because the run has no such message.
+    NoFault,
 }
 
 /// Measurements of a run without a fault: messages of both connections, commits on the target, and
@@ -123,13 +124,13 @@ impl SlotRunMode {
     /// Returns the transactions that run before the fault can come.
     fn prelude(self) -> std::ops::Range<usize> {
         match self {
-            SlotRunMode::Stream => ALL,
+            SlotRunMode::Stream => WHOLE_HISTORY,
             SlotRunMode::Snapshot => 0..0,
             SlotRunMode::Follow => 0..1,
         }
     }
 
-    /// Prepares slot and rows as they are before the command runs.
+    /// Creates the slot and the rows that must exist before the command runs.
     fn prepare(self, scene: &SlotServers) {
         scene.reset();
         if self != SlotRunMode::Snapshot {
@@ -144,17 +145,17 @@ impl SlotRunMode {
         let trial = SlotTrial {
             mode: self,
             end: SlotTrialServer::Source,
-            plan: NEVER,
+            plan: NO_FAULT,
             then: StallEnd::Resume,
         };
         let proxies =
             [SlotTrialServer::Source, SlotTrialServer::Target].map(|end| trial.proxy(scene, end));
         self.prepare(scene);
-        let begun = trial.begin(scene, &proxies);
-        let run = trial.end_of(scene, begun, &proxies).unwrap();
+        let begun = trial.start_with_fault(scene, &proxies);
+        let run = trial.wait_for_end(scene, begun, &proxies).unwrap();
         assert_eq!(run.status, Some(0), "{}", run.stderr);
         let [(source, _), (target, commits)] = proxies.each_ref().map(Proxy::counts);
-        trial.finish(scene).unwrap();
+        trial.check_completion(scene).unwrap();
         FaultlessRun { source, target, commits, events: scene.ledger().0 }
     }
 }
@@ -166,12 +167,16 @@ impl SlotTrial {
             Fault::Stall if matches!(self.then, StallEnd::CutAgain(_)) => {
                 "cut, and again".to_owned()
             }
-            Fault::Stall => format!("stall, then {}", word(&STALL_ENDS, self.then)),
+            Fault::Stall => format!("stall, then {}", word_for(&STALL_ENDS, self.then)),
             fault => fault.to_string(),
         };
         let away = if self.plan.away.is_some() { ", away" } else { "" };
         let again = if self.is_repeated() { ", again and again" } else { "" };
-        format!("{} {}: {what}{away}{again}", word(&MODES, self.mode), word(&SERVERS, self.end))
+        format!(
+            "{} {}: {what}{away}{again}",
+            word_for(&MODES, self.mode),
+            word_for(&SERVERS, self.end)
+        )
     }
 
     fn is_repeated(self) -> bool {
@@ -188,26 +193,29 @@ impl SlotTrial {
         let begin = Instant::now();
         let proxies =
             [SlotTrialServer::Source, SlotTrialServer::Target].map(|end| self.proxy(scene, end));
-        let begun = self.begin(scene, &proxies);
-        let run = self.end_of(scene, begun, &proxies);
+        let begun = self.start_with_fault(scene, &proxies);
+        let run = self.wait_for_end(scene, begun, &proxies);
         let seconds = begin.elapsed().as_secs_f64();
         let said = match &run {
             Ok(run) => run.stderr.clone(),
             Err(what) => what.clone(),
         };
         let outcome = run.and_then(|run| {
-            let outcome = self.judge(scene, &proxies, &run)?;
-            self.finish(scene)?;
+            let outcome = self.check_run(scene, &proxies, &run)?;
+            self.check_completion(scene)?;
             match scene.ledger() {
                 (events, 0, _) if events == measure.events => Ok(outcome),
-                ledger => Err(format!("the ledger has {ledger:?} of {} events", measure.events)),
+                ledger => Err(format!("the ledger has {ledger:?}, not {} events", measure.events)),
             }
         });
         outcome.map_err(|broken| {
             let log = proxies[self.end as usize].log();
             let lines: Vec<&str> = log.lines().collect();
             let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
-            format!("{self}: {broken}\nit said, after {seconds:.1} s: {said}\nthe proxy:\n{tail}\n")
+            format!(
+                "{self}: {broken}\nthe run ended after {seconds:.1} s with: {said}\n\
+                 the proxy's log:\n{tail}\n"
+            )
         })
     }
 
@@ -218,7 +226,7 @@ impl SlotTrial {
 
     /// Starts the command and causes the fault. With `Follow`, the fault comes once the stream
     /// runs.
-    fn begin(self, scene: &SlotServers, [source, target]: &[Proxy; 2]) -> Child {
+    fn start_with_fault(self, scene: &SlotServers, [source, target]: &[Proxy; 2]) -> Child {
         let mut child = scene.start(source, target, self.mode.args());
         let armed = if self.end == SlotTrialServer::Source { source } else { target };
         if self.mode == SlotRunMode::Follow {
@@ -227,9 +235,9 @@ impl SlotTrial {
             for (end, proxy) in
                 [(SlotTrialServer::Source, source), (SlotTrialServer::Target, target)]
             {
-                proxy.arm(if end == self.end { self.plan } else { NEVER });
+                proxy.arm(if end == self.end { self.plan } else { NO_FAULT });
             }
-            scene.change(self.mode.prelude().end..ALL.end);
+            scene.change(self.mode.prelude().end..WHOLE_HISTORY.end);
         }
         if self.plan.fault != Fault::Stall {
             return child;
@@ -240,7 +248,7 @@ impl SlotTrial {
                 return child;
             }
         }
-        self.act(scene, &mut child);
+        self.act_during_stall(scene, &mut child);
         match self.then {
             StallEnd::Silence => {}
             StallEnd::Cut => armed.release(StallRelease::Cut),
@@ -254,9 +262,9 @@ impl SlotTrial {
     }
 
     /// Performs the action during the stall.
-    fn act(self, scene: &SlotServers, child: &mut Child) {
+    fn act_during_stall(self, scene: &SlotServers, child: &mut Child) {
         match self.then {
-            StallEnd::Resume | StallEnd::Cut => thread::sleep(STALL),
+            StallEnd::Resume | StallEnd::Cut => thread::sleep(STALL_TIME),
             StallEnd::Silence | StallEnd::CutAgain(_) => {}
             StallEnd::Kill => child.kill().unwrap(),
             StallEnd::Terminate => {
@@ -277,8 +285,8 @@ impl SlotTrial {
         }
     }
 
-    /// Waits until the run has ended. A run that follows gets SIGTERM after it has caught up.
-    fn end_of(
+    /// Waits until the run has ended. A following run gets SIGTERM after it has caught up.
+    fn wait_for_end(
         self,
         scene: &SlotServers,
         mut child: Child,
@@ -286,7 +294,7 @@ impl SlotTrial {
     ) -> Result<Run, String> {
         let since = Instant::now();
         if self.mode == SlotRunMode::Follow {
-            while child.try_wait().unwrap().is_none() && since.elapsed() < LIMIT {
+            while child.try_wait().unwrap().is_none() && since.elapsed() < RUN_TIME_MAX {
                 if scene.difference().is_none() {
                     // The fault must not disturb the shutdown.
                     proxies.iter().for_each(Proxy::disarm);
@@ -296,16 +304,16 @@ impl SlotTrial {
                 thread::sleep(Duration::from_millis(50));
             }
         }
-        let run = finish_within(child, LIMIT.saturating_sub(since.elapsed()));
+        let run = finish_within(child, RUN_TIME_MAX.saturating_sub(since.elapsed()));
         proxies.iter().for_each(Proxy::disarm);
         run.map_err(|run| {
             let difference = scene.difference();
-            format!("it did not end within {LIMIT:?}; {difference:?}: {}", run.stderr)
+            format!("the run did not end within {RUN_TIME_MAX:?}; {difference:?}: {}", run.stderr)
         })
     }
 
-    /// Judges a run. If it did not succeed, runs the command again until it does.
-    fn judge(
+    /// Checks the result of a run. If the run failed, runs the command again until a run succeeds.
+    fn check_run(
         self,
         scene: &SlotServers,
         proxies: &[Proxy; 2],
@@ -319,53 +327,53 @@ impl SlotTrial {
         // Status 1: every event is applied, but a lost reply made the counts incomplete.
         if matches!(run.status, Some(0 | 1)) {
             if let Some(difference) = scene.difference() {
-                return Err(format!("it says that it is done, but {difference}"));
+                return Err(format!("the run reports success, but {difference}"));
             }
-            return Ok(if has_fired { SlotOutcome::Done } else { SlotOutcome::Untouched });
+            return Ok(if has_fired { SlotOutcome::Done } else { SlotOutcome::NoFault });
         }
         if !has_fired {
-            return Err("it ended before it was done".to_owned());
+            return Err("the run failed without a fault".to_owned());
         }
         // If the network never lets a batch through, the stream ends after `--retry-for`.
         if self.mode == SlotRunMode::Follow && !is_killed && !self.is_repeated() {
-            return Err("a stream that runs has not survived it".to_owned());
+            return Err("the following stream did not survive the fault".to_owned());
         }
-        if let Some(doubled) = scene.doubled() {
-            return Err(format!("it ended with {doubled}"));
+        if let Some(repeated) = scene.repeated_writes() {
+            return Err(format!("the failed run left {repeated}"));
         }
         let args = self.mode.args().replace("--follow", "");
-        for times in 1..=AGAIN_MAX {
+        for times in 1..=RERUNS_MAX {
             let run = run_plain(scene, &args)?;
             if run.status == Some(0) {
                 let difference = scene.difference();
-                return difference.map_or(Ok(SlotOutcome::Again(times)), |difference| {
-                    Err(format!("run again, it says that it is done, but {difference}"))
+                return difference.map_or(Ok(SlotOutcome::RunAgain(times)), |difference| {
+                    Err(format!("the repeated run reports success, but {difference}"))
                 });
             }
-            if times == AGAIN_MAX {
-                return Err(format!("run again {times} times, it fails: {}", run.stderr));
+            if times == RERUNS_MAX {
+                return Err(format!("{times} repeated runs failed, the last with: {}", run.stderr));
             }
             thread::sleep(Duration::from_millis(300));
         }
-        Err("it was not run again".to_owned())
+        Err("the command was not run again".to_owned())
     }
 
     /// Applies the remaining changes and checks that one more run writes nothing.
-    fn finish(self, scene: &SlotServers) -> Result<(), String> {
+    fn check_completion(self, scene: &SlotServers) -> Result<(), String> {
         if self.mode == SlotRunMode::Snapshot {
-            scene.change(ALL);
-            done(&run_plain(scene, self.mode.args())?)?;
+            scene.change(WHOLE_HISTORY);
+            check_success(&run_plain(scene, self.mode.args())?)?;
         }
         let before = (scene.ledger(), scene.ask(SlotTrialServer::Target, "select max(n) from log"));
-        done(&run_plain(scene, &self.mode.args().replace("--follow", ""))?)?;
+        check_success(&run_plain(scene, &self.mode.args().replace("--follow", ""))?)?;
         let ledger = scene.ledger();
         let after =
             ((ledger.0, ledger.1), scene.ask(SlotTrialServer::Target, "select max(n) from log"));
         if ((before.0.0, before.0.1), before.1) != after {
-            return Err("run once more, it has written something".to_owned());
+            return Err("one more run wrote something".to_owned());
         }
         match scene.difference().or_else(|| scene.slot_difference()) {
-            Some(difference) => Err(format!("in the end {difference}")),
+            Some(difference) => Err(format!("after the last run, {difference}")),
             None => Ok(()),
         }
     }
@@ -373,31 +381,31 @@ impl SlotTrial {
 
 /// Runs the command without proxies. The run must end with an allowed status.
 fn run_plain(scene: &SlotServers, args: &str) -> Result<Run, String> {
-    let run = finish_within(scene.start_plain(args), LIMIT);
-    let run = run.map_err(|run| format!("run again, it hangs: {}", run.stderr))?;
+    let run = finish_within(scene.start_plain(args), RUN_TIME_MAX);
+    let run = run.map_err(|run| format!("a run without a fault hangs: {}", run.stderr))?;
     check_no_session_remains(scene)?;
     check_status(&run, false)?;
     Ok(run)
 }
 
 /// Checks that a run succeeded without messages.
-fn done(run: &Run) -> Result<(), String> {
+fn check_success(run: &Run) -> Result<(), String> {
     match (run.status, run.stderr.as_str()) {
         (Some(0), "") => Ok(()),
-        (status, said) => Err(format!("without a fault, {status:?}: {said}")),
+        (status, said) => Err(format!("a run without a fault ended with {status:?}: {said}")),
     }
 }
 
 /// Checks that a run ended with an allowed status and did not panic.
 fn check_status(run: &Run, is_killed: bool) -> Result<(), String> {
     if run.stderr.contains("panicked") || run.stderr.contains("RUST_BACKTRACE") {
-        return Err(format!("it panicked: {}", run.stderr));
+        return Err(format!("the run panicked: {}", run.stderr));
     }
     match run.status {
         Some(0 | 1) => Ok(()),
         Some(2) if run.stderr.starts_with("error: ") => Ok(()),
         None if is_killed => Ok(()),
-        status => Err(format!("exit status {status:?}: {}", run.stderr)),
+        status => Err(format!("the run ended with {status:?}: {}", run.stderr)),
     }
 }
 
@@ -407,14 +415,14 @@ pub(crate) fn check_no_session_remains(scene: &SlotServers) -> Result<(), String
     loop {
         let ready = |end| try_ask(&scene.server(end).dsn(), "select 1").is_ok();
         let left = match ready(SlotTrialServer::Source) && ready(SlotTrialServer::Target) {
-            true => scene.left_over(),
-            false => "a server that does not answer".to_owned(),
+            true => scene.remaining_sessions(),
+            false => "a server does not answer".to_owned(),
         };
         if left.is_empty() {
             return Ok(());
         }
         if begin.elapsed() > NOTICE_LIMIT {
-            return Err(format!("left over: {left}"));
+            return Err(format!("sessions remain: {left}"));
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -426,18 +434,18 @@ fn word<T: PartialEq + Copy>(words: &[(T, &'static str)], of: T) -> &'static str
 
 fn meant<T: Copy>(words: &[(T, &str)], text: Option<&str>) -> Result<T, String> {
     let found = words.iter().find(|(_, word)| Some(*word) == text);
-    found.map(|(it, _)| *it).ok_or_else(|| format!("{text:?} is no word of a trial"))
+    found.map(|(it, _)| *it).ok_or_else(|| format!("{text:?} is not a word of a trial"))
 }
 
 /// Writes a trial as `stream source cut@137` or `follow target stall@12 then=kill-target`.
 impl fmt::Display for SlotTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mode, end) = (word(&MODES, self.mode), word(&SERVERS, self.end));
+        let (mode, end) = (word_for(&MODES, self.mode), word_for(&SERVERS, self.end));
         write!(f, "{mode} {end} {}", self.plan)?;
         match self.then {
             StallEnd::Resume => Ok(()),
             StallEnd::CutAgain(after) => write!(f, " then=cut-again:{after}"),
-            then => write!(f, " then={}", word(&STALL_ENDS, then)),
+            then => write!(f, " then={}", word_for(&STALL_ENDS, then)),
         }
     }
 }
@@ -448,13 +456,13 @@ impl FromStr for SlotTrial {
     fn from_str(text: &str) -> Result<SlotTrial, String> {
         let mut words = text.split_whitespace();
         Ok(SlotTrial {
-            mode: meant(&MODES, words.next())?,
-            end: meant(&SERVERS, words.next())?,
+            mode: parse_word(&MODES, words.next())?,
+            end: parse_word(&SERVERS, words.next())?,
             plan: words.next().unwrap_or_default().parse()?,
             then: match words.next().map(|word| word.strip_prefix("then=").unwrap_or(word)) {
                 Some(word) => match word.strip_prefix("cut-again:") {
                     Some(after) => StallEnd::CutAgain(after.parse().map_err(|_| word.to_owned())?),
-                    None => meant(&STALL_ENDS, Some(word))?,
+                    None => parse_word(&STALL_ENDS, Some(word))?,
                 },
                 None => StallEnd::Resume,
             },

@@ -3,12 +3,12 @@
 use pgspate_embedded::ThrowawayServer;
 use serde_json::Value;
 
-use super::{OUTSTANDING, run, server, start, state, tune};
+use super::{OUTSTANDING, run, server_with_settings, settings_state, start_tune, tune};
 use crate::run::{Run, ask, finish, session, wait_until};
-use crate::{found, silent};
+use crate::{expect_no_finding, wait_for_finding};
 
 /// Returns the statements of a hint.
-fn statements(refused: &Run) -> String {
+fn statements_of_hint(refused: &Run) -> String {
     assert_eq!(refused.status, Some(2), "{}", refused.stderr);
     let lines: Vec<_> =
         refused.stderr.lines().filter_map(|line| line.strip_prefix("    ")).collect();
@@ -16,9 +16,9 @@ fn statements(refused: &Run) -> String {
     lines.concat()
 }
 
-/// Grants a role the rights that the refusal names. PostgreSQL before version 15 has no such
-/// grants, and the refusal says so. Then the rest of a test is skipped.
-fn is_granted(server: &ThrowawayServer, role: &str) -> bool {
+/// Grants a role the rights that the refusal names. Before version 15, PostgreSQL has no such
+/// grants, and the refusal must say so. In this case the function returns false.
+fn grant_named_rights(server: &ThrowawayServer, role: &str) -> bool {
     let refused = tune(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
     let version = ask(&server.dsn(), "show server_version_num").parse::<u32>().unwrap();
     if version < 150_000 {
@@ -27,42 +27,46 @@ fn is_granted(server: &ThrowawayServer, role: &str) -> bool {
         assert!(refused.stderr.contains(expected), "{}", refused.stderr);
         return false;
     }
-    run(server, &statements(&refused));
+    run(server, &statements_of_hint(&refused));
     true
 }
 
 #[test]
 fn a_role_needs_exactly_the_grants_that_the_refusal_names() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
     run(&server, "create role plain login");
-    let before = state(&server);
+    let before = settings_state(&server);
     let plain = format!("{dsn} user=plain");
     assert_eq!(tune(&plain, "").status, Some(0));
     assert_eq!(tune(&plain, "--apply").status, Some(2));
-    assert_eq!(state(&server), before);
-    assert_eq!(ask(&dsn, "select to_regnamespace('pgspate')"), "", "nothing was made either");
-    silent(&dsn, "not-put-back", "");
-    if !is_granted(&server, "plain") {
+    assert_eq!(settings_state(&server), before);
+    assert_eq!(
+        ask(&dsn, "select to_regnamespace('pgspate')"),
+        "",
+        "tune must not create the ledger"
+    );
+    expect_no_finding(&dsn, "not-put-back", "");
+    if !grant_named_rights(&server, "plain") {
         return;
     }
     let applied = tune(&plain, "--apply --memory 16GiB");
     assert_eq!(applied.status, Some(0), "{}", applied.stderr);
     assert_eq!(ask(&plain, "show maintenance_work_mem"), "1GB");
-    found(&plain, "not-put-back", "");
+    wait_for_finding(&plain, "not-put-back", "");
     let reverted = tune(&plain, "--revert");
     assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     assert_eq!(ask(&dsn, OUTSTANDING), "0");
-    silent(&plain, "not-put-back", "");
+    expect_no_finding(&plain, "not-put-back", "");
 }
 
 /// The right to write to the ledger is no right to change settings.
 #[test]
-fn a_way_back_that_another_role_adds() {
-    let server = server();
+fn a_change_that_another_role_records_is_not_reverted() {
+    let server = server_with_settings();
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     let forged = "insert into pgspate.change \
                   (job, ordinal, table_oid, kind, object, steps, beside) \
                   select 0, max(ordinal) + 1000, max(table_oid), 'setting', 'max_wal_size', \
@@ -76,18 +80,18 @@ fn a_way_back_that_another_role_adds() {
     ask(&format!("{dsn} user=other"), &format!("{forged} returning job"));
     let reverted = tune(&dsn, "--revert");
     assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     // Another `--apply` does not run the forged change either.
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
 }
 
 #[test]
 fn whoever_may_change_settings_puts_them_back() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
-    let before = state(&server);
+    let before = settings_state(&server);
     assert_eq!(tune(&dsn, "--apply").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
     run(
@@ -101,15 +105,15 @@ fn whoever_may_change_settings_puts_them_back() {
         assert_eq!(refused.status, Some(2), "{}", refused.stdout);
         assert!(refused.stderr.contains("is not trusted"), "{}", refused.stderr);
     }
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     run(
         &server,
         "alter schema pgspate owner to postgres; alter table pgspate.change owner to postgres; \
          alter table pgspate.version owner to postgres",
     );
-    // The rows belong to a role of which the reverting role is no member.
+    // A role may revert rows of a role that it is not a member of.
     let tuner = format!("{dsn} user=tuner");
-    if !is_granted(&server, "tuner") {
+    if !grant_named_rights(&server, "tuner") {
         return;
     }
     for (applies, reverts) in [(&dsn, &tuner), (&tuner, &dsn), (&dsn, &tuner), (&dsn, &dsn)] {
@@ -118,8 +122,8 @@ fn whoever_may_change_settings_puts_them_back() {
         let reverted = tune(reverts, "--revert");
         assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
         assert!(reverted.stderr.contains("maintenance_work_mem is back at 65MB"));
-        assert_eq!(state(&server), before);
-        silent(&dsn, "not-put-back", "");
+        assert_eq!(settings_state(&server), before);
+        expect_no_finding(&dsn, "not-put-back", "");
         let proposed: Value = serde_json::from_str(&tune(&dsn, "--json").stdout).unwrap();
         assert_eq!(proposed["outstanding"], serde_json::json!([]));
         assert_eq!(tune(reverts, "--revert").stderr, "there is nothing to put back\n");
@@ -128,19 +132,19 @@ fn whoever_may_change_settings_puts_them_back() {
 
 #[test]
 fn a_later_apply_does_not_revert_changes_of_an_earlier_one() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
     run(&server, "create role tuner login");
     // The first run creates the ledger.
     assert_eq!(tune(&dsn, "--apply").status, Some(0));
     assert_eq!(tune(&dsn, "--revert").status, Some(0));
-    if !is_granted(&server, "tuner") {
+    if !grant_named_rights(&server, "tuner") {
         return;
     }
     let tuner = format!("{dsn} user=tuner");
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     assert_eq!(tune(&tuner, "--revert").status, Some(0));
-    assert_ne!(ask(&dsn, OUTSTANDING), "0", "rows of a role that the other is no member of");
+    assert_ne!(ask(&dsn, OUTSTANDING), "0", "the changes of the first role must still be recorded");
     // One setting must stay as it was then, another one as another user set it.
     run(
         &server,
@@ -148,10 +152,11 @@ fn a_later_apply_does_not_revert_changes_of_an_earlier_one() {
          select pg_reload_conf()",
     );
     wait_until("the server has read the setting", || ask(&dsn, "show checkpoint_timeout") == "1h");
-    let before = state(&server);
+    let before = settings_state(&server);
     let applied = tune(&tuner, "--apply --memory 16GiB");
     assert_eq!(applied.status, Some(0), "{}", applied.stderr);
-    let evidence = found(&dsn, "not-put-back", "")["evidence"].as_str().unwrap().to_owned();
+    let evidence =
+        wait_for_finding(&dsn, "not-put-back", "")["evidence"].as_str().unwrap().to_owned();
     assert!(evidence.contains("maintenance_work_mem"), "{evidence}");
     let reverted = tune(&tuner, "--revert");
     assert_eq!(reverted.status, Some(0), "{}", reverted.stderr);
@@ -160,8 +165,8 @@ fn a_later_apply_does_not_revert_changes_of_an_earlier_one() {
         assert!(!text.contains("max_wal_size"), "{text}");
         assert!(!text.contains("checkpoint_timeout"), "{text}");
     }
-    assert_eq!(state(&server), before);
-    silent(&dsn, "not-put-back", "");
+    assert_eq!(settings_state(&server), before);
+    expect_no_finding(&dsn, "not-put-back", "");
 }
 
 /// Runs `--apply` as a role that loses a right after the marker is set, while the server does not
@@ -178,7 +183,7 @@ fn apply_and_revoke(server: &ThrowawayServer, role: &str) -> Run {
     // The lock of `tune`, for which `tune` waits directly before the first change.
     let key = "8099569381357675892";
     count(&format!("from (select pg_advisory_lock({key})) _"));
-    let child = start(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
+    let child = start_tune(&format!("{} user={role}", server.dsn()), "--apply --memory 16GiB");
     let waits = "from pg_stat_activity where query like '%pg_try_advisory_lock%' \
                  and application_name = 'pgspate tune'";
     wait_until("tune waits for the lock", || count(waits) > 0);
@@ -197,11 +202,11 @@ fn apply_and_revoke(server: &ThrowawayServer, role: &str) -> Run {
 
 #[test]
 fn an_apply_that_fails_half_way_leaves_nothing() {
-    let server = server();
+    let server = server_with_settings();
     let dsn = server.dsn();
     run(&server, "create role plain login");
-    let before = state(&server);
-    if !is_granted(&server, "plain") {
+    let before = settings_state(&server);
+    if !grant_named_rights(&server, "plain") {
         return;
     }
     // Repeat if the test was so slow that `tune` gave up waiting for the server.
@@ -216,7 +221,7 @@ fn an_apply_that_fails_half_way_leaves_nothing() {
     let expected = "error: could not change maintenance_work_mem";
     assert!(refused.stderr.starts_with(expected), "{}", refused.stderr);
     assert!(!refused.stderr.contains("--revert"), "{}", refused.stderr);
-    assert_eq!(state(&server), before);
+    assert_eq!(settings_state(&server), before);
     assert_eq!(ask(&dsn, OUTSTANDING), "0");
-    silent(&dsn, "not-put-back", "");
+    expect_no_finding(&dsn, "not-put-back", "");
 }

@@ -1,4 +1,5 @@
-//! Tests of Arrow files and streams with forged sizes. Each is written correctly and then changed.
+//! Tests of Arrow files and streams with forged sizes. A test writes a valid file and changes a
+//! size.
 
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ fn encode_stream(batch: &RecordBatch, compression: Option<CompressionType>) -> V
     writer.into_inner().unwrap()
 }
 
-/// Encodes a batch in both formats; returns each with the extension of its file name.
+/// Encodes a batch in both formats. Returns each encoding with the extension of its file name.
 fn encode_both(
     batch: &RecordBatch,
     compression: Option<CompressionType>,
@@ -60,7 +61,7 @@ fn replace_number(content: &[u8], number: i64, other: i64) -> Vec<u8> {
     let mut content = content.to_vec();
     let places: Vec<_> =
         (0..content.len() - 8).filter(|at| content[*at..*at + 8] == from).collect();
-    assert!(!places.is_empty(), "no {number}");
+    assert!(!places.is_empty(), "the content must have the number {number}");
     for at in places {
         content[at..at + 8].copy_from_slice(&to);
     }
@@ -125,7 +126,7 @@ fn messages_of_forged_lengths_are_refused() {
             check_refused(&case, &format!("message{nth}_{stated}.arrows"), content, &[words]);
         }
     }
-    // The length of the body occurs as a number only where the message states it.
+    // The number of the body's length occurs only in the message that states the length.
     let (at, len) = find_messages(&content)[1];
     let body = content.len() - 8 - at - 8 - len as usize;
     for (stated, words) in [
@@ -164,7 +165,7 @@ fn a_stream_truncated_anywhere_is_refused() {
     }
 }
 
-/// The stated size may be false, so pgspate does not allocate that much memory at once.
+/// A stated size may be false, so pgspate does not allocate the stated memory at once.
 #[test]
 fn a_message_over_http_of_forged_size_is_refused() {
     let case = new_case();

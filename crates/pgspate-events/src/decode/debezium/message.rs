@@ -87,13 +87,13 @@ impl<'a> DebeziumMessage<'a> {
         let headers = find(&fields, "headers").filter(|headers| *headers != Json::Null);
         let mut message = DebeziumMessage { headers, topic, ..DebeziumMessage::default() };
         // `nested` owns the unescaped texts, because the message borrows them.
-        let (key_text, value_text) = nested.insert((unfold(key)?, unfold(value)?));
-        if let Some(fields) = within(key, key_text.as_deref())? {
+        let (key_text, value_text) = nested.insert((string_text(key)?, string_text(value)?));
+        if let Some(fields) = object_fields(key, key_text.as_deref())? {
             // A key that is not an object names no columns.
             let key = payload(fields.all()?, None).unwrap_or_default();
             (message.key_schema, message.key) = key;
         }
-        if let Some(fields) = within(value, value_text.as_deref())? {
+        if let Some(fields) = object_fields(value, value_text.as_deref())? {
             (message.schema, message.value) =
                 payload(fields.with_known_object(likely_schema).all()?, likely_schema)?;
         }
@@ -227,13 +227,13 @@ fn pair<'a>(fields: &[(JsonStr<'a>, Json<'a>)]) -> Result<Option<(Json<'a>, Json
 }
 
 /// Returns the unescaped text of a JSON string. Returns `None` for other JSON.
-fn unfold(json: Json<'_>) -> Result<Option<String>> {
+fn string_text(json: Json<'_>) -> Result<Option<String>> {
     Ok(json.string()?.map(Cow::into_owned))
 }
 
 /// Returns the fields of a key or value. A key or value is an object, or a string that has the
 /// unescaped `text` of an object.
-fn within<'a>(json: Json<'a>, text: Option<&'a str>) -> Result<Option<JsonFields<'a>>> {
+fn object_fields<'a>(json: Json<'a>, text: Option<&'a str>) -> Result<Option<JsonFields<'a>>> {
     match (json, text) {
         (Json::Object(_), _) => Ok(json.object()),
         (_, Some(text)) if text.trim_start().starts_with('{') => object(text.as_bytes()).map(Some),

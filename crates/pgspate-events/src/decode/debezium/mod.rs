@@ -30,7 +30,7 @@ use super::source_tables::{SourceTableColumns, SourceTables, cells};
 use super::{Decode, KeyedRecord, RecordGrouping, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, EventValue, Result, SourceTable};
 
-/// Facts that Debezium's records leave open.
+/// Facts that Debezium's records do not state.
 #[derive(Debug, Clone, Default)]
 pub struct DebeziumOptions {
     /// The table of rows that name no table.
@@ -83,7 +83,7 @@ impl Debezium {
         Debezium {
             table: options.table,
             placeholder: Placeholder::new(
-                options.placeholder.as_deref().unwrap_or(placeholder::USUAL),
+                options.placeholder.as_deref().unwrap_or(placeholder::DEFAULT_PLACEHOLDER),
             ),
             modes: ConnectorModes {
                 text_decimals: options.text_decimals,
@@ -213,7 +213,7 @@ impl Debezium {
         let Ok(names) = self.table_of(message, &DebeziumSource::default(), schema.as_deref())
         else {
             return match self.is_flat {
-                Some(_) => Err(unnamed()),
+                Some(_) => Err(no_table_error()),
                 None => Ok(None),
             };
         };
@@ -292,7 +292,7 @@ impl Debezium {
             }),
             // A message routed to a topic that has the table's name.
             (None, Some(topic)) => Ok(DebeziumTable { schema: None, table: topic.clone() }),
-            (None, None) => Err(unnamed()),
+            (None, None) => Err(no_table_error()),
         }
     }
 
@@ -353,7 +353,7 @@ fn dotted(name: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the error for a row whose table is unknown.
-fn unnamed() -> crate::Error {
+fn no_table_error() -> crate::Error {
     malformed("a row does not name its table").hint(
         "Let the connector add it with `transforms.unwrap.add.fields=op,table,schema`, or write \
          schemas beside the values.",

@@ -8,9 +8,9 @@ use super::super::json::{Json, JsonFields, JsonStr, object};
 use crate::Result;
 
 /// Debezium's default for `unavailable.value.placeholder`.
-pub(super) const USUAL: &str = "__debezium_unavailable_value";
+pub(super) const DEFAULT_PLACEHOLDER: &str = "__debezium_unavailable_value";
 /// The form of the default placeholder in an array of uuid: the version 3 UUID of its bytes.
-const USUAL_UUID: &str = "b68a35a7-17ad-35b3-af2a-ae46edb4545a";
+const DEFAULT_PLACEHOLDER_UUID: &str = "b68a35a7-17ad-35b3-af2a-ae46edb4545a";
 
 /// The forms of one placeholder.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Placeholder {
             text: String::from_utf8(bytes.clone()).ok(),
             base64: to_base64(&bytes),
             hex: bytea(&bytes)[2..].to_owned(),
-            uuid: (bytes == USUAL.as_bytes()).then_some(USUAL_UUID),
+            uuid: (bytes == DEFAULT_PLACEHOLDER.as_bytes()).then_some(DEFAULT_PLACEHOLDER_UUID),
             bytes,
         }
     }
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn every_form_is_known() {
-        let usual = Placeholder::new(USUAL);
-        let bytes: Vec<String> = USUAL.bytes().map(|byte| byte.to_string()).collect();
+        let usual = Placeholder::new(DEFAULT_PLACEHOLDER);
+        let bytes: Vec<String> = DEFAULT_PLACEHOLDER.bytes().map(|byte| byte.to_string()).collect();
         for (json, is_binary) in [
             ("\"__debezium_unavailable_value\"".to_owned(), false),
             ("\"\\u005f_debezium_unavailable_value\"".to_owned(), false),

@@ -50,7 +50,7 @@ fn value(json: Json<'_>, kind: &ValueKind, modes: &mut ConnectorModes) -> Result
     Ok(match (kind, json) {
         (_, Json::Null) => EventValue::Null,
         // The connector has `hstore.handling.mode=json`.
-        (ValueKind::Plain(TypeFamily::Hstore), Json::String(map)) => map_within(map)?,
+        (ValueKind::Plain(TypeFamily::Hstore), Json::String(map)) => read_map_in_string(map)?,
         (ValueKind::Plain(TypeFamily::Array(_)) | ValueKind::Array(_), Json::Array(_))
             if has_lost_lists(json)? =>
         {
@@ -60,25 +60,25 @@ fn value(json: Json<'_>, kind: &ValueKind, modes: &mut ConnectorModes) -> Result
             .hint("Leave the column out of the connector's `column.include.list`."));
         }
         (ValueKind::Plain(family), _) => SPELLING.cast(json, family)?,
-        (ValueKind::Guess(family), _) => guess(json, family, modes)?,
+        (ValueKind::Guess(family), _) => read_without_schema(json, family, modes)?,
         (ValueKind::Decimal(scale), Json::String(digits)) => {
-            let Some(bytes) = base64(&digits.text()?) else { return Err(no_base64()) };
+            let Some(bytes) = base64(&digits.text()?) else { return Err(not_base64_error()) };
             number(&bytes, *scale)?
         }
         // The converter has `decimal.format=numeric`.
         (ValueKind::Decimal(_) | ValueKind::VariableDecimal, Json::Number(number)) => text(number),
-        (ValueKind::VariableDecimal, Json::Object(_)) => variable(json)?,
+        (ValueKind::VariableDecimal, Json::Object(_)) => read_variable_decimal(json)?,
         (ValueKind::Bytes, Json::String(digits)) => match base64(&digits.text()?) {
             Some(bytes) => text(bytea(&bytes)),
-            None => return Err(no_base64()),
+            None => return Err(not_base64_error()),
         },
         (ValueKind::TextAsBytes, Json::String(digits)) => {
-            let bytes = base64(&digits.text()?).ok_or_else(no_base64)?;
+            let bytes = base64(&digits.text()?).ok_or_else(not_base64_error)?;
             text(String::from_utf8(bytes).map_err(|_| malformed("expected bytes of a text"))?)
         }
         (ValueKind::Bits(length), Json::String(digits)) => match base64(&digits.text()?) {
             Some(bytes) => text(bits(&bytes, *length)?),
-            None => return Err(no_base64()),
+            None => return Err(not_base64_error()),
         },
         (ValueKind::Days, Json::Number(days)) => text(moments::date(whole(days)?)),
         (ValueKind::Time(unit), Json::Number(count)) => time(whole(count)?, *unit)?,
@@ -112,10 +112,18 @@ fn value(json: Json<'_>, kind: &ValueKind, modes: &mut ConnectorModes) -> Result
 }
 
 /// Reads a value without a schema.
-fn guess(json: Json<'_>, family: &TypeFamily, modes: &mut ConnectorModes) -> Result<EventValue> {
+fn read_without_schema(
+    json: Json<'_>,
+    family: &TypeFamily,
+    modes: &mut ConnectorModes,
+) -> Result<EventValue> {
     Ok(match (family, json) {
-        (TypeFamily::Numeric, Json::String(digits)) => text_decimal(&digits.text()?, modes)?,
-        (TypeFamily::Bytea, Json::String(digits)) => some_bytes(&digits.text()?, modes)?,
+        (TypeFamily::Numeric, Json::String(digits)) => {
+            read_decimal_without_schema(&digits.text()?, modes)?
+        }
+        (TypeFamily::Bytea, Json::String(digits)) => {
+            read_bytes_without_schema(&digits.text()?, modes)?
+        }
         (TypeFamily::Date, Json::Number(days)) => text(moments::date(whole(days)?)),
         (TypeFamily::Time, Json::Number(count)) => {
             let count = whole(count)?;
@@ -125,7 +133,7 @@ fn guess(json: Json<'_>, family: &TypeFamily, modes: &mut ConnectorModes) -> Res
                 (count == 0 || (86_400_001..=86_400_000_000).contains(&count))
                     .then_some(TimeUnit::Micro)
             });
-            time(count, unit.ok_or_else(unknown_unit)?)?
+            time(count, unit.ok_or_else(unknown_unit_error)?)?
         }
         (TypeFamily::Timestamp(zoned), Json::Number(count)) => {
             let count = whole(count)?;
@@ -137,7 +145,7 @@ fn guess(json: Json<'_>, family: &TypeFamily, modes: &mut ConnectorModes) -> Res
                 || moments::timestamp(count, TimeUnit::Micro, "").ends_with("infinity");
             let unit = modes.unit.or(is_sure.then_some(TimeUnit::Micro));
             let zone = if *zoned { "+00" } else { "" };
-            text(moments::timestamp(count, unit.ok_or_else(unknown_unit)?, zone))
+            text(moments::timestamp(count, unit.ok_or_else(unknown_unit_error)?, zone))
         }
         (TypeFamily::Date | TypeFamily::Timestamp(_), Json::String(written)) => {
             text(moments::iso(&written.text()?))
@@ -160,23 +168,23 @@ fn guess(json: Json<'_>, family: &TypeFamily, modes: &mut ConnectorModes) -> Res
             }
             text(digits)
         }
-        (TypeFamily::Numeric, Json::Object(_)) => variable(json)?,
+        (TypeFamily::Numeric, Json::Object(_)) => read_variable_decimal(json)?,
         _ => SPELLING.cast(json, family)?,
     })
 }
 
 /// Reads a map that is JSON within a string.
-fn map_within(map: JsonStr<'_>) -> Result<EventValue> {
+fn read_map_in_string(map: JsonStr<'_>) -> Result<EventValue> {
     let spelled = map.text()?;
     // A text that is not JSON may be an hstore literal.
-    match object(spelled.as_bytes()).and_then(walk).is_ok() {
+    match object(spelled.as_bytes()).and_then(check_fields).is_ok() {
         true => SPELLING.cast(Json::Object(spelled.trim()), &TypeFamily::Hstore),
         false => Ok(text(spelled)),
     }
 }
 
 /// Checks that an object is valid JSON to its end.
-fn walk(mut fields: JsonFields<'_>) -> Result<()> {
+fn check_fields(mut fields: JsonFields<'_>) -> Result<()> {
     while fields.next()?.is_some() {}
     Ok(())
 }
@@ -185,7 +193,7 @@ const SCHEMAS: &str = "Let the connector write schemas beside its values \
                        (`value.converter.schemas.enable=true`).";
 
 /// Reads the text of a decimal without a schema, which is a number or base64.
-fn text_decimal(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
+fn read_decimal_without_schema(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
     let spelled = digits.strip_prefix(['+', '-']).unwrap_or(digits);
     let is_number = matches!(spelled, "NaN" | "Infinity")
         || (spelled.starts_with(|char: char| char.is_ascii_digit() || char == '.')
@@ -215,7 +223,7 @@ fn text_decimal(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> 
 }
 
 /// Reads bytes without a schema, which are base64 or hexadecimal digits.
-fn some_bytes(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
+fn read_bytes_without_schema(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
     let as_base64 = base64(digits);
     match (&as_base64, is_hex(digits)) {
         _ if digits.is_empty() => return Ok(text("\\x")),
@@ -233,12 +241,12 @@ fn some_bytes(digits: &str, modes: &mut ConnectorModes) -> Result<EventValue> {
     }
 }
 
-fn unknown_unit() -> Error {
+fn unknown_unit_error() -> Error {
     malformed("a time could be counted in milli-, micro- or nanoseconds")
         .hint(format!("{SCHEMAS} Or name the unit with `--debezium-time ms|us|ns`."))
 }
 
-fn no_base64() -> Error {
+fn not_base64_error() -> Error {
     malformed("expected bytes as base64")
 }
 
@@ -262,7 +270,7 @@ fn number(bytes: &[u8], scale: i32) -> Result<EventValue> {
 }
 
 /// Reads a decimal of variable scale: `{"scale": 2, "value": "MTIz"}`.
-fn variable(json: Json<'_>) -> Result<EventValue> {
+fn read_variable_decimal(json: Json<'_>) -> Result<EventValue> {
     let (mut scale, mut bytes) = (None, None);
     if let Some(mut fields) = json.object() {
         while let Some((key, value)) = fields.next()? {

@@ -8,7 +8,7 @@ use arrow_schema::DataType;
 
 use super::super::json::malformed;
 use super::super::json_values::{TypeFamily, text};
-use super::{Dms, unnamed};
+use super::{Dms, no_table_error};
 use crate::decode::TargetTypes;
 use crate::{ChangeEvent, ChangeKind, EventRow, EventValue, Result, SourceTable};
 use pgspate_input::encode::arrow::AppendText;
@@ -39,7 +39,7 @@ impl Dms {
         types: &dyn TargetTypes,
         events: &mut Vec<ChangeEvent>,
     ) -> Result<usize> {
-        let Some(name) = &self.options.table else { return Err(unnamed()) };
+        let Some(name) = &self.options.table else { return Err(no_table_error()) };
         let table = match &self.batches.table {
             Some(table) => table.clone(),
             None => self.batches.table.insert(Arc::new(name.clone())).clone(),

@@ -19,7 +19,7 @@ use crate::{ChangeEvent, ChangeKind, ErrorKind, EventValue, Result, SourceTable}
 
 const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false };
 
-/// Facts that the files of DMS leave open.
+/// Facts that the files of DMS do not state.
 #[derive(Debug, Clone)]
 pub struct DmsOptions {
     /// The table of csv and Parquet rows.
@@ -109,7 +109,7 @@ impl Dms {
         }) {
             return Ok(None);
         }
-        let Some(name) = self.options.table.clone() else { return Err(unnamed()) };
+        let Some(name) = self.options.table.clone() else { return Err(no_table_error()) };
         self.event(&name, op, values, types).map(Some)
     }
 
@@ -200,7 +200,7 @@ impl Decode for Dms {
     }
 }
 
-fn unnamed() -> crate::Error {
+fn no_table_error() -> crate::Error {
     crate::Error::new(ErrorKind::Format, "the rows do not name their table").hint(
         "DMS writes it only into the names of its folders. Name the table with `--source-table`.",
     )

@@ -14,7 +14,7 @@ use super::text::AppendText;
 const DIMENSIONS_MAX: usize = 6;
 
 /// A function that returns, for a row of a list column, the range of rows in the child column.
-pub(crate) type Rows<'a> = Box<dyn Fn(usize) -> std::ops::Range<usize> + 'a>;
+pub(crate) type ChildRows<'a> = Box<dyn Fn(usize) -> std::ops::Range<usize> + 'a>;
 
 /// Returns the child field of a list type.
 pub(crate) fn child(data_type: &DataType) -> Option<&Field> {
@@ -29,7 +29,7 @@ pub(crate) fn child(data_type: &DataType) -> Option<&Field> {
 }
 
 /// Returns a list column's child column, and the child rows of each row.
-pub(crate) fn child_column(array: &dyn Array) -> Option<(&dyn Array, Rows<'_>)> {
+pub(crate) fn child_column(array: &dyn Array) -> Option<(&dyn Array, ChildRows<'_>)> {
     Some(match array.data_type() {
         DataType::List(_) => {
             let list = array.as_list::<i32>();
@@ -67,7 +67,7 @@ pub(crate) fn child_column(array: &dyn Array) -> Option<(&dyn Array, Rows<'_>)> 
 /// A list column, split into its levels and the column of its elements.
 pub(crate) struct ListLevels<'a> {
     /// The list column of each level and its child rows, the outermost level first.
-    pub(crate) levels: Vec<(&'a dyn Array, Rows<'a>)>,
+    pub(crate) levels: Vec<(&'a dyn Array, ChildRows<'a>)>,
     /// The column of the elements.
     pub(crate) leaf: &'a dyn Array,
 }

@@ -97,8 +97,8 @@ pub(crate) fn bind(array: &dyn Array, to: NumberType) -> Option<BoundCells<'_>> 
     })
 }
 
-/// Returns the text writer of a column of numbers. The server reads the same values as [`bind`]
-/// gives.
+/// Returns the text writer of a column of numbers. The server reads each text as the value that
+/// [`bind`] encodes.
 pub(crate) fn text_writer(array: &dyn Array, to: NumberType) -> Option<AppendText<'_>> {
     use DataType as D;
     let is_int =

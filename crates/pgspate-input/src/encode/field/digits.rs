@@ -75,7 +75,7 @@ pub(super) fn number(values: u64) -> u64 {
 }
 
 /// Computes two digits to the base of 10,000 from eight digit values. Bits 0 to 15 hold the high
-/// one, bits 32 to 47 the low one. The other bits are undefined.
+/// digit, and bits 32 to 47 the low digit. The other bits are undefined.
 #[inline(always)]
 pub(super) fn groups(values: u64) -> u64 {
     let pairs = pairs(values) & 0x00ff_00ff_00ff_00ff;

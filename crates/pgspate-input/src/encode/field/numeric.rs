@@ -40,7 +40,7 @@ pub(super) struct DecimalParts {
 #[inline(always)]
 pub(super) fn split_at_point(digits: &[u8]) -> Option<DecimalParts> {
     let n = digits.len();
-    // `head` has the first bytes at its low end, `tail` the last ones at its high end.
+    // `head` has the first bytes at its low end. `tail` has the last bytes at its high end.
     let (head, tail) = match n {
         1..=8 => {
             let word = load8(digits);

@@ -175,7 +175,7 @@ impl CutOptions {
             in_quote = ends_in_quote(&self.dialect, &bytes[start..at], in_quote);
             wanted = bytes.len() + bytes.len().max(READ_AHEAD_BYTES);
             if wanted > RECORD_BYTES_MAX.saturating_mul(2) {
-                return Err(input.too_long(last_edge(&self.dialect, eol, bytes)));
+                return Err(input.too_long_error(last_edge(&self.dialect, eol, bytes)));
             }
         }
     }
@@ -204,7 +204,7 @@ impl CutOptions {
                 None => {
                     let longer = bytes.len() + bytes.len().max(READ_AHEAD_BYTES);
                     if longer - at > RECORD_BYTES_MAX.saturating_mul(2) {
-                        return Err(input.too_long(at));
+                        return Err(input.too_long_error(at));
                     }
                     input.read_to(longer)?;
                 }
@@ -265,7 +265,7 @@ impl OpenInput {
             }
             let longer = self.unread.len() + self.unread.len().max(READ_AHEAD_BYTES);
             if longer > RECORD_BYTES_MAX.saturating_mul(2) {
-                return Err(self.too_long(0));
+                return Err(self.too_long_error(0));
             }
             self.read_to(longer)?;
         }
@@ -292,7 +292,7 @@ impl OpenInput {
     }
 
     /// Returns the error for a record that is too long. The record begins at `at` of `unread`.
-    fn too_long(&self, at: usize) -> Error {
+    fn too_long_error(&self, at: usize) -> Error {
         let eol = if self.layout.fields > 0 { self.layout.eol } else { Eol::Lf };
         let message = "record is longer than 1 GiB, the limit of PostgreSQL";
         let hint = "A closing quote may be missing. Check `--quote` and `--delimiter`.";

@@ -15,7 +15,7 @@ use super::record_walk::{self, is_last_marker, line_and_byte_of_row, skip_faulty
 use super::row::{self, DelimitedColumn, IndexedRecord, RecordRules};
 use super::{CopyFormat, Dialect, Eol, RecordLayout};
 use crate::encode::Encoded;
-use crate::format::{self, Chunk, ChunkData, ChunkEncoder, EncodeMode, no_such_row};
+use crate::format::{self, Chunk, ChunkData, ChunkEncoder, EncodeMode, no_such_row_error};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Encodes delimited chunks.
@@ -352,7 +352,9 @@ impl ChunkEncoder for DelimitedEncoder {
     }
 
     fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<format::InputRecord>> {
-        let ChunkData::Delimited(bytes, layout) = &chunk.data else { return Err(no_such_row(0)) };
+        let ChunkData::Delimited(bytes, layout) = &chunk.data else {
+            return Err(no_such_row_error(0));
+        };
         record_walk::records(
             &self.rules.dialect,
             chunk,

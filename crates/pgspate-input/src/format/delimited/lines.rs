@@ -86,7 +86,7 @@ pub(super) fn detect_eol(dialect: &Dialect, bytes: &[u8], complete: bool) -> Opt
 
 /// Returns whether the end of `bytes` is within quotes. `in_quote` says whether the start of
 /// `bytes` is within quotes. Neither start nor end may be between an escape character and the
-/// escaped one.
+/// escaped character.
 pub(super) fn ends_in_quote(dialect: &Dialect, bytes: &[u8], mut in_quote: bool) -> bool {
     let (CopyFormat::Csv, Some(quote)) = (dialect.format, dialect.quote) else {
         return false;

@@ -9,7 +9,7 @@ use super::field_index::{FieldIndex, LineFault, OFFSET_MASK, RECORD_END, ScanRul
 use super::fields::ends_in_escape;
 use super::lines::{count_lines, find_edge, is_skipped, skip_line_end};
 use super::{CopyFormat, Dialect, Eol, RecordLayout};
-use crate::format::{Chunk, InputRecord, no_such_row};
+use crate::format::{Chunk, InputRecord, no_such_row_error};
 use crate::{InputPlace, Result};
 
 /// Iterates over the byte ranges of a chunk's records, line ends included.
@@ -120,7 +120,7 @@ pub(super) fn records(
     let mut found = Vec::with_capacity(rows.len());
     for row in rows {
         let (_, record) =
-            walk.find(|(number, _)| number == row).ok_or_else(|| no_such_row(*row))?;
+            walk.find(|(number, _)| number == row).ok_or_else(|| no_such_row_error(*row))?;
         line += count_lines(&bytes[counted_to..record.start], layout.eol);
         counted_to = record.start;
         let byte = Some(chunk.byte + record.start as u64);

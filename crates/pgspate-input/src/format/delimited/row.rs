@@ -281,8 +281,8 @@ pub(super) fn has_another_fault(
     })
 }
 
-/// Appends a record as COPY text with all of its fields, even if the record has too few or too
-/// many.
+/// Appends a record as COPY text with all of its fields, even if the record has too few or too many
+/// fields.
 pub(super) fn append_all_fields(
     record: IndexedRecord<'_>,
     columns: &[DelimitedColumn],

@@ -32,9 +32,10 @@ struct LoadSetup {
     header: bool,
     chunk_bytes: usize,
     read_bytes: usize,
-    piece: usize,
+    /// About how many bytes of rows each call of `fill` produces.
+    fill_bytes: usize,
     mode: EncodeMode,
-    version: u32,
+    server_version: u32,
 }
 
 /// The loaded rows, and the error that ended the load.
@@ -44,10 +45,10 @@ struct LoadedRows {
     error: Option<Error>,
 }
 
-/// A reader that returns at most the given number of bytes per read.
-struct SlowReader(std::io::Cursor<Vec<u8>>, usize);
+/// A reader that returns at most this number of bytes per read.
+struct ShortReader(std::io::Cursor<Vec<u8>>, usize);
 
-impl Read for SlowReader {
+impl Read for ShortReader {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let len = buf.len().min(self.1);
         self.0.read(&mut buf[..len])
@@ -56,11 +57,11 @@ impl Read for SlowReader {
 
 fn text_column(name: &str) -> DelimitedColumn {
     let ty = PgType { oid: 25, name: "text".into(), typmod: -1, kind: TypeKind::Base };
-    let encoder = Some(FieldEncoder::new(&ty, &session()).unwrap());
+    let encoder = Some(FieldEncoder::new(&ty, &session_settings()).unwrap());
     DelimitedColumn { name: name.into(), encoder, force_null: false, force_not_null: false }
 }
 
-fn session() -> SessionSettings {
+fn session_settings() -> SessionSettings {
     SessionSettings::of_version(180_000)
 }
 
@@ -73,9 +74,9 @@ impl LoadSetup {
             header: false,
             chunk_bytes: 1 << 20,
             read_bytes: usize::MAX,
-            piece: 1 << 20,
+            fill_bytes: 1 << 20,
             mode: EncodeMode::Text,
-            version: 180_000,
+            server_version: 180_000,
         }
     }
 
@@ -88,7 +89,7 @@ impl LoadSetup {
             chunk_bytes: self.chunk_bytes,
             map: Arc::new(move |_| Ok((fields, field_of.clone()))),
         };
-        let reader = SlowReader(std::io::Cursor::new(input.to_vec()), self.read_bytes);
+        let reader = ShortReader(std::io::Cursor::new(input.to_vec()), self.read_bytes);
         DelimitedCutter::open("in.csv", Box::new(reader), options)
     }
 
@@ -106,13 +107,13 @@ impl LoadSetup {
     fn load_into(&self, input: &[u8], rows: &mut Vec<Row>) -> Result<()> {
         let mut cutter = self.cutter(input)?;
         let (dialect, columns) = (self.dialect.clone(), self.columns.clone());
-        let mut encoder = DelimitedEncoder::new(dialect, columns, self.version);
+        let mut encoder = DelimitedEncoder::new(dialect, columns, self.server_version);
         let mut out = Encoded::default();
         while let Some(chunk) = cutter.next()? {
             encoder.begin(Arc::new(chunk), self.mode)?;
             let mut rows_in_chunk = 0;
             loop {
-                let more = encoder.fill(&mut out, self.piece);
+                let more = encoder.fill(&mut out, self.fill_bytes);
                 let found = rows_of(&out, rows_in_chunk);
                 rows_in_chunk += found.len() as u64;
                 rows.extend(found);
@@ -125,7 +126,7 @@ impl LoadSetup {
         Ok(())
     }
 
-    /// Returns all rows of an input without errors.
+    /// Loads an input and returns its rows. Panics on an error.
     fn rows(&self, input: &[u8]) -> Vec<Row> {
         let loaded = self.load(input);
         assert!(loaded.error.is_none(), "{:?}", loaded.error);
@@ -133,9 +134,9 @@ impl LoadSetup {
     }
 
     /// Returns the number of rows before the error, and the error.
-    fn refusal(&self, input: &[u8]) -> (usize, Error) {
+    fn rows_before_error(&self, input: &[u8]) -> (usize, Error) {
         let loaded = self.load(input);
-        (loaded.rows.len(), loaded.error.expect("a refusal"))
+        (loaded.rows.len(), loaded.error.expect("the load must fail"))
     }
 }
 
@@ -147,7 +148,7 @@ fn rows_of(out: &Encoded, first: u64) -> Vec<Row> {
     assert_eq!((text.len(), binary.len()), (out.text_rows.len(), out.binary_rows as usize));
     let count = (text.len() + binary.len()) as u64;
     let row = |number| if out.text_rows.contains(&number) { text.next() } else { binary.next() };
-    (first..first + count).map(row).map(|row| row.expect("rows as numbered")).collect()
+    (first..first + count).map(row).map(|row| row.expect("a row for every number")).collect()
 }
 
 fn binary_rows(mut bytes: &[u8]) -> Vec<Row> {

@@ -16,7 +16,7 @@ use super::{count_newlines, cut};
 use crate::encode::{Encoded, text};
 use crate::format::keyed::{KeyTarget, KeyedOptions};
 use crate::format::nearest::nearest;
-use crate::format::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row};
+use crate::format::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row_error};
 use crate::json::{
     ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape, append_array_literal, key_end,
     skip_space, unescape, value_end,
@@ -453,13 +453,13 @@ impl ChunkEncoder for JsonEncoder {
     }
 
     fn records(&self, chunk: &Chunk, rows: &[u64]) -> Result<Vec<InputRecord>> {
-        let ChunkData::Bytes(data) = &chunk.data else { return Err(no_such_row(0)) };
+        let ChunkData::Bytes(data) = &chunk.data else { return Err(no_such_row_error(0)) };
         let mut walk = (0..).zip(RecordRanges::new(data, chunk.byte));
         let (mut lines, mut counted_to) = (0, 0);
         let mut records = Vec::with_capacity(rows.len());
         for row in rows {
             let (_, record) =
-                walk.find(|(number, _)| number == row).ok_or_else(|| no_such_row(*row))?;
+                walk.find(|(number, _)| number == row).ok_or_else(|| no_such_row_error(*row))?;
             lines += count_newlines(&data[counted_to..record.start]);
             counted_to = record.start;
             let place = self.place_of(chunk, data, record.start, lines);

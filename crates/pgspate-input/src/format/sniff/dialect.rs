@@ -194,7 +194,7 @@ fn choose_delimiter(
     };
     if let Some((delimiter, why)) = fixed {
         sniffed.delimiter = delimiter;
-        sniffed.evidence.push(format!("delimiter {}: {why}", displayed(delimiter)));
+        sniffed.evidence.push(format!("delimiter {}: {why}", display_delimiter(delimiter)));
         return true;
     }
     for candidates in DELIMITERS {
@@ -212,16 +212,17 @@ fn choose_delimiter(
         }
         if let Some((_, _, fields, delimiter)) = best {
             sniffed.delimiter = delimiter;
-            sniffed
-                .evidence
-                .push(format!("delimiter {}: {fields} fields in each line", displayed(delimiter)));
+            sniffed.evidence.push(format!(
+                "delimiter {}: {fields} fields in each line",
+                display_delimiter(delimiter)
+            ));
             return true;
         }
     }
     sniffed.delimiter = named_delimiter.unwrap_or(b',');
     sniffed.evidence.push(format!(
         "delimiter {}: the default, as none was detected",
-        displayed(sniffed.delimiter)
+        display_delimiter(sniffed.delimiter)
     ));
     false
 }
@@ -301,7 +302,7 @@ fn detect_trailing_delimiter(
     sniffed.trailing_delimiter = true;
     sniffed
         .evidence
-        .push(format!("trailing {}: every line ends with this delimiter", displayed(b'|')));
+        .push(format!("trailing {}: every line ends with this delimiter", display_delimiter(b'|')));
     for record in records {
         record.pop();
     }
@@ -428,7 +429,7 @@ fn is_copy_text(body: &[u8]) -> bool {
 }
 
 /// Returns a delimiter as messages show it.
-fn displayed(delimiter: u8) -> String {
+fn display_delimiter(delimiter: u8) -> String {
     match delimiter {
         b'\t' => "tab".to_string(),
         b if b.is_ascii_graphic() => format!("\"{}\"", char::from(b)),

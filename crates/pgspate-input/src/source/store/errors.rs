@@ -27,7 +27,7 @@ pub(in crate::source) fn store_error(scheme: Scheme, name: &str, error: &StoreEr
             source_error(name, format!("\"{name}\" does not exist")).hint(hint)
         }
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
-            access_denied(scheme, name, code)
+            access_denied_error(scheme, name, code)
         }
         StoreError::InvalidPath { .. } => {
             Error::new(ErrorKind::Usage, format!("\"{name}\" is not a supported key"))
@@ -102,7 +102,7 @@ fn error_of_code(
 }
 
 /// Returns the error for a request that the credentials do not permit.
-fn access_denied(scheme: Scheme, name: &str, code: &str) -> Error {
+fn access_denied_error(scheme: Scheme, name: &str, code: &str) -> Error {
     let code = if code.is_empty() { String::new() } else { format!(" ({code})") };
     source_error(name, format!("access to \"{name}\" was denied{code}")).hint(match scheme {
         Scheme::S3 => {

@@ -1,6 +1,8 @@
-//! Any bytes as an Arrow file and as an Arrow stream: no panic, no abort.
+//! Any bytes as an Arrow file and as an Arrow stream: no panic, no abort, and each chunk has as
+//! many rows as it states.
 
-/// Each target is a program of its own, too, which brings all it uses.
+/// Each target is also compiled as a program of its own (`fuzz/`), so each target includes this
+/// module itself.
 #[allow(clippy::duplicate_mod)]
 #[path = "memory.rs"]
 mod memory;
@@ -15,27 +17,28 @@ use pgspate::format::{ChunkData, Cutter};
 
 use memory::FuzzMemory;
 
-/// A column of NULLs may have any number of rows, and so of chunks.
+/// The most chunks to read. A column of NULLs takes no bytes, so an input may state any number of
+/// rows, and so any number of chunks.
 const CHUNKS_MAX: usize = 4;
 
 pub(crate) fn run(data: &[u8]) {
-    drop(file(data));
-    drop(stream(data));
+    drop(read_file(data));
+    drop(read_stream(data));
 }
 
-fn file(data: &[u8]) -> Result<()> {
+fn read_file(data: &[u8]) -> Result<()> {
     let ranges = Arc::new(FuzzMemory(Bytes::copy_from_slice(data)));
-    read(&mut ArrowCutter::new(Arc::new(ArrowFile::open("in", ranges)?), 0))
+    read_chunks(&mut ArrowCutter::new(Arc::new(ArrowFile::open("in", ranges)?), 0))
 }
 
-fn stream(data: &[u8]) -> Result<()> {
-    read(&mut ArrowStreamCutter::open("in", Box::new(Cursor::new(data.to_vec())), 0)?)
+fn read_stream(data: &[u8]) -> Result<()> {
+    read_chunks(&mut ArrowStreamCutter::open("in", Box::new(Cursor::new(data.to_vec())), 0)?)
 }
 
-fn read(cutter: &mut dyn Cutter) -> Result<()> {
+fn read_chunks(cutter: &mut dyn Cutter) -> Result<()> {
     for _ in 0..CHUNKS_MAX {
         let Some(chunk) = cutter.next()? else { return Ok(()) };
-        let ChunkData::Rows(source) = chunk.data else { panic!("rows") };
+        let ChunkData::Rows(source) = chunk.data else { panic!("a chunk of Arrow must hold rows") };
         let mut rows = 0;
         for batch in source.open()? {
             rows += batch?.num_rows() as u64;

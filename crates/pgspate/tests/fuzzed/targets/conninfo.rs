@@ -1,4 +1,4 @@
-//! Any text as a connection string: no panic, and no password in what is said of it.
+//! Any text as a connection string: neither parsing nor printing the result panics.
 
 use pgspate::target::connect::{Dsn, Environment};
 

@@ -12,7 +12,7 @@ use pgspate::format::delimited::{
 use pgspate::format::{ChunkEncoder, Cutter, EncodeMode};
 use pgspate::target::{PgType, SessionSettings, TypeKind};
 
-/// How an input is read; the first bytes of the fuzzer's input say.
+/// The options for reading an input. The first eight bytes of the fuzzer's input set the options.
 #[derive(Clone)]
 struct DelimitedSetup {
     dialect: Dialect,
@@ -64,7 +64,7 @@ impl DelimitedSetup {
         }
     }
 
-    /// All that was encoded, and the refusal.
+    /// Returns the encoded rows, binary and text, and the error with its place.
     fn run(&self, input: &[u8]) -> (Vec<u8>, Vec<u8>, Option<String>) {
         let mut out = Encoded::default();
         let refusal = self.fill(input, &mut out).err();

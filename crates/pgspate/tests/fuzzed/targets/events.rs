@@ -1,5 +1,5 @@
-//! Any records to any decoder of change events: no panic, no events of one that is refused, and no
-//! values that are out of proportion to their record.
+//! Any bytes as records of change events, for each decoder: no panic, and no event of a refused
+//! record. The values have at most 64 bytes for each byte of the record.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use pgspate::apply::decode::{
 use pgspate::apply::{ChangeEvent, EventRow, EventValue, SourceTable};
 use pgspate_replication::postgres::Pgoutput;
 
-/// The first letter of a column's name says its type.
+/// Columns whose types depend on the first letters of their names.
 struct ByLetter;
 
 impl TargetTypes for ByLetter {
@@ -35,11 +35,11 @@ impl TargetTypes for ByLetter {
     }
 }
 
-/// Text of values for each byte of a record, at most. A date of an array is spelled with one digit
-/// and a comma, and becomes some thirty characters.
+/// The most bytes of values for each byte of a record. In an array, a date can be one digit and a
+/// comma, and becomes about thirty characters.
 const GROWTH_MAX: usize = 64;
 
-/// The text of all values.
+/// Returns the bytes of all values.
 fn text_len(events: &[ChangeEvent]) -> usize {
     let rows = events.iter().flat_map(|event| [&event.new, &event.old]).flatten();
     let len = |value: &EventValue| if let EventValue::Text(text) = value { text.len() } else { 0 };

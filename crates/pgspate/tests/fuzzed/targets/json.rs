@@ -30,7 +30,7 @@ fn options() -> KeyedOptions {
     KeyedOptions { inputs, ignore_unknown: true, ..KeyedOptions::new(columns.to_vec()) }
 }
 
-/// The rows as text, and the refusal.
+/// Returns the rows as COPY text, and the error.
 fn rows(data: &[u8], chunk_bytes: usize) -> (Vec<u8>, Option<String>) {
     let mut out = Encoded::default();
     let refusal = fill(data, chunk_bytes, &mut out).err().map(|error| error.to_string());

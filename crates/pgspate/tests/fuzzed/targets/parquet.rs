@@ -1,6 +1,7 @@
-//! Any bytes as a Parquet file: no panic, no abort, and rows only where they are said to be.
+//! Any bytes as a Parquet file: no panic, no abort, and each chunk has as many rows as it states.
 
-/// Each target is a program of its own, too, which brings all it uses.
+/// Each target is also compiled as a program of its own (`fuzz/`), so each target includes this
+/// module itself.
 #[allow(clippy::duplicate_mod)]
 #[path = "memory.rs"]
 mod memory;
@@ -14,7 +15,7 @@ use pgspate::format::{ChunkData, Cutter};
 
 use memory::FuzzMemory;
 
-/// A file may state any number of rows, and so of chunks.
+/// The most chunks to read. A file may state any number of rows, and so any number of chunks.
 const CHUNKS_MAX: usize = 4;
 
 pub(crate) fn run(data: &[u8]) {
@@ -28,7 +29,9 @@ fn read(data: &[u8]) -> Result<()> {
     let mut cutter = ParquetCutter::new(file, 0);
     for _ in 0..CHUNKS_MAX {
         let Some(chunk) = cutter.next()? else { return Ok(()) };
-        let ChunkData::Rows(source) = chunk.data else { panic!("rows") };
+        let ChunkData::Rows(source) = chunk.data else {
+            panic!("a chunk of Parquet must hold rows")
+        };
         assert!(chunk.first_row + source.rows() <= all);
         let mut rows = 0;
         for batch in source.open()? {

@@ -24,7 +24,7 @@ fn rows_and_records(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<InputR
 
 fn rows_and_records_once(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<InputRecord>) {
     let mut encoder =
-        DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), setup.version);
+        DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), setup.server_version);
     let (mut all, mut records) = (Vec::new(), Vec::new());
     for chunk in setup.chunks(input).unwrap() {
         let chunk = Arc::new(chunk);
@@ -32,7 +32,7 @@ fn rows_and_records_once(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<I
         encoder.begin(Arc::clone(&chunk), setup.mode).unwrap();
         let mut out = Encoded::default();
         loop {
-            let more = encoder.fill(&mut out, setup.piece);
+            let more = encoder.fill(&mut out, setup.fill_bytes);
             rows.extend(rows_of(&out, rows.len() as u64).into_iter().map(Ok));
             out.clear();
             match more {
@@ -128,7 +128,7 @@ fn rows_after_an_end_marker_before_the_end() {
     assert_eq!(outline(&rows), "a !2 !3 b");
     let (rows, records) = rows_and_records(&text, b"a\nb\n\\.\n");
     assert_eq!((outline(&rows).as_str(), records.len()), ("a b", 2));
-    let csv = LoadSetup { version: 170_000, ..LoadSetup::new(Dialect::csv(), 1) };
+    let csv = LoadSetup { server_version: 170_000, ..LoadSetup::new(Dialect::csv(), 1) };
     check(&csv, b"a\n\\.\nb\n", "a !2 b");
 }
 

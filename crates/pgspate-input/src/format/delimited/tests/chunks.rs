@@ -1,4 +1,4 @@
-//! Rows and errors do not depend on chunk sizes, read sizes and piece sizes.
+//! Rows and errors must not depend on the sizes of chunks, reads and encoded pieces.
 
 use super::*;
 use crate::format::ChunkData;
@@ -6,7 +6,7 @@ use crate::format::ChunkData;
 fn bytes(chunk: &Chunk) -> &[u8] {
     match &chunk.data {
         ChunkData::Delimited(bytes, _) => bytes,
-        _ => panic!("a chunk of another format"),
+        _ => panic!("the chunk must be delimited"),
     }
 }
 
@@ -46,7 +46,7 @@ fn edge_cases() -> Vec<(LoadSetup, Vec<u8>)> {
         .into_iter()
         .map(|(dialect, columns, input)| (LoadSetup::new(dialect, columns), input.to_vec()))
         .collect();
-    let old = LoadSetup { version: 170_000, ..LoadSetup::new(Dialect::csv(), 1) };
+    let old = LoadSetup { server_version: 170_000, ..LoadSetup::new(Dialect::csv(), 1) };
     for input in
         [&b"a\nb\n\\.\n"[..], b"a\n\\.\nb\nc\n", b"a\n\\.", b"\"\n\\.\n\"\n\\.\n\\.\n\\.\n"]
     {
@@ -122,7 +122,7 @@ fn the_chunks_together_are_the_input() {
                 assert_eq!(chunk.seq, number as u64);
                 let before = &input[..chunk.byte as usize];
                 let ChunkData::Delimited(_, layout) = &chunk.data else {
-                    panic!("a chunk of another format")
+                    panic!("the chunk must be delimited")
                 };
                 let end = if layout.eol == Eol::Cr { b'\r' } else { b'\n' };
                 let lines = before.iter().filter(|byte| **byte == end).count() as u64;
@@ -158,7 +158,7 @@ fn empty_inputs_have_no_chunks_and_no_layout() {
                 dialect: Dialect::csv(),
                 header,
                 chunk_bytes: 10,
-                map: Arc::new(|_| panic!("there is nothing to map")),
+                map: Arc::new(|_| panic!("an input without records has no columns to map")),
             };
             let reader = Box::new(std::io::Cursor::new(input.to_vec()));
             assert!(DelimitedCutter::open("-", reader, options).unwrap().next().unwrap().is_none());

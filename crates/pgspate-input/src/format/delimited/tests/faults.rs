@@ -13,9 +13,9 @@ fn text(columns: usize) -> LoadSetup {
 
 /// Returns the number of rows before the error, the error's message, and the error's line. Checks
 /// that both modes give the same.
-fn refused(setup: &LoadSetup, input: &[u8]) -> (usize, String, u64) {
+fn rows_error_and_line(setup: &LoadSetup, input: &[u8]) -> (usize, String, u64) {
     let refusal_in_mode = |mode| {
-        let (rows, error) = LoadSetup { mode, ..setup.clone() }.refusal(input);
+        let (rows, error) = LoadSetup { mode, ..setup.clone() }.rows_before_error(input);
         assert_eq!(error.kind(), ErrorKind::Format);
         assert_eq!(error.sqlstate().map(|code| code.code()), Some("22P04"), "{error}");
         let line = error.place().and_then(|place| place.line).unwrap();
@@ -27,7 +27,7 @@ fn refused(setup: &LoadSetup, input: &[u8]) -> (usize, String, u64) {
 }
 
 fn hint(setup: &LoadSetup, input: &[u8]) -> String {
-    setup.refusal(input).1.hint_text().unwrap().to_owned()
+    setup.rows_before_error(input).1.hint_text().unwrap().to_owned()
 }
 
 #[test]
@@ -42,9 +42,9 @@ fn all_lines_must_end_like_the_first() {
     ];
     for (input, message) in cases {
         let rows = if input == b"a\rb\r\nc\r" { 2 } else { 1 };
-        let (found, said, _) = refused(&csv(1), input);
+        let (found, said, _) = rows_error_and_line(&csv(1), input);
         assert_eq!((found, said.as_str()), (rows, message), "{}", input.escape_ascii());
-        let (_, said, _) = refused(&text(1), input);
+        let (_, said, _) = rows_error_and_line(&text(1), input);
         assert_eq!(said, message.replace("unquoted", "literal"), "{}", input.escape_ascii());
     }
     assert_eq!(
@@ -58,41 +58,41 @@ fn all_lines_must_end_like_the_first() {
 #[test]
 fn an_unterminated_quote_is_an_error() {
     let message = "unterminated CSV quoted field".to_owned();
-    assert_eq!(refused(&csv(2), b"a,b\nc,\"d\ne,f\n"), (1, message.clone(), 2));
-    assert_eq!(refused(&csv(2), b"a,b\n\"\n\",\"\n\n"), (1, message.clone(), 2));
-    assert_eq!(refused(&csv(1), b"\""), (0, message, 1));
+    assert_eq!(rows_error_and_line(&csv(2), b"a,b\nc,\"d\ne,f\n"), (1, message.clone(), 2));
+    assert_eq!(rows_error_and_line(&csv(2), b"a,b\n\"\n\",\"\n\n"), (1, message.clone(), 2));
+    assert_eq!(rows_error_and_line(&csv(1), b"\""), (0, message, 1));
 }
 
 #[test]
 fn too_few_and_too_many_fields_are_errors() {
     let missing = |name: &str| format!("missing data for column \"{name}\"");
     let extra = "extra data after last expected column".to_owned();
-    assert_eq!(refused(&csv(3), b"a,b,c\nd\n"), (1, missing("c1"), 2));
-    assert_eq!(refused(&csv(3), b"a,b,c\n\"d\n\",e\n"), (1, missing("c2"), 2));
-    assert_eq!(refused(&csv(3), b"a,b,c\nd,e,f,\n"), (1, extra.clone(), 2));
-    assert_eq!(refused(&text(2), b"a\tb\n\n"), (1, missing("c1"), 2));
-    assert_eq!(refused(&text(1), b"a\nb\tc\n"), (1, extra.clone(), 2));
+    assert_eq!(rows_error_and_line(&csv(3), b"a,b,c\nd\n"), (1, missing("c1"), 2));
+    assert_eq!(rows_error_and_line(&csv(3), b"a,b,c\n\"d\n\",e\n"), (1, missing("c2"), 2));
+    assert_eq!(rows_error_and_line(&csv(3), b"a,b,c\nd,e,f,\n"), (1, extra.clone(), 2));
+    assert_eq!(rows_error_and_line(&text(2), b"a\tb\n\n"), (1, missing("c1"), 2));
+    assert_eq!(rows_error_and_line(&text(1), b"a\nb\tc\n"), (1, extra.clone(), 2));
     assert_eq!(hint(&csv(3), b"d\n"), "Expected 3 fields, found 1.");
     assert_eq!(hint(&csv(1), b"d,e\n"), "Expected 1 field, found 2.");
     // The message names the column whose field is missing.
     let mut reordered = csv(3);
     reordered.field_of = vec![2, 0, 1];
-    assert_eq!(refused(&reordered, b"a,b\n"), (0, missing("c0"), 1));
-    assert_eq!(refused(&csv(0), b"\n\na\n"), (2, extra, 3));
+    assert_eq!(rows_error_and_line(&reordered, b"a,b\n"), (0, missing("c0"), 1));
+    assert_eq!(rows_error_and_line(&csv(0), b"\n\na\n"), (2, extra, 3));
 }
 
 #[test]
 fn far_too_many_fields_are_an_error() {
     let many = [b"a\n".to_vec(), b",".repeat(100_000), b"\n".to_vec()].concat();
     let extra = "extra data after last expected column".to_owned();
-    assert_eq!(refused(&csv(1), &many), (1, extra, 2));
+    assert_eq!(rows_error_and_line(&csv(1), &many), (1, extra, 2));
 }
 
 #[test]
 fn a_record_over_the_limit_is_an_error() {
     let long = [b"a\n\"b\n\"\n".to_vec(), b"c".repeat(200_000), b"\nd\n".to_vec()].concat();
     let message = "record is longer than 1 GiB, the limit of PostgreSQL".to_owned();
-    assert_eq!(refused(&csv(1), &long), (2, message.clone(), 4));
+    assert_eq!(rows_error_and_line(&csv(1), &long), (2, message.clone(), 4));
     // The cutter stops reading a record that never ends.
     let endless = |start: &[u8]| {
         let setup = LoadSetup { chunk_bytes: 10, ..csv(1) };
@@ -124,32 +124,45 @@ fn end_markers_of_copy_text() {
     }
     assert_eq!(text(1).rows(b"\\.\n"), Vec::<Row>::new());
     let follows = "data follows the end-of-copy marker".to_owned();
-    assert_eq!(refused(&text(1), b"a\n\\.\nb\n"), (1, follows.clone(), 2));
-    assert_eq!(refused(&text(1), b"a\n\\.\n\n"), (1, follows, 2));
+    assert_eq!(rows_error_and_line(&text(1), b"a\n\\.\nb\n"), (1, follows.clone(), 2));
+    assert_eq!(rows_error_and_line(&text(1), b"a\n\\.\n\n"), (1, follows, 2));
     let not_alone = "end-of-copy marker is not alone on its line".to_owned();
     for input in [&b"a\n\\."[..], b"a\n\\.b\n", b"a\nb\\.\n", b"a\nb\t\\.\n", b"a\r\n\\.\rb\r\n"] {
-        assert_eq!(refused(&text(1), input), (1, not_alone.clone(), 2), "{}", input.escape_ascii());
+        assert_eq!(
+            rows_error_and_line(&text(1), input),
+            (1, not_alone.clone(), 2),
+            "{}",
+            input.escape_ascii()
+        );
     }
     let mismatch = "end-of-copy marker does not match previous newline style".to_owned();
     for input in [&b"a\n\\.\r\n"[..], b"a\r\n\\.\n", b"a\r\\.\nb"] {
-        assert_eq!(refused(&text(1), input), (1, mismatch.clone(), 2), "{}", input.escape_ascii());
+        assert_eq!(
+            rows_error_and_line(&text(1), input),
+            (1, mismatch.clone(), 2),
+            "{}",
+            input.escape_ascii()
+        );
     }
     assert_eq!(text(1).rows(b"\\\\.\n"), vec![row(&["\\."])]);
 }
 
 #[test]
 fn an_end_marker_ends_csv_data_before_version_18() {
-    let old = |columns| LoadSetup { version: 170_004, ..csv(columns) };
+    let old = |columns| LoadSetup { server_version: 170_004, ..csv(columns) };
     assert_eq!(old(1).rows(b"a\n\\.\n"), table("a"));
     assert_eq!(csv(1).rows(b"a\n\\.\n"), table("a/\\."));
     assert_eq!(old(2).rows(b"a,b\n\\.\n"), table("a|b"));
-    assert_eq!(refused(&csv(2), b"a,b\n\\.\n").1, "missing data for column \"c1\"");
-    assert_eq!(refused(&old(1), b"a\n\\.\nb\n").1, "data follows the end-of-copy marker");
+    assert_eq!(rows_error_and_line(&csv(2), b"a,b\n\\.\n").1, "missing data for column \"c1\"");
+    assert_eq!(
+        rows_error_and_line(&old(1), b"a\n\\.\nb\n").1,
+        "data follows the end-of-copy marker"
+    );
     for input in [&b"a\n\"\\.\"\n"[..], b"a\n\\.", b"\"a\n\\.\n\"\n"] {
         assert_eq!(old(1).rows(input), csv(1).rows(input), "{}", input.escape_ascii());
     }
     let dotted = LoadSetup {
-        version: 170_004,
+        server_version: 170_004,
         ..LoadSetup::new(Dialect { delimiter: b'.', ..Dialect::csv() }, 2)
     };
     assert_eq!(dotted.rows(b"a.b\n\\.\n"), table("a|b"));
@@ -159,17 +172,21 @@ fn an_end_marker_ends_csv_data_before_version_18() {
 fn the_server_decides_which_of_two_errors_is_reported() {
     // The server checks the encoding before it counts the fields.
     for input in [&b"a,b\n\xff\n"[..], b"a,b\n\xff,c,d\n"] {
-        let (rows, error) = LoadSetup { mode: EncodeMode::Binary, ..csv(2) }.refusal(input);
+        let (rows, error) =
+            LoadSetup { mode: EncodeMode::Binary, ..csv(2) }.rows_before_error(input);
         assert_eq!((rows, error.sqlstate().unwrap().code()), (1, "22P04"));
         assert_eq!(csv(2).rows(input).len(), 2, "{}", input.escape_ascii());
     }
     // The server reads all present fields before it reports a missing one.
     let mut numbers = csv(2);
     let ty = PgType { oid: 23, name: "integer".into(), typmod: -1, kind: TypeKind::Base };
-    numbers.columns[0].encoder = Some(FieldEncoder::new(&ty, &session()).unwrap());
+    numbers.columns[0].encoder = Some(FieldEncoder::new(&ty, &session_settings()).unwrap());
     assert_eq!(numbers.rows(b"x\n"), table("x"));
-    assert_eq!(refused(&numbers, b"1\n").1, "missing data for column \"c1\"");
-    assert_eq!(refused(&numbers, b"x,y,z\n").1, "extra data after last expected column");
+    assert_eq!(rows_error_and_line(&numbers, b"1\n").1, "missing data for column \"c1\"");
+    assert_eq!(
+        rows_error_and_line(&numbers, b"x,y,z\n").1,
+        "extra data after last expected column"
+    );
 }
 
 #[test]
@@ -212,7 +229,7 @@ fn ambiguous_dialects_are_rejected() {
     ] {
         assert_eq!(dialect.check().unwrap_err().kind(), ErrorKind::Usage, "{dialect:?}");
         let setup = LoadSetup::new(dialect, 1);
-        assert_eq!(setup.refusal(b"a\n").1.kind(), ErrorKind::Usage);
+        assert_eq!(setup.rows_before_error(b"a\n").1.kind(), ErrorKind::Usage);
     }
     csv.check().unwrap();
     text.check().unwrap();

@@ -87,7 +87,7 @@ fn a_backslash_before_the_end_of_the_input_is_dropped() {
 /// Returns the number of binary rows, and the text of the rows that are left to the server.
 fn binary_count_and_text(setup: &LoadSetup, input: &[u8]) -> (u64, Vec<u8>) {
     let mut encoder =
-        DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), setup.version);
+        DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), setup.server_version);
     let chunk = setup.chunks(input).unwrap().remove(0);
     let mut out = Encoded::default();
     encoder.begin(Arc::new(chunk), EncodeMode::Binary).unwrap();

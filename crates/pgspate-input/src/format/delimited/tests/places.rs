@@ -7,8 +7,11 @@ fn places(setup: &LoadSetup, input: &[u8]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for chunk_bytes in [1 << 20, 1, 4] {
         let setup = LoadSetup { chunk_bytes, ..setup.clone() };
-        let mut encoder =
-            DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), setup.version);
+        let mut encoder = DelimitedEncoder::new(
+            setup.dialect.clone(),
+            setup.columns.clone(),
+            setup.server_version,
+        );
         let mut chunk_places = Vec::new();
         for chunk in setup.chunks(input).unwrap() {
             let chunk = Arc::new(chunk);
@@ -61,6 +64,6 @@ fn the_place_of_a_late_row_in_a_chunk_is_right() {
 #[test]
 fn a_place_has_no_row_and_no_source() {
     let setup = LoadSetup::new(Dialect::csv(), 2);
-    let place = setup.refusal(b"a,b\nc\n").1.place().cloned().unwrap();
+    let place = setup.rows_before_error(b"a,b\nc\n").1.place().cloned().unwrap();
     assert_eq!((place.line, place.byte, place.row, place.source), (Some(2), Some(4), None, None));
 }

@@ -51,7 +51,7 @@ fn a_trailing_delimiter_ends_each_record() {
         rows_in_both_modes(&setup, b"a|b|\r\nc|d|"),
         vec![row(&["a", "b"]), row(&["c", "d"])]
     );
-    let refusal = |input: &[u8]| setup.refusal(input).1.to_string();
+    let refusal = |input: &[u8]| setup.rows_before_error(input).1.to_string();
     assert_eq!(refusal(b"a|b|c\n"), "extra data after last expected column");
     assert_eq!(refusal(b"a|b|\"\"\n"), "extra data after last expected column");
     assert_eq!(refusal(b"a|b||\n"), "extra data after last expected column");
@@ -80,7 +80,7 @@ fn names(dialect: &Dialect, input: &[u8]) -> Result<Vec<String>> {
         header: true,
         chunk_bytes: 10,
         map: Arc::new(move |names| {
-            let names = names.expect("a header").iter();
+            let names = names.expect("the input must have a header").iter();
             let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
             *names_seen.lock().unwrap() = names.collect();
             Ok((1, vec![0]))

@@ -1,8 +1,9 @@
 //! PostgreSQL's own logical replication as the reference. A subscription and `pgspate apply` get
 //! the same random history and must lead to the same tables.
 //!
-//! By default there is one history for each action of a foreign key. `PGSPATE_TEST_LONG=300` runs
-//! new histories for 300 seconds. `PGSPATE_TEST_SEED=7` begins with the history of seed 7.
+//! By default the test runs one history for each clause of the foreign key.
+//! `PGSPATE_TEST_LONG=300` runs new histories for 300 seconds. `PGSPATE_TEST_SEED=7` begins with
+//! the history of seed 7.
 
 use std::fmt::Write as _;
 use std::thread::{self, ScopedJoinHandle};
@@ -15,13 +16,13 @@ use crate::run::{ask, wait_until};
 use crate::source::{CONF, PublishedDatabase, applied_slot};
 use crate::support::LoadCase;
 
-const NAMES: [&str; 5] = ["parent", "child", "loner", "swaps", "wide"];
+const TABLES: [&str; 5] = ["parent", "child", "loner", "swaps", "wide"];
 
-/// Returns the SQL that creates the tables, with this action of the foreign key.
-fn tables(action: &str) -> String {
+/// Returns the SQL that creates the tables, with this clause of the foreign key.
+fn create_tables(clause: &str) -> String {
     format!(
         "create table parent (id int primary key, code text unique, note text);
-         create table child (id int primary key, parent int references parent {action},
+         create table child (id int primary key, parent int references parent {clause},
                              n numeric, big text);
          alter table child alter big set storage external;
          create table loner (a int, b text, big text);
@@ -34,8 +35,8 @@ fn tables(action: &str) -> String {
     )
 }
 
-/// Returns a random statement. Some statements fail, and a failed one changes nothing.
-fn statement(random: &mut SplitMix) -> String {
+/// Returns a random statement, which may fail.
+fn random_statement(random: &mut SplitMix) -> String {
     let mut n = |limit| random.below(limit);
     let (id, other, x) = (n(14), n(14), n(6));
     let big = format!("repeat(md5('{id}{other}{x}'), {})", if x < 3 { 2 } else { 90 });
@@ -90,7 +91,7 @@ fn run_transactions(source: &PublishedDatabase, random: &mut SplitMix, transacti
             writeln!(
                 sql,
                 "do $do$ begin {}; exception when others then null; end $do$;",
-                statement(random)
+                random_statement(random)
             )
             .unwrap();
         }
@@ -102,16 +103,16 @@ fn run_transactions(source: &PublishedDatabase, random: &mut SplitMix, transacti
     }
 }
 
-/// Returns the rows of a database's tables.
-fn contents(dsn: &str) -> Vec<String> {
+/// Returns the rows of each table in a database.
+fn table_rows(dsn: &str) -> Vec<String> {
     let rows = |table| {
         ask(dsn, &format!("select string_agg(t::text, E'\\n' order by t::text) from {table} t"))
     };
-    NAMES.map(rows).to_vec()
+    TABLES.map(rows).to_vec()
 }
 
-/// The actions of the foreign key.
-const ACTIONS: [&str; 5] = [
+/// The clauses that follow `references parent` in the foreign key.
+const FOREIGN_KEY_CLAUSES: [&str; 5] = [
     "",
     "on delete cascade",
     "on delete set null on update cascade",
@@ -119,19 +120,20 @@ const ACTIONS: [&str; 5] = [
     "on update cascade deferrable",
 ];
 
-/// Replicates one history both ways. Returns how many tables have rows in the end.
-fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
-    let action = ACTIONS[seed as usize % ACTIONS.len()];
+/// Replicates one history with a subscription and with `pgspate apply`, and compares the tables.
+/// Returns how many tables have rows in the end.
+fn replicate_history(subscriber: &ThrowawayServer, seed: u64) -> usize {
+    let clause = FOREIGN_KEY_CLAUSES[seed as usize % FOREIGN_KEY_CLAUSES.len()];
     let mut random = SplitMix(seed);
-    let source = PublishedDatabase::new(&tables(action));
+    let source = PublishedDatabase::new(&create_tables(clause));
     run_transactions(&source, &mut random, 30);
     source.run("create publication p for all tables");
-    let case = LoadCase::new(&tables(action));
-    println!("seed {seed} is in {}", source.name());
+    let case = LoadCase::new(&create_tables(clause));
+    println!("seed {seed}: the source database is {}", source.name());
     let database = format!("copy_{seed}");
     ask(&subscriber.dsn(), &format!("create database {database} template template0"));
     let native = subscriber.dsn_for(&database);
-    ask(&native, &tables(action));
+    ask(&native, &create_tables(clause));
     let connection = source.dsn().replace('\'', "''");
     let subscribe = format!(
         "create subscription native_{seed} connection '{connection}' \
@@ -139,7 +141,7 @@ fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
     );
     ask(&native, &subscribe);
     let is_ready = "select count(*) from pg_subscription_rel where srsubstate <> 'r'";
-    wait_until("the subscription has its tables", || ask(&native, is_ready) == "0");
+    wait_until("the subscription has copied its tables", || ask(&native, is_ready) == "0");
     applied_slot(&source, &case, "--snapshot");
     for _ in 0..3 {
         run_transactions(&source, &mut random, 25);
@@ -147,7 +149,7 @@ fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
         // Send batches directly where possible, or stage all of them.
         let direct = [0, 1000][random.below(2) as usize];
         applied_slot(&source, &case, &format!("--batch-rows {rows} --direct-rows {direct}"));
-        assert_eq!(contents(&case.db.dsn()), contents(&source.dsn()), "seed {seed} {action}");
+        assert_eq!(table_rows(&case.db.dsn()), table_rows(&source.dsn()), "seed {seed} {clause}");
     }
     let end = source.value("select pg_current_wal_lsn()");
     let caught_up = format!(
@@ -155,42 +157,46 @@ fn trial(subscriber: &ThrowawayServer, seed: u64) -> usize {
          where slot_name = 'native_{seed}'"
     );
     wait_until("the subscription has caught up", || source.value(&caught_up) == "t");
-    let (ours, theirs) = (contents(&case.db.dsn()), contents(&native));
+    let (ours, theirs) = (table_rows(&case.db.dsn()), table_rows(&native));
     ask(&native, &format!("drop subscription native_{seed}"));
     ask(&subscriber.dsn(), &format!("drop database {database} with (force)"));
-    assert_eq!(ours, theirs, "seed {seed} {action}: not as the subscription");
+    assert_eq!(
+        ours, theirs,
+        "seed {seed} {clause}: the tables differ from the subscription's tables"
+    );
     theirs.iter().filter(|rows| !rows.is_empty()).count()
 }
 
 /// Settings that subscriptions of several databases need at the same time.
-const WORKERS: &str = "max_worker_processes = 60\nmax_logical_replication_workers = 50\n\
+const WORKER_SETTINGS: &str = "max_worker_processes = 60\nmax_logical_replication_workers = 50\n\
                        max_sync_workers_per_subscription = 5\n";
 
 #[test]
-fn a_subscription_leads_to_the_same_tables() {
-    let started = testing::builder().conf(&format!("{CONF}{WORKERS}")).start(&silent);
+fn apply_and_a_subscription_lead_to_the_same_tables() {
+    let started = testing::builder().conf(&format!("{CONF}{WORKER_SETTINGS}")).start(&silent);
     let subscriber = started.unwrap_or_else(|error| panic!("{}", error.chain()));
-    let limit = number("PGSPATE_TEST_LONG").map(Duration::from_secs);
+    let limit = env_number("PGSPATE_TEST_LONG").map(Duration::from_secs);
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let first = number("PGSPATE_TEST_SEED").unwrap_or_else(|| limit.map_or(0, |_| now()));
+    let first = env_number("PGSPATE_TEST_SEED").unwrap_or_else(|| limit.map_or(0, |_| now()));
     let (begin, mut seed, mut filled) = (Instant::now(), first, 0);
     while seed == first || limit.is_some_and(|limit| begin.elapsed() < limit) {
-        filled += some_at_once(&subscriber, seed);
-        seed += ACTIONS.len() as u64;
+        filled += run_histories_in_parallel(&subscriber, seed);
+        seed += FOREIGN_KEY_CLAUSES.len() as u64;
     }
     let histories = seed - first;
-    assert!(filled as u64 > 3 * histories, "{histories} histories end with {filled} filled tables");
-    println!("{histories} histories from seed {first} on in {:?}", begin.elapsed());
+    assert!(filled as u64 > 3 * histories, "{histories} histories filled only {filled} tables");
+    println!("ran {histories} histories in {:?}, beginning with seed {first}", begin.elapsed());
 }
 
-/// Runs one history for each foreign key action, at the same time, with seeds from `first`.
-/// Subscriptions start slowly and mostly wait. Returns how many tables have rows in the end.
+/// Runs one history for each clause of the foreign key, with seeds from `first`. Returns how many
+/// tables have rows in the end. The histories run in parallel, because subscriptions start slowly
+/// and mostly wait.
 #[track_caller]
-fn some_at_once(subscriber: &ThrowawayServer, first: u64) -> usize {
+fn run_histories_in_parallel(subscriber: &ThrowawayServer, first: u64) -> usize {
     let (filled, failed) = thread::scope(|scope| {
         let (mut trials, mut filled, mut failed) = (Vec::new(), 0, Vec::new());
-        for seed in first..first + ACTIONS.len() as u64 {
-            trials.push((seed, scope.spawn(move || trial(subscriber, seed))));
+        for seed in first..first + FOREIGN_KEY_CLAUSES.len() as u64 {
+            trials.push((seed, scope.spawn(move || replicate_history(subscriber, seed))));
         }
         for (seed, trial) in trials {
             match ScopedJoinHandle::join(trial) {
@@ -202,13 +208,13 @@ fn some_at_once(subscriber: &ThrowawayServer, first: u64) -> usize {
     });
     let Some(seed) = failed.first() else { return filled };
     panic!(
-        "histories of the seeds {failed:?} failed, as is said above; the first again: \
-         PGSPATE_TEST_SEED={seed} cargo test -p pgspate-cli --test apply oracle"
+        "the histories of seeds {failed:?} failed; their panics are above. To repeat the first: \
+         PGSPATE_TEST_SEED={seed} cargo test -p pgspate-cli --test apply native_subscription"
     );
 }
 
 /// Returns the number in an environment variable, if the variable is set.
-pub(crate) fn number(name: &str) -> Option<u64> {
+pub(crate) fn env_number(name: &str) -> Option<u64> {
     let number = std::env::var(name).ok()?;
-    Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    Some(number.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
