@@ -13,7 +13,7 @@ const HBA: &str =
 
 /// Returns a server builder that lets every client connect.
 fn trusting_server() -> pgspate_embedded::ThrowawayBuilder {
-    testing::trusting_server().hba(HBA)
+    testing::builder().hba(HBA)
 }
 
 /// Starts a server with a table and its publication.

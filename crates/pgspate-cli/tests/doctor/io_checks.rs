@@ -42,10 +42,10 @@ fn sessions_that_write_pages_to_free_buffers_are_found() {
     if version(&dsn) < 160_000 {
         let evidence = findings(&dsn, "page-writes", "--watch 1s")[0]["evidence"].to_string();
         assert!(evidence.contains("at most; only PostgreSQL 16 and later count"), "{evidence}");
-        return writing.end().unwrap();
+        return writing.stop().unwrap();
     }
     let finding = wait_for_finding(&dsn, "page-writes", "--watch 1s");
-    writing.end().unwrap();
+    writing.stop().unwrap();
     assert_eq!(finding["verdict"], "note");
     assert_eq!(remedy(&finding)[0], "alter system set bgwriter_lru_maxpages = '1000';");
     expect_no_finding(&dsn, "page-writes", "");

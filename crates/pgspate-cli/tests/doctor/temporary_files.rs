@@ -26,7 +26,7 @@ fn sorts_that_write_temporary_files_are_found() {
     assert_eq!(warnings_and_notes(&dsn, "temporary-files", ""), Vec::<serde_json::Value>::new());
     let sorting = BusySession::new(&dsn, "set work_mem = '64kB'", SORT);
     let finding = wait_for_finding(&dsn, "temporary-files", "--watch 3s");
-    sorting.end().unwrap();
+    sorting.stop().unwrap();
     assert_eq!(finding["verdict"], "note", "{finding}");
     assert!(finding["evidence"].as_str().unwrap().contains("closed in"), "{finding}");
     assert!(finding["numbers"]["bytes"].as_f64().unwrap() > 1e8, "{finding}");
@@ -34,7 +34,7 @@ fn sorts_that_write_temporary_files_are_found() {
     // Repeat the sorts after the remedy.
     let sorting = BusySession::new(&dsn, larger, SORT);
     expect_no_finding(&dsn, "temporary-files", "--watch 3s");
-    sorting.end().unwrap();
+    sorting.stop().unwrap();
 }
 
 #[test]

@@ -26,10 +26,10 @@ fn waits_for_the_wal_of_single_commits_are_found() {
     };
     let busy = start("");
     let finding = find_waits(&dsn, "WALWrite");
-    busy.into_iter().for_each(|it| it.end().unwrap());
+    busy.into_iter().for_each(|it| it.stop().unwrap());
     let busy = start(&remedy(&finding)[0]);
     expect_no_finding(&dsn, "storage-waits", "--watch 1s");
-    busy.into_iter().for_each(|it| it.end().unwrap());
+    busy.into_iter().for_each(|it| it.stop().unwrap());
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn waits_for_a_synchronous_standby_are_found() {
     ask(&dsn, "alter system set synchronous_standby_names = ''");
     ask(&dsn, "select pg_reload_conf()");
     expect_no_finding(&dsn, "storage-waits", "--watch 1s");
-    waiting.end().unwrap();
+    waiting.stop().unwrap();
 }
 
 #[test]

@@ -428,11 +428,11 @@ pub(crate) fn check_no_session_remains(scene: &SlotServers) -> Result<(), String
     }
 }
 
-fn word<T: PartialEq + Copy>(words: &[(T, &'static str)], of: T) -> &'static str {
+fn word_for<T: PartialEq + Copy>(words: &[(T, &'static str)], of: T) -> &'static str {
     words.iter().find(|(it, _)| *it == of).map_or("", |(_, word)| *word)
 }
 
-fn meant<T: Copy>(words: &[(T, &str)], text: Option<&str>) -> Result<T, String> {
+fn parse_word<T: Copy>(words: &[(T, &str)], text: Option<&str>) -> Result<T, String> {
     let found = words.iter().find(|(_, word)| Some(*word) == text);
     found.map(|(it, _)| *it).ok_or_else(|| format!("{text:?} is not a word of a trial"))
 }
