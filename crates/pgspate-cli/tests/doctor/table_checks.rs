@@ -549,8 +549,7 @@ fn sequences_below_zero_are_judged_by_their_direction() {
     assert_eq!(warnings_and_notes(&db.dsn(), "sequences", "")[0]["object"], "public.t_id_seq");
 }
 
-/// The database has more sequences than doctor reads. A partitioned table counts with the rows of
-/// its partitions.
+/// Doctor does not read all these sequences. A partitioned table has the rows of its partitions.
 #[test]
 fn sequences_of_the_largest_tables_are_read_first() {
     let db = testing::database();

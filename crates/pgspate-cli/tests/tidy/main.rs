@@ -21,7 +21,7 @@ fn root() -> PathBuf {
 /// Returns the paths of the repository's files, relative to its root. Hidden folders and the output
 /// of tools are left out. This works without git, too.
 fn files() -> Vec<PathBuf> {
-    let passed_over = ["target", "node_modules", "__pycache__", "venv", "corpus", "artifacts"];
+    let skipped_folders = ["target", "node_modules", "__pycache__", "venv", "corpus", "artifacts"];
     let mut files = Vec::new();
     let mut folders = vec![root()];
     while let Some(folder) = folders.pop() {
@@ -32,8 +32,8 @@ fn files() -> Vec<PathBuf> {
             let is_hidden = name.starts_with('.') && name != ".ci";
             // Below `src`, a module may have the name of a tool's output folder.
             let is_source = entry.path().components().any(|part| part.as_os_str() == "src");
-            let is_passed_over = !is_source && passed_over.contains(&name.as_str());
-            if kind.is_dir() && !is_hidden && !is_passed_over {
+            let is_skipped = !is_source && skipped_folders.contains(&name.as_str());
+            if kind.is_dir() && !is_hidden && !is_skipped {
                 folders.push(entry.path());
             } else if kind.is_file() && !is_hidden && !name.ends_with(".so") {
                 files.push(entry.path().strip_prefix(root()).unwrap().to_owned());
