@@ -42,7 +42,7 @@ pub(crate) fn is_passfile(text: &str) -> bool {
 
 /// Returns a URL for a server's TCP port on 127.0.0.1.
 pub(crate) fn for_tcp(port: u16, password: &str, database: &str) -> String {
-    let (password, database) = (percent(password), percent(database));
+    let (password, database) = (percent_encode(password), percent_encode(database));
     format!("postgresql://postgres:{password}@127.0.0.1:{port}/{database}")
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn with_database(dsn: &str, database: &str) -> String {
     let others: Vec<&str> =
         query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("dbname=")).collect();
     let query = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
-    format!("{scheme}://{authority}/{}{query}", percent(database))
+    format!("{scheme}://{authority}/{}{query}", percent_encode(database))
 }
 
 /// Returns a conninfo value, quoted if necessary.
@@ -70,7 +70,7 @@ fn quote(value: &str) -> String {
 }
 
 /// Percent-encodes all characters that could have a meaning in a URL.
-fn percent(value: &str) -> String {
+fn percent_encode(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {
         match byte {

@@ -150,7 +150,7 @@ fn transaction_of(mut rows: Rows, steps: &[HistoryStep], whole: bool) -> EventLo
     log
 }
 
-fn number(cell: LoggedValue<'_>) -> Option<u16> {
+fn cell_number(cell: LoggedValue<'_>) -> Option<u16> {
     match cell {
         LoggedValue::Text(text) => Some(std::str::from_utf8(text).unwrap().parse().unwrap()),
         _ => None,
@@ -166,7 +166,7 @@ pub(super) fn write(rows: &mut Rows, log: &EventLog, folded: &FoldedTables) {
     let before = rows.clone();
     let key = |change: u32, image: RowImage| -> u8 {
         let change = &log.changes()[change as usize];
-        number(log.cell_in_either(change, image, 0)).unwrap() as u8
+        cell_number(log.cell_in_either(change, image, 0)).unwrap() as u8
     };
     for entry in table.keys_in_order().into_iter().filter(|entry| entry.row.is_none()) {
         rows.remove(&key(entry.key.change, entry.key.image));
@@ -174,7 +174,7 @@ pub(super) fn write(rows: &mut Rows, log: &EventLog, folded: &FoldedTables) {
     for entry in table.keys_in_order() {
         let Some(state) = &entry.row else { continue };
         let at = key(entry.key.change, entry.key.image);
-        let [a, b] = [1, 2].map(|column| number(table.cell(log, state, column)));
+        let [a, b] = [1, 2].map(|column| cell_number(table.cell(log, state, column)));
         let own = before.get(&at);
         if state.needs_target_row && own.is_none() {
             continue;
@@ -318,7 +318,7 @@ fn many_rows_are_in_the_order_of_their_keys() {
         let folded = fold(&log, 0..log.changes().len(), &[&fold_key()]).unwrap();
         let key = |entry: &FoldedKey| {
             let change = &log.changes()[entry.key.change as usize];
-            number(log.cell_in_either(change, entry.key.image, 0)).unwrap()
+            cell_number(log.cell_in_either(change, entry.key.image, 0)).unwrap()
         };
         let keys: Vec<u16> = folded.tables[0].keys_in_order().into_iter().map(key).collect();
         let sorted: Vec<u16> = (0..count).collect();

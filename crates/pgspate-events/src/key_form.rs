@@ -65,7 +65,7 @@ impl KeyForm {
                 with_length(value, out);
                 return false;
             }
-            KeyForm::Numeric => match numeric(value) {
+            KeyForm::Numeric => match split_number(value) {
                 Some((is_negative, whole, fraction)) => {
                     out.push(if is_negative { b'-' } else { b'+' });
                     with_length(whole, out);
@@ -112,7 +112,7 @@ fn with_length(value: &[u8], out: &mut Vec<u8>) {
 
 /// Splits a number into sign (true for negative) and the digits before and after the point, without
 /// leading and trailing zeros. Returns `None` for an exponent and for words such as `NaN`.
-fn numeric(value: &[u8]) -> Option<(bool, &[u8], &[u8])> {
+fn split_number(value: &[u8]) -> Option<(bool, &[u8], &[u8])> {
     let (sign, rest) = match value {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),

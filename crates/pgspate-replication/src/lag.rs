@@ -47,7 +47,7 @@ struct SourceEnds {
 }
 
 impl SourceEnds {
-    fn note(&mut self, end: u64, now: Instant) {
+    fn record_end(&mut self, end: u64, now: Instant) {
         if self.first == 0 {
             self.first = end;
         }
@@ -117,14 +117,14 @@ impl LagMeter {
 
     /// Notes the current end of the source.
     pub(crate) fn note_end(&self, end: SourcePoint) {
-        let end = self.number(end).max(1);
-        self.source_ends().note(end, Instant::now());
+        let end = self.point_number(end).max(1);
+        self.source_ends().record_end(end, Instant::now());
         self.source_end.fetch_max(end, Relaxed);
     }
 
     /// Notes that all events up to `applied` are applied or were skipped.
     pub fn note_applied(&self, applied: SourcePoint) {
-        let applied = self.number(applied);
+        let applied = self.point_number(applied);
         self.applied.fetch_max(applied, Relaxed);
         self.source_end.fetch_max(applied, Relaxed);
     }
@@ -135,7 +135,7 @@ impl LagMeter {
     }
 
     /// Returns a point as a number of bytes or messages.
-    fn number(&self, point: SourcePoint) -> u64 {
+    fn point_number(&self, point: SourcePoint) -> u64 {
         match point {
             SourcePoint::Log(lsn) => lsn.0,
             SourcePoint::Messages(count) => {
@@ -181,18 +181,18 @@ mod tests {
     fn lag_counts_from_the_first_end_that_is_not_applied() {
         let (mut source_ends, began) = (SourceEnds::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);
-        source_ends.note(100, at(0));
+        source_ends.record_end(100, at(0));
         // Nothing is applied yet, and the age of the events is unknown.
         assert_eq!(source_ends.lag(50, at(3)), (Duration::from_secs(3), true));
         assert_eq!(source_ends.lag(100, at(4)), (Duration::ZERO, false));
         // Nothing is written for an hour.
-        source_ends.note(100, at(3600));
-        source_ends.note(200, at(3601));
-        source_ends.note(300, at(3602));
+        source_ends.record_end(100, at(3600));
+        source_ends.record_end(200, at(3601));
+        source_ends.record_end(300, at(3602));
         assert_eq!(source_ends.lag(100, at(3605)), (Duration::from_secs(4), false));
         assert_eq!(source_ends.lag(250, at(3605)), (Duration::from_secs(3), false));
         for nth in 0..5000 {
-            source_ends.note(400 + nth, at(4000 + nth));
+            source_ends.record_end(400 + nth, at(4000 + nth));
             assert_eq!(source_ends.lag(300, at(4000 + nth)).0.as_secs(), nth);
         }
         assert!(source_ends.seen.len() <= ENDS_MAX);

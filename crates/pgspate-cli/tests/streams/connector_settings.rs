@@ -8,7 +8,7 @@ pub(crate) struct ConnectorSettings {
     /// The options that `pgspate apply` needs.
     pub(crate) args: String,
     /// Types of columns that the connector omits or changes.
-    pub(crate) left_out: Vec<&'static str>,
+    pub(crate) excluded_types: Vec<&'static str>,
 }
 
 /// Features that all connectors of a trial share. They decide which changes the source may make.
@@ -44,9 +44,10 @@ impl ConnectorSettings {
         let mut variant = ConnectorSettings {
             settings: Vec::new(),
             args: "--format debezium".to_owned(),
-            // Debezium omits the number of bits of a varbit, and writes other types as unexplained
-            // bytes. It loses an array of an enum that contains NULL, and a name in changes.
-            left_out: vec![
+            // Debezium omits the number of bits of a varbit, and writes some other types as bytes
+            // without their encoding. It loses arrays of an enum that contain NULL, and in changes
+            // also values of the type `name`.
+            excluded_types: vec![
                 "varbit(20)",
                 "tsquery",
                 "line",
@@ -75,7 +76,7 @@ impl ConnectorSettings {
         variant.set("provide.transaction.metadata", random.pick(&["true", "false"]));
         variant.set("hstore.handling.mode", random.pick(&["json", "map"]));
         variant.set("heartbeat.interval.ms", random.pick(&["0", "300"]));
-        variant.times(has_schemas, random);
+        variant.choose_time_settings(has_schemas, random);
         variant.numbers_and_bytes(features, has_schemas, random);
         match features.is_flat {
             true => variant.flatten(features, random),
@@ -85,16 +86,16 @@ impl ConnectorSettings {
     }
 
     /// Chooses how the connector writes dates and times.
-    fn times(&mut self, has_schemas: bool, random: &mut TestRandom) {
+    fn choose_time_settings(&mut self, has_schemas: bool, random: &mut TestRandom) {
         let mode = random.pick(&["adaptive", "adaptive_time_microseconds", "connect", "isostring"]);
         self.set("time.precision.mode", mode);
-        let left_out: &[&str] = match (mode, has_schemas) {
+        let excluded_types: &[&str] = match (mode, has_schemas) {
             ("connect", _) => &["time", "timestamp", "timestamp[]"],
             ("adaptive", false) => &["time(3)", "timestamp(3)"],
             ("adaptive_time_microseconds", false) => &["timestamp(3)"],
             _ => &[],
         };
-        self.left_out.extend(left_out);
+        self.excluded_types.extend(excluded_types);
         match (mode, has_schemas) {
             ("connect", false) => self.args += " --debezium-time ms",
             ("isostring", _) | (_, true) => {}
@@ -115,11 +116,11 @@ impl ConnectorSettings {
         self.args += &format!(" --debezium-bytes {digits}");
         if bytes == "base64" {
             // The placeholder of an omitted value is written as NULL.
-            self.left_out.push("raw");
+            self.excluded_types.push("raw");
         }
         if !has_schemas {
             self.args += " --debezium-decimals text";
-            self.left_out.extend(["bit(5)", "bit(16)"]);
+            self.excluded_types.extend(["bit(5)", "bit(16)"]);
         }
         let is_precise = has_schemas && !features.has_special_numbers && random.below(2) == 0;
         let decimals = if is_precise { "precise" } else { "string" };

@@ -82,21 +82,21 @@ pub(crate) fn differences(source: &str, target: &TestDb) -> Vec<String> {
         let theirs = ask(source, &sql);
         let ours = ask(&target.dsn(), &sql);
         if theirs != ours {
-            found.push(format!("{name} ({columns})\n{}", difference(&theirs, &ours)));
+            found.push(format!("{name} ({columns})\n{}", line_differences(&theirs, &ours)));
         }
     }
     found
 }
 
 /// Returns a few of the lines that only one of the texts has.
-pub(crate) fn difference(theirs: &str, ours: &str) -> String {
+pub(crate) fn line_differences(theirs: &str, ours: &str) -> String {
     let only = |of: &str, other: &str, sign: &str| {
         let mut rest: Vec<&str> = other.lines().collect();
         let mut lines = Vec::new();
         for line in of.lines() {
             match rest.iter().position(|known| *known == line) {
                 Some(at) => drop(rest.swap_remove(at)),
-                None => lines.push(format!("{sign} {}", clipped(line))),
+                None => lines.push(format!("{sign} {}", clip_line(line))),
             }
         }
         lines.truncate(4);
@@ -106,7 +106,7 @@ pub(crate) fn difference(theirs: &str, ours: &str) -> String {
 }
 
 /// Returns the line, with the middle cut out if the line is very long.
-fn clipped(line: &str) -> String {
+fn clip_line(line: &str) -> String {
     let chars: Vec<char> = line.chars().collect();
     if chars.len() < 700 {
         return line.to_owned();

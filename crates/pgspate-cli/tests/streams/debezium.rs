@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 use crate::connector_settings::{ConnectorFeatures, ConnectorSettings};
 use crate::database::{WorkloadSource, server};
-use crate::debezium_engine::{ConnectorConfig, DebeziumEngine, built};
+use crate::debezium_engine::{ConnectorConfig, DebeziumEngine, engine_folder};
 use crate::mariadb::{MariaDbDatabase, MariaDbServer, MariaDbWorkload};
 use crate::run::ask;
-use crate::seeds::each_seed;
+use crate::seeds::run_trials;
 use crate::support::LoadCase;
 use crate::test_random::TestRandom;
 use crate::values::WorkloadLimits;
@@ -42,8 +42,8 @@ impl ConnectorStream {
         let variant = ConnectorSettings::random(features, random);
         let is_postgres = class.contains("postgresql");
         let (schema, columns) = match is_postgres {
-            true => (workload::schema(), left_out(&variant.left_out)),
-            false => (mariadb::target_schema(), left_out_of_mariadb(&variant.left_out)),
+            true => (workload::schema(), excluded_columns(&variant.excluded_types)),
+            false => (mariadb::target_schema(), excluded_mariadb_columns(&variant.excluded_types)),
         };
         let case = LoadCase::new(&schema);
         for (table, column) in &columns {
@@ -130,14 +130,14 @@ impl ConnectorStream {
 
     /// Returns a description of a failed comparison.
     fn failure(&self, trial: &str, part: usize, found: &[String]) -> String {
-        let kept = crate::keep(&self.case, &format!("{trial}-{}", self.connector.name));
+        let kept = crate::keep_stream(&self.case, &format!("{trial}-{}", self.connector.name));
         let settings = &self.connector.settings;
         format!("{trial} part {part}, {kept}:\n{settings:?}\n{}\n{}", self.args, found.join("\n"))
     }
 }
 
 /// Returns the columns of these types.
-fn left_out(types: &[&str]) -> Vec<(&'static str, String)> {
+fn excluded_columns(types: &[&str]) -> Vec<(&'static str, String)> {
     let columns = TYPED_TABLES.iter().flat_map(|(table, all)| {
         let nth = all.iter().enumerate().filter(|(_, ty)| types.contains(ty));
         nth.map(|(nth, _)| (*table, format!("c{nth}")))
@@ -147,7 +147,7 @@ fn left_out(types: &[&str]) -> Vec<(&'static str, String)> {
 }
 
 /// Returns MariaDB's columns of types that correspond to these.
-fn left_out_of_mariadb(types: &[&str]) -> Vec<(&'static str, String)> {
+fn excluded_mariadb_columns(types: &[&str]) -> Vec<(&'static str, String)> {
     let mut columns = Vec::new();
     for (ty, theirs) in [
         ("time", "time(6)"),
@@ -272,23 +272,23 @@ fn mariadb_trial(server: &MariaDbServer, seed: u64) {
 fn start(folder: &Path, streams: &[ConnectorStream]) -> DebeziumEngine {
     let connectors: Vec<&ConnectorConfig> =
         streams.iter().map(|stream| &stream.connector).collect();
-    DebeziumEngine::start(&built().unwrap(), folder, &connectors)
+    DebeziumEngine::start(&engine_folder().unwrap(), folder, &connectors)
 }
 
 #[test]
 fn debezium_of_postgresql_leads_to_the_same_tables() {
-    match built() {
-        Some(_) => each_seed("debezium_of_postgresql", 6, &postgres_trial),
+    match engine_folder() {
+        Some(_) => run_trials("debezium_of_postgresql", 6, &postgres_trial),
         None => println!("Debezium is not built: `make test-debezium` does that"),
     }
 }
 
 #[test]
 fn debezium_of_mariadb_leads_to_the_same_tables() {
-    match built() {
+    match engine_folder() {
         Some(_) => {
             let server = MariaDbServer::start();
-            each_seed("debezium_of_mariadb", 6, &|seed| mariadb_trial(&server, seed));
+            run_trials("debezium_of_mariadb", 6, &|seed| mariadb_trial(&server, seed));
         }
         None => println!("Debezium is not built: `make test-debezium` does that"),
     }

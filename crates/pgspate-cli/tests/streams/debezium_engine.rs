@@ -10,7 +10,7 @@ use std::thread;
 use crate::run::PATIENCE;
 
 /// Returns the folder that `make test-debezium` built, or `None` in a plain test run.
-pub(crate) fn built() -> Option<PathBuf> {
+pub(crate) fn engine_folder() -> Option<PathBuf> {
     let folder = std::env::var_os("PGSPATE_TEST_DEBEZIUM")?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
     assert!(folder.join("lib").exists(), "{} has no lib/", folder.display());
@@ -67,7 +67,7 @@ impl DebeziumEngine {
             match self.said.recv_timeout(PATIENCE) {
                 Ok(line) if line.starts_with("marker ") => {}
                 Ok(line) => panic!("{line}\n{}", self.end_of_log()),
-                Err(error) => panic!("no marker: {error}\n{}", self.end_of_log()),
+                Err(error) => panic!("the engine wrote no marker: {error}\n{}", self.end_of_log()),
             }
         }
     }

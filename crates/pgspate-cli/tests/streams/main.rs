@@ -29,7 +29,8 @@ use run::{Run, finish, finish_within, spawn};
 use support::LoadCase;
 use test_random::TestRandom;
 
-/// Applies the file with random settings, in some trials killing runs before. Returns the last run.
+/// Applies the file with random settings. Up to three runs are killed before the run that is
+/// returned.
 fn try_in_pieces(case: &LoadCase, random: &mut TestRandom, args: &str) -> Run {
     let rows = 1 + random.below(90);
     let direct = random.pick(&["0", "1000"]);
@@ -39,24 +40,24 @@ fn try_in_pieces(case: &LoadCase, random: &mut TestRandom, args: &str) -> Run {
         spawn(command.args(args.split_whitespace()))
     };
     for _ in 0..random.below(4) {
-        // The run may end before the kill, which is no fault.
+        // The run may also end before the kill.
         drop(finish_within(start(), Duration::from_millis(random.below(400))));
     }
     finish(start())
 }
 
-/// Applies the file with random settings and kills, and the last run must succeed.
+/// Applies the file with random settings and killed runs. Panics if the last run fails.
 #[track_caller]
 fn apply_in_pieces(case: &LoadCase, random: &mut TestRandom, args: &str) {
     let run = try_in_pieces(case, random, args);
     if run.status != Some(0) {
-        let kept = keep(case, "refused");
+        let kept = keep_stream(case, "refused");
         panic!("{kept}: {:?} {}{}", run.status, run.stdout, run.stderr);
     }
 }
 
-/// Copies the stream to a folder that is kept. Returns the path.
-fn keep(case: &LoadCase, name: &str) -> String {
+/// Copies the stream to the folder for temporary files. Returns a sentence with the path.
+fn keep_stream(case: &LoadCase, name: &str) -> String {
     let to = std::env::temp_dir().join(format!("pgspate-stream-{name}.ndjson"));
     match std::fs::copy(case.path("s.ndjson"), &to) {
         Ok(_) => format!("its stream is in {}", to.display()),

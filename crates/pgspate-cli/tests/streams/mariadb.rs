@@ -143,7 +143,7 @@ const fn column(
     MariaDbColumn { ty, target, theirs, ours }
 }
 
-const AS_IT_IS: (&str, &str) = ("@", "@::text");
+const SAME_TEXT: (&str, &str) = ("@", "@::text");
 const TEXT: (&str, &str) = ("hex(@)", "upper(encode(convert_to(@, 'UTF8'), 'hex'))");
 const FLOAT: (&str, &str) = ("@ + 0e0", "replace(@::float8::text, 'e+', 'e')");
 const STAMP: (&str, &str) =
@@ -152,17 +152,17 @@ const CLOCK: (&str, &str) = ("time_format(@, '%H:%i:%s.%f')", "to_char(@, 'HH24:
 const BYTES: (&str, &str) = ("hex(@)", "upper(encode(@, 'hex'))");
 
 const COLUMNS: [MariaDbColumn; 28] = [
-    column("tinyint", "int2", AS_IT_IS.0, AS_IT_IS.1),
-    column("smallint unsigned", "int4", AS_IT_IS.0, AS_IT_IS.1),
-    column("int unsigned", "int8", AS_IT_IS.0, AS_IT_IS.1),
-    column("bigint", "int8", AS_IT_IS.0, AS_IT_IS.1),
-    column("bigint unsigned", "numeric(20,0)", AS_IT_IS.0, AS_IT_IS.1),
-    column("decimal(30,5)", "numeric(30,5)", AS_IT_IS.0, AS_IT_IS.1),
+    column("tinyint", "int2", SAME_TEXT.0, SAME_TEXT.1),
+    column("smallint unsigned", "int4", SAME_TEXT.0, SAME_TEXT.1),
+    column("int unsigned", "int8", SAME_TEXT.0, SAME_TEXT.1),
+    column("bigint", "int8", SAME_TEXT.0, SAME_TEXT.1),
+    column("bigint unsigned", "numeric(20,0)", SAME_TEXT.0, SAME_TEXT.1),
+    column("decimal(30,5)", "numeric(30,5)", SAME_TEXT.0, SAME_TEXT.1),
     column("float", "float4", FLOAT.0, FLOAT.1),
     column("double", "float8", FLOAT.0, FLOAT.1),
     column("bit(1)", "bool", "@ + 0", "@::int::text"),
-    column("bit(9)", "bit(9)", "lpad(bin(@ + 0), 9, '0')", AS_IT_IS.1),
-    column("year", "int2", AS_IT_IS.0, AS_IT_IS.1),
+    column("bit(9)", "bit(9)", "lpad(bin(@ + 0), 9, '0')", SAME_TEXT.1),
+    column("year", "int2", SAME_TEXT.0, SAME_TEXT.1),
     column("varchar(60)", "varchar(60)", TEXT.0, TEXT.1),
     column("longtext", "text", TEXT.0, TEXT.1),
     column("char(9)", "varchar(9)", TEXT.0, TEXT.1),
@@ -173,7 +173,7 @@ const COLUMNS: [MariaDbColumn; 28] = [
     column("varbinary(40)", "bytea", BYTES.0, BYTES.1),
     column("longblob", "bytea", BYTES.0, BYTES.1),
     column("binary(4)", "bytea", BYTES.0, BYTES.1),
-    column("date", "date", AS_IT_IS.0, AS_IT_IS.1),
+    column("date", "date", SAME_TEXT.0, SAME_TEXT.1),
     column("datetime", "timestamp(0)", STAMP.0, STAMP.1),
     column("datetime(3)", "timestamp(3)", STAMP.0, STAMP.1),
     column("datetime(6)", "timestamp(6)", STAMP.0, STAMP.1),
@@ -185,7 +185,7 @@ const COLUMNS: [MariaDbColumn; 28] = [
 /// Returns the name of the column of this type.
 pub(crate) fn column_of(ty: &str) -> String {
     let nth = COLUMNS.iter().position(|column| column.ty == ty);
-    format!("c{}", nth.unwrap_or_else(|| panic!("no column of type {ty}")))
+    format!("c{}", nth.unwrap_or_else(|| panic!("no table has a column of type {ty}")))
 }
 
 fn columns(of: impl Fn(&MariaDbColumn) -> &'static str) -> String {
@@ -269,7 +269,7 @@ pub(crate) fn differences(source: &MariaDbDatabase<'_>, target: &TestDb) -> Vec<
         target_rows.sort();
         if source_rows != target_rows {
             let difference =
-                crate::database::difference(&source_rows.join("\n"), &target_rows.join("\n"));
+                crate::database::line_differences(&source_rows.join("\n"), &target_rows.join("\n"));
             found.push(format!("{theirs}\n{difference}"));
         }
     }

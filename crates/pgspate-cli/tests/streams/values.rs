@@ -141,7 +141,7 @@ fn clock(random: &mut TestRandom) -> String {
     }
 }
 
-/// Returns a random timestamp. Near the type's limits it stays finite.
+/// Returns a random timestamp with this time zone, or `infinity` or `-infinity`.
 fn moment(random: &mut TestRandom, limits: WorkloadLimits, zone: &str) -> String {
     let (day, clock) = (day(random, limits), clock(random));
     match day.strip_suffix(" BC") {
@@ -291,7 +291,7 @@ fn text(ty: &str, random: &mut TestRandom, limits: WorkloadLimits) -> String {
             items.join(",")
         }
         "duo" => format!("({},\"{}\")", random.below(9), pick(random, &["x", "y z", ""])),
-        other => panic!("no values of type {other}"),
+        other => panic!("values of type {other} are not implemented"),
     }
 }
 

@@ -5,14 +5,14 @@ use std::io::Write;
 
 use crate::database::{WorkloadSource, differences, server};
 use crate::run::{session, try_ask};
-use crate::seeds::each_seed;
+use crate::seeds::run_trials;
 use crate::support::LoadCase;
 use crate::test_random::TestRandom;
 use crate::values::WorkloadLimits;
 use crate::workload::{PostgresWorkload, schema};
 
 /// Returns random settings of the plugin.
-fn options(random: &mut TestRandom) -> Vec<(&'static str, &'static str)> {
+fn random_options(random: &mut TestRandom) -> Vec<(&'static str, &'static str)> {
     let mut options = vec![("format-version", random.pick(&["1", "2"]))];
     for name in [
         "include-xids",
@@ -36,7 +36,7 @@ fn options(random: &mut TestRandom) -> Vec<(&'static str, &'static str)> {
 }
 
 /// Returns the lines that the slot has, and removes them from the slot.
-fn lines(source: &WorkloadSource, options: &[(&str, &str)]) -> String {
+fn take_slot_lines(source: &WorkloadSource, options: &[(&str, &str)]) -> String {
     let options: String =
         options.iter().map(|(name, value)| format!(", '{name}', '{value}'")).collect();
     let (runtime, client) = session(&source.dsn());
@@ -51,7 +51,7 @@ fn lines(source: &WorkloadSource, options: &[(&str, &str)]) -> String {
 /// Runs a workload and applies wal2json's stream of it.
 fn trial(seed: u64) {
     let mut random = TestRandom::new(seed);
-    let options = options(&mut random);
+    let options = random_options(&mut random);
     let is = |name, value| options.contains(&(name, value));
     let limits = WorkloadLimits {
         special_numbers: false,
@@ -72,14 +72,14 @@ fn trial(seed: u64) {
         let phase = workload.phase(40);
         source.run_transactions(&phase);
         phase.before.iter().for_each(|sql| case.db.run(sql));
-        let lines = lines(&source, &options);
+        let lines = take_slot_lines(&source, &options);
         let file = OpenOptions::new().create(true).append(true).open(case.path("s.ndjson"));
         file.unwrap().write_all(lines.as_bytes()).unwrap();
         crate::apply_in_pieces(&case, &mut random, "");
         phase.after.iter().for_each(|sql| case.db.run(sql));
         let found = differences(&source.dsn(), &case.db);
         if !found.is_empty() {
-            let kept = crate::keep(&case, &format!("wal2json-{seed}"));
+            let kept = crate::keep_stream(&case, &format!("wal2json-{seed}"));
             panic!("seed {seed} {options:?} part {part}, {kept}:\n{}", found.join("\n"));
         }
     }
@@ -92,5 +92,5 @@ fn wal2json_leads_to_the_same_tables() {
         println!("wal2json is not there: {error:?}; Debian has it as postgresql-15-wal2json");
         return;
     }
-    each_seed("wal2json", 4, &trial);
+    run_trials("wal2json", 4, &trial);
 }

@@ -192,11 +192,11 @@ impl PostgresWorkload {
         for nth in 0..transactions {
             let mut sql = "begin;\n".to_owned();
             for _ in 0..=self.random.below(9) {
-                sql += &self.guarded();
+                sql += &self.guarded_statement();
             }
             if nth == ddl_at {
                 sql += &self.change_of_table(&mut phase);
-                sql += &self.guarded();
+                sql += &self.guarded_statement();
             }
             let must_succeed = nth == ddl_at;
             sql += if !must_succeed && self.random.below(9) == 0 { "rollback" } else { "commit" };
@@ -206,7 +206,7 @@ impl PostgresWorkload {
     }
 
     /// Returns a random statement that changes nothing if it fails.
-    fn guarded(&mut self) -> String {
+    fn guarded_statement(&mut self) -> String {
         let statement = self.statement();
         format!("do $do$ begin {statement}; exception when others then null; end $do$;\n")
     }
@@ -231,12 +231,12 @@ impl PostgresWorkload {
 
     fn statement(&mut self) -> String {
         match self.random.below(10) {
-            0..=4 => self.typed(),
-            5 | 6 => self.large(),
-            7 if self.limits.keyless => self.keyless(),
-            7 => self.typed(),
-            8 => self.keyed(),
-            _ => self.other(),
+            0..=4 => self.change_typed_table(),
+            5 | 6 => self.change_large_value(),
+            7 if self.limits.keyless => self.change_keyless_rows(),
+            7 => self.change_typed_table(),
+            8 => self.change_key(),
+            _ => self.change_other_table(),
         }
     }
 
@@ -253,7 +253,7 @@ impl PostgresWorkload {
     }
 
     /// Returns a statement on one of the tables with many types.
-    fn typed(&mut self) -> String {
+    fn change_typed_table(&mut self) -> String {
         let (table, types) = self.random.pick(&TYPED_TABLES);
         let (id, other) = (self.id(), self.id());
         match self.random.below(10) {
@@ -267,15 +267,20 @@ impl PostgresWorkload {
                 let set = types.iter().enumerate().skip(first).take(count);
                 let set = set.map(|(nth, ty)| format!("c{nth} = {}", self.literal(ty)));
                 let set = set.collect::<Vec<_>>().join(", ");
-                format!("update {table} set {set} where {} or id = {other}", next(table, "id", id))
+                format!(
+                    "update {table} set {set} where {} or id = {other}",
+                    row_condition(table, "id", id)
+                )
             }
-            8 => format!("update {table} set id = {other} where {}", next(table, "id", id)),
-            _ => self.removal(table, &next(table, "id", id)),
+            8 => {
+                format!("update {table} set id = {other} where {}", row_condition(table, "id", id))
+            }
+            _ => self.delete_or_truncate(table, &row_condition(table, "id", id)),
         }
     }
 
     /// Returns a delete, or seldom a truncate.
-    fn removal(&mut self, table: &str, condition: &str) -> String {
+    fn delete_or_truncate(&mut self, table: &str, condition: &str) -> String {
         match self.random.below(12) {
             0 if self.limits.truncates => format!("truncate {table}"),
             _ => format!("delete from {table} where {condition}"),
@@ -283,12 +288,12 @@ impl PostgresWorkload {
     }
 
     /// Returns a statement on values that are stored out of line, or an update that keeps them.
-    fn large(&mut self) -> String {
+    fn change_large_value(&mut self) -> String {
         let (id, other) = (self.id(), self.id());
         let times = if self.random.below(4) == 0 { 2 } else { 90 };
         let big = format!("repeat(md5('{}'), {times})", self.random.below(1 << 40));
         let table = self.random.pick(&["large", "large", "large", "whole"]);
-        let row = next(table, "id", id);
+        let row = row_condition(table, "id", id);
         match self.random.below(11) {
             0..=3 if table == "large" => format!(
                 "insert into large values ({id}, {}, {big}, \
@@ -309,12 +314,12 @@ impl PostgresWorkload {
                 let column = self.random.pick(&["doc", "raw", "list", "map"]);
                 format!("update large set {column} = null, note = 'gone' where {row}")
             }
-            _ => self.removal(table, &row),
+            _ => self.delete_or_truncate(table, &row),
         }
     }
 
     /// Returns a statement on equal rows of a table without a key.
-    fn keyless(&mut self) -> String {
+    fn change_keyless_rows(&mut self) -> String {
         let (a, b) = (self.random.below(4), self.random.below(3));
         let big = match self.random.below(3) {
             0 => format!("repeat(md5('{b}'), 90)"),
@@ -328,61 +333,68 @@ impl PostgresWorkload {
             6 => format!(
                 "update loner set a = {a} where ctid in (select min(ctid) from loner) and a <> {a}"
             ),
-            _ => self.removal("loner", &format!("a = {a}")),
+            _ => self.delete_or_truncate("loner", &format!("a = {a}")),
         }
     }
 
     /// Returns a statement that changes keys.
-    fn keyed(&mut self) -> String {
+    fn change_key(&mut self) -> String {
         let (id, other, x) = (self.id(), self.id(), self.random.below(4));
         let word = self.word();
         match self.random.below(14) {
             0..=2 => format!("insert into pair values ('k{x}', {other}, {word})"),
-            3 => format!("update pair set a = 'k{x}' where {}", next("pair", "b", id)),
-            4 => format!("update pair set b = {other} where {}", next("pair", "b", id)),
-            5 => self.removal("pair", &next("pair", "b", id)),
+            3 => format!("update pair set a = 'k{x}' where {}", row_condition("pair", "b", id)),
+            4 => format!("update pair set b = {other} where {}", row_condition("pair", "b", id)),
+            5 => self.delete_or_truncate("pair", &row_condition("pair", "b", id)),
             6 | 7 => format!("insert into swaps values ({id}, {other})"),
             8 => format!(
                 "update swaps set place = case id when {id} then \
                  (select place from swaps where id = {other}) else \
                  (select place from swaps where id = {id}) end where id in ({id}, {other})"
             ),
-            9 => format!("update swaps set id = {other} where {}", next("swaps", "id", id)),
+            9 => {
+                format!("update swaps set id = {other} where {}", row_condition("swaps", "id", id))
+            }
             10 | 11 => format!("insert into shift values ({id}, 'v{x}')"),
             12 if self.limits.chains => {
                 format!("update shift set k = k + {} where v = 'v{x}'", 1 + other % 3)
             }
-            _ => self.removal("shift", &next("shift", "k", id)),
+            _ => self.delete_or_truncate("shift", &row_condition("shift", "k", id)),
         }
     }
 
     /// Returns a statement on one of the other tables.
-    fn other(&mut self) -> String {
+    fn change_other_table(&mut self) -> String {
         let (id, other) = (self.id(), self.id());
         let word = self.word();
         match self.random.below(16) {
             0 | 1 => format!("insert into indexed values ({id}, {word})"),
             2 => {
-                let row = next("indexed", "u", id);
+                let row = row_condition("indexed", "u", id);
                 format!("update indexed set u = {other}, v = {word} where {row}")
             }
-            3 => format!("delete from indexed where {}", next("indexed", "u", id)),
+            3 => format!("delete from indexed where {}", row_condition("indexed", "u", id)),
             4 | 5 => format!("insert into \"Odd \"\"Table\" values ({id}, {word}, {word})"),
             6 => format!("update \"Odd \"\"Table\" set \"quo\"\"te.é\" = {word}"),
             7 => format!("update \"Odd \"\"Table\" set \"Id\" = {other} where \"Id\" = {id}"),
             8 => format!("insert into computed values ({id}, {other})"),
-            9 => format!("update computed set a = {other} where {}", next("computed", "id", id)),
+            9 => format!(
+                "update computed set a = {other} where {}",
+                row_condition("computed", "id", id)
+            ),
             10 | 11 => format!("insert into parts values ({id}, {word})"),
-            12 => format!("update parts set id = {other} where {}", next("parts", "id", id)),
-            13 => format!("update parts set v = {word} where {}", next("parts", "id", id)),
-            _ => self.growing(id, &word),
+            12 => {
+                format!("update parts set id = {other} where {}", row_condition("parts", "id", id))
+            }
+            13 => format!("update parts set v = {word} where {}", row_condition("parts", "id", id)),
+            _ => self.change_growing_table(id, &word),
         }
     }
 
     /// Returns a statement on the table whose columns are added and dropped.
-    fn growing(&mut self, id: u64, word: &str) -> String {
+    fn change_growing_table(&mut self, id: u64, word: &str) -> String {
         let grown = self.grown.clone();
-        let row = next("grows", "id", id);
+        let row = row_condition("grows", "id", id);
         match (self.random.below(4), grown.last()) {
             (0, Some((name, ty))) => {
                 format!("update grows set {name} = {} where {row}", self.literal(ty))
@@ -399,6 +411,6 @@ impl PostgresWorkload {
 }
 
 /// Returns a condition for the row with this key, or else the row with the next key.
-fn next(table: &str, key: &str, id: u64) -> String {
+fn row_condition(table: &str, key: &str, id: u64) -> String {
     format!("{key} = (select min({key}) from {table} where {key} >= {id})")
 }

@@ -60,7 +60,7 @@ pub(super) fn timestamp(value: i64, unit: TimeUnit, zone: &str) -> String {
     let (secs, nanos) = unit.split(value);
     let mut out = Vec::with_capacity(32);
     write_timestamp(secs, nanos, ' ', zone, &mut out);
-    ascii(out)
+    ascii_string(out)
 }
 
 /// Writes a date, counted in days since 1970-01-01.
@@ -83,7 +83,7 @@ pub(super) fn date(days: i64) -> String {
     if write_date(days, &mut out) {
         out.extend_from_slice(b" BC");
     }
-    ascii(out)
+    ascii_string(out)
 }
 
 /// Writes a time of the day. Returns `None` for a count below zero or past 24:00.
@@ -94,7 +94,7 @@ pub(super) fn time(value: i64, unit: TimeUnit) -> Option<String> {
     }
     let mut out = Vec::with_capacity(16);
     write_time(secs, nanos, &mut out);
-    Some(ascii(out))
+    Some(ascii_string(out))
 }
 
 /// Writes a duration as hours, minutes and seconds.
@@ -102,7 +102,7 @@ pub(super) fn duration(value: i64, unit: TimeUnit) -> String {
     let nanos = i128::from(value) * i128::from(1_000_000_000 / unit.per_second());
     let mut out = Vec::with_capacity(16);
     write_interval(0, 0, nanos, &mut out);
-    ascii(out)
+    ascii_string(out)
 }
 
 /// Converts ISO 8601 with Java's years: year 0 is 1 BC, -1 is 2 BC, and years past 9999 have a
@@ -137,7 +137,7 @@ pub(super) fn iso(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn ascii(bytes: Vec<u8>) -> String {
+fn ascii_string(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 

@@ -446,8 +446,8 @@ pub fn write_event(event: &ChangeEvent, schema: Option<&str>, table: &str) -> St
 }
 
 fn begin(op: ChangeKind, schema: Option<&str>, table: &str) -> String {
-    let schema = schema.map_or("null".to_owned(), quoted);
-    format!("{{\"op\":\"{}\",\"schema\":{schema},\"table\":{}", word(op), quoted(table))
+    let schema = schema.map_or("null".to_owned(), json_string);
+    format!("{{\"op\":\"{}\",\"schema\":{schema},\"table\":{}", word(op), json_string(table))
 }
 
 /// Appends a row to a line. Each cell is a column and its value: absent, NULL or text.
@@ -460,9 +460,11 @@ fn add_row<'a>(
     let (mut told, mut unchanged) = (Vec::new(), Vec::new());
     for (column, value) in cells {
         match value {
-            None => unchanged.push(quoted(column)),
-            Some(None) => told.push(format!("{}:null", quoted(column))),
-            Some(Some(text)) => told.push(format!("{}:{}", quoted(column), quoted(&text))),
+            None => unchanged.push(json_string(column)),
+            Some(None) => told.push(format!("{}:null", json_string(column))),
+            Some(Some(text)) => {
+                told.push(format!("{}:{}", json_string(column), json_string(&text)))
+            }
         }
     }
     // Writing to a String cannot fail.
@@ -482,7 +484,7 @@ fn word(op: ChangeKind) -> &'static str {
     }
 }
 
-fn quoted(text: &str) -> String {
+fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 

@@ -72,7 +72,7 @@ fn hex(digits: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    fn unescaped(inside: &str) -> Result<String, UnsupportedEscape> {
+    fn unescape_to_string(inside: &str) -> Result<String, UnsupportedEscape> {
         let mut out = Vec::new();
         unescape(inside.as_bytes(), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
@@ -80,16 +80,16 @@ mod tests {
 
     #[test]
     fn escapes_are_converted_to_characters() {
-        assert_eq!(unescaped(r#"a\"\\\/\b\f\n\r\tz"#).unwrap(), "a\"\\/\u{8}\u{c}\n\r\tz");
-        assert_eq!(unescaped(r"\u00E9\u20ac\uD83D\ude00!").unwrap(), "é€😀!");
-        assert_eq!(unescaped("plain").unwrap(), "plain");
+        assert_eq!(unescape_to_string(r#"a\"\\\/\b\f\n\r\tz"#).unwrap(), "a\"\\/\u{8}\u{c}\n\r\tz");
+        assert_eq!(unescape_to_string(r"\u00E9\u20ac\uD83D\ude00!").unwrap(), "é€😀!");
+        assert_eq!(unescape_to_string("plain").unwrap(), "plain");
     }
 
     #[test]
     fn escapes_that_text_cannot_hold_are_refused() {
         for half in [r"\ud800", r"\ud800x", r"\ud800\u0041", r"\udc00", r"\ud83d\ud83d"] {
-            assert_eq!(unescaped(half), Err(UnsupportedEscape::Surrogate), "{half}");
+            assert_eq!(unescape_to_string(half), Err(UnsupportedEscape::Surrogate), "{half}");
         }
-        assert_eq!(unescaped(r"a\u0000"), Err(UnsupportedEscape::Nul));
+        assert_eq!(unescape_to_string(r"a\u0000"), Err(UnsupportedEscape::Nul));
     }
 }

@@ -163,7 +163,7 @@ mod tests {
         RequestHeaders::of(&specs, &SourceOptions { store, ..SourceOptions::default() })
     }
 
-    fn names(headers: &RequestHeaders, url: &str) -> Vec<String> {
+    fn sent_names(headers: &RequestHeaders, url: &str) -> Vec<String> {
         let map = headers.for_server(&Url::parse(url).unwrap());
         map.keys().map(|name| name.as_str().to_owned()).collect()
     }
@@ -172,15 +172,15 @@ mod tests {
     fn a_header_is_sent_only_to_its_server() {
         let one = headers(&["https://a/x", "https://a:443/y", "s3://b/k"], &["Header.X-Key"]);
         let one = one.unwrap();
-        assert_eq!(names(&one, "https://a/other"), ["x-key"]);
+        assert_eq!(sent_names(&one, "https://a/other"), ["x-key"]);
         for other in ["http://a/x", "https://a:444/x", "https://b/x", "https://a.b/x"] {
-            assert!(names(&one, other).is_empty(), "{other}");
+            assert!(sent_names(&one, other).is_empty(), "{other}");
         }
         let sources = ["https://a/x", "http://b:8080/y"];
         let keys = ["https://a/:header.k", "HTTP://B:8080:HEADER.l"];
         let two = headers(&sources, &keys).unwrap();
-        assert_eq!(names(&two, "https://a/x"), ["k"]);
-        assert_eq!(names(&two, "http://b:8080/y"), ["l"]);
+        assert_eq!(sent_names(&two, "https://a/x"), ["k"]);
+        assert_eq!(sent_names(&two, "http://b:8080/y"), ["l"]);
         assert!(!format!("{two:?}").contains("secret"));
     }
 

@@ -212,7 +212,7 @@ impl HttpObject {
         let expected = range.end - range.start;
         // The buffer grows as bytes arrive: the size is only what the server claims.
         let mut bytes = BytesMut::with_capacity(expected.min(RESERVED_BYTES_MAX) as usize);
-        let mut body = self.body(response);
+        let mut body = self.start_body(response);
         while let Some(piece) =
             body.next().await.map_err(|error| FailedAttempt { error, is_retryable: true })?
         {
@@ -241,7 +241,7 @@ impl HttpObject {
             return Err(object_changed_error(&self.name));
         }
         let is_framed = self.allows_unframed || self.size.is_some() || is_framed(&response);
-        Ok(HttpBody { is_framed, size: self.size, ..self.body(response) })
+        Ok(HttpBody { is_framed, size: self.size, ..self.start_body(response) })
     }
 
     /// Sends a request and follows redirects. A status other than success is an error, except
@@ -367,7 +367,7 @@ impl HttpObject {
         format!("the server sent nothing for {} s", self.stall.as_secs_f32())
     }
 
-    fn body(&self, response: Response) -> HttpBody {
+    fn start_body(&self, response: Response) -> HttpBody {
         let silence_message = self.silence_message();
         HttpBody {
             response: Some(response),

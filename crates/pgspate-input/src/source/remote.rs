@@ -115,7 +115,7 @@ impl StoreObject {
         let len = range.end - range.start;
         let options = GetOptions {
             range: Some(GetRange::Bounded(range)),
-            if_match: self.etag.as_deref().filter(|tag| !is_weak(tag)).map(quoted),
+            if_match: self.etag.as_deref().filter(|tag| !is_weak(tag)).map(quote_tag),
             ..GetOptions::default()
         };
         let request_error = |error| store::store_error(self.scheme, &self.name, &error);
@@ -161,7 +161,7 @@ pub(super) fn wrong_length_error(name: &str, found: u64, expected: u64) -> Error
 }
 
 /// Adds the quotes that an `If-Match` header needs. The listings of some stores omit the quotes.
-fn quoted(tag: &str) -> String {
+fn quote_tag(tag: &str) -> String {
     if tag.starts_with('"') { tag.to_owned() } else { format!("\"{tag}\"") }
 }
 

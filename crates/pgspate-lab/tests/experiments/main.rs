@@ -45,7 +45,7 @@ fn run_trials(
         fresh: false,
     };
     let runtime = Runtime::new().unwrap();
-    let ended = pgspate_lab::run_trials(&options, runtime.handle(), &RunStop::default(), &|_| {});
+    let ended = pgspate_lab::run(&options, runtime.handle(), &RunStop::default(), &|_| {});
     ended.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let lines = read(folder.path()).unwrap();
     (folder, lines)
@@ -59,7 +59,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Returns the result line of the trial with these levels.
-fn line<'a>(lines: &'a [ResultLine], levels: &[(&str, &str)]) -> &'a ResultLine {
+fn line_of_trial<'a>(lines: &'a [ResultLine], levels: &[(&str, &str)]) -> &'a ResultLine {
     let is_it =
         |line: &&ResultLine| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
     lines.iter().find(is_it).unwrap_or_else(|| panic!("no trial has {levels:?}"))

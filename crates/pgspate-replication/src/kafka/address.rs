@@ -54,7 +54,7 @@ impl TopicAddress {
         source: &str,
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<TopicAddress> {
-        let rest = source.strip_prefix(SCHEME).ok_or_else(malformed)?;
+        let rest = source.strip_prefix(SCHEME).ok_or_else(address_error)?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         if place.contains('@') {
             return Err(Error::new(
@@ -66,11 +66,11 @@ impl TopicAddress {
                      PGSPATE_KAFKA_SASL_PASSWORD.",
             ));
         }
-        let (brokers, path) = place.split_once('/').ok_or_else(malformed)?;
+        let (brokers, path) = place.split_once('/').ok_or_else(address_error)?;
         let topics: Vec<String> =
             path.trim_end_matches('/').split(',').map(decode_url_part).collect();
         if brokers.is_empty() || topics.iter().any(String::is_empty) {
-            return Err(malformed());
+            return Err(address_error());
         }
         for (nth, topic) in topics.iter().enumerate() {
             check_topic(topic)?;
@@ -151,7 +151,7 @@ fn check_topic(topic: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Usage, message).hint("Name the topics, with commas between them."))
 }
 
-fn malformed() -> Error {
+fn address_error() -> Error {
     Error::new(ErrorKind::Usage, "the URL names no brokers or no topic")
         .hint("Write kafka://broker1:9092,broker2:9092/topic1,topic2.")
 }

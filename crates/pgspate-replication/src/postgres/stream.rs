@@ -261,7 +261,7 @@ impl ReadPacing {
     }
 
     /// Returns whether the next read waits, so that changes gather.
-    fn waits(&self) -> bool {
+    fn is_gathering(&self) -> bool {
         self.is_dense() && !self.has_more
     }
 
@@ -445,7 +445,7 @@ impl StreamDriver {
 
 /// Receives the next message. Cancel safe.
 async fn receive(wire: &mut ReplicationSession, pacing: &ReadPacing) -> Result<Option<Bytes>> {
-    if pacing.waits() && wire.is_tcp() {
+    if pacing.is_gathering() && wire.is_tcp() {
         sleep(GATHER_TIME).await;
     }
     wire.receive().await
@@ -476,23 +476,23 @@ mod tests {
         let quick = QUICK_READ_TIME / 2;
         reads(&mut pacing, 1, 1, QUICK_READ_TIME * 10);
         reads(&mut pacing, QUICK_READS - 1, 3, quick);
-        assert!(!pacing.waits());
+        assert!(!pacing.is_gathering());
         // A single transaction after a pause is not delayed.
         reads(&mut pacing, 1, 3, QUICK_READ_TIME * 2);
         reads(&mut pacing, QUICK_READS - 1, 3, quick);
-        assert!(!pacing.waits());
+        assert!(!pacing.is_gathering());
         reads(&mut pacing, 1, 3, quick);
-        assert!(pacing.waits());
+        assert!(pacing.is_gathering());
         reads(&mut pacing, 100, FEW_MESSAGES + 1, GATHER_TIME * 2);
-        assert!(pacing.waits());
+        assert!(pacing.is_gathering());
         reads(&mut pacing, 1, MANY_MESSAGES, GATHER_TIME * 2);
-        assert!(pacing.waits());
+        assert!(pacing.is_gathering());
         // A read was full: the rest is read at once.
         reads(&mut pacing, 1, FULL_READ_BYTES / 1000 + 1, GATHER_TIME * 2);
-        assert!(!pacing.waits());
+        assert!(!pacing.is_gathering());
         reads(&mut pacing, 1, 1, quick);
-        assert!(pacing.waits());
+        assert!(pacing.is_gathering());
         reads(&mut pacing, 1, FEW_MESSAGES, GATHER_TIME * 2);
-        assert!(!pacing.waits());
+        assert!(!pacing.is_gathering());
     }
 }

@@ -231,7 +231,7 @@ impl ConfirmedPosition {
         }
     }
 
-    fn upto(&self) -> Lsn {
+    fn confirmed_lsn(&self) -> Lsn {
         Lsn(self.upto.load(Relaxed))
     }
 
@@ -240,7 +240,7 @@ impl ConfirmedPosition {
         // The lock makes sure that no position is missed. A call of `note` either has stored its
         // position before this function reads it, or confirms the position to the new stream.
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        confirmer.confirm(self.upto());
+        confirmer.confirm(self.confirmed_lsn());
         *to = Some(confirmer);
     }
 }

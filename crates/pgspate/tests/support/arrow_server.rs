@@ -158,7 +158,7 @@ impl Drop for ArrowServer {
             // An immediate shutdown is enough, because the data is no longer needed.
             let pid = child.id().to_string();
             let _ = Command::new("kill").args(["-QUIT", &pid]).status();
-            let _ = child.wait_until_ready();
+            let _ = child.wait();
         }
     }
 }

@@ -271,7 +271,7 @@ impl Debezium {
         let of_schema = |schema: &ConnectSchema| {
             let name = schema.name.as_deref()?;
             let (name, _) = name.rsplit_once('.')?;
-            dotted(name).map(|(schema, table)| DebeziumTable {
+            split_topic(name).map(|(schema, table)| DebeziumTable {
                 schema: Some(Cow::Owned(schema.to_owned())),
                 table: Cow::Owned(table.to_owned()),
             })
@@ -279,7 +279,7 @@ impl Debezium {
         if let Some(names) = schema.and_then(of_schema) {
             return Ok(names);
         }
-        if let Some((schema, table)) = message.topic.as_deref().and_then(dotted) {
+        if let Some((schema, table)) = message.topic.as_deref().and_then(split_topic) {
             return Ok(DebeziumTable {
                 schema: Some(Cow::Owned(schema.to_owned())),
                 table: Cow::Owned(table.to_owned()),
@@ -346,7 +346,7 @@ impl DebeziumTable<'_> {
 }
 
 /// Returns the schema and the table of `server.schema.table`.
-fn dotted(name: &str) -> Option<(&str, &str)> {
+fn split_topic(name: &str) -> Option<(&str, &str)> {
     let (rest, table) = name.rsplit_once('.')?;
     let schema = rest.rsplit_once('.').map_or(rest, |(_, schema)| schema);
     Some((schema, table))

@@ -80,13 +80,13 @@ fn value(json: Json<'_>, kind: &ValueKind, modes: &mut ConnectorModes) -> Result
             Some(bytes) => text(bits(&bytes, *length)?),
             None => return Err(not_base64_error()),
         },
-        (ValueKind::Days, Json::Number(days)) => text(moments::date(whole(days)?)),
-        (ValueKind::Time(unit), Json::Number(count)) => time(whole(count)?, *unit)?,
+        (ValueKind::Days, Json::Number(days)) => text(moments::date(parse_i64(days)?)),
+        (ValueKind::Time(unit), Json::Number(count)) => time(parse_i64(count)?, *unit)?,
         (ValueKind::Timestamp(unit, zoned), Json::Number(count)) => {
-            text(moments::timestamp(whole(count)?, *unit, if *zoned { "+00" } else { "" }))
+            text(moments::timestamp(parse_i64(count)?, *unit, if *zoned { "+00" } else { "" }))
         }
         (ValueKind::Duration(unit), Json::Number(count)) => {
-            text(moments::duration(whole(count)?, *unit))
+            text(moments::duration(parse_i64(count)?, *unit))
         }
         (ValueKind::Iso, Json::String(written)) => text(moments::iso(&written.text()?)),
         (ValueKind::Array(element), Json::Array(_)) => {
@@ -124,9 +124,9 @@ fn read_without_schema(
         (TypeFamily::Bytea, Json::String(digits)) => {
             read_bytes_without_schema(&digits.text()?, modes)?
         }
-        (TypeFamily::Date, Json::Number(days)) => text(moments::date(whole(days)?)),
+        (TypeFamily::Date, Json::Number(days)) => text(moments::date(parse_i64(days)?)),
         (TypeFamily::Time, Json::Number(count)) => {
-            let count = whole(count)?;
+            let count = parse_i64(count)?;
             // Numbers up to 86,400,000 could be milliseconds; as microseconds they would be within
             // the first 87 seconds of the day.
             let unit = modes.unit.or_else(|| {
@@ -136,7 +136,7 @@ fn read_without_schema(
             time(count, unit.ok_or_else(unknown_unit_error)?)?
         }
         (TypeFamily::Timestamp(zoned), Json::Number(count)) => {
-            let count = whole(count)?;
+            let count = parse_i64(count)?;
             // As microseconds, this range is from the end of April 1970 to the year 5138.
             // Milliseconds are below the range until 2286, and nanoseconds above it from 1973 on.
             let usual = 10_000_000_000_000..100_000_000_000_000_000;
@@ -156,7 +156,7 @@ fn read_without_schema(
             text(written.strip_suffix('Z').unwrap_or(&written))
         }
         (TypeFamily::Interval, Json::Number(count)) => {
-            text(moments::duration(whole(count)?, modes.unit.unwrap_or(TimeUnit::Micro)))
+            text(moments::duration(parse_i64(count)?, modes.unit.unwrap_or(TimeUnit::Micro)))
         }
         (TypeFamily::Bits | TypeFamily::VarBits, Json::String(digits)) => {
             let digits = digits.text()?;
@@ -251,7 +251,7 @@ fn not_base64_error() -> Error {
 }
 
 /// Parses a whole number of 64 bits.
-fn whole(number: &str) -> Result<i64> {
+fn parse_i64(number: &str) -> Result<i64> {
     number.parse().map_err(|_| malformed("expected a whole number of 64 bits"))
 }
 

@@ -20,7 +20,7 @@ pub(super) fn fields(line: &str, delimiter: u8) -> Result<Vec<CsvField<'_>>> {
     let mut rest = line;
     loop {
         let (field, after) = match rest.strip_prefix('"') {
-            Some(inside) => quoted(inside)?,
+            Some(inside) => read_quoted_field(inside)?,
             None => {
                 let end = rest.find(delimiter).unwrap_or(rest.len());
                 let text = Cow::Borrowed(&rest[..end]);
@@ -38,7 +38,7 @@ pub(super) fn fields(line: &str, delimiter: u8) -> Result<Vec<CsvField<'_>>> {
 }
 
 /// Reads a quoted field, after its opening quote. Returns the field and the rest of the line.
-fn quoted(inside: &str) -> Result<(CsvField<'_>, &str)> {
+fn read_quoted_field(inside: &str) -> Result<(CsvField<'_>, &str)> {
     let mut text = Cow::Borrowed("");
     let mut from = 0;
     loop {

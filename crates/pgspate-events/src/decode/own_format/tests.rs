@@ -19,7 +19,7 @@ fn decode(lines: &[&str]) -> Result<Vec<ChangeEvent>> {
     Ok(events)
 }
 
-fn shown(row: &Option<EventRow>) -> String {
+fn row_text(row: &Option<EventRow>) -> String {
     let Some(row) = row else { return "-".to_owned() };
     let pairs = row.columns.iter().zip(&row.values).map(|(name, value)| match value {
         EventValue::Absent => format!("{name}?"),
@@ -49,8 +49,8 @@ fn every_field_of_an_event_is_decoded() {
                 "{:?} {}|{table} new {} old {} {}",
                 event.op,
                 schema.as_deref().unwrap_or("-"),
-                shown(&event.new),
-                shown(&event.old),
+                row_text(&event.new),
+                row_text(&event.old),
                 event.ends_transaction
             )
         })
@@ -83,7 +83,7 @@ fn a_written_event_is_read_as_the_same_event() {
         assert_eq!(write_event(&event, schema.as_deref(), table), line);
     }
     let event = decode(&lines[..1]).unwrap().remove(0);
-    assert_eq!(shown(&event.new), "id=1 s=a\" n=null big? b\"c?");
+    assert_eq!(row_text(&event.new), "id=1 s=a\" n=null big? b\"c?");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn sql_type(field: &Field) -> String {
         D::Decimal32(precision, scale)
         | D::Decimal64(precision, scale)
         | D::Decimal128(precision, scale)
-        | D::Decimal256(precision, scale) => return numeric(*precision, *scale),
+        | D::Decimal256(precision, scale) => return numeric_type(*precision, *scale),
         D::Date32 | D::Date64 => "date",
         D::Time32(_) | D::Time64(_) => "time",
         D::Timestamp(_, Some(_)) => "timestamptz",
@@ -60,7 +60,7 @@ fn is_scalar(data_type: &DataType) -> bool {
 
 /// Returns numeric with precision and scale. PostgreSQL supports negative scales only since version
 /// 15, so a negative scale becomes a larger precision.
-fn numeric(precision: u8, scale: i8) -> String {
+fn numeric_type(precision: u8, scale: i8) -> String {
     let precision = i32::from(precision);
     let scale = i32::from(scale);
     match scale {

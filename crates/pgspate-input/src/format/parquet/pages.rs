@@ -271,7 +271,7 @@ struct CheckedPages {
 }
 
 impl CheckedPages {
-    fn checked(&self, page: Option<Page>) -> Result<Option<Page>> {
+    fn check_optional_page(&self, page: Option<Page>) -> Result<Option<Page>> {
         page.iter().try_for_each(|page| self.pages.check_page(page))?;
         Ok(page)
     }
@@ -288,7 +288,7 @@ impl Iterator for CheckedPages {
 impl PageReader for CheckedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         let page = self.reader.get_next_page()?;
-        self.checked(page)
+        self.check_optional_page(page)
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
@@ -305,7 +305,7 @@ impl PageReader for CheckedPages {
 
     fn take_deferred_dictionary(&mut self) -> Result<Option<Page>> {
         let page = self.reader.take_deferred_dictionary()?;
-        self.checked(page)
+        self.check_optional_page(page)
     }
 
     fn at_record_boundary(&mut self) -> Result<bool> {

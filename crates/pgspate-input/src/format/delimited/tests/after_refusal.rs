@@ -159,7 +159,7 @@ fn many_refusals_in_many_windows() {
 }
 
 /// Returns the first two records of an input, rewritten for the layout `target`.
-fn rewritten(setup: &LoadSetup, input: &[u8], target: RecordLayout) -> String {
+fn rewrite_two_records(setup: &LoadSetup, input: &[u8], target: RecordLayout) -> String {
     let mut encoder = DelimitedEncoder::new(setup.dialect.clone(), setup.columns.clone(), 180_000)
         .with_output_layout(target);
     let chunk = Arc::new(setup.chunks(input).unwrap().remove(0));
@@ -175,11 +175,14 @@ fn records_of_other_inputs_are_rewritten_for_the_first_inputs_layout() {
     let mut setup = LoadSetup::new(Dialect::csv(), 3);
     let input = b"a,\"b,\r\n\",c\r\nd\r\n";
     assert_eq!(
-        rewritten(&setup, input, layout(Eol::CrLf, &[0, 1, 2])),
+        rewrite_two_records(&setup, input, layout(Eol::CrLf, &[0, 1, 2])),
         r#"a,\"b,\r\n\",c\r\n"#.to_owned() + r"d\r\n"
     );
     setup.field_of = vec![2, 0, 1];
-    assert_eq!(rewritten(&setup, input, layout(Eol::Lf, &[0, 1, 2])), r#"c,a,\"b,\r\n\"\nd\n"#);
+    assert_eq!(
+        rewrite_two_records(&setup, input, layout(Eol::Lf, &[0, 1, 2])),
+        r#"c,a,\"b,\r\n\"\nd\n"#
+    );
     // A field that belongs to no column is kept.
     setup.columns.pop();
     setup.field_of = vec![2, 0];

@@ -123,18 +123,18 @@ fn an_error_of_the_mapping_has_a_place() {
     assert_eq!(error.place().unwrap().source.as_deref(), Some("in.csv"));
 }
 
-fn parsed(input: &[u8], complete: bool) -> Vec<Row> {
+fn parse_rows(input: &[u8], complete: bool) -> Vec<Row> {
     parse_records(&Dialect::csv(), Eol::Lf, input, complete, 100)
 }
 
 #[test]
 fn samples_leave_out_a_record_that_is_cut_off() {
-    assert_eq!(parsed(b"a,b\n,\"\"\nc", true), table("a|b/~|/c"));
-    assert_eq!(parsed(b"a,b\n,\"\"\nc", false), table("a|b/~|"));
-    assert_eq!(parsed(b"a,b\nc,d\n", false), table("a|b/c|d"));
-    assert_eq!(parsed(b"a,b\n\"c\n", false), table("a|b"));
-    assert_eq!(parsed(b"a,b\nc\r,d\ne\n", true), table("a|b"));
-    assert_eq!(parsed(b"", true), Vec::<Row>::new());
+    assert_eq!(parse_rows(b"a,b\n,\"\"\nc", true), table("a|b/~|/c"));
+    assert_eq!(parse_rows(b"a,b\n,\"\"\nc", false), table("a|b/~|"));
+    assert_eq!(parse_rows(b"a,b\nc,d\n", false), table("a|b/c|d"));
+    assert_eq!(parse_rows(b"a,b\n\"c\n", false), table("a|b"));
+    assert_eq!(parse_rows(b"a,b\nc\r,d\ne\n", true), table("a|b"));
+    assert_eq!(parse_rows(b"", true), Vec::<Row>::new());
     assert_eq!(parse_records(&Dialect::csv(), Eol::Lf, b"a\nb\nc\n", true, 2), table("a/b"));
     assert_eq!(parse_records(&Dialect::csv(), Eol::Lf, b"a\n", true, 0), Vec::<Row>::new());
     let crlf = parse_records(&Dialect::csv(), Eol::CrLf, b"a\r\nb\r", false, 9);
@@ -151,7 +151,7 @@ fn samples_leave_out_comments_and_blank_lines() {
 #[test]
 fn samples_span_windows() {
     let input = b"abc,\"d\ne\"\n".repeat(200);
-    let rows = parsed(&input, true);
+    let rows = parse_rows(&input, true);
     assert_eq!(rows.len(), 100);
     assert!(rows.iter().all(|parsed_row| *parsed_row == row(&["abc", "d\ne"])));
 }
