@@ -218,7 +218,10 @@ impl ApplyRun<'_> {
         match written {
             // The batch is not applied. The report below says so.
             Err(error) if error.kind() == ErrorKind::Cancelled && watch.is_cancelled() => {}
-            written => written?,
+            written => {
+                let committed = writer.mark().ordinal;
+                written.map_err(|error| hint_committed(error, events_before, committed))?;
+            }
         }
         if fed.is_err() {
             return Err(Error::new(ErrorKind::Bug, "the thread that decodes events died"));
@@ -250,6 +253,20 @@ impl ApplyRun<'_> {
             warnings,
         })
     }
+}
+
+/// Adds a hint: how many events of the stream are committed, and how many of them by this run.
+fn hint_committed(error: Error, before: u64, committed: u64) -> Error {
+    let by_this_run = committed.saturating_sub(before);
+    let events = counted(committed, "event");
+    let are = if committed == 1 { "is" } else { "are" };
+    error.hint_also(&match committed {
+        0 => "No event is committed.".to_owned(),
+        _ => format!(
+            "{events} of the stream {are} committed, {by_this_run} by this run; the same command, \
+             run again, continues after them."
+        ),
+    })
 }
 
 /// Reads the source. Sends an error if the reader panics, as silence would mean the end of the
