@@ -189,7 +189,7 @@ pub(crate) const COMMANDS: [CommandHelp; 15] = [
             "pgspate sync prices.csv --table prices --scope all",
             "pgspate doctor",
         ],
-        answer_no: Some("Done, but the answer is \"no\": rejects, differences or findings"),
+        answer_no: Some("Done, but the answer is no: rejects, differences or findings"),
         is_interruptible: true,
         variables: &[CONNECTION, EMBEDDED, SOURCES, TERMINAL],
     },
@@ -284,6 +284,25 @@ mod tests {
         for title in ["Examples:", "Exit status:", "Environment:", "  130  Interrupted"] {
             assert!(long.contains(title), "{long}");
         }
+    }
+
+    #[test]
+    fn every_command_that_reports_can_be_quiet() {
+        let mut command = crate::args::command();
+        command.build();
+        let mut checked = 0;
+        let is_own = |sub: &&Command| sub.get_name() != "help" && !sub.is_hide_set();
+        let own = command.get_subcommands().filter(is_own);
+        for sub in own.flat_map(|sub| sub.get_subcommands().filter(is_own).chain([sub])) {
+            // These print what another program reads.
+            if ["completions", "man"].contains(&sub.get_name()) {
+                continue;
+            }
+            let has_flag = sub.get_arguments().any(|arg| arg.get_short() == Some('q'));
+            assert!(has_flag, "pgspate {} has no -q", sub.get_name());
+            checked += 1;
+        }
+        assert!(checked >= 12, "{checked}");
     }
 
     #[test]

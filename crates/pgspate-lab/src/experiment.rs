@@ -200,6 +200,7 @@ impl LabTrial {
     /// mean nothing without their factor have its name beside them.
     pub fn description(&self) -> String {
         let say = |(factor, level): (&str, &str)| match level {
+            "none" if !factor.contains(' ') => format!("no {factor}"),
             "on" | "off" | "none" => format!("{factor} {level}"),
             _ if !level.bytes().all(|byte| byte.is_ascii_digit()) => level.to_owned(),
             "1" if factor.ends_with('s') => format!("1 {}", factor.trim_end_matches('s')),
@@ -382,7 +383,8 @@ mod tests {
             [("strategy", "pgspate"), ("lanes", "2"), ("autovacuum", "on"), ("batch", "10")];
         let said = LabTrial::of(&levels).description();
         assert_eq!(said, "pgspate, 2 lanes, autovacuum on, batch 10");
-        assert_eq!(LabTrial::of(&[("clients", "1")]).description(), "1 client");
+        let levels = [("clients", "1"), ("indexes", "none"), ("without index", "none")];
+        assert_eq!(LabTrial::of(&levels).description(), "1 client, no indexes, without index none");
     }
 
     #[test]

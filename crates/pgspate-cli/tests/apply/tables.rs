@@ -231,7 +231,7 @@ fn tables_are_mapped_selected_and_reported_as_missing() {
 
     hint: Create the table, map the events to another table with `--map
           … 'SCHEMA.TABLE=SCHEMA.TABLE'`, leave them out with `--tables`, or set them aside with
-          … `--max-dead-letters N`. No event is committed.
+          … `--max-dead-letters N`.
     ");
     case.db.run("create view v as select 1 as id");
     case.put("v.ndjson", "{\"op\":\"insert\",\"table\":\"v\",\"row\":{\"id\":1}}\n");

@@ -309,7 +309,8 @@ fn a_role_that_may_not_create_the_ledger_is_told_how() {
     or, if another role already owns the schema,
         grant usage on schema pgspate to ROLE;
         grant select, insert, update, delete on all tables in schema pgspate to ROLE;
-    or load with `--no-ledger`: the load is not resumable, and running it again loads again.
+    A load also works without a ledger, with `pgspate load --no-ledger`: the load is not
+          … resumable, and running it again loads again.
     "#);
     assert_eq!((without.status, again.status), (Some(0), Some(0)));
     assert_eq!(count(&case, "t"), 2 * ROWS);
@@ -341,7 +342,7 @@ fn a_foreign_schema_named_pgspate_is_left_alone() {
     assert_snapshot!(case.load("t.csv --header yes --quiet").refusal(), @r#"
     error: schema "pgspate" is not a ledger of pgspate
 
-    hint: Rename that schema, or load with `--no-ledger`.
+    hint: Rename that schema. A load also works with `--no-ledger`.
     "#);
     case.load("t.csv --header yes --quiet --no-ledger").success();
 }

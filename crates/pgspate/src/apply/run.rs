@@ -255,18 +255,18 @@ impl ApplyRun<'_> {
     }
 }
 
-/// Adds a hint: how many events of the stream are committed, and how many of them by this run.
+/// Adds a hint, if events of the stream are committed: how many, and how many of them by this run.
 fn hint_committed(error: Error, before: u64, committed: u64) -> Error {
     let by_this_run = committed.saturating_sub(before);
     let events = counted(committed, "event");
     let are = if committed == 1 { "is" } else { "are" };
-    error.hint_also(&match committed {
-        0 => "No event is committed.".to_owned(),
-        _ => format!(
+    match committed {
+        0 => error,
+        _ => error.hint_also(&format!(
             "{events} of the stream {are} committed, {by_this_run} by this run; the same command, \
              run again, continues after them."
-        ),
-    })
+        )),
+    }
 }
 
 /// Reads the source. Sends an error if the reader panics, as silence would mean the end of the
