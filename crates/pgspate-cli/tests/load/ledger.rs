@@ -219,7 +219,8 @@ fn the_report_of_a_resumed_load_counts_this_run_and_all_runs_apart() {
     assert!(run.stderr.contains(&line), "{}", run.stderr);
     assert!(run.stderr.contains(": 27,668 rows, 2."), "{}", run.stderr);
     // A load that was not interrupted has no such line.
-    let once = case.load("t.csv --restart --rejects again.csv --quiet");
+    let once = case.load("t.csv --restart --rejects again.csv");
+    assert_eq!(once.status, Some(1), "{}", once.stderr);
     assert!(!once.stderr.contains("with earlier runs"), "{}", once.stderr);
 }
 

@@ -255,18 +255,19 @@ impl ApplyRun<'_> {
     }
 }
 
-/// Adds a hint, if events of the stream are committed: how many, and how many of them by this run.
+/// Adds a hint, if this run has committed events: how many, and how many the stream has now. An
+/// error of the ledger says itself what it knows of the stream.
 fn hint_committed(error: Error, before: u64, committed: u64) -> Error {
     let by_this_run = committed.saturating_sub(before);
-    let events = counted(committed, "event");
-    let are = if committed == 1 { "is" } else { "are" };
-    match committed {
-        0 => error,
-        _ => error.hint_also(&format!(
-            "{events} of the stream {are} committed, {by_this_run} by this run; the same command, \
-             run again, continues after them."
-        )),
+    if by_this_run == 0 || error.kind() == ErrorKind::Ledger {
+        return error;
     }
+    let events = counted(by_this_run, "event");
+    let are = if by_this_run == 1 { "is" } else { "are" };
+    error.hint_also(&format!(
+        "{events} of this run {are} committed, {committed} of the stream; the same command, run \
+         again, continues after them."
+    ))
 }
 
 /// Reads the source. Sends an error if the reader panics, as silence would mean the end of the
