@@ -102,10 +102,12 @@ class LoadReport(Report):
         rows_kept_out: Rows that were read but not written, because a trigger skipped them.
         rows_as_text: Rows that were written as text, because pgspate could not encode them.
         rows_rejected: Rows that were rejected, including those of earlier runs of the same load.
+        rows_rejected_before: The part of ``rows_rejected`` that earlier runs have rejected.
         rows_before: Rows that earlier runs of the same load have written.
         rejects: File with the rejected rows.
         stored_bytes: Size of the inputs as stored, in bytes, if known.
         bytes: Size of the inputs after decompression, in bytes.
+        bytes_before: The part of ``bytes`` that earlier runs of the same load have written.
         bytes_sent: Bytes sent to the server.
         path: ``binary`` or ``text``: the format of COPY.
         lanes: Connections that sent rows.
@@ -131,10 +133,12 @@ class LoadReport(Report):
     rows_kept_out: int = 0
     rows_as_text: int = 0
     rows_rejected: int = 0
+    rows_rejected_before: int = 0
     rows_before: int = 0
     rejects: str | None = None
     stored_bytes: int | None = None
     bytes: int = 0
+    bytes_before: int = 0
     bytes_sent: int = 0
     path: str = ""
     lanes: int = 0

@@ -39,6 +39,24 @@ pub enum ErrorKind {
     Bug,
 }
 
+impl ErrorKind {
+    /// Returns the kind as one word in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Usage => "usage",
+            ErrorKind::Source => "source",
+            ErrorKind::Format => "format",
+            ErrorKind::Type => "type",
+            ErrorKind::Connect => "connect",
+            ErrorKind::Server => "server",
+            ErrorKind::Plan => "plan",
+            ErrorKind::Ledger => "ledger",
+            ErrorKind::Cancelled => "cancelled",
+            ErrorKind::Bug => "bug",
+        }
+    }
+}
+
 /// A place in the input.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InputPlace {

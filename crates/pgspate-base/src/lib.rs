@@ -4,6 +4,7 @@
 //!   that the server reported.
 //! - [`Secret`]: a text that cannot be printed by accident.
 //! - [`quote_ident`] and [`quote_literal`]: identifiers and literals, quoted for SQL.
+//! - [`nearest`] and [`did_you_mean`]: the known name that a mistyped name is most similar to.
 //! - [`numbers`]: counts, sizes and times, formatted for people.
 //! - [`mod@file`]: files that are replaced as a whole and never written through a link.
 //!
@@ -12,11 +13,13 @@
 mod error;
 pub mod file;
 mod ident;
+mod nearest;
 pub mod numbers;
 mod refusal;
 mod secret;
 
 pub use error::{Error, ErrorKind, InputPlace, Result};
 pub use ident::{IDENT_BYTES_MAX, quote_ident, quote_literal, truncate_ident};
+pub use nearest::{did_you_mean, nearest};
 pub use refusal::ServerRefusal;
 pub use secret::Secret;

@@ -19,7 +19,7 @@ use crate::{CommandAnswer, metrics, target};
 pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let ApplyArgs { common, options, metrics: address } = args;
     let CommonArgs { to, plan, json, quiet } = common;
-    let target = target::resolve(to.as_deref(), quiet, style)?;
+    let target = target::resolve_and_ask(to.as_deref(), quiet, style)?;
     let runtime = runtime()?;
     let watch = Arc::new(ApplyWatch::default());
     let running = Arc::new(AtomicBool::new(false));

@@ -1,36 +1,10 @@
 //! The commands and their arguments, as clap parses them.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::flags::{ApplyArgs, DoctorArgs, LoadArgs, ParsedFlags, StallArgs, SyncArgs, TuneArgs};
 #[cfg(feature = "lab")]
 use crate::lab::LabArgs;
-
-const LOAD_EXAMPLES: &str = "\
-Examples:
-  pgspate load orders.csv --table orders
-  pgspate load 's3://sales/2026/*.parquet' --table events --create --plan
-  pgspate load orders.csv --table orders --rejects bad.csv --max-rejects 1%";
-const SYNC_EXAMPLES: &str = "\
-Examples:
-  pgspate sync prices.csv --table prices --scope all --check
-  pgspate sync today.parquet --table readings --scope-by day
-  pgspate sync new.csv --table customers --key email --no-delete";
-const APPLY_EXAMPLES: &str = "\
-Examples:
-  pgspate apply changes.ndjson --plan
-  pgspate apply changes.ndjson --map 'shop.*=public.*'
-  pgspate apply 'postgres://repl@source/shop?slot=s&publication=p' --snapshot --follow";
-const DOCTOR_EXAMPLES: &str = "\
-Examples:
-  pgspate doctor --watch 60s
-  pgspate doctor --table sales.orders --picture orders.svg
-  pgspate doctor --watch 60s --storage gp3:500GiB,12000iops,500MiB/s";
-const TUNE_EXAMPLES: &str = "\
-Examples:
-  pgspate tune --memory 64GiB --cpus 16
-  pgspate tune --apply
-  pgspate tune --revert";
 
 /// The fastest safe way to write into PostgreSQL.
 #[derive(Parser)]
@@ -41,23 +15,23 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
+/// Returns the command with all its arguments and help.
+pub(crate) fn command() -> clap::Command {
+    crate::help::add_sections(Args::command())
+}
+
 /// The commands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Load files into a table, in parallel, exactly as \copy would
-    #[command(after_help = LOAD_EXAMPLES)]
     Load(Box<ParsedFlags<LoadArgs>>),
     /// Make rows of a table equal to a source, writing only what differs
-    #[command(after_help = SYNC_EXAMPLES)]
     Sync(Box<ParsedFlags<SyncArgs>>),
     /// Apply a stream of changes to tables, exactly once
-    #[command(after_help = APPLY_EXAMPLES)]
     Apply(Box<ParsedFlags<ApplyArgs>>),
     /// Find what slows writes on a server and what helps; change nothing
-    #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(ParsedFlags<DoctorArgs>),
     /// Set a server up for a bulk load, and put the old settings back
-    #[command(after_help = TUNE_EXAMPLES)]
     Tune(ParsedFlags<TuneArgs>),
     /// Measure ways of writing on your own server, and report them on one page
     #[cfg(feature = "lab")]
@@ -69,6 +43,10 @@ pub(crate) enum Command {
         /// The action on the server.
         #[command(subcommand)]
         action: ServerAction,
+
+        /// Print errors and results only
+        #[arg(long, short, global = true)]
+        quiet: bool,
     },
     /// Print completions for a shell
     Completions {
@@ -124,4 +102,8 @@ pub(crate) struct StatusArgs {
     /// Print the jobs as JSON on stdout
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Print errors and results only
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 }

@@ -20,19 +20,21 @@ use crate::target;
 
 pub(crate) fn run(args: DoctorArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let (json, sample) = (args.common.json, args.options.sample);
-    let target = target::resolve(args.common.to.as_deref(), json, style)?;
+    let quiet = args.common.quiet || json;
+    let target = target::resolve_and_ask(args.common.to.as_deref(), quiet, style)?;
     let runtime = runtime()?;
-    if sample > Duration::from_secs(5) && !json {
+    if sample > Duration::from_secs(5) && !quiet {
         write_stderr_line(style.dim(&format!("sampling for {} s", sample.as_secs())));
     }
     let dsn = target.dsn.with_stall_timeout(args.stall);
     let connection = runtime.block_on(dsn.connect("pgspate doctor"))?;
     let (found, drawn) = runtime.block_on(examine(&args, &connection))?;
-    if let Some(drawn) = drawn {
+    if let Some(drawn) = drawn.filter(|_| !args.common.quiet) {
         write_stderr_line(drawn);
     }
     match json {
         true => print_json(&found)?,
+        false if args.common.quiet && !found.has_problems() => {}
         false => write_stdout(render(&found, TerminalStyle::of_stdout()))?,
     }
     Ok(if found.has_problems() { CommandAnswer::No } else { CommandAnswer::Yes })

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
-use pgspate::{Error, ErrorKind};
+use pgspate::{Error, ErrorKind, InputPlace};
+use serde::Serialize;
 
+use crate::load;
 use crate::output::write_stderr;
 
 /// The escape codes that `TerminalStyle` writes.
@@ -61,6 +63,60 @@ impl TerminalStyle {
 
 pub(crate) fn print(error: &Error, style: TerminalStyle) {
     write_stderr(render(error, style));
+}
+
+/// An error as `--json` prints it on stdout, in place of the report.
+#[derive(Serialize)]
+struct ErrorOutput<'a> {
+    error: ErrorDetails<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorDetails<'a> {
+    kind: &'static str,
+    message: String,
+    causes: Vec<String>,
+    place: Option<PlaceOutput<'a>>,
+    hint: Option<&'a str>,
+    sqlstate: Option<&'a str>,
+    is_retryable: bool,
+    exit_status: u8,
+}
+
+#[derive(Serialize)]
+struct PlaceOutput<'a> {
+    source: Option<&'a str>,
+    line: Option<u64>,
+    row: Option<u64>,
+    byte: Option<u64>,
+    column: Option<&'a str>,
+}
+
+impl<'a> PlaceOutput<'a> {
+    fn of(place: &'a InputPlace) -> PlaceOutput<'a> {
+        let InputPlace { source, line, row, byte, column } = place;
+        let (source, column) = (source.as_deref(), column.as_deref());
+        PlaceOutput { source, line: *line, row: *row, byte: *byte, column }
+    }
+}
+
+/// Prints the error as JSON on stdout.
+pub(crate) fn print_json(error: &Error) {
+    let mut messages = error.messages().into_iter();
+    let output = ErrorOutput {
+        error: ErrorDetails {
+            kind: error.kind().name(),
+            message: messages.next().unwrap_or_default(),
+            causes: messages.collect(),
+            place: error.place().map(PlaceOutput::of),
+            hint: error.hint_text(),
+            sqlstate: error.sqlstate().map(|code| code.code()),
+            is_retryable: error.is_retryable(),
+            exit_status: status(error),
+        },
+    };
+    // Ignored: the exit status still tells that there is an error.
+    let _ = load::print_json(&output);
 }
 
 /// Formats the error with its causes, its place and its hint.

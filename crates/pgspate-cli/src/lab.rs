@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, Subcommand};
 use pgspate::numbers::{clock, counted, seconds};
 use pgspate::target::connect::{Dsn, Environment};
-use pgspate::{Error, ErrorKind, Result};
+use pgspate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_lab::report::{self, ExperimentDigest};
 use pgspate_lab::{
     DataKind, Experiment, LabEvent, LabOptions, LabRunSetup, LabSummary, RunStop, experiments,
@@ -24,7 +24,8 @@ use crate::errors::TerminalStyle;
 use crate::flags::{ParsedFlags, StallArgs};
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{draw_line, write_stderr_line, write_stdout};
-use crate::target::show_step;
+use crate::target::{self, show_step};
+use crate::terminal::{LinePart, cut_line, fit_line};
 
 /// Arguments of `pgspate lab`.
 #[derive(Args)]
@@ -32,6 +33,10 @@ pub(crate) struct LabArgs {
     /// What to do.
     #[command(subcommand)]
     action: LabAction,
+
+    /// Print errors and results only
+    #[arg(long, short, global = true, help_heading = "Output")]
+    quiet: bool,
 }
 
 #[derive(Subcommand)]
@@ -103,10 +108,6 @@ struct RunArgs {
     /// Print medians and answers as JSON on stdout
     #[arg(long, help_heading = "Output")]
     json: bool,
-
-    /// Print errors only
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
 }
 
 #[derive(Args)]
@@ -121,17 +122,17 @@ struct ReportArgs {
 }
 
 pub(crate) fn run(args: LabArgs, style: TerminalStyle) -> Result<CommandAnswer> {
+    let quiet = args.quiet;
     match args.action {
         LabAction::List(args) => list(&args),
-        LabAction::Run(args) => measure(&args, style),
+        LabAction::Run(args) => measure(&args, quiet, style),
         LabAction::Report(args) => {
             let out = args.out.unwrap_or_else(|| args.results.join("report.html"));
             let trials = report::write(&experiments::ALL, &args.results, &out)?;
-            write_stderr_line(format!(
-                "wrote {} to {}",
-                counted(trials as u64, "trial"),
-                out.display()
-            ));
+            if !quiet {
+                let trials = counted(trials as u64, "trial");
+                write_stderr_line(format!("wrote {trials} to {}", out.display()));
+            }
             Ok(CommandAnswer::Yes)
         }
     }
@@ -199,9 +200,11 @@ fn list(args: &ListArgs) -> Result<CommandAnswer> {
 
 const INDENT: &str = "    ";
 
-fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
+fn measure(args: &RunArgs, quiet: bool, style: TerminalStyle) -> Result<CommandAnswer> {
     let to = match &args.to {
         Some(to) => Dsn::resolve(Some(to), &Environment::capture()?)?
+            .map(target::with_asked_password)
+            .transpose()?
             .map(|dsn| dsn.with_stall_timeout(args.stall.0.0)),
         None => None,
     };
@@ -226,7 +229,7 @@ fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
         last_message: || "schemas and servers of the trials may be left behind".to_owned(),
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
-    let line = LabProgress::new(args.quiet || args.json);
+    let line = LabProgress::new(quiet || args.json);
     let done = pgspate_lab::run(&options, runtime.handle(), &stop, &|event| {
         line.show(event, style);
     });
@@ -237,7 +240,7 @@ fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     digests.retain(|digest| names.contains(&digest.experiment));
     if args.json {
         print_json(&LabRunOutput { summary: &summary, experiments: &digests })?;
-    } else if !args.quiet {
+    } else if !quiet {
         for digest in &digests {
             write_stdout(format!(
                 "{}\n",
@@ -245,7 +248,7 @@ fn measure(args: &RunArgs, style: TerminalStyle) -> Result<CommandAnswer> {
             ))?;
         }
     }
-    if !args.quiet && !args.json {
+    if !quiet && !args.json {
         print_conclusion(&summary, args, style);
     }
     Ok(CommandAnswer::Yes)
@@ -293,10 +296,14 @@ fn find_experiments(names: &[String]) -> Result<Vec<&'static dyn Experiment>> {
     }
     let mut chosen: Vec<&'static dyn Experiment> = Vec::new();
     for name in names {
-        let known = || experiments::ALL.map(Experiment::name).join(", ");
+        let known = experiments::ALL.map(Experiment::name);
         let found = experiments::find(name).ok_or_else(|| {
             Error::new(ErrorKind::Usage, format!("there is no experiment \"{name}\""))
-                .hint(format!("The experiments are {}. `all` runs them all.", known()))
+                .hint_if(did_you_mean("", name, known))
+                .hint_also(&format!(
+                    "The experiments are {}. `all` runs them all.",
+                    known.join(", ")
+                ))
         })?;
         if !chosen.iter().any(|it| it.name() == found.name()) {
             chosen.push(found);
@@ -341,14 +348,14 @@ impl LabProgress {
             }
             LabEvent::Measured { .. } if self.is_terminal => {}
             other if self.is_terminal => {
-                draw_line(&render_event(other));
+                draw_line(&progress_parts(other));
                 self.is_drawn.set(true);
             }
             LabEvent::Measured { line } => {
                 write_stderr_line(render_finished(line, self.trial_of_all.get()))
             }
             LabEvent::TrialStarted { .. } => {}
-            other => write_stderr_line(render_event(other)),
+            other => write_stderr_line(fit_line(&progress_parts(other), usize::MAX)),
         }
     }
 
@@ -359,19 +366,26 @@ impl LabProgress {
     }
 }
 
-fn render_event(event: &LabEvent<'_>) -> String {
+/// The columns of a trial's levels on a narrow terminal.
+const LEVELS_COLUMNS: usize = 40;
+
+/// Returns the parts of the line that shows an event.
+fn progress_parts(event: &LabEvent<'_>) -> Vec<LinePart> {
+    let only = |text: String| vec![LinePart::new(0, text)];
     match event {
         LabEvent::Resumed { experiment, done, of } => {
-            format!("{experiment}  {done} of {of} trials are already measured")
+            only(format!("{experiment}  {done} of {of} trials are already measured"))
         }
-        LabEvent::Preparing { experiment } => format!("{experiment}  preparing"),
+        LabEvent::Preparing { experiment } => only(format!("{experiment}  preparing")),
         LabEvent::TrialStarted { experiment, label, nth, of, left } => {
-            let left = left.map(|left| format!("  {} left", clock(left))).unwrap_or_default();
-            format!("{experiment}  trial {nth} of {of}  {label}{left}")
+            let trial = format!("{experiment}  trial {nth} of {of}");
+            let left = left.map(|left| LinePart::new(1, format!("{} left", clock(left))));
+            let levels = LinePart::new(2, *label).or(cut_line(label, LEVELS_COLUMNS));
+            [LinePart::new(0, trial), levels].into_iter().chain(left).collect()
         }
-        LabEvent::Server(step) => step.to_string(),
-        LabEvent::Measured { line } => line.trial.label(),
-        LabEvent::Warning { text } => (*text).to_owned(),
+        LabEvent::Server(step) => only(step.to_string()),
+        LabEvent::Measured { line } => only(line.trial.description()),
+        LabEvent::Warning { text } => only((*text).to_owned()),
     }
 }
 
@@ -382,7 +396,7 @@ fn render_finished(line: &pgspate_lab::ResultLine, (nth, of): (usize, usize)) ->
         (None, Some(value)) => seconds(value),
         (None, None) => String::new(),
     };
-    format!("{}  trial {nth} of {of}  {}  {what}", line.experiment, line.trial.label())
+    format!("{}  trial {nth} of {of}  {}  {what}", line.experiment, line.trial.description())
 }
 
 /// Parses `KEY=VALUE`.
@@ -409,15 +423,17 @@ mod tests {
     fn the_line_shows_the_running_trial() {
         let event = LabEvent::TrialStarted {
             experiment: "bulk",
-            label: "one session, default",
-            nth: 7,
-            of: 24,
+            label: "pgspate, as they come, autovacuum on, synchronous_commit off",
+            nth: 3,
+            of: 48,
             left: Some(Duration::from_secs(83)),
         };
+        let line = |columns| fit_line(&progress_parts(&event), columns);
         insta::assert_snapshot!(
-            render_event(&event),
-            @"bulk  trial 7 of 24  one session, default  01:23 left"
+            line(120),
+            @"bulk  trial 3 of 48  pgspate, as they come, autovacuum on, synchronous_commit off  01:23 left"
         );
+        insta::assert_snapshot!(line(79), @"bulk  trial 3 of 48  pgspate, as they come, autovacuum on, s…  01:23 left");
     }
 
     #[test]

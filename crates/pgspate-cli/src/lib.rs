@@ -10,6 +10,7 @@ mod doctor;
 mod errors;
 mod flags;
 mod generate;
+mod help;
 #[cfg(feature = "lab")]
 mod lab;
 mod load;
@@ -21,12 +22,13 @@ mod status;
 mod summary;
 mod sync;
 mod target;
+mod terminal;
 mod tune;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-use clap::{Args as _, FromArgMatches, Parser};
+use clap::{Args as _, FromArgMatches};
 use pgspate::target::connect::Dsn;
 use pgspate::{Error, ErrorKind, Result};
 
@@ -46,11 +48,18 @@ pub(crate) enum CommandAnswer {
 
 /// Runs the command. The first argument is the command's own name. Returns the exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let args = match Args::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    let found = args::command().try_get_matches_from(args);
+    let args = match found.and_then(|found| Args::from_arg_matches(&found)) {
         Ok(args) => args,
         Err(usage) => {
             // Ignored: the reader of the help may have closed the pipe.
             let _ = usage.print();
+            if wants_json && usage.use_stderr() {
+                let text = usage.to_string();
+                errors::print_json(&usage_error(&text).hint_if(usage_tip(&text)));
+            }
             return u8::try_from(usage.exit_code()).unwrap_or(2);
         }
     };
@@ -66,7 +75,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(args, style),
         Command::Status(args) => status::run(&args, style),
-        Command::Server { action } => server::run(action, style).map(yes),
+        Command::Server { action, quiet } => server::run(action, quiet, style).map(yes),
         Command::Completions { shell } => generate::completions(shell).map(yes),
         Command::Man => generate::man().map(yes),
         Command::Reference => generate::reference().map(yes),
@@ -76,6 +85,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(CommandAnswer::No) => 1,
         Err(error) => {
             errors::print(&error, style);
+            if wants_json {
+                errors::print_json(&error);
+            }
             errors::status(&error)
         }
     }
@@ -162,6 +174,13 @@ fn usage_error(text: &str) -> Error {
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<_> = paragraph.trim_start_matches("error:").split_whitespace().collect();
     Error::new(ErrorKind::Usage, words.join(" "))
+}
+
+/// Returns what clap's error proposes, such as a flag with a similar name.
+fn usage_tip(text: &str) -> Option<String> {
+    let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "))?;
+    let (first, rest) = tip.split_at_checked(1)?;
+    Some(format!("{}{rest}.", first.to_uppercase()))
 }
 
 #[cfg(test)]

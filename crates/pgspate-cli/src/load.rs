@@ -10,7 +10,7 @@ use tokio::runtime::{Handle, Runtime};
 use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, LoadArgs};
 use crate::output::{write_stderr, write_stderr_line, write_stdout};
-use crate::progress::ProgressLine;
+use crate::progress::{ProgressLine, ProgressVerb};
 use crate::target::TargetServer;
 use crate::{CommandAnswer, summary, target};
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     }
     let is_loaded = load.is_loaded();
     running.store(true, Relaxed);
-    let line = ProgressLine::start(&load.plan().table, &watch, quiet);
+    let line = ProgressLine::start(ProgressVerb::Load, &load.plan().table, &watch, quiet);
     let result = load.run(&watch);
     drop(line);
     let report = result?;
@@ -86,7 +86,7 @@ pub(crate) struct RunSetup {
 
 /// Finds the server, and handles Ctrl-C.
 pub(crate) fn set_up_run(args: &CommonArgs, style: TerminalStyle) -> Result<RunSetup> {
-    let target = target::resolve(args.to.as_deref(), args.quiet, style)?;
+    let target = target::resolve_and_ask(args.to.as_deref(), args.quiet, style)?;
     let runtime = runtime()?;
     let watch = Arc::new(LoadWatch::default());
     let running = Arc::new(AtomicBool::new(false));

@@ -10,6 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use pgspate::{Error, ErrorKind, Result};
 
 use crate::errors::TerminalStyle;
+use crate::terminal::{LinePart, cut_line, fit_line, line_columns};
 
 /// Writes data to stdout. A reader that closes the pipe early, such as `head`, is no error. Data
 /// for a pipe is written byte for byte.
@@ -38,12 +39,13 @@ pub(crate) fn write_stderr(text: impl AsRef<str>) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Draws a progress line over the previous one.
-pub(crate) fn draw_line(line: &str) {
-    let line = line.replace('\n', " ");
+/// Draws a progress line of these parts over the previous one, within the terminal's width.
+pub(crate) fn draw_line(parts: &[LinePart]) {
+    let columns = line_columns();
+    let line = fit_line(parts, columns).replace(['\n', '\t'], " ");
     let line = escape_control_characters(&line, TerminalStyle::of_stderr());
     // Ignored: the terminal may be closed.
-    let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+    let _ = write!(std::io::stderr(), "\r{}\x1b[K", cut_line(&line, columns));
 }
 
 /// Writes a line to stderr.

@@ -1,4 +1,5 @@
-//! The progress line: one line on a terminal, redrawn ten times a second.
+//! The progress line: one line on a terminal, redrawn ten times a second. A narrow terminal gets
+//! the most important parts.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -12,10 +13,22 @@ use pgspate::load::LoadWatch;
 use pgspate::numbers::{bytes, clock, rate, seconds, short};
 
 use crate::output::draw_line;
+use crate::terminal::LinePart;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The rate is smoothed over about this many seconds.
 const SMOOTHING_SECONDS: f64 = 2.0;
+
+/// The number of cells of the bar.
+const BAR_CELLS: usize = 10;
+
+/// What a command does to the table, for the first word of its line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProgressVerb {
+    Load,
+    /// The rows are staged first; then the sync compares and writes.
+    Sync,
+}
 
 /// A thread that draws the progress line. Dropping it clears the line.
 pub(crate) struct ProgressLine {
@@ -24,19 +37,36 @@ pub(crate) struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// Starts drawing the progress of a load, if stderr is a terminal and `quiet` is false.
-    pub(crate) fn start(table: &str, watch: &Arc<LoadWatch>, quiet: bool) -> ProgressLine {
+    /// Starts drawing the progress of a load or a sync, if stderr is a terminal and `quiet` is
+    /// false.
+    pub(crate) fn start(
+        work: ProgressVerb,
+        table: &str,
+        watch: &Arc<LoadWatch>,
+        quiet: bool,
+    ) -> ProgressLine {
         let (table, watch, started) = (table.to_owned(), Arc::clone(watch), Instant::now());
+        let mut phase_began: Option<(String, Instant)> = None;
         ProgressLine::start_with(quiet, move |speed| {
             let snapshot = watch.copy.snapshot();
             let (stored, total) = watch.stored_bytes();
-            speed.update(snapshot.bytes, stored);
+            speed.update(snapshot.bytes.saturating_sub(snapshot.bytes_before), stored);
+            phase_began = snapshot.phase.clone().map(|phase| match phase_began.take() {
+                Some((known, began)) if known == phase => (known, began),
+                _ => (phase, Instant::now()),
+            });
             let total = total.filter(|_| started.elapsed() > Duration::from_secs(1));
             let left = total.and_then(|total| {
                 let left = total.saturating_sub(stored) as f64 / speed.stored_rate;
                 (left.is_finite() && left < 1e7).then(|| Duration::from_secs_f64(left))
             });
-            render(&table, &snapshot, speed.rate, left)
+            let timing = LineTiming {
+                rate: speed.rate,
+                share: total.filter(|total| *total > 0).map(|total| stored as f64 / total as f64),
+                left,
+                phase: phase_began.as_ref().map(|(_, began)| began.elapsed()),
+            };
+            render(work, &table, &snapshot, &timing)
         })
     }
 
@@ -53,7 +83,7 @@ impl ProgressLine {
     /// Starts drawing the lines that `line` returns, again and again.
     fn start_with(
         quiet: bool,
-        mut line: impl FnMut(&mut ProgressRates) -> String + Send + 'static,
+        mut line: impl FnMut(&mut ProgressRates) -> Vec<LinePart> + Send + 'static,
     ) -> ProgressLine {
         let stop = Arc::new(AtomicBool::new(false));
         let must_stop = Arc::clone(&stop);
@@ -83,35 +113,42 @@ impl Drop for ProgressLine {
     }
 }
 
-fn render_stream(stream: &str, progress: &apply::ApplyProgress, events_per_second: f64) -> String {
+fn render_stream(
+    stream: &str,
+    progress: &apply::ApplyProgress,
+    events_per_second: f64,
+) -> Vec<LinePart> {
+    let mut parts = vec![LinePart::new(0, format!("applying {stream}"))];
     if let Some((table, rows)) = &progress.copying {
-        return format!("applying {stream}  copying {table}  {} rows", short(*rows));
+        parts.push(LinePart::new(2, format!("copying {table}")));
+        parts.push(LinePart::new(1, format!("{} rows", short(*rows))));
+        return parts;
     }
     let lag = match &progress.lag {
         None => String::new(),
-        Some(lag) if !lag.is_connected => "  source lost".to_owned(),
-        Some(lag) if lag.bytes == 0 && lag.messages.is_none_or(|it| it == 0) => {
-            "  no lag".to_owned()
-        }
+        Some(lag) if !lag.is_connected => "source lost".to_owned(),
+        Some(lag) if lag.bytes == 0 && lag.messages.is_none_or(|it| it == 0) => "no lag".to_owned(),
         Some(lag) => {
             let behind = match lag.messages {
                 Some(messages) => format!("{} messages", short(messages)),
                 None => bytes(lag.bytes),
             };
-            format!("  {behind} behind, {}", seconds(lag.seconds))
+            format!("{behind} behind, {}", seconds(lag.seconds))
         }
     };
     let letters = match progress.dead_letters {
         0 => String::new(),
-        number => format!("  {} set aside", short(number)),
+        number => format!("{} set aside", short(number)),
     };
-    format!(
-        "applying {stream}  {} events  {}  {}/s  batches of {}{lag}{letters}",
-        short(progress.events),
-        bytes(progress.bytes),
-        short(events_per_second as u64),
-        short(progress.batch_events),
-    )
+    parts.extend([
+        LinePart::new(3, format!("{} events", short(progress.events))),
+        LinePart::new(5, bytes(progress.bytes)),
+        LinePart::new(4, format!("{}/s", short(events_per_second as u64))),
+        LinePart::new(6, format!("batches of {}", short(progress.batch_events))),
+        LinePart::new(2, lag),
+        LinePart::new(1, letters),
+    ]);
+    parts
 }
 
 /// The smoothed rates: bytes (or events) a second, and stored bytes a second.
@@ -138,18 +175,49 @@ impl ProgressRates {
     }
 }
 
-fn render(table: &str, snapshot: &ProgressSnapshot, speed: f64, left: Option<Duration>) -> String {
+/// The rate and the times of a line.
+#[derive(Default)]
+struct LineTiming {
+    /// Bytes of input a second.
+    rate: f64,
+    /// The share of the input that is read, from 0 to 1, if its size is known.
+    share: Option<f64>,
+    left: Option<Duration>,
+    /// How long the phase has lasted.
+    phase: Option<Duration>,
+}
+
+fn render(
+    work: ProgressVerb,
+    table: &str,
+    snapshot: &ProgressSnapshot,
+    timing: &LineTiming,
+) -> Vec<LinePart> {
+    let verb = if work == ProgressVerb::Load { "loading" } else { "syncing" };
+    let mut parts = vec![LinePart::new(0, format!("{verb} {table}"))];
+    let rows = |rank| LinePart::new(rank, format!("{} rows", short(snapshot.rows)));
     if let Some(phase) = &snapshot.phase {
-        return format!("loading {table}  {} rows  {phase}", short(snapshot.rows));
+        parts.extend((snapshot.rows > 0).then(|| rows(3)));
+        parts.push(LinePart::new(1, phase.as_str()));
+        parts.extend(timing.phase.map(|lasted| LinePart::new(2, clock(lasted))));
+        return parts;
     }
-    let lanes = snapshot.lanes;
-    let plural = if lanes == 1 { "" } else { "s" };
-    let mut line = format!(
-        "loading {table}  {} rows  {}  {}  {lanes} lane{plural}",
-        short(snapshot.rows),
-        bytes(snapshot.bytes),
-        rate(speed),
-    );
+    if work == ProgressVerb::Sync {
+        parts.push(LinePart::new(1, "staging"));
+    }
+    if let Some(share) = timing.share.map(|share| share.clamp(0.0, 1.0)) {
+        let full = (share * BAR_CELLS as f64) as usize;
+        let bar = format!("[{}{}]", "#".repeat(full), "-".repeat(BAR_CELLS - full));
+        parts.push(LinePart::new(7, bar));
+        parts.push(LinePart::new(1, format!("{}%", (share * 100.0) as u64)));
+    }
+    let s = if snapshot.lanes == 1 { "" } else { "s" };
+    parts.extend([
+        rows(4),
+        LinePart::new(6, bytes(snapshot.bytes)),
+        LinePart::new(2, rate(timing.rate)),
+        LinePart::new(8, format!("{} lane{s}", snapshot.lanes)),
+    ]);
     let waiting = match &snapshot.waiting {
         Waiting::Unknown => String::new(),
         Waiting::Source => "source".to_owned(),
@@ -158,37 +226,83 @@ fn render(table: &str, snapshot: &ProgressSnapshot, speed: f64, left: Option<Dur
         Waiting::Server(event) => format!("server ({event})"),
     };
     if !waiting.is_empty() {
-        line += &format!("  waiting on: {waiting}");
+        parts.push(LinePart::new(5, format!("waiting on: {waiting}")).or(waiting));
     }
-    if let Some(left) = left {
-        line += &format!("  {} left", clock(left));
-    }
-    line
+    parts.extend(timing.left.map(|left| LinePart::new(3, format!("{} left", clock(left)))));
+    parts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::fit_line;
+
+    fn snapshot() -> ProgressSnapshot {
+        ProgressSnapshot {
+            rows: 12_412_345,
+            bytes: 1_900_000_000,
+            lanes: 8,
+            waiting: Waiting::Server("WALWrite".to_owned()),
+            ..ProgressSnapshot::default()
+        }
+    }
+
+    fn timing() -> LineTiming {
+        let left = Some(Duration::from_secs(38));
+        LineTiming { rate: 412.0e6, share: Some(0.473), left, phase: None }
+    }
 
     #[test]
     fn the_line_of_a_load() {
-        let snapshot = ProgressSnapshot {
-            rows: 12_412_345,
-            bytes: 1_900_000_000,
-            rejected: 0,
-            lanes: 8,
-            waiting: Waiting::Server("WALWrite".to_owned()),
-            phase: None,
-        };
-        let left = Some(Duration::from_secs(38));
+        let parts = render(ProgressVerb::Load, "orders", &snapshot(), &timing());
         insta::assert_snapshot!(
-            render("orders", &snapshot, 412.0e6, left),
-            @"loading orders  12.4M rows  1.90 GB  412 MB/s  8 lanes  waiting on: server (WALWrite)  00:38 left"
+            fit_line(&parts, 160),
+            @"loading orders  [####------]  47%  12.4M rows  1.90 GB  412 MB/s  8 lanes  waiting on: server (WALWrite)  00:38 left"
+        );
+        insta::assert_snapshot!(
+            fit_line(&parts, 79),
+            @"loading orders  47%  12.4M rows  412 MB/s  server (WALWrite)  00:38 left"
+        );
+        insta::assert_snapshot!(fit_line(&parts, 41), @"loading orders  47%  412 MB/s  00:38 left");
+        let unknown = LineTiming { share: None, left: None, ..timing() };
+        insta::assert_snapshot!(
+            fit_line(&render(ProgressVerb::Load, "orders", &snapshot(), &unknown), 79),
+            @"loading orders  12.4M rows  1.90 GB  412 MB/s  waiting on: server (WALWrite)"
         );
         let phase = Some("building index \"orders_day\"".to_owned());
+        let building = LineTiming { phase: Some(Duration::from_secs(72)), ..timing() };
+        let parts = render(
+            ProgressVerb::Load,
+            "orders",
+            &ProgressSnapshot { phase, ..snapshot() },
+            &building,
+        );
         insta::assert_snapshot!(
-            render("orders", &ProgressSnapshot { phase, ..snapshot }, 412.0e6, left),
-            @r#"loading orders  12.4M rows  building index "orders_day""#
+            fit_line(&parts, 79),
+            @r#"loading orders  12.4M rows  building index "orders_day"  01:12"#
+        );
+    }
+
+    #[test]
+    fn the_line_of_a_sync_names_its_step() {
+        let line = |phase: Option<&str>| {
+            let snapshot =
+                ProgressSnapshot { phase: phase.map(str::to_owned), lanes: 1, ..snapshot() };
+            let phase = phase.map(|_| Duration::from_secs(5));
+            let timing = LineTiming { phase, ..timing() };
+            fit_line(&render(ProgressVerb::Sync, "orders", &snapshot, &timing), 79)
+        };
+        insta::assert_snapshot!(
+            line(None),
+            @"syncing orders  staging  47%  12.4M rows  1.90 GB  412 MB/s  1 lane  00:38 left"
+        );
+        insta::assert_snapshot!(
+            line(Some("comparing")),
+            @"syncing orders  12.4M rows  comparing  00:05"
+        );
+        insta::assert_snapshot!(
+            line(Some("writing 1200 differences")),
+            @"syncing orders  12.4M rows  writing 1200 differences  00:05"
         );
     }
 
@@ -203,7 +317,7 @@ mod tests {
             ..apply::ApplyProgress::default()
         };
         insta::assert_snapshot!(
-            render_stream("changes.ndjson", &progress, 187_000.0),
+            fit_line(&render_stream("changes.ndjson", &progress, 187_000.0), 160),
             @"applying changes.ndjson  1.23M events  98.0 MB  187k/s  batches of 150k  2 set aside"
         );
         let mut lag =
@@ -211,18 +325,19 @@ mod tests {
         lag.is_connected = true;
         let behind = apply::ApplyProgress { lag: Some(lag), dead_letters: 0, ..progress.clone() };
         insta::assert_snapshot!(
-            render_stream("slot s", &behind, 187_000.0),
+            fit_line(&render_stream("slot s", &behind, 187_000.0), 160),
             @"applying slot s  1.23M events  98.0 MB  187k/s  batches of 150k  5.30 MB behind, 1.42 s"
         );
         let of_topics = apply::StreamLag { bytes: 0, messages: Some(5300), ..lag };
         let of_topics = apply::ApplyProgress { lag: Some(of_topics), ..behind };
         insta::assert_snapshot!(
-            render_stream("topic t", &of_topics, 187_000.0),
+            fit_line(&render_stream("topic t", &of_topics, 187_000.0), 160),
             @"applying topic t  1.23M events  98.0 MB  187k/s  batches of 150k  5.30k messages behind, 1.42 s"
         );
         let copying = Some(("public.orders".to_owned(), 4_200_000));
+        let copying = apply::ApplyProgress { copying, ..progress };
         insta::assert_snapshot!(
-            render_stream("slot s", &apply::ApplyProgress { copying, ..progress }, 0.0),
+            fit_line(&render_stream("slot s", &copying, 0.0), 160),
             @"applying slot s  copying public.orders  4.20M rows"
         );
     }

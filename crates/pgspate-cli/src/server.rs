@@ -9,22 +9,26 @@ use crate::load::print_json;
 use crate::output::{write_stderr, write_stderr_line, write_stdout};
 use crate::target::show_step;
 
-pub(crate) fn run(action: ServerAction, style: TerminalStyle) -> Result<()> {
+pub(crate) fn run(action: ServerAction, quiet: bool, style: TerminalStyle) -> Result<()> {
     let server = EmbeddedServer::open()?;
-    let progress = |step: &pgspate_embedded::ServerStep| show_step(step, false, style);
+    let progress = |step: &pgspate_embedded::ServerStep| show_step(step, quiet, style);
     match action {
         ServerAction::Start => {
             let status = server.start(&progress)?;
-            write_stderr(describe(&status));
-            write_stderr_line(format!("open it with  {}", server.psql_command()?));
+            if !quiet {
+                write_stderr(describe(&status));
+                write_stderr_line(format!("open it with  {}", server.psql_command()?));
+            }
         }
         ServerAction::Stop => {
             let was_running = server.stop(&progress)?;
-            write_stderr_line(if was_running {
-                "stopped"
-            } else {
-                "the embedded PostgreSQL was not running"
-            });
+            if !quiet {
+                write_stderr_line(if was_running {
+                    "stopped"
+                } else {
+                    "the embedded PostgreSQL was not running"
+                });
+            }
         }
         ServerAction::Status { json } => {
             let status = server.status()?;

@@ -19,13 +19,18 @@ use crate::output::{write_stderr_line, write_stdout};
 use crate::target;
 
 pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnswer> {
-    let target = target::resolve(args.to.as_deref(), true, style)?;
+    let target = target::resolve_and_ask(args.to.as_deref(), true, style)?;
     let runtime = runtime()?;
     let dsn = target.dsn.with_stall_timeout(args.stall.0.0);
     let connection = runtime.block_on(dsn.connect("pgspate status"))?;
     if let (true, Some(job)) = (args.forget, args.job) {
         runtime.block_on(ledger::forget_job(&connection.client, job))?;
-        write_stderr_line(format!("job {job} is forgotten; its rows stay in the table"));
+        if args.json {
+            print_json(&ForgottenJob { job, forgotten: true })?;
+        }
+        if !args.quiet {
+            write_stderr_line(format!("job {job} is forgotten; its rows stay in the table"));
+        }
         return Ok(CommandAnswer::Yes);
     }
     if args.restore {
@@ -47,7 +52,7 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
         print_json(&all)?;
         return Ok(CommandAnswer::Yes);
     }
-    if jobs.is_empty() && streams.is_empty() && settings.is_empty() {
+    if jobs.is_empty() && streams.is_empty() && settings.is_empty() && !args.quiet {
         write_stderr_line("the ledger of this database has no jobs");
     }
     for job in &jobs {
@@ -77,6 +82,13 @@ enum StatusEntry {
     },
 }
 
+/// The output of `status JOB --forget --json`.
+#[derive(serde::Serialize)]
+struct ForgottenJob {
+    job: i64,
+    forgotten: bool,
+}
+
 /// Puts back what interrupted loads have changed on tables.
 fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<CommandAnswer> {
     let watch = Arc::new(LoadWatch::default());
@@ -91,6 +103,9 @@ fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<CommandAns
     let restored = care::restore(dsn, args.job, runtime.handle(), &watch.copy)?;
     if args.json {
         print_json(&restored)?;
+        return Ok(CommandAnswer::Yes);
+    }
+    if args.quiet {
         return Ok(CommandAnswer::Yes);
     }
     if restored.is_empty() {

@@ -20,14 +20,17 @@ pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
         (false, true) => " (replaced)",
         (false, false) => "",
     };
-    let speed = rate(report.bytes as f64 / report.seconds.max(1e-9));
+    // A resumed load reads the whole input, but this run has not written all of it.
+    let written = report.bytes.saturating_sub(report.bytes_before);
+    let speed = rate(written as f64 / report.seconds.max(1e-9));
     let _ = writeln!(
         text,
         "{}{change_note}: {rows} rows, {} in {}, {speed}",
         style.strong(&report.table),
-        bytes(report.bytes),
+        bytes(written),
         seconds(report.seconds),
     );
+    text += &all_runs(report);
     stages(&mut text, report);
     let _ = write!(
         text,
@@ -83,6 +86,19 @@ pub(crate) fn not_written(report: &LoadReport) -> String {
         let _ = writeln!(text, "  {} kept out by triggers", plural(report.rows_kept_out, "row"));
     }
     text
+}
+
+/// Describes what all runs of a resumed job have written; empty if this run was the only one.
+fn all_runs(report: &LoadReport) -> String {
+    if report.bytes_before + report.rows_before + report.rows_rejected_before == 0 {
+        return String::new();
+    }
+    format!(
+        "  with earlier runs: {} rows, {}, {} set aside\n",
+        thousands(report.rows_before + report.rows_written),
+        bytes(report.bytes),
+        thousands(report.rows_rejected),
+    )
 }
 
 /// Formats a count with its noun: `1 row`, `1,234 rows`.

@@ -12,7 +12,7 @@ use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, SyncArgs};
 use crate::load::{RunSetup, print_json, set_up_run};
 use crate::output::{write_stderr, write_stderr_line, write_stdout};
-use crate::progress::ProgressLine;
+use crate::progress::{ProgressLine, ProgressVerb};
 use crate::summary::plural;
 
 pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer> {
@@ -20,6 +20,11 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
     let CommonArgs { plan, json, quiet, .. } = common;
     let RunSetup { target, runtime, watch, running } = set_up_run(&common, style)?;
     let sync = sync::prepare(options, target.dsn, runtime.handle())?;
+    if plan && json {
+        let statements = sync.statements();
+        print_json(&SyncPlan { table: sync.table(), input: sync.evidence(), statements })?;
+        return Ok(CommandAnswer::Yes);
+    }
     if plan {
         for statement in sync.statements() {
             write_stdout(format!("{statement};\n"))?;
@@ -32,7 +37,7 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
         }
     }
     running.store(true, Relaxed);
-    let line = ProgressLine::start(sync.table(), &watch, quiet);
+    let line = ProgressLine::start(ProgressVerb::Sync, sync.table(), &watch, quiet);
     let result = sync.run(&watch);
     drop(line);
     let report = result?;
@@ -51,6 +56,14 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
         });
     }
     Ok(if is_no { CommandAnswer::No } else { CommandAnswer::Yes })
+}
+
+/// The output of `sync --plan --json`.
+#[derive(serde::Serialize)]
+struct SyncPlan<'a> {
+    table: &'a str,
+    input: &'a [String],
+    statements: Vec<String>,
 }
 
 /// Formats the report in a few lines.
@@ -157,9 +170,13 @@ fn warnings(report: &SyncReport, style: TerminalStyle) -> String {
 fn render_advice(report: &SyncReport, style: TerminalStyle) -> String {
     let report_text = render(report, style);
     let first = report_text.lines().next().unwrap_or_default();
-    match report.advice.is_empty() {
-        true => format!("{first}\nnothing is known that would make this sync cheaper\n"),
-        false => format!("{first}\n{}", advice(report, style)),
+    match (report.advice.is_empty(), report.is_same()) {
+        (true, true) => format!("{first}\nnothing is known that would make this sync cheaper\n"),
+        (true, false) => format!(
+            "{first}\nno advice: earlier updates of the table show no unused index and no \
+             fillfactor that slows such a sync down\n"
+        ),
+        (false, _) => format!("{first}\n{}", advice(report, style)),
     }
 }
 

@@ -5,12 +5,44 @@ use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{EmbeddedServer, ServerStep};
 
 use crate::errors::TerminalStyle;
+use crate::load::runtime;
 use crate::output::write_stderr_line;
+use crate::terminal::{self, ask_password};
 
 /// A server, and the psql command that opens it.
 pub(crate) struct TargetServer {
     pub(crate) dsn: Dsn,
     pub(crate) psql: String,
+}
+
+/// Returns the server like [`resolve`]. If the server asks for a password that is not known, asks
+/// for the password on the terminal.
+pub(crate) fn resolve_and_ask(
+    to: Option<&str>,
+    quiet: bool,
+    style: TerminalStyle,
+) -> Result<TargetServer> {
+    let target = resolve(to, quiet, style)?;
+    Ok(TargetServer { dsn: with_asked_password(target.dsn)?, ..target })
+}
+
+/// Asks for the password if the server wants one, none is known, and a person can answer.
+///
+/// # Errors
+/// [`ErrorKind::Connect`](pgspate::ErrorKind::Connect) if the server cannot be reached.
+pub(crate) fn with_asked_password(dsn: Dsn) -> Result<Dsn> {
+    if dsn.has_password() || !terminal::can_ask() {
+        return Ok(dsn);
+    }
+    // As psql does: only the server knows whether it wants a password.
+    let tried = runtime()?.block_on(async { dsn.connect("pgspate").await.map(drop) });
+    match tried {
+        Err(error) if dsn.is_password_missing(&error) => {
+            let password = ask_password(&format!("Password for user {}: ", dsn.user()))?;
+            Ok(dsn.with_password(password, "the terminal"))
+        }
+        tried => tried.map(|()| dsn),
+    }
 }
 
 /// Returns the server of `to` or of the environment; if neither names one, starts the embedded

@@ -10,19 +10,21 @@ use pgspate_doctor::tune::{self, TuneAdvice, TuneOutcome};
 use crate::CommandAnswer;
 use crate::doctor::wrapped;
 use crate::errors::TerminalStyle;
-use crate::flags::TuneArgs;
+use crate::flags::{CommonArgs, TuneArgs};
 use crate::load::{print_json, runtime};
 use crate::output::{write_stderr_line, write_stdout};
 use crate::target;
 
 pub(crate) fn run(args: &TuneArgs, style: TerminalStyle) -> Result<CommandAnswer> {
-    let json = args.common.json;
-    let target = target::resolve(args.common.to.as_deref(), json || args.emit.is_some(), style)?;
+    let CommonArgs { json, quiet, ref to, .. } = args.common;
+    let is_silent = quiet || json || args.emit.is_some();
+    let target = target::resolve_and_ask(to.as_deref(), is_silent, style)?;
     let runtime = runtime()?;
     let dsn = target.dsn.with_stall_timeout(args.stall);
     let connection = runtime.block_on(dsn.connect("pgspate tune"))?;
     let done = runtime.block_on(carry_out(args, &connection))?;
     match done {
+        TuneResult::Emitted(text) if text.is_empty() && quiet => {}
         TuneResult::Emitted(text) if text.is_empty() => {
             write_stderr_line("there is nothing to change")
         }
@@ -31,10 +33,12 @@ pub(crate) fn run(args: &TuneArgs, style: TerminalStyle) -> Result<CommandAnswer
             if json {
                 print_json(&reverted)?;
             }
-            print_reverted(&reverted, json);
+            if !quiet {
+                print_reverted(&reverted, json);
+            }
         }
         done if json => print_json(&done)?,
-        TuneResult::TuneOutcome(applied) => print_applied(&applied, style),
+        TuneResult::TuneOutcome(applied) => print_applied(&applied, quiet, style),
         TuneResult::Advised(advice) => write_stdout(render(&advice, TerminalStyle::of_stdout()))?,
     }
     Ok(CommandAnswer::Yes)
@@ -79,9 +83,9 @@ fn print_reverted(reverted: &TuneOutcome, is_json: bool) {
     }
 }
 
-fn print_applied(applied: &TuneOutcome, style: TerminalStyle) {
+fn print_applied(applied: &TuneOutcome, quiet: bool, style: TerminalStyle) {
     let warning = style.warning("warning:");
-    for (name, value) in &applied.changed {
+    for (name, value) in applied.changed.iter().filter(|_| !quiet) {
         write_stderr_line(format!("{name} is {value}"));
     }
     for name in &applied.overruled {
@@ -92,6 +96,9 @@ fn print_applied(applied: &TuneOutcome, style: TerminalStyle) {
     }
     for name in &applied.left {
         write_stderr_line(format!("{name} needs a restart, and was not changed"));
+    }
+    if quiet {
+        return;
     }
     if applied.changed.is_empty() && applied.overruled.is_empty() {
         write_stderr_line("there is nothing to change");

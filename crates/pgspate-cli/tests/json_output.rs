@@ -68,6 +68,7 @@ fn the_reference_names_every_key() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     fs::write(folder.join("t.csv"), "id,name\n1,bolt\n2,nut\n").unwrap();
+    fs::write(folder.join("bad.csv"), "id,name\n3,pin\nfour,rod\n").unwrap();
     let event = r#"{"op":"insert","table":"public.t","row":{"id":3,"name":"washer"}}"#;
     fs::write(folder.join("e.ndjson"), format!("{event}\n")).unwrap();
     let db = testing::database();
@@ -75,7 +76,7 @@ fn the_reference_names_every_key() {
     let dsn = db.dsn();
     let to = ["--to", dsn.as_str()];
 
-    let commands: [(&str, &[&str]); 11] = [
+    let commands: [(&str, &[&str]); 18] = [
         ("load plan", &["load", "t.csv", "--table", "t", "--plan"]),
         ("load", &["load", "t.csv", "--table", "t"]),
         ("load", &["load", "t.csv", "--table", "t", "--replace", "--restart"]),
@@ -87,6 +88,13 @@ fn the_reference_names_every_key() {
         ("tune", &["tune", "--memory", "16GiB", "--cpus", "4"]),
         ("status", &["status"]),
         ("server", &["server", "status"]),
+        ("sync plan", &["sync", "t.csv", "--table", "t", "--scope", "all", "--plan"]),
+        ("status forget", &["status", "1", "--forget"]),
+        ("errors", &["load", "absent.csv", "--table", "t"]),
+        ("errors", &["load", "bad.csv", "--table", "t"]),
+        ("errors", &["sync", "t.csv", "--table", "absent", "--scope", "all"]),
+        ("errors", &["apply", "absent.ndjson"]),
+        ("errors", &["load", "t.csv", "--no-such-flag"]),
     ];
     for (title, args) in commands {
         let has_target = title != "server";
@@ -104,4 +112,29 @@ fn the_reference_names_every_key() {
         };
         assert!(missing.is_empty(), "pgspate {args:?}: {missing:?} are missing");
     }
+}
+
+#[test]
+fn an_error_is_json_with_its_exit_status() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("bad.csv"), "id,name\n3,pin\nfour,rod\n").unwrap();
+    let db = testing::database();
+    db.run("create table t (id int primary key, name text)");
+    let error = |args: &[&str]| json(folder, args)["error"].clone();
+
+    let refused = error(&["load", "bad.csv", "--table", "t", "--to", &db.dsn()]);
+    assert_eq!((&refused["kind"], &refused["sqlstate"]), (&"server".into(), &"22P02".into()));
+    assert_eq!((&refused["place"]["line"], &refused["place"]["column"]), (&3.into(), &"id".into()));
+    assert_eq!((&refused["exit_status"], &refused["is_retryable"]), (&2.into(), &false.into()));
+    assert!(refused["message"].as_str().unwrap().starts_with("could not load"), "{refused}");
+    let cause = "invalid input syntax for type integer: \"four\" (SQLSTATE 22P02)";
+    assert_eq!(refused["causes"].as_array().unwrap().last().unwrap(), cause, "{refused}");
+
+    let usage = error(&["load", "bad.csv", "--tabel", "t"]);
+    assert_eq!((&usage["kind"], &usage["place"]), (&"usage".into(), &Value::Null));
+    assert!(usage["message"].as_str().unwrap().contains("--tabel"), "{usage}");
+    assert_eq!(usage["hint"], "A similar argument exists: '--table'.", "{usage}");
+    let unknown = error(&["tune", "--memory", "16"]);
+    assert!(unknown["message"].as_str().unwrap().contains("a size has a unit"), "{unknown}");
 }

@@ -13,6 +13,7 @@
 //! user.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -108,9 +109,36 @@ impl Installation {
 ///
 /// # Errors
 /// [`pgspate_base::ErrorKind::Connect`] if `PGSPATE_PG_BIN` or `PGSPATE_PG_VERSION` is invalid, or
-/// no installation was found and none could be fetched.
+/// no installation was found and none could be fetched. Also if the folder has another version than
+/// the wanted one.
 pub fn locate(progress: &Progress<'_>) -> Result<Installation> {
-    locate_major(wanted_major("PGSPATE_PG_VERSION")?, progress)
+    let wanted = wanted_major("PGSPATE_PG_VERSION")?;
+    check_given_folder(wanted)?;
+    locate_major(wanted, progress)
+}
+
+/// Refuses a folder in `PGSPATE_PG_BIN` with another major version than `PGSPATE_PG_VERSION` wants.
+pub(crate) fn check_given_folder(wanted: Option<u32>) -> Result<()> {
+    let (Some(folder), Some(wanted)) = (given_folder(), wanted) else { return Ok(()) };
+    match Installation::at(Path::new(&folder)) {
+        Ok(found) if found.major != wanted => Err(contradiction(&found, wanted)),
+        // The search for an installation reports an unusable folder.
+        _ => Ok(()),
+    }
+}
+
+/// Returns the folder of programs that the user gives.
+fn given_folder() -> Option<OsString> {
+    env::var_os("PGSPATE_PG_BIN").filter(|folder| !folder.is_empty())
+}
+
+fn contradiction(found: &Installation, wanted: u32) -> Error {
+    let (version, folder) = (&found.version, found.bin_dir.display());
+    let message = format!(
+        "PGSPATE_PG_BIN names PostgreSQL {version} in \"{folder}\", but PGSPATE_PG_VERSION asks \
+         for version {wanted}"
+    );
+    error::new(message).hint("Unset one of the two variables.")
 }
 
 /// Finds like [`locate`], but this major version. Ignores `PGSPATE_PG_VERSION`.
@@ -123,7 +151,7 @@ pub fn locate_major(major: Option<u32>, progress: &Progress<'_>) -> Result<Insta
     // An error is kept for later: an installed PostgreSQL can be used without pgspate's folder.
     let home = EmbeddedHome::from_environment();
     let fits = |found: &Installation| major.is_none_or(|major| major == found.major);
-    if let Some(folder) = env::var_os("PGSPATE_PG_BIN").filter(|folder| !folder.is_empty()) {
+    if let Some(folder) = given_folder() {
         let cannot = |e: Error| error::new("could not use the folder in PGSPATE_PG_BIN").because(e);
         let found = Installation::at(Path::new(&folder)).map_err(cannot)?;
         if fits(&found) {

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::account::ServerAccount;
 use crate::error::{self, Result};
-use crate::find::{Installation, locate_major, wanted_major};
+use crate::find::{Installation, check_given_folder, locate_major, wanted_major};
 use crate::folder::OpenFolder;
 use crate::home::EmbeddedHome;
 use crate::pidfile::{PidFile, disarm_stale};
@@ -142,6 +142,7 @@ impl EmbeddedServer {
                 return self.status();
             }
         }
+        check_given_folder(self.wanted_major)?;
         let installation = locate_major(major, progress)?;
         let paths = self.paths(installation.major);
         if !paths.data.join("PG_VERSION").is_file() {

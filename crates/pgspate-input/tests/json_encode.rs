@@ -92,7 +92,7 @@ fn unknown_keys_are_named_with_the_nearest_column() {
     assert_eq!(error.kind(), ErrorKind::Format);
     assert_eq!(error.to_string(), "key \"nmae\" names no column");
     assert_eq!(place(&error), (2, 18));
-    assert!(error.hint_text().unwrap().starts_with("The nearest column is \"name\"."));
+    assert!(error.hint_text().unwrap().starts_with("Did you mean column \"name\"?"));
     let lenient = KeyedOptions { ignore_unknown: true, ..example_table() };
     let got = rows(b"{\"zzz\":{\"id\":5},\"id\":1}", 100, &lenient).unwrap();
     assert_eq!(got, "1\t\\N\t\\N\t\\N\n");

@@ -196,6 +196,20 @@ impl LabTrial {
         levels.join(", ")
     }
 
+    /// Returns the levels as a person says them: `pgspate, 2 lanes, autovacuum on`. Levels that
+    /// mean nothing without their factor have its name beside them.
+    pub fn description(&self) -> String {
+        let say = |(factor, level): (&str, &str)| match level {
+            "none" if !factor.contains(' ') => format!("no {factor}"),
+            "on" | "off" | "none" => format!("{factor} {level}"),
+            _ if !level.bytes().all(|byte| byte.is_ascii_digit()) => level.to_owned(),
+            "1" if factor.ends_with('s') => format!("1 {}", factor.trim_end_matches('s')),
+            _ if factor.ends_with('s') => format!("{level} {factor}"),
+            _ => format!("{factor} {level}"),
+        };
+        self.levels().map(say).collect::<Vec<_>>().join(", ")
+    }
+
     /// Counts the factors that are not at their baseline.
     pub fn changed(&self, factors: &[Factor]) -> usize {
         let is_changed = |factor: &&Factor| {
@@ -361,6 +375,16 @@ mod tests {
         assert_eq!(trials[0].changed(&factors), 0);
         assert_eq!(trials[5].changed(&factors), 2);
         assert!(trials[5].is("b", "z") && trials[5].is("c", ""));
+    }
+
+    #[test]
+    fn a_description_names_the_factors_of_bare_levels() {
+        let levels =
+            [("strategy", "pgspate"), ("lanes", "2"), ("autovacuum", "on"), ("batch", "10")];
+        let said = LabTrial::of(&levels).description();
+        assert_eq!(said, "pgspate, 2 lanes, autovacuum on, batch 10");
+        let levels = [("clients", "1"), ("indexes", "none"), ("without index", "none")];
+        assert_eq!(LabTrial::of(&levels).description(), "1 client, no indexes, without index none");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod search_path;
 pub mod server;
 pub mod session;
 mod session_settings;
+mod similar_table;
 mod storage;
 mod table;
 pub mod table_properties;
@@ -41,6 +42,7 @@ pub use pgspate_input::types::{PgType, SessionSettings, TypeKind};
 pub use recipe::{AUTOVACUUM_CHANGE, CurrentNames, RestoreRecipe, read_current_names};
 pub use search_path::{begin_pinned_sql, under_users_path_sql, users_path_sql};
 pub use session_settings::read_session;
+pub use similar_table::suggest_table;
 pub use storage::{StorageFacts, TableStorage};
 pub use table::{
     LEDGER_SCHEMA, TargetColumn, TargetTable, Trigger, UnloggedExtent, check_is_user_schema,

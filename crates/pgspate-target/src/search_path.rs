@@ -66,9 +66,15 @@ pub fn under_users_path_sql(statements: &str) -> String {
 /// the table that $1 names under the user's path, or NULL. The server parses the query before the
 /// query changes the path.
 pub(super) fn table_lookup_cte() -> String {
+    let lookup = with_users_path_sql("to_regclass($1)::oid", "oid");
+    format!("target as materialized ({lookup})")
+}
+
+/// Returns a query whose column `name` is an expression that is evaluated under the user's path.
+/// The server parses the expression before the query changes the path.
+pub(super) fn with_users_path_sql(expression: &str, name: &str) -> String {
     format!(
-        "target as materialized ( \
-           select set_config('search_path', current_setting('{USERS_PATH_SETTING}'), true), \
-                  to_regclass($1)::oid as oid, set_config('search_path', '{PINNED_PATH}', true))"
+        "select set_config('search_path', current_setting('{USERS_PATH_SETTING}'), true), \
+                {expression} as {name}, set_config('search_path', '{PINNED_PATH}', true)"
     )
 }

@@ -27,6 +27,6 @@ pub mod reading;
 pub(crate) mod stage;
 pub mod sync;
 
-pub use pgspate_base::{Error, ErrorKind, InputPlace, Result, file, numbers};
+pub use pgspate_base::{Error, ErrorKind, InputPlace, Result, did_you_mean, file, numbers};
 pub use pgspate_input::{encode, format, source};
 pub use pgspate_target::{self as target, ledger, measure, session};

@@ -316,7 +316,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__doctor)
-            opts="-t -h --to --table --watch --storage --large-table --stall-timeout --picture --json --help"
+            opts="-t -q -h --to --table --watch --storage --large-table --stall-timeout --picture --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -642,7 +642,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__lab)
-            opts="-h --help list run report help"
+            opts="-q -h --quiet --help list run report help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -726,7 +726,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__lab__subcmd__list)
-            opts="-h --scale --json --help"
+            opts="-q -h --scale --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -744,7 +744,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__lab__subcmd__report)
-            opts="-h --results --out --help"
+            opts="-q -h --results --out --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -958,7 +958,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__server)
-            opts="-h --help start stop status dsn help"
+            opts="-q -h --quiet --help start stop status dsn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -972,7 +972,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__server__subcmd__dsn)
-            opts="-h --help"
+            opts="-q -h --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1070,7 +1070,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__server__subcmd__start)
-            opts="-h --help"
+            opts="-q -h --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1084,7 +1084,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__server__subcmd__status)
-            opts="-h --json --help"
+            opts="-q -h --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1098,7 +1098,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__server__subcmd__stop)
-            opts="-h --help"
+            opts="-q -h --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1112,7 +1112,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__status)
-            opts="-h --to --stall-timeout --restore --forget --json --help"
+            opts="-q -h --to --stall-timeout --restore --forget --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1260,7 +1260,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__tune)
-            opts="-h --to --memory --cpus --emit --parameter-group --apply --revert --stall-timeout --json --help"
+            opts="-q -h --to --memory --cpus --emit --parameter-group --apply --revert --stall-timeout --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

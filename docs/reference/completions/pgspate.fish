@@ -24,7 +24,7 @@ function __fish_pgspate_using_subcommand
     contains -- $cmd[1] $argv
 end
 
-complete -c pgspate -n "__fish_pgspate_needs_command" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_needs_command" -s V -l version -d 'Print version'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "sync" -d 'Make rows of a table equal to a source, writing only what differs'
@@ -193,7 +193,8 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l large-table -
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l picture -d 'Draw the table\'s pages into this file: live rows, dead rows and free space' -r -F
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l json -d 'Print all findings as JSON on stdout'
-complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s q -l quiet -d 'Print errors only, and findings only if there is a problem'
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l to -d 'Connect to this URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l memory -d 'Assume this memory of the server\'s machine; by default found out if possible' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l cpus -d 'Assume this many CPUs of the server\'s machine; by default found out if possible' -r
@@ -205,15 +206,18 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l stall-timeout -
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l apply -d 'Record the old values in the ledger, then apply the settings with ALTER SYSTEM'
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l revert -d 'Put back the old values of the settings that --apply has changed'
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l json -d 'Print the settings as JSON on stdout'
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -s q -l quiet -d 'Print errors, warnings and proposed settings only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -s q -l quiet -d 'Print errors and results only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -f -a "list" -d 'List the experiments, with their questions and durations'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -f -a "run" -d 'Run experiments; skip trials that are already measured'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -f -a "report" -d 'Write one page with all results'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -l scale -d 'Use data of this scale: 1 is the published size; by default a run takes some minutes' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -l json -d 'Print the list as JSON on stdout'
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -s q -l quiet -d 'Print errors and results only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l data -d 'Load this data in bulk and storage: imdb, tpch, or your own files, folders and patterns' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l scale -d 'Use data of this scale: 1 is the published size; by default a run takes some minutes' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l repeats -d 'Run each trial this many times' -r
@@ -224,11 +228,12 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_sub
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l only -d 'Run only trials with this level, such as strategy=pgspate; repeat it for more levels' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l fresh -d 'Start over: delete the results of these experiments'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l json -d 'Print medians and answers as JSON on stdout'
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -s q -l quiet -d 'Print errors only'
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -s q -l quiet -d 'Print errors and results only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -l results -d 'Read the results of this folder' -r -F
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -l out -d 'Write the page to this file; by default report.html in that folder' -r -F
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -s q -l quiet -d 'Print errors and results only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "list" -d 'List the experiments, with their questions and durations'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "run" -d 'Run experiments; skip trials that are already measured'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "report" -d 'Write one page with all results'
@@ -238,25 +243,31 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l stall-timeout
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have changed on tables, such as indexes and options'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l json -d 'Print the jobs as JSON on stdout'
-complete -c pgspate -n "__fish_pgspate_using_subcommand status" -s h -l help -d 'Print help'
-complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -s q -l quiet -d 'Print errors and results only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -s q -l quiet -d 'Print errors and results only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "start" -d 'Start the server if it is not running'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "stop" -d 'Stop the server'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "status" -d 'Show whether the server is running, and where its data is'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "dsn" -d 'Print the connection string of the server'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and not __fish_seen_subcommand_from start stop status dsn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from start" -s q -l quiet -d 'Print errors and results only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from start" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from stop" -s q -l quiet -d 'Print errors and results only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from stop" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from status" -l json -d 'Print the status as JSON on stdout'
-complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from status" -s q -l quiet -d 'Print errors and results only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from dsn" -s q -l quiet -d 'Print errors and results only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from dsn" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "start" -d 'Start the server if it is not running'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "stop" -d 'Stop the server'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "status" -d 'Show whether the server is running, and where its data is'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "dsn" -d 'Print the connection string of the server'
 complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help'
-complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help'
+complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand reference" -s h -l help -d 'Print help'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "sync" -d 'Make rows of a table equal to a source, writing only what differs'

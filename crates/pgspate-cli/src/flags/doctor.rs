@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgspate_doctor::doctor::DoctorOptions;
 use pgspate_doctor::doctor::storage::Volume;
 
-use super::shared::{CommonArgs, json, server, stall_timeout};
+use super::shared::{CommonArgs, json, quiet, server, stall_timeout};
 use super::{CommandFlags, Flag, part, path, text, value};
 
 /// The arguments of `pgspate doctor`.
@@ -22,6 +22,7 @@ impl CommandFlags for DoctorArgs {
     fn flags() -> Vec<Vec<Flag<DoctorArgs>>> {
         let common = |flags| part(|it: &mut DoctorArgs| &mut it.common, flags);
         let json = json("Print all findings as JSON on stdout");
+        let quiet = quiet("Print errors only, and findings only if there is a problem");
         let picture = value("picture", "FILE.svg", path(), |it: &mut DoctorArgs, file| {
             it.picture = Some(file)
         })
@@ -33,7 +34,7 @@ impl CommandFlags for DoctorArgs {
             part(|it: &mut DoctorArgs| &mut it.options, checks()),
             part(|it: &mut DoctorArgs| &mut it.stall, stall_timeout()),
             vec![picture],
-            common(vec![json.under("Output")]),
+            common(vec![json.under("Output"), quiet.under("Output")]),
         ]
     }
 }
@@ -79,25 +80,29 @@ fn parse_time(value: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a size such as `100GiB` or `1.5kB`.
+/// Parses a size such as `100GiB`, `1.5kB` or `16G`. A letter alone means a power of 1024, as for
+/// PostgreSQL and the tools of Linux.
 pub(super) fn parse_size(value: &str) -> Result<u64, String> {
     let value = value.trim();
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
-    let factor: u64 = match value[end..].trim() {
-        "" | "B" => 1,
-        "kB" => 1000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "TB" => 1_000_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "TiB" => 1 << 40,
-        _ => return Err("expected a size such as 100GiB".to_owned()),
+    let factor: u64 = match value[end..].trim().to_ascii_lowercase().as_str() {
+        "" if end > 0 => {
+            return Err(format!("a size has a unit: {value}GiB, {value}MiB or {value}B"));
+        }
+        "b" => 1,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        _ => return Err("expected a size such as 100GiB or 16G".to_owned()),
     };
     match value[..end].parse::<f64>() {
         Ok(number) => Ok((number * factor as f64) as u64),
-        Err(_) => Err("expected a size such as 100GiB".to_owned()),
+        Err(_) => Err("expected a size such as 100GiB or 16G".to_owned()),
     }
 }
 
@@ -113,6 +118,9 @@ mod tests {
         assert!(["x", "-1s", "99h"].iter().all(|wrong| parse_time(wrong).is_err()));
         assert_eq!(parse_size("100GiB"), Ok(100 << 30));
         assert_eq!(parse_size("1.5 kB"), Ok(1500));
+        assert_eq!([parse_size("16G"), parse_size("16g")], [Ok(16 << 30), Ok(16 << 30)]);
+        let bare = "a size has a unit: 16GiB, 16MiB or 16B";
+        assert_eq!(parse_size("16"), Err(bare.to_owned()));
         assert!(parse_size("many").is_err());
     }
 }

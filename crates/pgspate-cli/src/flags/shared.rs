@@ -63,10 +63,15 @@ pub(super) fn json(help: &'static str) -> Flag<CommonArgs> {
     switch("json", |it: &mut CommonArgs| it.json = true).help(help)
 }
 
+/// Returns `--quiet`.
+pub(super) fn quiet(help: &'static str) -> Flag<CommonArgs> {
+    let quiet = switch("quiet", |it: &mut CommonArgs| it.quiet = true);
+    quiet.with(|arg| arg.short('q')).help(help)
+}
+
 /// Returns `--json` and `--quiet`.
 pub(super) fn output(json_help: &'static str) -> Vec<Flag<CommonArgs>> {
-    let quiet = switch("quiet", |it: &mut CommonArgs| it.quiet = true).with(|arg| arg.short('q'));
-    under("Output", vec![json(json_help), quiet.help("Print errors only")])
+    under("Output", vec![json(json_help), quiet("Print errors only")])
 }
 
 /// Returns the positional argument for sources.

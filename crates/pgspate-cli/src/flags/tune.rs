@@ -6,7 +6,7 @@ use clap::value_parser;
 use pgspate_doctor::tune::EmitFormat;
 
 use super::doctor::parse_size;
-use super::shared::{CommonArgs, json, server, stall_timeout};
+use super::shared::{CommonArgs, json, quiet, server, stall_timeout};
 use super::{CommandFlags, Flag, choice, part, switch, text, value};
 
 /// The arguments of `pgspate tune`.
@@ -32,6 +32,7 @@ impl CommandFlags for TuneArgs {
             settings(),
             part(|it: &mut TuneArgs| &mut it.stall, stall_timeout()),
             common(json),
+            common(quiet("Print errors, warnings and proposed settings only")),
         ]
     }
 }

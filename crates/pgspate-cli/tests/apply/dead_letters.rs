@@ -134,6 +134,56 @@ fn an_event_with_an_unknown_column_is_set_aside() {
     }
 }
 
+#[test]
+fn an_event_of_an_unknown_table_is_set_aside() {
+    for (format, insert, args) in FORMATS.into_iter().filter(|(format, ..)| *format != "dms csv") {
+        let case = LoadCase::new(CREATE_T);
+        let elsewhere =
+            insert(9, "7").replace("\"t\"", "\"gone\"").replace("public.t", "public.gone");
+        let events = format!("{}\n{elsewhere}\n{}\n", insert(1, "7"), insert(2, "7"));
+        let report = applied(&case, &events, &format!("{args} --max-dead-letters 1"));
+        assert_eq!(
+            (&report["dead_letters"], counts(&report)),
+            (&1.into(), [2, 0, 0, 0]),
+            "{format}"
+        );
+        assert!(letters(&case).contains("|2|42P01|"), "{format}: {}", letters(&case));
+        assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n)", "{format}");
+        // The stream continues after it, and sets nothing aside twice.
+        let more = format!("{events}{}\n", insert(3, "7"));
+        let report = applied(&case, &more, &format!("{args} --max-dead-letters 1"));
+        assert_eq!(
+            (&report["events"], &report["dead_letters"]),
+            (&1.into(), &0.into()),
+            "{format}"
+        );
+        case.put("s.ndjson", events);
+        let refusal = apply(&case, &format!("s.ndjson --quiet --stream other {args}")).refusal();
+        assert!(refusal.contains("relation public.gone does not exist"), "{format}: {refusal}");
+    }
+}
+
+#[test]
+fn an_error_says_how_many_events_are_committed() {
+    let case = LoadCase::new(CREATE_T);
+    let events = |ids: std::ops::RangeInclusive<u32>, last: &str| -> String {
+        ids.map(|id| plain(id, "7") + "\n").collect::<String>() + last + "\n"
+    };
+    case.put("s.ndjson", events(1..=3, &plain(4, "four")));
+    let said = apply(&case, "s.ndjson --quiet --batch-rows 1").stderr;
+    assert!(said.contains("3 events of this run are committed, 3 of the stream;"), "{said}");
+    // The second run commits nothing, and then one event more.
+    let said = apply(&case, "s.ndjson --quiet --batch-rows 1").stderr;
+    assert!(said.contains("SQLSTATE 22P02") && !said.contains("committed"), "{said}");
+    case.put("s.ndjson", events(1..=4, &plain(5, "five")));
+    let said = apply(&case, "s.ndjson --quiet --batch-rows 1").stderr;
+    assert!(said.contains("1 event of this run is committed, 4 of the stream;"), "{said}");
+    assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n) (3,7,n) (4,7,n)");
+    case.put("x.ndjson", plain(4, "four") + "\n");
+    let said = apply(&case, "x.ndjson --quiet").refusal();
+    assert!(!said.contains("committed"), "{said}");
+}
+
 /// The bad event is the first, the only, or the last event of its transaction.
 #[test]
 fn a_bad_event_of_wal2json_is_set_aside_at_any_position() {

@@ -230,7 +230,8 @@ fn tables_are_mapped_selected_and_reported_as_missing() {
       at: s.ndjson, line 1
 
     hint: Create the table, map the events to another table with `--map
-          … 'SCHEMA.TABLE=SCHEMA.TABLE'`, or leave them out with `--tables`.
+          … 'SCHEMA.TABLE=SCHEMA.TABLE'`, leave them out with `--tables`, or set them aside
+          … with `--max-dead-letters N`.
     ");
     case.db.run("create view v as select 1 as id");
     case.put("v.ndjson", "{\"op\":\"insert\",\"table\":\"v\",\"row\":{\"id\":1}}\n");

@@ -148,3 +148,27 @@ fn a_quiet_load_starts_the_embedded_server_without_output() {
     let run = home.run("load x.csv --create --quiet");
     assert_eq!((run.status, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
 }
+
+#[test]
+fn programs_of_another_version_than_the_wanted_one_are_refused() {
+    let home = TestHome::new();
+    let programs = home.0.join("bin");
+    fs::create_dir(&programs).unwrap();
+    for (name, text) in [
+        ("postgres", "#!/bin/sh\necho 'postgres (PostgreSQL) 16.4'\n"),
+        ("initdb", ""),
+        ("pg_ctl", ""),
+    ] {
+        fs::write(programs.join(name), text).unwrap();
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(programs.join(name), executable).unwrap();
+    }
+    let mut start = home.command("server start --quiet");
+    start.env("PGSPATE_PG_BIN", &programs).env("PGSPATE_PG_VERSION", "17");
+    assert_snapshot!(Run::of(start.output().unwrap()).refusal(), @r#"
+    error: PGSPATE_PG_BIN names PostgreSQL 16.4 in "[DIR]/bin", but PGSPATE_PG_VERSION asks
+          … for version 17
+
+    hint: Unset one of the two variables.
+    "#);
+}

@@ -204,6 +204,29 @@ fn case_with_unfinished_load() -> LoadCase {
 }
 
 #[test]
+fn the_report_of_a_resumed_load_counts_this_run_and_all_runs_apart() {
+    let case = case_with_unfinished_load();
+    let before = count(&case, "t");
+    let run = case.load("t.csv --rejects bad.csv --lanes 1 --json");
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["rows_before"], before);
+    assert_eq!(report["rows_written"], ROWS - before);
+    assert_eq!(report["rows_rejected"], 1);
+    assert_eq!(report["rows_rejected_before"], 0);
+    let [all, earlier] = ["bytes", "bytes_before"].map(|key| report[key].as_u64().unwrap());
+    assert!(earlier > all / 2 && earlier < all, "{report}");
+    // The first line has what this run wrote, and so does its rate.
+    let line = format!("  with earlier runs: 200,000 rows, {} MB, 1 set aside\n", 19.5);
+    assert!(run.stderr.contains(&line), "{}", run.stderr);
+    assert!(run.stderr.contains(": 27,668 rows, 2."), "{}", run.stderr);
+    // A load that was not interrupted has no such line.
+    let once = case.load("t.csv --restart --rejects again.csv");
+    assert_eq!(once.status, Some(1), "{}", once.stderr);
+    assert!(!once.stderr.contains("with earlier runs"), "{}", once.stderr);
+}
+
+#[test]
 fn a_load_does_not_continue_with_a_changed_source() {
     let case = case_with_unfinished_load();
     let before = count(&case, "t");
@@ -289,7 +312,8 @@ fn a_role_that_may_not_create_the_ledger_is_told_how() {
     or, if another role already owns the schema,
         grant usage on schema pgspate to ROLE;
         grant select, insert, update, delete on all tables in schema pgspate to ROLE;
-    or load with `--no-ledger`: the load is not resumable, and running it again loads again.
+    A load also works without a ledger, with `pgspate load --no-ledger`: the load is not
+          … resumable, and running it again loads again.
     "#);
     assert_eq!((without.status, again.status), (Some(0), Some(0)));
     assert_eq!(count(&case, "t"), 2 * ROWS);
@@ -321,7 +345,7 @@ fn a_foreign_schema_named_pgspate_is_left_alone() {
     assert_snapshot!(case.load("t.csv --header yes --quiet").refusal(), @r#"
     error: schema "pgspate" is not a ledger of pgspate
 
-    hint: Rename that schema, or load with `--no-ledger`.
+    hint: Rename that schema. A load also works with `--no-ledger`.
     "#);
     case.load("t.csv --header yes --quiet --no-ledger").success();
 }

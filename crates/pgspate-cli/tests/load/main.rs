@@ -2,6 +2,7 @@
 
 mod autovacuum_statistics_sequences;
 mod changed_files;
+mod column_names;
 mod concurrent_sessions;
 #[path = "../support/disk.rs"]
 mod disk;

@@ -303,8 +303,36 @@ fn help_lists_all_options() {
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-      -h, --help     Print help
-      -V, --version  Print version
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Examples:
+      pgspate load orders.csv --table orders --create
+      pgspate sync prices.csv --table prices --scope all
+      pgspate doctor
+
+    Exit status:
+      0    Done
+      1    Done, but the answer is no: rejects, differences or findings
+      2    Error
+      130  Interrupted
+
+    Environment:
+      PGHOST, PGPORT, PGDATABASE, PGUSER  The server to connect to, without --to
+      PGPASSWORD, PGPASSFILE              The password, or the file with passwords
+      PGSERVICE, PGSERVICEFILE            A service with these settings, and the file that
+          … defines it
+      PGSSLMODE and libpq's others        Other settings of the connection
+      PGSPATE_DATA_DIR                    The folder of the embedded server's data
+      PGSPATE_PG_BIN                      The folder with the PostgreSQL programs of the
+          … embedded server
+      PGSPATE_PG_VERSION                  The major version of the embedded server
+      AWS_*, GOOGLE_*, AZURE_*            Credentials and settings of object stores
+      HTTPS_PROXY, HTTP_PROXY, NO_PROXY   Proxies for web servers and object stores
+      NO_COLOR                            If set, output has no colour
     ");
     assert_snapshot!(ask(&["load", "--help"]), @r"
     Load files into a table, in parallel, exactly as \copy would
@@ -497,6 +525,26 @@ fn help_lists_all_options() {
       pgspate load orders.csv --table orders
       pgspate load 's3://sales/2026/*.parquet' --table events --create --plan
       pgspate load orders.csv --table orders --rejects bad.csv --max-rejects 1%
+
+    Exit status:
+      0    Done
+      1    Done, but rows were set aside, or kept out by triggers
+      2    Error
+      130  Interrupted
+
+    Environment:
+      PGHOST, PGPORT, PGDATABASE, PGUSER  The server to connect to, without --to
+      PGPASSWORD, PGPASSFILE              The password, or the file with passwords
+      PGSERVICE, PGSERVICEFILE            A service with these settings, and the file that
+          … defines it
+      PGSSLMODE and libpq's others        Other settings of the connection
+      PGSPATE_DATA_DIR                    The folder of the embedded server's data
+      PGSPATE_PG_BIN                      The folder with the PostgreSQL programs of the
+          … embedded server
+      PGSPATE_PG_VERSION                  The major version of the embedded server
+      AWS_*, GOOGLE_*, AZURE_*            Credentials and settings of object stores
+      HTTPS_PROXY, HTTP_PROXY, NO_PROXY   Proxies for web servers and object stores
+      NO_COLOR                            If set, output has no colour
     ");
     assert_eq!(ask(&["--version"]), format!("pgspate {}\n", env!("CARGO_PKG_VERSION")));
     assert!(ask(&["completions", "bash"]).contains("_pgspate"));

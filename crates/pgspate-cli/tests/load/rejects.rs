@@ -180,6 +180,32 @@ fn a_load_stops_at_max_rejects() {
     assert_eq!(report["rows_rejected"].as_u64(), Some(bad));
 }
 
+/// The rows that an earlier run rejected count, even if this run rejects none.
+#[test]
+fn max_rejects_is_judged_again_when_a_load_is_resumed() {
+    let case = LoadCase::new("create table t (id int primary key, note text)");
+    let (text, bad) = csv_with_bad_rows();
+    // All bad rows are in the first chunks; the last row waits for another session.
+    let good: String = (100_000..140_000).map(|id| format!("{id},{:>90}\n", "")).collect();
+    case.put("t.csv", text + &good);
+    let (runtime, holder) = session(&case.db.dsn());
+    let last = "begin; insert into t values (139999, 'of another session')";
+    runtime.block_on(holder.batch_execute(last)).unwrap();
+    let mut child = spawn(&mut case.load_command("t.csv --rejects bad.csv --lanes 1 --quiet"));
+    wait_until("all bad rows are set aside", || {
+        case.value("select to_regclass('pgspate.reject') is not null") == "t"
+            && case.value("select count(*) from pgspate.reject") == bad.to_string()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    let said = case.load("t.csv --rejects bad.csv --max-rejects 10 --lanes 1 --quiet").refusal();
+    assert!(said.contains(&format!("{bad} rows rejected; --max-rejects allows 10")), "{said}");
+    let run = case.load(&format!("t.csv --rejects bad.csv --max-rejects {bad} --lanes 1 --quiet"));
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    assert_eq!(case.value("select count(*) from t"), (140_000 - bad).to_string());
+}
+
 /// Rows that are sent again, because other rows were rejected, count once.
 #[test]
 fn max_rejects_in_percent_counts_each_row_once() {

@@ -1,7 +1,12 @@
-//! Tests that values and names of the input are printed as text: no control character reaches the
-//! terminal, and no value looks like a line of pgspate.
+//! Tests of the command on a terminal. Values and names of the input are printed as text: no
+//! control character reaches the terminal, and no value looks like a line of pgspate. The progress
+//! line fits into the terminal's width. A password is asked for there and nowhere else.
 
-use crate::support::LoadCase;
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::process::{Command, Stdio};
+
+use crate::support::{LoadCase, Run, finish, spawn};
 
 /// Control sequences that set a terminal's title, clear the screen and move the cursor back.
 const CONTROL_SEQUENCES: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\r";
@@ -32,6 +37,89 @@ fn values_and_names_do_not_control_the_terminal() {
     let name = format!("{}.csv", CONTROL_SEQUENCES.trim_end());
     case.put(&name, "id,at\n1,x\n");
     check_refusal_without_controls(&case, &format!("{name} --table t --header yes"));
+}
+
+/// Returns a shell's command on a terminal, which the program `script` provides. Returns `None` if
+/// there is no such program.
+fn on_terminal(case: &LoadCase, shell: &str) -> Option<Command> {
+    let found = Command::new("script").arg("--version").stdout(Stdio::null()).status();
+    if found.is_err() {
+        println!("not tested: there is no program `script`");
+        return None;
+    }
+    let mut command = Command::new("script");
+    command.args(["-qec", shell, "/dev/null"]).env_clear().current_dir(case.path(""));
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("TERM", "xterm");
+    command.env("PGSPATE", env!("CARGO_BIN_EXE_pgspate")).env("HOME", case.path(""));
+    Some(command)
+}
+
+#[test]
+fn the_progress_line_fits_into_the_terminal() {
+    let case = LoadCase::new("create table t (id int primary key, note text)");
+    let mut text = "id,note\n".to_owned();
+    (0..200_000).for_each(|id| writeln!(text, "{id},{:>90}", id * 7).unwrap());
+    case.put("t.csv", text);
+    for verb in ["load t.csv --restart", "sync t.csv --scope all --read-ahead never"] {
+        for columns in [40, 80] {
+            let shell = format!("stty cols {columns}; \"$PGSPATE\" {verb} --table t --to \"$DSN\"");
+            let Some(mut command) = on_terminal(&case, &shell) else { return };
+            case.db.run("truncate t");
+            let run = finish(spawn(command.env("DSN", case.db.dsn())));
+            assert_eq!(run.status, Some(0), "{}", run.stdout);
+            let drawn = run.stdout.split('\r').filter_map(|line| line.split("\x1b[K").next());
+            let drawn: Vec<&str> = drawn
+                .filter(|line| line.contains("ing public.t") && !line.contains('\n'))
+                .collect();
+            assert!(!drawn.is_empty(), "{verb}: {:?}", run.stdout);
+            for line in drawn {
+                assert!(line.chars().count() < columns, "{verb}: {line}");
+            }
+        }
+    }
+}
+
+/// Returns the DSN without its password, and the password.
+fn without_password(dsn: &str) -> Option<(String, String)> {
+    let (before, after) = dsn.split_once('@')?;
+    let (user, password) = before.rsplit_once(':').filter(|(user, _)| user.contains("//"))?;
+    (!user.ends_with("//")).then(|| (format!("{user}@{after}"), password.to_owned()))
+}
+
+#[test]
+fn a_missing_password_is_asked_for_on_a_terminal_only() {
+    let case = LoadCase::new("create table t (id int)");
+    case.put("t.csv", "id\n1\n2\n");
+    let Some((dsn, password)) = without_password(&case.db.dsn()) else {
+        println!("not tested: the test server needs no password");
+        return;
+    };
+    let args = ["load", "t.csv", "--table", "t", "--to", &dsn];
+    let refused = finish(spawn(&mut case.command(&args))).refusal();
+    assert!(refused.contains("the server asks for a password"), "{refused}");
+    assert!(!refused.contains("Password for"), "{refused}");
+
+    let shell = "\"$PGSPATE\" load t.csv --table t --to \"$DSN\"";
+    for (typed, status) in [(password.as_str(), Some(0)), ("wrong", Some(2))] {
+        let Some(mut command) = on_terminal(&case, shell) else { return };
+        let mut child = spawn(command.env("DSN", &dsn));
+        let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (mut said, mut byte) = (Vec::new(), [0]);
+        while !said.ends_with(b"Password for user postgres: ") {
+            assert_eq!(stdout.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+            said.push(byte[0]);
+        }
+        writeln!(stdin, "{typed}").unwrap();
+        stdout.read_to_end(&mut said).unwrap();
+        let Run { status: ended, .. } = finish(child);
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(ended, status, "{said}");
+        assert!(!said.contains(typed), "{said}");
+        if ended == Some(2) {
+            assert!(said.contains("The password came from the terminal."), "{said}");
+        }
+    }
+    assert_eq!(case.value("select count(*) from t"), "2");
 }
 
 #[test]

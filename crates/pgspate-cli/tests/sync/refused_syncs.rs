@@ -33,6 +33,36 @@ fn a_sync_that_deletes_too_many_rows_is_refused() {
 }
 
 #[test]
+fn mistyped_names_are_asked_about() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");
+    case.db.run("create table customers (id int primary key)");
+    for (args, question) in [
+        ("t.csv --no-delete --key idd", "Did you mean column \"id\"?"),
+        ("t.csv --no-delete --key Kind", "Did you mean column \"kind\"?"),
+        ("t.csv --no-delete --ignore-columns knd", "Did you mean column \"kind\"?"),
+        ("t.csv --scope-by kin", "Did you mean column \"kind\"?"),
+        ("t.csv --no-delete --table custmers", "Did you mean table customers?"),
+    ] {
+        let said = sync_and_expect_refusal(&case, args);
+        assert!(said.contains(&format!("hint: {question}")), "{args}: {said}");
+    }
+}
+
+#[test]
+fn an_error_about_the_predicate_names_no_table_of_pgspate() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --scope idd>1"), @r#"
+    error: could not sync public.t
+      caused by: could not compare the source with the predicate of `--scope`
+      caused by: column "idd" does not exist (SQLSTATE 42703)
+
+    hint: Perhaps you meant to reference the column "source.id".
+    "#);
+}
+
+#[test]
 fn a_source_without_rows_is_refused() {
     let case = new_case();
     case.put("t.csv", "id,kind,n\n");

@@ -47,7 +47,7 @@ use context::{CheckContext, CheckResult};
 use disk::ServerDisk;
 use pgspate_target::connect::Connection;
 use pgspate_target::measure::{Measurement, server_version};
-use pgspate_target::{TargetTable, quote_ident, server_error};
+use pgspate_target::{TargetTable, quote_ident, server_error, suggest_table};
 use storage::Volume;
 use waits::WaitSamples;
 
@@ -158,19 +158,23 @@ pub async fn examine(connection: &Connection, options: &DoctorOptions) -> Result
 pub async fn find_table(connection: &Connection, name: &str) -> Result<TargetTable> {
     match TargetTable::read(&connection.client, name).await? {
         Some(table) => Ok(table),
-        None => Err(no_such_table(name)),
+        None => Err(no_such_table(&connection.client, name).await),
     }
 }
 
 /// Returns the table's OID without locking the table.
 async fn table_oid(client: &Client, name: &str) -> Result<u32> {
     let failed = server_error(format!("could not look up table {name}"));
-    TargetTable::find_oid(client, name).await.map_err(failed)?.ok_or_else(|| no_such_table(name))
+    match TargetTable::find_oid(client, name).await.map_err(failed)? {
+        Some(oid) => Ok(oid),
+        None => Err(no_such_table(client, name).await),
+    }
 }
 
-fn no_such_table(name: &str) -> Error {
-    Error::new(ErrorKind::Usage, format!("there is no table {name}"))
-        .hint("Write the name as in SQL, with its schema: `--table sales.\"Order\"`.")
+async fn no_such_table(client: &Client, name: &str) -> Error {
+    let error = Error::new(ErrorKind::Usage, format!("there is no table {name}"))
+        .hint("Write the name as in SQL, with its schema: `--table sales.\"Order\"`.");
+    suggest_table(client, name, error).await
 }
 
 /// Begins the read-only transaction of a check. Its settings are local to the transaction.

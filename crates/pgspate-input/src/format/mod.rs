@@ -14,7 +14,6 @@ pub mod infer;
 pub mod json;
 pub mod keyed;
 pub mod memory;
-pub mod nearest;
 pub mod parquet;
 pub mod sniff;
 mod stated_size;

@@ -21,6 +21,7 @@ mod reader;
 mod remote;
 mod resolve;
 mod store;
+mod texts_beside_data;
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -36,6 +37,7 @@ pub use local::is_pattern;
 pub use ranges::RangeReader;
 pub use reader::{InputReader, ReadProgress};
 pub use resolve::resolve;
+pub use texts_beside_data::without_texts_beside_data;
 
 use crate::{Error, ErrorKind, InputPlace, Result};
 

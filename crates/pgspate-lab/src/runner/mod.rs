@@ -331,7 +331,7 @@ impl ExperimentRun<'_> {
             let mean = began.elapsed().checked_div(nth as u32);
             (self.show)(&LabEvent::TrialStarted {
                 experiment: name,
-                label: &trial.label(),
+                label: &trial.description(),
                 nth: before + nth + 1,
                 of: all.len(),
                 left: mean.map(|mean| mean * (left.len() - nth) as u32),

@@ -49,7 +49,7 @@ impl ExperimentRun<'_> {
                 continue;
             };
             nth += 1;
-            let (experiment, label) = (experiment.name(), trial.label());
+            let (experiment, label) = (experiment.name(), trial.description());
             show(&LabEvent::TrialStarted { experiment, label: &label, nth, of, left: None });
             let mut line = self.line(trial, *repeat);
             describe(&context, &connection, &mut line)?;

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio_postgres::config::ChannelBinding;
+use tokio_postgres::error::SqlState;
 
 use super::environment::Environment;
 use super::host::{self, Host};
@@ -153,6 +154,28 @@ impl Dsn {
     /// Returns the database to connect to.
     pub fn dbname(&self) -> &str {
         &self.dbname
+    }
+
+    /// Returns whether a password is known for any of the servers.
+    pub fn has_password(&self) -> bool {
+        self.hosts.iter().any(|host| host.password.is_some())
+    }
+
+    /// Returns whether [`Dsn::connect`] failed because the server asks for a password, and none is
+    /// known.
+    pub fn is_password_missing(&self, error: &Error) -> bool {
+        !self.has_password() && error.sqlstate() == Some(&SqlState::INVALID_PASSWORD)
+    }
+
+    /// Returns these parameters with a password for all servers. `origin` says in words where the
+    /// password came from.
+    #[must_use]
+    pub fn with_password(&self, password: String, origin: &str) -> Dsn {
+        let mut dsn = self.clone();
+        let password = Secret::new(password);
+        dsn.hosts.iter_mut().for_each(|host| host.password = Some(password.clone()));
+        dsn.passwords = PasswordSource::Given(origin.to_owned());
+        dsn
     }
 
     /// Returns these parameters with another limit for silent connections; the default is 60
@@ -333,8 +356,7 @@ fn find_passwords(
 /// Formats as `postgres://user:***@host/db`. The stars stand for a password of any origin.
 impl fmt::Display for Dsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has_password = self.hosts.iter().any(|host| host.password.is_some());
-        f.write_str(&self.url(false, if has_password { ":***" } else { "" }))
+        f.write_str(&self.url(false, if self.has_password() { ":***" } else { "" }))
     }
 }
 

@@ -128,29 +128,7 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         "ssl" => Some("sslmode"),
         _ => None,
     };
-    alias.or_else(|| {
-        let near = KEYWORDS.iter().map(|known| (edit_distance(&name, known.name), known.name));
-        near.filter(|&(steps, known)| steps <= known.len().min(9) / 3).min().map(|(_, known)| known)
-    })
-}
-
-/// Returns how many letters must be inserted, removed, changed or swapped to turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut steps = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                steps = steps.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(steps);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
+    alias.or_else(|| pgspate_base::nearest(&name, KEYWORDS.iter().map(|known| known.name)))
 }
 
 #[cfg(test)]

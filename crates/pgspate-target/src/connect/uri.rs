@@ -7,19 +7,55 @@
 use super::keyword;
 use super::parameters::{ConnectionParameters, unknown_parameter};
 use crate::{Error, ErrorKind, Result};
+use pgspate_base::did_you_mean;
 
-const SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
+const SCHEMES: [&str; 2] = ["postgresql", "postgres"];
 
-/// Returns whether `text` begins like a URL.
+/// Drivers that follow the scheme in a URL of SQLAlchemy: `postgresql+psycopg://`.
+const DRIVERS: [&str; 6] =
+    ["psycopg", "psycopg_async", "psycopg2", "psycopg2cffi", "asyncpg", "pg8000"];
+
+/// Returns whether `text` begins like a URL, of any scheme.
 pub(super) fn is_uri(text: &str) -> bool {
-    SCHEMES.iter().any(|scheme| text.starts_with(scheme))
+    split_scheme(text).is_some()
+}
+
+/// Splits a URL after its scheme. Returns `None` if the text before `://` is no scheme; it may then
+/// be a part of a password.
+fn split_scheme(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let may_follow = |c: char| c.is_ascii_alphanumeric() || "+-._".contains(c);
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.len() <= 40
+        && scheme.chars().all(may_follow);
+    is_scheme.then_some((scheme, rest))
+}
+
+fn is_known_scheme(scheme: &str) -> bool {
+    match scheme.split_once('+') {
+        Some((scheme, driver)) => SCHEMES.contains(&scheme) && DRIVERS.contains(&driver),
+        None => SCHEMES.contains(&scheme),
+    }
+}
+
+/// Returns the error for a URL of another scheme.
+fn unknown_scheme(scheme: &str) -> Error {
+    let bare = scheme.split('+').next().unwrap_or_default();
+    let near = did_you_mean("", bare, SCHEMES).filter(|_| !SCHEMES.contains(&bare));
+    Error::new(ErrorKind::Usage, format!("unknown scheme \"{scheme}\" of the connection URL"))
+        .hint_if(near)
+        .hint_also(
+            "The known schemes are postgres:// and postgresql://, and those of SQLAlchemy: \
+             postgresql+psycopg://, postgresql+psycopg2:// and postgresql+asyncpg://.",
+        )
 }
 
 /// Parses the URL `text` into `settings`.
 pub(super) fn parse(text: &str, settings: &mut ConnectionParameters) -> Result<()> {
-    let Some(mut rest) = SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme)) else {
-        return Err(malformed("the URL does not begin with postgres:// or postgresql://"));
-    };
+    let (scheme, mut rest) = split_scheme(text).unwrap_or_default();
+    if !is_known_scheme(scheme) {
+        return Err(unknown_scheme(scheme));
+    }
     if let Some(at) = rest.find(['@', '/']).filter(|&at| rest.as_bytes()[at] == b'@') {
         let (user, password) = match rest[..at].split_once(':') {
             Some((user, password)) => (user, Some(password)),
@@ -91,8 +127,9 @@ fn parse_query(query: &str, settings: &mut ConnectionParameters) -> Result<()> {
             return Err(malformed("the URL has a parameter that is not written as key=value"));
         };
         let name = decode(name)?;
-        if name == "ssl" && value == "true" {
-            decode_and_set(settings, "sslmode", "require")?;
+        if name == "ssl" {
+            // libpq takes `ssl=true`; asyncpg takes the words of sslmode.
+            decode_and_set(settings, "sslmode", if value == "true" { "require" } else { value })?;
             continue;
         }
         let Some(known) = keyword::find(&name) else {
@@ -192,6 +229,40 @@ mod tests {
         assert_eq!(settings.get("dbname"), Some("my db"));
         assert_eq!(settings.get("application_name"), Some("a&b"));
         assert_eq!(settings.get("sslmode"), Some("require"));
+    }
+
+    #[test]
+    fn urls_of_sqlalchemy_are_parsed() {
+        for driver in ["", "+psycopg", "+psycopg2", "+asyncpg", "+pg8000"] {
+            let text = format!("postgresql{driver}://bob:s%40cret@db1:5433/mine?ssl=verify-full");
+            assert!(is_uri(&text));
+            let settings = parsed(&text);
+            assert_eq!(settings.get("user"), Some("bob"), "{driver}");
+            assert_eq!(settings.get("password"), Some("s@cret"), "{driver}");
+            assert_eq!(settings.get("port"), Some("5433"), "{driver}");
+            assert_eq!(settings.get("sslmode"), Some("verify-full"), "{driver}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_scheme_is_named_with_the_known_ones() {
+        let refusal = |text| parse(text, &mut ConnectionParameters::default()).unwrap_err();
+        for (text, scheme, question) in [
+            ("postgre://bob:hunter2@db1/x", "postgre", "Did you mean \"postgres\"? "),
+            ("postgressql://bob:hunter2@db1/x", "postgressql", "Did you mean \"postgresql\"? "),
+            ("mysql://bob:hunter2@db1/x", "mysql", ""),
+            ("postgresql+odbc://bob:hunter2@db1/x", "postgresql+odbc", ""),
+        ] {
+            assert!(is_uri(text));
+            let error = refusal(text);
+            let message = format!("unknown scheme \"{scheme}\" of the connection URL");
+            assert_eq!(error.to_string(), message);
+            let hint = error.hint_text().unwrap();
+            assert!(hint.starts_with(&format!("{question}The known schemes are")), "{hint}");
+            assert!(!hint.contains("hunter2"));
+        }
+        assert!(!is_uri("host=db1 password=a://b"));
+        assert!(!is_uri("bob:hunter2://db1"));
     }
 
     #[test]

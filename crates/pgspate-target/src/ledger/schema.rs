@@ -273,6 +273,7 @@ pub(super) fn with_grant_hint(error: Error) -> Error {
          or, if another role already owns the schema,\n\
          \x20   grant usage on schema pgspate to ROLE;\n\
          \x20   grant select, insert, update, delete on all tables in schema pgspate to ROLE;\n\
-         or load with `--no-ledger`: the load is not resumable, and running it again loads again.",
+         A load also works without a ledger, with `pgspate load --no-ledger`: the load is not \
+         resumable, and running it again loads again.",
     )
 }

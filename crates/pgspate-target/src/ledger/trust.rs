@@ -132,7 +132,7 @@ impl LedgerSchema {
                 "Code of that role would run as your role. Connect as \"{owner}\". Or have a \
                  superuser drop objects that pgspate did not create, and change the ledger's \
                  owner: `alter schema pgspate owner to ROLE`, and `alter table pgspate.NAME owner \
-                 to ROLE` for each table. Or load with `--no-ledger`."
+                 to ROLE` for each table. A load also works with `--no-ledger`."
             )));
         }
         // Another role may have created an empty schema for pgspate.
@@ -140,7 +140,7 @@ impl LedgerSchema {
         match self.exists && !is_ledger && !self.relations.is_empty() {
             true => {
                 Err(Error::new(ErrorKind::Ledger, "schema \"pgspate\" is not a ledger of pgspate")
-                    .hint("Rename that schema, or load with `--no-ledger`."))
+                    .hint("Rename that schema. A load also works with `--no-ledger`."))
             }
             false => Ok(()),
         }

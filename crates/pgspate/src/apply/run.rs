@@ -218,7 +218,10 @@ impl ApplyRun<'_> {
         match written {
             // The batch is not applied. The report below says so.
             Err(error) if error.kind() == ErrorKind::Cancelled && watch.is_cancelled() => {}
-            written => written?,
+            written => {
+                let committed = writer.mark().ordinal;
+                written.map_err(|error| hint_committed(error, events_before, committed))?;
+            }
         }
         if fed.is_err() {
             return Err(Error::new(ErrorKind::Bug, "the thread that decodes events died"));
@@ -250,6 +253,21 @@ impl ApplyRun<'_> {
             warnings,
         })
     }
+}
+
+/// Adds a hint, if this run has committed events: how many, and how many the stream has now. An
+/// error of the ledger says itself what it knows of the stream.
+fn hint_committed(error: Error, before: u64, committed: u64) -> Error {
+    let by_this_run = committed.saturating_sub(before);
+    if by_this_run == 0 || error.kind() == ErrorKind::Ledger {
+        return error;
+    }
+    let events = counted(by_this_run, "event");
+    let are = if by_this_run == 1 { "is" } else { "are" };
+    error.hint_also(&format!(
+        "{events} of this run {are} committed, {committed} of the stream; the same command, run \
+         again, continues after them."
+    ))
 }
 
 /// Reads the source. Sends an error if the reader panics, as silence would mean the end of the

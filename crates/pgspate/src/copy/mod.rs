@@ -105,6 +105,8 @@ pub(crate) struct LedgerJob {
     pub(crate) crash_removes_rows: bool,
     /// Chunks that are written already, by earlier runs or by earlier attempts of this run.
     pub(crate) written_chunks: WrittenChunks,
+    /// Chunks that earlier runs have written.
+    pub(crate) chunks_before: WrittenChunks,
     /// The number of rows that may be rejected; `None` if the first bad row ends the load. Requires
     /// [`Commit::EachChunk`].
     pub(crate) rejects_max: Option<RejectsMax>,

@@ -13,6 +13,8 @@ pub struct CopyProgress {
     pub rows: AtomicU64,
     /// Decompressed input bytes taken by lanes.
     pub bytes: AtomicU64,
+    /// Bytes of chunks that were skipped, because earlier runs of the job have written them.
+    pub(crate) bytes_before: AtomicU64,
     /// Rows rejected, including those of earlier runs of the job.
     pub rejected: AtomicU64,
     /// COPY bytes handed to connections.
@@ -88,6 +90,8 @@ pub struct ProgressSnapshot {
     pub rows: u64,
     /// Decompressed input bytes taken by lanes.
     pub bytes: u64,
+    /// Bytes of chunks that were skipped, because earlier runs of the job have written them.
+    pub bytes_before: u64,
     /// Rows rejected.
     pub rejected: u64,
     /// Lanes that were started.
@@ -109,6 +113,7 @@ impl CopyProgress {
         ProgressSnapshot {
             rows: self.rows.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
+            bytes_before: self.bytes_before.load(Relaxed),
             rejected: self.rejected.load(Relaxed),
             lanes: self.lanes.load(Relaxed),
             waiting: self.waiting.lock().expect("no panic while held").clone(),
@@ -123,7 +128,8 @@ impl CopyProgress {
 
     /// Sets the counters to zero before another attempt.
     pub(crate) fn start_over(&self) {
-        let counters = [&self.rows, &self.bytes, &self.rejected, &self.sent, &self.lanes];
+        let counters =
+            [&self.rows, &self.bytes, &self.bytes_before, &self.rejected, &self.sent, &self.lanes];
         let times = [&self.source_nanos, &self.encode_nanos, &self.send_nanos];
         counters.into_iter().chain(times).for_each(|counter| counter.store(0, Relaxed));
     }

@@ -38,6 +38,7 @@ pub fn run(
     runtime: &tokio::runtime::Handle,
 ) -> Result<CopyEnd> {
     let shared = SharedRun::new(job, cutter, progress);
+    shared.check_earlier_rejects()?;
     let finished = run_lanes(&shared, runtime);
     shared.check_cancelled()?;
     if shared.lanes_conflict.load(Relaxed) {

@@ -263,6 +263,10 @@ impl<'a> SharedRun<'a> {
         }
         self.progress.rows.fetch_add(record.rows_in, Relaxed);
         self.progress.bytes.fetch_add(chunk.stored_bytes(), Relaxed);
+        let ledger = self.job.ledger.as_ref();
+        if ledger.is_some_and(|ledger| ledger.chunks_before.get(chunk.seq).is_some()) {
+            self.progress.bytes_before.fetch_add(chunk.stored_bytes(), Relaxed);
+        }
         self.skipped.fetch_add(1, Relaxed);
         Ok(NextChunk::Written)
     }
@@ -323,6 +327,19 @@ impl<'a> SharedRun<'a> {
         let message = format!("{} (SQLSTATE {})", last.message, last.sqlstate.code());
         let cause = Error::new(ErrorKind::Server, message).at(last.place.clone());
         Err(too_many_rejects(all, &allowed).because(cause))
+    }
+
+    /// Checks the number of rows that earlier runs have rejected, before a row is read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Server`] if `--max-rejects` allows fewer rows now.
+    pub(super) fn check_earlier_rejects(&self) -> Result<()> {
+        match self.job.rejects_max() {
+            Some(RejectsMax::Rows(most)) if self.rejected_before > most => {
+                Err(too_many_rejects(self.rejected_before, &format!("{most}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks the percentage of rejected rows, after all rows were read.

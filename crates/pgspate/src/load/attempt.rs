@@ -91,6 +91,7 @@ impl Load {
                 id: opened.job,
                 crash_removes_rows: opened.crash_removes_rows,
                 written_chunks: opened.done.clone(),
+                chunks_before: self.chunks_before.clone(),
                 rejects_max: self.options.rejects.as_ref().map(|_| rejects_max),
             }),
             check_unchanged: Box::new(move |read| reading.check_unchanged(&rows, read)),

@@ -29,7 +29,7 @@ use crate::copy::{CopyOutcome, EarlySession, RejectsMax};
 use crate::job::{ControlSession, JobSession, RetryAfterConnectionLoss};
 use crate::plan::{self, LoadPlan, PlanRequest};
 use crate::reading::{self, SniffedInputs};
-use pgspate_target::ledger::JobLookup;
+use pgspate_target::ledger::{JobLookup, WrittenChunks};
 use pgspate_target::measure::wal_position;
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{SessionSettings, TargetTable};
@@ -67,6 +67,8 @@ pub struct Load {
     request: PlanRequest,
     plan: LoadPlan,
     job: JobSession,
+    /// Chunks that earlier runs of the job have written.
+    chunks_before: WrittenChunks,
     /// The first lane's session, if that session was opened in advance.
     early_session: EarlySession,
     /// The lock that prevents other loads from writing the file of rejects.
@@ -132,6 +134,14 @@ impl Load {
         Ok(LoadReport::new(&self, outcome, watch, widened, seconds, wal_bytes))
     }
 
+    /// Returns the number of rows that earlier runs of the job have rejected.
+    fn rejected_before(&self) -> u64 {
+        match self.job.opened.is_some() {
+            true => self.job.totals_before.rows_rejected,
+            false => self.job.earlier_rejects(),
+        }
+    }
+
     /// Returns the report, if the ledger says that the input is already loaded.
     fn report_if_loaded(&self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
         let JobLookup::Finished(record) = &self.job.ledger_state.found else { return Ok(None) };
@@ -175,6 +185,9 @@ impl Load {
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.job.opened) {
             let guard = rejects::lock_rejects_file(path, opened.job.0, &self.reading.names())?;
             self.rejects_guard = Some(guard);
+        }
+        if let Some(opened) = &self.job.opened {
+            self.chunks_before = opened.done.clone();
         }
         self.table_care(watch).prepare()?;
         self.table_care(watch).prepare_shadow()?;

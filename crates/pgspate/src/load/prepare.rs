@@ -11,9 +11,9 @@ use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
 use crate::reading::{Survey, is_lock_error, name_lock_holder, parse_name};
 use crate::{Result, care};
-use pgspate_target::MaintenanceFacts;
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, LedgerState};
+use pgspate_target::ledger::{self, LedgerState, WrittenChunks};
+use pgspate_target::{MaintenanceFacts, suggest_table};
 
 /// Inspects the inputs and the table, and plans the load. Changes nothing: if the load will create
 /// its table, the table is created, inspected and rolled back. Blocks; call it from a thread that
@@ -101,7 +101,10 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         Some(table) => (table, None),
         None => {
             let name = runtime.block_on(parse_name(connection, &name))?;
-            let sql = create::create_table_sql(&name, &reading.inferred, options.create)?;
+            let sql = create::create_table_sql(&name, &reading.inferred, options.create);
+            let sql = sql.map_err(|error| {
+                runtime.block_on(suggest_table(&connection.client, &name, error))
+            })?;
             let (table, new) =
                 runtime.block_on(create::create_and_roll_back(connection, &name, &sql))?;
             (table, Some(new))
@@ -129,6 +132,7 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         request,
         plan,
         job: JobSession::new(control_session),
+        chunks_before: WrittenChunks::default(),
         early_session: EarlySession::default(),
         rejects_guard: None,
         table_changes: care::TableChanges::default(),

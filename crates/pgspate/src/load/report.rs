@@ -144,6 +144,8 @@ pub struct LoadReport {
     pub stored_bytes: Option<u64>,
     /// Decompressed bytes of the inputs.
     pub bytes: u64,
+    /// The part of `bytes` that earlier runs of the job have written.
+    pub bytes_before: u64,
     /// COPY bytes sent.
     pub bytes_sent: u64,
     /// `binary` or `text`.
@@ -154,6 +156,8 @@ pub struct LoadReport {
     pub chunks: u64,
     /// Rows of the job that were rejected, including those of earlier runs.
     pub rows_rejected: u64,
+    /// The part of `rows_rejected` that earlier runs of the job have rejected.
+    pub rows_rejected_before: u64,
     /// The file with the rejected rows.
     pub rejects: Option<String>,
     /// The flags for loading the file of rejected rows, once the rows are corrected.
@@ -200,6 +204,7 @@ impl LoadReport {
         wal_bytes: Option<u64>,
     ) -> LoadReport {
         let (job, rows_before) = load.job.earlier_rows();
+        let snapshot = watch.copy.snapshot();
         let done = &load.table_changes.summary;
         let (plan, after) = (&load.plan.warnings, &done.after);
         LoadReport {
@@ -214,12 +219,14 @@ impl LoadReport {
                 .saturating_sub(outcome.rows_written + outcome.rows_rejected),
             rows_as_text: outcome.rows_as_text,
             stored_bytes: load.reading.stored_bytes(),
-            bytes: watch.copy.snapshot().bytes,
+            bytes: snapshot.bytes,
+            bytes_before: snapshot.bytes_before,
             bytes_sent: outcome.bytes_sent,
             path: load.plan.rows.mode.name(),
             lanes: outcome.lanes,
             chunks: outcome.chunks,
-            rows_rejected: load.job.earlier_rejects() + watch.copy.snapshot().rejected,
+            rows_rejected: load.job.earlier_rejects() + snapshot.rejected,
+            rows_rejected_before: load.rejected_before(),
             rejects: load.options.rejects.as_ref().map(|path| path.display().to_string()),
             rejects_read_as: load.options.rejects.as_ref().map(|_| load.rejects_read_as()),
             job,
@@ -237,6 +244,7 @@ impl LoadReport {
             warnings: [plan, &load.job.warnings, &after.warnings]
                 .into_iter()
                 .flatten()
+                .chain(&load.reading.skipped)
                 .cloned()
                 .collect(),
             loaded_already: load.earlier_runs().filter(|_| load.is_loaded()),

@@ -5,9 +5,8 @@ use arrow_schema::{DataType, Field};
 use super::{InputFacts, RowRequest};
 use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::field::FieldEncoder;
-use crate::format::nearest::nearest;
 use crate::numbers::counted;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::{PgType, SessionSettings, TargetColumn, TargetTable, TypeKind};
 
 /// A column that the load writes.
@@ -71,11 +70,17 @@ pub(super) fn plan_columns(
     let names = target_names(table, input, request)?;
     let mut planned = Vec::with_capacity(names.len());
     for (field, name) in names.iter().enumerate() {
-        let Some(column) = find_column(table, name) else {
+        let is_exact = table.columns.iter().any(|column| column.name == *name);
+        let mut others = names.iter().filter(|other| !is_exact && *other != name);
+        let other = others.find(|other| is_alike(other, name));
+        let Some(column) = find_column(table, name).filter(|_| other.is_none()) else {
             if request.ignore_unknown && request.columns.is_none() {
                 continue;
             }
-            return Err(unknown_column(table, name));
+            return Err(match other {
+                Some(other) => ambiguous_column(table, name, other),
+                None => unknown_column(table, name),
+            });
         };
         if planned.iter().any(|it: &PlannedColumn| it.name == column.name) {
             let message = format!("column \"{}\" is named more than once", column.name);
@@ -170,27 +175,43 @@ fn target_names(
 fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a TargetColumn> {
     let exact = table.columns.iter().find(|column| column.name == name);
     exact.or_else(|| {
-        let folded = name.trim().to_lowercase();
-        let mut matching = table.columns.iter().filter(|it| it.name.to_lowercase() == folded);
+        let mut matching = table.columns.iter().filter(|it| is_alike(&it.name, name));
         matching.next().filter(|_| matching.next().is_none())
     })
+}
+
+/// Returns whether two names are equal but for case and outer white space.
+fn is_alike(one: &str, other: &str) -> bool {
+    one.trim().to_lowercase() == other.trim().to_lowercase()
+}
+
+/// Returns the error for a name of the input that matches no column exactly, while another name of
+/// the input differs from it in case only. Ignoring case, both could mean the same column.
+fn ambiguous_column(table: &TargetTable, name: &str, other: &str) -> Error {
+    let message = format!(
+        "field \"{name}\" matches no column of \"{}\" exactly, and field \"{other}\" differs from \
+         it in case only",
+        table.name
+    );
+    Error::new(ErrorKind::Plan, message)
+        .with_sqlstate(tokio_postgres::error::SqlState::AMBIGUOUS_COLUMN)
+        .hint(
+            "Name the columns for the input's fields with `--columns a,b,...`, or skip fields \
+             without a column of exactly their name with `--ignore-unknown`.",
+        )
 }
 
 /// Returns the error for a name that no column of the table has.
 fn unknown_column(table: &TargetTable, name: &str) -> Error {
     let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
     let names = table.columns.iter().map(|column| column.name.as_str());
-    let hint = match nearest(name, names) {
-        Some(near) => format!("Did you mean column \"{near}\"? "),
-        None => String::new(),
-    };
-    let hint = format!(
-        "{hint}Name the columns for the input's fields with `--columns a,b,...`, or skip fields \
-         without a column with `--ignore-unknown`."
-    );
     Error::new(ErrorKind::Plan, message)
         .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
-        .hint(hint)
+        .hint_if(did_you_mean("column", name, names))
+        .hint_also(
+            "Name the columns for the input's fields with `--columns a,b,...`, or skip fields \
+             without a column with `--ignore-unknown`.",
+        )
 }
 
 /// Chooses how the values of a column are written.
@@ -264,10 +285,8 @@ pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>>
     let position = |name: &String| {
         let exact = found.iter().position(|other| other == name);
         exact.or_else(|| {
-            let folded = name.trim().to_lowercase();
-            let is_alike = |other: &&String| other.trim().to_lowercase() == folded;
-            let is_only = found.iter().filter(is_alike).count() == 1;
-            let alike = found.iter().position(|other| is_alike(&other));
+            let is_only = found.iter().filter(|other| is_alike(other, name)).count() == 1;
+            let alike = found.iter().position(|other| is_alike(other, name));
             alike.filter(|at| is_only && !expected.contains(&found[*at]))
         })
     };

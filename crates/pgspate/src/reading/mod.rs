@@ -39,6 +39,7 @@ use crate::format::memory::{BatchesCutter, ProgramBatches};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, SniffedFormat};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
+use crate::numbers::counted;
 use crate::plan::{ColumnRoute, InputFacts, RowPlan, match_fields};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
@@ -57,6 +58,8 @@ pub(crate) struct SniffedInputs {
     header_overridden: bool,
     /// The header line of the first input, byte for byte.
     header_line: Vec<u8>,
+    /// Which files beside the inputs are not read, in words.
+    pub(crate) skipped: Option<String>,
 }
 
 /// A function that returns a new encoder for each lane.
@@ -110,6 +113,18 @@ impl SniffedInputs {
                 if dialect.format == CopyFormat::Csv),
             stored_bytes: self.stored_bytes(),
         }
+    }
+
+    /// Records files that are not read, because their names are those of texts for people.
+    fn note_skipped(&mut self, names: &[String]) {
+        let Some(first) = names.first() else { return };
+        let more = match names.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {}", counted(more as u64, "other file")),
+        };
+        let note = format!("skipped \"{first}\"{more}: not data, by the name");
+        self.sniffed.evidence.push(note.clone());
+        self.skipped = Some(note);
     }
 
     /// Returns whether any input can be read only once.

@@ -62,6 +62,7 @@ impl SniffedInputs {
             },
             header_overridden: options.rows.columns.is_some(),
             header_line: Vec::new(),
+            skipped: None,
         }
     }
 }
@@ -132,7 +133,8 @@ fn sniff_sample(
     };
     let header_overridden = options.rows.columns.is_some();
     let inputs = Arc::clone(inputs);
-    Ok(SniffedInputs { inputs, sniffed, shape, inferred, header_overridden, header_line })
+    let skipped = None;
+    Ok(SniffedInputs { inputs, sniffed, shape, inferred, header_overridden, header_line, skipped })
 }
 
 /// Reads the schema of a Parquet or Arrow input that begins with `sample`. Blocks the calling

@@ -55,12 +55,15 @@ impl Survey {
         runtime: &Handle,
     ) -> Result<Survey> {
         let dsn = dsn.with_stall_timeout(limits.stall_timeout);
-        let inputs = match &options.origin {
+        let (inputs, skipped) = match &options.origin {
             InputOrigin::Batches(own) => {
-                vec![Input::memory(own.name(), own.bytes(), own.is_stream())]
+                (vec![Input::memory(own.name(), own.bytes(), own.is_stream())], Vec::new())
             }
-            InputOrigin::Stream(stream) => vec![stream.clone()],
-            InputOrigin::Sources(all) => source::resolve(all, &options.source, runtime.clone())?,
+            InputOrigin::Stream(stream) => (vec![stream.clone()], Vec::new()),
+            InputOrigin::Sources(all) => {
+                let inputs = source::resolve(all, &options.source, runtime.clone())?;
+                source::without_texts_beside_data(all, inputs)
+            }
         };
         let name = table_name(table, &inputs);
         let query = SurveyQuery { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
@@ -77,7 +80,8 @@ impl Survey {
         let known = table.as_ref().map(names);
         let encoding = options.rows.encoding.as_deref().or(dsn.client_encoding());
         let decode = |name: &[u8]| runtime.block_on(decode_name(&connection, encoding, name));
-        let reading = SniffedInputs::sniff(inputs, known.as_deref(), options, &decode)?;
+        let mut reading = SniffedInputs::sniff(inputs, known.as_deref(), options, &decode)?;
+        reading.note_skipped(&skipped);
         let mut rows = options.rows.clone();
         if reading.facts().is_delimited {
             // PGCLIENTENCODING applies only to text without another encoding.

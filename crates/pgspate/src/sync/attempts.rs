@@ -12,6 +12,7 @@ use super::statements::Scope;
 use super::transactions::{self, CommittedTransactions};
 use super::{PreparedSync, SyncReport, vacuum};
 use crate::copy::LaneSession;
+use crate::numbers::counted;
 use crate::reading::LoadWatch;
 use crate::{Error, Result, stage};
 use pgspate_target::connect::Connection;
@@ -137,13 +138,17 @@ impl<'a> SyncAttempts<'a> {
         }
         let left: Vec<usize> =
             (0..sessions.len()).filter(|nth| self.done[*nth].is_none()).collect();
+        self.watch.copy.set_phase(Some("comparing".to_owned()));
         let finding = left.iter().map(|nth| session_part::find_differences(&sessions[*nth], sync));
         let found = join_all(finding).await.into_iter().collect::<Result<Vec<_>>>()?;
         if sync.options.is_check {
             roll_back(sessions).await;
             return self.report(&found).await;
         }
-        check_max_delete(sync, &SyncReport::of_parts(self.done.iter().flatten().chain(&found)))?;
+        let all = SyncReport::of_parts(self.done.iter().flatten().chain(&found));
+        check_max_delete(sync, &all)?;
+        let differences = counted(all.inserted + all.updated + all.deleted, "difference");
+        self.watch.copy.set_phase(Some(format!("writing {differences}")));
         self.has_begun = true;
         match &sync.split {
             Some(_) => {
@@ -217,6 +222,7 @@ impl<'a> SyncAttempts<'a> {
         flush_statistics(&self.sessions[1..]).await;
         let is_vacuumed = sync.split.is_some() || report.is_check || report.dead_rows == 0;
         if sync.options.vacuums && !is_vacuumed {
+            self.watch.copy.set_phase(Some("vacuum".to_owned()));
             vacuum::run(first, sync.table(), &mut report).await;
         }
         if let Some(before) = &self.before {
@@ -227,6 +233,7 @@ impl<'a> SyncAttempts<'a> {
         let mut facts = read_advice_facts(&first.client, sync).await?;
         facts.can_split = report.has_grown() && can_split(sync, first).await;
         report.advice = advice(&report, &facts);
+        report.warnings.extend(sync.staging.reading.skipped.clone());
         Ok(report)
     }
 }

@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use crate::plan::PlannedColumn;
 use crate::stage::keys::{self, EQUALS};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::{TargetColumn, TargetTable, quote_ident, server_error};
 
 /// Query for whether no two rows of the table can have the same key. This requires a unique index
@@ -96,7 +96,9 @@ impl SyncColumns {
                     format!("column \"{name}\" of relation \"{}\" does not exist", table.name)
                 }
             };
-            return Err(Error::new(ErrorKind::Usage, problem));
+            let names = table.columns.iter().map(|column| column.name.as_str());
+            return Err(Error::new(ErrorKind::Usage, problem)
+                .hint_if(did_you_mean("column", name, names).filter(|_| !is_in_table)));
         }
         let column = |name: &str| table.columns.iter().find(|column| column.name == name);
         let sync_column = |name: &str| -> Option<SyncColumn> {

@@ -37,7 +37,7 @@ use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::plan::AutoChoice;
 use crate::reading::{self, InputOrigin, LoadWatch};
 use crate::stage::{self, keys, temp_space::TempSpace};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, did_you_mean};
 use ahead::{HeldSnapshot, TableExtent, TableReadAhead};
 use attempts::SyncAttempts;
 use columns::SyncColumns;
@@ -211,7 +211,9 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         for name in names {
             if !staging.plan.columns.iter().any(|column| column.name == *name) {
                 let message = format!("column \"{name}\" of the scope is not in the source");
-                return Err(Error::new(ErrorKind::Usage, message));
+                let written = staging.plan.columns.iter().map(|column| column.name.as_str());
+                return Err(Error::new(ErrorKind::Usage, message)
+                    .hint_if(did_you_mean("column", name, written)));
             }
         }
     }
@@ -332,6 +334,7 @@ impl PreparedSync {
         started: Instant,
     ) -> Result<Option<SyncReport>> {
         let runtime = self.runtime.clone();
+        watch.copy.set_phase(Some("reading the table".to_owned()));
         let read = self.read_ahead(extent, holder, watch);
         let Some((ahead, before)) = some_unless_failed(read)?.flatten() else { return Ok(None) };
         self.staging.rows = StagedRows::Missing(ahead);

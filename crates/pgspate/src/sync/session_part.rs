@@ -135,10 +135,11 @@ async fn check_source(
         SyncRefusal::EmptySource.refuse("")?;
     }
     if let Some(sql) = statements.rows_outside_scope() {
-        statements.planned(client).allow_nested_loop(&sql).await.map_err(failed())?;
-        let row = client.query_one(&sql, &[]).await.map_err(server_error(
-            "could not compare the source with the predicate of `--scope`".to_owned(),
-        ))?;
+        let refused = || {
+            server_error("could not compare the source with the predicate of `--scope`".to_owned())
+        };
+        statements.planned(client).allow_nested_loop(&sql).await.map_err(refused())?;
+        let row = client.query_one(&sql, &[]).await.map_err(refused())?;
         SyncRefusal::OutsideScope { outside: count_at(&row, 0), taken: count_at(&row, 1) }
             .refuse("")?;
     }

@@ -26,7 +26,7 @@ use crate::stage::{self, StageTable};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::ReconnectBackoff;
-use pgspate_target::{SessionSettings, TableStorage, TargetTable};
+use pgspate_target::{SessionSettings, TableStorage, TargetTable, suggest_table};
 
 /// Which rows of the source are staged, and in how many sessions.
 pub(super) enum StagedRows {
@@ -65,10 +65,12 @@ impl Staging {
         let Survey { control_session, reading, session, name, table, rows: request, .. } = survey;
         let Some(table) = table else {
             let name = runtime.block_on(parse_name(&control_session.connection, &name))?;
-            return Err(missing_table_error(&name).hint(
+            let error = missing_table_error(&name).hint(
                 "Create the table first. `pgspate load --create` creates it with types that fit \
                  the source.",
-            ));
+            );
+            let client = &control_session.connection.client;
+            return Err(runtime.block_on(suggest_table(client, &name, error)));
         };
         let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
         if options.keeps_last {
@@ -105,6 +107,7 @@ impl Staging {
         let mut backoff = ReconnectBackoff::new(self.control_session.limits.retry_for);
         loop {
             watch.start_over(self.reading.stored_bytes());
+            watch.copy.set_phase(None);
             let began = Instant::now();
             let job = self.copy_job()?;
             let cutter = self.reading.cutter(&self.plan, watch);

@@ -153,7 +153,7 @@ impl SyncStatements<'_> {
         let Scope::Where(predicate) = self.scope else { return None };
         let matches = self.matches("t", "s");
         Some(format!(
-            "select (select pg_catalog.count(*) from {STAGE_NAME} \
+            "select (select pg_catalog.count(*) from {STAGE_NAME} source \
                      where ({predicate}) is not true), \
                     (select pg_catalog.count(*) \
                      from (select * from {} where ({predicate}) is not true) t \

@@ -79,8 +79,10 @@ pub(super) async fn write_differences(
     let transactions =
         client.query(&statements.count_per_transaction(), &[]).await.map_err(failed())?;
     client.batch_execute("commit").await.map_err(failed())?;
-    for row in transactions {
+    let count = transactions.len();
+    for (nth, row) in transactions.into_iter().enumerate() {
         watch.copy.stop.check()?;
+        watch.copy.set_phase(Some(format!("writing, transaction {} of {count}", nth + 1)));
         let found = SyncReport {
             deleted: count_at(&row, 0),
             updated: count_at(&row, 1),

@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use pgspate_base::did_you_mean;
 use pgspate_base::numbers::counted;
 use tokio_postgres::error::SqlState;
 
@@ -15,7 +16,6 @@ use super::record::{INVALID_UTF8, RecordRanges, RecordWalk};
 use super::{count_newlines, cut};
 use crate::encode::{Encoded, text};
 use crate::format::keyed::{KeyTarget, KeyedOptions};
-use crate::format::nearest::nearest;
 use crate::format::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row_error};
 use crate::json::{
     ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape, append_array_literal, key_end,
@@ -249,15 +249,13 @@ impl JsonEncoder {
                 .hint("Name the keys of all records with `--columns a,b,...`.");
         }
         let shown: String = key.chars().take(64).collect();
-        let mut hint = match nearest(&key, self.options.columns.iter().map(|c| c.name.as_str())) {
-            Some(column) => format!("The nearest column is \"{column}\". "),
-            None => String::new(),
-        };
-        hint.push_str(
-            "If the first records lack some keys, name all keys with `--columns a,b,...`. To \
-             ignore keys without a column, use `--ignore-unknown`.",
-        );
-        self.error(chunk, from, &format!("key \"{shown}\" names no column")).hint(hint)
+        let columns = self.options.columns.iter().map(|column| column.name.as_str());
+        self.error(chunk, from, &format!("key \"{shown}\" names no column"))
+            .hint_if(did_you_mean("column", &key, columns))
+            .hint_also(
+                "If the first records lack some keys, name all keys with `--columns a,b,...`. To \
+                 ignore keys without a column, use `--ignore-unknown`.",
+            )
     }
 
     /// Appends the row of the slots to `out`.

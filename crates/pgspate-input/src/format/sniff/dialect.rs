@@ -349,13 +349,11 @@ fn judge_header(
     known: Option<&[String]>,
     sniffed: &SniffedFormat,
 ) -> (bool, &'static str) {
-    let names: Vec<String> = first
-        .iter()
-        .map(|field| String::from_utf8_lossy(field.text.trim_ascii()).to_lowercase())
-        .collect();
+    let names: Vec<_> =
+        first.iter().map(|field| String::from_utf8_lossy(field.text.trim_ascii())).collect();
     if let Some(known) = known {
         let known: HashSet<String> = known.iter().map(|name| name.to_lowercase()).collect();
-        let matched = names.iter().filter(|name| known.contains(*name)).count();
+        let matched = names.iter().filter(|name| known.contains(&name.to_lowercase())).count();
         if matched * 2 > names.len() {
             return (true, "the first line names the table's columns");
         }
@@ -370,7 +368,8 @@ fn judge_header(
     }
     // One name may be missing, because exports often leave the name of the index column empty.
     let nameless = first.iter().filter(|f| f.text.trim_ascii().is_empty() || is_null(f)).count();
-    let unique: HashSet<&String> = names.iter().collect();
+    // Names that differ in upper and lower case are different names.
+    let unique: HashSet<_> = names.iter().collect();
     if nameless > usize::from(first.len() > 2) || unique.len() < names.len() {
         return (false, "fields of the first line are empty or equal");
     }

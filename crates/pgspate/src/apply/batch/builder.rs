@@ -12,7 +12,7 @@ use super::EventBatch;
 use super::cuts::BatchBoundary;
 use super::replay::ReplayState;
 use crate::apply::options::ApplyOptions;
-use crate::apply::route::{LoggedPlace, Router};
+use crate::apply::route::{LoggedPlace, Router, is_missing_table};
 use crate::apply::watch::ApplyWatch;
 use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_events::ChangeEvent;
@@ -226,7 +226,8 @@ impl<P: SourcePosition> BatchBuilder<P> {
     /// Sets the last event or record aside as a dead letter.
     ///
     /// # Errors
-    /// `error`, if it is not about the record's format, or if there are too many dead letters.
+    /// `error`, if it is neither about the record's format nor about a table that the target does
+    /// not have, or if there are too many dead letters.
     pub(super) fn set_aside(
         &mut self,
         error: Error,
@@ -234,9 +235,8 @@ impl<P: SourcePosition> BatchBuilder<P> {
         event_place: P::EventPlace,
     ) -> Result<()> {
         self.dead_letters += 1;
-        if error.kind() != ErrorKind::Format
-            || self.dead_letters > self.context.options.dead_letters_max
-        {
+        let is_about_event = error.kind() == ErrorKind::Format || is_missing_table(&error);
+        if !is_about_event || self.dead_letters > self.context.options.dead_letters_max {
             return Err(with_dead_letter_hint(self.with_place(error, event_place)));
         }
         self.note_begin();

@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use tokio_postgres::error::SqlState;
 
 pub(crate) use apply_table::{ApplyColumn, ApplyTable};
 pub(crate) use table_map::TableMap;
 pub(crate) use write_order::{find_reference_cycle, parents_first};
 
+use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
 use pgspate_events::decode::{TargetTypes, own_format};
 use pgspate_events::fold;
@@ -26,7 +28,7 @@ use pgspate_events::log::{EventLog, LoggedEvent, LoggedRow};
 use pgspate_events::{ChangeEvent, ChangeKind, EventPlace, EventRow, SourceTable};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::{ReconnectBackoff, StopFlag, WaitLimits, cancel_when, stopped_error};
-use pgspate_target::{SessionSettings, read_session};
+use pgspate_target::{SessionSettings, read_session, suggest_table};
 use row_layouts::RoutedTable;
 
 /// The `application_name` of the session.
@@ -39,6 +41,11 @@ async fn open_session(dsn: &Dsn, limits: &WaitLimits) -> Result<Connection> {
     let set = connection.client.batch_execute(&timeouts).await;
     set.map_err(|error| connection.explain("could not set up the session", error))?;
     Ok(connection)
+}
+
+/// Returns whether the error says that the target has no table for the events.
+pub(crate) fn is_missing_table(error: &Error) -> bool {
+    error.kind() == ErrorKind::Plan && error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE)
 }
 
 /// What to do with columns that the target lacks.
@@ -240,7 +247,12 @@ impl Router {
     /// Notes the columns of an event that is applied already, without adding the event.
     pub(crate) fn note_columns(&self, event: &ChangeEvent) -> Result<()> {
         let state = &mut *self.state.borrow_mut();
-        let Some(at) = state.find_target(&event.table)? else { return Ok(()) };
+        let found = match state.find_target(&event.table) {
+            // An earlier run has set the event aside.
+            Err(error) if is_missing_table(&error) => None,
+            found => found?,
+        };
+        let Some(at) = found else { return Ok(()) };
         state.targets[at].limit_layouts();
         for row in [&event.new, &event.old].into_iter().flatten() {
             // An earlier run applied the event or set it aside. So no column is rejected here.
@@ -287,6 +299,8 @@ impl TargetTypes for Router {
                 let found = facts.columns.iter().find(|known| known.name == column)?;
                 Some(Arc::clone(&found.typname))
             }
+            // The event itself is refused, and may become a dead letter.
+            Err(error) if is_missing_table(&error) => None,
             Err(error) => {
                 state.lookup_error = Some(error);
                 None
@@ -385,13 +399,15 @@ impl RouterState {
         let mut at = None;
         if self.table_map.includes(name) {
             let sql = self.table_map.target_sql_name(name);
-            let facts = self.read_table(&sql)?.ok_or_else(|| {
-                let message = format!("relation {sql} does not exist");
-                Error::new(ErrorKind::Plan, message).hint(
+            let Some(facts) = self.read_table(&sql)? else {
+                let error = missing_table_error(&sql).hint(
                     "Create the table, map the events to another table with \
-                     `--map 'SCHEMA.TABLE=SCHEMA.TABLE'`, or leave them out with `--tables`.",
-                )
-            })?;
+                     `--map 'SCHEMA.TABLE=SCHEMA.TABLE'`, leave them out with `--tables`, or set \
+                     them aside with `--max-dead-letters N`.",
+                );
+                let suggested = suggest_table(&self.connection.client, &sql, error);
+                return Err(self.runtime.block_on(suggested));
+            };
             let oid = facts.table.oid;
             let found = self.targets.iter().position(|known| known.facts.table.oid == oid);
             at = Some(found.unwrap_or_else(|| {

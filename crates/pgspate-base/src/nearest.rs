@@ -17,6 +17,17 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
+/// Returns the sentence `Did you mean column "name"?` for the candidate most similar to `name`, if
+/// there is a similar one. `what` is the noun before the name, or empty.
+pub fn did_you_mean<'a>(
+    what: &str,
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    let space = if what.is_empty() { "" } else { " " };
+    nearest(name, candidates).map(|near| format!("Did you mean {what}{space}\"{near}\"?"))
+}
+
 /// Names in PostgreSQL have at most 63 bytes, so comparing more characters would only cost time.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -53,6 +64,15 @@ mod tests {
         assert_eq!(nearest("colour", columns), None);
         assert_eq!(nearest("", columns), None);
         assert_eq!(nearest("x", []), None);
+    }
+
+    #[test]
+    fn a_question_names_the_similar_name() {
+        let question = did_you_mean("column", "pirce", ["price"]);
+        assert_eq!(question.as_deref(), Some("Did you mean column \"price\"?"));
+        let question = did_you_mean("", "blk", ["bulk"]);
+        assert_eq!(question.as_deref(), Some("Did you mean \"bulk\"?"));
+        assert_eq!(did_you_mean("", "colour", ["price"]), None);
     }
 
     #[test]

@@ -1,0 +1,76 @@
+//! Tests of names: a header whose names differ in upper and lower case only, mistyped names of
+//! tables, and texts for people beside the data.
+
+use insta::assert_snapshot;
+
+use crate::support::LoadCase;
+
+#[test]
+fn names_that_differ_only_in_case_are_a_header() {
+    let case = LoadCase::new("create table two (\"ID\" int, id int, name text)");
+    case.put("t.csv", "ID,id,name\n1,2,x\n3,4,y\n");
+    case.load("t.csv --table new --create --quiet").success();
+    case.load("t.csv --table two --quiet").success();
+    for table in ["new", "two"] {
+        assert_eq!(case.rows(table), ["(1,2,x)", "(3,4,y)"], "{table}");
+    }
+    // The names match exactly, in whatever order.
+    case.put("turned.csv", "name,id,ID\nz,6,5\n");
+    case.load("turned.csv --table two --quiet").success();
+    assert_eq!(case.value("select \"ID\" from two where name = 'z'"), "5");
+}
+
+#[test]
+fn a_name_without_its_exact_column_is_refused_beside_its_twin() {
+    let case = LoadCase::new("create table t (id int, name text)");
+    case.put("t.csv", "ID,id,name\n1,2,x\n3,4,y\n");
+    assert_snapshot!(case.refusal("t.csv --table t"), @r#"
+    error: field "ID" matches no column of "t" exactly, and field "id" differs from it in
+          … case only
+
+    hint: Name the columns for the input's fields with `--columns a,b,...`, or skip fields
+          … without a column of exactly their name with `--ignore-unknown`.
+    "#);
+    case.load("t.csv --table t --ignore-unknown --quiet").success();
+    assert_eq!(case.rows("t"), ["(2,x)", "(4,y)"]);
+    // Without a twin, upper and lower case do not matter.
+    case.put("upper.csv", "ID,NAME\n5,z\n");
+    case.load("upper.csv --table t --quiet").success();
+    assert_eq!(case.value("select name from t where id = 5"), "z");
+}
+
+#[test]
+fn a_mistyped_table_is_asked_about() {
+    let case = LoadCase::new(
+        "create table customers (id int); create schema sales; create table sales.orders (id int)",
+    );
+    case.put("t.csv", "id\n1\n");
+    let hint = |table: &str| {
+        let said = case.refusal(&format!("t.csv --table {table}"));
+        said.split_once("hint: ").unwrap().1.to_owned()
+    };
+    assert!(hint("custmers").starts_with("Did you mean table customers? `--create` would"));
+    assert!(hint("sales.order").starts_with("Did you mean table sales.orders? "));
+    assert!(hint("ordres").starts_with("Did you mean table sales.orders? "));
+    assert!(hint("weather").starts_with("`--create` would create it with:"));
+}
+
+#[test]
+fn texts_for_people_beside_the_data_are_named_and_skipped() {
+    let case = LoadCase::new("create table t (id int)");
+    case.put("land/README.md", "# Orders\n\nTwo files, of two days.\n");
+    case.put("land/a.csv", "id\n1\n");
+    case.put("land/a.csv.sha256", "0123  a.csv\n");
+    case.put("land/b.csv", "id\n2\n");
+    let plan = case.load("land --table t --plan").stdout;
+    let note = "skipped \"land/README.md\" and 1 other file: not data, by the name";
+    assert!(plan.contains(note), "{plan}");
+    let run = case.load("land --table t --json --quiet");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&report["inputs"], &report["rows_written"]), (&2.into(), &2.into()));
+    assert!(report["warnings"].to_string().contains("skipped"), "{report}");
+    // A file that the user names is read.
+    let named = case.refusal("land/README.md land/b.csv --table t");
+    assert!(named.contains("land/README.md"), "{named}");
+}
