@@ -368,8 +368,65 @@ impl TrialOutcome {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::report::figure::{Bar, BarGroup, Bars, Plot};
+
+    /// An experiment for tests of the report. Its trials are not run.
+    pub(crate) struct SampleExperiment;
+
+    impl Experiment for SampleExperiment {
+        fn name(&self) -> &'static str {
+            "sample"
+        }
+
+        fn title(&self) -> &'static str {
+            "A sample"
+        }
+
+        fn question(&self) -> &'static str {
+            "How fast is it?"
+        }
+
+        fn published(&self) -> Option<PublishedResults> {
+            Some(PublishedResults {
+                source: Publication { title: "A paper", url: "https://example.org/?a=1&b" },
+                setting: "Elsewhere.",
+                figures: vec![("one way", "5 s")],
+            })
+        }
+
+        fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
+            vec![Factor::new("way", &["a", "b", "c"])]
+        }
+
+        fn scale_default(&self) -> f64 {
+            1.0
+        }
+
+        fn trial_seconds(&self, scale: f64) -> f64 {
+            scale
+        }
+
+        fn prepare(&self, _context: &TrialContext) -> Result<()> {
+            Ok(())
+        }
+
+        fn run(&self, _trial: &LabTrial, _context: &TrialContext) -> Result<TrialOutcome> {
+            Ok(TrialOutcome::default())
+        }
+
+        fn figures(&self, results: &Results) -> Vec<Figure> {
+            let bar = |seconds| Bar::measured("all", seconds);
+            let bars = results.spread(&[], "seconds").map(bar).into_iter().collect();
+            let groups = vec![BarGroup { name: String::new(), bars }];
+            vec![Figure::new("Times", "", Plot::Bars(Bars { unit: None, groups }))]
+        }
+
+        fn answer(&self, _results: &Results) -> String {
+            "It is fast.".to_owned()
+        }
+    }
 
     #[test]
     fn a_product_has_every_combination_once() {

@@ -54,33 +54,33 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::experiment::tests::SampleExperiment;
     use crate::results::tests::line;
 
     #[test]
     fn short_trials_are_too_small_to_judge() {
-        let experiment = crate::experiments::find("bulk").unwrap();
         let said = |seconds: [f64; 3]| {
             let ways = ["a", "b", "c"].into_iter().zip(seconds);
             let lines = ways.map(|(way, seconds)| line(&[("way", way)], 0, seconds)).collect();
-            too_small(experiment, &Results::new(lines, Path::new(".")))
+            too_small(&SampleExperiment, &Results::new(lines, Path::new(".")))
         };
         assert_eq!(
             said([0.1, 0.5, 9.0]).unwrap(),
             "Too small to judge: a typical trial took 0.50 s, so the fixed costs of a start decide \
-             which is faster. Measure at a larger scale: pgspate lab run bulk --scale 10 --results \
-             DIR"
+             which is faster. Measure at a larger scale: pgspate lab run sample --scale 10 \
+             --results DIR"
         );
         // One short trial beside longer ones is a fast contender.
         assert_eq!(said([0.1, 3.0, 9.0]), None);
-        assert_eq!(too_small(experiment, &Results::new(Vec::new(), Path::new("."))), None);
+        assert_eq!(too_small(&SampleExperiment, &Results::new(Vec::new(), Path::new("."))), None);
     }
 
     #[test]
     fn files_of_the_user_have_no_scale_to_raise() {
-        let experiment = crate::experiments::find("bulk").unwrap();
         let mut one = line(&[("way", "a")], 0, 0.2);
         one.conditions.data.kind = DataKind::Files;
-        let said = too_small(experiment, &Results::new(vec![one], Path::new("."))).unwrap();
+        let said = too_small(&SampleExperiment, &Results::new(vec![one], Path::new(".")));
+        let said = said.unwrap();
         assert!(said.ends_with("Measure files that load for ten seconds or more."), "{said}");
     }
 

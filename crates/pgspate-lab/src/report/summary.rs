@@ -22,9 +22,9 @@ pub(super) fn write(all: &[(&dyn Experiment, Results)], html: &mut String) {
     let compared = all.iter().map(|(experiment, results)| experiment.comparisons(results));
     let compared: Vec<Vec<Comparison>> = compared.collect();
     html.push_str(
-        "<h2 class=\"over\">Summary</h2>\n<p class=\"note\">Where pgspate takes part, it is compared \
-         with the fastest other contender of each case. A bar to the right is faster, a bar to \
-         the left slower; bars are drawn to the scale of their experiment.</p>\n\
+        "<h2 class=\"over\">Summary</h2>\n<p class=\"note\">Where pgspate takes part, it is \
+         compared with the fastest other contender of each case. A bar to the right is faster, a \
+         bar to the left slower; bars are drawn to the scale of their experiment.</p>\n\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Summary\">\
          <table class=\"summary\">\n<tr><th>case</th><th class=\"level\">result</th><th></th>\
          <th class=\"level\">contender</th><th class=\"level\">compared with</th></tr>\n",

@@ -53,7 +53,7 @@ fn pace(ratio: f64) -> (String, &'static str) {
     }
 }
 
-/// Compares two times: `18 % faster than`, `3 times as fast as`, `as fast as`, or `9 % slower than`.
+/// Compares two times: `18 % faster than`, `3 times as fast as`, `as fast as`, `9 % slower than`.
 pub fn faster(ours: f64, theirs: f64) -> String {
     let (text, preposition) = pace(theirs / ours.max(f64::MIN_POSITIVE));
     format!("{text} {preposition}")

@@ -11,6 +11,10 @@ fn every_experiment_says_what_it_is() {
         assert!(!names.contains(&experiment.name()), "{}", experiment.name());
         names.push(experiment.name());
         assert!(experiment.question().ends_with('?'), "{}", experiment.question());
+        if let Some(published) = experiment.published() {
+            assert!(published.source.url.starts_with("https://"));
+            assert!(!published.source.title.is_empty() && !published.figures.is_empty());
+        }
         let scale = experiment.scale_default();
         let setup = LabRunSetup { scale, is_own: true, data: DataKind::default() };
         for factor in experiment.factors(&setup) {

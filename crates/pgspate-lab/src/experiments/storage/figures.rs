@@ -145,8 +145,8 @@ pub(super) fn answer(results: &Results) -> String {
     let value = |seconds| words::value(seconds, Unit::Seconds);
     let lead = |ours: f64, one: f64| words::faster(ours, one);
     let mut text = format!(
-        "At 750 IOPS ({how}), pgspate takes {} and is {} one session ({}); without a limit it takes \
-         {} and is {} one session ({})",
+        "At 750 IOPS ({how}), pgspate takes {} and is {} one session ({}); without a limit it \
+         takes {} and is {} one session ({})",
         value(ours),
         lead(ours, one),
         value(one),
