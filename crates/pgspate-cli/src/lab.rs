@@ -242,16 +242,22 @@ fn measure(args: &RunArgs, quiet: bool, style: TerminalStyle) -> Result<CommandA
         print_json(&LabRunOutput { summary: &summary, experiments: &digests })?;
     } else if !quiet {
         for digest in &digests {
-            write_stdout(format!(
-                "{}\n",
-                wrapped(&format!("{}: {}", digest.experiment, digest.answer), "")
-            ))?;
+            write_stdout(format!("{}\n", wrapped(&render_digest(digest), "")))?;
+            if let Some(caution) = &digest.caution {
+                write_stderr_line(format!("{} {caution}", style.warning("warning:")));
+            }
         }
     }
     if !quiet && !args.json {
         print_conclusion(&summary, args, style);
     }
     Ok(CommandAnswer::Yes)
+}
+
+/// Formats an answer with the scale that it holds for: `bulk, scale 0.01: …`.
+fn render_digest(digest: &ExperimentDigest) -> String {
+    let scale = digest.scale.map_or(String::new(), |scale| format!(", scale {scale}"));
+    format!("{}{scale}: {}", digest.experiment, digest.answer)
 }
 
 /// The output of `lab run --json`.

@@ -9,6 +9,7 @@ use pgspate::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::comparison::Comparison;
 use crate::context::TrialContext;
 use crate::dataset::DataKind;
 use crate::report::figure::Figure;
@@ -25,8 +26,10 @@ pub trait Experiment: Sync {
     /// Returns the question that it answers, as a sentence.
     fn question(&self) -> &'static str;
 
-    /// Returns results that others have published for this question.
-    fn published(&self) -> PublishedResults;
+    /// Returns results that others have published for this question, with their source.
+    fn published(&self) -> Option<PublishedResults> {
+        None
+    }
 
     /// Returns whether it accepts `--data`; otherwise it generates its own data.
     fn takes_data(&self) -> bool {
@@ -106,6 +109,12 @@ pub trait Experiment: Sync {
     /// Returns the figures of the report.
     fn figures(&self, results: &Results) -> Vec<Figure>;
 
+    /// Returns the comparisons for the summary on top of the report: one for each case, with the
+    /// fastest other contender.
+    fn comparisons(&self, _results: &Results) -> Vec<Comparison> {
+        Vec::new()
+    }
+
     /// Returns the answer in one sentence with its numbers, whether or not they favour pgspate.
     fn answer(&self, results: &Results) -> String;
 }
@@ -122,12 +131,23 @@ pub struct LabRunSetup {
 }
 
 /// Published results of others.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct PublishedResults {
+    /// Where the results were published.
+    pub source: Publication,
     /// What was measured and where, in a sentence.
     pub setting: &'static str,
     /// Names of measurements, and their results.
     pub figures: Vec<(&'static str, &'static str)>,
+}
+
+/// A text that others have published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Publication {
+    /// Its author and title.
+    pub title: &'static str,
+    /// Its address.
+    pub url: &'static str,
 }
 
 /// What is varied.
@@ -362,8 +382,65 @@ impl TrialOutcome {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::report::figure::{Bar, BarGroup, Bars, Plot};
+
+    /// An experiment for tests of the report. Its trials are not run.
+    pub(crate) struct SampleExperiment;
+
+    impl Experiment for SampleExperiment {
+        fn name(&self) -> &'static str {
+            "sample"
+        }
+
+        fn title(&self) -> &'static str {
+            "A sample"
+        }
+
+        fn question(&self) -> &'static str {
+            "How fast is it?"
+        }
+
+        fn published(&self) -> Option<PublishedResults> {
+            Some(PublishedResults {
+                source: Publication { title: "A paper", url: "https://example.org/?a=1&b" },
+                setting: "Elsewhere.",
+                figures: vec![("one way", "5 s")],
+            })
+        }
+
+        fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
+            vec![Factor::new("way", &["a", "b", "c"])]
+        }
+
+        fn scale_default(&self) -> f64 {
+            1.0
+        }
+
+        fn trial_seconds(&self, scale: f64) -> f64 {
+            scale
+        }
+
+        fn prepare(&self, _context: &TrialContext) -> Result<()> {
+            Ok(())
+        }
+
+        fn run(&self, _trial: &LabTrial, _context: &TrialContext) -> Result<TrialOutcome> {
+            Ok(TrialOutcome::default())
+        }
+
+        fn figures(&self, results: &Results) -> Vec<Figure> {
+            let bar = |seconds| Bar::measured("all", seconds);
+            let bars = results.spread(&[], "seconds").map(bar).into_iter().collect();
+            let groups = vec![BarGroup { name: String::new(), bars }];
+            vec![Figure::new("Times", "", Plot::Bars(Bars { unit: None, groups }))]
+        }
+
+        fn answer(&self, _results: &Results) -> String {
+            "It is fast.".to_owned()
+        }
+    }
 
     #[test]
     fn a_product_has_every_combination_once() {

@@ -7,6 +7,7 @@
 //! contenders are measured in the same way, and results that are unfavourable to pgspate stay. The
 //! engine does not know that it is measured.
 
+mod comparison;
 mod context;
 pub mod data;
 mod dataset;
@@ -25,11 +26,12 @@ mod stop;
 mod throttle;
 mod user_server;
 
+pub use comparison::{ComparedContender, Comparison};
 pub use context::{SCHEMA, TrialContext};
 pub use dataset::{DataFacts, DataKind, TableFacts};
 pub use experiment::{
-    Experiment, Factor, LabRunSetup, LabTrial, NamedNumber, PublishedResults, TrialOutcome,
-    TrialPhase, TrialPicture, TrialSeries, Unit,
+    Experiment, Factor, LabRunSetup, LabTrial, NamedNumber, Publication, PublishedResults,
+    TrialOutcome, TrialPhase, TrialPicture, TrialSeries, Unit,
 };
 pub use facts::{Machine, TrialFacts};
 pub use random::SeededRandom;

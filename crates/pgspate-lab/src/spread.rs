@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 /// A median with minimum and maximum.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Spread {
     /// The median.
     pub median: f64,
@@ -15,6 +15,9 @@ pub struct Spread {
     pub max: f64,
     /// The number of values.
     pub count: usize,
+    /// The values in ascending order, for plots that show each of them.
+    #[serde(skip)]
+    pub values: Vec<f64>,
 }
 
 impl Spread {
@@ -28,12 +31,12 @@ impl Spread {
             1 => values[middle],
             _ => (values[middle - 1] + values[middle]) / 2.0,
         };
-        Some(Spread { median, min: *first, max: *last, count: values.len() })
+        Some(Spread { median, min: *first, max: *last, count: values.len(), values })
     }
 
     /// Creates a spread of one value.
     pub fn exactly(value: f64) -> Spread {
-        Spread { median: value, min: value, max: value, count: 1 }
+        Spread { median: value, min: value, max: value, count: 1, values: vec![value] }
     }
 
     /// Returns whether the two ranges overlap.
@@ -54,6 +57,7 @@ mod tests {
         assert_eq!((one.median, one.min, one.max, one.count), (3.0, 3.0, 3.0, 1));
         let odd = Spread::of([9.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.median, odd.min, odd.max, odd.count), (2.0, 1.0, 9.0, 3));
+        assert_eq!(odd.values, [1.0, 2.0, 9.0]);
         assert_eq!(Spread::of([4.0, 1.0, 2.0, f64::INFINITY, 3.0]).unwrap().median, 2.5);
     }
 

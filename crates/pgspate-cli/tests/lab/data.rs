@@ -118,7 +118,7 @@ fn all_strategies_load_equal_rows_of_own_files() {
     check_report_page(
         folder,
         &[
-            "How fast do these files get into PostgreSQL",
+            "How fast do these files load: by one session",
             "order alone.",
             "pgspate lab run bulk --data ... --repeats 1",
             "items: 3 files of csv",

@@ -67,7 +67,12 @@ fn the_same_command_continues_a_stopped_or_killed_run() {
     assert_eq!(finish(child).status, None);
     let done = lab(folder, RUN_ARGS);
     assert_eq!(done.status, Some(0), "{}", done.stderr);
-    assert_eq!(done.stdout, "storage: Too little is measured to compare.\n");
+    assert_eq!(done.stdout, "storage, scale 0.00002: Too little is measured to compare.\n");
+    assert!(
+        done.stderr.contains("warning: Too small to judge: a typical trial"),
+        "{}",
+        done.stderr
+    );
     // stderr is not a terminal, so each trial has its own line.
     assert!(done.stderr.contains("storage  trial 4 of 4  "), "{}", done.stderr);
     let all = result_lines(folder);
@@ -96,7 +101,11 @@ fn check_report_page(folder: &Path) {
     let page = fs::read_to_string(folder.join("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("pgspate lab run storage"));
     assert!(page.contains(" --only strategy=pgspate"));
-    assert!(!page.contains("http://") && !page.contains("https://"));
+    // The page links to publications, and loads nothing from the network.
+    assert!(page.contains("<p class=\"banner\"><b>Too small to judge: storage (scale 0.00002)."));
+    for loads in ["src=\"http", "url(", "<script", "<link", "@import"] {
+        assert!(!page.contains(loads), "{loads}");
+    }
     let other = lab(folder, "run storage --scale 0.00003 --repeats 1");
     assert_eq!(other.status, Some(2));
     assert_snapshot!(other.stderr, @r#"

@@ -1,8 +1,9 @@
-//! Bars: lengths from zero, each with its name, its value and a whisker for its spread.
+//! Bars: lengths from zero, each with its name, its value, and a point for each repeat.
 //!
 //! On a wide page names are to the left of the bars, on a narrow one above them. Nothing depends on
 //! colour: every bar has its name and its value in words.
 
+use super::axis_unit::AxisUnit;
 use super::figure::{Bar, BarGroup, Bars};
 use super::scale::AxisScale;
 use super::svg::{Svg, colours, fitted, strong_width, width};
@@ -21,6 +22,7 @@ struct BarsFrame<'a> {
     length: f64,
     scale: AxisScale,
     unit: Unit,
+    axis: AxisUnit,
     names_above: bool,
     colours: Vec<(&'a str, usize)>,
 }
@@ -50,7 +52,8 @@ fn frame(bars: &Bars, pixels: f64) -> BarsFrame<'_> {
     let all = || bars.groups.iter().flat_map(|group| &group.bars);
     let widest = |of: &dyn Fn(&Bar) -> f64| all().map(of).fold(0.0, f64::max);
     let names = widest(&|bar| width(&bar.name)) + 10.0;
-    let values = widest(&|bar| strong_width(&words::value(bar.value.median, unit))) + 14.0;
+    let axis = AxisUnit::of(unit, widest(&|bar| bar.value.max), false);
+    let values = widest(&|bar| strong_width(&axis.value(bar.value.median))) + 16.0;
     let names_above = names > pixels * NAMES_SHARE;
     let left = if names_above { 0.0 } else { names };
     let mut names: Vec<&str> = Vec::new();
@@ -61,8 +64,8 @@ fn frame(bars: &Bars, pixels: f64) -> BarsFrame<'_> {
     }
     let colours = names.iter().copied().zip(colours(&names)).collect();
     let length = (pixels - left - values).max(40.0);
-    let scale = AxisScale::to_greatest(all().map(|bar| bar.value.max));
-    BarsFrame { left, length, scale, unit, names_above, colours }
+    let scale = AxisScale::to_greatest(all().map(|bar| axis.amount(bar.value.max)));
+    BarsFrame { left, length, scale, unit, axis, names_above, colours }
 }
 
 fn height(group: &BarGroup, frame: &BarsFrame<'_>) -> f64 {
@@ -80,7 +83,7 @@ fn axis(svg: &mut Svg, frame: &BarsFrame<'_>, bottom: f64) {
     for tick in frame.scale.ticks(steps) {
         let x = frame.left + frame.scale.place(tick) * frame.length;
         svg.line("grid", (x, 0.0), (x, bottom));
-        let text = words::tick(tick, frame.unit);
+        let text = frame.axis.tick(tick);
         let half = width(&text) / 2.0;
         let (at, anchor) = if x - half < 0.0 { (x, "start") } else { (x, "middle") };
         let begin = if anchor == "start" { at } else { at - half };
@@ -100,7 +103,8 @@ fn draw_bar(svg: &mut Svg, frame: &BarsFrame<'_>, bar: &Bar, top: f64, pixels: f
     } else {
         svg.text("label", (frame.left - 10.0, y + 12.5), "end", &bar.name);
     }
-    let place = |value: f64| frame.left + frame.scale.place(value) * frame.length;
+    let place =
+        |value: f64| frame.left + frame.scale.place(frame.axis.amount(value)) * frame.length;
     let colour = frame.colours.iter().find(|it| it.0 == bar.name).map_or(0, |it| it.1);
     let kind = if bar.is_computed { "hollow" } else { "bar" };
     let (x, end) = (frame.left, place(bar.value.median));
@@ -112,15 +116,33 @@ fn draw_bar(svg: &mut Svg, frame: &BarsFrame<'_>, bar: &Bar, top: f64, pixels: f
     );
     svg.shape("rect", rect, &said);
     let (low, high) = (place(bar.value.min), place(bar.value.max));
+    let middle = y + BAR / 2.0;
     if high - low > 2.0 {
-        let middle = y + BAR / 2.0;
         svg.line("whisker", (low, middle), (high, middle));
-        svg.line("whisker", (low, middle - 4.0), (low, middle + 4.0));
-        svg.line("whisker", (high, middle - 4.0), (high, middle + 4.0));
     }
-    let value = words::value(bar.value.median, frame.unit);
-    svg.text("value", (end.max(high) + 7.0, y + 12.5), "start", &value);
+    if !bar.is_computed {
+        repeats(svg, bar.value.values.iter().map(|value| place(*value)), middle);
+    }
+    let value = frame.axis.value(bar.value.median);
+    svg.text("value", (end.max(high) + 8.0, y + 12.5), "start", &value);
     row(frame)
+}
+
+/// Draws a point for each repeat, from left to right. Points that would hide each other are drawn
+/// above and below the middle.
+fn repeats(svg: &mut Svg, places: impl Iterator<Item = f64>, middle: f64) {
+    let (mut last, mut above) = (f64::NEG_INFINITY, 0.0);
+    for x in places {
+        above = match x - last {
+            distance if distance >= 5.0 => 0.0,
+            _ if above == -4.0 => 4.0,
+            _ => -4.0,
+        };
+        last = x;
+        let y = middle + above;
+        let point = format!("class=\"repeat\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\"");
+        svg.shape("circle", point, "");
+    }
 }
 
 #[cfg(test)]
@@ -150,8 +172,20 @@ mod tests {
             assert!(svg.contains(">5.00 s</text>") && svg.contains(">&lt;tuned&gt;</text>"));
             assert!(svg.contains("pgspate: 2.00 s (1.00 s – 2.50 s)"));
             assert_eq!(svg.matches("class=\"hollow").count(), 1);
-            assert_eq!(svg.matches("class=\"whisker\"").count(), 6);
+            assert_eq!(svg.matches("class=\"whisker\"").count(), 2);
+            // Three repeats of two bars; the computed bar has none.
+            assert_eq!(svg.matches("class=\"repeat\"").count(), 6);
         }
+    }
+
+    #[test]
+    fn one_unit_is_on_the_axis_and_beside_the_bars() {
+        let mut bars = bars();
+        bars.groups[0].bars.push(Bar::measured("fast", Spread::exactly(0.042)));
+        bars.groups[1].bars.push(Bar::measured("slow", Spread::exactly(119.0)));
+        let svg = draw(&bars, 760.0, "wide", "");
+        assert!(svg.contains(">119 s</text>") && svg.contains(">0.042 s</text>"), "{svg}");
+        assert!(!svg.contains(" ms</text>"), "{svg}");
     }
 
     #[test]

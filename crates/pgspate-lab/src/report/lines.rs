@@ -6,10 +6,12 @@
 
 use std::fmt::Write as _;
 
-use super::figure::{Curve, Lines};
+use super::axis_unit::AxisUnit;
+use super::figure::{Axis, Curve, Lines};
 use super::scale::AxisScale;
 use super::svg::{FONT, Svg, colours, fitted, strong_width, width};
 use super::words;
+use crate::spread::Spread;
 
 const TOP: f64 = 26.0;
 const HEIGHT: f64 = 250.0;
@@ -22,10 +24,17 @@ struct LinesFrame {
     right: f64,
     x: AxisScale,
     y: AxisScale,
+    x_unit: AxisUnit,
+    y_unit: AxisUnit,
 }
 
 impl LinesFrame {
     fn at(&self, x: f64, y: f64) -> (f64, f64) {
+        self.at_amounts(self.x_unit.amount(x), self.y_unit.amount(y))
+    }
+
+    /// Returns the place of values that are in the units of the axes, as ticks are.
+    fn at_amounts(&self, x: f64, y: f64) -> (f64, f64) {
         let across = self.left + self.x.place(x) * (self.right - self.left);
         (across, TOP + (1.0 - self.y.place(y)) * HEIGHT)
     }
@@ -55,15 +64,21 @@ pub(super) fn draw(lines: &Lines, pixels: f64, class: &str, label: &str) -> Stri
 
 fn frame(lines: &Lines, shown: &[&Curve], pixels: f64, beside: f64) -> LinesFrame {
     let points = || shown.iter().flat_map(|line| &line.points);
-    let xs = || points().map(|(x, _)| *x);
-    let x = if lines.x.is_log { AxisScale::log(xs(), true) } else { AxisScale::linear(xs()) };
-    let y = match lines.y.is_log {
-        true => AxisScale::log(points().flat_map(|(_, y)| [y.min, y.max]), false),
-        false => AxisScale::from_zero(points().map(|(_, y)| y.max), 5),
+    let unit = |axis: &Axis, values: &dyn Fn(&(f64, Spread)) -> f64| {
+        AxisUnit::of(axis.unit, points().map(values).fold(0.0, f64::max), axis.is_log)
     };
-    let ticks = y.ticks(6).into_iter().map(|tick| width(&words::tick(tick, lines.y.unit)));
+    let (x_unit, y_unit) = (unit(&lines.x, &|it| it.0), unit(&lines.y, &|it| it.1.max));
+    let xs = || points().map(|(x, _)| x_unit.amount(*x));
+    let x = if lines.x.is_log { AxisScale::log(xs(), true) } else { AxisScale::linear(xs()) };
+    let least = points().map(|(_, y)| y_unit.amount(y.min));
+    let most = || points().map(|(_, y)| y_unit.amount(y.max));
+    let y = match lines.y.is_log {
+        true => AxisScale::log(least.chain(most()), false),
+        false => AxisScale::from_zero(most(), 5),
+    };
+    let ticks = y.ticks(6).into_iter().map(|tick| width(&y_unit.tick(tick)));
     let left = ticks.fold(0.0, f64::max) + 10.0;
-    LinesFrame { left, right: pixels - beside, x, y }
+    LinesFrame { left, right: pixels - beside, x, y, x_unit, y_unit }
 }
 
 fn axes(svg: &mut Svg, lines: &Lines, frame: &LinesFrame, pixels: f64) {
@@ -73,17 +88,17 @@ fn axes(svg: &mut Svg, lines: &Lines, frame: &LinesFrame, pixels: f64) {
     }
     svg.text("axis", (0.0, 13.0), "start", &fitted(&name, pixels));
     for tick in frame.y.ticks(6) {
-        let y = frame.at(0.0, tick).1;
+        let y = frame.at_amounts(0.0, tick).1;
         svg.line("grid", (frame.left, y), (frame.right, y));
-        let text = words::tick(tick, lines.y.unit);
+        let text = frame.y_unit.tick(tick);
         svg.text("tick", (frame.left - 8.0, y + 4.5), "end", &text);
     }
     let bottom = TOP + HEIGHT;
     let steps = ((frame.right - frame.left) / 80.0).max(2.0) as usize;
     let mut free_from = f64::NEG_INFINITY;
     for tick in frame.x.ticks(steps) {
-        let x = frame.at(tick, 0.0).0;
-        let text = words::tick(tick, lines.x.unit);
+        let x = frame.at_amounts(tick, 0.0).0;
+        let text = frame.x_unit.tick(tick);
         let half = width(&text) / 2.0;
         svg.line("axis-line", (x, bottom), (x, bottom + 4.0));
         let middle = x.min(pixels - half);
@@ -111,6 +126,13 @@ fn curve(svg: &mut Svg, frame: &LinesFrame, line: &Curve, colour: usize, lines: 
         }
         let at = words::value(*x, lines.x.unit);
         let said = format!("{}, {at}: {}", line.name, words::spread(y, lines.y.unit));
+        if y.count > 1 {
+            for value in &y.values {
+                let (x, y) = frame.at(*x, *value);
+                let class = format!("class=\"point c{colour}\"");
+                svg.shape("circle", format!("{class} cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.2\""), "");
+            }
+        }
         mark(svg, colour, frame.at(*x, y.median), &said);
     }
 }
@@ -186,8 +208,6 @@ fn legend(svg: &mut Svg, names: &[&str], colours: &[usize], pixels: f64, from: f
 mod tests {
     use super::*;
     use crate::experiment::Unit;
-    use crate::report::figure::Axis;
-    use crate::spread::Spread;
 
     fn lines(names: &[&str]) -> Lines {
         let points = |nth: usize| {
@@ -224,6 +244,16 @@ mod tests {
             assert_eq!(svg.matches("class=\"curve").count(), 3);
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
+    }
+
+    #[test]
+    fn each_repeat_has_a_point() {
+        let mut lines = lines(&["a"]);
+        lines.lines[0].points[1].1 = Spread::of([4.0, 10.0, 30.0]).unwrap();
+        let svg = draw(&lines, 760.0, "wide", "");
+        assert_eq!(svg.matches("class=\"point c2\"").count(), 3);
+        // A logarithmic axis has no thousands and millions in turn.
+        assert!(svg.contains(">100/s</text>") && !svg.contains("k/s"), "{svg}");
     }
 
     #[test]

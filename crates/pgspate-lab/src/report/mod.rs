@@ -6,11 +6,15 @@
 
 #[cfg(test)]
 pub(crate) mod answers;
+mod axis_unit;
 mod bars;
+mod caution;
 pub mod figure;
 mod lines;
+mod reproduce;
 mod scale;
 mod section;
+mod summary;
 mod svg;
 pub mod words;
 
@@ -52,8 +56,12 @@ pub struct ExperimentDigest {
     pub experiment: &'static str,
     /// The question.
     pub question: &'static str,
+    /// The scale of the data, where 1 is the published size; `None` for the user's own files.
+    pub scale: Option<f64>,
     /// The answer in one sentence.
     pub answer: String,
+    /// The warning that the results are too small to judge.
+    pub caution: Option<String>,
     /// Its trials.
     pub trials: Vec<TrialDigest>,
 }
@@ -78,10 +86,17 @@ pub fn digests(experiments: &[&dyn Experiment], folder: &Path) -> Result<Vec<Exp
     let digest = |(experiment, results): (&dyn Experiment, Results)| ExperimentDigest {
         experiment: experiment.name(),
         question: experiment.question_with(results.data().kind),
+        scale: scale_of(&results),
         answer: experiment.answer(&results),
+        caution: caution::too_small(experiment, &results),
         trials: results.trials().into_iter().map(|trial| trial_digest(trial, &results)).collect(),
     };
     Ok(measured.map(digest).collect())
+}
+
+fn scale_of(results: &Results) -> Option<f64> {
+    let conditions = &results.lines().first()?.conditions;
+    (conditions.data.kind != DataKind::Files).then_some(conditions.scale)
 }
 
 fn trial_digest(trial: &LabTrial, results: &Results) -> TrialDigest {
@@ -145,7 +160,7 @@ fn colours() -> String {
         let _ = write!(
             rules,
             ".bar.c{nth}, .mark.c{nth}, .t{nth}.name {{ fill: var(--c{nth}); }}\n\
-             .curve.c{nth}, .spread.c{nth} {{ stroke: var(--c{nth}); }}\n\
+             .curve.c{nth}, .spread.c{nth}, .point.c{nth} {{ stroke: var(--c{nth}); }}\n\
              .hollow.c{nth} {{ fill: var(--c{nth}); fill-opacity: .12; stroke: var(--c{nth}); \
              stroke-dasharray: 4 2; }}\n"
         );
@@ -166,23 +181,15 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
         html,
         "<header>\n<h1>Writing into PostgreSQL, measured</h1>\n<p class=\"about\">{} trials of \
          <code>pgspate lab</code>, {}. PostgreSQL {}{}. Every trial began from the same state, \
-         and the order of the trials was random. Bars and points show medians; whiskers show \
-         minimum and maximum.</p>\n<ul class=\"contents\">\n",
+         and the order of the trials was random. A small point is one repeat; bars and larger \
+         marks are medians.</p>\n",
         lines().filter(|line| line.skipped.is_none()).count(),
         escape(&when),
         escape(&servers.join(", ")),
         escape(&places)
     );
-    for (experiment, results) in all {
-        let (name, data) = (escape(experiment.name()), results.data().kind);
-        let _ = writeln!(
-            html,
-            "<li><a href=\"#{name}\">{}</a><span>{}</span></li>",
-            escape(experiment.title_with(data)),
-            escape(experiment.question_with(data))
-        );
-    }
-    html.push_str("</ul>\n</header>\n");
+    summary::write(all, html);
+    html.push_str("</header>\n");
 }
 
 /// ` on 2 processors, ...`: the machines that these ran on. Of a server that was not seen on it a

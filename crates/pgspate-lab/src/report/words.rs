@@ -4,6 +4,7 @@
 
 use pgspate::numbers;
 
+use crate::comparison::Comparison;
 use crate::experiment::Unit;
 use crate::spread::Spread;
 
@@ -12,7 +13,10 @@ pub fn value(value: f64, unit: Unit) -> String {
     let whole = value.max(0.0) as u64;
     match unit {
         Unit::Seconds if value < 0.0995 => format!("{} ms", digits(value * 1000.0)),
-        Unit::Seconds => numbers::seconds(value),
+        Unit::Seconds if value < 59.95 => numbers::seconds(value),
+        Unit::Seconds if value < 600.0 => format!("{value:.0} s"),
+        Unit::Seconds if value < 7200.0 => format!("{:.1} min", value / 60.0),
+        Unit::Seconds => format!("{:.1} h", value / 3600.0),
         Unit::Milliseconds => format!("{} ms", digits(value)),
         Unit::Bytes => numbers::bytes(whole),
         Unit::BytesPerSecond => numbers::rate(value),
@@ -26,19 +30,6 @@ pub fn value(value: f64, unit: Unit) -> String {
     }
 }
 
-/// Formats a number shortly for an axis, without trailing zeros.
-pub(super) fn tick(at: f64, unit: Unit) -> String {
-    if at == 0.0 {
-        return "0".to_owned();
-    }
-    match unit {
-        Unit::Seconds if at >= 60.0 => value(at, unit),
-        Unit::Seconds if at < 1.0 => format!("{} ms", shortest(at * 1000.0)),
-        Unit::Seconds => format!("{} s", shortest(at)),
-        _ => strip(&value(at, unit)),
-    }
-}
-
 /// Formats a median, with minimum and maximum if they differ.
 pub fn spread(of: &Spread, unit: Unit) -> String {
     let median = value(of.median, unit);
@@ -49,23 +40,58 @@ pub fn spread(of: &Spread, unit: Unit) -> String {
     format!("{median} ({min} – {max})")
 }
 
-/// Compares two times: `1.62 times as fast as`, `as fast as`, or `1.20 times as slow as`. A
-/// difference below two percent counts as equal.
-pub fn faster(ours: f64, theirs: f64) -> String {
-    let ratio = theirs / ours.max(f64::MIN_POSITIVE);
+/// Describes a ratio of speeds, with the word that comes before the other contender: `18 % slower`
+/// and `than`, or `3 times as fast` and `as`. A difference below two percent counts as equal.
+fn pace(ratio: f64) -> (String, &'static str) {
+    let percent = |ratio: f64| format!("{:.0} %", (ratio - 1.0) * 100.0);
     match ratio {
-        it if it > 1.02 => format!("{} as fast as", times(it)),
-        it if it < 0.98 => format!("{} as slow as", times(1.0 / it)),
-        _ => "as fast as".to_owned(),
+        it if it >= 2.0 => (format!("{} as fast", times(it)), "as"),
+        it if it > 1.02 => (format!("{} faster", percent(it)), "than"),
+        it if it >= 0.98 => ("as fast".to_owned(), "as"),
+        it if it > 0.5 => (format!("{} slower", percent(1.0 / it)), "than"),
+        it => (format!("{} slower", times(1.0 / it)), "than"),
     }
+}
+
+/// Compares two times: `18 % faster than`, `3 times as fast as`, `as fast as`, `9 % slower than`.
+pub fn faster(ours: f64, theirs: f64) -> String {
+    let (text, preposition) = pace(theirs / ours.max(f64::MIN_POSITIVE));
+    format!("{text} {preposition}")
+}
+
+/// Describes a ratio of counts, with the word that comes before the other contender: `18 % more`
+/// and `than`, or `3 times as many` and `as`.
+pub fn more(ratio: f64) -> (String, &'static str) {
+    match ratio {
+        it if it >= 2.0 => (format!("{} as many", times(it)), "as"),
+        it if it > 1.02 => (format!("{:.0} % more", (it - 1.0) * 100.0), "than"),
+        it if it >= 0.98 => ("as many".to_owned(), "as"),
+        it => (format!("{:.0} % fewer", (1.0 - it) * 100.0), "than"),
+    }
+}
+
+/// Describes how one contender's speed differs from another's, as a table says it. If the ranges
+/// of their repeats overlap, they count as equal.
+pub(super) fn verdict(compared: &Comparison) -> String {
+    let (ours, theirs) = (&compared.ours.value, &compared.theirs.value);
+    if is_equal_within_repeats(ours, theirs) {
+        return "equal within repeats".to_owned();
+    }
+    match compared.speed_ratio() {
+        ratio if (0.98..=1.02).contains(&ratio) => "equal".to_owned(),
+        ratio => pace(ratio).0,
+    }
+}
+
+fn is_equal_within_repeats(ours: &Spread, theirs: &Spread) -> bool {
+    (ours.count > 1 || theirs.count > 1) && ours.overlaps(theirs)
 }
 
 /// Compares pgspate's time with another contender's. If the ranges of their repeats overlap, they
 /// count as equal. The text notes if only the other contender was measured once.
 pub fn compared(ours: &Spread, theirs: &Spread, name: &str) -> String {
-    let is_repeated = ours.count > 1 || theirs.count > 1;
-    if is_repeated && ours.overlaps(theirs) {
-        return format!("as fast as {name} within what repeats differ by");
+    if is_equal_within_repeats(ours, theirs) {
+        return format!("as fast as {name} within the range of repeats");
     }
     let once = if ours.count > 1 { once(theirs) } else { "" };
     format!("{} {name}{once}", faster(ours.median, theirs.median))
@@ -104,20 +130,6 @@ fn digits(value: f64) -> String {
     }
 }
 
-fn shortest(value: f64) -> String {
-    strip(&digits(value))
-}
-
-/// `1.50 GB` is `1.5 GB`, `2.00k` is `2k`.
-fn strip(text: &str) -> String {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, rest) = text.split_at(end);
-    match number.contains('.') {
-        true => format!("{}{rest}", number.trim_end_matches('0').trim_end_matches('.')),
-        false => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,15 +138,42 @@ mod tests {
     fn units_are_said() {
         assert_eq!(value(0.0123, Unit::Seconds), "12.3 ms");
         assert_eq!(value(1.5, Unit::Seconds), "1.50 s");
+        assert_eq!(value(119.2, Unit::Seconds), "119 s");
+        assert_eq!(value(1121.0, Unit::Seconds), "18.7 min");
+        assert_eq!(value(9000.0, Unit::Seconds), "2.5 h");
         assert_eq!(value(1.5e9, Unit::Bytes), "1.50 GB");
         assert_eq!(value(348.0, Unit::PerSecond), "348/s");
         assert_eq!(value(48_200.0, Unit::PerSecond), "48.2k/s");
         assert_eq!(value(0.25, Unit::Plain), "0.25");
         assert_eq!(value(99.0, Unit::Percent), "99 %");
         assert_eq!(times(3.21), "3.21 times");
-        assert_eq!(faster(2.0, 3.0), "1.50 times as fast as");
-        assert_eq!(faster(3.0, 2.0), "1.50 times as slow as");
+    }
+
+    #[test]
+    fn small_differences_are_said_in_percent() {
+        assert_eq!(faster(2.0, 3.0), "50 % faster than");
+        assert_eq!(faster(2.0, 6.0), "3 times as fast as");
+        assert_eq!(faster(1.18, 1.0), "18 % slower than");
+        assert_eq!(faster(3.0, 1.0), "3 times slower than");
         assert_eq!(faster(2.0, 2.02), "as fast as");
+        let said = |ratio| more(ratio).0;
+        assert_eq!(
+            [1.18, 90.0, 1.0, 0.85].map(said),
+            ["18 % more", "90 times as many", "as many", "15 % fewer"]
+        );
+    }
+
+    #[test]
+    fn a_table_says_who_is_faster() {
+        let of = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
+        let said = |ours: &[f64], theirs: &[f64], unit| {
+            verdict(&Comparison::new("", ("a", of(ours)), ("b", of(theirs)), unit))
+        };
+        assert_eq!(said(&[13.1], &[11.1], Unit::Seconds), "18 % slower");
+        assert_eq!(said(&[13.1], &[11.1], Unit::PerSecond), "18 % faster");
+        assert_eq!(said(&[1.0], &[3.0], Unit::Seconds), "3 times as fast");
+        assert_eq!(said(&[1.0], &[1.0], Unit::Seconds), "equal");
+        assert_eq!(said(&[1.0, 3.0], &[2.0], Unit::Seconds), "equal within repeats");
     }
 
     #[test]
@@ -142,14 +181,14 @@ mod tests {
         let of = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
         let said = |ours: &[f64], theirs: &[f64]| compared(&of(ours), &of(theirs), "COPY");
         assert_eq!(said(&[2.0, 2.1], &[4.1, 4.2]), "2.02 times as fast as COPY");
-        assert_eq!(said(&[4.0, 4.0], &[2.0, 2.0]), "2 times as slow as COPY");
-        let alike = "as fast as COPY within what repeats differ by";
+        assert_eq!(said(&[4.0, 4.0], &[2.0, 2.0]), "2 times slower than COPY");
+        let alike = "as fast as COPY within the range of repeats";
         assert_eq!(said(&[2.0, 3.0], &[2.9, 3.5]), alike);
         assert_eq!(said(&[2.0, 3.0], &[2.5]), alike);
         // With one trial each, the range is unknown.
         assert_eq!(said(&[2.0], &[2.0]), "as fast as COPY");
-        assert_eq!(said(&[2.0], &[3.0]), "1.50 times as fast as COPY");
-        assert_eq!(said(&[2.0, 2.0], &[3.0]), "1.50 times as fast as COPY (made once)");
+        assert_eq!(said(&[2.0], &[3.0]), "50 % faster than COPY");
+        assert_eq!(said(&[2.0, 2.0], &[3.0]), "50 % faster than COPY (made once)");
         assert_eq!(measured(&of(&[2.0]), Unit::Seconds), "2.00 s (made once)");
         assert_eq!(measured(&of(&[2.0, 2.0]), Unit::Seconds), "2.00 s");
     }
@@ -160,16 +199,6 @@ mod tests {
         assert_eq!(of(&[]), "");
         assert_eq!(of(&["a"]), "a");
         assert_eq!(of(&["a", "b", "c"]), "a, b and c");
-    }
-
-    #[test]
-    fn ticks_are_short() {
-        assert_eq!(tick(0.0, Unit::Seconds), "0");
-        assert_eq!(tick(0.5, Unit::Seconds), "500 ms");
-        assert_eq!(tick(2.0, Unit::Seconds), "2 s");
-        assert_eq!(tick(2000.0, Unit::Count), "2k");
-        assert_eq!(tick(1.5e9, Unit::Bytes), "1.5 GB");
-        assert_eq!(tick(100.0, Unit::Plain), "100");
     }
 
     #[test]

@@ -11,7 +11,10 @@ fn every_experiment_has_a_name_a_question_and_published_figures() {
         assert!(!names.contains(&experiment.name()), "{}", experiment.name());
         names.push(experiment.name());
         assert!(experiment.question().ends_with('?'), "{}", experiment.question());
-        assert!(!experiment.published().figures.is_empty());
+        if let Some(published) = experiment.published() {
+            assert!(published.source.url.starts_with("https://"));
+            assert!(!published.source.title.is_empty() && !published.figures.is_empty());
+        }
         let scale = experiment.scale_default();
         let setup = LabRunSetup { scale, is_own: true, data: DataKind::default() };
         for factor in experiment.factors(&setup) {

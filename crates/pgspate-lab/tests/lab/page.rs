@@ -16,7 +16,14 @@ fn hostile_names_are_text_on_the_page() {
     assert!(!page.contains("<script"), "{page}");
     assert!(!page.contains("<b>way"), "{page}");
     assert!(page.matches("&lt;script&gt;").count() > 8);
-    for part in ["<h2>A toy</h2>", "class=\"answer\"", "5 s &amp; more", "pgspate lab run toy"] {
+    for part in [
+        "<h2>A toy</h2>",
+        "<table class=\"summary\">",
+        "class=\"conditions\"",
+        "class=\"answer\"",
+        "5 s &amp; more",
+        "pgspate lab run toy",
+    ] {
         assert!(page.contains(part), "{part}");
     }
     // The page loads nothing, so it must not contain these words.

@@ -8,8 +8,8 @@ use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::{silent, testing};
 use pgspate_lab::report::figure::{Bar, BarGroup, Bars, Figure, Plot};
 use pgspate_lab::{
-    Experiment, Factor, LabEvent, LabOptions, LabRunSetup, LabSummary, LabTrial, PublishedResults,
-    Results, RunStop, TrialContext, TrialOutcome, Unit,
+    Comparison, Experiment, Factor, LabEvent, LabOptions, LabRunSetup, LabSummary, LabTrial,
+    Publication, PublishedResults, Results, RunStop, TrialContext, TrialOutcome, Unit,
 };
 use tokio::runtime::Runtime;
 
@@ -34,8 +34,18 @@ impl Experiment for ToyExperiment {
         "Does </p><script>alert(2)</script> it work?"
     }
 
-    fn published(&self) -> PublishedResults {
-        PublishedResults { setting: "Elsewhere.", figures: vec![("a <b>way</b>", "5 s & more")] }
+    fn published(&self) -> Option<PublishedResults> {
+        Some(PublishedResults {
+            source: Publication { title: "a <b>way</b> to \"load\"", url: "#\"><script>" },
+            setting: "Elsewhere.",
+            figures: vec![("a <b>way</b>", "5 s & more")],
+        })
+    }
+
+    fn comparisons(&self, results: &Results) -> Vec<Comparison> {
+        let Some(seconds) = results.spread(&[], "seconds") else { return Vec::new() };
+        let ours = (HOSTILE, seconds.clone());
+        vec![Comparison::new(HOSTILE, ours, (HOSTILE, seconds), Unit::Seconds)]
     }
 
     fn factors(&self, setup: &LabRunSetup) -> Vec<Factor> {

@@ -16,8 +16,8 @@ use super::context::dead_and_free_percent;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{TargetTable, server_error};
 
-/// The largest number of cells in a picture: 32 rows of 64.
-const CELLS_MAX: u64 = 2048;
+/// The largest number of cells in a picture: 16 rows of 64.
+const CELLS_MAX: u64 = 1024;
 
 /// How the pages were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

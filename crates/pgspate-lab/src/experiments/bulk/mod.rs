@@ -10,10 +10,11 @@ pub(crate) mod strategies;
 use pgspate::Result;
 use pgspate::target::quote_ident;
 
+use crate::comparison::Comparison;
 use crate::context::TrialContext;
 use crate::dataset::DataKind;
 use crate::experiment::{
-    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, TrialOutcome, Unit,
+    Experiment, Factor, LabRunSetup, LabTrial, Publication, PublishedResults, TrialOutcome, Unit,
 };
 use crate::report::figure::Figure;
 use crate::results::Results;
@@ -22,6 +23,12 @@ use strategies::{EACH, ONE, PGSPATE};
 
 /// The experiment that loads files by three strategies.
 pub(super) struct BulkExperiment;
+
+/// The publication whose loads this experiment and `storage` repeat.
+pub(crate) const PUBLISHED: Publication = Publication {
+    title: "AWS Database Blog, Optimized bulk loading in Amazon RDS for PostgreSQL",
+    url: "https://aws.amazon.com/blogs/database/optimized-bulk-loading-in-amazon-rds-for-postgresql/",
+};
 
 const DEFAULT_SETTINGS: &str = "as they come";
 const TUNED: &str = "tuned";
@@ -36,20 +43,21 @@ impl Experiment for BulkExperiment {
     }
 
     fn question(&self) -> &'static str {
-        "How fast do seven compressed files get into PostgreSQL: by one session, by a session for \
-         each file, or by pgspate with all its lanes within each file; and what do settings, \
-         autovacuum, synchronous_commit and indexes change?"
+        "How fast do seven compressed files load: by one session, by a session for each file, or \
+         by pgspate with several lanes for each file? What do settings, autovacuum, \
+         synchronous_commit and indexes change?"
     }
 
-    fn published(&self) -> PublishedResults {
-        PublishedResults {
-            setting: "IMDb's seven files, before and after tuning. The lab's files have the same \
-                      layout and sizes.",
+    fn published(&self) -> Option<PublishedResults> {
+        Some(PublishedResults {
+            source: PUBLISHED,
+            setting: "IMDb's seven files on Amazon RDS, before and after tuning. The lab's files \
+                      have the same layout and sizes.",
             figures: vec![
                 ("the largest file", "from 5 min 45 s to 44 s"),
                 ("all seven files", "from 2 min 9 s to 57 s"),
             ],
-        }
+        })
     }
 
     fn takes_data(&self) -> bool {
@@ -68,15 +76,14 @@ impl Experiment for BulkExperiment {
         match data {
             DataKind::Imdb => self.question(),
             DataKind::Tpch => {
-                "How fast do TPC-H's eight tables get from compressed files into PostgreSQL: by \
-                 one session, by a session for each file, or by pgspate with all its lanes within \
-                 each table; and what do settings, autovacuum, synchronous_commit and keys with \
-                 their indexes change?"
+                "How fast do TPC-H's eight tables load from compressed files: by one session, by \
+                 a session for each file, or by pgspate with several lanes for each table? What \
+                 do settings, autovacuum, synchronous_commit and keys with their indexes change?"
             }
             DataKind::Files => {
-                "How fast do these files get into PostgreSQL: by one session, by a session for \
-                 each file, or by pgspate with all its lanes within each table; and what do \
-                 settings, autovacuum and synchronous_commit change?"
+                "How fast do these files load: by one session, by a session for each file, or by \
+                 pgspate with several lanes for each table? What do settings, autovacuum and \
+                 synchronous_commit change?"
             }
         }
     }
@@ -171,6 +178,10 @@ impl Experiment for BulkExperiment {
 
     fn figures(&self, results: &Results) -> Vec<Figure> {
         figures::all(results)
+    }
+
+    fn comparisons(&self, results: &Results) -> Vec<Comparison> {
+        figures::comparisons(results)
     }
 
     fn answer(&self, results: &Results) -> String {

@@ -8,7 +8,7 @@ use super::{BATCH, CONTENDER};
 use crate::report::figure::{Axis, Figure, Lines, Plot};
 use crate::report::words;
 use crate::spread::Spread;
-use crate::{Results, Unit};
+use crate::{Comparison, Results, Unit};
 
 const RATE: &str = "events a second";
 
@@ -18,11 +18,11 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     };
     vec![Figure::new(
         "Events a second by batch size",
-        "Each batch is one transaction; a batch of one prepared statement is a commit for each \
-         event. Pipelined statements are sent one behind the other, and their answers are waited \
-         for together. VALUES, UNNEST and COPY take the last event of each key, by a delete and \
-         an upsert. All these have the events in memory; pgspate reads JSON from a file, keeps its \
-         position with each batch, and takes the last values column by column.",
+        "Each batch is one transaction. Pipelined statements are sent one after the other, and \
+         the client waits for their answers together. VALUES, UNNEST and COPY apply the last \
+         event of each key, by a delete and an upsert. All these have the events in memory. \
+         pgspate reads JSON from a file, stores its position with each batch, and merges the \
+         events of a key column by column.",
         Plot::Lines(Lines {
             x: Axis::log("events in a batch", Unit::Count),
             y: Axis::log(RATE, Unit::PerSecond),
@@ -56,8 +56,8 @@ fn beside_others(results: &Results, batches: &[(u64, String)]) -> Option<String>
             (ours.count < 2 && other.count < 2) || !ours.overlaps(other)
         };
         let said = |(way, other): &(ChangeMethod, Spread)| {
-            let ratio = words::times(other.median / ours.median.max(1e-9));
-            format!("{} at {} ({ratio} as many)", way.name(), thousands(*count))
+            let (ratio, _) = words::more(other.median / ours.median.max(1e-9));
+            format!("{} in batches of {} ({ratio})", way.name(), thousands(*count))
         };
         let leading = || others.iter().rev().filter(is_ahead);
         match leading().find(is_distinguished) {
@@ -69,32 +69,46 @@ fn beside_others(results: &Results, batches: &[(u64, String)]) -> Option<String>
         return None;
     }
     let of_all = match compared == batches.len() {
-        true => "no other way that was measured was ahead of it at any batch size".to_owned(),
+        true => "no other measured way was faster at any batch size".to_owned(),
         false => format!(
-            "no other way was ahead of it at the {compared} of {} batch sizes at which others \
-             were measured",
+            "no other way was faster at the {compared} of {} batch sizes at which others were \
+             measured",
             batches.len()
         ),
     };
     let text = match ahead.is_empty() {
         true if perhaps.is_empty() => of_all,
-        true => format!("{of_all} by more than repeats differ by"),
-        false => format!("other ways were ahead of it with {}", words::listed(&ahead)),
+        true => format!("{of_all} beyond the range of repeats"),
+        false => format!("other ways were faster: {}", words::listed(&ahead)),
     };
-    let within = if ahead.is_empty() { "within that" } else { "by less than repeats differ by" };
     Some(match perhaps.is_empty() {
         true => text,
-        false => format!("{text}; ahead {within}: {}", words::listed(&perhaps)),
+        false => format!("{text}; faster within the range of repeats: {}", words::listed(&perhaps)),
     })
 }
 
-pub(super) fn answer(results: &Results) -> String {
-    let mut batches: Vec<(u64, String)> = results
-        .levels(BATCH)
-        .into_iter()
-        .filter_map(|level| Some((level.parse().ok()?, level)))
-        .collect();
+/// Returns the measured batch sizes in ascending order, as numbers and as levels.
+fn batches(results: &Results) -> Vec<(u64, String)> {
+    let levels = results.levels(BATCH).into_iter();
+    let mut batches: Vec<(u64, String)> =
+        levels.filter_map(|level| Some((level.parse().ok()?, level))).collect();
     batches.sort();
+    batches
+}
+
+/// Returns `pgspate apply` beside the fastest other way at each batch size.
+pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
+    let compared = |(count, batch): &(u64, String)| {
+        let case = format!("batches of {}", thousands(*count));
+        let ours = (ChangeMethod::Apply.name(), rate(results, ChangeMethod::Apply, batch)?);
+        let others = others(results, batch).into_iter().map(|(way, rate)| (way.name(), rate));
+        Comparison::with_fastest(&case, ours, others, Unit::PerSecond)
+    };
+    batches(results).iter().filter_map(compared).collect()
+}
+
+pub(super) fn answer(results: &Results) -> String {
+    let batches = batches(results);
     let largest = batches
         .iter()
         .rev()
@@ -107,9 +121,9 @@ pub(super) fn answer(results: &Results) -> String {
     let mut text =
         format!("In batches of {} pgspate applied {}{once}", thousands(count), a_second(&ours));
     if let Some(single) = rate(results, ChangeMethod::Statements, "1") {
+        let (ratio, preposition) = words::more(ours.median / single.median.max(1e-9));
         text += &format!(
-            ", {} as many as one committed statement for each ({})",
-            words::times(ours.median / single.median.max(1e-9)),
+            ", {ratio} {preposition} one committed statement for each ({})",
             a_second(&single)
         );
     }
@@ -152,14 +166,11 @@ mod tests {
             said(&all),
             "In batches of 1,000 pgspate applied 90.0k events a second (made once), 90 times as \
              many as one committed statement for each (1.00k events a second); other ways were \
-             ahead of it with prepared statements at 1 (2 times as many)."
+             faster: prepared statements in batches of 1 (2 times as many)."
         );
-        let ends = "; no other way was ahead of it at the 1 of 2 batch sizes at which others were \
-                    measured.";
-        assert!(
-            said(&all[3..])
-                .ends_with("; no other way that was measured was ahead of it at any batch size.")
-        );
+        let ends =
+            "; no other way was faster at the 1 of 2 batch sizes at which others were measured.";
+        assert!(said(&all[3..]).ends_with("; no other measured way was faster at any batch size."));
         assert!(said(&all[2..]).ends_with(ends), "{}", said(&all[2..]));
     }
 
@@ -175,29 +186,29 @@ mod tests {
         let ours = (ChangeMethod::Apply, "10", [100.0, 120.0]);
         assert_eq!(
             of(&[ours, (ChangeMethod::Unnest, "10", [90.0, 110.0])]),
-            "no other way that was measured was ahead of it at any batch size."
+            "no other measured way was faster at any batch size."
         );
         // A lead that is seen is not denied.
         let perhaps = (ChangeMethod::Unnest, "10", [115.0, 145.0]);
-        let within = "UNNEST of arrays at 10 (1.18 times as many).";
+        let within = "UNNEST of arrays in batches of 10 (18 % more).";
         assert_eq!(
             of(&[ours, perhaps]),
             format!(
-                "no other way that was measured was ahead of it at any batch size by more than \
-                 repeats differ by; ahead within that: {within}"
+                "no other measured way was faster at any batch size beyond the range of repeats; \
+                 faster within the range of repeats: {within}"
             )
         );
         // The contender with the highest median may overlap with pgspate while another does not.
         let other = (ChangeMethod::Values, "10", [126.0, 130.0]);
-        let clear = "other ways were ahead of it with multi-row VALUES at 10 (1.16 times as many)";
+        let clear = "other ways were faster: multi-row VALUES in batches of 10 (16 % more)";
         assert_eq!(of(&[ours, perhaps, other]), format!("{clear}."));
         let later =
             [(ChangeMethod::Apply, "100", [1.0, 4.0]), (ChangeMethod::Unnest, "100", [3.0, 5.0])];
         assert_eq!(
             of(&[ours, other, later[0], later[1]]),
             format!(
-                "{clear}; ahead by less than repeats differ by: UNNEST of arrays at 100 (1.60 \
-                 times as many)."
+                "{clear}; faster within the range of repeats: UNNEST of arrays in batches of 100 \
+                 (60 % more)."
             )
         );
     }

@@ -16,8 +16,8 @@ use super::ways::{expect, failed};
 use crate::data::{self, NumberedRows, put, scaled};
 use crate::report::figure::Figure;
 use crate::{
-    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, Results, TrialContext,
-    TrialOutcome, Unit,
+    Comparison, Experiment, Factor, LabRunSetup, LabTrial, Results, TrialContext, TrialOutcome,
+    Unit,
 };
 use events::{OrderEvent, OrderRow};
 use ways::{ChangeMethod, ChangeWriter, apply_file};
@@ -68,19 +68,9 @@ impl Experiment for ChangesExperiment {
     }
 
     fn question(&self) -> &'static str {
-        "A stream of changes (20 % inserts, 60 % updates, 20 % deletes) goes into a table: how \
-         many events a second does each way of writing apply, by how many are in a transaction?"
-    }
-
-    fn published(&self) -> PublishedResults {
-        PublishedResults {
-            setting: "Single inserts of a prepared statement beside COPY, on a managed PostgreSQL: \
-                      more than 100 times the rows a second. Inserts alone, and other events.",
-            figures: vec![
-                ("10,240 rows by prepared statements", "47.9 s: 214 a second"),
-                ("819,200 rows by COPY", "3.4 s: 240,941 a second"),
-            ],
-        }
+        "A stream of changes (20 % inserts, 60 % updates, 20 % deletes) goes into a table. How \
+         many events a second does each way of writing apply, by the number of events in a \
+         transaction?"
     }
 
     fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
@@ -183,6 +173,10 @@ impl Experiment for ChangesExperiment {
 
     fn figures(&self, results: &Results) -> Vec<Figure> {
         figures::figures(results)
+    }
+
+    fn comparisons(&self, results: &Results) -> Vec<Comparison> {
+        figures::comparisons(results)
     }
 
     fn answer(&self, results: &Results) -> String {

@@ -19,8 +19,8 @@ use super::ways::{expect, failed};
 use crate::data::{self, meters};
 use crate::report::figure::Figure;
 use crate::{
-    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, Results, TrialContext,
-    TrialOutcome, TrialPicture, Unit,
+    Comparison, Experiment, Factor, LabRunSetup, LabTrial, Publication, PublishedResults, Results,
+    TrialContext, TrialOutcome, TrialPicture, Unit,
 };
 use watcher::NightWatcher;
 use ways::{NightlyJob, RewriteMethod};
@@ -55,11 +55,15 @@ impl Experiment for RewriteExperiment {
 
     fn question(&self) -> &'static str {
         "Every night a job replaces a table's rows, and most rows do not change. What does each \
-         method cost, and how large is the table after ten nights, with how many dead rows?"
+         method cost? How large is the table after ten nights, and how many rows are dead?"
     }
 
-    fn published(&self) -> PublishedResults {
-        PublishedResults {
+    fn published(&self) -> Option<PublishedResults> {
+        Some(PublishedResults {
+            source: Publication {
+                title: "Gridium, Measuring Aurora query IO with Batch experiments",
+                url: "https://gridium.com/measuring-aurora-query-io-with-batch-experiments/",
+            },
             setting: "A utility-analytics team on Aurora, more than 400 such jobs a night: 15 % of \
                       the rows inserted, 43 % updated, 15 % deleted, the rest unchanged.",
             figures: vec![
@@ -67,7 +71,7 @@ impl Experiment for RewriteExperiment {
                 ("upsert", "8.7 M I/Os"),
                 ("an ORM's merge, which writes only what differs", "4.9 M I/Os"),
             ],
-        }
+        })
     }
 
     fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
@@ -181,6 +185,10 @@ impl Experiment for RewriteExperiment {
 
     fn figures(&self, results: &Results) -> Vec<Figure> {
         figures::figures(results)
+    }
+
+    fn comparisons(&self, results: &Results) -> Vec<Comparison> {
+        figures::comparisons(results)
     }
 
     fn answer(&self, results: &Results) -> String {

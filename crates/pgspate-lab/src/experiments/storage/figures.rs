@@ -4,10 +4,12 @@ use super::bulk;
 use super::strategies::{EACH, ONE, PGSPATE};
 use super::written::{self, CounterSource};
 use super::{TUNED, UNLIMITED, VOLUMES, computed, limits};
+use crate::comparison::Comparison;
 use crate::experiment::Unit;
 use crate::report::figure::{Bar, BarGroup, Bars, Figure, Plot};
 use crate::report::words;
 use crate::results::{ResultLine, Results};
+use crate::spread::Spread;
 
 const STRATEGIES: [&str; 4] = [ONE, EACH, PGSPATE, TUNED];
 
@@ -22,7 +24,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
         }),
     )];
     figures.push(Figure::new(
-        "The same, computed",
+        "Load and checkpoint under a limit, computed",
         &format!(
             "From {}: as long as it took there, or as many I/Os and bytes as the volume's limits \
              let through, whichever is more. A small load that fits into memory and is written \
@@ -99,6 +101,26 @@ fn how_measured(results: &Results) -> String {
     }
 }
 
+/// Returns pgspate beside the faster of the two others on each volume, as measured, else computed.
+pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
+    let measured = |volume: &str, strategy| {
+        results.spread(&[("volume", volume), ("strategy", strategy)], "seconds")
+    };
+    let computed =
+        |volume: &str, strategy| expected(results, volume, strategy).map(Spread::exactly);
+    let compared = |case: &str, seconds: &dyn Fn(&'static str) -> Option<Spread>| {
+        let others = [ONE, EACH].into_iter().filter_map(|it| Some((it, seconds(it)?)));
+        Comparison::with_fastest(case, (PGSPATE, seconds(PGSPATE)?), others, Unit::Seconds)
+    };
+    let volumes = [UNLIMITED].into_iter().chain(VOLUMES.iter().map(|(name, _)| *name));
+    let on = |volume: &'static str| {
+        compared(volume, &|strategy| measured(volume, strategy)).or_else(|| {
+            compared(&format!("{volume}, computed"), &|strategy| computed(volume, strategy))
+        })
+    };
+    volumes.filter_map(on).collect()
+}
+
 pub(super) fn answer(results: &Results) -> String {
     let (smallest, _) = VOLUMES[0];
     let measured =
@@ -123,8 +145,8 @@ pub(super) fn answer(results: &Results) -> String {
     let value = |seconds| words::value(seconds, Unit::Seconds);
     let lead = |ours: f64, one: f64| words::faster(ours, one);
     let mut text = format!(
-        "At 750 IOPS, {how}, pgspate takes {} and is {} one session ({}); without a limit it takes \
-         {} and is {} one session ({})",
+        "At 750 IOPS ({how}), pgspate takes {} and is {} one session ({}); without a limit it \
+         takes {} and is {} one session ({})",
         value(ours),
         lead(ours, one),
         value(one),

@@ -12,6 +12,7 @@ use pgspate_doctor::doctor::storage::{Volume, VolumeLimits};
 
 use super::bulk;
 use super::bulk::strategies::{self, EACH, ONE, PGSPATE};
+use crate::comparison::Comparison;
 use crate::context::TrialContext;
 use crate::dataset::DataKind;
 use crate::experiment::{
@@ -78,21 +79,17 @@ impl Experiment for StorageExperiment {
     }
 
     fn question(&self) -> &'static str {
-        "What does a load gain from more lanes and from tuned settings when the volume lets only \
-         so many I/Os through?"
+        "What does a load gain from more lanes and from tuned settings on a volume that limits \
+         the I/Os per second?"
     }
 
-    fn published(&self) -> PublishedResults {
-        PublishedResults {
-            setting: "Three volumes for IMDb's seven files, and what came of all changes \
-                      together.",
-            figures: vec![
-                ("gp2, 250 GB", "750 IOPS"),
-                ("gp2, 1,500 GB", "4,500 IOPS"),
-                ("io1", "10,000 IOPS"),
-                ("the largest file", "from 5 min 45 s to 44 s"),
-            ],
-        }
+    fn published(&self) -> Option<PublishedResults> {
+        Some(PublishedResults {
+            source: bulk::PUBLISHED,
+            setting: "IMDb's seven files on Amazon RDS with volumes of 750, 4,500 and 10,000 \
+                      IOPS, and the result of all changes together.",
+            figures: vec![("the largest file", "from 5 min 45 s to 44 s")],
+        })
     }
 
     fn takes_data(&self) -> bool {
@@ -172,6 +169,10 @@ impl Experiment for StorageExperiment {
 
     fn figures(&self, results: &Results) -> Vec<Figure> {
         figures::all(results)
+    }
+
+    fn comparisons(&self, results: &Results) -> Vec<Comparison> {
+        figures::comparisons(results)
     }
 
     fn answer(&self, results: &Results) -> String {

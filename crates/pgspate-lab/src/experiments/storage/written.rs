@@ -21,7 +21,7 @@ pub(super) enum CounterSource {
 }
 
 /// The measured I/O of a load. Reads are included only if the disk counted them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct MeasuredDiskIo {
     pub(super) bytes: Spread,
     /// Operations, if they were counted.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::report::figure::{Axis, BarGroup, Bars, Figure, Lines, Plot, PlotTable};
 use crate::report::words;
-use crate::{Results, Unit};
+use crate::{Comparison, Results, Unit};
 
 const QUERIES: [&str; 3] = [CREATE_AS, DISTINCT, ORDER_BY];
 /// The number of clients in trials that vary another factor.
@@ -66,7 +66,7 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
             ),
             others(USUAL),
         ),
-        Figure::new("The same at 20 clients: another place", &place, others(MOST)),
+        Figure::new("Mean time of a query at 20 clients: another place", &place, others(MOST)),
         Figure::new(
             "When temporary space runs out",
             "Errors at temp_file_limit, which counts the files of sorts and hashes, not \
@@ -109,6 +109,25 @@ fn tablespace(results: &Results) -> &'static str {
         (false, true) => "in a tablespace on the same disk",
         _ => "in a tablespace",
     }
+}
+
+/// Returns the tablespace beside the data folder, and enough memory beside spilling.
+pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
+    let mean = |query, clients, mem, space| {
+        results.spread(&levels(query, clients, mem, space), "mean time")
+    };
+    let of_table = |space| mean(CREATE_AS, MOST, SPILLS, space);
+    let case = format!("{CREATE_AS}, {MOST} clients");
+    let table = of_table(TABLESPACE).zip(of_table(DATA_FOLDER)).map(|(ours, theirs)| {
+        Comparison::new(&case, (TABLESPACE, ours), (DATA_FOLDER, theirs), Unit::Seconds)
+    });
+    let memory = [DISTINCT, ORDER_BY].into_iter().filter_map(|query| {
+        let fits = ("within work_mem", mean(query, USUAL, FITS, DATA_FOLDER)?);
+        let spills = ("spilling to disk", mean(query, USUAL, SPILLS, DATA_FOLDER)?);
+        let case = format!("{query}, {USUAL} clients");
+        Some(Comparison::new(&case, fits, spills, Unit::Seconds))
+    });
+    table.into_iter().chain(memory).collect()
 }
 
 pub(super) fn answer(results: &Results) -> String {
@@ -195,8 +214,8 @@ mod tests {
         assert_eq!(
             answer,
             "20 clients filled temporary tables at 200 MB/s in the data folder and 300 MB/s in a \
-             tablespace; select distinct within work_mem was 1.50 times as fast as spilling (made \
-             once); order by within work_mem was 1.50 times as slow as spilling (made once); 8 \
+             tablespace; select distinct within work_mem was 50 % faster than spilling (made \
+             once); order by within work_mem was 50 % slower than spilling (made once); 8 \
              queries that exceeded temp_file_limit failed with SQLSTATE 53400, without effect on \
              other sessions."
         );

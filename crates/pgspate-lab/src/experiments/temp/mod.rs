@@ -16,8 +16,8 @@ use super::ways::{failed, number};
 use crate::data::{self, tpch};
 use crate::report::figure::Figure;
 use crate::{
-    Experiment, Factor, LabRunSetup, LabTrial, PublishedResults, Results, TrialContext,
-    TrialOutcome, Unit,
+    Comparison, Experiment, Factor, LabRunSetup, LabTrial, Results, TrialContext, TrialOutcome,
+    Unit,
 };
 use clients::{QueryResults, SpillingQueries};
 use space::TempTablespace;
@@ -94,20 +94,9 @@ impl Experiment for TempExperiment {
     }
 
     fn question(&self) -> &'static str {
-        "Many sessions at once fill temporary tables, or sort and deduplicate more than fits into \
-         their memory: how fast is it, what do more memory and another place for temporary files \
-         change, and what happens when the space ends?"
-    }
-
-    fn published(&self) -> PublishedResults {
-        PublishedResults {
-            setting: "A cloud provider's managed PostgreSQL, temporary objects on its network \
-                      volume against a local NVMe disk, with up to 20 clients.",
-            figures: vec![
-                ("temporary tables of a large table, throughput", "254 MB/s against 353 MB/s"),
-                ("mean time", "1,121 s against 650 s"),
-            ],
-        }
+        "Many sessions at once fill temporary tables, or sort more than fits into their memory. \
+         How fast is it? What do more memory and another place for temporary files change, and \
+         what happens when the space ends?"
     }
 
     fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
@@ -216,6 +205,10 @@ impl Experiment for TempExperiment {
 
     fn figures(&self, results: &Results) -> Vec<Figure> {
         figures::figures(results)
+    }
+
+    fn comparisons(&self, results: &Results) -> Vec<Comparison> {
+        figures::comparisons(results)
     }
 
     fn answer(&self, results: &Results) -> String {
