@@ -59,7 +59,8 @@ test-python: $(VENV)/made $(BARE)/made
 	cd python && ../$(VENV)/bin/mypy
 	cd python && ../$(VENV)/bin/python -m pytest
 	cd python && PYTHONPATH=$(CURDIR)/python ../$(BARE)/bin/python -m pytest
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin build -q -m python/Cargo.toml -o target/wheels-debug
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin build -q -i $(VENV)/bin/python \
+		-m python/Cargo.toml -o target/wheels-debug
 	PYTHON=$(VENV)/bin/python sh release/try-wheel.sh target/wheels-debug $(FRESH)-debug
 
 $(VENV)/made: python/tests/requirements.txt

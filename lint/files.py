@@ -1,10 +1,10 @@
-"""Checks files that other programs run: scripts, workflows, the Dockerfile, and files in how-to pages.
+"""Checks files that other programs run: scripts, workflows, Dockerfile, and files in how-to pages.
 
     python3 lint/files.py
 
 The programs are on PATH: shellcheck, check-jsonschema, hadolint and kubernetes-validate. actionlint
-and systemd-analyze are run if they are installed. A how-to page shows a file as a block of code with
-`title="NAME"`; the file's name tells how it is checked. The exit status is 1 after any finding.
+and systemd-analyze are run if they are installed. A how-to page shows a file as a block of code
+with `title="NAME"`; its name tells how it is checked. The exit status is 1 after any finding.
 """
 
 import re

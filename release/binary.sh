@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the static command for a processor, and packs it in FOLDER: an archive and a Debian package.
+# Builds the static command for a processor, and packs it in FOLDER as an archive and for Debian.
 #
 # zig compiles the C sources of dependencies and links, so no cross compiler is needed.
 # PROFILE is cargo's profile, `release` if it is not set. Usage: binary.sh x86_64|aarch64 FOLDER

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Publishes the files in FOLDER as the release TAG, with gh. GH is the program, `gh` if it is not set.
+# Publishes the files in FOLDER as the release TAG. GH is the program for it, `gh` if it is not set.
 # Usage: publish.sh TAG FOLDER
 set -eu
 tag=$1 folder=$2

@@ -37,7 +37,8 @@ load() { "$pgspate" load airlines.csv --table airlines --create --json 2> log; }
 
 "$pgspate" --version
 load > report || fail "could not load: $(cat log)"
-grep '"rows_written": 16,' report > /dev/null || fail "the load did not report 16 rows: $(cat report)"
+grep '"rows_written": 16,' report > /dev/null ||
+    fail "the load did not report 16 rows: $(cat report)"
 load > report || fail "could not load again: $(cat log)"
 grep 'has loaded this' log > /dev/null || fail "the file was loaded twice: $(cat log)"
 "$pgspate" sync airlines.csv --table airlines --key carrier --scope all --check > report 2>&1 ||

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the wheel in FOLDER into the new environment ENV, without an index, and tries its command.
+# Installs the wheel in FOLDER into the new environment ENV, without an index, and tries it.
 #
 # As root, ENV gets a Python that the user `nobody` can run, if there is one.
 # PYTHON is the Python to use. Usage: try-wheel.sh FOLDER ENV
