@@ -5,7 +5,7 @@
 # user `nobody` tries the command as well, unless `nobody` cannot enter its folder.
 # Usage: try-command.sh PGSPATE
 set -eu
-pgspate=$(command -v "$1")
+pgspate=$(readlink -f "$(command -v "$1")")
 # A command that is a Python script begins with the path of its Python.
 interpreter=$(LC_ALL=C sed -n '1 s/^#!\(\/[^ ]*\)$/\1/p; q' "$pgspate" | tr -d '\0')
 interpreter=${interpreter:-$pgspate}

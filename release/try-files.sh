@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tries the wheel, the archive and the Debian package in FOLDER that this machine can run: each loads
-# a file.
+# Tries the wheel, the archive and the Debian package in FOLDER that this machine can run: each
+# loads a file.
 # Usage: try-files.sh x86_64|aarch64 FOLDER
 set -eu
 processor=$1 folder=$2
