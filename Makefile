@@ -16,6 +16,12 @@ FRESH = target/python-wheel
 LINT = target/python-lint
 SITE = target/python-site
 AUDIT = target/audit
+# RELEASE has the programs that build wheels and static commands, RELEASE_LINT those that check files.
+RELEASE = target/python-release
+RELEASE_LINT = target/python-release-lint
+# The processor of the files that release-wheel and release-binary build: x86_64 or aarch64.
+ARCH = `uname -m`
+RELEASE_FILES = target/release-files
 # pip refuses a package whose hash differs from the hash in the requirements file.
 PIP_INSTALL = -m pip install -q --require-hashes -r
 
@@ -31,6 +37,8 @@ help:
 	@echo 'make notices    regenerate THIRD-PARTY-NOTICES.txt'
 	@echo 'make requirements  update the pinned Python packages and their hashes'
 	@echo 'make dist       archive the command, licences, manual page and completions'
+	@echo 'make release-wheel   build a manylinux wheel for ARCH; make release-binary a static'
+	@echo '                command as an archive and a Debian package; make test-release tries them'
 	@echo 'make docs       build the site target/site/html and check its links'
 	@echo 'make reference  regenerate docs/reference/; make reference-python its page on Python'
 
@@ -51,6 +59,9 @@ test-python: $(VENV)/made $(BARE)/made
 	cd python && ../$(VENV)/bin/mypy
 	cd python && ../$(VENV)/bin/python -m pytest
 	cd python && PYTHONPATH=$(CURDIR)/python ../$(BARE)/bin/python -m pytest
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin build -q -i $(VENV)/bin/python \
+		-m python/Cargo.toml -o target/wheels-debug
+	PYTHON=$(VENV)/bin/python sh release/try-wheel.sh target/wheels-debug $(FRESH)-debug
 
 $(VENV)/made: python/tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -64,17 +75,15 @@ $(BARE)/made: python/tests/requirements-bare.txt
 
 wheel: $(VENV)/made
 	$(VENV)/bin/maturin build --release -m python/Cargo.toml -o target/wheels
-	rm -rf $(FRESH)
-	$(PYTHON) -m venv $(FRESH)
-	$(FRESH)/bin/python -m pip install -q --no-index --find-links target/wheels pgspate
-	$(FRESH)/bin/pgspate --version
+	PYTHON=$(VENV)/bin/python sh release/try-wheel.sh target/wheels $(FRESH)
 	cd $(FRESH) && bin/python -I $(CURDIR)/examples/python.py
-	$(FRESH)/bin/python $(PIP_INSTALL) python/tests/requirements-guide.txt
+	$(VENV)/bin/python -m pip --python $(FRESH)/bin/python install -q --require-hashes \
+		-r python/tests/requirements-guide.txt
 	cd $(FRESH) && bin/python -I $(CURDIR)/python/guide.py $(CURDIR)/docs/how-to/python.md
 
 check: lint docs test lint-python test-kafka test-other
 
-lint: audit lint-prose
+lint: audit lint-prose lint-release
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
@@ -82,6 +91,15 @@ lint: audit lint-prose
 lint-prose:
 	cd lint && $(PYTHON) -m unittest -q test_prose
 	$(PYTHON) lint/prose.py
+
+# Checks what is run elsewhere: scripts, workflows, Dockerfile, compose.yaml, and files in how-to pages.
+lint-release: $(RELEASE_LINT)/made
+	PATH="$(CURDIR)/$(RELEASE_LINT)/bin:$$PATH" $(RELEASE_LINT)/bin/python lint/files.py
+
+$(RELEASE_LINT)/made: release/requirements-lint.txt
+	$(PYTHON) -m venv $(RELEASE_LINT)
+	$(RELEASE_LINT)/bin/python $(PIP_INSTALL) release/requirements-lint.txt
+	@touch $@
 
 # Checks the sources, licences and known vulnerabilities of crates and Python packages.
 audit: $(AUDIT)/made
@@ -100,7 +118,8 @@ notices:
 # Writes the newest versions that the .in files allow, with their hashes.
 requirements: $(AUDIT)/made
 	@for file in audit/requirements python/tests/requirements python/tests/requirements-bare \
-		python/tests/requirements-guide python/tests/requirements-lint site/requirements; do \
+		python/tests/requirements-guide python/tests/requirements-lint site/requirements \
+		release/requirements release/requirements-lint; do \
 		echo "$$file.txt"; \
 		$(AUDIT)/bin/uv pip compile -q --upgrade --universal --python-version 3.11 \
 			--generate-hashes --no-header --no-annotate --output-file $$file.txt $$file.in || exit 1; \
@@ -109,7 +128,22 @@ requirements: $(AUDIT)/made
 # Makes one archive of the command, its licences, manual page and completions.
 dist:
 	$(CARGO) build --release --locked -p pgspate-cli
-	sh docs/dist.sh target/release/pgspate target/dist
+	sh release/archive.sh target/release/pgspate "`uname -s`-`uname -m`" target/dist
+
+release-wheel: $(RELEASE)/made
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" sh release/wheel.sh $(ARCH) $(RELEASE_FILES)
+
+release-binary: $(RELEASE)/made
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" sh release/binary.sh $(ARCH) $(RELEASE_FILES)
+
+# Installs the built files for ARCH, the processor of this machine, and loads a file with each.
+test-release: $(RELEASE)/made
+	PYTHON=$(RELEASE)/bin/python sh release/try-files.sh $(ARCH) $(RELEASE_FILES)
+
+$(RELEASE)/made: release/requirements.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python $(PIP_INSTALL) release/requirements.txt
+	@touch $@
 
 # Runs basedpyright; test-python runs mypy.
 lint-python: $(LINT)/made $(VENV)/made
@@ -193,5 +227,5 @@ reference-python: $(VENV)/made
 	$(VENV)/bin/python python/reference.py options > python/pgspate/_typed.py
 
 .PHONY: help demo test test-rust test-python wheel check lint lint-prose audit notices requirements dist docs \
-	lint-python test-kafka test-other \
+	lint-python lint-release test-kafka test-other release-wheel release-binary test-release \
 	test-debezium bench fuzz reference reference-python

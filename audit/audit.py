@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# The Python packages of tests, lints, the site and this audit.
+# The Python packages of tests, lints, releases, the site and this audit.
 REQUIREMENTS = [
     *sorted((ROOT / "python" / "tests").glob("requirements*.txt")),
+    *sorted((ROOT / "release").glob("requirements*.txt")),
     ROOT / "audit" / "requirements.txt",
     ROOT / "site" / "requirements.txt",
 ]
