@@ -25,7 +25,9 @@ use tokio_postgres::error::SqlState;
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
-pub(crate) use survey::{Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name};
+pub(crate) use survey::{
+    Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name, sniff_inputs,
+};
 pub use watch::LoadWatch;
 
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
