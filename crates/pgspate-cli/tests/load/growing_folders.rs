@@ -4,12 +4,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Child;
 
-use insta::assert_snapshot;
 use serde_json::Value;
 
 use crate::moto::Moto;
 use crate::object_store::{load_from_store, put_object};
-use crate::support::{LoadCase, Run, TO_VERSION_3, finish, redact, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, TO_VERSION_3, finish, session, spawn, wait_until};
 
 const CREATE: &str = "create table t (id bigint, note text)";
 
@@ -429,7 +428,7 @@ fn a_job_of_version_3_with_thousands_of_files_is_recognised_as_a_whole_only() {
     assert_eq!(counts(&report(&case, "land --table t")), "0 1200 0");
     put_rows(&case, "land/new.csv", 1_200..1_201);
     let said = case.load("land --table t --quiet").refusal();
-    assert_snapshot!(redact(&said), @"");
+    assert!(said.contains("cannot tell which files job 1 has loaded"), "{said}");
     // The new file alone can be loaded.
     case.load("land/new.csv --table t --quiet").success();
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Emptied tables: whether a table is empty, and the record that it was emptied. Rows of jobs before
-//! that no longer count.
+//! Emptied tables: whether a table is empty, and the record that it was emptied. Rows of earlier
+//! jobs no longer count then.
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 

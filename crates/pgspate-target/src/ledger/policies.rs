@@ -1,9 +1,10 @@
 //! Row-level security of the ledger: what a role may do with rows of other roles.
 //!
-//! All roles can see jobs and their files, changes, streams and emptied tables, since every load checks for loaded
-//! files and dropped keys. Only the role that wrote a row, and members of that role, can change or
-//! delete the row. Only these roles can see chunks, rejected rows and dead letters. Only the owner
-//! may change the ledger's version and its key. Policies do not apply to the owner of the tables.
+//! All roles can see jobs and their files, changes, streams and emptied tables, since every load
+//! checks for loaded files and dropped keys. Only the role that wrote a row, and members of that
+//! role, can change or delete the row. Only these roles can see chunks, rejected rows and dead
+//! letters. Only the owner may change the ledger's version and its key. Policies do not apply to
+//! the owner of the tables.
 
 /// Policies of the main tables. A role may record a job only for a table that it may write to. It
 /// may record dropped keys only for a table that it owns. Otherwise a role could claim that another

@@ -136,9 +136,9 @@ create table pgspate.emptied (
 create index emptied_table on pgspate.emptied (table_oid);
 create table pgspate.version (version integer not null, secret text not null)";
 
-/// Creates the table of the jobs' files. `source_file.key` identifies a file by its name. A file
-/// counts as loaded once its job is finished. `source_file.rows` are the rows that were written from
-/// it.
+/// Creates the table of the jobs' files. `source_file.key` identifies a file by its name, and
+/// `source_file.rows` counts the rows that were written from the file. A file counts as loaded once
+/// its job is finished.
 const CREATE_FILE_TABLE: &str = "\
 create table pgspate.source_file (
     job bigint not null references pgspate.job on delete cascade,
