@@ -34,6 +34,7 @@ def load(
     commit: Literal["auto", "end", "chunk"] = "auto",
     rejects: Path | None = None,
     max_rejects: int | str | None = None,
+    changed: Literal["error", "skip", "reload"] = "error",
     restart: bool = False,
     no_ledger: bool = False,
     retry_for: int = 60,
@@ -79,6 +80,8 @@ def load(
         commit: When to commit: ``"end"``, ``"chunk"`` for each chunk, or ``"auto"`` by input size.
         rejects: Write rejected rows to this file, and load the rest.
         max_rejects: Stop after more rejected rows than this: a number, or a share like "0.5%".
+        changed: What to do with files that have changed since they were loaded: refuse the load,
+            leave them out, or load them again. Then the table has the rows of both versions.
         restart: Load from the beginning, even if the ledger has chunks of an earlier run. The rows
             of that run stay in the table.
         no_ledger: Do not use the ledger. Data other than files uses it only with ``rejects=``.

@@ -97,6 +97,8 @@ class LoadReport(Report):
         table: Name of the table, written as in SQL.
         created: Whether the load created the table.
         inputs: Number of inputs.
+        files: How many files were ``new``, ``skipped`` because they are in the table, and
+            ``changed`` since they were loaded.
         rows_in: Rows read.
         rows_written: Rows written.
         rows_kept_out: Rows that were read but not written, because a trigger skipped them.
@@ -128,6 +130,7 @@ class LoadReport(Report):
     table: str = ""
     created: bool = False
     inputs: int = 0
+    files: dict[str, int] = field(default_factory=dict)
     rows_in: int = 0
     rows_written: int = 0
     rows_kept_out: int = 0

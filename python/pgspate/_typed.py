@@ -21,6 +21,7 @@ class ModelLoadOptions(TypedDict, total=False):
     commit: Literal['auto', 'end', 'chunk']
     rejects: Path | None
     max_rejects: int | str | None
+    changed: Literal['error', 'skip', 'reload']
     restart: bool
     no_ledger: bool
     retry_for: int

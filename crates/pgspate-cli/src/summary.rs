@@ -48,6 +48,9 @@ pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
         let left = plural(report.rows_as_text, "row");
         let _ = writeln!(text, "  {left} left to the server as text");
     }
+    if let Some(files) = report.files.describe() {
+        let _ = writeln!(text, "  {files}");
+    }
     text += &not_written(report);
     for moved in &report.sequences {
         let _ = writeln!(text, "  sequence {} moved to {}", moved.name, moved.value);

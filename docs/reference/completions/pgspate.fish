@@ -49,6 +49,9 @@ end\t'Commit once at the end: a load that fails leaves nothing behind'
 chunk\t'Commit each chunk: after a stop, the next run loads only the rest'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l rejects -d 'Write rejected rows to this file, and load the rest' -r -F
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l max-rejects -d 'Stop after more than this many rejected rows: a number, or a share such as 0.5%' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l changed -d 'Refuse, leave out or load again files that have changed since they were loaded' -r -f -a "error\t'Load nothing and name the changed files'
+skip\t'Leave changed files out'
+reload\t'Load changed files again; the table then has the rows of both versions'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l retry-for -d 'Keep trying for this long while the server is unreachable' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r

@@ -2,7 +2,7 @@
 
 use clap::builder::TypedValueParser;
 use pgspate::copy::{Commit, RejectsMax};
-use pgspate::load::LoadOptions;
+use pgspate::load::{ChangedFiles, LoadOptions};
 use pgspate::plan::ReplaceMode;
 
 use super::reading::reading;
@@ -75,6 +75,9 @@ fn safety() -> Vec<Flag<LoadOptions>> {
         })
         .with(|arg| arg.requires("rejects"))
         .help("Stop after more than this many rejected rows: a number, or a share such as 0.5%"),
+        value("changed", "ACTION", changed(), |it: &mut LoadOptions, action| it.changed = action)
+            .default("error")
+            .help("Refuse, leave out or load again files that have changed since they were loaded"),
         switch("restart", |it: &mut LoadOptions| it.restart = true)
             .help("Start over and ignore earlier runs in the ledger; the rows of these runs stay"),
         switch("no-ledger", |it: &mut LoadOptions| it.plan.no_ledger = true)
@@ -125,6 +128,15 @@ fn commit() -> impl TypedValueParser<Value = Option<Commit>> {
         ("auto", "At the end below 1 GiB, with each chunk above", None),
         ("end", end, Some(Commit::AtEnd)),
         ("chunk", chunk, Some(Commit::EachChunk)),
+    ])
+}
+
+fn changed() -> impl TypedValueParser<Value = ChangedFiles> {
+    let reload = "Load changed files again; the table then has the rows of both versions";
+    choice([
+        ("error", "Load nothing and name the changed files", ChangedFiles::Error),
+        ("skip", "Leave changed files out", ChangedFiles::Skip),
+        ("reload", reload, ChangedFiles::Reload),
     ])
 }
 

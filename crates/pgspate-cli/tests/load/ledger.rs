@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 
-use crate::support::{LoadCase, Run, finish, redact, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, TO_VERSION_3, finish, redact, session, spawn, wait_until};
 
 const ROWS: u64 = 200_000;
 
@@ -269,7 +269,7 @@ fn a_truncated_table_is_loaded_again() {
     assert_complete(&case);
     // A finished job does not prevent a load of a file with other rows and the same name.
     case.put("t.csv", "id,note\n-1,more\n");
-    case.load("t.csv --quiet").success();
+    case.load("t.csv --quiet --changed reload").success();
     assert_eq!(count(&case, "t"), ROWS + 1);
 }
 
@@ -437,18 +437,19 @@ fn a_ledger_of_an_earlier_version_is_upgraded() {
                  update pgspate.version set version = 1";
     let before = count(&case, "t");
     for earlier in [vec![second], vec![second, first]] {
+        case.db.run(TO_VERSION_3);
         earlier.iter().for_each(|sql| case.db.run(sql));
         // The load continues, so the ledger still recognizes the source.
         let said = case.load("t.csv --commit chunk --quiet").refusal();
         assert!(said.contains("invalid input syntax for type bigint"), "{said}");
         let now = "select concat_ws(' ', version, length(secret)) from pgspate.version";
-        assert_eq!(case.value(now), "3 72");
+        assert_eq!(case.value(now), "4 72");
         let open = "select count(*) from pg_class where relnamespace = 'pgspate'::regnamespace \
                     and relkind = 'r' and relname <> 'version' and not relrowsecurity";
         assert_eq!(case.value(open), "0");
     }
     case.db.run("update pgspate.version set version = 7");
     let said = case.load("t.csv --commit chunk --quiet").refusal();
-    assert!(said.contains("the ledger's version is 7, expected 3"), "{said}");
+    assert!(said.contains("the ledger's version is 7, expected 4"), "{said}");
     assert_eq!(count(&case, "t"), before);
 }

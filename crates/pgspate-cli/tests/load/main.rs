@@ -9,6 +9,7 @@ mod disk;
 mod dropped_keys;
 mod embedded;
 mod formats;
+mod growing_folders;
 mod hostile;
 mod index_plans;
 mod indexes;

@@ -9,7 +9,7 @@ use crate::moto::Moto;
 use crate::support::{LoadCase, Run};
 
 /// Creates a bucket or an object. The test server requires no signature.
-fn put_object(moto: &Moto, path: &str, content: &[u8]) {
+pub(crate) fn put_object(moto: &Moto, path: &str, content: &[u8]) {
     let address = moto.endpoint.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!(
@@ -23,6 +23,16 @@ fn put_object(moto: &Moto, path: &str, content: &[u8]) {
     assert!(answer.lines().next().unwrap().contains(" 200"), "{answer}");
 }
 
+/// Loads objects into the table `t`. The variables of the AWS tools give credentials, region and
+/// address.
+pub(crate) fn load_from_store(case: &LoadCase, moto: &Moto, source: &str, more: &[&str]) -> Run {
+    let mut command = case.load_command("--table t");
+    command.args([source]).args(more);
+    command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "secret");
+    command.env("AWS_REGION", "us-east-1").env("AWS_ENDPOINT_URL", &moto.endpoint);
+    Run::of(command.output().unwrap())
+}
+
 #[test]
 fn objects_are_found_by_name_pattern_and_folder() {
     let case = LoadCase::new("create table t (id int primary key, name text)");
@@ -33,14 +43,7 @@ fn objects_are_found_by_name_pattern_and_folder() {
     put_object(&moto, "lake/day%3D1/a.csv", b"id,name\n1,one\n");
     put_object(&moto, "lake/day%3D2/b.csv.gz", &encoder.finish().unwrap());
     put_object(&moto, "lake/day%3D2/_SUCCESS", b"");
-    let load = |source: &str, more: &[&str]| {
-        let mut command = case.load_command("--table t");
-        command.args([source]).args(more);
-        // The variables of the AWS tools give credentials, region and address.
-        command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "secret");
-        command.env("AWS_REGION", "us-east-1").env("AWS_ENDPOINT_URL", &moto.endpoint);
-        Run::of(command.output().unwrap())
-    };
+    let load = |source: &str, more: &[&str]| load_from_store(&case, &moto, source, more);
     for source in ["s3://lake/", "s3://lake/**/*.csv*", "s3://lake/day=?/[ab].csv*"] {
         load(source, &[]).success();
         assert_eq!(case.rows("t"), ["(1,one)", "(2,two)"], "{source}");

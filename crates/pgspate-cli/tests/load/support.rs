@@ -13,6 +13,16 @@ use tempfile::TempDir;
 
 pub(crate) use crate::run::{Run, ask, command, finish, session, spawn, wait_until};
 
+/// Turns the ledger into one of version 3, which kept up to a thousand files with each job.
+pub(crate) const TO_VERSION_3: &str = "\
+alter table pgspate.job add column sources jsonb;
+update pgspate.job set sources = (
+    select jsonb_agg(source order by input) from pgspate.source_file f
+    where f.job = job.job and input < 1000);
+drop table pgspate.source_file;
+alter table pgspate.job drop column lists_all_files;
+update pgspate.version set version = 3";
+
 /// A folder to run commands in and a database to load into. Both are removed with the value.
 pub(crate) struct LoadCase {
     folder: TempDir,

@@ -280,6 +280,6 @@ fn jobs_differ_if_the_queries_of_their_urls_differ() {
     case.load(&format!("{args} --table t")).success();
     assert_eq!(count(&case), "50 10 a");
     // The ledger stores digests of queries. No digest in hex can contain these words.
-    let kept = "select string_agg(sources::text, ' ') from pgspate.job";
+    let kept = "select string_agg(source::text, ' ') from pgspate.source_file";
     assert!(!["jan", "jun", "mar", "apr"].iter().any(|it| case.value(kept).contains(it)));
 }

@@ -76,7 +76,7 @@ fn no_command_shows_the_secrets_of_a_url() {
     }
     let asked = web.take();
     assert!(asked.iter().all(|it| it.path.ends_with(QUERY) && it.header("referer").is_none()));
-    let jobs = "select count(*) from pgspate.job where sources::text like '%pwd=...%'";
+    let jobs = "select count(*) from pgspate.source_file where source::text like '%pwd=...%'";
     assert_ne!(scene.value(jobs), "0");
     assert_ne!(scene.value("select count(*) from pgspate.dead_letter"), "0");
     scene.assert_no_secret_left();

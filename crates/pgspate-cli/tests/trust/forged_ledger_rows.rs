@@ -45,7 +45,7 @@ fn a_role_cannot_change_the_version_or_the_secret() {
         let _ = role.try_sql(forged);
         assert_eq!(case.value("select version || secret from pgspate.version"), before, "{forged}");
     }
-    assert_refused(&role, "insert into pgspate.version values (3, 'x')");
+    assert_refused(&role, "insert into pgspate.version values (4, 'x')");
 }
 
 /// A table created later may get the oid of a forged finished job.
@@ -56,8 +56,8 @@ fn a_role_cannot_forge_a_job_of_a_future_table() {
     let copy = |oid: &str| {
         format!(
             "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, \
-                                      made_table, sources, options, finished) \
-             select key, fingerprint, command, {oid}, table_name, false, sources, options, now() \
+                                      made_table, options, finished) \
+             select key, fingerprint, command, {oid}, table_name, false, options, now() \
              from pgspate.job limit 1"
         )
     };
@@ -69,6 +69,26 @@ fn a_role_cannot_forge_a_job_of_a_future_table() {
         &role,
         "update pgspate.job set table_oid = 4000000000 where role = current_user",
     );
+}
+
+/// A file of another role's job would be skipped, or loaded twice.
+#[test]
+fn a_role_cannot_forge_files_of_other_roles_jobs() {
+    let case = case();
+    let role = mallory(&case);
+    let files = "select string_agg(f::text, ' ' order by job, input) from pgspate.source_file f";
+    let before = case.value(files);
+    assert_refused(
+        &role,
+        "insert into pgspate.source_file (job, input, key, source) \
+         select job, input + 1000, 'forged', source from pgspate.source_file limit 1",
+    );
+    for forged in
+        ["update pgspate.source_file set key = 'forged'", "delete from pgspate.source_file"]
+    {
+        let _ = role.try_sql(forged);
+        assert_eq!(case.value(files), before, "{forged}");
+    }
 }
 
 /// If a stream's row in `pgspate.bound` is deleted, pgspate cannot notice that a crash lost rows.

@@ -96,8 +96,8 @@ fn a_role_sees_and_forges_nothing_of_another() {
         "insert into pgspate.reject (job, chunk, row, sqlstate, message, record) \
          values (1, 7, 0, '', '', '')",
         "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, \
-                                  sources, options, role) \
-         values ('', '', '', 0, '', false, '[]', '{}', 'postgres')",
+                                  options, role) \
+         values ('', '', '', 0, '', false, '{}', 'postgres')",
         "insert into pgspate.stream (stream, partition, role) values ('x', '', 'postgres')",
         "insert into pgspate.dead_letter \
          (stream, partition, position, source, line, message, payload, role) \
@@ -110,8 +110,8 @@ fn a_role_sees_and_forges_nothing_of_another() {
         // These rows would say that another role's file is loaded, that its table was emptied, or
         // that its table has no key.
         "insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, \
-                                  sources, options) \
-         select key, fingerprint, command, 't2'::regclass, table_name, false, sources, options \
+                                  options) \
+         select key, fingerprint, command, 't2'::regclass, table_name, false, options \
          from pgspate.job limit 1",
         "insert into pgspate.emptied (table_oid, upto, but) values ('t'::regclass, 9, 0)",
         "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \

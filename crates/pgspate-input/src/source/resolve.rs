@@ -44,18 +44,28 @@ pub fn resolve(specs: &[String], options: &SourceOptions, runtime: Handle) -> Re
     for spec in specs {
         resolver.resolve_spec(spec, &mut inputs)?;
     }
+    check_named_once(&inputs)?;
+    Ok(inputs)
+}
+
+/// Checks that every input is named once. Paths that lead to the same file are the same name.
+fn check_named_once(inputs: &[Input]) -> Result<()> {
     let mut names = HashSet::new();
-    for input in &inputs {
-        if !names.insert((input.name(), input.identifying_url())) {
+    for input in inputs {
+        let path = input.local_path().and_then(|path| path.canonicalize().ok());
+        let name = path.unwrap_or_else(|| PathBuf::from(input.name()));
+        if !names.insert((name, input.identifying_url())) {
             let message = match input.name() {
                 "-" => "standard input is named more than once".to_owned(),
                 name => format!("\"{name}\" is named more than once"),
             };
-            return Err(Error::new(ErrorKind::Usage, message)
-                .hint("Name each input once; a pattern or folder may already include it."));
+            return Err(Error::new(ErrorKind::Usage, message).hint(
+                "Name each input once. A pattern or folder may already include it, and two paths \
+                 may lead to the same file.",
+            ));
         }
     }
-    Ok(inputs)
+    Ok(())
 }
 
 /// Checks that every option belongs to a source of the command. The user has misspelled any other

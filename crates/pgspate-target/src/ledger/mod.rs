@@ -6,17 +6,22 @@
 
 mod change;
 mod dropped_keys;
-mod finished_jobs;
+mod emptied;
 mod forget;
+mod found_jobs;
 mod identity;
 mod job;
+mod known_files;
 mod lock;
+mod lookup;
 mod new_job;
+mod open;
 mod partitions;
 mod policies;
 mod reject;
 mod schema;
 pub mod shadow;
+mod source_file;
 mod status;
 mod stream;
 mod trust;
@@ -30,18 +35,21 @@ pub use change::{
 pub use dropped_keys::{
     DroppedKeys, check_no_dropped_keys, dropped_keys, is_refused_for_dropped_keys, other_writer,
 };
-pub use finished_jobs::record_emptied_sql;
+pub use emptied::record_emptied_sql;
 pub use forget::{forget_chunks_and_shadow, forget_unused_job};
-pub use identity::{JobIdentity, SourceFingerprint, digest_texts};
+pub use identity::{JobIdentity, digest_texts};
 pub use job::{
-    ChunkRecord, JobId, JobLookup, JobRecord, LedgerState, OpenJob, OpenOutcome, WrittenChunks,
-    finish_job, is_chunk_recorded, is_job_finished, move_job_to, open_job, read_written_chunks,
-    reread_written_chunks,
+    ChunkRecord, JobId, JobRecord, OpenJob, WrittenChunks, finish_job, is_chunk_recorded,
+    is_job_finished, move_job_to, read_written_chunks, reread_written_chunks,
 };
+pub use known_files::{FileState, KnownFiles, LoadedFile};
 pub use lock::{end_lost_lanes, hold_job_lock, share_lanes_lock_sql};
+pub use lookup::{FinishedJobs, JobLookup, LedgerState};
+pub use open::{OpenOptions, OpenOutcome, open_job};
 pub use partitions::{PartitionMove, read_partitions};
 pub use reject::{Reject, RejectRecord, insert_rejects, read_rejects};
 pub use schema::{ensure_ledger, ledger_exists, read_url_key};
+pub use source_file::SourceFingerprint;
 pub use status::{JobStatus, forget_job, list_jobs};
 pub use stream::{
     AppliedStream, DeadLetter, StreamPosition, StreamStatus, TRANSACTION_SETTING, forget_stream,

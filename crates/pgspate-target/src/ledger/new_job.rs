@@ -5,17 +5,42 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::identity::JobIdentity;
 use super::job::{JobId, OpenJob, WrittenChunks, ledger_error, prune_old_jobs};
+use super::open::OpenOptions;
 use super::{change, lock, schema};
 use crate::{Error, ErrorKind, Result, TypedParameter};
 
 /// The start of the statement that inserts a job's row. A query for the values must follow.
 const INSERT_JOB: &str = "\
-insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, sources, \
-                         options)";
+insert into pgspate.job (key, fingerprint, command, table_oid, table_name, made_table, options)";
 
 /// Returns the statement that inserts the values of [`NewJobRow`] and returns the job's number.
 pub(super) fn insert_job_sql() -> String {
-    format!("{INSERT_JOB} select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb returning job")
+    format!("{INSERT_JOB} select $1, $2, $3, $4, $5, $6, $7::jsonb returning job")
+}
+
+/// Returns the statement that records the sources of a job: `files` is
+/// [`JobIdentity::files_json`], and `n.nth` counts the sources from 1.
+pub(super) fn insert_files_sql(job: &str, files: &str) -> String {
+    format!(
+        "insert into pgspate.source_file (job, input, key, source) \
+         select {job}, n.nth - 1, n.file ->> 'key', n.file -> 'source' \
+         from jsonb_array_elements({files}::jsonb) with ordinality n(file, nth)"
+    )
+}
+
+/// Returns a condition: a job of the table has one of the files, and is not in `seen`.
+pub(super) fn has_other_job_sql(keys: &str, table_oid: &str, seen: &str) -> String {
+    format!(
+        "exists (select from pgspate.source_file f join pgspate.job j on j.job = f.job \
+                 where f.key = any({keys}) and j.table_oid = {table_oid} \
+                   and j.job <> all({seen}))"
+    )
+}
+
+/// Returns the key of the lock under which the table's jobs are opened, one after the other.
+pub(super) fn opening_lock_key(table_oid: u32) -> i64 {
+    // The constant is "open" in ASCII.
+    (0x6f70_656e << 32) | i64::from(table_oid)
 }
 
 /// The values of a new job's row.
@@ -28,7 +53,6 @@ pub(super) struct NewJobRow {
     table_oid: u32,
     table: String,
     has_created_table: bool,
-    sources: String,
     options: String,
 }
 
@@ -41,13 +65,12 @@ impl NewJobRow {
             table_oid: identity.table_oid,
             table: identity.table.clone(),
             has_created_table,
-            sources: identity.sources_json(),
             options: identity.options_json(),
         }
     }
 
     /// Returns the values in the order of the statement's columns.
-    pub(super) fn values(&self) -> [&dyn TypedParameter; 8] {
+    pub(super) fn values(&self) -> [&dyn TypedParameter; 7] {
         [
             &self.key,
             &self.fingerprint,
@@ -55,48 +78,65 @@ impl NewJobRow {
             &self.table_oid,
             &self.table,
             &self.has_created_table,
-            &self.sources,
             &self.options,
         ]
     }
 
-    /// Returns statements that start the job, if the job's lock is free and the ledger does not
-    /// know the job. The session then holds the lock. The statements are sent as one message.
-    /// Therefore they run in one transaction, and no session keeps the lock if its job was not
-    /// started, even behind a pooler that pools transactions.
-    fn begin_sql(&self, lock: i64) -> String {
+    /// Returns statements that start the job, if the job's lock is free and no job but those in
+    /// `seen` has one of its files. The session then holds the lock. The statements are sent as one
+    /// message. Therefore they run in one transaction, and no session keeps the lock if its job was
+    /// not started, even behind a pooler that pools transactions.
+    fn begin_sql(&self, identity: &JobIdentity, seen: &[i64], in_transaction: bool) -> String {
         let NewJobRow { command, table_oid, has_created_table, .. } = self;
-        let [key, fingerprint, table, sources, options] =
-            [&self.key, &self.fingerprint, &self.table, &self.sources, &self.options]
-                .map(|text| quoted(text));
-        let is_held = lock::is_held_sql(lock);
+        let [key, fingerprint, table, options] =
+            [&self.key, &self.fingerprint, &self.table, &self.options].map(|text| quoted(text));
+        let lock = identity.lock_key();
+        let (is_held, opening) = (lock::is_held_sql(lock), opening_lock_key(*table_oid));
+        // A later statement must see what was committed before the lock was free.
+        let isolation = match in_transaction {
+            true => "",
+            false => "set transaction isolation level read committed; ",
+        };
+        let array = |values: Vec<String>, ty: &str| format!("array[{}]::{ty}[]", values.join(","));
+        let keys = array(identity.file_keys().iter().map(|key| quoted(key)).collect(), "text");
+        let seen = array(seen.iter().map(i64::to_string).collect(), "bigint");
+        let has_other_job = has_other_job_sql(&keys, &table_oid.to_string(), &seen);
+        let new_job = format!(
+            "from pgspate.job where key = {key} and finished is null \
+               and xmin::text::bigint = txid_current() % 4294967296"
+        );
+        let insert_files =
+            insert_files_sql(&format!("(select job {new_job})"), &quoted(&identity.files_json()));
         // The ledger is read under the lock.
         format!(
-            "select pg_try_advisory_xact_lock({lock}); \
+            "{isolation}select pg_advisory_xact_lock({opening}); \
+             select pg_try_advisory_xact_lock({lock}); \
              with held as materialized ( \
                  select from pg_locks l where l.pid = pg_backend_pid() and {is_held}) \
              {INSERT_JOB} \
              select {key}, {fingerprint}, '{command}', {table_oid}, {table}, {has_created_table}, \
-                    {sources}::jsonb, {options}::jsonb \
-             from held where not exists (select from pgspate.job where key = {key} \
-                                         and (finished is null or fingerprint = {fingerprint})) \
+                    {options}::jsonb \
+             from held where not {has_other_job} \
+                         and not exists (select from pgspate.job where key = {key} \
+                                         and finished is null) \
              returning job; \
-             select pg_try_advisory_lock({lock}) from pgspate.job \
-             where key = {key} and finished is null \
-               and xmin::text::bigint = txid_current() % 4294967296"
+             {insert_files} where exists (select {new_job}); \
+             select pg_try_advisory_lock({lock}) {new_job}"
         )
     }
 }
 
 /// Starts a job that the ledger does not know, in one round trip. Returns `None` if the ledger
-/// knows the job after all, or if another session works on the job. Then no job is started and no
-/// lock is held.
+/// knows the job or one of its files after all, or if another session works on the job. Then no job
+/// is started and no lock is held. `seen` are the jobs with these files that the load knows.
 pub(super) async fn begin_new_job(
     client: &Client,
     identity: &JobIdentity,
-    has_created_table: bool,
+    seen: &[i64],
+    options: OpenOptions,
 ) -> Result<Option<OpenJob>> {
-    let sql = NewJobRow::of(identity, has_created_table).begin_sql(identity.lock_key());
+    let row = NewJobRow::of(identity, options.has_created_table);
+    let sql = row.begin_sql(identity, seen, options.in_transaction);
     let (begun, pruned, has_outstanding) = tokio::join!(
         biased;
         client.simple_query(&sql),
@@ -110,12 +150,13 @@ pub(super) async fn begin_new_job(
     };
     pruned?;
     let is_clean = !has_outstanding?;
-    // The statements return: whether the lock was free, the job's number, whether the lock is kept.
+    // The statements return: nothing, whether the lock was free, the job's number, whether the lock
+    // is kept.
     let mut rows = answers.iter().filter_map(|answer| match answer {
         SimpleQueryMessage::Row(row) => Some(row.get(0)),
         _ => None,
     });
-    let Some(job) = rows.nth(1) else { return Ok(None) };
+    let Some(job) = rows.nth(2) else { return Ok(None) };
     let job = job.and_then(|job| job.parse().ok());
     let job = job.ok_or_else(|| Error::new(ErrorKind::Bug, "the new job has no number"))?;
     Ok(Some(OpenJob {
@@ -138,35 +179,45 @@ mod tests {
     use super::*;
     use crate::UnloggedExtent;
     use crate::connect::{Dsn, Environment};
-    use crate::ledger::job::{JobLookup, find_job};
+    use crate::ledger::known_files::KnownFiles;
+    use crate::ledger::source_file::SourceFingerprint;
 
     #[test]
     fn a_job_that_is_not_started_holds_no_lock() {
         let db = testing::database();
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         let dsn = Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap();
+        let source = SourceFingerprint {
+            name: r"/it's \\ a.csv".to_owned(),
+            ..SourceFingerprint::default()
+        };
         let identity = JobIdentity {
             command: "load",
             table: r#"public."it's \\ t""#.to_owned(),
             table_oid: 7,
             keeps_rows: true,
-            sources: Vec::new(),
+            sources: vec![source],
             options: serde_json::Map::from_iter([("quote".to_owned(), r#"'\""#.into())]),
+            guessed: Vec::new(),
+            continued_key: None,
             in_shadow: false,
             unlogged: UnloggedExtent::Nothing,
         };
+        let options = OpenOptions::default();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
             let (one, other) = (dsn.connect("a").await.unwrap(), dsn.connect("b").await.unwrap());
             let key = identity.lock_key();
             schema::ensure_ledger(&one.client).await.unwrap();
-            let opened = begin_new_job(&one.client, &identity, false).await.unwrap().unwrap();
+            let opened = begin_new_job(&one.client, &identity, &[], options).await;
+            let opened = opened.unwrap().unwrap();
             // The session holds the lock until the session ends.
             assert!(!lock::try_lock(&other.client, key).await.unwrap());
-            assert!(begin_new_job(&other.client, &identity, false).await.unwrap().is_none());
-            let found = find_job(&other.client, &identity, false).await.unwrap();
-            let JobLookup::Unfinished(record, 0, 0) = found else { panic!("{found:?}") };
-            assert_eq!(record.job, opened.job.0);
+            let again = begin_new_job(&other.client, &identity, &[], options).await;
+            assert!(again.unwrap().is_none());
+            let known = KnownFiles::read(&other.client, &identity, false).await.unwrap();
+            let jobs: Vec<i64> = known.unfinished().map(|record| record.job).collect();
+            assert_eq!(jobs, [opened.job.0]);
             one.close().await;
             while !lock::try_lock(&other.client, key).await.unwrap() {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -174,7 +225,8 @@ mod tests {
             let unlock = format!("select pg_advisory_unlock({key})");
             other.client.batch_execute(&unlock).await.unwrap();
             // The ledger knows the job now.
-            assert!(begin_new_job(&other.client, &identity, false).await.unwrap().is_none());
+            let again = begin_new_job(&other.client, &identity, &[], options).await;
+            assert!(again.unwrap().is_none());
             let third = dsn.connect("c").await.unwrap();
             assert!(lock::try_lock(&third.client, key).await.unwrap());
         });

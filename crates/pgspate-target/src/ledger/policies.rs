@@ -1,9 +1,10 @@
 //! Row-level security of the ledger: what a role may do with rows of other roles.
 //!
-//! All roles can see jobs, changes, streams and emptied tables, since every load checks for loaded
-//! files and dropped keys. Only the role that wrote a row, and members of that role, can change or
-//! delete the row. Only these roles can see chunks, rejected rows and dead letters. Only the owner
-//! may change the ledger's version and its key. Policies do not apply to the owner of the tables.
+//! All roles can see jobs and their files, changes, streams and emptied tables, since every load
+//! checks for loaded files and dropped keys. Only the role that wrote a row, and members of that
+//! role, can change or delete the row. Only these roles can see chunks, rejected rows and dead
+//! letters. Only the owner may change the ledger's version and its key. Policies do not apply to
+//! the owner of the tables.
 
 /// Policies of the main tables. A role may record a job only for a table that it may write to. It
 /// may record dropped keys only for a table that it owns. Otherwise a role could claim that another
@@ -36,6 +37,17 @@ create policy look on pgspate.emptied for select using (true);
 create policy record on pgspate.emptied for insert with check (
     role = current_user and has_table_privilege(table_oid, 'truncate'));
 create policy forget on pgspate.emptied for delete using (IS_OURS)";
+
+/// Policies of the files of jobs. All roles can see the files, as they can see the jobs.
+pub(super) const FILE_POLICIES: &str = "\
+alter table pgspate.source_file enable row level security;
+create policy look on pgspate.source_file for select using (true);
+create policy record on pgspate.source_file for insert with check (exists (
+    select from pgspate.job where job.job = source_file.job and IS_OURS));
+create policy work on pgspate.source_file for update using (exists (
+    select from pgspate.job where job.job = source_file.job and IS_OURS));
+create policy forget on pgspate.source_file for delete using (exists (
+    select from pgspate.job where job.job = source_file.job and IS_OURS))";
 
 /// Policies of the tables for streams.
 pub(super) const STREAM_POLICIES: &str = "\

@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::policies::{self, POLICIES, STREAM_POLICIES};
+use super::policies::{self, FILE_POLICIES, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
 use super::unlogged;
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
@@ -11,12 +11,11 @@ use pgspate_base::Secret;
 
 /// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
 /// version is upgraded.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 
 /// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
 /// `ledger.digest`. Rows of earlier versions get the owner as their role.
 const UPGRADE: &str = "\
-lock table pgspate.version in exclusive mode;
 alter table pgspate.ledger add column if not exists digest text;
 alter table pgspate.version add column if not exists secret text;
 alter table pgspate.job add column if not exists role name not null default current_user;
@@ -31,6 +30,21 @@ create table if not exists pgspate.emptied (
     role name not null default current_user);
 create index if not exists emptied_table on pgspate.emptied (table_oid)";
 
+/// Upgrades the jobs to version 4: each file of a job becomes a row of its own. Earlier versions
+/// kept the first thousand files. The key is that of `source_file.rs`.
+const UPGRADE_FILES: &str = "\
+insert into pgspate.source_file (job, input, key, source, rows)
+select j.job, s.nth - 1,
+       encode(sha256(convert_to(concat(s.source ->> 'name', E'\\n' || (s.source ->> 'url')),
+                                'UTF8')), 'hex'),
+       s.source - 'head',
+       case when j.finished is not null and jsonb_array_length(j.sources) = 1
+            then j.rows_written end
+from pgspate.job j, jsonb_array_elements(j.sources) with ordinality s(source, nth);
+alter table pgspate.job add column lists_all_files boolean not null default true;
+update pgspate.job set lists_all_files = false where jsonb_array_length(sources) >= 1000;
+alter table pgspate.job drop column sources";
+
 /// Upgrades the tables for streams, if they exist.
 const UPGRADE_STREAMS: &str = "\
 alter table pgspate.stream add column if not exists role name not null default current_user;
@@ -44,6 +58,8 @@ const SECRET: &str = "pg_catalog.gen_random_uuid()::text || pg_catalog.gen_rando
 ///
 /// - `job.key` identifies the subject of a job. `job.fingerprint` also covers the state of its
 ///   sources and options. A key has at most one unfinished job.
+/// - `job.lists_all_files` is false if an earlier version recorded the job and kept only its first
+///   files.
 /// - `ledger.position` is the byte at which the chunk begins in its input. `ledger.digest` is the
 ///   digest of the chunk's content. Position and digest must be the same when the chunk is cut
 ///   again.
@@ -65,7 +81,7 @@ create table pgspate.job (
     table_name text not null,
     made_table boolean not null,
     role name not null default current_user,
-    sources jsonb not null,
+    lists_all_files boolean not null default true,
     options jsonb not null,
     started timestamptz not null default clock_timestamp(),
     finished timestamptz,
@@ -119,6 +135,19 @@ create table pgspate.emptied (
     role name not null default current_user);
 create index emptied_table on pgspate.emptied (table_oid);
 create table pgspate.version (version integer not null, secret text not null)";
+
+/// Creates the table of the jobs' files. `source_file.key` identifies a file by its name, and
+/// `source_file.rows` counts the rows that were written from the file. A file counts as loaded once
+/// its job is finished.
+const CREATE_FILE_TABLE: &str = "\
+create table pgspate.source_file (
+    job bigint not null references pgspate.job on delete cascade,
+    input integer not null,
+    key text not null,
+    source jsonb not null,
+    rows bigint,
+    primary key (job, input));
+create index source_file_key on pgspate.source_file (key)";
 
 /// Creates the tables for streams of changes. `stream.ordinal` counts the applied events. Each
 /// process that opens a stream raises `stream.fence`.
@@ -194,29 +223,44 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
 
 /// Upgrades a ledger of an earlier version.
 async fn upgrade(client: &Client, from: i32) -> Result<()> {
-    let schema = LedgerSchema::read(client).await?;
-    let mut parts = vec![format!("{UPGRADE}; {}", policies::sql(POLICIES))];
-    let later_tables = [
-        ("stream", CREATE_STREAM_TABLES, UPGRADE_STREAMS, STREAM_POLICIES),
-        ("bound", unlogged::CREATE_TABLES, unlogged::UPGRADE, unlogged::POLICIES),
-    ];
-    for (table, create, upgrade, table_policies) in later_tables {
-        let statements = if schema.has_table(table)? { upgrade } else { create };
-        parts.push(format!("{statements}; {}", policies::sql(table_policies)));
-    }
-    let sql = format!(
-        "begin; {}; \
-         update pgspate.version set version = {VERSION}, secret = {SECRET} \
-         where version < {VERSION}; \
-         alter table pgspate.version alter column secret set not null; commit",
-        parts.join("; ")
-    );
-    let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
+    let Err(error) = client.batch_execute(&upgrade_sql(client, from).await?).await else {
+        return Ok(());
+    };
     let _ = client.batch_execute("rollback").await;
+    let version = client.fetch_opt("select version from pgspate.version", &[]).await;
+    if matches!(&version, Ok(Some(row)) if row.get::<_, i32>(0) == VERSION) {
+        // Another session has upgraded the ledger at the same time.
+        return Ok(());
+    }
     let message = format!("could not upgrade the ledger from version {from} to {VERSION}");
     Err(server_error(message)(error).hint(
         "An earlier version of pgspate created the ledger. Have the ledger's owner run any \
              `pgspate load` once.",
+    ))
+}
+
+/// Returns the transaction that upgrades a ledger of version `from`.
+async fn upgrade_sql(client: &Client, from: i32) -> Result<String> {
+    let mut parts = Vec::new();
+    if from < 3 {
+        let schema = LedgerSchema::read(client).await?;
+        parts.push(format!("{UPGRADE}; {}", policies::sql(POLICIES)));
+        let later_tables = [
+            ("stream", CREATE_STREAM_TABLES, UPGRADE_STREAMS, STREAM_POLICIES),
+            ("bound", unlogged::CREATE_TABLES, unlogged::UPGRADE, unlogged::POLICIES),
+        ];
+        for (table, create, upgrade, table_policies) in later_tables {
+            let statements = if schema.has_table(table)? { upgrade } else { create };
+            parts.push(format!("{statements}; {}", policies::sql(table_policies)));
+        }
+    }
+    parts.push(format!("{CREATE_FILE_TABLE}; {}; {UPGRADE_FILES}", policies::sql(FILE_POLICIES)));
+    Ok(format!(
+        "begin; lock table pgspate.version in exclusive mode; {}; \
+         update pgspate.version set version = {VERSION}, secret = coalesce(secret, {SECRET}) \
+         where version < {VERSION}; \
+         alter table pgspate.version alter column secret set not null; commit",
+        parts.join("; ")
     ))
 }
 
@@ -242,10 +286,12 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     // `create schema if not exists` needs the CREATE privilege even if the schema exists.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
-        "begin; {schema} {CREATE_TABLES}; {CREATE_STREAM_TABLES}; {}; {}; \
+        "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; {}; {}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
         unlogged::CREATE_TABLES,
-        [POLICIES, STREAM_POLICIES, unlogged::POLICIES].map(policies::sql).join("; ")
+        [POLICIES, FILE_POLICIES, STREAM_POLICIES, unlogged::POLICIES]
+            .map(policies::sql)
+            .join("; ")
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed and only has to end.

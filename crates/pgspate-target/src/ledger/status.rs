@@ -44,7 +44,8 @@ pub struct JobStatus {
 
 const LIST: &str = "\
 select j.job, j.command, j.table_name,
-       array(select source ->> 'name' from jsonb_array_elements(j.sources) as source),
+       array(select source ->> 'name' from pgspate.source_file f where f.job = j.job
+             order by input limit 1000),
        j.started::timestamptz(0)::text, j.finished::timestamptz(0)::text, j.key,
        j.chunks + coalesce(l.chunks, 0), j.rows_in + coalesce(l.rows_in, 0),
        j.rows_written + coalesce(l.rows_written, 0), j.rows_rejected + coalesce(l.rows_rejected, 0)

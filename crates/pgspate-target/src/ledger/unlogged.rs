@@ -13,7 +13,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error as ServerError};
 
 use super::identity::JobIdentity;
-use super::job::{JobId, WrittenChunks, ledger_error, read_written_chunks};
+use super::job::{JobId, ledger_error};
 use super::{schema, trust};
 use crate::{Error, ErrorKind, Result, TypedQuery, UnloggedExtent, quote_literal};
 use pgspate_base::numbers::counted;
@@ -115,11 +115,12 @@ impl UnloggedWriter<'_> {
 }
 
 /// What the ledger knows about a bound writer.
-struct WriterBinding {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WriterBinding {
     /// Whether the number still exists: no crash has happened since the writer was bound.
-    is_alive: bool,
+    pub(super) is_alive: bool,
     /// Whether everything that the writer wrote was unlogged.
-    is_whole: bool,
+    pub(super) is_whole: bool,
 }
 
 /// Reads the binding of a writer, if it is bound.
@@ -182,18 +183,18 @@ pub(super) enum RowSurvival {
     Emptied,
 }
 
-/// Checks whether the rows that a job has written still exist.
+/// Returns whether the rows that a job has written still exist. `binding` is the job's binding.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if a crash may have removed only some of the rows, or if it is unknown
 /// whether a crash has happened.
-pub(super) async fn row_survival(
-    client: &Client,
+pub(super) fn row_survival(
+    binding: Option<WriterBinding>,
     job: JobId,
     identity: &JobIdentity,
 ) -> Result<RowSurvival> {
     let (table, unlogged) = (&identity.table, identity.unlogged);
-    let message = match read_binding(client, UnloggedWriter::Job(job)).await? {
+    let message = match binding {
         None if unlogged == UnloggedExtent::Nothing => return Ok(RowSurvival::Kept),
         Some(WriterBinding { is_alive: true, .. }) => return Ok(RowSurvival::Kept),
         Some(WriterBinding { is_whole: true, .. }) if unlogged == UnloggedExtent::Everything => {
@@ -214,22 +215,6 @@ pub(super) async fn row_survival(
         "Find the job's rows that still exist, also in logged partitions and in tables that \
          triggers write. Delete them, and load all rows again with `--restart`.",
     ))
-}
-
-/// Reads the chunks whose rows are still in the table.
-pub(super) async fn surviving_chunks(
-    client: &Client,
-    job: JobId,
-    identity: &JobIdentity,
-) -> Result<WrittenChunks> {
-    let done = read_written_chunks(client, job).await?;
-    if done.chunks() == 0 {
-        return Ok(done);
-    }
-    match row_survival(client, job, identity).await? {
-        RowSurvival::Kept => Ok(done),
-        RowSurvival::Emptied => Ok(WrittenChunks::default()),
-    }
 }
 
 /// Returns the error for chunks that are missing in the ledger although no crash can have removed
@@ -265,7 +250,8 @@ pub async fn restart_emptied_job(
         extent => extent,
     };
     let identity = JobIdentity { unlogged, ..identity.clone() };
-    if row_survival(client, job, &identity).await? == RowSurvival::Kept {
+    let binding = read_binding(client, UnloggedWriter::Job(job)).await?;
+    if row_survival(binding, job, &identity)? == RowSurvival::Kept {
         return Ok(false);
     }
     let bind = UnloggedWriter::Job(job).bind_sql(true, true);

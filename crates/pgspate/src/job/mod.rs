@@ -14,8 +14,8 @@ use crate::Result;
 use crate::copy::CopyProgress;
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{
-    self, ChunkRecord, JobId, JobIdentity, JobLookup, LedgerState, OpenJob, OpenOutcome,
-    RecordedChange,
+    self, ChunkRecord, JobId, JobIdentity, JobLookup, LedgerState, OpenJob, OpenOptions,
+    OpenOutcome, RecordedChange,
 };
 
 /// A run's control session, and its job if the run keeps a ledger.
@@ -118,26 +118,22 @@ impl JobSession {
     }
 
     /// Opens the job for a table, if the run keeps a ledger. Returns false if another run has
-    /// finished the job in the meantime.
-    ///
-    /// With `restart`, opens a new job even if the ledger has an unfinished job. `created` says
-    /// whether this job created the table.
+    /// started or finished a job with the same files in the meantime. Then the run must be prepared
+    /// again.
     pub(crate) fn open(
         &mut self,
         table_oid: u32,
-        restart: bool,
-        created: bool,
+        options: OpenOptions,
         progress: &CopyProgress,
     ) -> Result<bool> {
         let Some(identity) = &mut self.identity else { return Ok(true) };
         identity.table_oid = table_oid;
         let (identity, known) = (identity.clone(), self.ledger_state.clone());
         let outcome = self.with_client_and_retry(progress, async |client: &Client| {
-            ledger::open_job(client, &identity, &known, restart, created).await
+            ledger::open_job(client, &identity, &known, options).await
         })?;
-        match outcome {
-            OpenOutcome::Finished(record) => self.ledger_state.found = JobLookup::Finished(record),
-            OpenOutcome::Opened(opened) => self.begin(opened),
+        if let OpenOutcome::Opened(opened) = outcome {
+            self.begin(opened);
         }
         Ok(self.opened.is_some())
     }
@@ -218,8 +214,8 @@ impl JobSession {
     /// Returns the job's number, and the number of rows that earlier runs of the job have written.
     pub(crate) fn earlier_rows(&self) -> (Option<i64>, u64) {
         match (&self.ledger_state.found, &self.opened) {
-            (JobLookup::Finished(record), _) => {
-                (Some(record.job), record.rows_written.unsigned_abs())
+            (JobLookup::Finished(finished), _) => {
+                (finished.jobs.last().map(|record| record.job), finished.rows_written)
             }
             // Another run may have changed the job after `prepare` looked it up, so the open job
             // counts.
@@ -228,11 +224,13 @@ impl JobSession {
         }
     }
 
-    /// Returns the number of rows that the job has rejected, if an earlier run has finished it; 0
-    /// otherwise.
+    /// Returns the number of rows that earlier jobs have rejected, if these have loaded everything;
+    /// 0 otherwise.
     pub(crate) fn earlier_rejects(&self) -> u64 {
         match &self.ledger_state.found {
-            JobLookup::Finished(record) => record.rows_rejected.unsigned_abs(),
+            JobLookup::Finished(finished) => {
+                finished.jobs.iter().map(|job| job.rows_rejected.unsigned_abs()).sum()
+            }
             _ => 0,
         }
     }

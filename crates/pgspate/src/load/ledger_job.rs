@@ -8,73 +8,77 @@ use super::{Load, LoadWatch, create};
 use crate::copy::CopyOutcome;
 use crate::job::{JobSession, RetryAfterConnectionLoss};
 use crate::numbers::counted;
-use crate::plan::{AtomicMethod, LoadPlan};
+use crate::plan::AtomicMethod;
 use crate::reading::SniffedInputs;
+use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::ledger::{self, JobIdentity, JobLookup, OpenOutcome, SourceFingerprint};
-use pgspate_target::{SessionSettings, TargetTable, UnloggedExtent, server_error};
+use pgspate_target::ledger::{
+    self, FinishedJobs, JobIdentity, JobLookup, OpenOptions, OpenOutcome, SourceFingerprint,
+};
+use pgspate_target::{UnloggedExtent, server_error};
 
-/// Returns the load's identity, if the load keeps a ledger. Blocks.
-pub(super) fn make_identity(
-    reading: &SniffedInputs,
-    plan: &LoadPlan,
-    session: &SessionSettings,
-    table: &TargetTable,
-) -> Result<Option<JobIdentity>> {
-    if !plan.ledger {
-        return Ok(None);
-    }
-    let mut sources = Vec::with_capacity(reading.inputs.len());
-    for input in reading.inputs.iter() {
-        match SourceFingerprint::of(input)? {
-            Some(fingerprint) => sources.push(fingerprint),
-            None => sources.push(SourceFingerprint::of_stream(input)),
+/// Reads the state of each input. Blocks.
+pub(super) fn read_fingerprints(reading: &SniffedInputs) -> Result<Vec<SourceFingerprint>> {
+    let read = |input: &Input| match SourceFingerprint::of(input)? {
+        Some(fingerprint) => Ok(fingerprint),
+        None => Ok(SourceFingerprint::of_stream(input)),
+    };
+    reading.inputs.iter().map(read).collect()
+}
+
+impl Load {
+    /// Returns the load's identity with these sources.
+    pub(super) fn make_identity(&self, sources: Vec<SourceFingerprint>) -> JobIdentity {
+        let Load { reading, plan, session, table, .. } = self;
+        let mut options = reading.identity();
+        let columns = plan.rows.columns.iter().map(|column| {
+            let forced = match (column.force_null, column.force_not_null) {
+                (false, false) => "",
+                (true, false) => " force-null",
+                (false, true) => " force-not-null",
+                (true, true) => " force-null force-not-null",
+            };
+            Value::from(format!("{} from {}{forced}", column.name, column.field + 1))
+        });
+        options.insert("columns".to_owned(), columns.collect());
+        options
+            .insert("encoding".to_owned(), plan.rows.encoding.as_deref().unwrap_or("UTF8").into());
+        options.insert("chunk bytes".to_owned(), plan.rows.chunk_bytes.into());
+        options.insert("DateStyle".to_owned(), session.date_style.as_str().into());
+        options.insert("TimeZone".to_owned(), session.time_zone.as_str().into());
+        options.insert("IntervalStyle".to_owned(), session.interval_style.as_str().into());
+        let atomic_plan = plan.atomic_plan.as_ref();
+        let command = match atomic_plan.map(|atomic_plan| atomic_plan.replaces) {
+            Some(true) => "load --replace",
+            Some(false) => "load --atomic",
+            None => "load",
+        };
+        let is_plain = matches!(table.kind, 'r' | 'p');
+        let keeps_rows = is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row);
+        JobIdentity {
+            command,
+            table: plan.table.clone(),
+            table_oid: table.oid,
+            keeps_rows,
+            sources,
+            options,
+            guessed: self.options.reading.guessed_options(),
+            continued_key: None,
+            in_shadow: atomic_plan
+                .is_some_and(|atomic_plan| atomic_plan.method == AtomicMethod::Swap),
+            // Rows that triggers redirected to other tables survive a crash.
+            unlogged: match table.unlogged {
+                UnloggedExtent::Everything if !keeps_rows => UnloggedExtent::SomePartitions,
+                unlogged => unlogged,
+            },
         }
     }
-    let mut options = reading.identity();
-    let columns = plan.rows.columns.iter().map(|column| {
-        let forced = match (column.force_null, column.force_not_null) {
-            (false, false) => "",
-            (true, false) => " force-null",
-            (false, true) => " force-not-null",
-            (true, true) => " force-null force-not-null",
-        };
-        Value::from(format!("{} from {}{forced}", column.name, column.field + 1))
-    });
-    options.insert("columns".to_owned(), columns.collect());
-    options.insert("encoding".to_owned(), plan.rows.encoding.as_deref().unwrap_or("UTF8").into());
-    options.insert("chunk bytes".to_owned(), plan.rows.chunk_bytes.into());
-    options.insert("DateStyle".to_owned(), session.date_style.as_str().into());
-    options.insert("TimeZone".to_owned(), session.time_zone.as_str().into());
-    options.insert("IntervalStyle".to_owned(), session.interval_style.as_str().into());
-    let atomic_plan = plan.atomic_plan.as_ref();
-    let command = match atomic_plan.map(|atomic_plan| atomic_plan.replaces) {
-        Some(true) => "load --replace",
-        Some(false) => "load --atomic",
-        None => "load",
-    };
-    let is_plain = matches!(table.kind, 'r' | 'p');
-    let keeps_rows = is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row);
-    Ok(Some(JobIdentity {
-        command,
-        table: plan.table.clone(),
-        table_oid: table.oid,
-        keeps_rows,
-        sources,
-        options,
-        in_shadow: atomic_plan.is_some_and(|atomic_plan| atomic_plan.method == AtomicMethod::Swap),
-        // Rows that triggers redirected to other tables survive a crash.
-        unlogged: match table.unlogged {
-            UnloggedExtent::Everything if !keeps_rows => UnloggedExtent::SomePartitions,
-            unlogged => unlogged,
-        },
-    }))
 }
 
 /// Describes what earlier runs of the job have done; `None` for a new job.
 pub(super) fn describe_earlier_runs(found: &JobLookup) -> Option<String> {
     match found {
-        JobLookup::Nothing | JobLookup::PossiblyFinished(_) => None,
+        JobLookup::Nothing => None,
         JobLookup::Unfinished(_, 0, _) => None,
         JobLookup::Unfinished(record, chunks, rows) => Some(format!(
             "resuming job {} of {}: {} in {} are written",
@@ -83,19 +87,22 @@ pub(super) fn describe_earlier_runs(found: &JobLookup) -> Option<String> {
             counted(*rows, "row"),
             counted(*chunks, "chunk")
         )),
-        JobLookup::Finished(record) => {
-            let rejected = match record.rows_rejected {
-                0 => String::new(),
-                rows => format!(", {rows} rejected"),
-            };
-            Some(format!(
-                "job {} has loaded this, {} rows{rejected}, at {}; `--restart` loads it again",
-                record.job,
-                record.rows_written,
-                record.finished.as_deref().unwrap_or_default()
-            ))
-        }
+        JobLookup::Finished(finished) => Some(describe_finished(finished)),
     }
+}
+
+fn describe_finished(FinishedJobs { jobs, rows_written }: &FinishedJobs) -> String {
+    let rejected = match jobs.iter().map(|job| job.rows_rejected).sum() {
+        0 => String::new(),
+        rows => format!(", {rows} rejected"),
+    };
+    let last = jobs.last();
+    let finished = last.and_then(|job| job.finished.as_deref()).unwrap_or_default();
+    let who = match &jobs[..] {
+        [only] => format!("job {} has loaded this", only.job),
+        jobs => format!("{} have loaded this", counted(jobs.len() as u64, "job")),
+    };
+    format!("{who}, {rows_written} rows{rejected}, at {finished}; `--restart` loads it again")
 }
 
 impl Load {
@@ -106,39 +113,12 @@ impl Load {
             self.job.ledger_state.left.iter().map(ledger::RecordedChange::name).collect();
         let back = (!left.is_empty())
             .then(|| format!("an earlier load has not restored: {}", left.join(", ")));
-        let all = [describe_earlier_runs(&self.job.ledger_state.found), back]
+        let files = self.files.describe();
+        let all = [files, describe_earlier_runs(&self.job.ledger_state.found), back]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>();
         (!all.is_empty()).then(|| all.join("; "))
-    }
-
-    /// Compares the sources with the content that an earlier run has read, if their versions and
-    /// file metadata do not prove that they are unchanged. Reads these sources.
-    pub(super) fn verify_unproven_sources(&mut self) -> Result<()> {
-        let Some(identity) = &self.job.identity else { return Ok(()) };
-        match &self.job.ledger_state.found {
-            JobLookup::PossiblyFinished(record) => {
-                self.job.ledger_state.found = match record
-                    .has_read(identity, &self.reading.read_contents(&self.plan.rows)?)
-                {
-                    true => JobLookup::Finished(record.clone()),
-                    false => {
-                        identity.check_not_loaded(record)?;
-                        self.job.ledger_state.others.push(record.job);
-                        JobLookup::Nothing
-                    }
-                };
-            }
-            JobLookup::Unfinished(record, _, rows) => {
-                let Some(done) = &record.unverified_chunks else { return Ok(()) };
-                if !self.reading.have_chunks(&self.plan.rows, done)? {
-                    return Err(identity.changed_error(record, *rows));
-                }
-            }
-            JobLookup::Nothing | JobLookup::Finished(_) => {}
-        }
-        Ok(())
     }
 
     /// Returns whether the ledger says that all rows are loaded. The load does nothing then.
@@ -158,7 +138,12 @@ impl Load {
                 Some(self.job.control_session.runtime.block_on(create::create(connection, new))?);
             return Ok(());
         };
-        let (known, restart) = (&self.job.ledger_state, self.options.restart);
+        let known = &self.job.ledger_state;
+        let options = OpenOptions {
+            restart: self.options.restart,
+            has_created_table: true,
+            in_transaction: true,
+        };
         let failed = || server_error(format!("could not create table {}", new.table));
         let created = self.job.with_client(async |client: &Client| {
             ledger::ensure_ledger(client).await?;
@@ -167,7 +152,7 @@ impl Load {
             let oid = create::create(connection, new).await?;
             identity.table_oid = oid;
             let OpenOutcome::Opened(opened) =
-                ledger::open_job(client, &identity, known, restart, true).await?
+                ledger::open_job(client, &identity, known, options).await?
             else {
                 return Err(Error::new(ErrorKind::Bug, "a new table cannot be loaded already"));
             };

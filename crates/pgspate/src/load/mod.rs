@@ -8,6 +8,7 @@ mod attempt;
 mod create;
 mod empty_copy;
 mod failure;
+mod files;
 mod ledger_job;
 mod prepare;
 mod rejects;
@@ -20,16 +21,17 @@ use std::time::Instant;
 
 pub use crate::reading::LoadWatch;
 pub use create::{NewTable, WidenedColumn};
+pub use files::{ChangedFiles, FileCounts};
 pub use prepare::prepare;
 pub use report::{LoadReport, PlanReport};
 
-use crate::Result;
 use crate::care::{self, TableCare};
 use crate::copy::{CopyOutcome, EarlySession, RejectsMax};
 use crate::job::{ControlSession, JobSession, RetryAfterConnectionLoss};
 use crate::plan::{self, LoadPlan, PlanRequest};
 use crate::reading::{self, SniffedInputs};
-use pgspate_target::ledger::{JobLookup, WrittenChunks};
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::ledger::{JobLookup, OpenOptions, WrittenChunks};
 use pgspate_target::measure::wal_position;
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{SessionSettings, TargetTable};
@@ -45,6 +47,8 @@ pub struct LoadOptions {
     pub plan: plan::PlanOptions,
     /// Create the table if it is missing.
     pub create: bool,
+    /// What to do with files that have changed since they were loaded.
+    pub changed: ChangedFiles,
     /// Load from the beginning, even if the ledger knows an earlier run.
     pub restart: bool,
     /// The file for rejected rows. Without a file, the load stops at the first bad row.
@@ -66,6 +70,10 @@ pub struct Load {
     created_oid: Option<u32>,
     request: PlanRequest,
     plan: LoadPlan,
+    /// The number of connections that the server could accept when the load was prepared.
+    free_connections: i64,
+    /// How many files are new, skipped and changed.
+    files: FileCounts,
     job: JobSession,
     /// Chunks that earlier runs of the job have written.
     chunks_before: WrittenChunks,
@@ -122,12 +130,10 @@ impl Load {
         let wal_before = self.job.control_session.runtime.block_on(wal_position(self.job.client()));
         let mut widened = Vec::new();
         let outcome = match self.execute(watch, &mut widened) {
-            Ok(outcome) => outcome,
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => return self.prepare_again()?.run(watch),
             Err(error) => return Err(self.explain_failure(error, watch)),
         };
-        if let Some(report) = self.report_if_loaded(watch)? {
-            return Ok(report);
-        }
         let seconds = started.elapsed().as_secs_f64();
         let wal_after = self.job.control_session.runtime.block_on(wal_position(self.job.client()));
         let wal_bytes = wal_after.zip(wal_before).and_then(|(now, then)| now.checked_sub(then));
@@ -142,10 +148,22 @@ impl Load {
         }
     }
 
+    /// Prepares the load again, after another run has loaded or begins to load some of its files.
+    fn prepare_again(self) -> Result<Load> {
+        if self.reading.is_stream() {
+            let message = "another load has begun to load some of these files";
+            return Err(Error::new(ErrorKind::Ledger, message)
+                .hint("Wait until that load is done. Then run the same command again."));
+        }
+        let Load { options, job, .. } = self;
+        let ControlSession { dsn, runtime, .. } = job.control_session;
+        prepare(options, dsn, &runtime)
+    }
+
     /// Returns the report, if the ledger says that the input is already loaded.
     fn report_if_loaded(&self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
-        let JobLookup::Finished(record) = &self.job.ledger_state.found else { return Ok(None) };
-        self.write_rejects_again(record.job, record.rows_rejected.unsigned_abs())?;
+        let JobLookup::Finished(finished) = &self.job.ledger_state.found else { return Ok(None) };
+        self.write_rejects_again(&finished.jobs)?;
         Ok(Some(LoadReport::new(self, CopyOutcome::default(), watch, Vec::new(), 0.0, None)))
     }
 
@@ -164,11 +182,12 @@ impl Load {
     }
 
     /// Prepares the table, copies the rows, restores the table and marks the job as finished.
+    /// Returns `None` and changes nothing if the load must be prepared again.
     fn execute(
         &mut self,
         watch: &Arc<LoadWatch>,
         widened: &mut Vec<WidenedColumn>,
-    ) -> Result<CopyOutcome> {
+    ) -> Result<Option<CopyOutcome>> {
         let tries_first = self.new_table.is_none() && self.needs_empty_copy();
         match self.new_table {
             Some(_) if self.created_oid.is_none() => {
@@ -178,9 +197,16 @@ impl Load {
             _ => {}
         }
         let oid = self.created_oid.unwrap_or(self.table.oid);
-        let (restart, created) = (self.options.restart, self.created_oid.is_some());
-        if self.job.opened.is_none() && !self.job.open(oid, restart, created, &watch.copy)? {
-            return Ok(CopyOutcome::default());
+        let options = OpenOptions {
+            restart: self.options.restart,
+            has_created_table: self.created_oid.is_some(),
+            in_transaction: false,
+        };
+        if self.job.identity.is_some()
+            && self.job.opened.is_none()
+            && !self.job.open(oid, options, &watch.copy)?
+        {
+            return Ok(None);
         }
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.job.opened) {
             let guard = rejects::lock_rejects_file(path, opened.job.0, &self.reading.names())?;
@@ -208,7 +234,7 @@ impl Load {
             }
             self.table_care(watch).finish(&outcome)?;
             if self.finish_job(&mut outcome, watch)? {
-                return Ok(outcome);
+                return Ok(Some(outcome));
             }
         }
     }

@@ -5,7 +5,7 @@
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::{Load, LoadOptions, LoadWatch, create, ledger_job, replace};
+use super::{FileCounts, Load, LoadOptions, LoadWatch, create, ledger_job, replace};
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
@@ -24,8 +24,10 @@ use pgspate_target::{MaintenanceFacts, suggest_table};
 /// inputs do not fit the table.
 pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load> {
     let (mut load, has_ledger) = inspect(options, dsn, runtime)?;
-    load.job.identity =
-        ledger_job::make_identity(&load.reading, &load.plan, &load.session, &load.table)?;
+    load.job.identity = match load.plan.ledger {
+        true => Some(load.make_identity(ledger_job::read_fingerprints(&load.reading)?)),
+        false => None,
+    };
     let JobSession { identity, control_session, .. } = &mut load.job;
     if let (Some(identity), Ok(true)) = (identity, &has_ledger)
         && !identity.has_complete_key()
@@ -61,7 +63,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
         maintenance_facts => maintenance_facts,
     };
     (load.job.ledger_state, load.table_changes.maintenance_facts) = (known?, maintenance_facts?);
-    load.verify_unproven_sources()?;
+    load.choose_files()?;
     if load.options.create && load.job.ledger_state.has_created_table {
         load.adopt_table()?;
     }
@@ -121,7 +123,8 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
             .block_on(replace::read_dependencies(&options, connection, existing))?,
     };
     let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
-    plan.lanes = limit_lanes(plan.lanes, free_connections?);
+    let free_connections = free_connections?;
+    plan.lanes = limit_lanes(plan.lanes, free_connections);
     let load = Load {
         options,
         reading,
@@ -131,6 +134,8 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         created_oid: None,
         request,
         plan,
+        free_connections,
+        files: FileCounts::default(),
         job: JobSession::new(control_session),
         chunks_before: WrittenChunks::default(),
         early_session: EarlySession::default(),
@@ -141,7 +146,7 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
 }
 
 /// Limits an automatic number of lanes to half of the server's free connections.
-fn limit_lanes(lanes: Lanes, free_connections: i64) -> Lanes {
+pub(super) fn limit_lanes(lanes: Lanes, free_connections: i64) -> Lanes {
     let limit = usize::try_from(free_connections / 2).unwrap_or(0).max(1);
     match lanes {
         Lanes::Auto(initial, max) => Lanes::Auto(initial.min(limit), max.min(limit)),

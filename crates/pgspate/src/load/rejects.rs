@@ -18,7 +18,7 @@ use crate::file::open_own;
 use crate::format::RowForm;
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::ledger::{self, JobId, RejectRecord};
+use pgspate_target::ledger::{self, JobId, JobRecord, RejectRecord};
 
 /// A lock that prevents other loads from writing the same file.
 #[derive(Debug)]
@@ -122,25 +122,32 @@ impl Load {
     /// number of rows written to the file.
     pub(super) fn write_rejects(&self) -> Result<u64> {
         match &self.job.opened {
-            Some(opened) => self.write_rejects_of(opened.job),
+            Some(opened) => self.write_rejects_of(&[opened.job]),
             None => Ok(0),
         }
     }
 
-    /// Writes the `rows` rejects of a finished job again, if the load has a file of rejects.
+    /// Writes the rejects of finished jobs again, if the load has a file of rejects.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the file cannot be written. [`ErrorKind::Ledger`] if the ledger has
     /// deleted some of the rejects.
-    pub(super) fn write_rejects_again(&self, job: i64, rows: u64) -> Result<()> {
-        let (Some(path), 1..) = (&self.options.rejects, rows) else { return Ok(()) };
-        let _guard = lock_rejects_file(path, job, &self.reading.names())?;
-        let written = self.write_rejects_of(JobId(job))?;
+    pub(super) fn write_rejects_again(&self, jobs: &[JobRecord]) -> Result<()> {
+        let rejecting: Vec<_> = jobs.iter().filter(|job| job.rows_rejected > 0).collect();
+        let (Some(path), [first, ..]) = (&self.options.rejects, &rejecting[..]) else {
+            return Ok(());
+        };
+        let _guard = lock_rejects_file(path, first.job, &self.reading.names())?;
+        let ids: Vec<JobId> = rejecting.iter().map(|job| JobId(job.job)).collect();
+        let rows = rejecting.iter().map(|job| job.rows_rejected.unsigned_abs()).sum();
+        let written = self.write_rejects_of(&ids)?;
         if written == rows {
             return Ok(());
         }
+        let names: Vec<_> = ids.iter().map(|job| format!("job {}", job.0)).collect();
         let message = format!(
-            "job {job} rejected {}, of which the ledger still has {written}",
+            "{} rejected {}, of which the ledger still has {written}",
+            names.join(" and "),
             counted(rows, "row")
         );
         Err(Error::new(ErrorKind::Ledger, message).hint(
@@ -149,22 +156,24 @@ impl Load {
         ))
     }
 
-    fn write_rejects_of(&self, job: JobId) -> Result<u64> {
+    fn write_rejects_of(&self, jobs: &[JobId]) -> Result<u64> {
         let Some(path) = &self.options.rejects else { return Ok(0) };
         let header = self.reading.reject_header();
         let client = self.job.client();
         self.job.control_session.runtime.block_on(async {
-            let rejects = ledger::read_rejects(client, job).await?;
-            let mut rejects = std::pin::pin!(rejects);
             let mut files = None;
             let mut count = 0;
-            while let Some(reject) = rejects.try_next().await? {
-                let files = match &mut files {
-                    Some(files) => files,
-                    none => none.insert(RejectFiles::create(path, header)?),
-                };
-                files.add(&reject).map_err(|error| unwritable_error(path, error))?;
-                count += 1;
+            for job in jobs {
+                let rejects = ledger::read_rejects(client, *job).await?;
+                let mut rejects = std::pin::pin!(rejects);
+                while let Some(reject) = rejects.try_next().await? {
+                    let files = match &mut files {
+                        Some(files) => files,
+                        none => none.insert(RejectFiles::create(path, header)?),
+                    };
+                    files.add(&reject).map_err(|error| unwritable_error(path, error))?;
+                    count += 1;
+                }
             }
             if let Some(files) = files {
                 files.finish(path).map_err(|error| unwritable_error(path, error))?;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Load, LoadWatch, WidenedColumn};
+use super::{FileCounts, Load, LoadWatch, WidenedColumn};
 use crate::care::MovedSequence;
 use crate::copy::{CopyOutcome, Lanes, StageSeconds};
 use crate::plan::{AtomicPlan, IndexChoice, OmittedColumn, describe_route};
@@ -19,6 +19,8 @@ pub struct PlanReport {
     /// How all rows become visible at the same time, with `--replace` or `--atomic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_once: Option<AtomicPlan>,
+    /// How many files are new, skipped and changed.
+    pub files: FileCounts,
     /// Facts that were found about the input.
     pub input: Vec<String>,
     /// `binary` or `text`.
@@ -91,6 +93,7 @@ impl PlanReport {
             storage: plan.storage,
             create: load.new_table().map(|new| new.sql.clone()),
             at_once: plan.atomic_plan.clone(),
+            files: load.files,
             input: load.reading.sniffed.evidence.clone(),
             path: plan.rows.mode.name(),
             path_reason: plan.rows.mode_reason.clone(),
@@ -130,8 +133,10 @@ pub struct LoadReport {
     /// How all rows became visible at the same time, with `--replace` or `--atomic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_once: Option<AtomicPlan>,
-    /// Number of inputs.
+    /// Number of inputs, also of those that were left out.
     pub inputs: usize,
+    /// How many files were new, skipped and changed.
+    pub files: FileCounts,
     /// Rows read.
     pub rows_in: u64,
     /// Rows written.
@@ -211,7 +216,8 @@ impl LoadReport {
             table: load.plan.table.clone(),
             created: load.new_table.is_some(),
             at_once: load.plan.atomic_plan.clone(),
-            inputs: load.reading.inputs.len(),
+            inputs: load.files.total(),
+            files: load.files,
             rows_in: outcome.rows_in,
             rows_written: outcome.rows_written,
             rows_kept_out: outcome

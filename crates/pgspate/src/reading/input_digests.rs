@@ -6,27 +6,18 @@
 use std::sync::Arc;
 
 use super::{LoadWatch, SniffedInputs};
-use crate::format::{Chunk, ContentDigests, Cutter};
+use crate::format::ContentDigests;
 use crate::plan::RowPlan;
 use crate::source::Input;
 use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_target::ledger::WrittenChunks;
 
 impl SniffedInputs {
-    /// Reads all inputs and returns their digests. Blocks the calling thread.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Source`] if an input cannot be read. [`ErrorKind::Format`] if an input is
-    /// damaged, or differs from the first input in its format or its columns.
-    pub(crate) fn read_contents(&self, plan: &RowPlan) -> Result<ContentDigests> {
-        self.digest_chunks(self.cutter(plan, &Arc::default()), |chunk| chunk.input)
-    }
-
     /// Reads the inputs, and returns whether they still have the chunks that an earlier run wrote.
     /// Blocks the calling thread.
     ///
     /// # Errors
-    /// The errors of [`SniffedInputs::read_contents`].
+    /// The errors of [`SniffedInputs::read_content`].
     pub(crate) fn have_chunks(&self, plan: &RowPlan, written: &WrittenChunks) -> Result<bool> {
         let mut left = written.chunks();
         let mut cutter = self.cutter(plan, &Arc::default());
@@ -47,14 +38,14 @@ impl SniffedInputs {
     ///
     /// # Errors
     /// [`ErrorKind::Source`] if an input was changed. The errors of
-    /// [`SniffedInputs::read_contents`] if an input cannot be read again.
+    /// [`SniffedInputs::read_content`] if an input cannot be read again.
     pub(crate) fn check_unchanged(&self, plan: &RowPlan, digests: &ContentDigests) -> Result<()> {
         for (index, input) in self.inputs.iter().enumerate() {
             if input.is_unchanged()? {
                 continue;
             }
             let is_same = match digests.of(index) {
-                Some(digest) => self.read_content(plan, index)?.of(index) == Some(digest),
+                Some(digest) => self.read_content(plan, index)? == Some(digest),
                 None => false,
             };
             if !is_same {
@@ -64,29 +55,23 @@ impl SniffedInputs {
         Ok(())
     }
 
-    /// Reads the input at position `index` and returns its digest.
-    fn read_content(&self, plan: &RowPlan, index: usize) -> Result<ContentDigests> {
-        let cutter = self.open_cutter(
+    /// Reads the input at position `index` and returns its digest. Blocks the calling thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Source`] if the input cannot be read. [`ErrorKind::Format`] if the input is
+    /// damaged, or differs from the first input in its format or its columns.
+    pub(crate) fn read_content(&self, plan: &RowPlan, index: usize) -> Result<Option<u128>> {
+        let mut cutter = self.open_cutter(
             index,
             plan.chunk_bytes,
             &self.field_mapping(plan),
             &LoadWatch::default(),
         )?;
-        self.digest_chunks(cutter, |_| index)
-    }
-
-    /// Returns the digests of all chunks of a cutter. `input_of` returns the position of a chunk's
-    /// input.
-    fn digest_chunks(
-        &self,
-        mut cutter: Box<dyn Cutter>,
-        input_of: impl Fn(&Chunk) -> usize,
-    ) -> Result<ContentDigests> {
         let mut contents = ContentDigests::new(self.inputs.len());
         while let Some(chunk) = cutter.next()? {
-            contents.add(input_of(&chunk), chunk.position(), chunk.content_digest()?);
+            contents.add(index, chunk.position(), chunk.content_digest()?);
         }
-        Ok(contents)
+        Ok(contents.of(index))
     }
 }
 

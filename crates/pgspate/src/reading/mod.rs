@@ -25,7 +25,9 @@ use tokio_postgres::error::SqlState;
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
-pub(crate) use survey::{Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name};
+pub(crate) use survey::{
+    Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name, sniff_inputs,
+};
 pub use watch::LoadWatch;
 
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
@@ -39,7 +41,6 @@ use crate::format::memory::{BatchesCutter, ProgramBatches};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, SniffedFormat};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
-use crate::numbers::counted;
 use crate::plan::{ColumnRoute, InputFacts, RowPlan, match_fields};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
@@ -115,16 +116,10 @@ impl SniffedInputs {
         }
     }
 
-    /// Records files that are not read, because their names are those of texts for people.
-    fn note_skipped(&mut self, names: &[String]) {
-        let Some(first) = names.first() else { return };
-        let more = match names.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {}", counted(more as u64, "other file")),
-        };
-        let note = format!("skipped \"{first}\"{more}: not data, by the name");
-        self.sniffed.evidence.push(note.clone());
-        self.skipped = Some(note);
+    /// Records which files are not read, in words.
+    pub(crate) fn note_skipped(&mut self, note: Option<String>) {
+        self.sniffed.evidence.extend(note.clone());
+        self.skipped = note;
     }
 
     /// Returns whether any input can be read only once.

@@ -43,6 +43,25 @@ pub struct ReadingOptions {
 }
 
 impl ReadingOptions {
+    /// Returns the options of a job's identity that pgspate guesses from the first input, because
+    /// the user has not given them. Chunks are cut as pgspate likes.
+    pub(crate) fn guessed_options(&self) -> Vec<&'static str> {
+        let SniffOverrides { format, delimiter, quote, escape, header, null } = &self.read;
+        let RowRequest { columns, force_null, force_not_null, .. } = &self.rows;
+        let has_columns = columns.is_some() || !force_null.is_empty() || !force_not_null.is_empty();
+        let given = [
+            ("format", format.is_some()),
+            ("delimiter", delimiter.is_some()),
+            ("quote", quote.is_some()),
+            ("escape", escape.is_some()),
+            ("header", header.is_some()),
+            ("null", null.is_some()),
+            ("columns", has_columns),
+            ("chunk bytes", false),
+        ];
+        given.into_iter().filter(|(_, is_given)| !is_given).map(|(name, _)| name).collect()
+    }
+
     /// Returns options that read these sources and detect their format.
     pub fn of_sources(sources: Vec<String>) -> ReadingOptions {
         ReadingOptions { origin: InputOrigin::Sources(sources), ..ReadingOptions::default() }

@@ -11,6 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use super::{InputOrigin, ReadingOptions, SniffedInputs};
 use crate::job::ControlSession;
+use crate::numbers::counted;
 use crate::plan::RowRequest;
 use crate::source::{self, Input};
 use crate::{Error, ErrorKind, Result};
@@ -75,21 +76,12 @@ impl Survey {
         let SurveyAnswer { session, table, free_connections, has_ledger } = answer;
         let (session, table) = (session?, table.map_err(invalid_name_error)?);
         table.as_ref().map_or(Ok(()), TargetTable::check_is_user_schema)?;
-        let names =
-            |it: &TargetTable| it.columns.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
-        let known = table.as_ref().map(names);
-        let encoding = options.rows.encoding.as_deref().or(dsn.client_encoding());
-        let decode = |name: &[u8]| runtime.block_on(decode_name(&connection, encoding, name));
-        let mut reading = SniffedInputs::sniff(inputs, known.as_deref(), options, &decode)?;
-        reading.note_skipped(&skipped);
-        let mut rows = options.rows.clone();
-        if reading.facts().is_delimited {
-            // PGCLIENTENCODING applies only to text without another encoding.
-            rows.encoding = encoding.map(str::to_owned);
-        }
         let (runtime, connection) = (runtime.clone(), connection.into());
         let control_session =
             ControlSession { dsn, runtime, connection, limits, connection_was_lost: false };
+        let (mut reading, rows) =
+            sniff_inputs(inputs, table.as_ref(), options, &control_session)?;
+        reading.note_skipped(skipped_note(&skipped));
         Ok(Survey {
             control_session,
             reading,
@@ -101,6 +93,42 @@ impl Survey {
             has_ledger,
         })
     }
+}
+
+/// Detects the format and the columns of inputs, and completes the options for rows. `table` is the
+/// table that is written, if it exists. Blocks the calling thread.
+///
+/// # Errors
+/// [`ErrorKind::Source`] or [`ErrorKind::Format`] if an input cannot be read or its format is not
+/// detected. [`ErrorKind::Server`] if the server cannot decode a name.
+pub(crate) fn sniff_inputs(
+    inputs: Vec<Input>,
+    table: Option<&TargetTable>,
+    options: &ReadingOptions,
+    session: &ControlSession,
+) -> Result<(SniffedInputs, RowRequest)> {
+    let names = |it: &TargetTable| it.columns.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+    let known = table.map(names);
+    let encoding = options.rows.encoding.as_deref().or(session.dsn.client_encoding());
+    let decode =
+        |name: &[u8]| session.runtime.block_on(decode_name(&session.connection, encoding, name));
+    let reading = SniffedInputs::sniff(inputs, known.as_deref(), options, &decode)?;
+    let mut rows = options.rows.clone();
+    if reading.facts().is_delimited {
+        // PGCLIENTENCODING applies only to text without another encoding.
+        rows.encoding = encoding.map(str::to_owned);
+    }
+    Ok((reading, rows))
+}
+
+/// Returns which files are not read because their names are those of texts for people, in words.
+fn skipped_note(names: &[String]) -> Option<String> {
+    let first = names.first()?;
+    let more = match names.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {}", counted(more as u64, "other file")),
+    };
+    Some(format!("skipped \"{first}\"{more}: not data, by the name"))
 }
 
 /// Adds a hint to a lock error: the session that holds the lock.

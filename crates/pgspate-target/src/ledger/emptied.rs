@@ -1,54 +1,12 @@
-//! Finished jobs: whether one of them has loaded the sources in their current state.
+//! Emptied tables: whether a table is empty, and the record that it was emptied. Rows of earlier
+//! jobs no longer count then.
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::identity::{JobIdentity, SourceMatch};
-use super::job::{JobId, JobLookup, JobRecord, ledger_error};
+use super::identity::JobIdentity;
+use super::job::{JobId, ledger_error};
 use super::trust::LedgerSchema;
-use super::unlogged::{self, RowSurvival};
 use crate::{Result, TypedQuery};
-use pgspate_input::format::ContentDigests;
-
-/// Checks whether one of these finished jobs has loaded the sources.
-///
-/// # Errors
-/// [`ErrorKind::Ledger`] if a job has loaded a part of the current sources, or the same sources
-/// with other options.
-pub(super) async fn find_finished(
-    client: &Client,
-    identity: &JobIdentity,
-    records: Vec<JobRecord>,
-) -> Result<JobLookup> {
-    let is_counted = |record: &JobRecord| record.table_oid == identity.table_oid;
-    let records: Vec<_> = records.into_iter().filter(is_counted).collect();
-    // With `--replace`, the user wants to load again.
-    if records.is_empty() || identity.is_replace() || is_table_empty(client, identity).await? {
-        return Ok(JobLookup::Nothing);
-    }
-    let fingerprint = identity.fingerprint();
-    for record in records {
-        let is_same = record.fingerprint == fingerprint;
-        let job = JobId(record.job);
-        let row_survival = match record.rows_written {
-            0 => Ok(RowSurvival::Kept),
-            _ => unlogged::row_survival(client, job, identity).await,
-        };
-        // A crash has emptied the table, so the job no longer counts.
-        if let Ok(RowSurvival::Emptied) = row_survival {
-            continue;
-        }
-        match identity.compare_with(&record.sources, &record.options) {
-            SourceMatch::Same if is_same => {
-                return row_survival.map(|_| JobLookup::Finished(record));
-            }
-            SourceMatch::Different => identity.check_not_loaded(&record)?,
-            SourceMatch::Same | SourceMatch::Unsure => {
-                return row_survival.map(|_| JobLookup::PossiblyFinished(record));
-            }
-        }
-    }
-    Ok(JobLookup::Nothing)
-}
 
 /// Returns whether the table is empty, so that no rows of an earlier run are left.
 pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> Result<bool> {
@@ -75,13 +33,6 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
         SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
         _ => false,
     }))
-}
-
-impl JobRecord {
-    /// Returns whether the job has read the same content from its sources as `contents`.
-    pub fn has_read(&self, identity: &JobIdentity, contents: &ContentDigests) -> bool {
-        identity.has_contents(&self.sources, contents)
-    }
 }
 
 /// Returns statements that record that the table is emptied, so that the rows of all jobs except
