@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ._options import Format, HasDsn, Names, Path, Show, When
+    from ._options import Format, Names, Path, Show, When
+    from ._target import Target
 
 
 class ModelLoadOptions(TypedDict, total=False):
     """Options of `pgspate.sqlalchemy.load`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     create: bool
     replace: bool | Literal['auto', 'truncate', 'swap']
     atomic: bool
@@ -55,7 +56,7 @@ class LoadOptions(ModelLoadOptions, total=False):
 class ModelSyncOptions(TypedDict, total=False):
     """Options of `pgspate.sqlalchemy.sync`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     no_delete: bool
     insert_only: bool
     keep: Literal['last'] | None
@@ -99,7 +100,7 @@ class SyncOptions(ModelSyncOptions, total=False):
 class ApplyOptions(TypedDict, total=False):
     """Options of `pgspate.apply`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     stream: str | None
     format: str | None
     map: Mapping[str, str] | None
@@ -135,7 +136,7 @@ class ApplyOptions(TypedDict, total=False):
 class DoctorOptions(TypedDict, total=False):
     """Options of `pgspate.doctor`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     table: str | None
     watch: float | str
     storage: str | None
@@ -147,7 +148,7 @@ class DoctorOptions(TypedDict, total=False):
 class TuneOptions(TypedDict, total=False):
     """Options of `pgspate.tune`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     memory: str | None
     cpus: int | None
     emit: Literal['sql', 'rds', 'terraform'] | None

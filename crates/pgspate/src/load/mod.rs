@@ -5,7 +5,7 @@
 //! load commits each chunk.
 
 mod attempt;
-mod create;
+pub(crate) mod create;
 mod empty_copy;
 mod failure;
 mod ledger_job;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use crate::reading::LoadWatch;
-pub use create::{NewTable, WidenedColumn};
+pub use create::{NewTable, NewTableOptions, WidenedColumn};
 pub use prepare::prepare;
 pub use report::{LoadReport, PlanReport};
 
@@ -45,6 +45,8 @@ pub struct LoadOptions {
     pub plan: plan::PlanOptions,
     /// Create the table if it is missing.
     pub create: bool,
+    /// How the table is created.
+    pub new_table: NewTableOptions,
     /// Load from the beginning, even if the ledger knows an earlier run.
     pub restart: bool,
     /// The file for rejected rows. Without a file, the load stops at the first bad row.

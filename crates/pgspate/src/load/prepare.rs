@@ -5,7 +5,7 @@
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::{Load, LoadOptions, LoadWatch, create, ledger_job, replace};
+use super::{Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, replace};
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
@@ -101,9 +101,12 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         Some(table) => (table, None),
         None => {
             let name = runtime.block_on(parse_name(connection, &name))?;
-            let sql = create::create_table_sql(&name, &reading.inferred, options.create)?;
-            let (table, new) =
-                runtime.block_on(create::create_and_roll_back(connection, &name, &sql))?;
+            runtime.block_on(create::check_types(connection, &options.new_table.types))?;
+            let new = NewTable::of_columns(&name, &reading.inferred, &options.new_table)?;
+            if !options.create {
+                return Err(create::missing_table_error_with_sql(&new));
+            }
+            let (table, new) = runtime.block_on(create::create_and_roll_back(connection, new))?;
             (table, Some(new))
         }
     };
