@@ -16,9 +16,12 @@ class ModelLoadOptions(TypedDict, total=False):
 
     to: Target | None
     create: bool
+    types: Mapping[str, str] | None
+    primary_key: Names
     replace: bool | Literal['auto', 'truncate', 'swap']
     atomic: bool
     lanes: int | Literal['auto']
+    progress: Show
     commit: Literal['auto', 'end', 'chunk']
     rejects: Path | None
     max_rejects: int | str | None
@@ -31,7 +34,6 @@ class ModelLoadOptions(TypedDict, total=False):
     pause_autovacuum: When
     analyze: When
     vacuum: bool
-    ignore_unknown: bool
     format: Format | None
     header: bool | Literal['auto']
     delimiter: str | None
@@ -43,14 +45,16 @@ class ModelLoadOptions(TypedDict, total=False):
     comment: str | None
     skip_blank_lines: bool
     encoding: str | None
+    snake_case: bool
+    ignore_unknown: bool
     source_option: Mapping[str, str] | None
-    progress: Show
 
 
 class LoadOptions(ModelLoadOptions, total=False):
     """Options of `pgspate.load`."""
 
     columns: Names | None
+    index: bool | None
 
 
 class ModelSyncOptions(TypedDict, total=False):
@@ -59,19 +63,22 @@ class ModelSyncOptions(TypedDict, total=False):
     to: Target | None
     no_delete: bool
     insert_only: bool
+    create: bool
+    types: Mapping[str, str] | None
+    primary_key: Names
     keep: Literal['last'] | None
     check: bool
     lanes: int
-    vacuum: bool
     transactions: int
     read_ahead: When
+    vacuum: bool
+    price_per_million_io: float | None
+    progress: Show
     max_delete: float | str
     allow_empty: bool
     retry_for: int
     stall_timeout: int
     lock_timeout: int
-    price_per_million_io: float | None
-    ignore_unknown: bool
     format: Format | None
     header: bool | Literal['auto']
     delimiter: str | None
@@ -83,8 +90,9 @@ class ModelSyncOptions(TypedDict, total=False):
     comment: str | None
     skip_blank_lines: bool
     encoding: str | None
+    snake_case: bool
+    ignore_unknown: bool
     source_option: Mapping[str, str] | None
-    progress: Show
 
 
 class SyncOptions(ModelSyncOptions, total=False):
@@ -94,6 +102,7 @@ class SyncOptions(ModelSyncOptions, total=False):
     scope_by: Names
     scope: str | None
     columns: Names | None
+    index: bool | None
     ignore_columns: Names
 
 
