@@ -19,11 +19,11 @@ import pgspate
 import pgspate.aio
 
 # The page has these functions and classes, in this order.
-CALLS = ["load", "sync", "apply", "plan", "doctor", "tune", "server", "pandas_method"]
+CALLS = ["load", "sync", "write", "apply", "plan", "doctor", "tune", "server", "pandas_method"]
 RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "Plan", "Examination", "Finding", "Tuning",
            "Report", "Progress", "Server"]
 # Sections of a docstring in Google's style.
-SECTIONS = {"Args", "Returns", "Raises", "Attributes", "Example"}
+SECTIONS = {"Args", *pgspate._calls.OPTION_GROUPS, "Returns", "Raises", "Attributes", "Example"}
 
 # Types of the signatures that Python's library does not define.
 SIGNATURE_TYPES = {
@@ -34,7 +34,8 @@ SIGNATURE_TYPES = {
     "Format": '`"csv"`, `"tsv"`, `"text"`, `"json"`, `"parquet"` or `"arrow"`',
     "When": '`"auto"` (if it makes the call faster), `"always"` (where possible) or `"never"`',
     "Show": "True, False, or a function that takes a `Progress`",
-    "HasDsn": "an object with a connection string as `dsn`, such as a `Server`",
+    "Target": "a connection string, a `Server`, a connection of psycopg, or an engine, connection "
+    "or session of SQLAlchemy",
 }
 
 
@@ -136,10 +137,11 @@ class OptionsClass(NamedTuple):
 
 
 OPTIONS_CLASSES = {
-    "ModelLoadOptions": OptionsClass("load", left_out=frozenset({"columns"})),
+    "ModelLoadOptions": OptionsClass("load", left_out=frozenset({"columns", "index"})),
     "LoadOptions": OptionsClass("load", base="ModelLoadOptions"),
     "ModelSyncOptions": OptionsClass(
-        "sync", left_out=frozenset({"columns", "key", "scope_by", "scope", "ignore_columns"})
+        "sync",
+        left_out=frozenset({"columns", "index", "key", "scope_by", "scope", "ignore_columns"}),
     ),
     "SyncOptions": OptionsClass("sync", base="ModelSyncOptions"),
     "ApplyOptions": OptionsClass("apply"),
@@ -155,7 +157,8 @@ def options_module() -> Iterator[str]:
     yield "from typing import TYPE_CHECKING, Literal, TypedDict\n"
     yield "if TYPE_CHECKING:"
     yield "    from collections.abc import Mapping\n"
-    yield "    from ._options import Format, HasDsn, Names, Path, Show, When"
+    yield "    from ._options import Format, Names, Path, Show, When"
+    yield "    from ._target import Target"
     for name, (call, base, left_out) in OPTIONS_CLASSES.items():
         module = "sqlalchemy." if left_out else ""
         summary = f"Options of `pgspate.{module}{call}`."

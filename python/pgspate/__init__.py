@@ -29,6 +29,7 @@ from ._pgspate import __version__
 from ._progress import Progress
 from ._report import ApplyReport, LoadReport, Plan, Report, SyncReport
 from ._server import Server, server
+from ._write import write
 
 __all__ = [
     "ApplyReport",
@@ -62,4 +63,5 @@ __all__ = [
     "server",
     "sync",
     "tune",
+    "write",
 ]

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from . import _pgspate
-from ._options import command_arguments, conninfo
+from ._options import command_arguments
 from ._progress import progress_callback
 from ._report import Report
+from ._target import conninfo
+from ._words import refuse_foreign_words
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
@@ -35,7 +37,7 @@ class Command(Generic[R_co]):
     engine_function: Callable[..., str]
     report_class: type[R_co]
     activity: str = ""
-    classify: Callable[[Any], ClassifiedData] | None = None
+    classify: Callable[..., ClassifiedData] | None = None
     check_options: Callable[[Mapping[str, Any]], None] | None = None
 
     def __call__(
@@ -48,6 +50,7 @@ class Command(Generic[R_co]):
         self, data: Any, options: Mapping[str, Any], stop: _pgspate.Stop | None = None
     ) -> Any:
         """Runs the command and returns its report as a dict."""
+        refuse_foreign_words(options)
         if self.check_options is not None:
             self.check_options(options)
         rest = dict(options)
@@ -56,7 +59,8 @@ class Command(Generic[R_co]):
         data_arguments: tuple[Any, ...] = ()
         total_rows = None
         if self.classify is not None:
-            classified, columns = self.classify(data)
+            data_options = {name: rest.pop(name) for name in ("index",) if name in rest}
+            classified, columns = self.classify(data, **data_options)
             data_arguments = (classified,)
             if columns is not None and rest.get("columns") is None:
                 rest["columns"] = columns

@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from . import _pgspate
 from ._call import Command
 from ._data import classify_data, classify_events
 from ._errors import UsageError
 from ._report import ApplyReport, LoadReport, Plan, SyncReport
+from ._words import refuse_foreign_words
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import ParamSpec, Unpack
 
     from ._data import Data, Events
-    from ._options import Format, HasDsn, Names, Path, Show, When
+    from ._options import Format, Names, Path, Show, When
+    from ._target import Target
     from ._typed import LoadOptions
+
+    P = ParamSpec("P")
+
+R = TypeVar("R")
 
 __all__ = ["apply", "load", "plan", "sync"]
 
+# Sections of a docstring, after "Args", that describe arguments.
+OPTION_GROUPS = ["Safety", "Table", "Reading"]
 
+
+def understands_foreign_words(call: Callable[P, R]) -> Callable[P, R]:
+    """Lets a call explain the options that have other names in other libraries."""
+
+    @wraps(call)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        refuse_foreign_words(options)
+        return call(*args, **options)
+
+    return checked
+
+
+@understands_foreign_words
 def load(
     data: Data,
     table: str,
     *,
-    to: str | HasDsn | None = None,
+    to: Target | None = None,
     columns: Names | None = None,
+    index: bool | None = None,
     create: bool = False,
+    types: Mapping[str, str] | None = None,
+    primary_key: Names = (),
     replace: bool | Literal["auto", "truncate", "swap"] = False,
     atomic: bool = False,
     lanes: int | Literal["auto"] = "auto",
+    progress: Show = False,
     commit: Literal["auto", "end", "chunk"] = "auto",
     rejects: Path | None = None,
     max_rejects: int | str | None = None,
@@ -44,7 +70,6 @@ def load(
     pause_autovacuum: When = "auto",
     analyze: When = "auto",
     vacuum: bool = False,
-    ignore_unknown: bool = False,
     format: Format | None = None,
     header: bool | Literal["auto"] = "auto",
     delimiter: str | None = None,
@@ -56,8 +81,9 @@ def load(
     comment: str | None = None,
     skip_blank_lines: bool = False,
     encoding: str | None = None,
+    snake_case: bool = False,
+    ignore_unknown: bool = False,
     source_option: Mapping[str, str] | None = None,
-    progress: Show = False,
 ) -> LoadReport:
     """Loads data into a table over several connections, exactly as ``\\copy`` would.
 
@@ -67,16 +93,26 @@ def load(
         data: A path or URL, or a list of them; anything that speaks Arrow (``pyarrow``, ``polars``,
             ``pandas``, a reader that streams); or an iterable of dicts, tuples or dataclasses.
         table: Name of the table, written as in SQL.
-        to: The server: a URL, a ``key=value`` connection string, a `Server`, or an engine of
-            SQLAlchemy. Default: the PG* variables, or else the embedded PostgreSQL.
+        to: The server: a URL, a ``key=value`` connection string, a `Server`, a connection of
+            psycopg, or an engine, connection or session of SQLAlchemy. pgspate opens connections
+            of its own, so a connection must not be in a transaction. Default: the PG* variables,
+            or else the embedded PostgreSQL.
         columns: The table's columns, in the order of the fields. For dicts and dataclasses: the
-            keys to load.
+            keys to load. For a data frame of pandas, the levels of the index come first.
+        index: Load the index of a data frame of pandas as columns. True loads all levels, with the
+            names that ``to_sql`` gives them; False loads none. Default: levels with a name.
         create: Create the table if it does not exist, with types that fit the data.
+        types: Types of columns of the created table, by column: ``{"price": "numeric(10,2)"}``.
+        primary_key: Columns of the created table's primary key.
         replace: Replace the table's rows with the data. ``"truncate"`` empties and fills the table
             in one transaction, and readers wait until it ends. ``"swap"`` fills a shadow table and
             exchanges both tables at the end. ``True`` and ``"auto"`` choose between these two.
         atomic: Make all rows visible at the same time.
         lanes: How many connections load at the same time.
+        progress: True shows a line on a terminal or a bar in a notebook. A function is called with
+            a `Progress`, at most ten times a second.
+
+    Safety:
         commit: When to commit: ``"end"``, ``"chunk"`` for each chunk, or ``"auto"`` by input size.
         rejects: Write rejected rows to this file, and load the rest.
         max_rejects: Stop after more rejected rows than this: a number, or a share like "0.5%".
@@ -88,12 +124,15 @@ def load(
         retry_for: Seconds to retry while the server cannot be reached.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
+
+    Table:
         rebuild_indexes: Drop indexes and foreign keys before the load, and create them again after
             the load.
         pause_autovacuum: Switch autovacuum off for the table during the load.
         analyze: Run ANALYZE after the load.
         vacuum: Run VACUUM (FREEZE, ANALYZE) after the load.
-        ignore_unknown: Ignore fields and keys that name no column.
+
+    Reading:
         format: Format of the files. Default: by name and content.
         header: Whether the first record of each file names the columns.
         delimiter: Character between two fields of a file, of one byte.
@@ -105,10 +144,10 @@ def load(
         comment: Skip lines that begin with this character, of one byte.
         skip_blank_lines: Skip empty lines.
         encoding: Encoding of the files, by PostgreSQL's name.
+        snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
+        ignore_unknown: Ignore fields and keys that name no column.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
-        progress: True shows a line on a terminal or a bar in a notebook. A function is called with
-            a `Progress`, at most ten times a second.
 
     Returns:
         What the load did.
@@ -157,31 +196,36 @@ def plan(data: Data, table: str, **options: Unpack[LoadOptions]) -> Plan:
     return PLAN(data, {**options, "table": table})
 
 
+@understands_foreign_words
 def sync(
     data: Data,
     table: str,
     *,
-    to: str | HasDsn | None = None,
+    to: Target | None = None,
     key: Names = (),
     scope_by: Names = (),
     scope: str | None = None,
     no_delete: bool = False,
     insert_only: bool = False,
     columns: Names | None = None,
+    index: bool | None = None,
+    create: bool = False,
+    types: Mapping[str, str] | None = None,
+    primary_key: Names = (),
     ignore_columns: Names = (),
     keep: Literal["last"] | None = None,
     check: bool = False,
     lanes: int = 1,
-    vacuum: bool = False,
     transactions: int = 1,
     read_ahead: When = "auto",
+    vacuum: bool = False,
+    price_per_million_io: float | None = None,
+    progress: Show = False,
     max_delete: float | str = "50%",
     allow_empty: bool = False,
     retry_for: int = 60,
     stall_timeout: int = 60,
     lock_timeout: int = 300,
-    price_per_million_io: float | None = None,
-    ignore_unknown: bool = False,
     format: Format | None = None,
     header: bool | Literal["auto"] = "auto",
     delimiter: str | None = None,
@@ -193,8 +237,9 @@ def sync(
     comment: str | None = None,
     skip_blank_lines: bool = False,
     encoding: str | None = None,
+    snake_case: bool = False,
+    ignore_unknown: bool = False,
     source_option: Mapping[str, str] | None = None,
-    progress: Show = False,
 ) -> SyncReport:
     """Makes a table's rows equal to the data, and writes only rows that differ.
 
@@ -213,23 +258,31 @@ def sync(
         no_delete: Insert and update rows, and delete none.
         insert_only: Insert rows, and neither update nor delete any.
         columns: As for `pgspate.load`.
+        index: As for `pgspate.load`.
+        create: Create the table if it does not exist, with types that fit the data.
+        types: As for `pgspate.load`.
+        primary_key: Columns of the created table's primary key. Default: `key`.
         ignore_columns: Columns that are not compared. They are written when another column differs.
         keep: ``"last"`` keeps the last of several rows with one key. Default: such rows are an
             error.
         check: Change nothing. Count the rows that differ, and return examples.
         lanes: Sessions that share the scopes of ``scope_by``, each with its own transaction.
-        vacuum: Run VACUUM after the sync, so that the next sync can use the space of dead rows.
         transactions: Number of transactions that write the scopes of ``scope_by``, one after
             another. With ``vacuum``, each transaction can use the space of rows that died in the
             previous transaction.
         read_ahead: Read the table first, and stage only rows that it does not have.
+        vacuum: Run VACUUM after the sync, so that the next sync can use the space of dead rows.
+        price_per_million_io: Price of a million I/Os in dollars, for the estimate in the report.
+        progress: As for `pgspate.load`.
+
+    Safety:
         max_delete: Fail if the sync would delete a larger share of the scope, in percent.
         allow_empty: Allow data without rows, which empties the scope.
         retry_for: Seconds to retry after a deadlock, a serialization failure or a lost connection.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
-        price_per_million_io: Price of a million I/Os in dollars, for the estimate in the report.
-        ignore_unknown: Ignore fields and keys that name no column.
+
+    Reading:
         format: Format of the files. Default: by name and content.
         header: Whether the first record of each file names the columns.
         delimiter: Character between two fields of a file, of one byte.
@@ -241,9 +294,10 @@ def sync(
         comment: Skip lines that begin with this character, of one byte.
         skip_blank_lines: Skip empty lines.
         encoding: Encoding of the files, by PostgreSQL's name.
+        snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
+        ignore_unknown: Ignore fields and keys that name no column.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
-        progress: As for `pgspate.load`.
 
     Returns:
         What the sync did, or with ``check=True`` would do.
@@ -270,7 +324,7 @@ def sync(
 def apply(
     events: Events,
     *,
-    to: str | HasDsn | None = None,
+    to: Target | None = None,
     stream: str | None = None,
     format: str | None = None,
     map: Mapping[str, str] | None = None,

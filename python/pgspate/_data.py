@@ -37,22 +37,36 @@ _IN_MEMORY_CLASSES = {
 }
 
 
-def classify_data(data: Data) -> tuple[tuple[str, Any, str], list[str] | None]:
+def classify_data(
+    data: Data, *, index: bool | None = None
+) -> tuple[tuple[str, Any, str], list[str] | None]:
     """Finds out the kind of the data of a load or a sync.
+
+    Args:
+        data: The data.
+        index: Whether the index of a data frame of pandas is loaded.
 
     Returns:
         The engine's view of the data: kind, data, and name for messages; and the column names, for
         data from which the engine cannot read them.
     """
     name = _name_of(data)
+    if _is_in_memory_class("pandas", data):
+        from ._frame import frame_data
+
+        return frame_data(data, index, name)
+    if index is not None:
+        hint = "Leave `index=` out: only a data frame of pandas has an index."
+        raise UsageError(f"an object of class {name} has no index", hint=hint)
     if isinstance(data, (str, os.PathLike)):
         return ("sources", [os.fspath(data)], name), None
     if isinstance(data, (list, tuple)) and data:
         if all(isinstance(item, (str, os.PathLike)) for item in data):
             return ("sources", [os.fspath(item) for item in data], name), None
+    if name == "LazyFrame":
+        hint = "Give the rows: `.collect()` runs the query of a LazyFrame."
+        raise UsageError("a LazyFrame has no rows yet", hint=hint)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        if _is_in_memory_class("pandas", data) and not _has_pyarrow():
-            return _rows_of_pandas(data, name)
         is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
         return ("in_memory" if is_in_memory else "stream", data, name), None
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
@@ -106,19 +120,3 @@ def _is_in_memory_class(package: str, data: object) -> bool:
         cls.__module__.split(".")[0] == package and cls.__name__ in _IN_MEMORY_CLASSES[package]
         for cls in type(data).__mro__
     )
-
-
-def _has_pyarrow() -> bool:
-    """Returns whether pyarrow is installed, which pandas needs to export Arrow data."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _rows_of_pandas(frame: Any, name: str) -> tuple[tuple[str, Any, str], list[str]]:
-    """Returns the frame's rows and columns. Missing values become None, as in pyarrow's export."""
-    objects = frame.astype(object).where(frame.notna(), None)
-    columns = [str(column) for column in frame.columns]
-    return ("rows", objects.itertuples(index=False, name=None), name), columns

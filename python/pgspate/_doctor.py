@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _pgspate
 from ._call import Command
+from ._html import escape, preformatted, records, report_rows, row, table
 from ._report import Report, counted, dataclass_from_dict
 
 if TYPE_CHECKING:
-    from ._options import HasDsn, Path
+    from ._options import Path
+    from ._target import Target
 
 __all__ = ["Examination", "Finding", "Tuning", "doctor", "tune"]
 
@@ -52,25 +53,19 @@ class Finding:
         return self.verdict in ("warning", "note")
 
     def _repr_html_(self) -> str:
-        return f"<table>{self._html_row()}</table>"
+        return table("", [self._html_row()])
 
     def _html_row(self) -> str:
         """Returns the finding as a row of an HTML table."""
-        escape = html.escape
         colour = _COLOURS.get(self.verdict, "inherit")
         parts = [escape(self.evidence)]
         if self.advice:
             parts.append(f"<em>{escape(self.advice)}</em>")
         if self.remedy:
-            lines = "\n".join(self.remedy)
-            parts.append(f"<pre>{escape(lines)}</pre>")
+            parts.append(preformatted("\n".join(self.remedy)))
         verdict = escape(self.verdict.replace("_", " "))
         name = escape(self.id) + (f"<br>{escape(self.object)}" if self.object else "")
-        style = "vertical-align:top;text-align:left"
-        return (
-            f'<tr><td style="{style};color:{colour}">{verdict}</td>'
-            f'<td style="{style}">{name}</td><td style="{style}">{"<br>".join(parts)}</td></tr>'
-        )
+        return row(f'<span style="color:{colour}">{verdict}</span>', name, "<br>".join(parts))
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,12 +109,10 @@ class Examination(Report):
 
     def _repr_html_(self) -> str:
         ok_ids = [one.id for one in self.findings if one.verdict == "ok"]
-        rows = "".join(one._html_row() for one in self.findings if one.verdict != "ok")
+        rows = [one._html_row() for one in self.findings if one.verdict != "ok"]
         caption = f"PostgreSQL {self.server_version}, database {self.database}, role {self.role}"
-        ok_line = f"<p>no problem found by {html.escape(', '.join(ok_ids))}</p>" if ok_ids else ""
-        style = "text-align:left;white-space:nowrap;font-weight:bold"
-        head = f'<caption style="{style}">{html.escape(caption)}</caption>'
-        return f"<table>{head}{rows}</table>{ok_line}"
+        ok_line = f"<p>no problem found by {escape(', '.join(ok_ids))}</p>" if ok_ids else ""
+        return table(caption, rows) + ok_line
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,6 +152,16 @@ class Tuning(Report):
         names = ", ".join(f"{it['name']} = {it['value']}" for it in self.proposals)
         return f"proposes {names or 'nothing'}"
 
+    def _repr_html_(self) -> str:
+        if self.text:
+            return preformatted(self.text)
+        if self.changed or not self.proposals:
+            return super()._repr_html_()
+        count = counted(len(self.proposals), "setting")
+        columns = ("name", "now", "value", "needs_restart", "reason", "risk")
+        rest = report_rows({"machine": self.machine, "outstanding": self.outstanding})
+        return records(self.proposals, columns, f"{count} to change") + table("", rest)
+
 
 DOCTOR = Command(_pgspate.doctor, Examination)
 TUNE = Command(_pgspate.tune, Tuning)
@@ -166,7 +169,7 @@ TUNE = Command(_pgspate.tune, Tuning)
 
 def doctor(
     *,
-    to: str | HasDsn | None = None,
+    to: Target | None = None,
     table: str | None = None,
     watch: float | str = "2s",
     storage: str | None = None,
@@ -205,7 +208,7 @@ def doctor(
 
 def tune(
     *,
-    to: str | HasDsn | None = None,
+    to: Target | None = None,
     memory: str | None = None,
     cpus: int | None = None,
     emit: Literal["sql", "rds", "terraform"] | None = None,

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ._options import FLAGS
+
 __all__ = [
     "BugError",
     "Cancelled",
@@ -167,6 +169,8 @@ class BugError(Error):
     kind = "bug"
 
 
+# Flags whose arguments have another name.
+_ARGUMENTS = {flag: name for name, flag in FLAGS.items()}
 _FLAG = re.compile(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`")
 
 
@@ -175,6 +179,7 @@ def _replace_flags(text: str) -> str:
 
     def argument(found: re.Match[str]) -> str:
         name, value = found.group(1).replace("-", "_"), found.group(2)
+        name = _ARGUMENTS.get(name, name)
         if value is None:
             return f"`{name}=`"
         # The value is a placeholder, such as FILE, or a list.

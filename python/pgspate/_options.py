@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
-
-from ._errors import UsageError
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,12 +17,8 @@ Path = Union[str, "os.PathLike[str]"]
 Names = Union[str, Sequence[str]]
 Show = Union[bool, "Callable[[Progress], object]"]
 
-
-class HasDsn(Protocol):
-    """An object with a connection string, such as a `Server`."""
-
-    @property
-    def dsn(self) -> str: ...
+# Options whose flag has another name: a flag is given once for each item.
+FLAGS = {"types": "type"}
 
 
 def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
@@ -34,12 +28,12 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
     """
     arguments: list[str] = []
     for name, value in options.items():
-        flag = "--" + name.replace("_", "-")
+        flag = "--" + FLAGS.get(name, name).replace("_", "-")
         if name == "header":
             value = {True: "yes", False: "no"}.get(value, value)
         if value is True:
             arguments.append(flag)
-        elif isinstance(value, Mapping) and name in ("map", "source_option"):
+        elif isinstance(value, Mapping) and name in ("map", "source_option", *FLAGS):
             arguments += [f"{flag}={key}={setting}" for key, setting in value.items()]
         elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
             arguments += [flag + "=" + item for item in value]
@@ -48,20 +42,3 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
             arguments.append(flag + "=" + (text if isinstance(text, str) else str(text)))
     # The command requires a source. The engine replaces `-` with the data of the call.
     return arguments + ["-"] * has_source
-
-
-def conninfo(to: Any) -> str | None:
-    """Returns the connection string of an argument `to`; None stands for the default server.
-
-    `to` is a connection string, a `HasDsn`, or SQLAlchemy's engine or URL.
-    """
-    if to is None or isinstance(to, str):
-        return to
-    url = getattr(to, "url", to)
-    if hasattr(url, "render_as_string"):
-        return str(url.set(drivername="postgresql").render_as_string(hide_password=False))
-    dsn = getattr(to, "dsn", None)
-    if isinstance(dsn, str):
-        return dsn
-    message = f"an object of class {type(to).__name__} has no connection string"
-    raise UsageError(message, hint="Give a URL or a connection string.")

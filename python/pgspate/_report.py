@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
+
+from ._html import report_rows, table
 
 _T = TypeVar("_T")
 _R = TypeVar("_R", bound="Report")
@@ -51,42 +52,16 @@ class Report:
         return f"<{type(self).__name__} {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        rows = []
-        for name, value in self._engine_report.items():
-            text = _value_text(value)
-            if text:
-                side = "left" if isinstance(value, list) and len(text) > 40 else "right"
-                label = html.escape(name.replace("_", " "))
-                rows.append(
-                    f'<tr><th style="text-align:left;white-space:nowrap">{label}</th>'
-                    f'<td style="text-align:{side}">{html.escape(text)}</td></tr>'
-                )
-        caption = html.escape(self._summary())
-        style = "text-align:left;white-space:nowrap;font-weight:bold"
-        return f'<table><caption style="{style}">{caption}</caption>{"".join(rows)}</table>'
+        return table(self._summary(), report_rows(self._html_values()))
+
+    def _html_values(self) -> dict[str, Any]:
+        """Returns the values that a notebook shows."""
+        return self._engine_report
 
 
 def counted(count: int, noun: str) -> str:
     """Returns a count with its noun: ``1 row``, ``2,000 rows``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def _value_text(value: Any) -> str:
-    """Returns a value as text for people: "" for empty values, and for dicts that contain dicts."""
-    if value is None or value is False:
-        return ""
-    if isinstance(value, int) and value is not True:
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    if isinstance(value, list):
-        return "; ".join(filter(None, map(_value_text, value)))
-    if isinstance(value, dict):
-        if any(isinstance(part, dict) for part in value.values()):
-            return ""
-        parts = [(name, _value_text(part)) for name, part in value.items()]
-        return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts if part)
-    return "yes" if value is True else str(value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,6 +100,8 @@ class LoadReport(Report):
         widened: Columns that the load gave a wider type.
         at_once: How all rows became visible at the same time, with ``replace=`` or ``atomic=``.
         warnings: Warnings, such as what slowed the load down.
+        related: Other tables with rows of related objects: ``table`` and ``rows``. Only from
+            `pgspate.sqlalchemy.load`.
     """
 
     table: str = ""
@@ -156,6 +133,7 @@ class LoadReport(Report):
     widened: list[dict[str, Any]] = field(default_factory=list)
     at_once: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
+    related: list[dict[str, Any]] = field(default_factory=list)
 
     def _summary(self) -> str:
         text = f"{self.table}: {counted(self.rows_written, 'row')} in {self.seconds:.2f} s"
@@ -172,6 +150,7 @@ class SyncReport(Report):
 
     Attributes:
         table: Name of the table, written as in SQL.
+        created: Whether the sync created the table.
         rows_in: Rows of the source.
         inserted: Rows inserted.
         updated: Rows updated.
@@ -206,6 +185,7 @@ class SyncReport(Report):
     """
 
     table: str = ""
+    created: bool = False
     rows_in: int = 0
     inserted: int = 0
     updated: int = 0
@@ -342,6 +322,13 @@ class Plan(Report):
 
     def __str__(self) -> str:
         return self._text
+
+    def _html_values(self) -> dict[str, Any]:
+        # The summary has the table, the path and the lanes, and these are beside their reasons.
+        values = dict(self._engine_report)
+        for name in ("path", "lanes"):
+            values[name] = f"{values[name]}: {values.pop(f'{name}_reason', '')}"
+        return values
 
     def _summary(self) -> str:
         columns, lanes = counted(len(self.columns), "column"), counted(self.lanes, "lane")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from . import _pgspate
+from ._errors import UsageError
 
 __all__ = ["Server", "server"]
 
@@ -70,6 +71,7 @@ def server(*, temporary: bool = False, settings: Mapping[str, object] | None = N
         The server, a context manager.
 
     Raises:
+        UsageError: There are settings, but the server is not temporary.
         ConnectError: PostgreSQL could not be found, downloaded or started.
 
     Example:
@@ -79,6 +81,9 @@ def server(*, temporary: bool = False, settings: Mapping[str, object] | None = N
         >>> report.rows_written
         2
     """
+    if settings and not temporary:
+        hint = "Pass `temporary=True`, or change the embedded server's settings by ALTER SYSTEM."
+        raise UsageError("`settings=` needs a temporary server", hint=hint)
     conf = "".join(
         "{} = '{}'\n".format(name, str(value).replace("'", "''"))
         for name, value in (settings or {}).items()

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ._options import Format, HasDsn, Names, Path, Show, When
+    from ._options import Format, Names, Path, Show, When
+    from ._target import Target
 
 
 class ModelLoadOptions(TypedDict, total=False):
     """Options of `pgspate.sqlalchemy.load`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     create: bool
+    types: Mapping[str, str] | None
+    primary_key: Names
     replace: bool | Literal['auto', 'truncate', 'swap']
     atomic: bool
     lanes: int | Literal['auto']
+    progress: Show
     commit: Literal['auto', 'end', 'chunk']
     rejects: Path | None
     max_rejects: int | str | None
@@ -31,7 +35,6 @@ class ModelLoadOptions(TypedDict, total=False):
     pause_autovacuum: When
     analyze: When
     vacuum: bool
-    ignore_unknown: bool
     format: Format | None
     header: bool | Literal['auto']
     delimiter: str | None
@@ -43,35 +46,40 @@ class ModelLoadOptions(TypedDict, total=False):
     comment: str | None
     skip_blank_lines: bool
     encoding: str | None
+    snake_case: bool
+    ignore_unknown: bool
     source_option: Mapping[str, str] | None
-    progress: Show
 
 
 class LoadOptions(ModelLoadOptions, total=False):
     """Options of `pgspate.load`."""
 
     columns: Names | None
+    index: bool | None
 
 
 class ModelSyncOptions(TypedDict, total=False):
     """Options of `pgspate.sqlalchemy.sync`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     no_delete: bool
     insert_only: bool
+    create: bool
+    types: Mapping[str, str] | None
+    primary_key: Names
     keep: Literal['last'] | None
     check: bool
     lanes: int
-    vacuum: bool
     transactions: int
     read_ahead: When
+    vacuum: bool
+    price_per_million_io: float | None
+    progress: Show
     max_delete: float | str
     allow_empty: bool
     retry_for: int
     stall_timeout: int
     lock_timeout: int
-    price_per_million_io: float | None
-    ignore_unknown: bool
     format: Format | None
     header: bool | Literal['auto']
     delimiter: str | None
@@ -83,8 +91,9 @@ class ModelSyncOptions(TypedDict, total=False):
     comment: str | None
     skip_blank_lines: bool
     encoding: str | None
+    snake_case: bool
+    ignore_unknown: bool
     source_option: Mapping[str, str] | None
-    progress: Show
 
 
 class SyncOptions(ModelSyncOptions, total=False):
@@ -94,13 +103,14 @@ class SyncOptions(ModelSyncOptions, total=False):
     scope_by: Names
     scope: str | None
     columns: Names | None
+    index: bool | None
     ignore_columns: Names
 
 
 class ApplyOptions(TypedDict, total=False):
     """Options of `pgspate.apply`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     stream: str | None
     format: str | None
     map: Mapping[str, str] | None
@@ -136,7 +146,7 @@ class ApplyOptions(TypedDict, total=False):
 class DoctorOptions(TypedDict, total=False):
     """Options of `pgspate.doctor`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     table: str | None
     watch: float | str
     storage: str | None
@@ -148,7 +158,7 @@ class DoctorOptions(TypedDict, total=False):
 class TuneOptions(TypedDict, total=False):
     """Options of `pgspate.tune`."""
 
-    to: str | HasDsn | None
+    to: Target | None
     memory: str | None
     cpus: int | None
     emit: Literal['sql', 'rds', 'terraform'] | None

@@ -3,7 +3,8 @@
 Rows are objects of a mapped class, or dicts whose keys are the attributes of the class. The
 columns, types and defaults are those of the model. By default pgspate opens its own connections to
 the session's server. With ``within=`` pgspate writes over the session's connection, in the
-session's transaction.
+session's transaction. Objects that relationships lead to are saved with ``within=``, and otherwise
+refused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sqlalchemy.orm.attributes import instance_dict, instance_state
 from . import _calls
 from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
+from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
 
 if TYPE_CHECKING:
@@ -33,6 +35,16 @@ __all__ = ["load", "sync"]
 # Number of rows of an iterator that are read to find out which columns the rows have.
 _ROWS_AHEAD = 1000
 _OPTION_HINT = "Remove this option or `within=`."
+# Options of a sync that the caller's session decides.
+_NOT_WITHIN = ("create", "lanes", "transactions", "vacuum", "read_ahead", "retry_for", "progress",
+               "price_per_million_io")
+_RELATED_HINTS = {
+    "load": "Pass `within=session`, which saves related objects in the session's transaction. Or "
+    "pass dicts, which have no relationships.",
+    "load within": "Pass a list of objects, so that related objects can be saved first.",
+    "sync": "Save related objects by `pgspate.sqlalchemy.load` with `within=`. Or pass dicts, "
+    "which have no relationships.",
+}
 
 
 def load(
@@ -49,6 +61,11 @@ def load(
     default, the column is NULL if other rows have the attribute; if no row has it, the column gets
     the default of the table.
 
+    A foreign key gets the key of the object to which its relationship leads. With ``within=``, a
+    list of objects is saved with all new objects that their relationships lead to: parents first.
+    Keys that the server generates are set on the objects. Without ``within=``, such an object is an
+    error. A many-to-many relationship is always an error.
+
     Args:
         bind: A session, a connection or an engine of the target server.
         model: A mapped class or a table.
@@ -60,7 +77,7 @@ def load(
         **options: As for `pgspate.load`.
 
     Returns:
-        What the load did; with ``within=``, only the table and the number of rows.
+        What the load did; with ``within=``, only the tables and the numbers of rows.
 
     Raises:
         Error: As `pgspate.load`. With ``within=``, exceptions of the driver are raised, too.
@@ -90,8 +107,9 @@ def load(
         ['bolt', 'nut', 'washer']
     """
     model_table = _ModelTable(model)
-    columns, tuples = model_table.columns_and_tuples(rows)
     if within is None:
+        rows = _checked_rows(rows, "load")
+        columns, tuples = model_table.columns_and_tuples(rows)
         engine, table = _engine_and_table(bind, model_table)
         load_options: dict[str, Any] = {"to": engine, **options}
         return _calls.load(tuples, table, columns=columns or None, **load_options)
@@ -99,8 +117,20 @@ def load(
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint=_OPTION_HINT)
     connection, table = _connection_and_table(within, model_table)
-    count = copy_rows(connection, table, columns, tuples) if columns else 0
-    return LoadReport._from_dict({"table": table, "rows_in": count, "rows_written": count})
+    related: list[dict[str, Any]] = []
+    if isinstance(rows, (list, tuple)) and has_related(rows):
+        count = 0
+        for cls, written in _save_with_related(connection, within, rows).items():
+            name = _ModelTable(cls).sql_name(connection, within)
+            if name == table:
+                count = written
+            else:
+                related.append({"table": name, "rows": written})
+    else:
+        columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "load within"))
+        count = copy_rows(connection, table, columns, tuples) if columns else 0
+    report: dict[str, Any] = {"table": table, "rows_in": count, "rows_written": count}
+    return LoadReport._from_dict({**report, **({"related": related} if related else {})})
 
 
 def sync(
@@ -131,8 +161,9 @@ def sync(
             rolled back with it. A session is flushed first. The transaction that created the table
             must be committed. After the sync, the session's objects are expired, so that the
             session loads them again.
-        **options: As for `pgspate.sync`; with ``within=`` not ``lanes``, ``transactions`` and
-            ``vacuum``.
+        **options: As for `pgspate.sync`; with ``within=`` not ``create``, ``lanes``,
+            ``transactions``, ``vacuum``, ``read_ahead``, ``retry_for``, ``progress`` and
+            ``price_per_million_io``.
 
     Returns:
         What the sync did; with ``within=``, only the table and the counts of rows.
@@ -161,8 +192,12 @@ def sync(
         >>> report.inserted
         3
     """
+    if within is not None:
+        for name in _NOT_WITHIN:
+            if name in options:
+                raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
     model_table = _ModelTable(model)
-    columns, tuples = model_table.columns_and_tuples(rows)
+    columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
     engine, table = _engine_and_table(bind, model_table)
     sync_options: dict[str, Any] = {"to": engine, **options}
     if scope is not None:
@@ -173,9 +208,6 @@ def sync(
     sync_options["ignore_columns"] = model_table.column_names(ignore_columns)
     if within is None:
         return _calls.sync(tuples, table, columns=columns or None, **sync_options)
-    for name in ("lanes", "transactions", "vacuum"):
-        if name in options:
-            raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
     connection, table = _connection_and_table(within, model_table)
     # The engine makes the script over another connection, where the name may mean another table.
     table, oid = qualified_name_and_oid(connection, table)
@@ -188,6 +220,32 @@ def sync(
     if hasattr(within, "expire_all"):
         within.expire_all()
     return SyncReport._from_dict(report)
+
+
+def _checked_rows(rows: Iterable[Any], call: str) -> Iterable[Any]:
+    """Returns the rows, with foreign keys from relationships. Refuses new related objects."""
+    checked = check_related(rows, _RELATED_HINTS[call])
+    if not isinstance(rows, (list, tuple)):
+        return checked
+    # pgspate can read a list again after a lost connection.
+    return list(checked) if classes_have_relationships(rows) else rows
+
+
+def _save_with_related(connection: Any, within: Any, rows: Sequence[Any]) -> dict[Any, int]:
+    """Saves objects and the new objects they are related to. Returns the counts by class."""
+
+    def table_name(cls: Any) -> str:
+        return _ModelTable(cls).sql_name(connection, within)
+
+    def write(cls: Any, group: list[Any]) -> int:
+        columns, tuples = _ModelTable(cls).columns_and_tuples(group)
+        return copy_rows(connection, table_name(cls), columns, tuples)
+
+    for row in rows:
+        if isinstance(row, dict):
+            message = "rows with related objects must all be objects, but one is a dict"
+            raise UsageError(message, hint="Pass the dicts to a call of their own.")
+    return save_graph(connection, list(rows), table_name, write)
 
 
 def _connection_and_table(within: Any, model_table: _ModelTable) -> tuple[Any, str]:

@@ -80,7 +80,8 @@ impl<W: CallWatch> CallState<W> {
         }
     }
 
-    /// Runs `future`, which must not write. Fails if the caller abandons the call.
+    /// Runs `future`. Fails if the caller abandons the call: then `future` ends between any two of
+    /// its statements.
     pub(crate) async fn unless_abandoned<T>(
         &self,
         future: impl Future<Output = Result<T>>,

@@ -39,7 +39,8 @@ impl CopyText {
     ) -> PyResult<Self> {
         let py = data.py();
         let queue = BatchQueue::with_capacity(1);
-        let (mut rows, _) = PythonRows::read_ahead(data, "rows", Some(columns), false, &queue)?;
+        let (mut rows, _) =
+            PythonRows::read_ahead(data, "rows", true, Some(columns), false, &queue)?;
         let types: Vec<_> = types.into_iter().map(|ty| Some(pg_type(ty))).collect();
         rows.begin(py, &types)?;
         Ok(CopyText { rows, count: 0 })

@@ -8,6 +8,9 @@ use pyo3::prelude::*;
 use crate::classes::{ClassCache, ValueClass};
 use crate::value_text::ValueTextWriter;
 
+/// The type of a list without values, which an array of any type can store.
+const ANY_ARRAY: &str = "[]";
+
 /// Returns a type for each column, from some of its values.
 pub(crate) fn infer_column_types(
     py: Python<'_>,
@@ -33,7 +36,11 @@ fn type_of_values(
             Some(before) => wider_type(before, found),
         });
     }
-    Ok(ty.unwrap_or_else(|| "text".to_owned()))
+    Ok(match ty {
+        None => "text".to_owned(),
+        Some(ty) if ty == ANY_ARRAY => "text[]".to_owned(),
+        Some(ty) => ty,
+    })
 }
 
 /// Returns a type that can store a value. Returns `None` for NULL, which every type can store.
@@ -81,8 +88,11 @@ fn type_of_value(
         // contain itself.
         ValueClass::List if in_list => "jsonb",
         ValueClass::List => {
-            let items: PyResult<Vec<_>> = value.try_iter()?.collect();
-            let element = type_of_values(py, classes, &items?, true)?;
+            let items = value.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+            if items.iter().all(|item| item.is_none()) {
+                return Ok(Some(ANY_ARRAY.to_owned()));
+            }
+            let element = type_of_values(py, classes, &items, true)?;
             let is_scalar = element != "jsonb";
             return Ok(Some(if is_scalar { element + "[]" } else { element }));
         }
@@ -91,12 +101,18 @@ fn type_of_value(
     Ok(Some(name.to_owned()))
 }
 
+fn is_array_or_json(ty: &str) -> bool {
+    ty.ends_with("[]") || ty == "jsonb"
+}
+
 /// Returns a type that can store the values of both types.
 fn wider_type(before: String, found: String) -> String {
     let numbers = ["bigint", "double precision", "numeric"];
     let rank = |ty: &str| numbers.iter().position(|number| *number == ty);
     match (rank(&before), rank(&found)) {
         _ if before == found => before,
+        _ if before == ANY_ARRAY && is_array_or_json(&found) => found,
+        _ if found == ANY_ARRAY && is_array_or_json(&before) => before,
         (Some(a), Some(b)) => numbers[a.max(b)].to_owned(),
         _ if matches!((before.as_str(), found.as_str()), ("date", "timestamp")) => found,
         _ if matches!((before.as_str(), found.as_str()), ("timestamp", "date")) => before,
@@ -104,9 +120,7 @@ fn wider_type(before: String, found: String) -> String {
             let strip = |ty: &str| ty.trim_end_matches("[]").to_owned();
             wider_type(strip(&before), strip(&found)) + "[]"
         }
-        _ if [&before, &found].iter().all(|ty| ty.ends_with("[]") || *ty == "jsonb") => {
-            "jsonb".to_owned()
-        }
+        _ if is_array_or_json(&before) && is_array_or_json(&found) => "jsonb".to_owned(),
         _ => "text".to_owned(),
     }
 }

@@ -187,8 +187,10 @@ fn tune<'py>(py: Python<'py>, options: CallOptions<'py>) -> PyResult<String> {
     let (arguments, to, caller) = options.without_data();
     caller.run(py, move |call: &CallState<NoProgress>| {
         with_server(to, |dsn, runtime| {
-            call.begin_to_write()?;
-            as_json(&runtime.block_on(pgspate_cli::tune(&arguments, &dsn))?)
+            // The ledger has the old values before the first change. So a call that is interrupted
+            // between two changes can be reverted.
+            let tuning = call.unless_abandoned(pgspate_cli::tune(&arguments, &dsn));
+            as_json(&runtime.block_on(tuning)?)
         })
     })
 }

@@ -8,6 +8,7 @@ use pgspate::format::memory::ProgramBatches;
 use pgspate::reading::{self, InputOrigin};
 use pgspate::{Result, apply, load, sync};
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::batch_queue::BatchQueue;
 use crate::call::{Caller, MakeBatches, NoBatches, Stop};
@@ -26,7 +27,7 @@ const EVENT_BATCHES: usize = 2;
 #[derive(FromPyObject)]
 pub(crate) struct CallData<'py>(
     /// The kind of the data: `sources` (paths and URLs), `in_memory` or `stream` (Arrow data),
-    /// `rows` or `events`.
+    /// `rows`, `memory_rows` (which can be iterated several times) or `events`.
     String,
     /// The data.
     Bound<'py, PyAny>,
@@ -93,7 +94,12 @@ impl RowCommandOptions for sync::SyncOptions {
     }
 }
 
-/// Sets the data in the engine's options. For data of the kind `rows`, returns the rows.
+/// Returns whether the data can be iterated several times.
+fn is_list(data: &Bound<'_, PyAny>) -> bool {
+    data.is_instance_of::<PyList>() || data.is_instance_of::<PyTuple>()
+}
+
+/// Sets the data in the engine's options. For rows of Python, returns the rows.
 fn set_data(
     data: CallData<'_>,
     options: &mut reading::ReadingOptions,
@@ -105,12 +111,14 @@ fn set_data(
             options.origin = InputOrigin::Sources(data.extract()?);
             return Ok(None);
         }
-        "rows" => {
+        "rows" | "memory_rows" => {
             // The option `columns` is applied here: it selects and names the values. The engine
             // gets only these values.
             let columns = options.rows.columns.take();
+            let is_stream = kind == "rows" && !is_list(&data);
+            let ignores = options.rows.ignore_unknown;
             let (rows, batches) =
-                PythonRows::read_ahead(&data, &name, columns, options.rows.ignore_unknown, queue)?;
+                PythonRows::read_ahead(&data, &name, is_stream, columns, ignores, queue)?;
             options.origin = InputOrigin::Batches(Arc::new(batches));
             return Ok(Some(rows));
         }

@@ -13,7 +13,7 @@ use pgspate::format::memory::{BatchIter, ProgramBatches};
 use pgspate::target::PgType;
 use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
-use pyo3::types::{PyIterator, PyList, PyTuple};
+use pyo3::types::{PyIterator, PyTuple};
 
 use crate::batch_queue::BatchQueue;
 use crate::call::MakeBatches;
@@ -108,18 +108,18 @@ impl ProgramBatches for RowBatches {
 }
 
 impl PythonRows {
-    /// Reads the first rows of an iterable. `columns` are the keys of mappings, or names for the
-    /// values of sequences.
+    /// Reads the first rows of an iterable. `is_stream` means that it can be iterated only once.
+    /// `columns` are the keys of mappings, or names for the values of sequences.
     pub(crate) fn read_ahead<'py>(
         data: &Bound<'py, PyAny>,
         name: &str,
+        is_stream: bool,
         columns: Option<Vec<String>>,
         ignore_unknown: bool,
         queue: &BatchQueue<RecordBatch>,
     ) -> PyResult<(PythonRows, RowBatches)> {
         let py = data.py();
         let mut rows = data.try_iter()?;
-        let is_stream = !(data.is_instance_of::<PyList>() || data.is_instance_of::<PyTuple>());
         let mut ahead = VecDeque::new();
         for row in rows.by_ref().take(ROWS_AHEAD) {
             ahead.push_back(row?);

@@ -173,22 +173,3 @@ def test_a_data_frame_of_polars_is_loaded(db, dsn):
     assert pgspate.load(frame, "t", to=dsn).rows_written == 2
     first = (1, "a long enough string", MOMENT, Decimal("1.25"), ["x"])
     assert db.execute("select * from t order by a").fetchall() == [first, (None,) * 5]
-
-
-def test_a_data_frame_of_pandas_is_loaded_with_and_without_pyarrow(db, dsn, monkeypatch):
-    pandas = pytest.importorskip("pandas")
-    db.execute("create table t (a int, b text, c timestamp, d float8)")
-    frame = pandas.DataFrame({
-        "a": pandas.array([1, None], dtype="Int64"), "b": ["x", None],
-        "c": [pandas.Timestamp(MOMENT), pandas.NaT], "d": [1.5, float("nan")],
-    })
-    expected = [(1, "x", MOMENT, 1.5), (None,) * 4]
-    assert pgspate.load(frame, "t", to=dsn).rows_written == 2
-    assert db.execute("select * from t order by a").fetchall() == expected
-    # Without pyarrow, pandas cannot export Arrow data, and its rows are loaded instead.
-    from pgspate import _data
-
-    monkeypatch.setattr(_data, "_has_pyarrow", lambda: False)
-    db.execute("truncate t")
-    pgspate.load(frame, "t", to=dsn)
-    assert db.execute("select * from t order by a").fetchall() == expected

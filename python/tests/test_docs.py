@@ -19,8 +19,8 @@ from pgspate import _options, _typed
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MODULES = ["_errors", "_calls", "_doctor", "_progress", "_report", "_server", "_pandas", "aio",
-           "sqlalchemy"]
+MODULES = ["_errors", "_calls", "_doctor", "_progress", "_report", "_server", "_write", "_pandas",
+           "aio", "sqlalchemy"]
 NEEDS = {"_pandas": ["pandas", "sqlalchemy"], "sqlalchemy": ["sqlalchemy"]}
 
 
@@ -40,6 +40,9 @@ def test_every_public_name_has_a_docstring():
             assert inspect.getdoc(value), name
 
 
+# Arguments whose flag has another name, and arguments without a flag.
+ARGUMENTS = {flag: name for name, flag in _options.FLAGS.items()}
+ONLY_IN_PYTHON = {"progress", "index"}
 COMMANDS = {
     "load": _typed.LoadOptions,
     "sync": _typed.SyncOptions,
@@ -101,7 +104,8 @@ def test_the_options_of_calls_are_those_of_the_command(command):
     flags -= {"json", "quiet", "plan", "help", "advise_only", "cli_input_json"}
     if command in ("load", "sync"):
         flags -= {"table"}
-    assert flags == COMMANDS[command].__optional_keys__ - {"progress"}
+    flags = {ARGUMENTS.get(flag, flag) for flag in flags}
+    assert flags == COMMANDS[command].__optional_keys__ - ONLY_IN_PYTHON
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -114,7 +118,7 @@ def test_the_defaults_of_calls_are_those_of_the_command(command):
     }
     parameters = inspect.signature(getattr(pgspate, command)).parameters
     assert sum(default is not None for default in defaults.values()) > 1
-    for name in COMMANDS[command].__optional_keys__ - {"progress"}:
+    for name in COMMANDS[command].__optional_keys__ - ONLY_IN_PYTHON:
         default = parameters[name].default
         # For these defaults, Python does not pass the argument, and the command uses its default.
         if default not in (None, False, ()):
@@ -133,7 +137,7 @@ def test_the_values_of_options_are_those_of_the_command(flag, literal):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_argument_of_a_call_is_documented(command):
     call = getattr(pgspate, command)
-    arguments = inspect.getdoc(call).partition("\nArgs:\n")[2].partition("\n\n")[0]
+    arguments = inspect.getdoc(call).partition("\nArgs:\n")[2].partition("\n\nReturns:")[0]
     described = re.findall(r"^    (\w+): ", arguments, re.M)
     assert described == list(inspect.signature(call).parameters)
 

@@ -42,6 +42,8 @@ def test_settings_are_proposed_applied_and_reverted():
     with pgspate.server(temporary=True) as server:
         machine = {"to": server, "memory": "16GiB", "cpus": 4}
         tuning = pgspate.tune(**machine)
+        page = tuning._repr_html_()
+        assert "<th" in page and "needs restart" in page and "max_wal_size" in page
         proposal = {it["name"]: it for it in tuning.proposals}["max_wal_size"]
         assert proposal["reason"] and "max_wal_size" in repr(tuning) and not tuning.changed
         assert "alter system set max_wal_size" in pgspate.tune(emit="sql", **machine).text

@@ -176,13 +176,18 @@ def test_a_plan_describes_the_load_and_changes_nothing(db, dsn):
     assert "xml" in str(plan) and "public.t" in repr(plan)
     plan = pgspate.plan([(1,)], "t", columns=["a"], to=dsn)
     assert "binary, value by value" in str(plan)
+    page = pgspate.plan([{"a": 1, "b": "<"}], "new", create=True, to=dsn)._repr_html_()
+    # Columns are a table, and the statement keeps its lines.
+    assert page.count("<table") > 1 and "<pre" in page and "a bigint,\n" in page
     assert rows(db) == []
 
 
 def test_a_report_is_shown_as_text_and_html_and_converted_to_json(db, dsn):
     report = pgspate.load([{"a": "<b>"}], "t", create=True, to=dsn)
     assert repr(report).startswith("<LoadReport public.t: 1 row in ")
-    assert "<th" in report._repr_html_() and "rows written" in report._repr_html_()
+    page = report._repr_html_()
+    assert "<th" in page and "rows written" in page and "nowrap" not in page
+    assert "overflow-wrap:anywhere" in page
     assert json.loads(json.dumps(report.to_dict()))["rows_written"] == 1
 
 

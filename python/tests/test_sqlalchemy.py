@@ -238,10 +238,11 @@ def test_within_a_transaction_other_options_are_refused(engine):
     with orm.Session(engine) as session:
         with pytest.raises(pgspate.UsageError, match="no effect within a transaction"):
             pgspate.sqlalchemy.load(session, Order, [{"id": 1}], within=session, lanes=2)
-        with pytest.raises(pgspate.UsageError, match="transactions has no effect within"):
-            pgspate.sqlalchemy.sync(
-                session, Order, [{"id": 1}], scope=Order.id == 1, within=session, transactions=2
-            )
+        for name, value in {"transactions": 2, "read_ahead": "always", "retry_for": 5}.items():
+            with pytest.raises(pgspate.UsageError, match=f"{name} has no effect within"):
+                pgspate.sqlalchemy.sync(
+                    session, Order, [{"id": 1}], scope="all", within=session, **{name: value}
+                )
         with pytest.raises(pgspate.ConversionError) as error:
             rows = [{"id": 1}, {"id": object()}]
             pgspate.sqlalchemy.load(session, Order, rows, within=session)
@@ -453,5 +454,16 @@ def test_the_argument_to_may_be_an_engine_or_a_url(engine, db):
     pgspate.load([(1,)], '"Order lines"', columns="id", to=engine)
     pgspate.load([(2,)], '"Order lines"', columns="id", to=engine.url)
     assert len(orders(engine)) == 2
+    with engine.connect() as connection, orm.Session(engine) as session:
+        for to in (connection, session):
+            pgspate.load([(3 + (to is session),)], '"Order lines"', columns="id", to=to)
+            to.execute(sa.text("select 1"))
+            with pytest.raises(pgspate.UsageError, match="open transaction") as caught:
+                pgspate.load([(9,)], '"Order lines"', columns="id", to=to)
+            assert "within=" in caught.value.hint
+    assert len(orders(engine)) == 4
+    lite = sa.create_engine("sqlite://")
+    with pytest.raises(pgspate.UsageError, match="of sqlite, not of PostgreSQL"):
+        pgspate.load([(1,)], "t", to=lite)
     with pytest.raises(pgspate.UsageError, match="has no connection string"):
         pgspate.load([(1,)], "t", to=5)

@@ -30,7 +30,7 @@ def enable_interrupts():
 
 
 INTERRUPTED_CALL = """
-    import os, signal, sys, threading, time, pgspate
+    import os, signal, socket, sys, threading, time, pgspate
 
     def interrupt():
         moments.append(time.monotonic())
@@ -61,6 +61,12 @@ INTERRUPTED_CALL = """
             threading.Timer(0.5, interrupt).start()
             # Longer than the time limit of this program.
             pgspate.doctor(to=dsn, watch=600)
+        elif call == "tune":
+            # A server that accepts connections and sends nothing.
+            server = socket.create_server(("127.0.0.1", 0))
+            threading.Timer(0.5, interrupt).start()
+            to = f"host=127.0.0.1 port={server.getsockname()[1]} connect_timeout=600"
+            pgspate.tune(to=to, apply=True, stall_timeout=600)
         elif call == "events":
             pgspate.apply(events, to=dsn, batch_rows=10**9, batch_bytes=1024)
         else:
@@ -70,7 +76,7 @@ INTERRUPTED_CALL = """
 """
 
 
-@pytest.mark.parametrize("call", ["rows", "file", "doctor"])
+@pytest.mark.parametrize("call", ["rows", "file", "doctor", "tune"])
 def test_an_interrupt_rolls_back(db, dsn, call):
     db.execute("create table t (a int)")
     done = run(INTERRUPTED_CALL, call, dsn)

@@ -74,7 +74,8 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
     let mut line = |text_of: &str| {
         let _ = writeln!(text, "{text_of}");
     };
-    let table = style.strong(&report.table);
+    let created = if report.created { " (created)" } else { "" };
+    let table = format!("{}{created}", style.strong(&report.table));
     let (inserted, updated) = (thousands(inserted), thousands(updated));
     let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
     let all = thousands(report.rows_in);

@@ -830,6 +830,14 @@ _pgspate() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --type)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --primary-key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --replace)
                     COMPREPLY=($(compgen -W "auto truncate swap" -- "${cur}"))
                     return 0
@@ -1138,7 +1146,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__sync)
-            opts="-t -q -h --table --to --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --stall-timeout --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
+            opts="-t -q -h --table --to --create --type --primary-key --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --stall-timeout --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --snake-case --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1153,6 +1161,14 @@ _pgspate() {
                     return 0
                     ;;
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --type)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --primary-key)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -40,6 +40,8 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "reference" -d 'Prin
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'Write into this table, as SQL names it; by default named after the first source' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l type -d 'Give a column of the created table this type, as SQL names it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l primary-key -d 'Make these columns the primary key of the created table' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l replace -d 'Replace the rows of the table; old rows stay visible until all new ones are there' -r -f -a "auto\t'Choose the way that the table allows'
 truncate\t'Empty and fill the table in one transaction; readers wait until it ends'
 swap\t'Fill a shadow table and exchange the two; readers wait for the exchange'"
@@ -90,12 +92,15 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Sta
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: commit at the end; each run loads all rows, and cannot resume'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l vacuum -d 'Run VACUUM (FREEZE, ANALYZE) afterwards'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Skip empty lines, which COPY would read as records of one empty field'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l snake-case -d 'Read the fields\' names in snake case: OrderId and "Order ID" as order_id'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown -d 'Ignore fields and keys that match no column'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report, or with --plan the plan, as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s t -l table -d 'Write into this table, as SQL names it; by default named after the first source' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l type -d 'Give a column of the created table this type, as SQL names it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l primary-key -d 'Make these columns the primary key of the created table; by default those of --key' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l key -d 'Identify rows by these columns; by default by the primary key' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope-by -d 'Sync the rows whose values in these columns occur in the source' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope -d 'Sync the rows that match this SQL predicate; `all` for the whole table' -r
@@ -130,6 +135,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l encoding -d 'Re
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l columns -d 'Write the fields to these columns, in the order of the fields' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-million-io -d 'Estimate the cost of the sync at this price for a million I/Os, where they are billed' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l create -d 'Create the table if it is missing, with types that fit the source'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l no-delete -d 'Update and insert rows, but delete none'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l insert-only -d 'Insert missing rows only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l check -d 'Change nothing: count differences and show examples; exit with 1 if there are any'
@@ -138,6 +144,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l plan -d 'Show t
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l vacuum -d 'Vacuum the table afterwards, so that the next sync reuses the space of dead rows'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l allow-empty -d 'Allow a source without rows to empty the scope'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l skip-blank-lines -d 'Skip empty lines, which COPY would read as records of one empty field'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l snake-case -d 'Read the fields\' names in snake case: OrderId and "Order ID" as order_id'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-unknown -d 'Ignore fields and keys that match no column'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l json -d 'Print the report as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s q -l quiet -d 'Print errors only'

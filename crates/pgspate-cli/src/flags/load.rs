@@ -6,7 +6,7 @@ use pgspate::load::{ChangedFiles, LoadOptions};
 use pgspate::plan::ReplaceMode;
 
 use super::reading::reading;
-use super::shared::{CommonArgs, files, limits, output, plan, table, target, when};
+use super::shared::{CommonArgs, files, limits, new_table, output, plan, table, target, when};
 use super::{CommandFlags, Flag, choice, part, path, switch, under, value};
 
 /// The arguments of `pgspate load`.
@@ -39,9 +39,12 @@ impl CommandFlags for LoadArgs {
 
 /// Returns the flags that decide which rows the table has after the load.
 fn rows() -> Vec<Flag<LoadOptions>> {
-    vec![
-        switch("create", |it: &mut LoadOptions| it.create = true)
-            .help("Create the table if it is missing, with types that fit the input"),
+    let create = switch("create", |it: &mut LoadOptions| it.create = true)
+        .help("Create the table if it is missing, with types that fit the input");
+    let mut flags = vec![create];
+    let key = "Make these columns the primary key of the created table";
+    flags.extend(part(|it: &mut LoadOptions| &mut it.new_table, new_table(key)));
+    flags.extend([
         value("replace", "HOW", replace(), |it: &mut LoadOptions, how| it.plan.replace = Some(how))
             .with(|arg| arg.num_args(0..=1).require_equals(true).default_missing_value("auto"))
             .help(
@@ -49,7 +52,8 @@ fn rows() -> Vec<Flag<LoadOptions>> {
             ),
         switch("atomic", |it: &mut LoadOptions| it.plan.atomic = true)
             .help("Make all rows visible at once; with --replace, in place of the old ones"),
-    ]
+    ]);
+    flags
 }
 
 fn lanes() -> Flag<LoadOptions> {

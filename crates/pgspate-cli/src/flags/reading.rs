@@ -60,6 +60,8 @@ fn columns() -> Vec<Flag<ReadingOptions>> {
     vec![
         names("columns", "COLUMNS", |it: &mut ReadingOptions, names| it.rows.columns = Some(names))
             .help("Write the fields to these columns, in the order of the fields"),
+        switch("snake-case", |it: &mut ReadingOptions| it.rows.snake_case = true)
+            .help("Read the fields' names in snake case: OrderId and \"Order ID\" as order_id"),
         switch("ignore-unknown", |it: &mut ReadingOptions| it.rows.ignore_unknown = true)
             .help("Ignore fields and keys that match no column"),
     ]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::value_parser;
+use pgspate::load::NewTableOptions;
 use pgspate::plan::AutoChoice;
 use pgspate::reading::{self, InputOrigin};
 use pgspate::session::WaitLimits;
@@ -11,7 +12,7 @@ use pgspate::source;
 use pgspate::{Error, ErrorKind, Result};
 
 use super::source_option::SourceOption;
-use super::{CommandFlags, Flag, choice, part, switch, text, under, value, values};
+use super::{CommandFlags, Flag, choice, names, part, switch, text, under, value, values};
 
 /// The arguments that concern the command and not the engine.
 #[derive(Default)]
@@ -98,6 +99,28 @@ pub(super) fn table() -> Vec<Flag<Option<String>>> {
         .with(|arg| arg.short('t'))
         .help("Write into this table, as SQL names it; by default named after the first source");
     vec![flag]
+}
+
+/// Returns the flags for a table that `--create` creates. `key_help` is the help of
+/// `--primary-key`.
+pub(super) fn new_table(key_help: &'static str) -> Vec<Flag<NewTableOptions>> {
+    let types = values("type", "COLUMN=TYPE", column_type, |it: &mut NewTableOptions, types| {
+        it.types = types
+    });
+    let key =
+        names("primary-key", "COLUMNS", |it: &mut NewTableOptions, names| it.primary_key = names);
+    let types = types.help("Give a column of the created table this type, as SQL names it");
+    [types, key.help(key_help)].map(|flag| flag.with(|arg| arg.requires("create"))).into()
+}
+
+fn column_type(value: &str) -> std::result::Result<(String, String), &'static str> {
+    // A type has no `=`, but a name may have one.
+    match value.rsplit_once('=') {
+        Some((column, ty)) if !column.is_empty() && !ty.trim().is_empty() => {
+            Ok((column.to_owned(), ty.trim().to_owned()))
+        }
+        _ => Err("expected COLUMN=TYPE, such as 'price=numeric(10,2)'"),
+    }
 }
 
 /// The stall timeout, a flag of every command that connects to a server.

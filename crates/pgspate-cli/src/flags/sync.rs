@@ -5,7 +5,7 @@ use clap::value_parser;
 use pgspate::sync::{Scope, SyncOptions};
 
 use super::reading::reading;
-use super::shared::{CommonArgs, files, limits, output, plan, table, target, when};
+use super::shared::{CommonArgs, files, limits, new_table, output, plan, table, target, when};
 use super::{CommandFlags, Flag, choice, names, part, switch, text, value};
 
 /// The arguments of `pgspate sync`.
@@ -35,6 +35,7 @@ impl CommandFlags for SyncArgs {
             options(part(|it: &mut SyncOptions| &mut it.reading, files())),
             options(part(|it: &mut SyncOptions| &mut it.table, table())),
             common(vec![target()]),
+            options(creation()),
             options(rows()),
             vec![advise_only],
             common(vec![plan("Show the statements, then stop")]),
@@ -45,6 +46,17 @@ impl CommandFlags for SyncArgs {
             common(output("Print the report as JSON on stdout")),
         ]
     }
+}
+
+/// Returns the flags that create the table.
+fn creation() -> Vec<Flag<SyncOptions>> {
+    let create = switch("create", |it: &mut SyncOptions| it.create = true)
+        .with(|arg| arg.conflicts_with_all(["check", "advise-only", "plan"]))
+        .help("Create the table if it is missing, with types that fit the source");
+    let key = "Make these columns the primary key of the created table; by default those of --key";
+    let mut flags = vec![create];
+    flags.extend(part(|it: &mut SyncOptions| &mut it.new_table, new_table(key)));
+    flags
 }
 
 /// Returns the flags that choose rows and what may be done to them.

@@ -4,6 +4,7 @@ mod autovacuum_statistics_sequences;
 mod changed_files;
 mod column_names;
 mod concurrent_sessions;
+mod created_tables;
 #[path = "../support/disk.rs"]
 mod disk;
 mod dropped_keys;

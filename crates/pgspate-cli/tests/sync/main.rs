@@ -2,6 +2,7 @@
 
 mod changes;
 mod concurrent_sessions;
+mod created_tables;
 #[path = "../support/disk.rs"]
 mod disk;
 mod equal_keys;

@@ -149,8 +149,7 @@ fn unusable_keys_and_scopes_are_refused() {
     assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete --key a --table none"), @r#"
     error: relation "none" does not exist
 
-    hint: Create the table first. `pgspate load --create` creates it with types that fit
-          … the source.
+    hint: `--create` creates the table with types that fit the source.
     "#);
 }
 

@@ -187,11 +187,51 @@ pub fn column_names<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Vec<S
         .collect()
 }
 
+/// Returns a name in lower case, with underscores between its words: `order_id` for `OrderId`,
+/// `Order ID` and `order-id`. A name without letters and digits stays as it is.
+pub fn snake_case(name: &str) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    let mut snake = String::new();
+    for (at, char) in chars.iter().enumerate() {
+        if !char.is_alphanumeric() {
+            if !snake.is_empty() && !snake.ends_with('_') {
+                snake.push('_');
+            }
+            continue;
+        }
+        // `orderId` has a word at the `I`, and `HTTPServer` at the `S`.
+        let begins_word = match at.checked_sub(1).map(|at| chars[at]) {
+            Some(before) if before.is_uppercase() => {
+                chars.get(at + 1).is_some_and(|after| after.is_lowercase())
+            }
+            Some(before) => before.is_alphanumeric(),
+            None => false,
+        };
+        if char.is_uppercase() && begins_word && !snake.is_empty() && !snake.ends_with('_') {
+            snake.push('_');
+        }
+        snake.extend(char.to_lowercase());
+    }
+    match truncate_ident(snake.trim_end_matches('_')) {
+        "" => name.to_owned(),
+        snake => snake.to_owned(),
+    }
+}
+
 /// Returns the statement that creates a table of the columns, given as name and type. `table` is
-/// already quoted and qualified.
-pub fn create_table_sql(table: &str, columns: &[(String, String)]) -> String {
+/// already quoted and qualified. `primary_key` are names of columns.
+pub fn create_table_sql(
+    table: &str,
+    columns: &[(String, String)],
+    primary_key: &[String],
+) -> String {
     let lines = columns.iter().map(|(name, ty)| format!("    {} {ty}", quote_ident(name)));
-    format!("create table {table} (\n{}\n)", lines.collect::<Vec<_>>().join(",\n"))
+    let mut lines: Vec<String> = lines.collect();
+    if !primary_key.is_empty() {
+        let names: Vec<_> = primary_key.iter().map(|name| quote_ident(name)).collect();
+        lines.push(format!("    primary key ({})", names.join(", ")));
+    }
+    format!("create table {table} (\n{}\n)", lines.join(",\n"))
 }
 
 /// Returns a table name for a file: `flights_2013` for `flights-2013.csv.gz`.

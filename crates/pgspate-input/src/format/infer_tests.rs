@@ -121,12 +121,36 @@ fn column_names_are_kept_invented_and_made_unique() {
 }
 
 #[test]
+fn names_in_snake_case() {
+    for (name, snake) in [
+        ("OrderId", "order_id"),
+        ("order id", "order_id"),
+        (" Order-ID ", "order_id"),
+        ("order_id", "order_id"),
+        ("HTTPServer", "http_server"),
+        ("address2Line", "address2_line"),
+        ("Preis (€)", "preis"),
+        ("Größe", "größe"),
+        ("ÄnderungsDatum", "änderungs_datum"),
+        ("__x__", "x"),
+        ("%", "%"),
+        ("ID", "id"),
+    ] {
+        assert_eq!(snake_case(name), snake, "{name}");
+    }
+}
+
+#[test]
 fn create_table_statements_and_table_names() {
     let columns = [("id", ColumnType::Bigint), ("Order", ColumnType::Double)];
     let columns = columns.map(|(name, ty)| (name.to_owned(), ty.sql().to_owned()));
     assert_eq!(
-        create_table_sql("public.t", &columns),
+        create_table_sql("public.t", &columns, &[]),
         "create table public.t (\n    id bigint,\n    \"Order\" double precision\n)"
+    );
+    assert_eq!(
+        create_table_sql("t", &columns[..1], &["id".to_owned(), "Order".to_owned()]),
+        "create table t (\n    id bigint,\n    primary key (id, \"Order\")\n)"
     );
     for (file, name) in [
         ("flights-2013.csv.gz", "flights_2013"),

@@ -44,6 +44,8 @@ pub struct KeyedOptions {
     /// The names of all columns of the table, as they are and in lower case. A key that names one
     /// of these columns but is not in `keys` is always refused: its values would be lost.
     pub table_columns: Arc<HashSet<String>>,
+    /// Whether keys name columns in snake case.
+    pub snake_case: bool,
     /// The names of the inputs, by [`Chunk::input`](super::Chunk::input), for errors. May be empty.
     pub inputs: Arc<[String]>,
 }
@@ -53,7 +55,14 @@ impl KeyedOptions {
     pub fn new(columns: Vec<KeyedColumn>) -> KeyedOptions {
         let keys = columns.iter().enumerate().map(|(i, c)| (c.name.clone(), i)).collect();
         let table_columns = Arc::default();
-        KeyedOptions { columns, keys, ignore_unknown: false, table_columns, inputs: Arc::new([]) }
+        KeyedOptions {
+            columns,
+            keys,
+            ignore_unknown: false,
+            table_columns,
+            snake_case: false,
+            inputs: Arc::new([]),
+        }
     }
 
     /// Returns what a key names.
@@ -69,7 +78,9 @@ impl KeyedOptions {
     pub(super) fn is_table_column(&self, key: &str) -> bool {
         let columns = &self.table_columns;
         !columns.is_empty()
-            && (columns.contains(key) || columns.contains(&key.trim().to_lowercase()))
+            && (columns.contains(key)
+                || columns.contains(&key.trim().to_lowercase())
+                || self.snake_case && columns.contains(&infer::snake_case(key)))
     }
 }
 

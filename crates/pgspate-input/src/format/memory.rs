@@ -47,8 +47,16 @@ pub trait ProgramBatches: Send + Sync + fmt::Debug {
     }
 
     /// Returns the name and SQL type of each column of a table that pgspate creates for the rows.
+    /// Decimals are `numeric` without precision. Libraries infer the precision from the values, and
+    /// the values of later rows may have more digits.
     fn types(&self) -> Vec<(String, String)> {
-        schema_types(&self.schema())
+        let mut types = schema_types(&self.schema());
+        for ((_, ty), field) in types.iter_mut().zip(self.schema().fields()) {
+            if field.data_type().is_decimal() {
+                "numeric".clone_into(ty);
+            }
+        }
+        types
     }
 
     /// Returns the approximate number of bytes of the rows, if it is known.

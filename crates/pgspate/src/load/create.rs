@@ -1,9 +1,10 @@
 //! `--create`: creates a table that fits the input. If a later value does not fit its column,
-//! changes the column to a wider type.
+//! changes the column to a wider type, unless the user has chosen the type.
 
 use serde::Serialize;
 
 use crate::format::infer::{self, ColumnType};
+use crate::format::nearest::nearest;
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
@@ -18,6 +19,17 @@ pub struct NewTable {
     pub table: String,
     /// The CREATE TABLE statement.
     pub sql: String,
+    /// The columns whose types the user has chosen.
+    typed_columns: Vec<String>,
+}
+
+/// The user's choices for a table that a load creates.
+#[derive(Debug, Clone, Default)]
+pub struct NewTableOptions {
+    /// Names of columns with their types, as in SQL. Other columns get types that fit the input.
+    pub types: Vec<(String, String)>,
+    /// The columns of the primary key.
+    pub primary_key: Vec<String>,
 }
 
 /// A column whose type was changed because a value did not fit.
@@ -48,31 +60,88 @@ const TYPES: [ColumnType; 11] = [
     ColumnType::Text,
 ];
 
-/// Returns the CREATE TABLE statement for these columns, if `may_create`.
+impl NewTable {
+    /// Returns the table `name` for these columns of an input: their names and inferred types.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if an option names a column that the input does not have.
+    pub(crate) fn of_columns(
+        name: &str,
+        columns: &[(String, String)],
+        options: &NewTableOptions,
+    ) -> Result<NewTable> {
+        let mut columns = columns.to_vec();
+        let mut typed_columns = Vec::new();
+        for (name, ty) in &options.types {
+            let at = find_input_column(&columns, name, "--type")?;
+            ty.clone_into(&mut columns[at].1);
+            typed_columns.push(columns[at].0.clone());
+        }
+        let key = options.primary_key.iter().map(|name| {
+            let at = find_input_column(&columns, name, "--primary-key")?;
+            Ok(columns[at].0.clone())
+        });
+        let sql = infer::create_table_sql(name, &columns, &key.collect::<Result<Vec<_>>>()?);
+        Ok(NewTable { table: name.to_owned(), sql, typed_columns })
+    }
+}
+
+/// Returns the position of the column that an option names. If no name is equal, upper and lower
+/// case do not matter.
+fn find_input_column(columns: &[(String, String)], name: &str, flag: &str) -> Result<usize> {
+    if let Some(at) = columns.iter().position(|(column, _)| column == name) {
+        return Ok(at);
+    }
+    let is_alike = |column: &str| column.to_lowercase() == name.to_lowercase();
+    let mut alike = (0..columns.len()).filter(|at| is_alike(&columns[*at].0));
+    if let (Some(at), None) = (alike.next(), alike.next()) {
+        return Ok(at);
+    }
+    let names = columns.iter().map(|(column, _)| column.as_str());
+    let hint = match nearest(name, names.clone()) {
+        Some(near) => format!("Did you mean column \"{near}\"?"),
+        None => format!("The input has the columns {}.", names.collect::<Vec<_>>().join(", ")),
+    };
+    let message = format!("the input has no column \"{name}\", which `{flag}` names");
+    Err(Error::new(ErrorKind::Usage, message).hint(hint))
+}
+
+/// Returns the error for a missing table. The hint shows the statement that would create it.
+pub(crate) fn missing_table_error_with_sql(new: &NewTable) -> Error {
+    missing_table_error(&new.table).hint(format!("`--create` would create it with:\n{};", new.sql))
+}
+
+/// Checks that the types are names of types and nothing else, because they become a part of a
+/// statement. A type that does not exist is found when the table is created.
 ///
 /// # Errors
-/// The error for a missing table, if not `may_create`. The hint shows the statement.
-pub(super) fn create_table_sql(
-    name: &str,
-    columns: &[(String, String)],
-    may_create: bool,
-) -> Result<String> {
-    let sql = infer::create_table_sql(name, columns);
-    if may_create {
-        return Ok(sql);
+/// [`ErrorKind::Usage`] if the server cannot parse one of the types.
+pub(crate) async fn check_types(connection: &Connection, types: &[(String, String)]) -> Result<()> {
+    for (column, ty) in types {
+        let message = format!("\"{ty}\" is no type for column \"{column}\"");
+        let hint = "Give the name of a type as in SQL, such as `--type 'price=numeric(10,2)'`.";
+        let refusal = Error::new(ErrorKind::Usage, message.clone()).hint(hint);
+        if ["--", "/*"].iter().any(|comment| ty.contains(comment)) {
+            return Err(refusal);
+        }
+        let parsed = connection.client.fetch_one("select to_regtype($1)::oid", &[ty]).await;
+        match parsed.map_err(server_error(message)) {
+            Ok(_) => {}
+            Err(error) if error.sqlstate().is_some() => return Err(refusal.because(error)),
+            Err(error) => return Err(error),
+        }
     }
-    let hint = format!("`--create` would create it with:\n{sql};");
-    Err(missing_table_error(name).hint(hint))
+    Ok(())
 }
 
 /// Creates the table, reads its columns, and rolls back.
-pub(super) async fn create_and_roll_back(
+pub(crate) async fn create_and_roll_back(
     connection: &Connection,
-    name: &str,
-    sql: &str,
+    new: NewTable,
 ) -> Result<(TargetTable, NewTable)> {
     let client = &connection.client;
-    let begin_and_create = format!("begin; {}", under_users_path_sql(sql));
+    let name = &new.table;
+    let begin_and_create = format!("begin; {}", under_users_path_sql(&new.sql));
     let (created, table, rolled_back) = tokio::join!(
         biased;
         client.batch_execute(&begin_and_create),
@@ -85,12 +154,12 @@ pub(super) async fn create_and_roll_back(
     let table = table.ok_or_else(|| {
         Error::new(ErrorKind::Bug, "the table that was just created does not exist")
     })?;
-    let new = NewTable { table: table.sql_name.clone(), sql: sql.to_owned() };
+    let new = NewTable { table: table.sql_name.clone(), ..new };
     Ok((table, new))
 }
 
 /// Creates the table; returns its oid.
-pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u32> {
+pub(crate) async fn create(connection: &Connection, new: &NewTable) -> Result<u32> {
     let failed = || server_error(format!("could not create table {}", new.table));
     let client = &connection.client;
     let name: [&dyn TypedParameter; 1] = [&new.table];
@@ -110,7 +179,7 @@ pub(super) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
 /// # Errors
 /// [`ErrorKind::Plan`] if another session has replaced the table or inserted rows into it. Or the
 /// server's refusal.
-pub(super) async fn drop_created_table(
+pub(crate) async fn drop_created_table(
     connection: &Connection,
     new: &NewTable,
     oid: u32,
@@ -149,13 +218,13 @@ async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Res
 
 /// If a value did not fit its column, changes the column to the next wider type. Returns `None` if
 /// the error is of another kind.
-pub(super) async fn widen(
+pub(crate) async fn widen(
     connection: &Connection,
     new: &NewTable,
     table: &TargetTable,
     error: &Error,
 ) -> Result<Option<WidenedColumn>> {
-    let Some((column, to)) = wider_type(table, error) else { return Ok(None) };
+    let Some((column, to)) = wider_type(new, table, error) else { return Ok(None) };
     let from = column.ty.name.clone();
     let quoted = quote_ident(&column.name);
     let (target, to) = (&new.table, to.sql());
@@ -171,6 +240,7 @@ pub(super) async fn widen(
 
 /// Returns the column that a value did not fit, and a type that fits.
 fn wider_type<'a>(
+    new: &NewTable,
     table: &'a TargetTable,
     error: &Error,
 ) -> Option<(&'a pgspate_target::TargetColumn, ColumnType)> {
@@ -180,6 +250,9 @@ fn wider_type<'a>(
     }
     let name = error.place()?.column.as_deref()?;
     let column = table.columns.iter().find(|column| column.name == name)?;
+    if new.typed_columns.contains(&column.name) {
+        return None;
+    }
     let current = current_type(&column.ty.name)?;
     let value = refused_value(error).unwrap_or_default();
     let wider = infer::widen(current, value.as_bytes());
@@ -205,11 +278,9 @@ fn refused_value(error: &Error) -> Option<&str> {
 }
 
 /// Adds a hint with a type that the value fits, for input that cannot be read again.
-pub(super) fn hint_wider(error: Error, table: &TargetTable) -> Error {
-    let Some((column, to)) = wider_type(table, &error).filter(|_| error.hint_text().is_none())
-    else {
-        return error;
-    };
+pub(crate) fn hint_wider(error: Error, new: &NewTable, table: &TargetTable) -> Error {
+    let wider = wider_type(new, table, &error).filter(|_| error.hint_text().is_none());
+    let Some((column, to)) = wider else { return error };
     let (name, from, to) = (&column.name, &column.ty.name, to.sql());
     let quoted = quote_ident(name);
     let hint = format!(

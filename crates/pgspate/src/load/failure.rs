@@ -19,8 +19,8 @@ impl Load {
         let error = self.name_key_dropper(error);
         let kind = error.kind();
         let mut error = hint_encoding(self.explain_deleted_job(error), &self.plan.rows);
-        if self.new_table.is_some() && self.reading.is_stream() {
-            error = create::hint_wider(error, &self.table);
+        if let Some(new) = self.new_table.as_ref().filter(|_| self.reading.is_stream()) {
+            error = create::hint_wider(error, new, &self.table);
         }
         let error = Error::new(kind, message).because(error);
         let (error, is_restored) = self.table_care(watch).restore_after_failure(error);

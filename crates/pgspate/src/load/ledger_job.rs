@@ -4,7 +4,7 @@
 use serde_json::Value;
 use tokio_postgres::Client;
 
-use super::{Load, LoadWatch, create};
+use super::{Load, LoadWatch, NewTable, create};
 use crate::copy::CopyOutcome;
 use crate::job::{JobSession, RetryAfterConnectionLoss};
 use crate::numbers::counted;
@@ -180,8 +180,8 @@ impl Load {
     /// table's columns. If the load fails and leaves no rows, it drops the table.
     pub(super) fn adopt_table(&mut self) -> Result<()> {
         let table = self.table.sql_name.clone();
-        let sql = create::create_table_sql(&table, &self.reading.inferred, true)?;
-        self.new_table = Some(create::NewTable { table, sql });
+        let (columns, options) = (&self.reading.inferred, &self.options.new_table);
+        self.new_table = Some(NewTable::of_columns(&table, columns, options)?);
         self.created_oid = Some(self.table.oid);
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! load commits each chunk.
 
 mod attempt;
-mod create;
+pub(crate) mod create;
 mod empty_copy;
 mod failure;
 mod files;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use crate::reading::LoadWatch;
-pub use create::{NewTable, WidenedColumn};
+pub use create::{NewTable, NewTableOptions, WidenedColumn};
 pub use files::{ChangedFiles, FileCounts};
 pub use prepare::prepare;
 pub use report::{LoadReport, PlanReport};
@@ -47,6 +47,8 @@ pub struct LoadOptions {
     pub plan: plan::PlanOptions,
     /// Create the table if it is missing.
     pub create: bool,
+    /// How the table is created.
+    pub new_table: NewTableOptions,
     /// What to do with files that have changed since they were loaded.
     pub changed: ChangedFiles,
     /// Load from the beginning, even if the ledger knows an earlier run.

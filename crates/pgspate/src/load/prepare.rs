@@ -5,7 +5,9 @@
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::{FileCounts, Load, LoadOptions, LoadWatch, create, ledger_job, replace};
+use super::{
+    FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, replace,
+};
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
@@ -103,12 +105,13 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         Some(table) => (table, None),
         None => {
             let name = runtime.block_on(parse_name(connection, &name))?;
-            let sql = create::create_table_sql(&name, &reading.inferred, options.create);
-            let sql = sql.map_err(|error| {
-                runtime.block_on(suggest_table(&connection.client, &name, error))
-            })?;
-            let (table, new) =
-                runtime.block_on(create::create_and_roll_back(connection, &name, &sql))?;
+            runtime.block_on(create::check_types(connection, &options.new_table.types))?;
+            let new = NewTable::of_columns(&name, &reading.inferred, &options.new_table)?;
+            if !options.create {
+                let error = create::missing_table_error_with_sql(&new);
+                return Err(runtime.block_on(suggest_table(&connection.client, &name, error)));
+            }
+            let (table, new) = runtime.block_on(create::create_and_roll_back(connection, new))?;
             (table, Some(new))
         }
     };

@@ -16,6 +16,8 @@ const CHUNK_BYTES: usize = 4 << 20;
 pub struct RowRequest {
     /// The table's column for each input field, in the order of the fields (`--columns`).
     pub columns: Option<Vec<String>>,
+    /// Whether the fields' names are converted to snake case, if `columns` does not name them.
+    pub snake_case: bool,
     /// Whether to skip fields and JSON keys that name no column of the table.
     pub ignore_unknown: bool,
     /// PostgreSQL's name of the input's encoding. The default is UTF8.

@@ -57,6 +57,8 @@ pub(crate) struct SniffedInputs {
     pub(crate) inferred: Vec<(String, String)>,
     /// Whether `--columns` names the columns, so that names from the inputs do not count.
     header_overridden: bool,
+    /// Whether the fields' names are converted to snake case.
+    snake_case: bool,
     /// The header line of the first input, byte for byte.
     header_line: Vec<u8>,
     /// Which files beside the inputs are not read, in words.
@@ -104,6 +106,13 @@ impl SniffedInputs {
                 ((!by_position).then_some(names), Some(types))
             }
         };
+        let names = names.map(|names| {
+            let convert = |name: String| match self.snake_case {
+                true => infer::snake_case(&name),
+                false => name,
+            };
+            names.into_iter().map(convert).collect()
+        });
         InputFacts {
             names: if self.header_overridden { None } else { names },
             types,
@@ -338,6 +347,10 @@ impl SniffedInputs {
             field: column.field_encoder(),
         });
         let mut options = KeyedOptions::new(columns.collect());
+        if self.snake_case && !self.header_overridden {
+            // A record could have a column's name beside the key that becomes this name.
+            options.keys.clear();
+        }
         // A key may differ from its column's name in upper and lower case.
         for (index, column) in plan.columns.iter().enumerate() {
             if let Some(key) = keys.get(column.field).filter(|_| !self.header_overridden) {
@@ -345,6 +358,7 @@ impl SniffedInputs {
             }
         }
         options.ignore_unknown = ignore_unknown;
+        options.snake_case = self.snake_case;
         if !self.header_overridden {
             let names = table.columns.iter().map(|column| &column.name);
             let spellings = names.flat_map(|name| [name.clone(), name.to_lowercase()]);

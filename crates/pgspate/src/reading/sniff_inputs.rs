@@ -55,7 +55,8 @@ impl SniffedInputs {
         SniffedInputs {
             inputs,
             sniffed,
-            inferred: batches.types(),
+            inferred: with_user_names(batches.types(), options),
+            snake_case: options.rows.snake_case,
             shape: RecordShape::Columns {
                 schema,
                 origin: BatchOrigin::Program(Arc::clone(batches)),
@@ -131,10 +132,34 @@ fn sniff_sample(
             (RecordShape::Columns { schema, origin }, inferred)
         }
     };
-    let header_overridden = options.rows.columns.is_some();
-    let inputs = Arc::clone(inputs);
-    let skipped = None;
-    Ok(SniffedInputs { inputs, sniffed, shape, inferred, header_overridden, header_line, skipped })
+    Ok(SniffedInputs {
+        inputs: Arc::clone(inputs),
+        sniffed,
+        shape,
+        inferred: with_user_names(inferred, options),
+        header_overridden: options.rows.columns.is_some(),
+        snake_case: options.rows.snake_case,
+        header_line,
+        skipped: None,
+    })
+}
+
+/// Gives inferred columns the names of `--columns`, or else names in snake case if the options ask
+/// for it. A wrong number of names is found by the plan.
+fn with_user_names(
+    mut columns: Vec<(String, String)>,
+    options: &ReadingOptions,
+) -> Vec<(String, String)> {
+    match &options.rows.columns {
+        Some(names) if names.len() == columns.len() => {
+            columns.iter_mut().zip(names).for_each(|(column, name)| name.clone_into(&mut column.0));
+        }
+        None if options.rows.snake_case => {
+            columns.iter_mut().for_each(|column| column.0 = infer::snake_case(&column.0));
+        }
+        _ => {}
+    }
+    columns
 }
 
 /// Reads the schema of a Parquet or Arrow input that begins with `sample`. Blocks the calling

@@ -8,6 +8,7 @@
 mod ahead;
 mod attempts;
 mod columns;
+mod created_table;
 mod refusal;
 mod report;
 mod script;
@@ -34,6 +35,7 @@ pub use statements::Scope;
 
 use crate::copy::{CopyOutcome, LaneSession};
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
+use crate::load::NewTableOptions;
 use crate::plan::AutoChoice;
 use crate::reading::{self, InputOrigin, LoadWatch};
 use crate::stage::{self, keys, temp_space::TempSpace};
@@ -41,6 +43,7 @@ use crate::{Error, ErrorKind, Result, did_you_mean};
 use ahead::{HeldSnapshot, TableExtent, TableReadAhead};
 use attempts::SyncAttempts;
 use columns::SyncColumns;
+use created_table::CreatedTable;
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::measure::Measurement;
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
@@ -56,6 +59,10 @@ pub struct SyncOptions {
     pub reading: reading::ReadingOptions,
     /// The table's name in SQL. The default is the name of the first source.
     pub table: Option<String>,
+    /// Create the table if it is missing.
+    pub create: bool,
+    /// How the table is created. Without a primary key, the key becomes the primary key.
+    pub new_table: NewTableOptions,
     /// Number of sessions that share the scopes of [`Scope::By`].
     pub lanes: usize,
     /// The timeouts for locks, for replies and for retries.
@@ -91,6 +98,8 @@ impl Default for SyncOptions {
         SyncOptions {
             reading: reading::ReadingOptions::default(),
             table: None,
+            create: false,
+            new_table: NewTableOptions::default(),
             lanes: 1,
             limits: WaitLimits::default(),
             key: Vec::new(),
@@ -110,6 +119,8 @@ impl Default for SyncOptions {
 
 /// A sync that is ready to run.
 pub struct PreparedSync {
+    /// The table, if this sync has created it.
+    created: Option<CreatedTable>,
     staging: Staging,
     options: SyncOptions,
     columns: SyncColumns,
@@ -129,7 +140,8 @@ pub struct PreparedSync {
 }
 
 /// Reads the first bytes of the source, looks up the table, and returns a sync that is ready to
-/// run. Changes nothing. Blocks the calling thread, which must not belong to `runtime`.
+/// run. Changes nothing, except that a missing table is created if the options ask for it. Blocks
+/// the calling thread, which must not belong to `runtime`.
 ///
 /// # Errors
 /// The errors of [`load::prepare`](crate::load::prepare). [`ErrorKind::Usage`] or
@@ -144,7 +156,7 @@ pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Prepa
             Error::new(ErrorKind::Usage, message).hint("Leave out `--lanes` or `--transactions`.")
         );
     }
-    let mut staging = Staging::prepare(&options, dsn, runtime)?;
+    let (mut staging, created) = Staging::prepare(&options, dsn, runtime)?;
     let columns = runtime.block_on(classify_columns(&staging, &options))?;
     let mut evidence = staging.reading.sniffed.evidence.clone();
     let (lanes, transactions) = (options.lanes, options.transactions);
@@ -163,6 +175,7 @@ pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Prepa
     let (runtime, committed, before, extent) =
         (runtime.clone(), CommittedTransactions::default(), None, None);
     let mut sync = PreparedSync {
+        created,
         staging,
         options,
         columns,
@@ -279,6 +292,19 @@ impl PreparedSync {
     /// more rows would be deleted than `max_delete` allows. After an error the table is unchanged,
     /// except for scopes that this sync has committed already.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
+        let created = self.created.take();
+        let done = self.run_prepared(watch);
+        let Some(mut created) = created else { return done };
+        match done {
+            Ok(report) => {
+                created.keep();
+                Ok(SyncReport { created: true, ..report })
+            }
+            Err(error) => Err(created.drop_after(error)),
+        }
+    }
+
+    fn run_prepared(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
         let reading = TempSpace::read(self.staging.control(), &self.staging.table);
         let space = self.runtime.block_on(reading)?;

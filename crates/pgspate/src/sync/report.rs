@@ -11,6 +11,8 @@ use pgspate_target::measure::{IoBill, MeasuredDifference, StatementCost};
 pub struct SyncReport {
     /// The table's name in SQL.
     pub table: String,
+    /// Whether the sync created the table.
+    pub created: bool,
     /// Rows of the source.
     pub rows_in: u64,
     /// Rows that were inserted.

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::SyncOptions;
 use super::ahead::TableReadAhead;
+use super::created_table::CreatedTable;
 use crate::copy::{
     self, Commit, CopyEnd, CopyJob, CopyOutcome, CopySetup, Destination, EarlySession, LaneSession,
     Lanes, PIECE_BYTES, SessionOpener,
@@ -53,24 +54,36 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Reads the first bytes of the source, looks up the table, and plans the rows. Blocks the
-    /// calling thread.
+    /// Reads the first bytes of the source, looks up the table or creates it, and plans the rows.
+    /// Also returns the table if it was created. Blocks the calling thread.
     ///
     /// # Errors
     /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist. The errors
     /// of [`RowPlan::make`] if the source does not fit the table.
-    pub(super) fn prepare(options: &SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Staging> {
+    pub(super) fn prepare(
+        options: &SyncOptions,
+        dsn: Dsn,
+        runtime: &Handle,
+    ) -> Result<(Staging, Option<CreatedTable>)> {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, runtime)?;
         let Survey { control_session, reading, session, name, table, rows: request, .. } = survey;
-        let Some(table) = table else {
-            let name = runtime.block_on(parse_name(&control_session.connection, &name))?;
-            let error = missing_table_error(&name).hint(
-                "Create the table first. `pgspate load --create` creates it with types that fit \
-                 the source.",
-            );
-            let client = &control_session.connection.client;
-            return Err(runtime.block_on(suggest_table(client, &name, error)));
+        let (table, created) = match table {
+            Some(table) => (table, None),
+            None => {
+                let connection = &control_session.connection;
+                let name = runtime.block_on(parse_name(connection, &name))?;
+                if !options.create {
+                    let hint = "`--create` creates the table with types that fit the source.";
+                    let error = missing_table_error(&name).hint(hint);
+                    let client = &connection.client;
+                    return Err(runtime.block_on(suggest_table(client, &name, error)));
+                }
+                let server = (control_session.dsn.clone(), runtime.clone());
+                let (table, created) =
+                    CreatedTable::create(connection, &name, &reading.inferred, options, server)?;
+                (table, Some(created))
+            }
         };
         let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
         if options.keeps_last {
@@ -79,7 +92,9 @@ impl Staging {
         }
         let stage = StageTable::of(&table, plan.columns.iter().map(|column| column.name.as_str()));
         let rows = StagedRows::All;
-        Ok(Staging { control_session, reading, session, table, request, plan, stage, rows })
+        let staging =
+            Staging { control_session, reading, session, table, request, plan, stage, rows };
+        Ok((staging, created))
     }
 
     /// Stages the rows. Returns the sessions that hold them, and the result of the copy.

@@ -1,0 +1,101 @@
+//! Tests of the types and the primary key that the user chooses for a created table.
+
+use insta::assert_snapshot;
+
+use crate::support::LoadCase;
+
+/// Returns the columns of table `t` with their types.
+fn columns(case: &LoadCase) -> String {
+    case.value(
+        "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
+             order by attnum) from pg_attribute where attrelid = 't'::regclass and attnum > 0",
+    )
+}
+
+#[test]
+fn a_created_table_has_the_types_and_the_key_of_the_flags() {
+    let case = LoadCase::new("create domain zip as text check (value <> '')");
+    case.put("t.csv", "id,Day,price,zip\n1,2024-02-29,1.50,01234\n2,2024-03-01,2,99999\n");
+    let args = "t.csv --create --type id=int --type price=numeric(10,2) --type zip=zip \
+                --primary-key id,day";
+    case.load(args).success();
+    assert_eq!(columns(&case), "id integer, Day date, price numeric(10,2), zip zip");
+    let key = "select pg_get_constraintdef(oid) from pg_constraint \
+               where conrelid = 't'::regclass and contype = 'p'";
+    assert_eq!(case.value(key), "PRIMARY KEY (id, \"Day\")");
+    assert_eq!(case.rows("t"), ["(1,2024-02-29,1.50,01234)", "(2,2024-03-01,2.00,99999)"]);
+}
+
+#[test]
+fn a_type_of_a_column_of_json_can_be_chosen() {
+    let case = LoadCase::new("");
+    case.put("t.json", "{\"a\":1,\"b\":\"x\"}\n");
+    case.load("t.json --create --type b=varchar(3)").success();
+    assert_eq!(columns(&case), "a bigint, b character varying(3)");
+}
+
+#[test]
+fn a_column_whose_type_was_chosen_is_not_widened() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "a,b\n1,1\n2,x\n");
+    assert_snapshot!(case.refusal("t.csv --create --type b=bigint"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: invalid input syntax for type bigint: "x" (SQLSTATE 22P02)
+      at: t.csv, line 3, byte 8, column "b"
+    "#);
+}
+
+#[test]
+fn rows_that_break_the_primary_key_are_refused_and_the_table_is_dropped() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "a,b\n1,1\n1,2\n");
+    let said = case.refusal("t.csv --create --primary-key a");
+    assert!(said.contains("SQLSTATE 23505"), "{said}");
+}
+
+#[test]
+fn wrong_types_and_columns_are_refused() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "id,price\n1,2\n");
+    assert_snapshot!(case.refusal("t.csv --create --type prize=int"), @r#"
+    error: the input has no column "prize", which `--type` names
+
+    hint: Did you mean column "price"?
+    "#);
+    assert_snapshot!(case.refusal("t.csv --create --primary-key key"), @r#"
+    error: the input has no column "key", which `--primary-key` names
+
+    hint: The input has the columns id, price.
+    "#);
+    let said = case.refusal("t.csv --create --type price=nothing");
+    assert!(said.contains("type \"nothing\" does not exist"), "{said}");
+    // What is not the name of a type never becomes a part of a statement.
+    for ty in ["int);drop", "int,x", "int/**/not/**/null", "int--"] {
+        let said = case.refusal(&format!("t.csv --create --type price={ty}"));
+        assert!(said.contains("is no type for column \"price\""), "{ty}: {said}");
+    }
+    let said = case.refusal("t.csv --type price=int");
+    assert!(said.contains("--create"), "{said}");
+    let said = case.refusal("t.csv --create --type price");
+    assert!(said.contains("expected COLUMN=TYPE"), "{said}");
+}
+
+#[test]
+fn names_in_snake_case_fit_the_columns() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "Order ID,UnitPrice,note\n1,2.5,x\n");
+    case.load("t.csv --create --snake-case --primary-key order_id").success();
+    assert_eq!(columns(&case), "order_id bigint, unit_price numeric, note text");
+    // The key `unitPrice` is in none of the first records.
+    let mut records = "{\"orderId\":2}\n".to_owned();
+    (3..60_000).for_each(|id| records += &format!("{{\"orderId\":{id}}}\n"));
+    case.put("u.json", records + "{\"orderId\":60000,\"unitPrice\":7.5}\n");
+    case.load("u.json --table t --snake-case --ignore-unknown --quiet").success();
+    let prices = "select string_agg(unit_price::text, ' ' order by order_id) from t";
+    assert_eq!(case.value(prices), "2.5 7.5");
+    case.put("v.json", "{\"orderId\":70000,\"order_id\":70001}\n");
+    let said = case.refusal("v.json --table t --snake-case");
+    assert!(said.contains("column \"order_id\" is named more than once"), "{said}");
+    let said = case.refusal("t.csv --restart");
+    assert!(said.contains("Order ID"), "{said}");
+}

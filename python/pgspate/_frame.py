@@ -1,0 +1,217 @@
+"""Converts a data frame of pandas into data for the engine.
+
+Levels of the index with a name are columns, and levels without a name are left out. Every version
+of pandas and every kind of index has this rule. Values of object columns are stored as they are. A
+column whose values have no common type is an error.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from ._errors import ConversionError, UsageError
+
+# Object columns whose values are all of such a kind are converted by pyarrow as they are. The names
+# are those of pandas' `infer_dtype`.
+_PLAIN_KINDS = {"string", "bytes", "boolean", "floating", "integer", "empty"}
+
+# Number of rows that are converted to Python's objects at a time.
+_BLOCK_ROWS = 8192
+
+_NESTED = (dict, list, tuple, set, frozenset)
+
+
+def frame_data(
+    frame: Any, index: bool | None, name: str
+) -> tuple[tuple[str, Any, str], list[str] | None]:
+    """Returns the engine's view of a data frame and the column names, as `classify_data` does.
+
+    Args:
+        frame: The data frame.
+        index: Whether the index is loaded. None loads the levels that have a name.
+        name: Name of the data for messages.
+    """
+    frame = _with_index_columns(frame, index)
+    columns = [str(column) for column in frame.columns]
+    for nth, column in enumerate(columns):
+        if column in columns[:nth]:
+            hint = "Rename one of the columns. For a level of the index, pass `index=False`."
+            raise UsageError(f'the data frame has two columns "{column}"', hint=hint)
+    if columns != list(frame.columns):
+        frame = frame.set_axis(columns, axis=1)
+    is_plain = [_is_plain(frame.iloc[:, nth], column) for nth, column in enumerate(columns)]
+    table = _arrow_table(frame, is_plain)
+    if table is None:
+        return ("memory_rows", _Rows(frame), name), columns
+    return ("in_memory", table, name), None
+
+
+def _with_index_columns(frame: Any, index: bool | None) -> Any:
+    """Returns the frame with the levels of its index that are loaded as its first columns."""
+    names = list(frame.index.names)
+    if index is None:
+        unnamed = [nth for nth, name in enumerate(names) if name is None]
+        if len(unnamed) == len(names):
+            return frame
+        if unnamed:
+            frame = frame.reset_index(level=unnamed, drop=True)
+            names = list(frame.index.names)
+    elif not index:
+        return frame
+    elif len(names) == 1:
+        # The names of levels without a name are those of `to_sql` and `reset_index`.
+        names = ["index" if name is None else name for name in names]
+    else:
+        names = [f"level_{nth}" if it is None else it for nth, it in enumerate(names)]
+    return frame.reset_index(names=names, allow_duplicates=True)
+
+
+def _is_plain(values: Any, column: str) -> bool:
+    """Returns whether pyarrow converts a column exactly.
+
+    Raises `ConversionError` if the column's values have no common type.
+    """
+    from pandas.api.types import infer_dtype
+
+    if values.dtype != object:
+        kind = str(values.dtype).partition("[")[0].lower()
+        if kind in ("period", "interval", "sparse", "complex64", "complex128"):
+            message = f'column "{column}" has the dtype {values.dtype}, which cannot be loaded'
+            raise ConversionError(message, hint=_convert_hint(column), place={"column": column})
+        return True
+    if infer_dtype(values, skipna=True) in _PLAIN_KINDS:
+        return True
+    classes = {type(value) for value in values[values.notna()]}
+    families = {_family(cls) for cls in classes}
+    if len(families) > 1:
+        names = " and ".join(sorted({cls.__name__ for cls in classes})[:3])
+        message = f'column "{column}" has values of different types: {names}'
+        raise ConversionError(message, hint=_convert_hint(column), place={"column": column})
+    return families == {"nested"} and _are_arrays_of_one_class(values)
+
+
+def _are_arrays_of_one_class(values: Any) -> bool:
+    """Returns whether all values are lists or arrays whose items have one simple class."""
+    classes: set[type] = set()
+    for value in values[values.notna()]:
+        if isinstance(value, (dict, set, frozenset)):
+            return False
+        # An array of numpy has one class for all items.
+        items = value.ravel()[:1].tolist() if hasattr(value, "ravel") else value
+        if hasattr(value, "ndim") and value.ndim != 1:
+            return False
+        classes.update(map(type, items))
+    classes.discard(type(None))
+    return len(classes) <= 1 and classes <= {bool, int, float, str}
+
+
+def _convert_hint(column: str) -> str:
+    return f'Convert the column first, for example by `frame["{column}"].astype(str)`.'
+
+
+def _family(cls: type) -> str:
+    """Returns a name for the classes that one type of PostgreSQL can hold."""
+    module = cls.__module__.partition(".")[0]
+    families: list[tuple[Any, str]] = [
+        (bool, "bool"), ((int, float, Decimal), "number"), (str, "string"),
+        ((bytes, bytearray, memoryview), "bytes"), (dt.date, "date"), (_NESTED, "nested"),
+    ]
+    for classes, family in families:
+        if issubclass(cls, classes):
+            return family
+    if module == "numpy":
+        if cls.__name__ in ("bool", "bool_"):
+            return "bool"
+        return "nested" if cls.__name__ == "ndarray" else "number"
+    return "other"
+
+
+def _arrow_table(frame: Any, is_plain: list[bool]) -> Any:
+    """Returns the frame as an Arrow table.
+
+    Returns None if its rows must be converted one by one: without pyarrow, or because of values
+    that pyarrow would change or refuse.
+    """
+    pyarrow = _import_pyarrow()
+    if pyarrow is None:
+        return None
+    columns = list(frame.columns)
+    nested: dict[str, Any] = {}
+    for nth, column in enumerate(columns):
+        if not is_plain[nth]:
+            texts = _json_texts(frame.iloc[:, nth], column)
+            if texts is None:
+                return None
+            nested[column] = pyarrow.array(texts, type=pyarrow.string())
+    plain = frame if all(is_plain) else frame.loc[:, is_plain]
+    try:
+        table = pyarrow.Table.from_pandas(plain, preserve_index=False)
+    except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
+        # For example, an integer has more than 64 bits. The engine's own error names the value.
+        return None
+    for nth, column in enumerate(columns):
+        if column in nested:
+            metadata = {"ARROW:extension:name": "arrow.json"}
+            field = pyarrow.field(column, pyarrow.string(), metadata=metadata)
+            table = table.add_column(nth, field, nested[column])
+    return table
+
+
+def _import_pyarrow() -> Any:
+    """Returns pyarrow, or None if it is not installed."""
+    try:
+        import pyarrow
+    except ImportError:
+        return None
+    return pyarrow
+
+
+def _json_texts(values: Any, column: str) -> list[str | None] | None:
+    """Returns the values of a column as JSON, or None if the column is not JSON.
+
+    A column is JSON if one of its values is a dict, or a list that contains dicts or lists. pyarrow
+    would give all dicts the keys of all other dicts.
+    """
+    is_value = values.notna()
+    present = values[is_value]
+    if not all(isinstance(value, (dict, list, tuple)) for value in present):
+        return None
+    if not any(_is_json(value) for value in present):
+        return None
+    texts: list[str | None] = []
+    for row, (value, has_value) in enumerate(zip(values, is_value), start=1):
+        try:
+            texts.append(json.dumps(value) if has_value else None)
+        except (TypeError, ValueError) as error:
+            place = {"row": row, "column": column}
+            raise ConversionError(
+                f'could not write a value of column "{column}" as JSON',
+                place=place,
+                place_text=f'row {row}, column "{column}"',
+                reasons=[str(error)],
+            ) from error
+    return texts
+
+
+def _is_json(value: Any) -> bool:
+    return isinstance(value, dict) or any(isinstance(item, _NESTED) for item in value)
+
+
+class _Rows:
+    """The rows of a frame as tuples, which can be read several times. Missing values are None."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for start in range(0, len(self._frame), _BLOCK_ROWS):
+            block = self._frame.iloc[start : start + _BLOCK_ROWS]
+            objects = block.astype(object).where(block.notna(), None)
+            yield from objects.itertuples(index=False, name=None)

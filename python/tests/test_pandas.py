@@ -1,0 +1,190 @@
+"""Data frames of pandas: the index, object columns, and columns that cannot be loaded."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from decimal import Decimal
+
+import pytest
+
+import pgspate
+from pgspate import _frame
+
+pandas = pytest.importorskip("pandas")
+
+
+@pytest.fixture(params=["pyarrow", "rows"])
+def way(request, monkeypatch):
+    """Runs a test with pyarrow and without."""
+    if request.param == "pyarrow":
+        pytest.importorskip("pyarrow")
+    else:
+        monkeypatch.setattr(_frame, "_import_pyarrow", lambda: None)
+    return request.param
+
+
+def stored(db, sql="select * from t order by 1"):
+    return db.execute(sql).fetchall()
+
+
+def test_missing_values_are_null(db, dsn, way):
+    moment = dt.datetime(2024, 2, 29, 13, 14, 15, 123456)
+    db.execute("create table t (a int, b text, c timestamp, d float8)")
+    frame = pandas.DataFrame({
+        "a": pandas.array([1, None], dtype="Int64"), "b": ["x", None],
+        "c": [pandas.Timestamp(moment), pandas.NaT], "d": [1.5, float("nan")],
+    })
+    assert pgspate.load(frame, "t", to=dsn).rows_written == 2
+    assert stored(db) == [(1, "x", moment, 1.5), (None,) * 4]
+
+
+INDEXES = {
+    "integers": pandas.Index([3, 4], name="id"),
+    "other integers": pandas.Index([4, 3], name="id"),
+    "range": pandas.RangeIndex(3, 5, name="id"),
+    "range from 0": pandas.RangeIndex(2, name="id"),
+    "nullable": pandas.Index([3, 4], dtype="Int64", name="id"),
+}
+
+
+@pytest.mark.parametrize("kind", INDEXES)
+def test_an_index_with_a_name_is_loaded_as_a_column(db, dsn, way, kind):
+    index = INDEXES[kind]
+    db.execute("create table t (id int, v text)")
+    frame = pandas.DataFrame({"v": ["x", "y"]}, index=index)
+    pgspate.load(frame, "t", to=dsn)
+    assert sorted(stored(db)) == sorted(zip(index.tolist(), ["x", "y"]))
+    pgspate.load(frame, "made", create=True, to=dsn)
+    assert sorted(stored(db, "select * from made")) == sorted(zip(index.tolist(), ["x", "y"]))
+
+
+@pytest.mark.parametrize("index", [None, [3, 4], ["p", "q"], pandas.RangeIndex(3, 5),
+                                   pandas.MultiIndex.from_tuples([(1, 2), (3, 4)])])
+def test_an_index_without_a_name_is_left_out(db, dsn, way, index):
+    db.execute("create table t (id int default 7, v text)")
+    pgspate.load(pandas.DataFrame({"v": ["x", "y"]}, index=index), "t", to=dsn)
+    assert stored(db) == [(7, "x"), (7, "y")]
+
+
+def test_the_argument_index_decides(db, dsn, way):
+    frame = pandas.DataFrame({"v": ["x"]}, index=[3])
+    pgspate.load(frame, "unnamed", index=True, create=True, to=dsn)
+    assert stored(db, "select index, v from unnamed") == [(3, "x")]
+    named = frame.rename_axis("id")
+    pgspate.load(named, "named", index=True, create=True, to=dsn)
+    assert stored(db, "select id, v from named") == [(3, "x")]
+    pgspate.load(named, "without", index=False, create=True, to=dsn)
+    assert stored(db, "select * from without") == [("x",)]
+    levels = pandas.MultiIndex.from_tuples([(1, "p")], names=["a", None])
+    frame = pandas.DataFrame({"v": ["x"]}, index=levels)
+    pgspate.load(frame, "levels", create=True, to=dsn)
+    assert stored(db, "select * from levels") == [(1, "x")]
+    pgspate.load(frame, "all_levels", index=True, create=True, to=dsn)
+    assert stored(db, "select a, level_1, v from all_levels") == [(1, "p", "x")]
+    with pytest.raises(pgspate.UsageError, match="has no index"):
+        pgspate.load([{"a": 1}], "t", index=True, to=dsn)
+
+
+def test_pandas_own_export_does_not_decide_about_the_index(db, dsn, monkeypatch):
+    # pandas 2 and 3 export different indexes, so pgspate does not use the export.
+    def refuse(self, requested_schema=None):
+        raise AssertionError("pandas' export was used")
+
+    monkeypatch.setattr(pandas.DataFrame, "__arrow_c_stream__", refuse, raising=False)
+    db.execute("create table t (id int primary key, v text)")
+    frame = pandas.DataFrame({"id": [3, 4], "v": ["x", "y"]}).set_index("id")
+    pgspate.load(frame, "t", to=dsn)
+    assert stored(db) == [(3, "x"), (4, "y")]
+    report = pgspate.sync(frame.loc[[4]], "t", scope="all", to=dsn)
+    assert (report.deleted, report.unchanged) == (1, 1)
+
+
+def test_json_of_an_object_column_is_stored_as_it_is(db, dsn, way):
+    values = [{"a": 1}, {"b": [1, {"c": None}]}, None, {}]
+    lists = [[{"a": 1}], [{"b": 1}, 2], [], None]
+    frame = pandas.DataFrame({"id": range(4), "j": values, "k": lists})
+    pgspate.load(frame, "t", create=True, to=dsn)
+    types = "select string_agg(format_type(atttypid, null), ' ' order by attnum) from pg_attribute"
+    assert stored(db, types + " where attrelid = 't'::regclass and attnum > 0") == [
+        ("bigint jsonb jsonb",)
+    ]
+    assert [row[1:] for row in stored(db)] == list(zip(values, lists))
+
+
+def test_lists_of_scalars_are_arrays(db, dsn, way):
+    frame = pandas.DataFrame({"id": [1, 2], "a": [[1, 2], []], "s": [["x"], None]})
+    pgspate.load(frame, "t", create=True, to=dsn)
+    assert stored(db) == [(1, [1, 2], ["x"]), (2, [], None)]
+
+
+def test_objects_of_one_class_are_stored_exactly(db, dsn, way):
+    frame = pandas.DataFrame({
+        "id": [1, 2],
+        "u": [uuid.UUID(int=7), None],
+        "d": [dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 13)],
+        "i": [2**70, 1],
+        "n": [Decimal("1.5"), Decimal("1.25")],
+    }, dtype=object)
+    pgspate.load(frame, "t", create=True, to=dsn)
+    assert stored(db, "select id::int, u, d, i, n::text from t order by 1") == [
+        (1, uuid.UUID(int=7), dt.datetime(2024, 2, 29), 2**70, "1.5"),
+        (2, None, dt.datetime(2024, 2, 29, 13), 1, "1.25"),
+    ]
+
+
+def test_a_created_column_of_decimals_holds_larger_and_finer_ones(db, dsn, way):
+    today = pandas.DataFrame({"n": [Decimal("1.50"), Decimal("2.25")]}, dtype=object)
+    pgspate.load(today, "t", create=True, to=dsn)
+    tomorrow = pandas.DataFrame({"n": [Decimal("123456789.123456789")]}, dtype=object)
+    pgspate.load(tomorrow, "t", to=dsn)
+    assert stored(db, "select n::text from t order by t.n") == [
+        ("1.50",), ("2.25",), ("123456789.123456789",)
+    ]
+
+
+@pytest.mark.parametrize("values, classes", [
+    ([1, "a"], "int and str"), (["a", {"b": 1}], "dict and str"), ([1, True], "bool and int"),
+    ([b"x", "x"], "bytes and str"), (["a", uuid.UUID(int=1)], "UUID and str"),
+])
+def test_a_column_of_different_types_is_refused_with_its_name(dsn, way, values, classes):
+    frame = pandas.DataFrame({"a": [1, 2], "the column": pandas.Series(values, dtype=object)})
+    with pytest.raises(pgspate.ConversionError, match=f'"the column".*{classes}') as caught:
+        pgspate.load(frame, "t", create=True, to=dsn)
+    assert caught.value.place.column == "the column" and "astype(str)" in caught.value.hint
+
+
+def test_columns_that_occur_twice_are_refused_with_their_name(dsn, way):
+    frame = pandas.DataFrame([[1, 2, 3]], columns=["a", "b", "a"])
+    with pytest.raises(pgspate.UsageError, match='two columns "a"'):
+        pgspate.load(frame, "t", create=True, to=dsn)
+    with pytest.raises(pgspate.UsageError, match='two columns "1"'):
+        pgspate.load(pandas.DataFrame([[1, 2]], columns=[1, "1"]), "t", create=True, to=dsn)
+    frame = pandas.DataFrame({"id": [1]}, index=pandas.Index([2], name="id"))
+    with pytest.raises(pgspate.UsageError, match='two columns "id"') as caught:
+        pgspate.load(frame, "t", create=True, to=dsn)
+    assert "index=False" in caught.value.hint
+
+
+@pytest.mark.parametrize("values", [pandas.period_range("2024-01", periods=2, freq="M"),
+                                    pandas.interval_range(0, 2), [1 + 2j, 3j]])
+def test_a_dtype_without_a_type_in_postgresql_is_refused(dsn, way, values):
+    with pytest.raises(pgspate.ConversionError, match='"p" has the dtype'):
+        pgspate.load(pandas.DataFrame({"p": values}), "t", create=True, to=dsn)
+
+
+def test_a_value_that_is_no_json_is_refused_with_its_place(dsn):
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"j": [{"a": 1}, {"a": object()}]})
+    with pytest.raises(pgspate.ConversionError, match="not JSON serializable") as caught:
+        pgspate.load(frame, "t", create=True, to=dsn)
+    assert (caught.value.place.row, caught.value.place.column) == (2, "j")
+
+
+def test_the_frame_is_not_changed(db, dsn, way):
+    index = pandas.Index([5, 6], name="i")
+    frame = pandas.DataFrame({1: [1, 2], "j": [{"a": 1}, None]}, index=index)
+    before = frame.copy(deep=True)
+    pgspate.load(frame, "t", create=True, to=dsn)
+    pandas.testing.assert_frame_equal(frame, before)
+    assert stored(db, 'select i, "1", j from t order by i') == [(5, 1, {"a": 1}), (6, 2, None)]
