@@ -14,7 +14,7 @@ fn rows_and_records(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<InputR
     for (mode, piece) in
         [(EncodeMode::Text, 1), (EncodeMode::Text, 1 << 20), (EncodeMode::Binary, 1 << 20)]
     {
-        let setup = LoadSetup { mode, piece, ..setup.clone() };
+        let setup = LoadSetup { mode, fill_bytes: piece, ..setup.clone() };
         let found = rows_and_records_once(&setup, input);
         let seen = seen.get_or_insert_with(|| found.clone());
         assert_eq!(found, *seen, "{}", input.escape_ascii());
