@@ -147,7 +147,7 @@ impl SlotSource {
     }
 
     fn connect(&self, from: Lsn) -> Result<SlotStream> {
-        let start = self.slot.start(from, || self.confirmed.upto());
+        let start = self.slot.start(from, || self.confirmed.confirmed_lsn());
         let stream = self.runtime.block_on(start)?;
         self.note_stream(&stream);
         Ok(stream)

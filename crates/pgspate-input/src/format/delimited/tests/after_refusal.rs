@@ -8,13 +8,13 @@ use crate::format::{InputRecord, is_row_error};
 type RowOutcomes = Vec<Result<Row, (String, u64)>>;
 
 /// Returns the rows and their records, after checking that they are equal in both modes and for all
-/// piece sizes.
+/// values of `fill_bytes`.
 fn rows_and_records(setup: &LoadSetup, input: &[u8]) -> (RowOutcomes, Vec<InputRecord>) {
     let mut seen: Option<(RowOutcomes, Vec<InputRecord>)> = None;
-    for (mode, piece) in
+    for (mode, fill_bytes) in
         [(EncodeMode::Text, 1), (EncodeMode::Text, 1 << 20), (EncodeMode::Binary, 1 << 20)]
     {
-        let setup = LoadSetup { mode, piece, ..setup.clone() };
+        let setup = LoadSetup { mode, fill_bytes, ..setup.clone() };
         let found = rows_and_records_once(&setup, input);
         let seen = seen.get_or_insert_with(|| found.clone());
         assert_eq!(found, *seen, "{}", input.escape_ascii());

@@ -75,9 +75,10 @@ fn rows_do_not_depend_on_chunks_reads_and_pieces() {
         sizes.push(0);
         for (index, chunk_bytes) in sizes.into_iter().enumerate() {
             let read_bytes = [1, 2, 3, 7, 64, usize::MAX][index % 6];
-            let piece = [1, 10, 1 << 20][index % 3];
+            let fill_bytes = [1, 10, 1 << 20][index % 3];
             for mode in [EncodeMode::Text, EncodeMode::Binary] {
-                let setup = LoadSetup { chunk_bytes, read_bytes, piece, mode, ..setup.clone() };
+                let setup =
+                    LoadSetup { chunk_bytes, read_bytes, fill_bytes, mode, ..setup.clone() };
                 let loaded = setup.load(&input);
                 let case = format!("{}, chunks of {chunk_bytes}, {mode:?}", input.escape_ascii());
                 assert_eq!(

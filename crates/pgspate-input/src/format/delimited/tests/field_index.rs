@@ -146,7 +146,7 @@ proptest! {
         let version = version * 10_000;
         for mode in [EncodeMode::Text, EncodeMode::Binary] {
             let plain = LoadSetup::new(dialect.clone(), 2);
-            let setup = LoadSetup { chunk_bytes, header, mode, version, ..plain };
+            let setup = LoadSetup { chunk_bytes, header, mode, server_version: version, ..plain };
             setup.load(&bytes);
         }
     }
