@@ -256,7 +256,7 @@ fn a_disk_that_is_not_seen_is_computed_from_what_the_server_counts() {
     let summary = run(&options, None).0.unwrap();
     assert_eq!((summary.measured, summary.skipped.len()), (3, 13));
     let digests = report::digests(&experiments::ALL, folder.path()).unwrap();
-    assert!(digests[0].answer.starts_with("At 750 IOPS, computed, "), "{}", digests[0].answer);
+    assert!(digests[0].answer.starts_with("At 750 IOPS (computed), "), "{}", digests[0].answer);
     let lines = read(folder.path()).unwrap();
     let page = report::page(&experiments::ALL, &lines, folder.path()).unwrap();
     for text in ["From what the server counted", "because the server is not the lab&#39;s own"] {
