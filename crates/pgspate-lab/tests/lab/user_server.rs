@@ -257,7 +257,7 @@ fn the_times_of_an_unknown_disk_are_computed_from_the_servers_counters() {
     let summary = run(&options, None).0.unwrap();
     assert_eq!((summary.measured, summary.skipped.len()), (3, 13));
     let digests = report::digests(&experiments::ALL, folder.path()).unwrap();
-    assert!(digests[0].answer.starts_with("At 750 IOPS, computed, "), "{}", digests[0].answer);
+    assert!(digests[0].answer.starts_with("At 750 IOPS (computed), "), "{}", digests[0].answer);
     let lines = read(folder.path()).unwrap();
     let page = report::page(&experiments::ALL, &lines, folder.path()).unwrap();
     for text in ["From what the server counted", "because the server is not the lab&#39;s own"] {
