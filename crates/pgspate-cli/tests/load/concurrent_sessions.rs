@@ -107,7 +107,8 @@ fn other_sessions_read_but_do_not_write_while_indexes_are_built() {
              'begin perform public.hold(null); return new; end';
          create trigger held before update on pgspate.change for each row execute function held()",
     );
-    case.put("t.csv", "id,note\n0,one more\n");
+    case.put("more.csv", "id,note\n0,one more\n");
+    let args = "more.csv --table t --rebuild-indexes always";
     assert_eq!(
         read_planned_access(&case, args),
         "read without the dropped indexes, and write except while indexes are built"
