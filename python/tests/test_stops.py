@@ -98,8 +98,8 @@ def test_an_interrupt_while_connecting_ends_the_call_at_once():
     code = """
         import os, signal, socket, threading, pgspate
         with socket.create_server(("127.0.0.1", 0)) as server:
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
                 pgspate.load([(1,)], "t", to=f"host=127.0.0.1 port={server.getsockname()[1]}")
             except KeyboardInterrupt:
                 print("interrupted", flush=True)
