@@ -4,9 +4,9 @@
 use serde::Serialize;
 
 use crate::format::infer::{self, ColumnType};
-use crate::format::nearest::nearest;
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
+use pgspate_base::did_you_mean;
 use pgspate_target::connect::Connection;
 use pgspate_target::{
     TargetTable, TypedParameter, TypedQuery, quote_ident, server_error, under_users_path_sql,
@@ -98,10 +98,9 @@ fn find_input_column(columns: &[(String, String)], name: &str, flag: &str) -> Re
         return Ok(at);
     }
     let names = columns.iter().map(|(column, _)| column.as_str());
-    let hint = match nearest(name, names.clone()) {
-        Some(near) => format!("Did you mean column \"{near}\"?"),
-        None => format!("The input has the columns {}.", names.collect::<Vec<_>>().join(", ")),
-    };
+    let hint = did_you_mean("column", name, names.clone()).unwrap_or_else(|| {
+        format!("The input has the columns {}.", names.collect::<Vec<_>>().join(", "))
+    });
     let message = format!("the input has no column \"{name}\", which `{flag}` names");
     Err(Error::new(ErrorKind::Usage, message).hint(hint))
 }
