@@ -379,8 +379,11 @@ fn late_json_keys_are_loaded_from_a_file_and_refused_on_standard_input() {
     case.put("u.json", head + "{\"id\": -1, \"Id\": 1}\n");
     assert_snapshot!(case.refusal("u.json --table t --ignore-unknown"), @r#"
     error: could not load "u.json" into public.t
-      caused by: column "id" is named more than once
+      caused by: field "Id" matches no column of "t" exactly, and field "id" differs from
+          … it in case only
       at: u.json, line 20001, byte 2428901, column "Id"
+
+    hint: Name the columns for the input's fields with `--columns a,b,...`.
     "#);
     assert_eq!(case.value("select count(*) from t"), "20002");
 }

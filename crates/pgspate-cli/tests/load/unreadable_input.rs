@@ -243,10 +243,12 @@ fn a_header_that_does_not_fit_the_table_is_refused() {
           … `--columns a,b,...`, or skip fields without a column with `--ignore-unknown`.
     "#);
     case.put("twice.csv", "id,name,ID\n1,a,1\n");
-    assert_snapshot!(
-        case.refusal("twice.csv --table t --header yes"),
-        @r#"error: column "id" is named more than once"#
-    );
+    assert_snapshot!(case.refusal("twice.csv --table t --header yes"), @r#"
+    error: field "ID" matches no column of "t" exactly, and field "id" differs from it in
+          … case only
+
+    hint: Name the columns for the input's fields with `--columns a,b,...`.
+    "#);
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub(super) fn plan_columns(
         let mut others = names.iter().filter(|other| !is_exact && *other != name);
         let other = others.find(|other| is_alike(other, name));
         let Some(column) = find_column(table, name).filter(|_| other.is_none()) else {
-            if request.ignore_unknown && request.columns.is_none() {
+            if request.ignore_unknown && request.columns.is_none() && other.is_none() {
                 continue;
             }
             return Err(match other {
@@ -195,10 +195,7 @@ fn ambiguous_column(table: &TargetTable, name: &str, other: &str) -> Error {
     );
     Error::new(ErrorKind::Plan, message)
         .with_sqlstate(tokio_postgres::error::SqlState::AMBIGUOUS_COLUMN)
-        .hint(
-            "Name the columns for the input's fields with `--columns a,b,...`, or skip fields \
-             without a column of exactly their name with `--ignore-unknown`.",
-        )
+        .hint("Name the columns for the input's fields with `--columns a,b,...`.")
 }
 
 /// Returns the error for a name that no column of the table has.
