@@ -306,7 +306,7 @@ fn help_lists_all_options() {
       -h, --help     Print help
       -V, --version  Print version
     ");
-    assert_snapshot!(ask(&["load", "--help"]), @r"
+    assert_snapshot!(ask(&["load", "--help"]), @r#"
     Load files into a table, in parallel, exactly as \copy would
 
     Usage: pgspate load [OPTIONS] <SOURCE>...
@@ -326,6 +326,12 @@ fn help_lists_all_options() {
 
           --create
               Create the table if it is missing, with types that fit the input
+
+          --type <COLUMN=TYPE>
+              Give a column of the created table this type, as SQL names it
+
+          --primary-key <COLUMNS>
+              Make these columns the primary key of the created table
 
           --replace[=<HOW>]
               Replace the rows of the table; old rows stay visible until all new ones are
@@ -480,6 +486,9 @@ fn help_lists_all_options() {
           --columns <COLUMNS>
               Write the fields to these columns, in the order of the fields
 
+          --snake-case
+              Read the fields' names in snake case: OrderId and "Order ID" as order_id
+
           --ignore-unknown
               Ignore fields and keys that match no column
 
@@ -497,7 +506,7 @@ fn help_lists_all_options() {
       pgspate load orders.csv --table orders
       pgspate load 's3://sales/2026/*.parquet' --table events --create --plan
       pgspate load orders.csv --table orders --rejects bad.csv --max-rejects 1%
-    ");
+    "#);
     assert_eq!(ask(&["--version"]), format!("pgspate {}\n", env!("CARGO_PKG_VERSION")));
     assert!(ask(&["completions", "bash"]).contains("_pgspate"));
     assert!(ask(&["man"]).contains(".TH pgspate"));
