@@ -334,7 +334,7 @@ fn help_lists_all_options() {
       HTTPS_PROXY, HTTP_PROXY, NO_PROXY   Proxies for web servers and object stores
       NO_COLOR                            If set, output has no colour
     ");
-    assert_snapshot!(ask(&["load", "--help"]), @r"
+    assert_snapshot!(ask(&["load", "--help"]), @r#"
     Load files into a table, in parallel, exactly as \copy would
 
     Usage: pgspate load [OPTIONS] <SOURCE>...
@@ -354,6 +354,12 @@ fn help_lists_all_options() {
 
           --create
               Create the table if it is missing, with types that fit the input
+
+          --type <COLUMN=TYPE>
+              Give a column of the created table this type, as SQL names it
+
+          --primary-key <COLUMNS>
+              Make these columns the primary key of the created table
 
           --replace[=<HOW>]
               Replace the rows of the table; old rows stay visible until all new ones are
@@ -508,6 +514,9 @@ fn help_lists_all_options() {
           --columns <COLUMNS>
               Write the fields to these columns, in the order of the fields
 
+          --snake-case
+              Read the fields' names in snake case: OrderId and "Order ID" as order_id
+
           --ignore-unknown
               Ignore fields and keys that match no column
 
@@ -525,6 +534,7 @@ fn help_lists_all_options() {
       pgspate load orders.csv --table orders
       pgspate load 's3://sales/2026/*.parquet' --table events --create --plan
       pgspate load orders.csv --table orders --rejects bad.csv --max-rejects 1%
+<<<<<<< HEAD
 
     Exit status:
       0    Done
@@ -546,6 +556,9 @@ fn help_lists_all_options() {
       HTTPS_PROXY, HTTP_PROXY, NO_PROXY   Proxies for web servers and object stores
       NO_COLOR                            If set, output has no colour
     ");
+=======
+    "#);
+>>>>>>> h-python
     assert_eq!(ask(&["--version"]), format!("pgspate {}\n", env!("CARGO_PKG_VERSION")));
     assert!(ask(&["completions", "bash"]).contains("_pgspate"));
     assert!(ask(&["man"]).contains(".TH pgspate"));

@@ -5,9 +5,7 @@
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::{
-    FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, replace,
-};
+use super::{FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, replace};
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};

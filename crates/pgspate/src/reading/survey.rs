@@ -79,8 +79,7 @@ impl Survey {
         let (runtime, connection) = (runtime.clone(), connection.into());
         let control_session =
             ControlSession { dsn, runtime, connection, limits, connection_was_lost: false };
-        let (mut reading, rows) =
-            sniff_inputs(inputs, table.as_ref(), options, &control_session)?;
+        let (mut reading, rows) = sniff_inputs(inputs, table.as_ref(), options, &control_session)?;
         reading.note_skipped(skipped_note(&skipped));
         Ok(Survey {
             control_session,
