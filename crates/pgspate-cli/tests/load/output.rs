@@ -534,7 +534,6 @@ fn help_lists_all_options() {
       pgspate load orders.csv --table orders
       pgspate load 's3://sales/2026/*.parquet' --table events --create --plan
       pgspate load orders.csv --table orders --rejects bad.csv --max-rejects 1%
-<<<<<<< HEAD
 
     Exit status:
       0    Done
@@ -555,10 +554,7 @@ fn help_lists_all_options() {
       AWS_*, GOOGLE_*, AZURE_*            Credentials and settings of object stores
       HTTPS_PROXY, HTTP_PROXY, NO_PROXY   Proxies for web servers and object stores
       NO_COLOR                            If set, output has no colour
-    ");
-=======
     "#);
->>>>>>> h-python
     assert_eq!(ask(&["--version"]), format!("pgspate {}\n", env!("CARGO_PKG_VERSION")));
     assert!(ask(&["completions", "bash"]).contains("_pgspate"));
     assert!(ask(&["man"]).contains(".TH pgspate"));
