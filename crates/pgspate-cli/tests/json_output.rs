@@ -121,7 +121,7 @@ fn an_error_is_json_with_its_exit_status() {
     fs::write(folder.join("bad.csv"), "id,name\n3,pin\nfour,rod\n").unwrap();
     let db = testing::database();
     db.run("create table t (id int primary key, name text)");
-    let error = |args: &[&str]| json(folder, args)["error"].clone();
+    let error = |args: &[&str]| run_with_json(folder, args)["error"].clone();
 
     let refused = error(&["load", "bad.csv", "--table", "t", "--to", &db.dsn()]);
     assert_eq!((&refused["kind"], &refused["sqlstate"]), (&"server".into(), &"22P02".into()));
