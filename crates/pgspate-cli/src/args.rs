@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Measure ways of writing on your own server, and report them on one page
     #[cfg(feature = "lab")]
     Lab(LabArgs),
-    /// Show the loads in the ledger, finished or not
+    /// Show the jobs, streams and changed settings that the ledger knows
     Status(StatusArgs),
     /// Start, stop and inspect the embedded PostgreSQL
     Server {

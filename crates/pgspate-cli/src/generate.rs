@@ -98,15 +98,24 @@ fn describe(command: &Command, text: &mut String) {
         let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(text, "| `{name} {}` | {} |", sub.get_name(), cell(&about));
     }
-    let mut heading = None;
-    for arg in command.get_arguments().filter(|arg| arg.get_id() != "help" && !arg.is_hide_set()) {
-        let own = arg.get_help_heading().unwrap_or("");
-        if heading != Some(own) {
-            let title = if own.is_empty() { String::new() } else { format!("\n### {own}\n") };
-            let _ = write!(text, "{title}\n| argument | what it means |\n|---|---|\n");
-            heading = Some(own);
+    let arguments: Vec<_> = command
+        .get_arguments()
+        .filter(|arg| arg.get_id() != "help" && !arg.is_hide_set())
+        .collect();
+    let mut headings: Vec<&str> = Vec::new();
+    for heading in arguments.iter().map(|arg| arg.get_help_heading().unwrap_or("")) {
+        if !headings.contains(&heading) {
+            headings.push(heading);
         }
-        let _ = writeln!(text, "| {} | {} |", spelling(arg), cell(&meaning(arg)));
+    }
+    // The arguments without a heading come first, whatever their place.
+    headings.sort_by_key(|heading| !heading.is_empty());
+    for heading in headings {
+        let title = if heading.is_empty() { String::new() } else { format!("\n### {heading}\n") };
+        let _ = write!(text, "{title}\n| argument | what it means |\n|---|---|\n");
+        for arg in arguments.iter().filter(|arg| arg.get_help_heading().unwrap_or("") == heading) {
+            let _ = writeln!(text, "| {} | {} |", spelling(arg), cell(&meaning(arg)));
+        }
     }
     for sub in subs.into_iter().filter(|it| has_arguments(it)) {
         describe(sub, text);

@@ -51,7 +51,7 @@ enum LabAction {
 
 #[derive(Args)]
 struct ListArgs {
-    /// Use data of this scale: 1 is the published size; by default a run takes some minutes
+    /// Scale the data by this factor; 1 is the published size [default: one that takes minutes]
     #[arg(long, value_name = "X", value_parser = parse_scale)]
     scale: Option<f64>,
 
@@ -66,11 +66,11 @@ struct RunArgs {
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 
-    /// Load this data in bulk and storage: imdb, tpch, or your own files, folders and patterns
+    /// Load this data in the experiments bulk and storage: imdb, tpch, or your own files, folders and patterns
     #[arg(long, value_name = "DATA", num_args = 1.., default_value = "imdb")]
     data: Vec<String>,
 
-    /// Use data of this scale: 1 is the published size; by default a run takes some minutes
+    /// Scale the data by this factor; 1 is the published size [default: one that takes minutes]
     #[arg(long, value_name = "X", value_parser = parse_scale)]
     scale: Option<f64>,
 
@@ -116,7 +116,7 @@ struct ReportArgs {
     #[arg(long, default_value = "pgspate-lab", value_name = "DIR")]
     results: PathBuf,
 
-    /// Write the page to this file; by default report.html in that folder
+    /// Write the page to this file; by default report.html in the folder of --results
     #[arg(long, value_name = "FILE.html")]
     out: Option<PathBuf>,
 }

@@ -32,21 +32,21 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "apply" -d 'Apply a 
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "doctor" -d 'Find what slows writes on a server and what helps; change nothing'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "tune" -d 'Set a server up for a bulk load, and put the old settings back'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "lab" -d 'Measure ways of writing on your own server, and report them on one page'
-complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "status" -d 'Show the loads in the ledger, finished or not'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "status" -d 'Show the jobs, streams and changed settings that the ledger knows'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "server" -d 'Start, stop and inspect the embedded PostgreSQL'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "completions" -d 'Print completions for a shell'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "man" -d 'Print the manual page'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "reference" -d 'Print the reference of all options in Markdown'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'Write into this table, as SQL names it; by default named after the first source' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'Write into this table, spelled as in SQL [default: the name of the first source]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l type -d 'Give a column of the created table this type, as SQL names it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l type -d 'Give a column of the created table this type, spelled as in SQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l primary-key -d 'Make these columns the primary key of the created table' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l replace -d 'Replace the rows of the table; old rows stay visible until all new ones are there' -r -f -a "auto\t'Choose the way that the table allows'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l replace -d 'Replace all rows; readers see the old rows, or wait, until the new are loaded' -r -f -a "auto\t'Choose the way that the table allows'
 truncate\t'Empty and fill the table in one transaction; readers wait until it ends'
 swap\t'Fill a shadow table and exchange the two; readers wait for the exchange'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lanes -d 'Load over this many connections at the same time: a number, or auto' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l commit -d 'Commit at the end, with each chunk, or auto: by the size of the input' -r -f -a "auto\t'At the end below 1 GiB, with each chunk above'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l commit -d 'Choose when to commit' -r -f -a "auto\t'At the end below 1 GiB, with each chunk above'
 end\t'Commit once at the end: a load that fails leaves nothing behind'
 chunk\t'Commit each chunk: after a stop, the next run loads only the rest'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l rejects -d 'Write rejected rows to this file, and load the rest' -r -F
@@ -57,26 +57,26 @@ reload\t'Load changed files again; the table then has the rows of both versions'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l retry-for -d 'Keep trying for this long while the server is unreachable' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l rebuild-indexes -d 'Drop indexes and foreign keys and rebuild them after the load; auto: if that is faster' -r -f -a "auto\t'If it is worthwhile'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l rebuild-indexes -d 'Drop indexes and foreign keys and rebuild them after the load' -r -f -a "auto\t'If that is faster'
 always\t'Wherever possible'
 never\t'Never'"
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l pause-autovacuum -d 'Switch autovacuum off for the table during the load; auto: from 8 GiB of input on' -r -f -a "auto\t'If it is worthwhile'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l pause-autovacuum -d 'Switch autovacuum off for the table during the load' -r -f -a "auto\t'If the input has 8 GiB or more'
 always\t'Wherever possible'
 never\t'Never'"
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l analyze -d 'Run ANALYZE afterwards; auto: if a tenth of the rows is new' -r -f -a "auto\t'If it is worthwhile'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l analyze -d 'Run ANALYZE afterwards' -r -f -a "auto\t'If at least a tenth of the rows is new'
 always\t'Wherever possible'
 never\t'Never'"
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l format -d 'Read this format; by default found out from name and content' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l format -d 'Read this format [default: detected from name and content]' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
 tsv\t'Delimited by tabs'
 text\t'COPY\'s text: tabs, \\N and backslash escapes'
 json\t'One object per line, or an array of objects'
 parquet\t'Parquet'
 arrow\t'Arrow IPC, file or stream'"
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l header -d 'Say whether the first record names the columns' -r -f -a "auto\t'Find out from the content'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l header -d 'Say whether the first record names the columns' -r -f -a "auto\t'Detect it from the content'
 yes\t'The first record names the columns'
 no\t'The first record is data'"
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l delimiter -d 'Separate fields by this byte, or \\t' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l quote -d 'Quote fields with this byte, or none' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l delimiter -d 'Split fields at this byte; write a tab as \\t' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l quote -d 'Take this byte for the quote character; `none` for no quoting' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l escape -d 'Escape quotes within quoted fields with this byte [default: the quote character]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l null -d 'Read this unquoted field as NULL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l force-null -d 'Read the NULL string as NULL in these columns even if it is quoted' -r
@@ -86,7 +86,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l encoding -d 'Re
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l columns -d 'Write the fields to these columns, in the order of the fields' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Create the table if it is missing, with types that fit the input'
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'Make all rows visible at once; with --replace, in place of the old ones'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'Make all new rows visible at once: no transaction sees only a part of them'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done and why, then stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Start over and ignore earlier runs in the ledger; the rows of these runs stay'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: commit at the end; each run loads all rows, and cannot resume'
@@ -97,35 +97,35 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown 
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report, or with --plan the plan, as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s t -l table -d 'Write into this table, as SQL names it; by default named after the first source' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s t -l table -d 'Write into this table, spelled as in SQL [default: the name of the first source]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l type -d 'Give a column of the created table this type, as SQL names it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l type -d 'Give a column of the created table this type, spelled as in SQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l primary-key -d 'Make these columns the primary key of the created table; by default those of --key' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l key -d 'Identify rows by these columns; by default by the primary key' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope-by -d 'Sync the rows whose values in these columns occur in the source' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope -d 'Sync the rows that match this SQL predicate; `all` for the whole table' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-columns -d 'Do not compare these columns; write them only if another column differs' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l keep -d 'Keep one of several source rows with the same key; without it, refuse them' -r -f -a "last\t'The last row in the order of the source'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l keep -d 'Keep one of several source rows with the same key [default: refuse such a source]' -r -f -a "last\t'The last row in the order of the source'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lanes -d 'Share the scopes of --scope-by among this many sessions, each with its own transaction' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l read-ahead -d 'Read the table first, and stage only rows that the table lacks; auto: if the table has most of the rows' -r -f -a "auto\t'If it is worthwhile'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l read-ahead -d 'Read the table first, and stage only rows that the table lacks' -r -f -a "auto\t'If the table has most of the rows'
 always\t'Wherever possible'
 never\t'Never'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l max-delete -d 'Refuse to delete more than this share of the scope' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l transactions -d 'Write the scopes of --scope-by in this many transactions, one after the other; with --vacuum, each transaction reuses the space of rows that died in the previous one' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l retry-for -d 'Keep trying for this long while another session is in the way' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l retry-for -d 'Keep trying for this long after deadlocks, lost connections and similar errors' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l format -d 'Read this format; by default found out from name and content' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l format -d 'Read this format [default: detected from name and content]' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
 tsv\t'Delimited by tabs'
 text\t'COPY\'s text: tabs, \\N and backslash escapes'
 json\t'One object per line, or an array of objects'
 parquet\t'Parquet'
 arrow\t'Arrow IPC, file or stream'"
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l header -d 'Say whether the first record names the columns' -r -f -a "auto\t'Find out from the content'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l header -d 'Say whether the first record names the columns' -r -f -a "auto\t'Detect it from the content'
 yes\t'The first record names the columns'
 no\t'The first record is data'"
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l delimiter -d 'Separate fields by this byte, or \\t' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l quote -d 'Quote fields with this byte, or none' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l delimiter -d 'Split fields at this byte; write a tab as \\t' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l quote -d 'Take this byte for the quote character; `none` for no quoting' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l escape -d 'Escape quotes within quoted fields with this byte [default: the quote character]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l null -d 'Read this unquoted field as NULL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l force-null -d 'Read the NULL string as NULL in these columns even if it is quoted' -r
@@ -134,7 +134,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l comment -d 'Ski
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l encoding -d 'Read the input in this encoding, as PostgreSQL names it' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l columns -d 'Write the fields to these columns, in the order of the fields' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-million-io -d 'Estimate the cost of the sync at this price for a million I/Os, where they are billed' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-million-io -d 'Estimate the cost of the sync at this price for a million I/Os, as on Aurora Standard' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l create -d 'Create the table if it is missing, with types that fit the source'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l no-delete -d 'Update and insert rows, but delete none'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l insert-only -d 'Insert missing rows only'
@@ -151,7 +151,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s q -l quiet -d '
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l stream -d 'Name the stream in the ledger; by default after the first source' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l format -d 'Read events in this format; by default found out' -r -f -a "debezium\t''
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l format -d 'Read events in this format [default: detected]' -r -f -a "debezium\t''
 wal2json\t''
 maxwell\t''
 canal\t''
@@ -169,10 +169,10 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l retry-for -d '
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-rows -d 'Commit at most this many events together' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'Commit together at most this many MiB of input and of decoded events; pgspate uses about eight times as much memory' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'Commit at most this many MiB of events together, as read or as decoded; pgspate uses about eight times as much memory' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l direct-rows -d 'Write batches of up to this many rows without a temporary table' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-delay -d 'Let an event wait this many milliseconds for others when no batch is written' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-table -d 'Apply rows that do not name their table to this one: flattened rows of Debezium, files of DMS' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-delay -d 'Let a batch wait this many milliseconds for more events while no batch is written' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-table -d 'Apply rows without a table name to this table: flattened rows of Debezium, files of DMS' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l debezium-placeholder -d 'Recognize this text as Debezium\'s `unavailable.value.placeholder`' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l debezium-time -d 'Read Debezium\'s times in this unit if no schema gives it' -r -f -a "ms\t'Milliseconds, as with `time.precision.mode=connect`'
 us\t'Microseconds'
@@ -186,19 +186,19 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-null -d 'R
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-absent -d 'Read this unquoted field of DMS\'s csv as a missing column (`CsvNoSupValue`)' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-delimiter -d 'Separate fields of DMS\'s csv by this byte, or \\t (`CsvDelimiter`)' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l metrics -d 'Serve metrics for Prometheus at http://ADDR/metrics, such as 127.0.0.1:9187' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l metrics -d 'Serve Prometheus metrics at http://ADDR/metrics; ADDR is for example 127.0.0.1:9187' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l follow -d 'Continue after the end of the input, until stopped: with lines appended to the last file, transactions committed on the source, or messages written to the topics'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l plan -d 'Show what would be done, then stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l create-slot -d 'Create the replication slot if it is missing, and apply changes from then on'
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l snapshot -d 'Create the replication slot if it is missing, and first copy the rows of its tables'
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l snapshot -d 'Create the replication slot if it is missing, and first copy the rows of the publication\'s tables'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-header -d 'Take the first line of DMS\'s csv as column names, even if `Op` is not the first of them'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l json -d 'Print the report as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l to -d 'Connect to this URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s t -l table -d 'Check only this table, and what sessions wait for' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l watch -d 'Sample wait events and counters for this long; run a load meanwhile' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l storage -d 'Compare the load with this volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, io1:400GiB,10000iops or io2:400GiB,10000iops' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l watch -d 'Sample wait events and counters for this long; start your load before' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l storage -d 'Compare the sampled I/O with the limits of this volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, io1:400GiB,10000iops or io2:400GiB,10000iops' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l large-table -d 'Propose to partition tables of this size or more' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l picture -d 'Draw the table\'s pages into this file: live rows, dead rows and free space' -r -F
@@ -206,8 +206,8 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l json -d 'Prin
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s q -l quiet -d 'Print errors only, and findings only if there is a problem'
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l to -d 'Connect to this URL or key=value; by default as for load' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l memory -d 'Assume this memory of the server\'s machine; by default found out if possible' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l cpus -d 'Assume this many CPUs of the server\'s machine; by default found out if possible' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l memory -d 'Assume this memory of the server\'s machine [default: detected, or estimated]' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l cpus -d 'Assume this many CPUs of the server\'s machine [default: detected, or 2]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand tune" -l emit -d 'Print the settings for another tool to apply' -r -f -a "sql\t'ALTER SYSTEM statements'
 rds\t'JSON for aws rds modify-db-parameter-group --cli-input-json; for Aurora modify-db-cluster-parameter-group'
 terraform\t'Resources for Terraform'"
@@ -224,12 +224,12 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -f -a "run" -d 'Run experiments; skip trials that are already measured'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -f -a "report" -d 'Write one page with all results'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and not __fish_seen_subcommand_from list run report help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -l scale -d 'Use data of this scale: 1 is the published size; by default a run takes some minutes' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -l scale -d 'Scale the data by this factor; 1 is the published size [default: one that takes minutes]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -l json -d 'Print the list as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -s q -l quiet -d 'Print errors and results only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l data -d 'Load this data in bulk and storage: imdb, tpch, or your own files, folders and patterns' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l scale -d 'Use data of this scale: 1 is the published size; by default a run takes some minutes' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l data -d 'Load this data in the experiments bulk and storage: imdb, tpch, or your own files, folders and patterns' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l scale -d 'Scale the data by this factor; 1 is the published size [default: one that takes minutes]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l repeats -d 'Run each trial this many times' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l seed -d 'Generate data and the order of trials from this seed' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l results -d 'Keep results in this folder, and continue an interrupted run from it' -r -F
@@ -241,7 +241,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_sub
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -s q -l quiet -d 'Print errors and results only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -l results -d 'Read the results of this folder' -r -F
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -l out -d 'Write the page to this file; by default report.html in that folder' -r -F
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -l out -d 'Write the page to this file; by default report.html in the folder of --results' -r -F
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -s q -l quiet -d 'Print errors and results only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "list" -d 'List the experiments, with their questions and durations'
@@ -285,7 +285,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_see
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "doctor" -d 'Find what slows writes on a server and what helps; change nothing'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "tune" -d 'Set a server up for a bulk load, and put the old settings back'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "lab" -d 'Measure ways of writing on your own server, and report them on one page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "status" -d 'Show the loads in the ledger, finished or not'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "status" -d 'Show the jobs, streams and changed settings that the ledger knows'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "server" -d 'Start, stop and inspect the embedded PostgreSQL'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "man" -d 'Print the manual page'

@@ -34,12 +34,13 @@ impl CommandFlags for ApplyArgs {
             "Keep trying for this long while the server is unreachable or another session is in \
              the way",
         );
-        let metrics =
-            value("metrics", "ADDR", str::parse, |it: &mut ApplyArgs, at| it.metrics = Some(at))
-                .under("Output")
-                .help(
-                    "Serve metrics for Prometheus at http://ADDR/metrics, such as 127.0.0.1:9187",
-                );
+        let metrics = value("metrics", "ADDR", str::parse, |it: &mut ApplyArgs, at| {
+            it.metrics = Some(at)
+        })
+        .under("Output")
+        .help(
+            "Serve Prometheus metrics at http://ADDR/metrics; ADDR is for example 127.0.0.1:9187",
+        );
         vec![
             vec![files],
             common(vec![target()]),
@@ -69,7 +70,7 @@ fn stream() -> Vec<Flag<ApplyOptions>> {
         value("stream", "NAME", text(), |it: &mut ApplyOptions, name| it.stream = Some(name))
             .help("Name the stream in the ledger; by default after the first source"),
         value("format", "FORMAT", format, |it: &mut ApplyOptions, format| it.format = Some(format))
-            .help("Read events in this format; by default found out"),
+            .help("Read events in this format [default: detected]"),
     ]
 }
 
@@ -125,7 +126,7 @@ fn batches() -> Vec<Flag<ApplyOptions>> {
         value("batch-bytes", "MIB", mebibytes, |it: &mut ApplyOptions, max| it.batch_bytes = max)
             .default("64")
             .help(
-                "Commit together at most this many MiB of input and of decoded events; pgspate \
+                "Commit at most this many MiB of events together, as read or as decoded; pgspate \
                  uses about eight times as much memory",
             ),
         value("direct-rows", "N", value_parser!(u64), |it: &mut ApplyOptions, max| {
@@ -135,7 +136,9 @@ fn batches() -> Vec<Flag<ApplyOptions>> {
         .help("Write batches of up to this many rows without a temporary table"),
         value("batch-delay", "MS", millis, |it: &mut ApplyOptions, delay| it.batch_delay = delay)
             .default("2")
-            .help("Let an event wait this many milliseconds for others when no batch is written"),
+            .help(
+                "Let a batch wait this many milliseconds for more events while no batch is written",
+            ),
     ]
 }
 
@@ -151,7 +154,8 @@ fn slot() -> Vec<Flag<ApplyOptions>> {
         switch("create-slot", |it: &mut ApplyOptions| it.creates_slot = true)
             .help("Create the replication slot if it is missing, and apply changes from then on"),
         switch("snapshot", |it: &mut ApplyOptions| it.copies_rows = true).help(
-            "Create the replication slot if it is missing, and first copy the rows of its tables",
+            "Create the replication slot if it is missing, and first copy the rows of the publication's \
+             tables",
         ),
     ]
 }
@@ -168,8 +172,8 @@ fn formats() -> Vec<Flag<DecodeOptions>> {
             it.dms.table = it.debezium.table.clone();
         })
         .help(
-            "Apply rows that do not name their table to this one: flattened rows of Debezium, \
-             files of DMS",
+            "Apply rows without a table name to this table: flattened rows of Debezium, files of \
+             DMS",
         ),
     ];
     flags.extend(debezium());

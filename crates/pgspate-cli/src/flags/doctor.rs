@@ -47,12 +47,12 @@ fn checks() -> Vec<Flag<DoctorOptions>> {
             .help("Check only this table, and what sessions wait for"),
         value("watch", "TIME", parse_time, |it: &mut DoctorOptions, time| it.sample = time)
             .default("2s")
-            .help("Sample wait events and counters for this long; run a load meanwhile"),
+            .help("Sample wait events and counters for this long; start your load before"),
         value("storage", "VOLUME", Volume::parse, |it: &mut DoctorOptions, volume| {
             it.storage = Some(volume)
         })
         .help(
-            "Compare the load with this volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, \
+            "Compare the sampled I/O with the limits of this volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, \
              io1:400GiB,10000iops or io2:400GiB,10000iops",
         ),
         value("large-table", "SIZE", parse_size, |it: &mut DoctorOptions, bytes| {

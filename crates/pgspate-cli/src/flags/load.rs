@@ -47,11 +47,9 @@ fn rows() -> Vec<Flag<LoadOptions>> {
     flags.extend([
         value("replace", "HOW", replace(), |it: &mut LoadOptions, how| it.plan.replace = Some(how))
             .with(|arg| arg.num_args(0..=1).require_equals(true).default_missing_value("auto"))
-            .help(
-                "Replace the rows of the table; old rows stay visible until all new ones are there",
-            ),
+            .help("Replace all rows; readers see the old rows, or wait, until the new are loaded"),
         switch("atomic", |it: &mut LoadOptions| it.plan.atomic = true)
-            .help("Make all rows visible at once; with --replace, in place of the old ones"),
+            .help("Make all new rows visible at once: no transaction sees only a part of them"),
     ]);
     flags
 }
@@ -71,7 +69,7 @@ fn safety() -> Vec<Flag<LoadOptions>> {
     let flags = vec![
         value("commit", "COMMIT", commit(), |it: &mut LoadOptions, commit| it.plan.commit = commit)
             .default("auto")
-            .help("Commit at the end, with each chunk, or auto: by the size of the input"),
+            .help("Choose when to commit"),
         value("rejects", "FILE", path(), |it: &mut LoadOptions, file| it.rejects = Some(file))
             .help("Write rejected rows to this file, and load the rest"),
         value("max-rejects", "N|P%", rejects_max, |it: &mut LoadOptions, max| {
@@ -93,22 +91,30 @@ fn safety() -> Vec<Flag<LoadOptions>> {
 /// Returns the flags for indexes, autovacuum and statistics of the table.
 fn care() -> Vec<Flag<LoadOptions>> {
     let flags = vec![
-        value("rebuild-indexes", "WHEN", when(), |it: &mut LoadOptions, when| {
-            it.plan.rebuild_indexes = when
-        })
+        value(
+            "rebuild-indexes",
+            "WHEN",
+            when("If that is faster"),
+            |it: &mut LoadOptions, when| it.plan.rebuild_indexes = when,
+        )
         .default("auto")
-        .help(
-            "Drop indexes and foreign keys and rebuild them after the load; auto: if that is \
-             faster",
-        ),
-        value("pause-autovacuum", "WHEN", when(), |it: &mut LoadOptions, when| {
-            it.plan.pause_autovacuum = when
-        })
+        .help("Drop indexes and foreign keys and rebuild them after the load"),
+        value(
+            "pause-autovacuum",
+            "WHEN",
+            when("If the input has 8 GiB or more"),
+            |it: &mut LoadOptions, when| it.plan.pause_autovacuum = when,
+        )
         .default("auto")
-        .help("Switch autovacuum off for the table during the load; auto: from 8 GiB of input on"),
-        value("analyze", "WHEN", when(), |it: &mut LoadOptions, when| it.plan.analyze = when)
-            .default("auto")
-            .help("Run ANALYZE afterwards; auto: if a tenth of the rows is new"),
+        .help("Switch autovacuum off for the table during the load"),
+        value(
+            "analyze",
+            "WHEN",
+            when("If at least a tenth of the rows is new"),
+            |it: &mut LoadOptions, when| it.plan.analyze = when,
+        )
+        .default("auto")
+        .help("Run ANALYZE afterwards"),
         switch("vacuum", |it: &mut LoadOptions| it.plan.vacuum = true)
             .help("Run VACUUM (FREEZE, ANALYZE) afterwards"),
     ];

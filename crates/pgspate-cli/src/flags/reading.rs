@@ -17,11 +17,11 @@ pub(super) fn reading() -> Vec<Flag<ReadingOptions>> {
 /// Returns the flags for the format of records and fields.
 fn dialect() -> Vec<Flag<ReadingOptions>> {
     vec![
-        value("format", "FORMAT", formats(), |it: &mut ReadingOptions, format| {
+        value("format", "FORMAT", format_parser(), |it: &mut ReadingOptions, format| {
             it.read.format = Some(format)
         })
-        .help("Read this format; by default found out from name and content"),
-        value("header", "HEADER", headers(), |it: &mut ReadingOptions, header| {
+        .help("Read this format [default: detected from name and content]"),
+        value("header", "HEADER", header_parser(), |it: &mut ReadingOptions, header| {
             it.read.header = header
         })
         .default("auto")
@@ -29,9 +29,11 @@ fn dialect() -> Vec<Flag<ReadingOptions>> {
         value("delimiter", "CHAR", byte, |it: &mut ReadingOptions, byte| {
             it.read.delimiter = Some(byte)
         })
-        .help("Separate fields by this byte, or \\t"),
-        value("quote", "CHAR", quote, |it: &mut ReadingOptions, quote| it.read.quote = Some(quote))
-            .help("Quote fields with this byte, or none"),
+        .help("Split fields at this byte; write a tab as \\t"),
+        value("quote", "CHAR", parse_quote, |it: &mut ReadingOptions, quote| {
+            it.read.quote = Some(quote)
+        })
+        .help("Take this byte for the quote character; `none` for no quoting"),
         value("escape", "CHAR", byte, |it: &mut ReadingOptions, byte| it.read.escape = Some(byte))
             .help(
                 "Escape quotes within quoted fields with this byte [default: the quote character]",
@@ -67,19 +69,19 @@ fn columns() -> Vec<Flag<ReadingOptions>> {
     ]
 }
 
-fn formats() -> impl TypedValueParser<Value = Format> {
+fn format_parser() -> impl TypedValueParser<Value = Format> {
     choice(Format::ALL.map(|format| (format.name(), format.help(), format)))
 }
 
-fn headers() -> impl TypedValueParser<Value = Option<bool>> {
+fn header_parser() -> impl TypedValueParser<Value = Option<bool>> {
     choice([
-        ("auto", "Find out from the content", None),
+        ("auto", "Detect it from the content", None),
         ("yes", "The first record names the columns", Some(true)),
         ("no", "The first record is data", Some(false)),
     ])
 }
 
-fn quote(value: &str) -> Result<Option<u8>, String> {
+fn parse_quote(value: &str) -> Result<Option<u8>, String> {
     match value {
         "none" | "" => Ok(None),
         _ => byte(value).map(Some),

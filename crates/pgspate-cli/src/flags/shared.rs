@@ -97,7 +97,7 @@ pub(super) fn files() -> Vec<Flag<reading::ReadingOptions>> {
 pub(super) fn table() -> Vec<Flag<Option<String>>> {
     let flag = value("table", "TABLE", text(), |it: &mut Option<String>, name| *it = Some(name))
         .with(|arg| arg.short('t'))
-        .help("Write into this table, as SQL names it; by default named after the first source");
+        .help("Write into this table, spelled as in SQL [default: the name of the first source]");
     vec![flag]
 }
 
@@ -109,7 +109,7 @@ pub(super) fn new_table(key_help: &'static str) -> Vec<Flag<NewTableOptions>> {
     });
     let key =
         names("primary-key", "COLUMNS", |it: &mut NewTableOptions, names| it.primary_key = names);
-    let types = types.help("Give a column of the created table this type, as SQL names it");
+    let types = types.help("Give a column of the created table this type, spelled as in SQL");
     [types, key.help(key_help)].map(|flag| flag.with(|arg| arg.requires("create"))).into()
 }
 
@@ -155,10 +155,10 @@ pub(super) fn limits(retry_help: &'static str) -> Vec<Flag<WaitLimits>> {
     under("Safety", flags)
 }
 
-/// Parses `auto`, `always` or `never`.
-pub(super) fn when() -> impl TypedValueParser<Value = AutoChoice> {
+/// Parses `auto`, `always` or `never`. `auto_help` says when `auto` means yes.
+pub(super) fn when(auto_help: &'static str) -> impl TypedValueParser<Value = AutoChoice> {
     choice([
-        ("auto", "If it is worthwhile", AutoChoice::Auto),
+        ("auto", auto_help, AutoChoice::Auto),
         ("always", "Wherever possible", AutoChoice::Always),
         ("never", "Never", AutoChoice::Never),
     ])

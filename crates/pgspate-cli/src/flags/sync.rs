@@ -22,7 +22,9 @@ impl CommandFlags for SyncArgs {
     fn flags() -> Vec<Vec<Flag<SyncArgs>>> {
         let common = |flags| part(|it: &mut SyncArgs| &mut it.common, flags);
         let options = |flags| part(|it: &mut SyncArgs| &mut it.options, flags);
-        let limits = limits("Keep trying for this long while another session is in the way");
+        let limits = limits(
+            "Keep trying for this long after deadlocks, lost connections and similar errors",
+        );
         let advise_only = switch("advise-only", |it: &mut SyncArgs| {
             (it.advise_only, it.options.is_check) = (true, true)
         })
@@ -85,7 +87,7 @@ fn rows() -> Vec<Flag<SyncOptions>> {
             choice([("last", "The last row in the order of the source", true)]),
             |it: &mut SyncOptions, last| it.keeps_last = last,
         )
-        .help("Keep one of several source rows with the same key; without it, refuse them"),
+        .help("Keep one of several source rows with the same key [default: refuse such a source]"),
         switch("check", |it: &mut SyncOptions| it.is_check = true).help(
             "Change nothing: count differences and show examples; exit with 1 if there are any",
         ),
@@ -103,12 +105,14 @@ fn writing() -> Vec<Flag<SyncOptions>> {
                 "Share the scopes of --scope-by among this many sessions, each with its own \
                  transaction",
             ),
-        value("read-ahead", "WHEN", when(), |it: &mut SyncOptions, when| it.read_ahead = when)
-            .default("auto")
-            .help(
-                "Read the table first, and stage only rows that the table lacks; auto: if the \
-                 table has most of the rows",
-            ),
+        value(
+            "read-ahead",
+            "WHEN",
+            when("If the table has most of the rows"),
+            |it: &mut SyncOptions, when| it.read_ahead = when,
+        )
+        .default("auto")
+        .help("Read the table first, and stage only rows that the table lacks"),
         value("max-delete", "P%", share, |it: &mut SyncOptions, share| it.max_delete = share)
             .under("Safety")
             .default("50%")
@@ -139,7 +143,7 @@ fn price() -> Flag<SyncOptions> {
     })
     .under("Output")
     .default("0.20")
-    .help("Estimate the cost of the sync at this price for a million I/Os, where they are billed")
+    .help("Estimate the cost of the sync at this price for a million I/Os, as on Aurora Standard")
 }
 
 fn share(value: &str) -> Result<f64, String> {

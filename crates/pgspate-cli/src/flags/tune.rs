@@ -50,11 +50,9 @@ fn settings() -> Vec<Flag<TuneArgs>> {
     ]);
     vec![
         value("memory", "SIZE", parse_size, |it: &mut TuneArgs, bytes| it.memory = Some(bytes))
-            .help("Assume this memory of the server's machine; by default found out if possible"),
+            .help("Assume this memory of the server's machine [default: detected, or estimated]"),
         value("cpus", "N", value_parser!(u32).range(1..), |it: &mut TuneArgs, n| it.cpus = Some(n))
-            .help(
-                "Assume this many CPUs of the server's machine; by default found out if possible",
-            ),
+            .help("Assume this many CPUs of the server's machine [default: detected, or 2]"),
         value("emit", "FORM", form, |it: &mut TuneArgs, form| it.emit = Some(form))
             .with(|arg| arg.conflicts_with_all(["apply", "revert"]))
             .help("Print the settings for another tool to apply"),

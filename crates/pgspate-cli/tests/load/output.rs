@@ -296,7 +296,7 @@ fn help_lists_all_options() {
       doctor       Find what slows writes on a server and what helps; change nothing
       tune         Set a server up for a bulk load, and put the old settings back
       lab          Measure ways of writing on your own server, and report them on one page
-      status       Show the loads in the ledger, finished or not
+      status       Show the jobs, streams and changed settings that the ledger knows
       server       Start, stop and inspect the embedded PostgreSQL
       completions  Print completions for a shell
       man          Print the manual page
@@ -345,8 +345,8 @@ fn help_lists_all_options() {
 
     Options:
       -t, --table <TABLE>
-              Write into this table, as SQL names it; by default named after the first
-          … source
+              Write into this table, spelled as in SQL [default: the name of the first
+          … source]
 
           --to <DSN>
               Connect to this URL or key=value; by default PG* variables, else the embedded
@@ -356,14 +356,13 @@ fn help_lists_all_options() {
               Create the table if it is missing, with types that fit the input
 
           --type <COLUMN=TYPE>
-              Give a column of the created table this type, as SQL names it
+              Give a column of the created table this type, spelled as in SQL
 
           --primary-key <COLUMNS>
               Make these columns the primary key of the created table
 
           --replace[=<HOW>]
-              Replace the rows of the table; old rows stay visible until all new ones are
-          … there
+              Replace all rows; readers see the old rows, or wait, until the new are loaded
 
               Possible values:
               - auto:     Choose the way that the table allows
@@ -373,7 +372,7 @@ fn help_lists_all_options() {
           … exchange
 
           --atomic
-              Make all rows visible at once; with --replace, in place of the old ones
+              Make all new rows visible at once: no transaction sees only a part of them
 
           --plan
               Show what would be done and why, then stop
@@ -388,7 +387,7 @@ fn help_lists_all_options() {
 
     Safety:
           --commit <COMMIT>
-              Commit at the end, with each chunk, or auto: by the size of the input
+              Choose when to commit
 
               Possible values:
               - auto:  At the end below 1 GiB, with each chunk above
@@ -403,6 +402,17 @@ fn help_lists_all_options() {
           --max-rejects <N|P%>
               Stop after more than this many rejected rows: a number, or a share such as
           … 0.5%
+
+          --changed <ACTION>
+              Refuse, leave out or load again files that have changed since they were loaded
+
+              Possible values:
+              - error:  Load nothing and name the changed files
+              - skip:   Leave changed files out
+              - reload: Load changed files again; the table then has the rows of both
+          … versions
+
+              [default: error]
 
           --restart
               Start over and ignore earlier runs in the ledger; the rows of these runs stay
@@ -427,32 +437,30 @@ fn help_lists_all_options() {
 
     Table:
           --rebuild-indexes <WHEN>
-              Drop indexes and foreign keys and rebuild them after the load; auto: if that
-          … is faster
+              Drop indexes and foreign keys and rebuild them after the load
 
               Possible values:
-              - auto:   If it is worthwhile
+              - auto:   If that is faster
               - always: Wherever possible
               - never:  Never
 
               [default: auto]
 
           --pause-autovacuum <WHEN>
-              Switch autovacuum off for the table during the load; auto: from 8 GiB of
-          … input on
+              Switch autovacuum off for the table during the load
 
               Possible values:
-              - auto:   If it is worthwhile
+              - auto:   If the input has 8 GiB or more
               - always: Wherever possible
               - never:  Never
 
               [default: auto]
 
           --analyze <WHEN>
-              Run ANALYZE afterwards; auto: if a tenth of the rows is new
+              Run ANALYZE afterwards
 
               Possible values:
-              - auto:   If it is worthwhile
+              - auto:   If at least a tenth of the rows is new
               - always: Wherever possible
               - never:  Never
 
@@ -463,7 +471,7 @@ fn help_lists_all_options() {
 
     Reading:
           --format <FORMAT>
-              Read this format; by default found out from name and content
+              Read this format [default: detected from name and content]
 
               Possible values:
               - csv:     Delimited, quoted as COPY's csv
@@ -477,17 +485,17 @@ fn help_lists_all_options() {
               Say whether the first record names the columns
 
               Possible values:
-              - auto: Find out from the content
+              - auto: Detect it from the content
               - yes:  The first record names the columns
               - no:   The first record is data
 
               [default: auto]
 
           --delimiter <CHAR>
-              Separate fields by this byte, or \t
+              Split fields at this byte; write a tab as \t
 
           --quote <CHAR>
-              Quote fields with this byte, or none
+              Take this byte for the quote character; `none` for no quoting
 
           --escape <CHAR>
               Escape quotes within quoted fields with this byte [default: the quote

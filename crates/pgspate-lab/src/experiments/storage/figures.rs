@@ -1,9 +1,9 @@
 //! The figures and the summary sentence of the experiment `storage`.
 
 use super::bulk;
+use super::measured_io::{self, CounterSource};
 use super::strategies::{EACH, ONE, PGSPATE};
-use super::written::{self, CounterSource};
-use super::{TUNED, UNLIMITED, VOLUMES, computed, limits};
+use super::{TUNED, UNLIMITED, VOLUMES, compute_load_seconds, limits};
 use crate::comparison::Comparison;
 use crate::experiment::Unit;
 use crate::report::figure::{Bar, BarGroup, Bars, Figure, Plot};
@@ -29,7 +29,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
             "From {}: as long as it took there, or as many I/Os and bytes as the volume's limits \
              let through, whichever is more. A small load that fits into memory and is written \
              while it runs is not limited.",
-            match written::source(results) {
+            match measured_io::source(results) {
                 CounterSource::Disk => "the writes and bytes that the disk counted without a limit",
                 CounterSource::Server => {
                     "what the server counted without a limit, as its disk is not seen from here: \
@@ -43,12 +43,12 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
     ));
     let writes = STRATEGIES.iter().filter_map(|strategy| {
         let levels = [("volume", UNLIMITED), ("strategy", *strategy)];
-        Some(Bar::measured(strategy, written::of(results, &levels)?.bytes))
+        Some(Bar::measured(strategy, measured_io::of(results, &levels)?.bytes))
     });
     let groups = vec![BarGroup { name: String::new(), bars: writes.collect() }];
     figures.push(Figure::new(
         "Bytes read and written by the disk",
-        match written::source(results) {
+        match measured_io::source(results) {
             CounterSource::Disk => {
                 "Read and written while the load and its checkpoint ran, without a limit: tables, \
                  WAL, and whatever else the machine wrote."
@@ -80,9 +80,9 @@ fn expected(results: &Results, volume: &str, strategy: &str) -> Option<f64> {
     let limits = limits(volume)?;
     let levels = [("volume", UNLIMITED), ("strategy", strategy)];
     let median = |number| results.median(&levels, number);
-    let written = written::of(results, &levels)?;
+    let written = measured_io::of(results, &levels)?;
     let operations = written.operations.unwrap_or_default();
-    Some(computed(&limits, median("seconds")?, operations, written.bytes.median))
+    Some(compute_load_seconds(&limits, median("seconds")?, operations, written.bytes.median))
 }
 
 /// Explains how limits were set, or why nothing was measured under a limit.

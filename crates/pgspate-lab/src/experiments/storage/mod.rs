@@ -1,11 +1,11 @@
 //! `storage`: one load on volumes with different limits of I/O operations per second.
 //!
-//! If the machine can limit a server's I/O, the time is measured under the limit. The time is also
-//! computed from the I/O of the load without a limit, and drawn as computed. The time includes a
-//! checkpoint: the load is done when its pages are on the disk.
+//! If the machine can limit a server's I/O, the time is measured under the limit. The lab also
+//! computes the time, from the I/O of the load without a limit. The figures mark such times as
+//! computed. The time includes a checkpoint: the load is done when its pages are on the disk.
 
 mod figures;
-mod written;
+mod measured_io;
 
 use pgspate::{Error, ErrorKind, Result};
 use pgspate_doctor::doctor::storage::{Volume, VolumeLimits};
@@ -29,8 +29,8 @@ pub(super) struct StorageExperiment;
 const UNLIMITED: &str = "no limit";
 /// The name of each volume in the report, and its specification for [`Volume::parse`].
 ///
-/// The publication used 250 GB and 1,500 GB. The limits of gp2 are those without burst credits,
-/// because a long load uses up the credits.
+/// The published experiment used volumes of 250 GB and 1,500 GB. The limits of gp2 leave out burst
+/// credits, because a long load uses the credits up.
 const VOLUMES: [(&str, &str); 3] = [
     ("gp2 250 GB, 750 IOPS", "gp2:250GiB"),
     ("gp2 1,500 GB, 4,500 IOPS", "gp2:1500GiB"),
@@ -41,12 +41,13 @@ const IO_BYTES: f64 = (256 << 10) as f64;
 const MIB: f64 = (1 << 20) as f64;
 const TUNED: &str = "pgspate, tuned settings";
 
-/// The phase after the phases of the tables. A table named after a file has no space in its name.
+/// The phase after the phases of the tables. The name has a space, so that no table's phase has the
+/// same name.
 const CHECKPOINT: &str = "final checkpoint";
 
 /// The note of a trial whose role may not run CHECKPOINT.
-const NO_CHECKPOINT: &str = "The role may not make a checkpoint there, so the times are without \
-    the final one: pages that were not written by then are not in them.";
+const NO_CHECKPOINT: &str = "The role may not run CHECKPOINT on this server. The times leave out \
+    the final checkpoint, and with it the pages that the server writes later.";
 
 /// Returns the limits of a volume.
 fn limits(level: &str) -> Option<VolumeLimits> {
@@ -64,7 +65,7 @@ fn throttle(limits: &VolumeLimits) -> Throttle {
 ///
 /// The result is the greatest of three times: the seconds without a limit, the time for the I/O
 /// operations, and the time for the bytes.
-fn computed(limits: &VolumeLimits, seconds: f64, operations: f64, bytes: f64) -> f64 {
+fn compute_load_seconds(limits: &VolumeLimits, seconds: f64, operations: f64, bytes: f64) -> f64 {
     let operations = operations.max(bytes / IO_BYTES);
     seconds.max(operations / limits.iops).max(bytes / (limits.throughput * MIB))
 }
@@ -139,7 +140,7 @@ impl Experiment for StorageExperiment {
     fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
         let active_throttle = match limits(trial.level("volume")) {
             Some(limits) => Some(context.throttle(&throttle(&limits)).map_err(|reason| {
-                Error::new(ErrorKind::Plan, format!("could not limit the server: {reason}"))
+                Error::new(ErrorKind::Plan, format!("could not limit the server's I/O: {reason}"))
             })?),
             None => None,
         };
@@ -194,11 +195,11 @@ mod tests {
     #[test]
     fn computed_time_is_the_greatest_of_three_times() {
         let limits = VolumeLimits { iops: 100.0, burst_iops: None, credits: 0.0, throughput: 10.0 };
-        assert_eq!(computed(&limits, 9.0, 10.0, 1.0), 9.0);
-        assert_eq!(computed(&limits, 9.0, 2000.0, 1.0), 20.0);
-        assert_eq!(computed(&limits, 9.0, 10.0, 300.0 * MIB), 30.0);
+        assert_eq!(compute_load_seconds(&limits, 9.0, 10.0, 1.0), 9.0);
+        assert_eq!(compute_load_seconds(&limits, 9.0, 2000.0, 1.0), 20.0);
+        assert_eq!(compute_load_seconds(&limits, 9.0, 10.0, 300.0 * MIB), 30.0);
         // The volume counts a large operation as several operations of 256 KiB.
         let high_throughput = VolumeLimits { throughput: 1000.0, ..limits };
-        assert_eq!(computed(&high_throughput, 0.0, 1.0, 100.0 * MIB), 4.0);
+        assert_eq!(compute_load_seconds(&high_throughput, 0.0, 1.0, 100.0 * MIB), 4.0);
     }
 }

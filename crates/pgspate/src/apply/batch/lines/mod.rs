@@ -49,7 +49,7 @@ impl LineFeed {
             return Err(error);
         }
         let outcome = match decoded {
-            Ok(()) => self.take_grouped(&events, grouping, line.len(), event_place),
+            Ok(()) => self.take_record(&events, grouping, line.len(), event_place),
             Err(error) => {
                 self.keep_pending_delete();
                 self.builder.take_undecoded(self.format.explain(error), line, event_place)

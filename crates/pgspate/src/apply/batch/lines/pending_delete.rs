@@ -14,7 +14,7 @@ use pgspate_events::ChangeEvent;
 use pgspate_events::decode::RecordGrouping;
 
 /// How long a delete waits for the insert that completes the key change. A source writes the delete
-/// and the insert at once.
+/// and the insert together.
 const PENDING_DELETE_WAIT: Duration = Duration::from_secs(1);
 
 /// A delete that may be the first half of a key change.
@@ -31,8 +31,8 @@ enum DeletePlace {
     InLog,
     /// An earlier run applied the delete.
     Applied,
-    /// The delete is left out or set aside.
-    Elsewhere,
+    /// The router left the delete out, or the delete was set aside as a dead letter.
+    Skipped,
 }
 
 impl PendingDelete {
@@ -44,7 +44,7 @@ impl PendingDelete {
 
 impl LineFeed {
     /// Takes the events of a record of `bytes` bytes, and its transaction marks.
-    pub(super) fn take_grouped(
+    pub(super) fn take_record(
         &mut self,
         events: &[ChangeEvent],
         grouping: RecordGrouping,
@@ -59,7 +59,7 @@ impl LineFeed {
                 self.builder.note_position(event_place);
                 return Ok(());
             }
-            RecordGrouping::SecondHalf => return self.take_pair(events, bytes, event_place),
+            RecordGrouping::SecondHalf => return self.take_second_half(events, bytes, event_place),
             RecordGrouping::ByEvents | RecordGrouping::MayBeFirstHalf => {}
         }
         if !events.is_empty() {
@@ -71,7 +71,7 @@ impl LineFeed {
             let place = match self.logged_events() > before {
                 true => DeletePlace::InLog,
                 false if is_replayed => DeletePlace::Applied,
-                false => DeletePlace::Elsewhere,
+                false => DeletePlace::Skipped,
             };
             self.pending_delete = Some(PendingDelete { since: Instant::now(), place });
             self.builder.may_take_back_last = true;
@@ -85,8 +85,8 @@ impl LineFeed {
         self.builder.batch.log.changes().len()
     }
 
-    /// Takes the insert that completes a key change. The previous event was the delete.
-    fn take_pair(
+    /// Takes the second half of a key change: an update of the key. The previous event was the delete.
+    fn take_second_half(
         &mut self,
         events: &[ChangeEvent],
         bytes: usize,
@@ -97,12 +97,12 @@ impl LineFeed {
         builder.may_take_back_last = false;
         match place {
             Some(DeletePlace::InLog) => builder.batch.log.remove_last_event(),
-            Some(DeletePlace::Elsewhere) => {}
+            Some(DeletePlace::Skipped) => {}
             None | Some(DeletePlace::Applied) if builder.is_replaying() => {}
             None | Some(DeletePlace::Applied) => {
                 builder.ordinal += 1;
-                let message = "the old row, which has the event's unchanged values, is deleted \
-                               already";
+                let message = "the old row is already deleted, and only that row had the values \
+                               that the event leaves out";
                 let error = Error::new(ErrorKind::Format, message).hint(
                     "The delete and the insert of a changed key came more than a second apart, or \
                      in two runs. Set the event aside with `--max-dead-letters`, and correct the \
