@@ -167,7 +167,9 @@ fn a_lone_delete_is_applied_though_the_stream_stays_open() {
     wait_until("the key has changed", || case.value("select max(id) from t") == "12");
     pipe.write_all(insert.as_bytes()).unwrap();
     drop(pipe);
-    let refusal = finish(child).refusal();
-    assert!(refusal.contains("the event has no value for column \"note\""), "{refusal}");
+    let run = finish(child);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    let error = "the event has no value for column \"note\"";
+    assert!(run.stderr.contains(error) && run.stdout.contains("\"format\""), "{}", run.stderr);
     assert_eq!(rows(&case, "t"), "(12,12,\"large 2\") (3,3,\"large 3\")");
 }
