@@ -37,11 +37,11 @@ fn load_is_exact_when_a_standby_takes_over() {
     let mut tally = TrialTally::default();
     for (at, lag, settings) in [
         (data(12), StandbyLag::Natural, each),
-        (FaultPlace::Commit(4), StandbyLag::Natural, each),
-        (FaultPlace::Commit(4), StandbyLag::All, each),
+        (FaultPlace::Commit(5), StandbyLag::Natural, each),
+        (FaultPlace::Commit(5), StandbyLag::All, each),
         (data(20), StandbyLag::All, end),
-        (FaultPlace::Commit(3), StandbyLag::Natural, end),
-        (FaultPlace::Commit(5), StandbyLag::Natural, LoadSettings::mixed(2)),
+        (FaultPlace::Commit(4), StandbyLag::Natural, end),
+        (FaultPlace::Commit(6), StandbyLag::Natural, LoadSettings::mixed(2)),
     ] {
         let what = format!("standby takes over, lag {lag:?}, commit {:?}", settings.commit);
         tally.add(&what, fail_over(at, lag, &settings));

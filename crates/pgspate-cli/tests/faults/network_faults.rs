@@ -55,13 +55,16 @@ fn random_trial(random: &mut TestRandom) -> LoadTrial {
     if is_cut && random.among(0..=3) == 0 { trial.away(away) } else { trial }
 }
 
+/// One commit creates the ledger, and one opens the job.
+const COMMITS_BEFORE_ROWS: u64 = 2;
+
 #[test]
 fn a_proxy_without_faults_changes_nothing() {
-    // The expected numbers of commits. In both settings, one commit creates the ledger.
+    // The expected numbers of commits of the lanes.
     for (settings, commits) in SETTINGS.into_iter().zip([3, *CHUNKS]) {
         let (messages, committed) = count_messages(settings());
         assert!(messages > 300, "the load has only {messages} messages");
-        assert_eq!(committed, 1 + commits);
+        assert_eq!(committed, COMMITS_BEFORE_ROWS + commits);
     }
 }
 
@@ -70,18 +73,18 @@ fn load_is_exact_after_faults_at_commits() {
     let mut trials = Vec::new();
     for (settings, commits) in SETTINGS.into_iter().zip([3, *CHUNKS]) {
         let settings = settings();
-        for nth in 1..=1 + commits {
+        for nth in 1..=COMMITS_BEFORE_ROWS + commits {
             let at = FaultPlace::Commit(nth);
             trials.push(LoadTrial::new(Fault::SwallowCommit, at, settings));
             if nth % 2 == 1 {
                 trials.push(LoadTrial::new(CUTS[nth as usize / 2], at, settings));
             }
         }
-        let swallow = LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(3), settings);
+        let swallow = LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(4), settings);
         trials.push(swallow.away(Duration::from_millis(300)));
     }
     let alone = LoadSettings::new(1, Commit::AtEnd);
-    trials.push(LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(2), alone));
+    trials.push(LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(3), alone));
     run_all(trials);
 }
 
@@ -122,11 +125,11 @@ fn load_with_rejects_is_exact_after_faults() {
         // Server errors: of a COPY, and while bad rows are separated.
         LoadTrial::new(Fault::Cut, at(MessageSide::Server, b'E', 1), settings),
         LoadTrial::new(Fault::CutAfter, at(MessageSide::Server, b'E', 12), settings),
-        LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(2), settings),
-        LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(4), settings),
-        LoadTrial::new(Fault::Cut, FaultPlace::Commit(3), settings),
-        LoadTrial::new(Fault::Cut, FaultPlace::Commit(5), settings),
-        LoadTrial::stall(FaultPlace::Commit(3), StallAction::Kill, settings),
+        LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(3), settings),
+        LoadTrial::new(Fault::SwallowCommit, FaultPlace::Commit(5), settings),
+        LoadTrial::new(Fault::Cut, FaultPlace::Commit(4), settings),
+        LoadTrial::new(Fault::Cut, FaultPlace::Commit(6), settings),
+        LoadTrial::stall(FaultPlace::Commit(4), StallAction::Kill, settings),
         LoadTrial::stall(at(MessageSide::Server, b'E', 20), StallAction::Terminate(2), settings),
     ]);
 }

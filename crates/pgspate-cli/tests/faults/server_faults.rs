@@ -26,15 +26,15 @@ fn load_is_exact_when_the_server_fails() {
         (LoadSettings::new(3, Commit::AtEnd), LoadSettings::new(2, Commit::EachChunk));
     let mut trials = vec![
         LoadTrial::stall(NTH_DATA_MESSAGE(12), StallAction::KillServer, each),
-        LoadTrial::stall(FaultPlace::Commit(2), StallAction::KillServer, each),
-        LoadTrial::stall(FaultPlace::Commit(3), StallAction::KillServer, end),
-        LoadTrial::stall(FaultPlace::Commit(5), StallAction::KillServer, LoadSettings::mixed(2)),
-        LoadTrial::stall(FaultPlace::Commit(3), StallAction::RestartServer, each),
+        LoadTrial::stall(FaultPlace::Commit(3), StallAction::KillServer, each),
+        LoadTrial::stall(FaultPlace::Commit(4), StallAction::KillServer, end),
+        LoadTrial::stall(FaultPlace::Commit(6), StallAction::KillServer, LoadSettings::mixed(2)),
+        LoadTrial::stall(FaultPlace::Commit(4), StallAction::RestartServer, each),
         LoadTrial::stall(NTH_DATA_MESSAGE(20), StallAction::RestartServer, end),
         LoadTrial::stall(NTH_DATA_MESSAGE(20), StallAction::StopServer, each),
-        LoadTrial::stall(FaultPlace::Commit(3), StallAction::StopServer, end),
+        LoadTrial::stall(FaultPlace::Commit(4), StallAction::StopServer, end),
         LoadTrial::stall(NTH_DATA_MESSAGE(5), StallAction::ReadOnly, end),
-        LoadTrial::stall(FaultPlace::Commit(2), StallAction::ReadOnly, each),
+        LoadTrial::stall(FaultPlace::Commit(3), StallAction::ReadOnly, each),
     ];
     if let Some(count) = long_run() {
         let mut random = TestRandom::for_test_run(4);
@@ -69,7 +69,7 @@ fn load_is_exact_when_sessions_are_terminated() {
             StallAction::Terminate(2),
             each,
         ),
-        LoadTrial::stall(FaultPlace::Commit(3), StallAction::Terminate(3), end),
+        LoadTrial::stall(FaultPlace::Commit(4), StallAction::Terminate(3), end),
     ];
     let mut random = TestRandom::for_test_run(7);
     trials.extend((0..long_run().unwrap_or(0)).map(|_| {

@@ -25,8 +25,8 @@ fn run_stop_trials(then: StallAction, seed: u64, random_points: u64) {
     let mut trials = vec![
         LoadTrial::stall(FaultPlace::Kind(MessageSide::Client, b'd', 12), then, each),
         LoadTrial::stall(FaultPlace::Commit(1), then, end),
-        LoadTrial::stall(FaultPlace::Commit(3), then, end),
-        LoadTrial::stall(FaultPlace::Commit(4), then, each),
+        LoadTrial::stall(FaultPlace::Commit(4), then, end),
+        LoadTrial::stall(FaultPlace::Commit(5), then, each),
     ];
     let mut random = TestRandom::for_test_run(seed);
     trials.extend((0..long_run().unwrap_or(random_points)).map(|_| {
@@ -52,7 +52,7 @@ fn a_second_interrupt_ends_a_load_whose_server_is_silent() {
     let scene = LoadFaultScene::new(RowKinds::Good);
     for (at, commit) in [
         (FaultPlace::Kind(MessageSide::Client, b'd', 12), Commit::EachChunk),
-        (FaultPlace::Commit(2), Commit::AtEnd),
+        (FaultPlace::Commit(3), Commit::AtEnd),
     ] {
         scene.reset();
         let settings = LoadSettings::new(2, commit);
