@@ -53,7 +53,7 @@ fn all_strategies_load_equal_rows_of_tpch() {
     let folder = temp.path();
     let done = lab(folder, &format!("run bulk --data tpch --scale 0.00002 {FEW_TRIALS}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
-    assert!(done.stdout.starts_with("bulk: pgspate loads "), "{}", done.stdout);
+    assert!(done.stdout.starts_with("bulk, scale 0.00002: pgspate loads "), "{}", done.stdout);
     let lines = result_lines(folder);
     assert_eq!(lines.len(), 9);
     for strategy in STRATEGIES {

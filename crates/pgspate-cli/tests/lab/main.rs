@@ -141,7 +141,7 @@ fn errors_name_unknown_experiments_and_missing_results() {
     assert_snapshot!(unknown.stderr, @r#"
     error: there is no experiment "bulky"
 
-    hint: The experiments are bulk, rewrite, changes, temp, records, storage. `all` runs them all.
+    hint: Did you mean "bulk"? The experiments are bulk, rewrite, changes, temp, records, storage. `all` runs them all.
     "#);
     let nothing = lab(temp.path(), "report");
     assert_eq!(nothing.status, Some(2));
