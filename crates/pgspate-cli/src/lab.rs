@@ -66,7 +66,7 @@ struct RunArgs {
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 
-    /// Load this data in the experiments bulk and storage: imdb, tpch, or your own files, folders and patterns
+    /// Load this data in `bulk` and `storage`: imdb, tpch, or your own files, folders and patterns
     #[arg(long, value_name = "DATA", num_args = 1.., default_value = "imdb")]
     data: Vec<String>,
 

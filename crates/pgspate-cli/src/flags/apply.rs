@@ -154,8 +154,8 @@ fn slot() -> Vec<Flag<ApplyOptions>> {
         switch("create-slot", |it: &mut ApplyOptions| it.creates_slot = true)
             .help("Create the replication slot if it is missing, and apply changes from then on"),
         switch("snapshot", |it: &mut ApplyOptions| it.copies_rows = true).help(
-            "Create the replication slot if it is missing, and first copy the rows of the publication's \
-             tables",
+            "Create the replication slot if it is missing, and first copy the rows of the \
+             publication's tables",
         ),
     ]
 }

@@ -52,8 +52,8 @@ fn checks() -> Vec<Flag<DoctorOptions>> {
             it.storage = Some(volume)
         })
         .help(
-            "Compare the sampled I/O with the limits of this volume: gp2:250GiB, gp3:500GiB,12000iops,500MiB/s, \
-             io1:400GiB,10000iops or io2:400GiB,10000iops",
+            "Compare the sampled I/O with the limits of this volume: gp2:250GiB, \
+             gp3:500GiB,12000iops,500MiB/s, io1:400GiB,10000iops or io2:400GiB,10000iops",
         ),
         value("large-table", "SIZE", parse_size, |it: &mut DoctorOptions, bytes| {
             it.large_table_bytes = bytes

@@ -85,7 +85,8 @@ impl LineFeed {
         self.builder.batch.log.changes().len()
     }
 
-    /// Takes the second half of a key change: an update of the key. The previous event was the delete.
+    /// Takes the second half of a key change: an update of the key. The previous event was the
+    /// delete.
     fn take_second_half(
         &mut self,
         events: &[ChangeEvent],
