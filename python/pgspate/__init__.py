@@ -24,6 +24,7 @@ from ._errors import (
     SourceError,
     UsageError,
 )
+from ._fleet import FleetReport, fleet
 from ._pandas import pandas_method
 from ._pgspate import __version__
 from ._progress import Progress
@@ -39,6 +40,7 @@ __all__ = [
     "Error",
     "Examination",
     "Finding",
+    "FleetReport",
     "FormatError",
     "LedgerError",
     "LoadReport",
@@ -56,6 +58,7 @@ __all__ = [
     "__version__",
     "apply",
     "doctor",
+    "fleet",
     "load",
     "pandas_method",
     "plan",

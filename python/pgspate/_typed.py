@@ -30,6 +30,11 @@ class ModelLoadOptions(TypedDict, total=False):
     pause_autovacuum: When
     analyze: When
     vacuum: bool
+    fleet: str | None
+    generation: str | None
+    members: int | None
+    member: int | Literal['auto']
+    connections: int | None
     ignore_unknown: bool
     format: Format | None
     header: bool | Literal['auto']
@@ -69,6 +74,11 @@ class ModelSyncOptions(TypedDict, total=False):
     retry_for: int
     stall_timeout: int
     lock_timeout: int
+    fleet: str | None
+    generation: str | None
+    members: int | None
+    member: int | Literal['auto']
+    connections: int | None
     price_per_million_io: float | None
     ignore_unknown: bool
     format: Format | None

@@ -131,8 +131,8 @@ def sync(
             rolled back with it. A session is flushed first. The transaction that created the table
             must be committed. After the sync, the session's objects are expired, so that the
             session loads them again.
-        **options: As for `pgspate.sync`; with ``within=`` not ``lanes``, ``transactions`` and
-            ``vacuum``.
+        **options: As for `pgspate.sync`; with ``within=`` not ``lanes``, ``transactions``,
+            ``vacuum`` and ``fleet``.
 
     Returns:
         What the sync did; with ``within=``, only the table and the counts of rows.
@@ -173,7 +173,7 @@ def sync(
     sync_options["ignore_columns"] = model_table.column_names(ignore_columns)
     if within is None:
         return _calls.sync(tuples, table, columns=columns or None, **sync_options)
-    for name in ("lanes", "transactions", "vacuum"):
+    for name in ("lanes", "transactions", "vacuum", "fleet"):
         if name in options:
             raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
     connection, table = _connection_and_table(within, model_table)

@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::flags::{ApplyArgs, DoctorArgs, LoadArgs, ParsedFlags, StallArgs, SyncArgs, TuneArgs};
+use crate::flags::{
+    ApplyArgs, DoctorArgs, FleetArgs, LoadArgs, ParsedFlags, StallArgs, SyncArgs, TuneArgs,
+};
 #[cfg(feature = "lab")]
 use crate::lab::LabArgs;
 
@@ -31,6 +33,12 @@ Examples:
   pgspate tune --memory 64GiB --cpus 16
   pgspate tune --apply
   pgspate tune --revert";
+const FLEET_EXAMPLES: &str = "\
+Examples:
+  pgspate sync results/{member}.parquet --table readings --scope-by meter \\
+      --fleet nights --generation 2026-11-22 --members 300 --connections 8
+  pgspate fleet nights
+  pgspate fleet nights --generation 2026-11-21 --json";
 
 /// The fastest safe way to write into PostgreSQL.
 #[derive(Parser)]
@@ -62,6 +70,9 @@ pub(crate) enum Command {
     /// Measure ways of writing on your own server, and report them on one page
     #[cfg(feature = "lab")]
     Lab(LabArgs),
+    /// Show what the members of an array of jobs have done, and which are missing
+    #[command(after_help = FLEET_EXAMPLES)]
+    Fleet(ParsedFlags<FleetArgs>),
     /// Show the loads in the ledger, finished or not
     Status(StatusArgs),
     /// Start, stop and inspect the embedded PostgreSQL

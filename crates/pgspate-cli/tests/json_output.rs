@@ -74,7 +74,9 @@ fn the_reference_names_every_key() {
     let dsn = db.dsn();
     let to = ["--to", dsn.as_str()];
 
-    let commands: [(&str, &[&str]); 11] = [
+    let fleet = ["--fleet", "f", "--generation", "1", "--members", "1", "--member", "0"];
+    let sync_member = [&["sync", "t.csv", "--table", "t", "--scope-by", "id"], &fleet[..]].concat();
+    let commands: [(&str, &[&str]); 13] = [
         ("load plan", &["load", "t.csv", "--table", "t", "--plan"]),
         ("load", &["load", "t.csv", "--table", "t"]),
         ("load", &["load", "t.csv", "--table", "t", "--replace", "--restart"]),
@@ -85,6 +87,8 @@ fn the_reference_names_every_key() {
         ("doctor", &["doctor", "--watch", "0s"]),
         ("tune", &["tune", "--memory", "16GiB", "--cpus", "4"]),
         ("status", &["status"]),
+        ("sync", &sync_member),
+        ("fleet", &["fleet", "f"]),
         ("server", &["server", "status"]),
     ];
     for (title, args) in commands {

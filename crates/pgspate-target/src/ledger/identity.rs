@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::job::JobRecord;
+use super::member::FleetMember;
 use crate::{Error, ErrorKind, Result, UnloggedExtent};
 use pgspate_base::Secret;
 use pgspate_input::encode::arrow::calendar::civil;
@@ -44,6 +45,8 @@ pub struct JobIdentity {
     pub in_shadow: bool,
     /// How much of the written rows a server crash removes.
     pub unlogged: UnloggedExtent,
+    /// The member of a fleet that loads the sources. Each generation loads them again.
+    pub fleet: Option<FleetMember>,
 }
 
 /// The state of one source.
@@ -151,6 +154,11 @@ impl JobIdentity {
         let mut digest = Context::new(&SHA256);
         for part in [self.command, &self.table] {
             add_part(&mut digest, part);
+        }
+        if let Some(FleetMember { fleet, generation, member, .. }) = &self.fleet {
+            for part in ["fleet", fleet, generation, &member.to_string()] {
+                add_part(&mut digest, part);
+            }
         }
         for source in &self.sources {
             add_part(&mut digest, &source.name);
@@ -473,6 +481,7 @@ mod tests {
             options: Map::from_iter([("delimiter".to_owned(), Value::from(","))]),
             in_shadow: false,
             unlogged: UnloggedExtent::Nothing,
+            fleet: None,
         }
     }
 

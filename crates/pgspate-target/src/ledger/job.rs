@@ -8,6 +8,7 @@ use tokio_postgres::{Client, Row};
 
 use super::finished_jobs::{find_finished, is_table_empty};
 use super::identity::{JobIdentity, SourceMatch};
+use super::member::FleetMember;
 use super::new_job::{self, NewJobRow, begin_new_job};
 use super::unlogged::{self, surviving_chunks};
 use super::{RecordedChange, change, dropped_keys, lock, policies, schema, shadow};
@@ -524,19 +525,20 @@ pub async fn finish_job(
     identity: &JobIdentity,
     crash_removes_rows: bool,
 ) -> Result<Option<ChunkRecord>> {
+    let member = identity.fleet.as_ref().map(FleetMember::finish_sql).unwrap_or_default();
     let bound_job = if crash_removes_rows { unlogged::job_sql(job) } else { "0".to_owned() };
     let sql = format!(
         "with sums as ( \
                    select count(*) as chunks, coalesce(sum(rows_in), 0)::bigint as rows_in, \
                           coalesce(sum(rows_written), 0)::bigint as rows_written, \
                           coalesce(sum(rows_rejected), 0)::bigint as rows_rejected \
-                   from pgspate.ledger where job = $1) \
-               update pgspate.job set finished = coalesce(finished, clock_timestamp()), \
+                   from pgspate.ledger where job = $1), \
+               done as (update pgspate.job set finished = coalesce(finished, clock_timestamp()), \
                       fingerprint = $3, sources = $4::jsonb, \
-                      chunks = sums.chunks, rows_in = sums.rows_in, \
-                      rows_written = sums.rows_written, rows_rejected = sums.rows_rejected \
+                      (chunks, rows_in, rows_written, rows_rejected) = \
+                      (sums.chunks, sums.rows_in, sums.rows_written, sums.rows_rejected) \
                from sums where job = $1 and sums.chunks = $2 and {bound_job} is not null \
-               returning sums.rows_in, sums.rows_written, sums.rows_rejected"
+               returning sums.*) {member} select rows_in, rows_written, rows_rejected from done"
     );
     let expected = chunks.cast_signed();
     let (fingerprint, sources) = (identity.fingerprint(), identity.sources_json());

@@ -7,10 +7,13 @@
 mod change;
 mod dropped_keys;
 mod finished_jobs;
+mod fleet_status;
 mod forget;
 mod identity;
 mod job;
 mod lock;
+mod member;
+mod member_scope;
 mod new_job;
 mod partitions;
 mod policies;
@@ -31,6 +34,9 @@ pub use dropped_keys::{
     DroppedKeys, check_no_dropped_keys, dropped_keys, is_refused_for_dropped_keys, other_writer,
 };
 pub use finished_jobs::record_emptied_sql;
+pub use fleet_status::{
+    FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,
+};
 pub use forget::{forget_chunks_and_shadow, forget_unused_job};
 pub use identity::{JobIdentity, SourceFingerprint, digest_texts};
 pub use job::{
@@ -39,6 +45,9 @@ pub use job::{
     reread_written_chunks,
 };
 pub use lock::{end_lost_lanes, hold_job_lock, share_lanes_lock_sql};
+pub use member::{
+    FleetMember, MemberCounts, MemberEntry, MemberTarget, OpenMember, generation_sort,
+};
 pub use partitions::{PartitionMove, read_partitions};
 pub use reject::{Reject, RejectRecord, insert_rejects, read_rejects};
 pub use schema::{ensure_ledger, ledger_exists, read_url_key};

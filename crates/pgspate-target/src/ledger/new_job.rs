@@ -154,6 +154,7 @@ mod tests {
             options: serde_json::Map::from_iter([("quote".to_owned(), r#"'\""#.into())]),
             in_shadow: false,
             unlogged: UnloggedExtent::Nothing,
+            fleet: None,
         };
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {

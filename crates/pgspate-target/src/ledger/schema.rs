@@ -5,18 +5,17 @@ use tokio_postgres::error::SqlState;
 
 use super::policies::{self, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
-use super::unlogged;
+use super::{member, unlogged};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
 
 /// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
 /// version is upgraded.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 
 /// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
 /// `ledger.digest`. Rows of earlier versions get the owner as their role.
 const UPGRADE: &str = "\
-lock table pgspate.version in exclusive mode;
 alter table pgspate.ledger add column if not exists digest text;
 alter table pgspate.version add column if not exists secret text;
 alter table pgspate.job add column if not exists role name not null default current_user;
@@ -195,24 +194,33 @@ pub(super) async fn check_version(client: &Client) -> Result<()> {
 /// Upgrades a ledger of an earlier version.
 async fn upgrade(client: &Client, from: i32) -> Result<()> {
     let schema = LedgerSchema::read(client).await?;
-    let mut parts = vec![format!("{UPGRADE}; {}", policies::sql(POLICIES))];
-    let later_tables = [
-        ("stream", CREATE_STREAM_TABLES, UPGRADE_STREAMS, STREAM_POLICIES),
-        ("bound", unlogged::CREATE_TABLES, unlogged::UPGRADE, unlogged::POLICIES),
-    ];
-    for (table, create, upgrade, table_policies) in later_tables {
-        let statements = if schema.has_table(table)? { upgrade } else { create };
-        parts.push(format!("{statements}; {}", policies::sql(table_policies)));
+    let mut parts = vec!["lock table pgspate.version in exclusive mode".to_owned()];
+    if from < 3 {
+        parts.push(format!("{UPGRADE}; {}", policies::sql(POLICIES)));
+        let later_tables = [
+            ("stream", CREATE_STREAM_TABLES, UPGRADE_STREAMS, STREAM_POLICIES),
+            ("bound", unlogged::CREATE_TABLES, unlogged::UPGRADE, unlogged::POLICIES),
+        ];
+        for (table, create, upgrade, table_policies) in later_tables {
+            let statements = if schema.has_table(table)? { upgrade } else { create };
+            parts.push(format!("{statements}; {}", policies::sql(table_policies)));
+        }
     }
+    parts.push(format!("{}; {}", member::CREATE_TABLES, policies::sql(member::POLICIES)));
     let sql = format!(
         "begin; {}; \
-         update pgspate.version set version = {VERSION}, secret = {SECRET} \
+         update pgspate.version set version = {VERSION}, secret = coalesce(secret, {SECRET}) \
          where version < {VERSION}; \
          alter table pgspate.version alter column secret set not null; commit",
         parts.join("; ")
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     let _ = client.batch_execute("rollback").await;
+    let now = client.fetch_opt("select version from pgspate.version", &[]).await;
+    if now.is_ok_and(|row| row.is_some_and(|row| row.get::<_, i32>(0) == VERSION)) {
+        // Another session upgraded the ledger at the same time.
+        return Ok(());
+    }
     let message = format!("could not upgrade the ledger from version {from} to {VERSION}");
     Err(server_error(message)(error).hint(
         "An earlier version of pgspate created the ledger. Have the ledger's owner run any \
@@ -242,10 +250,13 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     // `create schema if not exists` needs the CREATE privilege even if the schema exists.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
-        "begin; {schema} {CREATE_TABLES}; {CREATE_STREAM_TABLES}; {}; {}; \
+        "begin; {schema} {CREATE_TABLES}; {CREATE_STREAM_TABLES}; {}; {}; {}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
         unlogged::CREATE_TABLES,
-        [POLICIES, STREAM_POLICIES, unlogged::POLICIES].map(policies::sql).join("; ")
+        member::CREATE_TABLES,
+        [POLICIES, STREAM_POLICIES, unlogged::POLICIES, member::POLICIES]
+            .map(policies::sql)
+            .join("; ")
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed and only has to end.

@@ -68,6 +68,7 @@ pub(super) fn make_identity(
             UnloggedExtent::Everything if !keeps_rows => UnloggedExtent::SomePartitions,
             unlogged => unlogged,
         },
+        fleet: None,
     }))
 }
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{Load, LoadWatch, WidenedColumn};
 use crate::care::MovedSequence;
 use crate::copy::{CopyOutcome, Lanes, StageSeconds};
+use crate::fleet::MemberReport;
 use crate::plan::{AtomicPlan, IndexChoice, OmittedColumn, describe_route};
 
 /// The plan of a load.
@@ -185,6 +186,9 @@ pub struct LoadReport {
     pub widened: Vec<WidenedColumn>,
     /// Warnings, such as what slowed the load down.
     pub warnings: Vec<String>,
+    /// The member of a fleet that the load was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<MemberReport>,
     /// Which job had already loaded everything, and when, in words.
     #[serde(skip)]
     pub loaded_already: Option<String>,
@@ -239,7 +243,13 @@ impl LoadReport {
                 .flatten()
                 .cloned()
                 .collect(),
+            fleet: None,
             loaded_already: load.earlier_runs().filter(|_| load.is_loaded()),
         }
+    }
+
+    /// Adds the member of a fleet that the load was.
+    pub(super) fn of_member(self, fleet: Option<MemberReport>) -> LoadReport {
+        LoadReport { fleet, ..self }
     }
 }

@@ -10,6 +10,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{InputOrigin, ReadingOptions, SniffedInputs};
+use crate::fleet::FleetEntry;
 use crate::job::ControlSession;
 use crate::plan::RowRequest;
 use crate::source::{self, Input};
@@ -52,6 +53,7 @@ impl Survey {
         table: Option<&str>,
         limits: WaitLimits,
         dsn: Dsn,
+        mut fleet: Option<FleetEntry>,
         runtime: &Handle,
     ) -> Result<Survey> {
         let dsn = dsn.with_stall_timeout(limits.stall_timeout);
@@ -64,8 +66,14 @@ impl Survey {
         };
         let name = table_name(table, &inputs);
         let query = SurveyQuery { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
-        let connected = runtime.block_on(dsn.connect_and_query("pgspate load", &query));
-        let (connection, mut answer) = connected?;
+        let (connection, mut answer) = match &mut fleet {
+            None => runtime.block_on(dsn.connect_and_query("pgspate load", &query))?,
+            Some(fleet) => {
+                let connection = fleet.connect(&dsn, limits, runtime)?;
+                let answer = runtime.block_on(query.run(&connection.client));
+                (connection, answer)
+            }
+        };
         if answer.table.as_ref().is_err_and(is_lock_error) {
             answer = runtime.block_on(query_again(&connection.client, &name, &limits));
         }
@@ -85,7 +93,7 @@ impl Survey {
         }
         let (runtime, connection) = (runtime.clone(), connection.into());
         let control_session =
-            ControlSession { dsn, runtime, connection, limits, connection_was_lost: false };
+            ControlSession { dsn, runtime, connection, limits, connection_was_lost: false, fleet };
         Ok(Survey {
             control_session,
             reading,

@@ -8,6 +8,7 @@
 mod ahead;
 mod attempts;
 mod columns;
+mod member;
 mod refusal;
 mod report;
 mod script;
@@ -33,6 +34,7 @@ pub use script::Script;
 pub use statements::Scope;
 
 use crate::copy::{CopyOutcome, LaneSession};
+use crate::fleet::MemberOptions;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::plan::AutoChoice;
 use crate::reading::{self, InputOrigin, LoadWatch};
@@ -42,6 +44,7 @@ use ahead::{HeldSnapshot, TableExtent, TableReadAhead};
 use attempts::SyncAttempts;
 use columns::SyncColumns;
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::OpenMember;
 use pgspate_target::measure::Measurement;
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use shares::ScopeShares;
@@ -84,6 +87,8 @@ pub struct SyncOptions {
     pub transactions: usize,
     /// Price of a million I/Os, for the estimate in the report.
     pub price_per_million: f64,
+    /// The member of a fleet that the sync is.
+    pub fleet: MemberOptions,
 }
 
 impl Default for SyncOptions {
@@ -104,6 +109,7 @@ impl Default for SyncOptions {
             vacuums: false,
             transactions: 1,
             price_per_million: 0.20,
+            fleet: MemberOptions::default(),
         }
     }
 }
@@ -125,6 +131,8 @@ pub struct PreparedSync {
     before: Option<Measurement>,
     /// Size of the table, if it is to be read ahead of the source.
     extent: Option<TableExtent>,
+    /// The member's attempt, once it is recorded, if the sync is a member of a fleet.
+    member: Option<OpenMember>,
     runtime: Handle,
 }
 
@@ -134,7 +142,7 @@ pub struct PreparedSync {
 /// # Errors
 /// The errors of [`load::prepare`](crate::load::prepare). [`ErrorKind::Usage`] or
 /// [`ErrorKind::Plan`] if columns or scopes do not fit the table and the source.
-pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<PreparedSync> {
+pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<PreparedSync> {
     if matches!(&options.reading.origin, InputOrigin::Sources(sources) if sources.is_empty()) {
         return Err(Error::new(ErrorKind::Usage, "no source is named"));
     }
@@ -144,7 +152,8 @@ pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Prepa
             Error::new(ErrorKind::Usage, message).hint("Leave out `--lanes` or `--transactions`.")
         );
     }
-    let mut staging = Staging::prepare(&options, dsn, runtime)?;
+    let fleet = member::prepare(&mut options)?;
+    let mut staging = Staging::prepare(&options, dsn, fleet, runtime)?;
     let columns = runtime.block_on(classify_columns(&staging, &options))?;
     let mut evidence = staging.reading.sniffed.evidence.clone();
     let (lanes, transactions) = (options.lanes, options.transactions);
@@ -172,6 +181,7 @@ pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Prepa
         committed,
         before,
         extent,
+        member: None,
         runtime,
     };
     sync.extent = sync.runtime.block_on(ahead::choose_extent(&sync))?;
@@ -277,6 +287,12 @@ impl PreparedSync {
     /// more rows would be deleted than `max_delete` allows. After an error the table is unchanged,
     /// except for scopes that this sync has committed already.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
+        self.open_member(&watch.copy)?;
+        let record_failure = self.failure_recorder();
+        self.run_to_end(watch).inspect_err(record_failure)
+    }
+
+    fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
         let reading = TempSpace::read(self.staging.control(), &self.staging.table);
         let space = self.runtime.block_on(reading)?;

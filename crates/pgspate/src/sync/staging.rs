@@ -15,6 +15,7 @@ use crate::copy::{
     Lanes, PIECE_BYTES, SessionOpener,
 };
 use crate::encode::Encoded;
+use crate::fleet::FleetEntry;
 use crate::format::EncodeMode;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::plan::{RowPlan, RowRequest};
@@ -59,9 +60,14 @@ impl Staging {
     /// # Errors
     /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist. The errors
     /// of [`RowPlan::make`] if the source does not fit the table.
-    pub(super) fn prepare(options: &SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Staging> {
+    pub(super) fn prepare(
+        options: &SyncOptions,
+        dsn: Dsn,
+        fleet: Option<FleetEntry>,
+        runtime: &Handle,
+    ) -> Result<Staging> {
         let table = options.table.as_deref();
-        let survey = Survey::take(&options.reading, table, options.limits, dsn, runtime)?;
+        let survey = Survey::take(&options.reading, table, options.limits, dsn, fleet, runtime)?;
         let Survey { control_session, reading, session, name, table, rows: request, .. } = survey;
         let Some(table) = table else {
             let name = runtime.block_on(parse_name(&control_session.connection, &name))?;
