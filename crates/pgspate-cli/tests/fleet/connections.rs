@@ -1,5 +1,6 @@
 //! All members together hold no more connections than `--connections` allows.
 
+use std::io::Write;
 use std::process::Child;
 use std::thread;
 use std::time::Duration;
@@ -32,6 +33,27 @@ fn members_share_the_connections() {
     // Two members of two connections each.
     assert!((1..=4).contains(&most), "{most} connections");
     members.into_iter().for_each(|child| drop(parse(&finish(child))));
+    scene.assert_complete(expected);
+}
+
+/// The program that writes a member's rows may take long. Until then, others use the connections.
+#[test]
+fn a_member_reads_its_standard_input_before_it_takes_a_connection() {
+    let scene = FleetScene::new(2, 2);
+    let expected = scene.counts_of_one_sync("a");
+    let dsn = scene.case.db.dsn();
+    let args = ["sync", "--to", &dsn, "-", "--table", "reading", "--scope-by", "meter", "--json"];
+    let mut command = scene.case.command(&args);
+    command.args(["--fleet", "nights", "--generation", "1", "--members", "2", "--member", "0"]);
+    command.args(["--connections", "2", "--max-delete", "100%", "--quiet"]);
+    let mut slow = spawn(&mut command);
+    let rows = std::fs::read(scene.case.path("a/0.csv")).unwrap();
+    let mut source = slow.stdin.take().unwrap();
+    source.write_all(&rows[..30]).unwrap();
+    parse(&finish(spawn(&mut scene.command(&dsn, "a", "1", 1, "--connections 2"))));
+    source.write_all(&rows[30..]).unwrap();
+    drop(source);
+    parse(&finish(slow));
     scene.assert_complete(expected);
 }
 

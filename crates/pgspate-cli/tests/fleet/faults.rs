@@ -1,7 +1,7 @@
 //! A member that is killed or disturbed at any moment, and run again, writes its rows exactly once.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::Proxy;
@@ -9,8 +9,14 @@ use crate::run::{finish, spawn};
 use crate::scene::FleetScene;
 use crate::test_random::{TestRandom, long_run};
 
-/// How long a member runs, at most, before it is killed.
-const LIFE_MILLIS_MAX: u64 = 600;
+/// Returns for how many milliseconds a member may run at most before it is killed: twice as long as
+/// an undisturbed member takes on this machine.
+fn life_millis_max() -> u64 {
+    let scene = FleetScene::new(1, 2);
+    let begin = Instant::now();
+    scene.report("a", "1", 0);
+    2 * begin.elapsed().as_millis() as u64
+}
 
 #[test]
 fn members_killed_at_random_moments_leave_the_table_as_one_sync_does() {
@@ -19,6 +25,7 @@ fn members_killed_at_random_moments_leave_the_table_as_one_sync_does() {
     let expected = scene.counts_of_one_sync("a");
     let dsn = scene.case.db.dsn();
     let more = "--connections 4 --retry-for 100";
+    let life_millis_max = life_millis_max();
     let kills = thread::scope(|scope| {
         let mut random = TestRandom::for_test_run(2611);
         // As many workers as an engine of arrays has nodes.
@@ -32,7 +39,7 @@ fn members_killed_at_random_moments_leave_the_table_as_one_sync_does() {
                         for _ in 0..random.among(1..=2) {
                             let mut child =
                                 spawn(&mut scene.command(dsn, "a", "2026-11-22", member, more));
-                            thread::sleep(Duration::from_millis(random.among(0..=LIFE_MILLIS_MAX)));
+                            thread::sleep(Duration::from_millis(random.among(0..=life_millis_max)));
                             kills += u32::from(child.try_wait().unwrap().is_none());
                             child.kill().unwrap();
                             child.wait().unwrap();
@@ -48,8 +55,7 @@ fn members_killed_at_random_moments_leave_the_table_as_one_sync_does() {
     });
     println!("{count} members, {kills} killed");
     scene.assert_complete(expected);
-    let (_, report) = scene.fleet();
-    println!("{report:#}");
+    println!("{:#}", scene.fleet().1);
     // Late retries of the day before change nothing.
     scene.write_files("old", 7);
     for member in 0..count.min(10) {

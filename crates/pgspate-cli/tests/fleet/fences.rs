@@ -1,8 +1,8 @@
 //! No member undoes what a newer generation, or another member of its generation, has written.
 
-use std::io::Write;
+use std::process::{Child, Command};
 
-use crate::run::{finish, spawn, wait_until};
+use crate::run::{finish, session, spawn, wait_until};
 use crate::scene::{FleetScene, parse};
 
 #[test]
@@ -48,23 +48,29 @@ fn a_member_that_began_before_a_newer_generation_was_done_is_refused() {
     let scene = FleetScene::new(1, 1);
     scene.write_files("b", 100);
     let dsn = scene.case.db.dsn();
-    let args = ["sync", "--to", &dsn, "-", "--table", "reading", "--scope-by", "meter"];
-    let mut command = scene.case.command(&args);
-    command.args(["--fleet", "nights", "--generation", "1", "--members", "1", "--member", "0"]);
-    let mut late = spawn(command.args(["--max-delete", "100%", "--quiet", "--format", "csv"]));
-    let mut source = late.stdin.take().unwrap();
-    source.write_all(b"meter,day,use\n0,0,1\n").unwrap();
+    let (runtime, other) = session(&dsn);
+    let lock = "begin; lock table reading in access exclusive mode";
+    runtime.block_on(other.batch_execute(lock)).unwrap();
+    let late = spawn(&mut scene.command(&dsn, "a", "1", 0, ""));
     let holds_lock = "select count(*) from pg_locks join pg_stat_activity using (pid) \
                       where locktype = 'advisory' and application_name = 'pgspate fleet' \
                         and pg_locks.database = (select oid from pg_database \
                                                  where datname = current_database())";
     wait_until("the late member has its lock", || scene.case.value(holds_lock) == "1");
+    signal(&late, "STOP");
+    runtime.block_on(other.batch_execute("rollback")).unwrap();
     scene.report("b", "2", 0);
-    drop(source);
+    signal(&late, "CONT");
     let said = finish(late).refusal();
     assert!(said.contains("generation 1 is older"), "{said}");
     scene.expect(100);
     assert_eq!(scene.differences(), "0");
+}
+
+/// Sends a signal, such as STOP.
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
 }
 
 #[test]

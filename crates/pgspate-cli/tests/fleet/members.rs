@@ -69,12 +69,12 @@ fn a_missing_a_failed_and_a_lost_member_are_reported() {
 }
 
 #[test]
-fn a_running_member_is_reported_and_no_second_session_works_on_it() {
+fn a_running_member_is_reported_and_is_done_by_a_retry_after_a_kill() {
     let scene = FleetScene::new(2, 2);
     let dsn = scene.case.db.dsn();
     let (runtime, other) = crate::run::session(&dsn);
     runtime.block_on(other.batch_execute("begin; lock table reading in exclusive mode")).unwrap();
-    let child = spawn(&mut scene.command(&dsn, "a", "1", 1, ""));
+    let mut child = spawn(&mut scene.command(&dsn, "a", "1", 1, ""));
     wait_until("the member waits for the table", || {
         scene.case.value("select count(*) from pg_locks where not granted") != "0"
     });
@@ -83,8 +83,17 @@ fn a_running_member_is_reported_and_no_second_session_works_on_it() {
     let second = finish(spawn(&mut scene.command(&dsn, "a", "1", 1, "--retry-for 1")));
     let said = second.refusal();
     assert!(said.contains("member 1 of fleet \"nights\" is running in session"), "{said}");
+    // The member has claimed its scopes, and waits within its transaction.
+    child.kill().unwrap();
+    child.wait().unwrap();
     runtime.block_on(other.batch_execute("rollback")).unwrap();
-    parse(&finish(child));
+    let report = scene.report("a", "1", 1);
+    assert_eq!(
+        (&report["fleet"]["attempt"], &report["fleet"]["was_done"]),
+        (&2.into(), &false.into())
+    );
+    scene.report("a", "1", 0);
+    assert_eq!(scene.differences(), "0");
 }
 
 #[test]

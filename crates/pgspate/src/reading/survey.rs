@@ -39,6 +39,9 @@ pub(crate) struct Survey {
     pub(crate) has_ledger: Result<bool>,
 }
 
+/// How much of a stream a member of a fleet reads before it connects.
+const STREAM_BYTES_FIRST: usize = 64 << 20;
+
 impl Survey {
     /// Reads the first bytes of the inputs, connects to the server and looks up the table. Blocks
     /// the calling thread.
@@ -69,6 +72,9 @@ impl Survey {
         let (connection, mut answer) = match &mut fleet {
             None => runtime.block_on(dsn.connect_and_query("pgspate load", &query))?,
             Some(fleet) => {
+                if !matches!(options.origin, InputOrigin::Batches(_)) {
+                    read_streams(&inputs)?;
+                }
                 let connection = fleet.connect(&dsn, limits, runtime)?;
                 let answer = runtime.block_on(query.run(&connection.client));
                 (connection, answer)
@@ -105,6 +111,15 @@ impl Survey {
             has_ledger,
         })
     }
+}
+
+/// Reads the beginning of streams, or small streams to their end, before a member of a fleet takes
+/// one of the fleet's connections. The program that writes a stream may take long.
+fn read_streams(inputs: &[Input]) -> Result<()> {
+    inputs
+        .iter()
+        .filter(|input| input.is_stream())
+        .try_for_each(|input| input.peek(STREAM_BYTES_FIRST).map(drop))
 }
 
 /// Adds a hint to a lock error: the session that holds the lock.
