@@ -59,7 +59,7 @@ fn members_killed_at_random_moments_leave_the_table_as_one_sync_does() {
     // Late retries of the day before change nothing.
     scene.write_files("old", 7);
     for member in 0..count.min(10) {
-        let said = scene.sync("old", "2026-11-21", member).refusal();
+        let said = scene.sync("old", "2026-11-21", member).json_refusal();
         assert!(said.contains("generation 2026-11-21 is older"), "{said}");
     }
     scene.assert_complete(expected);

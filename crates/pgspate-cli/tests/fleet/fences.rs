@@ -15,7 +15,7 @@ fn a_late_retry_of_an_older_generation_is_refused_and_changes_nothing() {
     scene.expect(100);
     for member in [1, 0] {
         let before = scene.case.contents();
-        let said = scene.sync("a", "2026-11-21", member).refusal();
+        let said = scene.sync("a", "2026-11-21", member).json_refusal();
         let expected = "generation 2026-11-22 of fleet \"nights\" has replaced the rows of member";
         assert!(said.contains(expected), "{said}");
         assert!(said.contains("Do not retry this member"), "{said}");
@@ -23,7 +23,7 @@ fn a_late_retry_of_an_older_generation_is_refused_and_changes_nothing() {
     }
     assert_eq!(scene.differences(), "0");
     // Numbers in a generation's name count by value.
-    let said = scene.sync("a", "2026-9-30", 0).refusal();
+    let said = scene.sync("a", "2026-9-30", 0).json_refusal();
     assert!(said.contains("generation 2026-9-30 is older"), "{said}");
     parse(&scene.sync("b", "2026-11-23", 0));
 }
@@ -35,7 +35,7 @@ fn a_scope_of_a_newer_generation_is_refused_whichever_member_has_it() {
     // Meter 0 was in member 1 yesterday.
     scene.case.put("old/1.csv", "meter,day,use\n0,0,1\n");
     let before = scene.case.rows("reading");
-    let said = scene.sync("old", "2026-11-21", 1).refusal();
+    let said = scene.sync("old", "2026-11-21", 1).json_refusal();
     assert!(said.contains("generation 2026-11-22 of fleet \"nights\" has replaced"), "{said}");
     assert_eq!(scene.case.rows("reading"), before);
     // A meter that the newer generation does not have is free.
@@ -61,7 +61,7 @@ fn a_member_that_began_before_a_newer_generation_was_done_is_refused() {
     runtime.block_on(other.batch_execute("rollback")).unwrap();
     scene.report("b", "2", 0);
     signal(&late, "CONT");
-    let said = finish(late).refusal();
+    let said = finish(late).json_refusal();
     assert!(said.contains("generation 1 is older"), "{said}");
     scene.expect(100);
     assert_eq!(scene.differences(), "0");
@@ -80,7 +80,7 @@ fn a_scope_in_two_members_is_refused() {
     let before = scene.case.rows("reading");
     for scope in ["2", "02"] {
         scene.case.put("a/1.csv", format!("meter,day,use\n1,0,1\n{scope},0,1\n"));
-        let said = scene.sync("a", "1", 1).refusal();
+        let said = scene.sync("a", "1", 1).json_refusal();
         let expected = "member 0 of generation 1 has written a scope of member 1";
         assert!(said.contains(expected), "{said}");
         assert_eq!(scene.case.rows("reading"), before);
@@ -102,7 +102,7 @@ fn equal_numbers_with_different_text_are_one_scope() {
         finish(spawn(command.args(["--scope-by", "at"])))
     };
     parse(&member(0, "1.0,2026-11-22T12:00:00Z,1\n", "UTC"));
-    let said = member(1, "1.00,2026-11-22T17:30:00+05:30,1\n", "Asia/Kolkata").refusal();
+    let said = member(1, "1.00,2026-11-22T17:30:00+05:30,1\n", "Asia/Kolkata").json_refusal();
     assert!(said.contains("has written a scope of member 1"), "{said}");
     parse(&member(1, "1.00,2026-11-22T18:30:00+05:30,1\n", "Asia/Kolkata"));
 }
@@ -130,7 +130,7 @@ fn a_generation_is_for_one_table_and_one_number_of_members() {
 fn a_forgotten_generation_no_longer_refuses_older_ones() {
     let scene = FleetScene::new(1, 2);
     scene.report("a", "2062-11-22", 0);
-    scene.sync("a", "2026-11-22", 0).refusal();
+    scene.sync("a", "2026-11-22", 0).json_refusal();
     let dsn = scene.case.db.dsn();
     let args = ["fleet", "nights", "--generation", "2062-11-22", "--forget", "--to", &dsn];
     assert_eq!(finish(spawn(&mut scene.case.command(&args))).status, Some(0));

@@ -62,11 +62,11 @@ fn each_member_s_file_is_loaded_once_in_a_generation() {
 fn a_source_of_two_members_is_refused() {
     let case = case(4);
     parse(&finish(spawn(&mut member(&case, "1", 0, "in/0.csv"))));
-    let said = finish(spawn(&mut member(&case, "1", 1, "in/0.csv"))).refusal();
+    let said = finish(spawn(&mut member(&case, "1", 1, "in/0.csv"))).json_refusal();
     assert!(said.contains("member 0 of generation 1 loads a source of member 1"), "{said}");
     assert!(said.contains("`{member}`"), "{said}");
     assert_eq!(case.value("select count(*) from t"), "50");
-    let said = finish(spawn(&mut member(&case, "1", 0, "in/1.csv"))).refusal();
+    let said = finish(spawn(&mut member(&case, "1", 0, "in/1.csv"))).json_refusal();
     assert!(said.contains("is done in generation 1, and has loaded other sources"), "{said}");
     assert_eq!(case.value("select count(*) from t"), "50");
 }
@@ -87,7 +87,7 @@ fn the_files_of_a_member_are_known_in_its_generation_only() {
     assert_eq!(load("2")["files"]["new"], 4);
     assert_eq!(count(), "600");
     case.put("in/4.csv", "member,id\n4,0\n");
-    let said = finish(spawn(&mut member(&case, "1", 0, "in"))).refusal();
+    let said = finish(spawn(&mut member(&case, "1", 0, "in"))).json_refusal();
     assert!(said.contains("is done in generation 1, and has loaded other sources"), "{said}");
     case.load("in --table t --quiet").success();
     assert_eq!(count(), "601");
@@ -139,6 +139,6 @@ fn options_that_do_not_fit_a_member_are_refused() {
     }
     let mut child = spawn(&mut member(&case, "1", 0, "-"));
     child.stdin.take().unwrap().write_all(b"member,id\n0,0\n").unwrap();
-    let said = finish(child).refusal();
+    let said = finish(child).json_refusal();
     assert!(said.contains("loads sources that can be read again"), "{said}");
 }

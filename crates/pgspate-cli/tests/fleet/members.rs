@@ -81,7 +81,7 @@ fn a_running_member_is_reported_and_is_done_by_a_retry_after_a_kill() {
     let (status, report) = scene.fleet();
     assert_eq!((status, &report["running"]), (Some(1), &vec![1].into()));
     let second = finish(spawn(&mut scene.command(&dsn, "a", "1", 1, "--retry-for 1")));
-    let said = second.refusal();
+    let said = second.json_refusal();
     assert!(said.contains("member 1 of fleet \"nights\" is running in session"), "{said}");
     // The member has claimed its scopes, and waits within its transaction.
     child.kill().unwrap();
@@ -129,7 +129,7 @@ fn options_that_a_member_cannot_have_are_refused() {
         ("--connections 1", "a member needs 2 connections, not 1"),
     ] {
         let run = finish(spawn(&mut scene.command(&dsn, "a", "1", 0, more)));
-        assert!(run.refusal().contains(words), "{}", run.stderr);
+        assert!(run.json_refusal().contains(words), "{}", run.stderr);
     }
     let args = ["sync", "--to", &dsn, "a/0.csv", "--table", "reading", "--scope", "all"];
     let mut command = scene.case.command(&args);

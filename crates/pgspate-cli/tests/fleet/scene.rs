@@ -134,6 +134,18 @@ impl FleetScene {
     }
 }
 
+impl Run {
+    /// Checks that the command failed with exit status 2, and that stdout has the error as JSON.
+    /// Returns stderr.
+    #[track_caller]
+    pub(crate) fn json_refusal(&self) -> String {
+        assert_eq!(self.status, Some(2), "{}{}", self.stdout, self.stderr);
+        let printed: Value = serde_json::from_str(&self.stdout).expect(&self.stderr);
+        assert_eq!(printed["error"]["exit_status"], 2, "{printed}");
+        self.stderr.clone()
+    }
+}
+
 /// Returns the report of a member that has succeeded.
 #[track_caller]
 pub(crate) fn parse(run: &Run) -> Value {
