@@ -19,9 +19,10 @@ import pgspate
 import pgspate.aio
 
 # The page has these functions and classes, in this order.
-CALLS = ["load", "sync", "write", "apply", "plan", "doctor", "tune", "server", "pandas_method"]
-RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "Plan", "Examination", "Finding", "Tuning",
-           "Report", "Progress", "Server"]
+CALLS = ["load", "sync", "write", "apply", "fleet", "plan", "doctor", "tune", "server",
+         "pandas_method"]
+RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "FleetReport", "Plan", "Examination",
+           "Finding", "Tuning", "Report", "Progress", "Server"]
 # Sections of a docstring in Google's style.
 SECTIONS = {"Args", *pgspate._calls.OPTION_GROUPS, "Returns", "Raises", "Attributes", "Example"}
 

@@ -24,6 +24,7 @@ from ._errors import (
     SourceError,
     UsageError,
 )
+from ._fleet import FleetReport, fleet
 from ._pandas import pandas_method
 from ._pgspate import __version__
 from ._progress import Progress
@@ -40,6 +41,7 @@ __all__ = [
     "Error",
     "Examination",
     "Finding",
+    "FleetReport",
     "FormatError",
     "LedgerError",
     "LoadReport",
@@ -57,6 +59,7 @@ __all__ = [
     "__version__",
     "apply",
     "doctor",
+    "fleet",
     "load",
     "pandas_method",
     "plan",

@@ -28,7 +28,7 @@ R = TypeVar("R")
 __all__ = ["apply", "load", "plan", "sync"]
 
 # Sections of a docstring, after "Args", that describe arguments.
-OPTION_GROUPS = ["Safety", "Table", "Reading"]
+OPTION_GROUPS = ["Safety", "Table", "Fleet", "Reading"]
 
 
 def understands_foreign_words(call: Callable[P, R]) -> Callable[P, R]:
@@ -70,6 +70,11 @@ def load(
     pause_autovacuum: When = "auto",
     analyze: When = "auto",
     vacuum: bool = False,
+    fleet: str | None = None,
+    generation: str | None = None,
+    members: int | None = None,
+    member: int | Literal["auto"] = "auto",
+    connections: int | None = None,
     format: Format | None = None,
     header: bool | Literal["auto"] = "auto",
     delimiter: str | None = None,
@@ -131,6 +136,15 @@ def load(
         pause_autovacuum: Switch autovacuum off for the table during the load.
         analyze: Run ANALYZE after the load.
         vacuum: Run VACUUM (FREEZE, ANALYZE) after the load.
+
+    Fleet:
+        fleet: Run as a member of this fleet: one write by an array of jobs.
+        generation: Name of this run of the fleet, such as a date. Older generations cannot undo
+            newer ones.
+        members: Number of members. Default: the size of the array of jobs.
+        member: Number of this member, from 0. ``"auto"`` reads it from the variables of AWS Batch,
+            Kubernetes, Cloud Run or Slurm. ``{member}`` in a source stands for it.
+        connections: Most connections of all members together.
 
     Reading:
         format: Format of the files. Default: by name and content.
@@ -226,6 +240,11 @@ def sync(
     retry_for: int = 60,
     stall_timeout: int = 60,
     lock_timeout: int = 300,
+    fleet: str | None = None,
+    generation: str | None = None,
+    members: int | None = None,
+    member: int | Literal["auto"] = "auto",
+    connections: int | None = None,
     format: Format | None = None,
     header: bool | Literal["auto"] = "auto",
     delimiter: str | None = None,
@@ -281,6 +300,13 @@ def sync(
         retry_for: Seconds to retry after a deadlock, a serialization failure or a lost connection.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
+
+    Fleet:
+        fleet: As for `pgspate.load`.
+        generation: As for `pgspate.load`.
+        members: As for `pgspate.load`.
+        member: As for `pgspate.load`.
+        connections: As for `pgspate.load`.
 
     Reading:
         format: Format of the files. Default: by name and content.

@@ -99,6 +99,7 @@ class LoadReport(Report):
         sequences: Sequences that were advanced past the loaded values.
         widened: Columns that the load gave a wider type.
         at_once: How all rows became visible at the same time, with ``replace=`` or ``atomic=``.
+        fleet: The member of a fleet that the load was, with ``fleet=``.
         warnings: Warnings, such as what slowed the load down.
         related: Other tables with rows of related objects: ``table`` and ``rows``. Only from
             `pgspate.sqlalchemy.load`.
@@ -132,6 +133,7 @@ class LoadReport(Report):
     sequences: list[dict[str, Any]] = field(default_factory=list)
     widened: list[dict[str, Any]] = field(default_factory=list)
     at_once: dict[str, Any] | None = None
+    fleet: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
     related: list[dict[str, Any]] = field(default_factory=list)
 
@@ -182,6 +184,7 @@ class SyncReport(Report):
         measured: Everything that the server counted during the sync, other sessions included.
         advice: What would make the next sync cheaper.
         warnings: Work that failed after the rows were committed.
+        fleet: The member of a fleet that the sync was, with ``fleet=``.
     """
 
     table: str = ""
@@ -212,6 +215,7 @@ class SyncReport(Report):
     measured: dict[str, Any] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    fleet: dict[str, Any] | None = None
 
     @property
     def is_same(self) -> bool:

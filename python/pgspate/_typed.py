@@ -35,6 +35,11 @@ class ModelLoadOptions(TypedDict, total=False):
     pause_autovacuum: When
     analyze: When
     vacuum: bool
+    fleet: str | None
+    generation: str | None
+    members: int | None
+    member: int | Literal['auto']
+    connections: int | None
     format: Format | None
     header: bool | Literal['auto']
     delimiter: str | None
@@ -80,6 +85,11 @@ class ModelSyncOptions(TypedDict, total=False):
     retry_for: int
     stall_timeout: int
     lock_timeout: int
+    fleet: str | None
+    generation: str | None
+    members: int | None
+    member: int | Literal['auto']
+    connections: int | None
     format: Format | None
     header: bool | Literal['auto']
     delimiter: str | None

@@ -37,7 +37,7 @@ _ROWS_AHEAD = 1000
 _OPTION_HINT = "Remove this option or `within=`."
 # Options of a sync that the caller's session decides.
 _NOT_WITHIN = ("create", "lanes", "transactions", "vacuum", "read_ahead", "retry_for", "progress",
-               "price_per_million_io")
+               "price_per_million_io", "fleet")
 _RELATED_HINTS = {
     "load": "Pass `within=session`, which saves related objects in the session's transaction. Or "
     "pass dicts, which have no relationships.",
@@ -162,8 +162,8 @@ def sync(
             must be committed. After the sync, the session's objects are expired, so that the
             session loads them again.
         **options: As for `pgspate.sync`; with ``within=`` not ``create``, ``lanes``,
-            ``transactions``, ``vacuum``, ``read_ahead``, ``retry_for``, ``progress`` and
-            ``price_per_million_io``.
+            ``transactions``, ``vacuum``, ``read_ahead``, ``retry_for``, ``progress``,
+            ``price_per_million_io`` and ``fleet``.
 
     Returns:
         What the sync did; with ``within=``, only the table and the counts of rows.

@@ -169,6 +169,19 @@ async fn forget_stream(dsn: &Dsn, stream: &str) -> Result<()> {
     ledger::forget_stream(&connection.client, stream).await
 }
 
+/// Reads what the members of a fleet have done, and returns the report as JSON.
+#[pyfunction]
+fn fleet<'py>(py: Python<'py>, name: String, options: CallOptions<'py>) -> PyResult<String> {
+    let (mut arguments, to, caller) = options.without_data();
+    arguments.extend(["--".to_owned(), name]);
+    caller.run(py, move |call: &CallState<NoProgress>| {
+        with_server(to, |dsn, runtime| {
+            let report = call.unless_abandoned(pgspate_cli::fleet(&arguments, &dsn));
+            as_json(&runtime.block_on(report)?)
+        })
+    })
+}
+
 /// Runs the checks of doctor and returns its findings as JSON.
 #[pyfunction]
 fn doctor<'py>(py: Python<'py>, options: CallOptions<'py>) -> PyResult<String> {
@@ -232,6 +245,7 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(refuse_sync, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(apply_events, module)?)?;
+    module.add_function(wrap_pyfunction!(fleet, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)?;
     module.add_function(wrap_pyfunction!(tune, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;

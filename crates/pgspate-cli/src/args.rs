@@ -2,7 +2,9 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::flags::{ApplyArgs, DoctorArgs, LoadArgs, ParsedFlags, StallArgs, SyncArgs, TuneArgs};
+use crate::flags::{
+    ApplyArgs, DoctorArgs, FleetArgs, LoadArgs, ParsedFlags, StallArgs, SyncArgs, TuneArgs,
+};
 #[cfg(feature = "lab")]
 use crate::lab::LabArgs;
 
@@ -36,6 +38,8 @@ pub(crate) enum Command {
     /// Measure ways of writing on your own server, and report them on one page
     #[cfg(feature = "lab")]
     Lab(LabArgs),
+    /// Show what the members of an array of jobs have done, and which are missing
+    Fleet(ParsedFlags<FleetArgs>),
     /// Show the jobs, streams and changed settings that the ledger knows
     Status(StatusArgs),
     /// Start, stop and inspect the embedded PostgreSQL

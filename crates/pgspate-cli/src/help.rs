@@ -43,7 +43,7 @@ const KAFKA: &[Variable] =
 const TERMINAL: &[Variable] = &[("NO_COLOR", "If set, output has no colour")];
 
 /// The help of every command. A command that is missing here fails a test.
-pub(crate) const COMMANDS: [CommandHelp; 15] = [
+pub(crate) const COMMANDS: [CommandHelp; 16] = [
     CommandHelp {
         command: "load",
         examples: &[
@@ -134,6 +134,17 @@ pub(crate) const COMMANDS: [CommandHelp; 15] = [
         answer_no: None,
         is_interruptible: false,
         variables: &[TERMINAL],
+    },
+    CommandHelp {
+        command: "fleet",
+        examples: &[
+            "pgspate fleet nights",
+            "pgspate fleet nights --generation 2026-11-21 --json",
+            "pgspate fleet nights --forget",
+        ],
+        answer_no: Some("Done, but members are running, failed or missing"),
+        is_interruptible: true,
+        variables: &[CONNECTION, EMBEDDED, TERMINAL],
     },
     CommandHelp {
         command: "status",

@@ -9,6 +9,7 @@ mod args;
 mod doctor;
 mod errors;
 mod flags;
+mod fleet;
 mod generate;
 mod help;
 #[cfg(feature = "lab")]
@@ -33,7 +34,9 @@ use pgspate::target::connect::Dsn;
 use pgspate::{Error, ErrorKind, Result};
 
 use args::{Args, Command};
-use flags::{ApplyArgs, CommandFlags, DoctorArgs, LoadArgs, ParsedFlags, SyncArgs, TuneArgs};
+use flags::{
+    ApplyArgs, CommandFlags, DoctorArgs, FleetArgs, LoadArgs, ParsedFlags, SyncArgs, TuneArgs,
+};
 
 pub use load::runtime;
 pub use metrics::{MetricsServer, serve as serve_metrics};
@@ -74,6 +77,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Tune(args) => tune::run(&args.0, style),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(args, style),
+        Command::Fleet(args) => fleet::run(&args.0, style),
         Command::Status(args) => status::run(&args, style),
         Command::Server { action, quiet } => server::run(action, quiet, style).map(yes),
         Command::Completions { shell } => generate::completions(shell).map(yes),
@@ -135,6 +139,17 @@ pub async fn doctor(args: &[String], dsn: &Dsn) -> Result<pgspate_doctor::doctor
     let dsn = dsn.with_stall_timeout(args.stall);
     let connection = dsn.connect("pgspate doctor").await?;
     Ok(doctor::examine(&args, &connection).await?.0)
+}
+
+/// Reads the report of `pgspate fleet` with these arguments.
+///
+/// # Errors
+/// The errors of [`load_options`] and of [`pgspate::ledger::read_fleet`].
+pub async fn fleet(args: &[String], dsn: &Dsn) -> Result<pgspate::ledger::FleetReport> {
+    let args: FleetArgs = parse(args)?;
+    let connection = dsn.with_stall_timeout(args.stall).connect("pgspate status").await?;
+    let generation = args.generation.as_deref();
+    pgspate::ledger::read_fleet(&connection.client, &args.fleet, generation).await
 }
 
 /// Carries out `pgspate tune` with these arguments, and returns its result.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use pgspate::ledger::{self, JobStatus, StreamStatus};
+use pgspate::ledger::{self, FleetReport, JobStatus, StreamStatus};
 use pgspate::load::LoadWatch;
 use pgspate::numbers::thousands;
 use pgspate::target::connect::Dsn;
@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use crate::CommandAnswer;
 use crate::args::StatusArgs;
 use crate::errors::TerminalStyle;
+use crate::fleet::render_progress;
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{write_stderr_line, write_stdout};
 use crate::target;
@@ -41,6 +42,10 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
         None => runtime.block_on(ledger::list_streams(&connection.client))?,
         Some(_) => Vec::new(),
     };
+    let fleets = match args.job {
+        None => runtime.block_on(ledger::list_fleets(&connection.client))?,
+        Some(_) => Vec::new(),
+    };
     let settings = match args.job {
         None => runtime.block_on(tune::outstanding(&connection))?,
         Some(_) => Vec::new(),
@@ -48,11 +53,14 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
     if args.json {
         let jobs = jobs.into_iter().map(StatusEntry::Job);
         let mut all: Vec<_> = jobs.chain(streams.into_iter().map(StatusEntry::Stream)).collect();
+        all.extend(fleets.into_iter().map(StatusEntry::Fleet));
         all.extend((!settings.is_empty()).then_some(StatusEntry::Tuned { settings }));
         print_json(&all)?;
         return Ok(CommandAnswer::Yes);
     }
-    if jobs.is_empty() && streams.is_empty() && settings.is_empty() && !args.quiet {
+    let is_empty =
+        jobs.is_empty() && streams.is_empty() && fleets.is_empty() && settings.is_empty();
+    if is_empty && !args.quiet {
         write_stderr_line("the ledger of this database has no jobs");
     }
     for job in &jobs {
@@ -60,6 +68,9 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
     }
     for stream in &streams {
         write_stdout(render_stream(stream))?;
+    }
+    for fleet in &fleets {
+        write_stdout(render_progress(fleet))?;
     }
     if !settings.is_empty() {
         let names = settings.join(", ");
@@ -76,6 +87,7 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
 enum StatusEntry {
     Job(JobStatus),
     Stream(StreamStatus),
+    Fleet(FleetReport),
     /// Settings of `pgspate tune` that are not put back yet.
     Tuned {
         settings: Vec<String>,

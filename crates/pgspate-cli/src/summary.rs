@@ -6,6 +6,7 @@ use pgspate::load::LoadReport;
 use pgspate::numbers::{bytes, rate, seconds, thousands};
 
 use crate::errors::TerminalStyle;
+use crate::fleet::describe_member;
 
 /// The number of rows from which on the time for counting them is shown: about a tenth of a second.
 const COUNTED_ROWS_MIN: u64 = 500_000;
@@ -62,6 +63,9 @@ pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
             "  column \"{}\" became {} instead of {}, because of {place}",
             widened.column, widened.to, widened.from
         );
+    }
+    if let Some(member) = &report.fleet {
+        text += &describe_member(member);
     }
     for warning in &report.warnings {
         let _ = writeln!(text, "{} {warning}", style.warning("warning:"));

@@ -10,6 +10,7 @@ use pgspate::sync::{self, SyncReport};
 use crate::CommandAnswer;
 use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, SyncArgs};
+use crate::fleet::describe_member;
 use crate::load::{RunSetup, print_json, set_up_run};
 use crate::output::{write_stderr, write_stderr_line, write_stdout};
 use crate::progress::{ProgressLine, ProgressVerb};
@@ -129,7 +130,7 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         (report.wal_bytes, report.blocks_dirtied, report.updated_hot)
     else {
         line("  other servers store the rows, so this server does not know the WAL and the I/O");
-        return text + &warnings(report, style) + &advice(report, style);
+        return text + &member(report) + &warnings(report, style) + &advice(report, style);
     };
     line(&format!(
         "  {} of WAL, {} blocks read, {} changed; {}, {}",
@@ -159,7 +160,12 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         known(report.table_dead_rows[0]),
         known(report.table_dead_rows[1]),
     ));
-    text + &warnings(report, style) + &advice(report, style)
+    text + &member(report) + &warnings(report, style) + &advice(report, style)
+}
+
+/// Formats the member of a fleet that the sync was, if it was one.
+fn member(report: &SyncReport) -> String {
+    report.fleet.as_ref().map_or_else(String::new, describe_member)
 }
 
 fn warnings(report: &SyncReport, style: TerminalStyle) -> String {

@@ -76,7 +76,9 @@ fn the_reference_names_every_key() {
     let dsn = db.dsn();
     let to = ["--to", dsn.as_str()];
 
-    let commands: [(&str, &[&str]); 18] = [
+    let fleet = ["--fleet", "f", "--generation", "1", "--members", "1", "--member", "0"];
+    let sync_member = [&["sync", "t.csv", "--table", "t", "--scope-by", "id"], &fleet[..]].concat();
+    let commands: [(&str, &[&str]); 21] = [
         ("load plan", &["load", "t.csv", "--table", "t", "--plan"]),
         ("load", &["load", "t.csv", "--table", "t"]),
         ("load", &["load", "t.csv", "--table", "t", "--replace", "--restart"]),
@@ -87,8 +89,11 @@ fn the_reference_names_every_key() {
         ("doctor", &["doctor", "--watch", "0s"]),
         ("tune", &["tune", "--memory", "16GiB", "--cpus", "4"]),
         ("status", &["status"]),
+        ("sync", &sync_member),
+        ("fleet", &["fleet", "f"]),
         ("server", &["server", "status"]),
         ("sync plan", &["sync", "t.csv", "--table", "t", "--scope", "all", "--plan"]),
+        ("fleet forget", &["fleet", "f", "--generation", "1", "--forget"]),
         ("status forget", &["status", "1", "--forget"]),
         ("errors", &["load", "absent.csv", "--table", "t"]),
         ("errors", &["load", "bad.csv", "--table", "t"]),

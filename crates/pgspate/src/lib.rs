@@ -6,6 +6,7 @@
 //! - [`reading`] opens an input and samples it.
 //! - [`plan`] decides how records become rows, and gives a reason for each choice.
 //! - [`copy`] sends every row to the server over lanes.
+//! - [`fleet`] lets many processes load or sync one table together.
 //! - [`care`] changes a table to make a load faster (drops indexes, for example) and restores the
 //!   table afterwards.
 //!
@@ -20,6 +21,7 @@
 pub mod apply;
 pub mod care;
 pub mod copy;
+pub mod fleet;
 mod job;
 pub mod load;
 pub mod plan;

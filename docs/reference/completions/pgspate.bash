@@ -25,6 +25,9 @@ _pgspate() {
             pgspate,doctor)
                 cmd="pgspate__subcmd__doctor"
                 ;;
+            pgspate,fleet)
+                cmd="pgspate__subcmd__fleet"
+                ;;
             pgspate,help)
                 cmd="pgspate__subcmd__help"
                 ;;
@@ -60,6 +63,9 @@ _pgspate() {
                 ;;
             pgspate__subcmd__help,doctor)
                 cmd="pgspate__subcmd__help__subcmd__doctor"
+                ;;
+            pgspate__subcmd__help,fleet)
+                cmd="pgspate__subcmd__help__subcmd__fleet"
                 ;;
             pgspate__subcmd__help,help)
                 cmd="pgspate__subcmd__help__subcmd__help"
@@ -170,7 +176,7 @@ _pgspate() {
 
     case "${cmd}" in
         pgspate)
-            opts="-h -V --help --version load sync apply doctor tune lab status server completions man reference help"
+            opts="-h -V --help --version load sync apply doctor tune lab fleet status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -361,8 +367,34 @@ _pgspate() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        pgspate__subcmd__fleet)
+            opts="-q -h --generation --forget --to --stall-timeout --json --quiet --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --generation)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         pgspate__subcmd__help)
-            opts="load sync apply doctor tune lab status server completions man reference help"
+            opts="load sync apply doctor tune lab fleet status server completions man reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -404,6 +436,20 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        pgspate__subcmd__help__subcmd__fleet)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -812,7 +858,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__load)
-            opts="-t -q -h --table --to --create --type --primary-key --replace --atomic --plan --lanes --commit --rejects --max-rejects --changed --restart --no-ledger --retry-for --stall-timeout --lock-timeout --rebuild-indexes --pause-autovacuum --analyze --vacuum --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --snake-case --ignore-unknown --source-option --json --quiet --help"
+            opts="-t -q -h --table --to --create --type --primary-key --replace --atomic --plan --lanes --commit --rejects --max-rejects --changed --restart --no-ledger --retry-for --stall-timeout --lock-timeout --rebuild-indexes --pause-autovacuum --analyze --vacuum --fleet --generation --members --member --connections --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --snake-case --ignore-unknown --source-option --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -884,6 +930,26 @@ _pgspate() {
                     ;;
                 --analyze)
                     COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                --fleet)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --generation)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --members)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --member)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --connections)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --format)
@@ -1146,7 +1212,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__sync)
-            opts="-t -q -h --table --to --create --type --primary-key --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --stall-timeout --lock-timeout --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --snake-case --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
+            opts="-t -q -h --table --to --create --type --primary-key --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --stall-timeout --lock-timeout --fleet --generation --members --member --connections --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --snake-case --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1217,6 +1283,26 @@ _pgspate() {
                     return 0
                     ;;
                 --lock-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --fleet)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --generation)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --members)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --member)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --connections)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

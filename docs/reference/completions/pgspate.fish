@@ -32,6 +32,7 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "apply" -d 'Apply a 
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "doctor" -d 'Find what slows writes on a server and what helps; change nothing'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "tune" -d 'Set a server up for a bulk load, and put the old settings back'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "lab" -d 'Measure ways of writing on your own server, and report them on one page'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "fleet" -d 'Show what the members of an array of jobs have done, and which are missing'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "status" -d 'Show the jobs, streams and changed settings that the ledger knows'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "server" -d 'Start, stop and inspect the embedded PostgreSQL'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "completions" -d 'Print completions for a shell'
@@ -66,6 +67,11 @@ never\t'Never'"
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l analyze -d 'Run ANALYZE afterwards' -r -f -a "auto\t'If at least a tenth of the rows is new'
 always\t'Wherever possible'
 never\t'Never'"
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l fleet -d 'Run as a member of this fleet: one write by an array of jobs' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l generation -d 'Name this run of the fleet, such as a date; older runs cannot undo newer ones' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l members -d 'The number of members; by default the size of the array of jobs' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l member -d 'This member\'s number, from 0; auto: the index in the array of jobs, as AWS Batch, Kubernetes, Cloud Run or Slurm sets it; `{member}` in a source stands for it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l connections -d 'Open at most this many connections, over all members of the fleet' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l format -d 'Read this format [default: detected from name and content]' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
 tsv\t'Delimited by tabs'
 text\t'COPY\'s text: tabs, \\N and backslash escapes'
@@ -115,6 +121,11 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l transactions -d
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l retry-for -d 'Keep trying for this long after deadlocks, lost connections and similar errors' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l fleet -d 'Run as a member of this fleet: one write by an array of jobs' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l generation -d 'Name this run of the fleet, such as a date; older runs cannot undo newer ones' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l members -d 'The number of members; by default the size of the array of jobs' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l member -d 'This member\'s number, from 0; auto: the index in the array of jobs, as AWS Batch, Kubernetes, Cloud Run or Slurm sets it; `{member}` in a source stands for it' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l connections -d 'Open at most this many connections, over all members of the fleet' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l format -d 'Read this format [default: detected from name and content]' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
 tsv\t'Delimited by tabs'
 text\t'COPY\'s text: tabs, \\N and backslash escapes'
@@ -228,7 +239,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_sub
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -l json -d 'Print the list as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -s q -l quiet -d 'Print errors and results only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l data -d 'Load this data in the experiments bulk and storage: imdb, tpch, or your own files, folders and patterns' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l data -d 'Load this data in `bulk` and `storage`: imdb, tpch, or your own files, folders and patterns' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l scale -d 'Scale the data by this factor; 1 is the published size [default: one that takes minutes]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l repeats -d 'Run each trial this many times' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from run" -l seed -d 'Generate data and the order of trials from this seed' -r
@@ -248,6 +259,13 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_sub
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "run" -d 'Run experiments; skip trials that are already measured'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "report" -d 'Write one page with all results'
 complete -c pgspate -n "__fish_pgspate_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -l generation -d 'Show this generation; by default the newest one' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -l to -d 'Connect to this URL or key=value; by default as for load' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -l forget -d 'Forget the fleet, or one generation of it: its rows stay, and any generation may write them again'
+complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -l json -d 'Print the report as JSON on stdout'
+complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -s q -l quiet -d 'Print errors and results only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Connect to the database with the ledger, by URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have changed on tables, such as indexes and options'
@@ -279,18 +297,19 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_
 complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand reference" -s h -l help -d 'Print help'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "sync" -d 'Make rows of a table equal to a source, writing only what differs'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "apply" -d 'Apply a stream of changes to tables, exactly once'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "doctor" -d 'Find what slows writes on a server and what helps; change nothing'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "tune" -d 'Set a server up for a bulk load, and put the old settings back'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "lab" -d 'Measure ways of writing on your own server, and report them on one page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "status" -d 'Show the jobs, streams and changed settings that the ledger knows'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "server" -d 'Start, stop and inspect the embedded PostgreSQL'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "man" -d 'Print the manual page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "sync" -d 'Make rows of a table equal to a source, writing only what differs'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "apply" -d 'Apply a stream of changes to tables, exactly once'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "doctor" -d 'Find what slows writes on a server and what helps; change nothing'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "tune" -d 'Set a server up for a bulk load, and put the old settings back'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "lab" -d 'Measure ways of writing on your own server, and report them on one page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "fleet" -d 'Show what the members of an array of jobs have done, and which are missing'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "status" -d 'Show the jobs, streams and changed settings that the ledger knows'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "server" -d 'Start, stop and inspect the embedded PostgreSQL'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "man" -d 'Print the manual page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "list" -d 'List the experiments, with their questions and durations'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "run" -d 'Run experiments; skip trials that are already measured'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "report" -d 'Write one page with all results'

@@ -5,6 +5,7 @@ use pgspate::copy::{Commit, RejectsMax};
 use pgspate::load::{ChangedFiles, LoadOptions};
 use pgspate::plan::ReplaceMode;
 
+use super::fleet::member;
 use super::reading::reading;
 use super::shared::{CommonArgs, files, limits, new_table, output, plan, table, target, when};
 use super::{CommandFlags, Flag, choice, part, path, switch, under, value};
@@ -31,6 +32,7 @@ impl CommandFlags for LoadArgs {
             options(safety()),
             options(part(|it: &mut LoadOptions| &mut it.limits, limits)),
             options(care()),
+            options(part(|it: &mut LoadOptions| &mut it.fleet, member())),
             options(part(|it: &mut LoadOptions| &mut it.reading, reading())),
             common(output("Print the report, or with --plan the plan, as JSON on stdout")),
         ]

@@ -6,6 +6,7 @@
 
 mod apply;
 mod doctor;
+mod fleet;
 mod load;
 mod reading;
 mod shared;
@@ -21,6 +22,7 @@ use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, FromArgMatches};
 
 pub(crate) use apply::ApplyArgs;
 pub(crate) use doctor::DoctorArgs;
+pub(crate) use fleet::FleetArgs;
 pub(crate) use load::LoadArgs;
 pub(crate) use shared::{CommonArgs, StallArgs};
 pub(crate) use sync::SyncArgs;

@@ -4,6 +4,7 @@ use clap::builder::TypedValueParser;
 use clap::value_parser;
 use pgspate::sync::{Scope, SyncOptions};
 
+use super::fleet::member;
 use super::reading::reading;
 use super::shared::{CommonArgs, files, limits, new_table, output, plan, table, target, when};
 use super::{CommandFlags, Flag, choice, names, part, switch, text, value};
@@ -43,6 +44,7 @@ impl CommandFlags for SyncArgs {
             common(vec![plan("Show the statements, then stop")]),
             options(writing()),
             options(part(|it: &mut SyncOptions| &mut it.limits, limits)),
+            options(part(|it: &mut SyncOptions| &mut it.fleet, member())),
             options(part(|it: &mut SyncOptions| &mut it.reading, reading())),
             options(vec![price()]),
             common(output("Print the report as JSON on stdout")),

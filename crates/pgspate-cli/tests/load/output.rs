@@ -296,6 +296,8 @@ fn help_lists_all_options() {
       doctor       Find what slows writes on a server and what helps; change nothing
       tune         Set a server up for a bulk load, and put the old settings back
       lab          Measure ways of writing on your own server, and report them on one page
+      fleet        Show what the members of an array of jobs have done, and which are
+          … missing
       status       Show the jobs, streams and changed settings that the ledger knows
       server       Start, stop and inspect the embedded PostgreSQL
       completions  Print completions for a shell
@@ -468,6 +470,26 @@ fn help_lists_all_options() {
 
           --vacuum
               Run VACUUM (FREEZE, ANALYZE) afterwards
+
+    Fleet:
+          --fleet <NAME>
+              Run as a member of this fleet: one write by an array of jobs
+
+          --generation <G>
+              Name this run of the fleet, such as a date; older runs cannot undo newer ones
+
+          --members <N>
+              The number of members; by default the size of the array of jobs
+
+          --member <I>
+              This member's number, from 0; auto: the index in the array of jobs, as AWS
+          … Batch,
+              Kubernetes, Cloud Run or Slurm sets it; `{member}` in a source stands for it
+
+              [default: auto]
+
+          --connections <N>
+              Open at most this many connections, over all members of the fleet
 
     Reading:
           --format <FORMAT>

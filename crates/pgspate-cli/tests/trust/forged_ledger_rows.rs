@@ -91,6 +91,55 @@ fn a_role_cannot_forge_files_of_other_roles_jobs() {
     }
 }
 
+/// A member that counts as done, or as superseded, would not be written.
+#[test]
+fn a_role_cannot_forge_members_of_a_fleet_of_another_role() {
+    let case = case();
+    let role = mallory(&case);
+    let app = TrustRole::new(&case, "app");
+    GRANTS.iter().chain(&["all on t"]).for_each(|grant| app.grant(grant));
+    let member = |generation: &str| {
+        app.run(&format!(
+            "sync t.csv --table t --no-delete --fleet f --generation {generation} --members 2 \
+             --member 0"
+        ))
+    };
+    assert_eq!(member("1").status, Some(0));
+    for forged in [
+        "insert into pgspate.member (fleet, generation, member, waited_ms) values ('f', '1', 1, 0)",
+        "insert into pgspate.member_scope (fleet, scope, generation, sort, member) \
+         values ('f', 'member 1', '1', '9', 1)",
+        "insert into pgspate.fleet (fleet, generation, sort, first, members, command, table_oid, \
+                                    table_name) \
+         select 'f', '2', '9', first, members, command, table_oid, table_name from pgspate.fleet",
+    ] {
+        is_refused(&role, forged);
+    }
+    let before = case.value(
+        "select count(*) || max(sort) || max(state) from pgspate.member_scope, \
+                             pgspate.member",
+    );
+    role.sql("update pgspate.member set state = 'running'");
+    role.sql("update pgspate.member_scope set sort = '9'");
+    role.sql("delete from pgspate.member_scope");
+    let after = case.value(
+        "select count(*) || max(sort) || max(state) from pgspate.member_scope, \
+                            pgspate.member",
+    );
+    assert_eq!(after, before);
+    // With a table of its own, the role can take a name, but no member trusts the fleet.
+    role.grant("create on schema public");
+    role.sql("create table mine (id int)");
+    role.sql(
+        "insert into pgspate.fleet (fleet, generation, sort, first, members, command, table_oid, \
+                                    table_name) \
+         values ('f', '2', '9', 0, 2, 'sync', 'mine'::regclass, 'mine')",
+    );
+    let run = member("1");
+    assert_eq!(run.status, Some(2));
+    assert!(run.stderr.contains("fleet \"f\" belongs to role"), "{}", run.stderr);
+}
+
 /// If a stream's row in `pgspate.bound` is deleted, pgspate cannot notice that a crash lost rows.
 #[test]
 fn a_role_cannot_forge_bonds_of_unlogged_tables() {

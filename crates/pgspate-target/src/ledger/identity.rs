@@ -8,6 +8,7 @@ use ring::hmac;
 use serde_json::{Map, Value, json};
 
 use super::job::JobRecord;
+use super::member::FleetMember;
 use super::source_file::{SourceFingerprint, SourceMatch};
 use crate::{Error, ErrorKind, Result, UnloggedExtent};
 use pgspate_base::Secret;
@@ -40,6 +41,8 @@ pub struct JobIdentity {
     pub in_shadow: bool,
     /// How much of the written rows a server crash removes.
     pub unlogged: UnloggedExtent,
+    /// The member of a fleet that loads the sources. Each generation loads them again.
+    pub fleet: Option<FleetMember>,
 }
 
 impl JobIdentity {
@@ -51,6 +54,11 @@ impl JobIdentity {
         let mut digest = Context::new(&SHA256);
         for part in [self.command, &self.table] {
             add_part(&mut digest, part);
+        }
+        if let Some(FleetMember { fleet, generation, member, .. }) = &self.fleet {
+            for part in ["fleet", fleet, generation, &member.to_string()] {
+                add_part(&mut digest, part);
+            }
         }
         for source in &self.sources {
             add_part(&mut digest, &source.name);
@@ -279,6 +287,7 @@ mod tests {
             continued_key: None,
             in_shadow: false,
             unlogged: UnloggedExtent::Nothing,
+            fleet: None,
         }
     }
 

@@ -7,6 +7,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
 use super::identity::JobIdentity;
+use super::member::FleetMember;
 use super::{dropped_keys, schema, unlogged};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, server_error};
 
@@ -193,9 +194,9 @@ pub async fn read_written_chunks(client: &Client, job: JobId) -> Result<WrittenC
     Ok(WrittenChunks { records: records.collect() })
 }
 
-/// Marks the job and its files as loaded, durably and at once. The job's chunk records stay for a
-/// while: a disconnected session may still try to write a chunk, and must find that the chunk is
-/// written.
+/// Marks the job and its files as loaded, and the fleet's member as done, durably and at once. The
+/// job's chunk records stay for a while: a disconnected session may still try to write a chunk, and
+/// must find that the chunk is written.
 ///
 /// Returns `None` and marks nothing if the ledger lacks chunks, or if a crash has removed the rows
 /// although `crash_removes_rows` is set.
@@ -209,6 +210,7 @@ pub async fn finish_job(
     identity: &JobIdentity,
     crash_removes_rows: bool,
 ) -> Result<Option<ChunkRecord>> {
+    let member = identity.fleet.as_ref().map(FleetMember::finish_sql).unwrap_or_default();
     let bound_job = if crash_removes_rows { unlogged::job_sql(job) } else { "0".to_owned() };
     let sql = format!(
         "with sums as ( \
@@ -231,7 +233,7 @@ pub async fn finish_job(
                    set source = n.file -> 'source', rows = coalesce(r.rows, 0) \
                    from finished, jsonb_array_elements($4::jsonb) with ordinality n(file, nth) \
                         left join rows_of r on r.input = n.nth - 1 \
-                   where f.job = $1 and f.input = n.nth - 1) \
+                   where f.job = $1 and f.input = n.nth - 1) {member} \
          select rows_in, rows_written, rows_rejected from finished"
     );
     let expected = chunks.cast_signed();

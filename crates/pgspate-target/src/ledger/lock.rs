@@ -155,6 +155,22 @@ pub(super) fn is_held_sql(key: i64) -> String {
     IS_HELD.replace("$1", &format!("({key})"))
 }
 
+/// Returns those of the keys whose locks are held, by any session.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub(super) async fn held_keys(client: &Client, keys: &[i64]) -> Result<Vec<i64>> {
+    let failed = server_error("could not look up the locks of sessions".to_owned());
+    let is_held = IS_HELD.replace("$1::bigint", "key");
+    let sql = format!(
+        "select key from unnest($1::bigint[]) as key \
+         where exists (select from pg_locks l where {is_held})"
+    );
+    let rows = client.fetch_all(&sql, &[&keys.to_vec()]).await.map_err(failed)?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
 /// Returns which session holds the lock, in words, or `None`. Roles without `pg_read_all_stats` see
 /// few details of other roles' sessions.
 ///

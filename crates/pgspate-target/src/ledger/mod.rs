@@ -7,6 +7,7 @@
 mod change;
 mod dropped_keys;
 mod emptied;
+mod fleet_status;
 mod forget;
 mod found_jobs;
 mod identity;
@@ -14,6 +15,8 @@ mod job;
 mod known_files;
 mod lock;
 mod lookup;
+mod member;
+mod member_scope;
 mod new_job;
 mod open;
 mod partitions;
@@ -36,6 +39,9 @@ pub use dropped_keys::{
     DroppedKeys, check_no_dropped_keys, dropped_keys, is_refused_for_dropped_keys, other_writer,
 };
 pub use emptied::record_emptied_sql;
+pub use fleet_status::{
+    FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,
+};
 pub use forget::{forget_chunks_and_shadow, forget_unused_job};
 pub use identity::{JobIdentity, digest_texts};
 pub use job::{
@@ -45,6 +51,9 @@ pub use job::{
 pub use known_files::{FileState, KnownFiles, LoadedFile};
 pub use lock::{end_lost_lanes, hold_job_lock, share_lanes_lock_sql};
 pub use lookup::{FinishedJobs, JobLookup, LedgerState};
+pub use member::{
+    FleetMember, MemberCounts, MemberEntry, MemberTarget, OpenMember, generation_sort,
+};
 pub use open::{OpenOptions, OpenOutcome, open_job};
 pub use partitions::{PartitionMove, read_partitions};
 pub use reject::{Reject, RejectRecord, insert_rejects, read_rejects};

@@ -202,6 +202,7 @@ mod tests {
             continued_key: None,
             in_shadow: false,
             unlogged: UnloggedExtent::Nothing,
+            fleet: None,
         };
         let options = OpenOptions::default();
         let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 
 use super::policies::{self, FILE_POLICIES, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
-use super::unlogged;
+use super::{member, unlogged};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
 
@@ -255,6 +255,7 @@ async fn upgrade_sql(client: &Client, from: i32) -> Result<String> {
         }
     }
     parts.push(format!("{CREATE_FILE_TABLE}; {}; {UPGRADE_FILES}", policies::sql(FILE_POLICIES)));
+    parts.push(format!("{}; {}", member::CREATE_TABLES, policies::sql(member::POLICIES)));
     Ok(format!(
         "begin; lock table pgspate.version in exclusive mode; {}; \
          update pgspate.version set version = {VERSION}, secret = coalesce(secret, {SECRET}) \
@@ -286,10 +287,11 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     // `create schema if not exists` needs the CREATE privilege even if the schema exists.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
-        "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; {}; {}; \
+        "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; {}; {}; {}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
         unlogged::CREATE_TABLES,
-        [POLICIES, FILE_POLICIES, STREAM_POLICIES, unlogged::POLICIES]
+        member::CREATE_TABLES,
+        [POLICIES, FILE_POLICIES, STREAM_POLICIES, unlogged::POLICIES, member::POLICIES]
             .map(policies::sql)
             .join("; ")
     );

@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-use super::identity::hex;
+use super::identity::{digest_texts, hex};
+use super::member::FleetMember;
 use crate::Result;
 use pgspate_base::Secret;
 use pgspate_input::encode::arrow::calendar::civil;
@@ -34,6 +35,10 @@ pub struct SourceFingerprint {
     /// The full URL before it is hashed.
     #[serde(skip)]
     pub(super) hidden: Option<Secret>,
+    /// The member of a fleet and the generation that load the source, as a digest. Each generation
+    /// loads a source again. Empty without a fleet.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) member: String,
     /// The size, with the ETag or the modification time.
     pub version: String,
     /// SHA-256 of the first and last 64 KiB as stored, in hexadecimal. Empty if the store names
@@ -126,28 +131,36 @@ fn sample(input: &Input) -> Result<String> {
     Ok(hex(digest.finish().as_ref()))
 }
 
-/// Returns the key by which the ledger finds a source: a digest of its name, and of the hashed URL
-/// if the name omits a part of it.
-fn file_key(name: &str, url: &str) -> String {
-    let mut digest = Context::new(&SHA256);
-    digest.update(name.as_bytes());
-    if !url.is_empty() {
-        digest.update(b"\n");
-        digest.update(url.as_bytes());
-    }
-    hex(digest.finish().as_ref())
-}
-
 impl SourceFingerprint {
     /// Returns the key by which the ledger finds the source.
     pub(super) fn key(&self) -> String {
-        file_key(&self.name, &self.url)
+        self.key_of(&self.name)
     }
 
     /// Returns all keys under which the ledger may have recorded the source.
     pub(super) fn keys(&self) -> impl Iterator<Item = String> {
-        let spelled = (!self.spelled.is_empty()).then(|| file_key(&self.spelled, &self.url));
+        let spelled = (!self.spelled.is_empty()).then(|| self.key_of(&self.spelled));
         std::iter::once(self.key()).chain(spelled)
+    }
+
+    /// Returns a digest of a name of the source, of the hashed URL if the name omits a part of it,
+    /// and of the member of a fleet.
+    fn key_of(&self, name: &str) -> String {
+        let mut digest = Context::new(&SHA256);
+        digest.update(name.as_bytes());
+        for (mark, part) in [("\n", &self.url), ("\nmember ", &self.member)] {
+            if !part.is_empty() {
+                digest.update(mark.as_bytes());
+                digest.update(part.as_bytes());
+            }
+        }
+        hex(digest.finish().as_ref())
+    }
+
+    /// Makes the source one of a member of a fleet, in the member's generation.
+    pub fn set_member(&mut self, member: &FleetMember) {
+        let FleetMember { fleet, generation, member, .. } = member;
+        self.member = digest_texts(["fleet", fleet, generation, &member.to_string()]);
     }
 
     /// Compares this state with a recorded state.

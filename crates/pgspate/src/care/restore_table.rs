@@ -7,6 +7,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::TableCare;
+use super::follow_up::AfterLoad;
 use super::indexes::{self, RowRemoval};
 use super::restorer::{self, Restorer};
 use crate::copy::{Commit, CopyOutcome};
@@ -66,15 +67,29 @@ impl TableCare<'_> {
             Some(opened) if outcome.chunks_before > 0 => opened.done.rows_written(),
             _ => 0,
         };
-        let written = outcome.rows_written + before;
+        self.changes.summary.after = self.follow_up_with_retry(outcome.rows_written + before)?;
+        Ok(())
+    }
+
+    /// Vacuums or analyzes the table after all members of a fleet have written `written` rows.
+    pub(crate) fn tend(&mut self, written: u64) -> Result<()> {
+        let mut after = self.follow_up_with_retry(written)?;
+        let earlier = std::mem::take(&mut self.changes.summary.after);
+        after.sequences.splice(..0, earlier.sequences);
+        after.warnings.splice(..0, earlier.warnings);
+        self.changes.summary.after = after;
+        Ok(())
+    }
+
+    fn follow_up_with_retry(&mut self, written: u64) -> Result<AfterLoad> {
         self.changes.is_finishing = true;
-        self.changes.summary.after = self.retry_after_connection_loss(self.progress, |care| {
+        let after = self.retry_after_connection_loss(self.progress, |care| {
             let done = care.job.control_session.runtime.block_on(care.follow_up(written));
             care.progress.set_phase(None);
             done
         })?;
         self.changes.is_finishing = false;
-        Ok(())
+        Ok(after)
     }
 
     /// Undoes all changes that the job has recorded. If the load does not continue, because it has

@@ -8,6 +8,7 @@ use tokio_postgres::Client;
 
 use crate::Result;
 use crate::copy::CopyProgress;
+use crate::fleet::FleetEntry;
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 
@@ -19,6 +20,9 @@ pub(crate) struct ControlSession {
     pub(crate) limits: WaitLimits,
     /// Whether the connection was lost since the caller last set this flag to false.
     pub(crate) connection_was_lost: bool,
+    /// The member of a fleet that this run is, if any. The session holds the member's lock and its
+    /// slot.
+    pub(crate) fleet: Option<FleetEntry>,
 }
 
 impl ControlSession {
@@ -36,10 +40,13 @@ impl ControlSession {
         let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
         self.connection_was_lost = true;
         let lost_pid = self.connection.backend_pid();
-        self.connection = connection.into();
         // The lost session's backend may still hold the job's lock. It may also have an open
         // transaction in which it created the table.
-        self.runtime.block_on(self.connection.terminate_lost_backend(lost_pid));
+        self.runtime.block_on(connection.terminate_lost_backend(lost_pid));
+        if let Some(fleet) = &self.fleet {
+            self.runtime.block_on(fleet.enter_again(&connection))?;
+        }
+        self.connection = connection.into();
         Ok(true)
     }
 }

@@ -28,8 +28,12 @@ pub(super) fn read_fingerprints(reading: &SniffedInputs) -> Result<Vec<SourceFin
 
 impl Load {
     /// Returns the load's identity with these sources.
-    pub(super) fn make_identity(&self, sources: Vec<SourceFingerprint>) -> JobIdentity {
+    pub(super) fn make_identity(&self, mut sources: Vec<SourceFingerprint>) -> JobIdentity {
         let Load { reading, plan, session, table, .. } = self;
+        let fleet = self.fleet().map(|entry| entry.member.clone());
+        if let Some(member) = &fleet {
+            sources.iter_mut().for_each(|source| source.set_member(member));
+        }
         let mut options = reading.identity();
         let columns = plan.rows.columns.iter().map(|column| {
             let forced = match (column.force_null, column.force_not_null) {
@@ -71,6 +75,7 @@ impl Load {
                 UnloggedExtent::Everything if !keeps_rows => UnloggedExtent::SomePartitions,
                 unlogged => unlogged,
             },
+            fleet,
         }
     }
 }

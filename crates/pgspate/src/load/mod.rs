@@ -10,6 +10,7 @@ mod empty_copy;
 mod failure;
 mod files;
 mod ledger_job;
+mod member;
 mod prepare;
 mod rejects;
 mod replace;
@@ -27,11 +28,12 @@ pub use report::{LoadReport, PlanReport};
 
 use crate::care::{self, TableCare};
 use crate::copy::{CopyOutcome, EarlySession, RejectsMax};
+use crate::fleet::MemberOptions;
 use crate::job::{ControlSession, JobSession, RetryAfterConnectionLoss};
 use crate::plan::{self, LoadPlan, PlanRequest};
 use crate::reading::{self, SniffedInputs};
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::ledger::{JobLookup, OpenOptions, WrittenChunks};
+use pgspate_target::ledger::{JobLookup, OpenMember, OpenOptions, WrittenChunks};
 use pgspate_target::measure::wal_position;
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{SessionSettings, TargetTable};
@@ -59,6 +61,8 @@ pub struct LoadOptions {
     pub rejects_max: Option<RejectsMax>,
     /// Timeouts.
     pub limits: WaitLimits,
+    /// The member of a fleet that the load is.
+    pub fleet: MemberOptions,
 }
 
 /// A load that is ready to run.
@@ -84,6 +88,10 @@ pub struct Load {
     /// The lock that prevents other loads from writing the file of rejects.
     rejects_guard: Option<rejects::RejectsFileGuard>,
     table_changes: care::TableChanges,
+    /// The member's attempt, once it is recorded, if the load is a member of a fleet.
+    member: Option<OpenMember>,
+    /// What the last member of the fleet does for the table.
+    tending: member::TableTending,
 }
 
 impl RetryAfterConnectionLoss for Load {
@@ -123,6 +131,12 @@ impl Load {
     /// An error that names the input and the table. Its cause is the first refusal in input order,
     /// or another error that ended the load.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<LoadReport> {
+        self.open_member(watch)?;
+        let record_failure = self.failure_recorder();
+        self.run_to_end(watch).inspect_err(record_failure)
+    }
+
+    fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<LoadReport> {
         let started = Instant::now();
         if let Some(report) = self.report_if_loaded(watch)? {
             return Ok(report);
@@ -139,7 +153,8 @@ impl Load {
         let seconds = started.elapsed().as_secs_f64();
         let wal_after = self.job.control_session.runtime.block_on(wal_position(self.job.client()));
         let wal_bytes = wal_after.zip(wal_before).and_then(|(now, then)| now.checked_sub(then));
-        Ok(LoadReport::new(&self, outcome, watch, widened, seconds, wal_bytes))
+        let fleet = self.report_member(watch);
+        Ok(LoadReport::new(&self, outcome, watch, widened, seconds, wal_bytes).of_member(fleet))
     }
 
     /// Returns the number of rows that earlier runs of the job have rejected.
@@ -150,9 +165,10 @@ impl Load {
         }
     }
 
-    /// Prepares the load again, after another run has loaded or begins to load some of its files.
+    /// Prepares the load again, after another run has loaded or begins to load some of its files. A
+    /// member of a fleet keeps its session, which holds the member's lock.
     fn prepare_again(self) -> Result<Load> {
-        if self.reading.is_stream() {
+        if self.reading.is_stream() || self.member.is_some() {
             let message = "another load has begun to load some of these files";
             return Err(Error::new(ErrorKind::Ledger, message)
                 .hint("Wait until that load is done. Then run the same command again."));
@@ -163,10 +179,12 @@ impl Load {
     }
 
     /// Returns the report, if the ledger says that the input is already loaded.
-    fn report_if_loaded(&self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
+    fn report_if_loaded(&mut self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
         let JobLookup::Finished(finished) = &self.job.ledger_state.found else { return Ok(None) };
         self.write_rejects_again(&finished.jobs)?;
-        Ok(Some(LoadReport::new(self, CopyOutcome::default(), watch, Vec::new(), 0.0, None)))
+        let fleet = self.report_member(watch);
+        let report = LoadReport::new(self, CopyOutcome::default(), watch, Vec::new(), 0.0, None);
+        Ok(Some(report.of_member(fleet)))
     }
 
     /// Borrows the parts of the load that `care` needs.

@@ -5,7 +5,9 @@
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::{FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, replace};
+use super::{
+    FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, member, replace,
+};
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
@@ -28,6 +30,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
         true => Some(load.make_identity(ledger_job::read_fingerprints(&load.reading)?)),
         false => None,
     };
+    load.check_member_is_recorded()?;
     let JobSession { identity, control_session, .. } = &mut load.job;
     if let (Some(identity), Ok(true)) = (identity, &has_ledger)
         && !identity.has_complete_key()
@@ -86,7 +89,8 @@ async fn read_maintenance_facts_with_timeout(load: &Load) -> Result<MaintenanceF
 
 /// Inspects the inputs and the table, and plans how to encode and copy the rows. Also returns
 /// whether the database has a ledger.
-fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
+fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
+    let (fleet, tending) = member::prepare(&mut options)?;
     let (table, limits) = (options.table.as_deref(), options.limits);
     let Survey {
         control_session,
@@ -97,7 +101,7 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         rows,
         free_connections,
         has_ledger,
-    } = Survey::take(&options.reading, table, limits, dsn, runtime)?;
+    } = Survey::take(&options.reading, table, limits, dsn, fleet, runtime)?;
     let connection = &control_session.connection;
     let (table, new_table) = match table {
         Some(table) => (table, None),
@@ -142,6 +146,8 @@ fn inspect(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Re
         early_session: EarlySession::default(),
         rejects_guard: None,
         table_changes: care::TableChanges::default(),
+        member: None,
+        tending,
     };
     Ok((load, has_ledger))
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{FileCounts, Load, LoadWatch, WidenedColumn};
 use crate::care::MovedSequence;
 use crate::copy::{CopyOutcome, Lanes, StageSeconds};
+use crate::fleet::MemberReport;
 use crate::plan::{AtomicPlan, IndexChoice, OmittedColumn, describe_route};
 
 /// The plan of a load.
@@ -194,6 +195,9 @@ pub struct LoadReport {
     pub widened: Vec<WidenedColumn>,
     /// Warnings, such as what slowed the load down.
     pub warnings: Vec<String>,
+    /// The member of a fleet that the load was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<MemberReport>,
     /// Which job had already loaded everything, and when, in words.
     #[serde(skip)]
     pub loaded_already: Option<String>,
@@ -253,7 +257,13 @@ impl LoadReport {
                 .chain(&load.reading.skipped)
                 .cloned()
                 .collect(),
+            fleet: None,
             loaded_already: load.earlier_runs().filter(|_| load.is_loaded()),
         }
+    }
+
+    /// Adds the member of a fleet that the load was.
+    pub(super) fn of_member(self, fleet: Option<MemberReport>) -> LoadReport {
+        LoadReport { fleet, ..self }
     }
 }

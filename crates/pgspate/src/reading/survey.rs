@@ -10,6 +10,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{InputOrigin, ReadingOptions, SniffedInputs};
+use crate::fleet::FleetEntry;
 use crate::job::ControlSession;
 use crate::numbers::counted;
 use crate::plan::RowRequest;
@@ -39,6 +40,9 @@ pub(crate) struct Survey {
     pub(crate) has_ledger: Result<bool>,
 }
 
+/// How much of a stream a member of a fleet reads before it connects.
+const STREAM_BYTES_FIRST: usize = 64 << 20;
+
 impl Survey {
     /// Reads the first bytes of the inputs, connects to the server and looks up the table. Blocks
     /// the calling thread.
@@ -53,6 +57,7 @@ impl Survey {
         table: Option<&str>,
         limits: WaitLimits,
         dsn: Dsn,
+        mut fleet: Option<FleetEntry>,
         runtime: &Handle,
     ) -> Result<Survey> {
         let dsn = dsn.with_stall_timeout(limits.stall_timeout);
@@ -68,8 +73,17 @@ impl Survey {
         };
         let name = table_name(table, &inputs);
         let query = SurveyQuery { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
-        let connected = runtime.block_on(dsn.connect_and_query("pgspate load", &query));
-        let (connection, mut answer) = connected?;
+        let (connection, mut answer) = match &mut fleet {
+            None => runtime.block_on(dsn.connect_and_query("pgspate load", &query))?,
+            Some(fleet) => {
+                if !matches!(options.origin, InputOrigin::Batches(_)) {
+                    read_streams(&inputs)?;
+                }
+                let connection = fleet.connect(&dsn, limits, runtime)?;
+                let answer = runtime.block_on(query.run(&connection.client));
+                (connection, answer)
+            }
+        };
         if answer.table.as_ref().is_err_and(is_lock_error) {
             answer = runtime.block_on(query_again(&connection.client, &name, &limits));
         }
@@ -78,7 +92,7 @@ impl Survey {
         table.as_ref().map_or(Ok(()), TargetTable::check_is_user_schema)?;
         let (runtime, connection) = (runtime.clone(), connection.into());
         let control_session =
-            ControlSession { dsn, runtime, connection, limits, connection_was_lost: false };
+            ControlSession { dsn, runtime, connection, limits, connection_was_lost: false, fleet };
         let (mut reading, rows) = sniff_inputs(inputs, table.as_ref(), options, &control_session)?;
         reading.note_skipped(skipped_note(&skipped));
         Ok(Survey {
@@ -92,6 +106,15 @@ impl Survey {
             has_ledger,
         })
     }
+}
+
+/// Reads the beginning of streams, or small streams to their end, before a member of a fleet takes
+/// one of the fleet's connections. The program that writes a stream may take long.
+fn read_streams(inputs: &[Input]) -> Result<()> {
+    inputs
+        .iter()
+        .filter(|input| input.is_stream())
+        .try_for_each(|input| input.peek(STREAM_BYTES_FIRST).map(drop))
 }
 
 /// Detects the format and the columns of inputs, and completes the options for rows. `table` is the

@@ -220,7 +220,11 @@ impl<'a> SyncAttempts<'a> {
             ..SyncReport::of_parts(parts)
         };
         flush_statistics(&self.sessions[1..]).await;
-        let is_vacuumed = sync.split.is_some() || report.is_check || report.dead_rows == 0;
+        sync.report_member(first, &mut report).await;
+        let is_vacuumed = sync.split.is_some()
+            || report.is_check
+            || report.dead_rows == 0
+            || sync.member.is_some();
         if sync.options.vacuums && !is_vacuumed {
             self.watch.copy.set_phase(Some("vacuum".to_owned()));
             vacuum::run(first, sync.table(), &mut report).await;
@@ -242,8 +246,10 @@ impl<'a> SyncAttempts<'a> {
 /// called before a snapshot is taken, so that the snapshot includes the other syncs' commits.
 pub(super) async fn lock_scope(connection: &Connection, sync: &PreparedSync) -> Result<()> {
     let (scope, oid) = (lock_name(sync), i64::from(sync.staging.table.oid));
-    let sql = "select pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended($1, $2))";
-    let locked = connection.client.fetch_one(sql, &[&scope, &oid]).await;
+    let shared = if sync.shares_scope_lock() { "_shared" } else { "" };
+    let sql =
+        format!("select pg_catalog.pg_advisory_lock{shared}(pg_catalog.hashtextextended($1, $2))");
+    let locked = connection.client.fetch_one(&sql, &[&scope, &oid]).await;
     let what = "could not wait for another sync of the same scope";
     locked.map(drop).map_err(|error| connection.explain(what, error))
 }
@@ -251,8 +257,11 @@ pub(super) async fn lock_scope(connection: &Connection, sync: &PreparedSync) -> 
 /// Releases the advisory lock of the scope.
 pub(super) async fn unlock_scope(connection: &Connection, sync: &PreparedSync) -> Result<()> {
     let (scope, oid) = (lock_name(sync), i64::from(sync.staging.table.oid));
-    let sql = "select pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, $2))";
-    let unlocked = connection.client.fetch_one(sql, &[&scope, &oid]).await;
+    let shared = if sync.shares_scope_lock() { "_shared" } else { "" };
+    let sql = format!(
+        "select pg_catalog.pg_advisory_unlock{shared}(pg_catalog.hashtextextended($1, $2))"
+    );
+    let unlocked = connection.client.fetch_one(&sql, &[&scope, &oid]).await;
     unlocked.map(drop).map_err(|error| {
         connection.explain("could not release the lock against other syncs", error)
     })

@@ -9,6 +9,7 @@ mod ahead;
 mod attempts;
 mod columns;
 mod created_table;
+mod member;
 mod refusal;
 mod report;
 mod script;
@@ -34,6 +35,7 @@ pub use script::Script;
 pub use statements::Scope;
 
 use crate::copy::{CopyOutcome, LaneSession};
+use crate::fleet::MemberOptions;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::load::NewTableOptions;
 use crate::plan::AutoChoice;
@@ -45,6 +47,7 @@ use attempts::SyncAttempts;
 use columns::SyncColumns;
 use created_table::CreatedTable;
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::OpenMember;
 use pgspate_target::measure::Measurement;
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use shares::ScopeShares;
@@ -91,6 +94,8 @@ pub struct SyncOptions {
     pub transactions: usize,
     /// Price of a million I/Os, for the estimate in the report.
     pub price_per_million: f64,
+    /// The member of a fleet that the sync is.
+    pub fleet: MemberOptions,
 }
 
 impl Default for SyncOptions {
@@ -113,6 +118,7 @@ impl Default for SyncOptions {
             vacuums: false,
             transactions: 1,
             price_per_million: 0.20,
+            fleet: MemberOptions::default(),
         }
     }
 }
@@ -136,6 +142,8 @@ pub struct PreparedSync {
     before: Option<Measurement>,
     /// Size of the table, if it is to be read ahead of the source.
     extent: Option<TableExtent>,
+    /// The member's attempt, once it is recorded, if the sync is a member of a fleet.
+    member: Option<OpenMember>,
     runtime: Handle,
 }
 
@@ -146,7 +154,7 @@ pub struct PreparedSync {
 /// # Errors
 /// The errors of [`load::prepare`](crate::load::prepare). [`ErrorKind::Usage`] or
 /// [`ErrorKind::Plan`] if columns or scopes do not fit the table and the source.
-pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<PreparedSync> {
+pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<PreparedSync> {
     if matches!(&options.reading.origin, InputOrigin::Sources(sources) if sources.is_empty()) {
         return Err(Error::new(ErrorKind::Usage, "no source is named"));
     }
@@ -156,7 +164,8 @@ pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Prepa
             Error::new(ErrorKind::Usage, message).hint("Leave out `--lanes` or `--transactions`.")
         );
     }
-    let (mut staging, created) = Staging::prepare(&options, dsn, runtime)?;
+    let fleet = member::prepare(&mut options)?;
+    let (mut staging, created) = Staging::prepare(&options, dsn, fleet, runtime)?;
     let columns = runtime.block_on(classify_columns(&staging, &options))?;
     let mut evidence = staging.reading.sniffed.evidence.clone();
     let (lanes, transactions) = (options.lanes, options.transactions);
@@ -185,6 +194,7 @@ pub fn prepare(options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<Prepa
         committed,
         before,
         extent,
+        member: None,
         runtime,
     };
     sync.extent = sync.runtime.block_on(ahead::choose_extent(&sync))?;
@@ -293,7 +303,7 @@ impl PreparedSync {
     /// except for scopes that this sync has committed already.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let created = self.created.take();
-        let done = self.run_prepared(watch);
+        let done = self.run_with_member(watch);
         let Some(mut created) = created else { return done };
         match done {
             Ok(report) => {
@@ -304,7 +314,13 @@ impl PreparedSync {
         }
     }
 
-    fn run_prepared(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
+    fn run_with_member(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
+        self.open_member(&watch.copy)?;
+        let record_failure = self.failure_recorder();
+        self.run_to_end(watch).inspect_err(record_failure)
+    }
+
+    fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
         let reading = TempSpace::read(self.staging.control(), &self.staging.table);
         let space = self.runtime.block_on(reading)?;

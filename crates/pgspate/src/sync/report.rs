@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fleet::MemberReport;
 use pgspate_target::measure::{IoBill, MeasuredDifference, StatementCost};
 
 /// The result of a sync.
@@ -68,6 +69,9 @@ pub struct SyncReport {
     pub advice: Vec<String>,
     /// Warnings about work that failed after the rows were committed.
     pub warnings: Vec<String>,
+    /// The member of a fleet that the sync was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<MemberReport>,
 }
 
 /// Example keys, as text.

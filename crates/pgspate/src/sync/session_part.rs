@@ -52,6 +52,7 @@ pub(super) async fn find_differences(
         rows += known.matched();
     }
     let rows = check_source(client, sync, &statements, rows).await?;
+    sync.claim_scopes(client).await?;
     if !all_scopes_in_source {
         ahead::mark_staged_scopes(client, sync).await?;
     }
@@ -82,6 +83,7 @@ pub(super) async fn write_differences(
     report.set_cost(is_measured_here.then_some(cost));
     let counted = TransactionCounters::read(client, oid).await?.since(before);
     report.updated_hot = is_measured_here.then_some(counted.updated_hot);
+    sync.finish_member(client, &report).await?;
     // The rows that this transaction has written lock the table, so no load can drop keys from here
     // on.
     check_no_dropped_keys(&sync.staging.control().client, oid).await?;

@@ -16,6 +16,7 @@ use crate::copy::{
     Lanes, PIECE_BYTES, SessionOpener,
 };
 use crate::encode::Encoded;
+use crate::fleet::FleetEntry;
 use crate::format::EncodeMode;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::plan::{RowPlan, RowRequest};
@@ -63,10 +64,11 @@ impl Staging {
     pub(super) fn prepare(
         options: &SyncOptions,
         dsn: Dsn,
+        fleet: Option<FleetEntry>,
         runtime: &Handle,
     ) -> Result<(Staging, Option<CreatedTable>)> {
         let table = options.table.as_deref();
-        let survey = Survey::take(&options.reading, table, options.limits, dsn, runtime)?;
+        let survey = Survey::take(&options.reading, table, options.limits, dsn, fleet, runtime)?;
         let Survey { control_session, reading, session, name, table, rows: request, .. } = survey;
         let (table, created) = match table {
             Some(table) => (table, None),

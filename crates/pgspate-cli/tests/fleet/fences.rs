@@ -1,0 +1,138 @@
+//! No member undoes what a newer generation, or another member of its generation, has written.
+
+use std::process::{Child, Command};
+
+use crate::run::{finish, session, spawn, wait_until};
+use crate::scene::{FleetScene, parse};
+
+#[test]
+fn a_late_retry_of_an_older_generation_is_refused_and_changes_nothing() {
+    let scene = FleetScene::new(2, 4);
+    scene.report("a", "2026-11-21", 0);
+    scene.write_files("b", 100);
+    scene.report("b", "2026-11-22", 0);
+    scene.report("b", "2026-11-22", 1);
+    scene.expect(100);
+    for member in [1, 0] {
+        let before = scene.case.contents();
+        let said = scene.sync("a", "2026-11-21", member).json_refusal();
+        let expected = "generation 2026-11-22 of fleet \"nights\" has replaced the rows of member";
+        assert!(said.contains(expected), "{said}");
+        assert!(said.contains("Do not retry this member"), "{said}");
+        assert_eq!(scene.case.contents(), before);
+    }
+    assert_eq!(scene.differences(), "0");
+    // Numbers in a generation's name count by value.
+    let said = scene.sync("a", "2026-9-30", 0).json_refusal();
+    assert!(said.contains("generation 2026-9-30 is older"), "{said}");
+    parse(&scene.sync("b", "2026-11-23", 0));
+}
+
+#[test]
+fn a_scope_of_a_newer_generation_is_refused_whichever_member_has_it() {
+    let scene = FleetScene::new(2, 4);
+    scene.report("a", "2026-11-22", 0);
+    // Meter 0 was in member 1 yesterday.
+    scene.case.put("old/1.csv", "meter,day,use\n0,0,1\n");
+    let before = scene.case.rows("reading");
+    let said = scene.sync("old", "2026-11-21", 1).json_refusal();
+    assert!(said.contains("generation 2026-11-22 of fleet \"nights\" has replaced"), "{said}");
+    assert_eq!(scene.case.rows("reading"), before);
+    // A meter that the newer generation does not have is free.
+    scene.case.put("old/1.csv", "meter,day,use\n4,0,1\n");
+    scene.report("old", "2026-11-21", 1);
+}
+
+#[test]
+fn a_member_that_began_before_a_newer_generation_was_done_is_refused() {
+    let scene = FleetScene::new(1, 1);
+    scene.write_files("b", 100);
+    let dsn = scene.case.db.dsn();
+    let (runtime, other) = session(&dsn);
+    let lock = "begin; lock table reading in access exclusive mode";
+    runtime.block_on(other.batch_execute(lock)).unwrap();
+    let late = spawn(&mut scene.command(&dsn, "a", "1", 0, ""));
+    let holds_lock = "select count(*) from pg_locks join pg_stat_activity using (pid) \
+                      where locktype = 'advisory' and application_name = 'pgspate fleet' \
+                        and pg_locks.database = (select oid from pg_database \
+                                                 where datname = current_database())";
+    wait_until("the late member has its lock", || scene.case.value(holds_lock) == "1");
+    signal(&late, "STOP");
+    runtime.block_on(other.batch_execute("rollback")).unwrap();
+    scene.report("b", "2", 0);
+    signal(&late, "CONT");
+    let said = finish(late).json_refusal();
+    assert!(said.contains("generation 1 is older"), "{said}");
+    scene.expect(100);
+    assert_eq!(scene.differences(), "0");
+}
+
+/// Sends a signal, such as STOP.
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+}
+
+#[test]
+fn a_scope_in_two_members_is_refused() {
+    let scene = FleetScene::new(2, 4);
+    scene.report("a", "1", 0);
+    let before = scene.case.rows("reading");
+    for scope in ["2", "02"] {
+        scene.case.put("a/1.csv", format!("meter,day,use\n1,0,1\n{scope},0,1\n"));
+        let said = scene.sync("a", "1", 1).json_refusal();
+        let expected = "member 0 of generation 1 has written a scope of member 1";
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(scene.case.rows("reading"), before);
+    }
+}
+
+/// Equal values are one scope, even if their text differs.
+#[test]
+fn equal_numbers_with_different_text_are_one_scope() {
+    let scene = FleetScene::new(2, 2);
+    scene.case.db.run(
+        "drop table reading; create table reading (meter numeric, at timestamptz, use int, \
+         primary key (meter, at))",
+    );
+    let member = |member, text: &str, zone: &str| {
+        scene.case.put(&format!("a/{member}.csv"), format!("meter,at,use\n{text}"));
+        let dsn = format!("{} options='-c TimeZone={zone}'", scene.case.db.dsn());
+        let mut command = scene.command(&dsn, "a", "1", member, "");
+        finish(spawn(command.args(["--scope-by", "at"])))
+    };
+    parse(&member(0, "1.0,2026-11-22T12:00:00Z,1\n", "UTC"));
+    let said = member(1, "1.00,2026-11-22T17:30:00+05:30,1\n", "Asia/Kolkata").json_refusal();
+    assert!(said.contains("has written a scope of member 1"), "{said}");
+    parse(&member(1, "1.00,2026-11-22T18:30:00+05:30,1\n", "Asia/Kolkata"));
+}
+
+#[test]
+fn a_generation_is_for_one_table_and_one_number_of_members() {
+    let scene = FleetScene::new(2, 4);
+    scene.report("a", "1", 0);
+    scene.case.db.run("create table other (like reading including all)");
+    let dsn = scene.case.db.dsn();
+    let args = ["sync", "--to", &dsn, "a/1.csv", "--scope-by", "meter", "--fleet", "nights"];
+    for (more, words) in [
+        ("--table other --members 2", "is a sync of public.reading, not a sync of public.other"),
+        ("--table reading --members 3", "has members 0 to 1, not 0 to 2"),
+    ] {
+        let mut command = scene.case.command(&args);
+        command.args(["--generation", "1", "--member", "1"]).args(more.split(' '));
+        let run = finish(spawn(&mut command));
+        assert_eq!(run.status, Some(2));
+        assert!(run.stderr.contains(words), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_forgotten_generation_no_longer_refuses_older_ones() {
+    let scene = FleetScene::new(1, 2);
+    scene.report("a", "2062-11-22", 0);
+    scene.sync("a", "2026-11-22", 0).json_refusal();
+    let dsn = scene.case.db.dsn();
+    let args = ["fleet", "nights", "--generation", "2062-11-22", "--forget", "--to", &dsn];
+    assert_eq!(finish(spawn(&mut scene.case.command(&args))).status, Some(0));
+    scene.report("a", "2026-11-22", 0);
+}

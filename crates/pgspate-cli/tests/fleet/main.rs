@@ -1,0 +1,28 @@
+//! Arrays of jobs: loads and syncs that are members of a fleet, with a real PostgreSQL server.
+//!
+//! `PGSPATE_TEST_FAULTS=N` kills and disturbs N attempts of members instead of a few.
+
+mod connections;
+mod example;
+mod faults;
+mod fences;
+mod loads;
+mod members;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/plan.rs"]
+mod plan;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/protocol.rs"]
+mod protocol;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/proxy.rs"]
+mod proxy;
+#[path = "../support/run.rs"]
+mod run;
+mod scene;
+#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[path = "../load/support.rs"]
+mod support;
+#[allow(dead_code, reason = "the faults of load need more of it")]
+#[path = "../faults/test_random.rs"]
+mod test_random;

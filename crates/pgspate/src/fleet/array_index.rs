@@ -1,0 +1,132 @@
+//! The index and the size of an array of jobs, from the variables that the array's engine sets.
+
+use crate::{Error, ErrorKind, Result};
+
+/// The variables of an engine for arrays of jobs.
+struct ArrayVariables {
+    engine: &'static str,
+    index: &'static str,
+    /// The number of members; empty if the engine does not set it.
+    size: &'static str,
+    /// The first index; empty if the first index is 0.
+    first: &'static str,
+    /// The last index; empty if the indexes have no gaps.
+    last: &'static str,
+}
+
+const ENGINES: [ArrayVariables; 4] = [
+    ArrayVariables {
+        engine: "AWS Batch",
+        index: "AWS_BATCH_JOB_ARRAY_INDEX",
+        size: "AWS_BATCH_JOB_ARRAY_SIZE",
+        first: "",
+        last: "",
+    },
+    ArrayVariables {
+        engine: "Kubernetes",
+        index: "JOB_COMPLETION_INDEX",
+        size: "",
+        first: "",
+        last: "",
+    },
+    ArrayVariables {
+        engine: "Cloud Run",
+        index: "CLOUD_RUN_TASK_INDEX",
+        size: "CLOUD_RUN_TASK_COUNT",
+        first: "",
+        last: "",
+    },
+    ArrayVariables {
+        engine: "Slurm",
+        index: "SLURM_ARRAY_TASK_ID",
+        size: "SLURM_ARRAY_TASK_COUNT",
+        first: "SLURM_ARRAY_TASK_MIN",
+        last: "SLURM_ARRAY_TASK_MAX",
+    },
+];
+
+/// A process's place in an array of jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ArrayPlace {
+    pub(super) index: i32,
+    /// The index of the first job.
+    pub(super) first: i32,
+    /// The number of jobs, if the engine says it.
+    pub(super) size: Option<i32>,
+}
+
+/// Reads the process's place in its array. `variable` returns the value of an environment variable.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if no engine has set an index, if a variable is not a number, or if the
+/// array's indexes have gaps.
+pub(super) fn read_array_place(variable: impl Fn(&str) -> Option<String>) -> Result<ArrayPlace> {
+    let Some(names) = ENGINES.iter().find(|it| variable(it.index).is_some()) else {
+        let known: Vec<_> =
+            ENGINES.iter().map(|it| format!("{} ({})", it.index, it.engine)).collect();
+        let message = "no environment variable has the member's index";
+        return Err(Error::new(ErrorKind::Usage, message).hint(format!(
+            "Give the index with `--member I`. `--member auto` reads {}.",
+            known.join(", ")
+        )));
+    };
+    let number = |name: &str| -> Result<Option<i32>> {
+        let Some(value) = Some(name).filter(|it| !it.is_empty()).and_then(&variable) else {
+            return Ok(None);
+        };
+        let number = value.trim().parse().ok().filter(|number| *number >= 0);
+        let message = || format!("environment variable {name} is \"{value}\", expected a number");
+        number.map(Some).ok_or_else(|| Error::new(ErrorKind::Usage, message()))
+    };
+    let index = number(names.index)?.unwrap_or_default();
+    let (size, first, last) = (number(names.size)?, number(names.first)?, number(names.last)?);
+    let first = first.unwrap_or(0);
+    if let (Some(size), Some(last)) = (size, last)
+        && i64::from(last) - i64::from(first) + 1 != i64::from(size)
+    {
+        let message = format!("the {size} indexes of the array from {first} to {last} have gaps");
+        return Err(Error::new(ErrorKind::Usage, message)
+            .hint("Use consecutive indexes: `--array=0-99`, without a step."));
+    }
+    Ok(ArrayPlace { index, first, size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(variables: &[(&str, &str)]) -> Result<ArrayPlace> {
+        read_array_place(|name| {
+            variables.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn each_engine_s_variables_are_read() {
+        let from_zero = |index, size| ArrayPlace { index, first: 0, size };
+        let batch = [("AWS_BATCH_JOB_ARRAY_INDEX", "2"), ("AWS_BATCH_JOB_ARRAY_SIZE", "300")];
+        assert_eq!(place(&batch).unwrap(), from_zero(2, Some(300)));
+        assert_eq!(place(&batch[..1]).unwrap(), from_zero(2, None));
+        assert_eq!(place(&[("JOB_COMPLETION_INDEX", "0")]).unwrap(), from_zero(0, None));
+        let cloud_run = [("CLOUD_RUN_TASK_INDEX", "9"), ("CLOUD_RUN_TASK_COUNT", "10")];
+        assert_eq!(place(&cloud_run).unwrap(), from_zero(9, Some(10)));
+        let mut slurm = [
+            ("SLURM_ARRAY_TASK_ID", "7"),
+            ("SLURM_ARRAY_TASK_COUNT", "100"),
+            ("SLURM_ARRAY_TASK_MIN", "1"),
+            ("SLURM_ARRAY_TASK_MAX", "100"),
+        ];
+        let expected = ArrayPlace { index: 7, first: 1, size: Some(100) };
+        assert_eq!(place(&slurm).unwrap(), expected);
+        slurm[1].1 = "50";
+        assert!(place(&slurm).unwrap_err().to_string().contains("have gaps"));
+    }
+
+    #[test]
+    fn a_missing_or_wrong_index_is_refused() {
+        let hint = place(&[]).unwrap_err().hint_text().unwrap().to_owned();
+        assert!(hint.contains("SLURM_ARRAY_TASK_ID (Slurm)"), "{hint}");
+        let error = place(&[("JOB_COMPLETION_INDEX", "x")]).unwrap_err();
+        assert!(error.to_string().contains("is \"x\", expected a number"), "{error}");
+    }
+}

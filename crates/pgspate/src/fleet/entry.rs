@@ -1,0 +1,126 @@
+//! Opens a member's session: with the member's lock, and with one of the slots that limit the
+//! connections of all members.
+//!
+//! A member that finds no free slot disconnects before it waits, so that waiting members hold no
+//! connections. It waits as long as other members work: an array can take hours. Too many
+//! connections on the server, and another session on the same member, are waited for up to
+//! `--retry-for`.
+
+use std::time::{Duration, Instant};
+
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{FleetMember, MemberEntry};
+use pgspate_target::session::{ReconnectBackoff, WaitLimits};
+use tokio::runtime::Handle;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The shortest and the longest pause before a member looks for a free slot again. The pause grows
+/// with the time that the member has waited: 300 members that look every 5 seconds connect 60 times
+/// a second.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+/// The pause is this part of the time that the member has waited.
+const PAUSE_PART: u32 = 8;
+
+/// A member, and how its sessions begin.
+#[derive(Debug, Clone)]
+pub(crate) struct FleetEntry {
+    pub(crate) member: FleetMember,
+    /// The number of members that may work at the same time; `None` for no limit.
+    slots: Option<u32>,
+    /// How long the member has waited for a slot.
+    waited: Duration,
+}
+
+impl FleetEntry {
+    pub(super) fn new(member: FleetMember, slots: Option<u32>) -> FleetEntry {
+        FleetEntry { member, slots, waited: Duration::ZERO }
+    }
+
+    /// Returns how long the member has waited for a slot.
+    pub(crate) fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Opens a session that holds the member's lock and a slot. Blocks until there is one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Connect`] if the server cannot be reached. [`ErrorKind::Ledger`] if another
+    /// session works on the member for too long, or if a newer generation is done.
+    pub(crate) fn connect(
+        &mut self,
+        dsn: &Dsn,
+        limits: WaitLimits,
+        runtime: &Handle,
+    ) -> Result<Connection> {
+        let mut backoff = ReconnectBackoff::new(limits.retry_for);
+        let mut looking_since: Option<Instant> = None;
+        loop {
+            let entered = runtime.block_on(self.try_connect(dsn));
+            match entered {
+                Ok((connection, MemberEntry::Entered)) => {
+                    self.waited += looking_since.map_or(Duration::ZERO, |since| since.elapsed());
+                    return Ok(connection);
+                }
+                Ok((connection, MemberEntry::NoSlot)) => {
+                    runtime.block_on(connection.close());
+                    let since = *looking_since.get_or_insert_with(Instant::now);
+                    backoff.reset();
+                    std::thread::sleep(self.pause(since.elapsed()));
+                }
+                Ok((connection, MemberEntry::Occupied)) => {
+                    let worker = runtime.block_on(self.member.worker(&connection.client));
+                    runtime.block_on(connection.close());
+                    if !backoff.wait(|| false) {
+                        return Err(self.occupied_error(worker?));
+                    }
+                }
+                Err(error) if error.is_retryable() => {
+                    if !backoff.wait(|| false) {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_connect(&self, dsn: &Dsn) -> Result<(Connection, MemberEntry)> {
+        let connection = dsn.connect("pgspate fleet").await?;
+        let entry = self.member.enter(&connection.client, self.slots).await?;
+        Ok((connection, entry))
+    }
+
+    /// Takes the member's lock and a slot in a new session, after the member's session was lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Connect`], which is retryable, if the lock or a slot is not free yet.
+    pub(crate) async fn enter_again(&self, connection: &Connection) -> Result<()> {
+        match self.member.enter(&connection.client, self.slots).await? {
+            MemberEntry::Entered => Ok(()),
+            MemberEntry::NoSlot | MemberEntry::Occupied => {
+                let message = format!("{} waits for its lock or for a slot", self.member.name());
+                Err(Error::new(ErrorKind::Connect, message))
+            }
+        }
+    }
+
+    /// Returns the pause before the next look for a slot, after the time `waited`. The pause is
+    /// random, so that members do not connect at the same moment.
+    fn pause(&self, waited: Duration) -> Duration {
+        let [shortest, longest] = PAUSES;
+        let pause = (waited / PAUSE_PART).clamp(shortest, longest);
+        let random =
+            std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), self.member.member);
+        pause.mul_f64(0.5 + (random % 1024) as f64 / 1024.0)
+    }
+
+    fn occupied_error(&self, worker: Option<String>) -> Error {
+        let worker = worker.unwrap_or_else(|| "another session".to_owned());
+        let message = format!("{} is running in {worker}", self.member.name());
+        Error::new(ErrorKind::Ledger, message).hint(
+            "Wait until that session ends, or wait longer with `--retry-for`. Then run the member \
+             again.",
+        )
+    }
+}
