@@ -113,7 +113,7 @@ fn a_role_cannot_forge_members_of_a_fleet_of_another_role() {
                                     table_name) \
          select 'f', '2', '9', first, members, command, table_oid, table_name from pgspate.fleet",
     ] {
-        is_refused(&role, forged);
+        assert_refused(&role, forged);
     }
     let before = case.value(
         "select count(*) || max(sort) || max(state) from pgspate.member_scope, \
