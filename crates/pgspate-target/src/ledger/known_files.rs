@@ -251,7 +251,7 @@ impl FileState {
         if let Some(same) = compared.iter().position(|it| *it == SourceMatch::Same) {
             return FileState::Loaded(files[same].clone());
         }
-        let unsure = compared.iter().any(|it| *it == SourceMatch::Unsure);
+        let unsure = compared.contains(&SourceMatch::Unsure);
         match unsure {
             true => FileState::Unproven(files),
             false => FileState::of_content(files, ""),
