@@ -186,15 +186,15 @@ fn a_load_reads_a_whole_body_before_it_reports_it_as_loaded() {
         // The body has one more row, and its first 64 KiB are unchanged.
         web.put(csv_text("a", 3_001));
         let said = web.load(&case, "").refusal();
-        assert!(said.contains("contains rows that job 1 has already loaded"), "{said}");
+        assert!(said.contains("has changed since it was loaded into public.t"), "{said}");
         // The body has the same length, and one other row far from its beginning.
         web.put(csv_text("a", 3_000).replace("2999,a", "2999,b"));
         let said = web.load(&case, "").refusal();
-        assert!(said.contains("contains rows that job 1 has already loaded"), "{said}");
+        assert!(said.contains("has changed since it was loaded into public.t"), "{said}");
         assert_eq!(count(&case), "3000 3000 a");
-        // A body with other rows is loaded as a new source.
+        // The user says that a body with other rows is to be loaded, too.
         web.put(csv_text("c", 10));
-        web.load(&case, "").success();
+        web.load(&case, "--changed reload").success();
         assert_eq!(count(&case), "3010 3000 c");
     }
 }
