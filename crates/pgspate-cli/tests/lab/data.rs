@@ -65,7 +65,7 @@ fn all_strategies_load_equal_rows_of_tpch() {
     check_report_page(
         folder,
         &[
-            "How fast do TPC-H&#39;s eight tables get",
+            "How fast do TPC-H&#39;s eight tables load",
             "Time for all eight tables",
             "lineitem alone.",
             "pgspate lab run bulk --data tpch --scale 0.00002",
