@@ -11,6 +11,7 @@ mod dropped_keys;
 mod embedded;
 mod formats;
 mod growing_folders;
+mod help;
 mod hostile;
 mod index_plans;
 mod indexes;
