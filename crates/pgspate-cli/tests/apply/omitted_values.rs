@@ -59,10 +59,7 @@ fn a_key_change_split_between_two_runs_invents_no_values() {
     assert_eq!(case.value("select count(*) from t"), "2");
     case.put("s.ndjson", delete.clone() + &insert);
     let refusal = apply(&case, "s.ndjson --quiet").refusal();
-    assert!(
-        refusal.contains("only that row had the values that the event leaves out"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("only that row had the values"), "{refusal}");
     assert!(refusal.contains("at: s.ndjson, line 3"), "{refusal}");
     let report = applied(&case, &(delete + &insert), "--max-dead-letters 1");
     assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [0, 0, 0, 0]));
