@@ -49,6 +49,7 @@ fn kills_lose_and_double_no_message() {
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let args = "--follow --batch-delay 0 --batch-rows 50";
     let writer = &cluster.writer;
+    let mut errors = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -69,11 +70,13 @@ fn kills_lose_and_double_no_message() {
                 std::thread::sleep(Duration::from_millis(next_random(&mut seed) % 1000));
             }
             child.kill().unwrap();
-            let run = finish(child);
-            assert_eq!(run.stderr, "");
+            errors.push(finish(child).stderr);
         }
         stop.store(true, Ordering::Relaxed);
     });
+    // On a busy machine, a run may still be preparing when its session is terminated.
+    let is_expected = |error: &String| error.is_empty() || error.contains("57P01");
+    assert!(errors.iter().all(is_expected), "{errors:?}");
     cluster.flush();
     let written = written.load(Ordering::Relaxed);
     let last = applied(&case, &cluster, "even,odd", "");
