@@ -174,7 +174,11 @@ impl Load {
                 .hint("Wait until that load is done. Then run the same command again."));
         }
         let Load { options, job, .. } = self;
-        let ControlSession { dsn, runtime, .. } = job.control_session;
+        let ControlSession { dsn, runtime, connection, .. } = job.control_session;
+        // The server may notice late that this session has ended. Its locks must be free before the
+        // next session asks for them. If the connection is lost, the server frees them by itself.
+        let unlock = connection.client.batch_execute("select pg_advisory_unlock_all()");
+        let _ = runtime.block_on(unlock);
         prepare(options, dsn, &runtime)
     }
 
