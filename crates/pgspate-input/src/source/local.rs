@@ -3,6 +3,7 @@
 //! `*` matches within one folder, `**` across folders. Hidden entries and the marker files that
 //! Spark and similar writers leave beside their data are ignored, in folders and patterns alike.
 
+use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -25,6 +26,8 @@ const DEPTH_MAX: usize = 64;
 pub(super) struct LocalFile {
     pub(super) path: PathBuf,
     pub(super) metadata: Metadata,
+    /// Whether a symbolic link below the folder that the user named leads to the file.
+    is_linked: bool,
 }
 
 /// Returns the files that `spec` names: one file, all files of a folder, or all matches of a
@@ -43,7 +46,7 @@ pub(super) fn expand(spec: &str) -> Result<Vec<LocalFile>> {
             }
             files
         }
-        Ok(metadata) => vec![LocalFile { path: path.to_owned(), metadata }],
+        Ok(metadata) => vec![LocalFile { path: path.to_owned(), metadata, is_linked: false }],
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_pattern(spec) => {
             matching_files(spec)?
         }
@@ -142,66 +145,81 @@ struct PatternFilter {
     includes_hidden: bool,
 }
 
-/// Returns the regular files at most `depth` levels below `folder`, sorted by path.
+/// Returns the regular files at most `depth` levels below `folder`, sorted by path. A file that
+/// several paths lead to is returned once, by a path without links if there is one, so that its rows
+/// are not read twice.
 fn files_below(
     folder: &Path,
     filter: Option<&PatternFilter>,
     depth: usize,
 ) -> Result<Vec<LocalFile>> {
-    let mut files = Vec::new();
-    let mut open_folders = Vec::new();
-    collect_files(folder, filter, depth, &mut open_folders, &mut files)?;
+    let mut walk = Walk { filter, open_folders: Vec::new(), files: Vec::new() };
+    walk.collect_files(folder, depth, false)?;
+    let mut files = walk.files;
+    files.sort_by(|a, b| (a.is_linked, a.path.as_os_str()).cmp(&(b.is_linked, b.path.as_os_str())));
+    let mut real_paths = HashSet::new();
+    files.retain(|file| file.path.canonicalize().map_or(true, |real| real_paths.insert(real)));
     files.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     Ok(files)
 }
 
-/// Adds the files below `folder` to `files`. `open_folders` has the device and inode of each parent
-/// folder, so that a circle of links is not followed.
-fn collect_files(
-    folder: &Path,
-    filter: Option<&PatternFilter>,
-    depth: usize,
-    open_folders: &mut Vec<(u64, u64)>,
-    files: &mut Vec<LocalFile>,
-) -> Result<()> {
-    let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let list_error = |error| {
-        source_error(
-            &folder.to_string_lossy(),
-            format!("could not list folder \"{}\"", here.display()),
-        )
-        .because(error)
-    };
-    let metadata = fs::metadata(here).map_err(list_error)?;
-    let id = (metadata.dev(), metadata.ino());
-    if depth == 0 || open_folders.contains(&id) || open_folders.len() == DEPTH_MAX {
-        return Ok(());
+/// A walk through folders that collects files.
+struct Walk<'a> {
+    filter: Option<&'a PatternFilter>,
+    /// The device and inode of each parent folder, so that a circle of links is not followed.
+    open_folders: Vec<(u64, u64)>,
+    files: Vec<LocalFile>,
+}
+
+impl Walk<'_> {
+    /// Adds the files below `folder`. `is_linked` tells whether a link led to `folder`.
+    fn collect_files(&mut self, folder: &Path, depth: usize, is_linked: bool) -> Result<()> {
+        let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let list_error = |error| {
+            let message = format!("could not list folder \"{}\"", here.display());
+            source_error(&folder.to_string_lossy(), message).because(error)
+        };
+        let metadata = fs::metadata(here).map_err(list_error)?;
+        let id = (metadata.dev(), metadata.ino());
+        if depth == 0 || self.open_folders.contains(&id) || self.open_folders.len() == DEPTH_MAX {
+            return Ok(());
+        }
+        self.open_folders.push(id);
+        for entry in fs::read_dir(here).map_err(list_error)? {
+            let entry = entry.map_err(list_error)?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if self.filter.is_none() && name == DELTA_LOG {
+                return Err(delta_table_error(&folder.to_string_lossy()));
+            }
+            if is_ignored(&name) && !self.filter.is_some_and(|filter| filter.includes_hidden) {
+                continue;
+            }
+            let path = folder.join(entry.file_name());
+            let is_linked = is_linked || entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            self.collect_entry(path, depth, is_linked)?;
+        }
+        self.open_folders.pop();
+        Ok(())
     }
-    open_folders.push(id);
-    for entry in fs::read_dir(here).map_err(list_error)? {
-        let name = entry.map_err(list_error)?.file_name();
-        let path = folder.join(&name);
-        let name = name.to_string_lossy();
-        if filter.is_none() && name == DELTA_LOG {
-            return Err(delta_table_error(&folder.to_string_lossy()));
-        }
-        if is_ignored(&name) && !filter.is_some_and(|filter| filter.includes_hidden) {
-            continue;
-        }
+
+    /// Adds one entry of a folder, or the files below it.
+    fn collect_entry(&mut self, path: PathBuf, depth: usize, is_linked: bool) -> Result<()> {
+        let is_chosen = self.filter.is_none_or(|filter| filter.matcher.is_match(&path));
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
             // A broken link is ignored if the pattern does not match it.
-            Err(_) if filter.is_some_and(|filter| !filter.matcher.is_match(&path)) => continue,
+            Err(_) if !is_chosen => return Ok(()),
             Err(error) => return Err(open_error(&path, error)),
         };
         if metadata.is_dir() {
-            collect_files(&path, filter, depth - 1, open_folders, files)?;
-        } else if metadata.is_file() && filter.is_none_or(|filter| filter.matcher.is_match(&path)) {
-            files.push(LocalFile { path, metadata });
+            return self.collect_files(&path, depth - 1, is_linked);
         }
+        if metadata.is_file() && is_chosen {
+            self.files.push(LocalFile { path, metadata, is_linked });
+        }
+        Ok(())
     }
-    open_folders.pop();
-    Ok(())
 }
 
 /// Returns the error for a file that cannot be opened.
