@@ -30,7 +30,7 @@ impl DriverScene {
                              (id * 2) stored); \
              insert into t (id) values (-1)",
         );
-        let dsn = Dsn::parse(&case.db.dsn(), &Environment::default()).unwrap();
+        let dsn = Dsn::resolve(Some(&case.db.dsn()), &Environment::default()).unwrap().unwrap();
         DriverScene { case, dsn, runtime: pgspate_cli::runtime().unwrap() }
     }
 
@@ -223,8 +223,8 @@ fn an_attempt_that_loses_its_session_before_the_seal_does_not_count() {
 /// A crash empties the stage, and may keep the sealed parts.
 #[test]
 fn a_server_crash_before_the_completion_is_noticed() {
-    let mut server = testing::server("");
-    let dsn = Dsn::parse(&server.dsn(), &Environment::default()).unwrap();
+    let server = testing::server("");
+    let dsn = Dsn::resolve(Some(&server.dsn()), &Environment::default()).unwrap().unwrap();
     let (case, runtime) = (LoadCase::new(""), pgspate_cli::runtime().unwrap());
     let run = |sql: &str| {
         let (runtime, client) = crate::run::session(&server.dsn());
@@ -235,8 +235,8 @@ fn a_server_crash_before_the_completion_is_noticed() {
     let ticket = scene.begin(Some("crash")).unwrap();
     let receipt = scene.write(&ticket, 0, 1, 3);
     run("checkpoint");
-    server.crash();
-    server.start();
+    server.kill().unwrap();
+    server.restart().unwrap();
     let error = scene.complete(&ticket, &[receipt]).unwrap_err();
     assert!(error.to_string().ends_with("has 0 of 3 rows"), "{error}");
     let ticket = scene.begin(Some("crash")).unwrap();
