@@ -139,7 +139,7 @@ def begin_write(table: str, *, to: Target | None = None, job: str | None = None)
         table: Name of the table, written as in SQL.
         to: As for `pgspate.load`. Without it, each task finds the server by its own environment.
         job: Name by which a rerun of the driver finds the job. A complete job is not written again,
-            and an unfinished one is begun anew. Without a name, each call begins a job of its own.
+            and an unfinished one is begun again. Without a name, each call begins a job of its own.
 
     Raises:
         PlanError: The table does not exist.

@@ -26,7 +26,7 @@ use pgspate::session::WaitLimits;
 use pgspate::source::Input;
 use pgspate::sync::SyncRefusal;
 use pgspate::target::connect::Dsn;
-use pgspate::{Error, ErrorKind, Result, apply, fleet, ledger, load, sync};
+use pgspate::{Error, ErrorKind, Result, apply, driven, ledger, load, sync};
 use pyo3::prelude::*;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -193,7 +193,7 @@ fn fleet_begin<'py>(
 ) -> PyResult<String> {
     run_fleet(py, options, move |dsn, runtime| {
         let limits = WaitLimits::default();
-        as_json(&fleet::begin(&table, job.as_deref(), &dsn, limits, runtime)?)
+        as_json(&driven::begin(&table, job.as_deref(), &dsn, limits, runtime)?)
     })
 }
 
@@ -209,11 +209,11 @@ fn fleet_write<'py>(
     let (options, to, caller) = load::LoadOptions::prepare_call(py, data, options)?;
     caller.run(py, move |call: &CallState<load::LoadWatch>| {
         with_server(to, |dsn, runtime| {
-            let ticket: fleet::FleetTicket = parse_json(&ticket)?;
+            let ticket: driven::FleetTicket = parse_json(&ticket)?;
             call.begin_to_write()?;
             let (reading, limits) = (&options.reading, options.limits);
             let receipt =
-                fleet::write_part(&ticket, part, reading, limits, dsn, runtime, &call.watch)?;
+                driven::write_part(&ticket, part, reading, limits, dsn, runtime, &call.watch)?;
             as_json(&receipt)
         })
     })
@@ -228,9 +228,9 @@ fn fleet_complete<'py>(
     receipts: String,
 ) -> PyResult<String> {
     run_fleet(py, options, move |dsn, runtime| {
-        let receipts: Vec<fleet::FleetReceipt> = parse_json(&receipts)?;
+        let receipts: Vec<driven::FleetReceipt> = parse_json(&receipts)?;
         let limits = WaitLimits::default();
-        as_json(&fleet::complete(&parse_json(&ticket)?, &receipts, &dsn, limits, runtime)?)
+        as_json(&driven::complete(&parse_json(&ticket)?, &receipts, &dsn, limits, runtime)?)
     })
 }
 
@@ -242,7 +242,7 @@ fn fleet_abort<'py>(
     ticket: String,
 ) -> PyResult<String> {
     run_fleet(py, options, move |dsn, runtime| {
-        as_json(&fleet::abort(&parse_json(&ticket)?, &dsn, WaitLimits::default(), runtime)?)
+        as_json(&driven::abort(&parse_json(&ticket)?, &dsn, WaitLimits::default(), runtime)?)
     })
 }
 

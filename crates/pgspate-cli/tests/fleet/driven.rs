@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pgspate::ErrorKind;
 use pgspate::Result;
-use pgspate::fleet::{self, AbortOutcome, FleetJobReport, FleetReceipt, FleetTicket};
+use pgspate::driven::{self, AbortOutcome, FleetJobReport, FleetReceipt, FleetTicket};
 use pgspate::load::LoadWatch;
 use pgspate::reading::{InputOrigin, ReadingOptions};
 use pgspate::session::WaitLimits;
@@ -12,8 +12,11 @@ use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::testing;
 use tokio::runtime::Runtime;
 
+use crate::plan::{Fault, FaultPlace, FaultPlan};
+use crate::proxy::Proxy;
 use crate::run::{finish, spawn};
 use crate::support::LoadCase;
+use crate::test_random::{TestRandom, long_run};
 
 /// A table with rows, and a driver that writes into it.
 struct DriverScene {
@@ -35,7 +38,7 @@ impl DriverScene {
     }
 
     fn begin(&self, name: Option<&str>) -> Result<FleetTicket> {
-        fleet::begin("t", name, &self.dsn, WaitLimits::default(), self.runtime.handle())
+        driven::begin("t", name, &self.dsn, WaitLimits::default(), self.runtime.handle())
     }
 
     /// Writes a part: the rows of a csv file with this header.
@@ -46,7 +49,24 @@ impl DriverScene {
         let options = ReadingOptions { origin, ..ReadingOptions::default() };
         let watch = Arc::new(LoadWatch::default());
         let (limits, handle) = (WaitLimits::default(), self.runtime.handle());
-        fleet::write_part(ticket, part, &options, limits, self.dsn.clone(), handle, &watch)
+        driven::write_part(ticket, part, &options, limits, self.dsn.clone(), handle, &watch)
+    }
+
+    /// Writes a part of these ids over another connection.
+    fn write_over(
+        &self,
+        dsn: &Dsn,
+        limits: WaitLimits,
+        ticket: &FleetTicket,
+        part: i32,
+        ids: &str,
+    ) -> Result<FleetReceipt> {
+        self.case.put("over.csv", format!("id\n{ids}"));
+        let path = self.case.path("over.csv").to_str().unwrap().to_owned();
+        let origin = InputOrigin::Sources(vec![path]);
+        let options = ReadingOptions { origin, ..ReadingOptions::default() };
+        let (watch, handle) = (Arc::new(LoadWatch::default()), self.runtime.handle());
+        driven::write_part(ticket, part.into(), &options, limits, dsn.clone(), handle, &watch)
     }
 
     /// Writes a part of the ids from `first` to `last`.
@@ -57,11 +77,11 @@ impl DriverScene {
 
     fn complete(&self, ticket: &FleetTicket, receipts: &[FleetReceipt]) -> Result<FleetJobReport> {
         let handle = self.runtime.handle();
-        fleet::complete(ticket, receipts, &self.dsn, WaitLimits::default(), handle)
+        driven::complete(ticket, receipts, &self.dsn, WaitLimits::default(), handle)
     }
 
     fn abort(&self, ticket: &FleetTicket) -> AbortOutcome {
-        fleet::abort(ticket, &self.dsn, WaitLimits::default(), self.runtime.handle()).unwrap()
+        driven::abort(ticket, &self.dsn, WaitLimits::default(), self.runtime.handle()).unwrap()
     }
 
     fn ids(&self) -> String {
@@ -164,7 +184,7 @@ fn a_driver_that_runs_again_writes_a_named_job_once() {
     scene.case.db.run("create table other (id int)");
     let limits = WaitLimits::default();
     let handle = scene.runtime.handle();
-    let error = fleet::begin("other", Some("nightly"), &scene.dsn, limits, handle).unwrap_err();
+    let error = driven::begin("other", Some("nightly"), &scene.dsn, limits, handle).unwrap_err();
     assert!(error.to_string().contains("which writes public.t"), "{error}");
 }
 
@@ -218,6 +238,101 @@ fn an_attempt_that_loses_its_session_before_the_seal_does_not_count() {
     let again = scene.write(&ticket, 0, 2, 2);
     assert_eq!(scene.complete(&ticket, &[again]).unwrap().losers, 0);
     assert_eq!(scene.ids(), "-1 2");
+}
+
+/// A ledger of the version before has no tables for these jobs.
+#[test]
+fn a_ledger_of_version_4_is_upgraded() {
+    let scene = DriverScene::new();
+    assert_eq!(scene.abort(&scene.begin(None).unwrap()), AbortOutcome::Aborted);
+    scene
+        .case
+        .db
+        .run("drop table pgspate.part, pgspate.fleet_job; update pgspate.version set version = 4");
+    let ticket = scene.begin(None).unwrap();
+    let receipt = scene.write(&ticket, 0, 1, 2);
+    assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 2);
+    assert_eq!(scene.case.value("select version from pgspate.version"), "5");
+}
+
+/// Returns whether an error is that of a lost connection, after which the call is repeated.
+fn is_cut(error: &pgspate::Error) -> bool {
+    error.is_retryable() || matches!(error.kind(), ErrorKind::Connect | ErrorKind::Ledger)
+}
+
+/// Each call of the driver and of the tasks meets a fault at a random message or commit. The driver
+/// begins again, as a driver that was killed does. The rows are written exactly once.
+#[test]
+fn random_faults_neither_lose_nor_double_rows() {
+    let scene = DriverScene::new();
+    let mut random = TestRandom::for_test_run(22);
+    let mut fired = 0;
+    for round in 0..long_run().unwrap_or(12) as i32 {
+        let name = format!("round {round}");
+        let ids = (10 * round + 1, 10 * round + 4);
+        let mut undisturbed = 0;
+        let report = loop {
+            let fault = [Fault::Cut, Fault::CutInside, Fault::CutAfter, Fault::SwallowCommit]
+                [random.among(0..=3) as usize];
+            let place = match fault {
+                Fault::SwallowCommit => FaultPlace::Commit(random.among(1..=3) as _),
+                _ => FaultPlace::Message(random.among(1..=150) as _),
+            };
+            let plan =
+                (undisturbed < 1 && random.among(0..=3) > 0).then(|| FaultPlan::new(fault, place));
+            let proxy = Proxy::start(&scene.case.db.dsn(), plan);
+            let dsn = Dsn::resolve(Some(&proxy.dsn()), &Environment::default()).unwrap().unwrap();
+            let run = DriverRun { scene: &scene, dsn, limits: short_limits() };
+            let done = run.drive(&name, ids);
+            fired += u32::from(proxy.has_fired());
+            match done {
+                Ok(report) => break report,
+                Err(error) => assert!(is_cut(&error), "{plan:?}: {error:?}"),
+            }
+            undisturbed = i32::from(random.among(0..=5) == 0);
+        };
+        assert_eq!((report.rows_in, report.parts), (4, 2), "{name}");
+        let twice = scene.begin(Some(&name)).unwrap();
+        assert!(twice.is_complete);
+        let expected = 1 + 4 * (round + 1);
+        assert_eq!(scene.case.value("select count(*) from t"), expected.to_string());
+    }
+    println!("{fired} faults");
+    assert!(fired > 3, "{fired} faults");
+}
+
+fn short_limits() -> WaitLimits {
+    WaitLimits { retry_for: std::time::Duration::from_secs(5), ..WaitLimits::default() }
+}
+
+/// A driver and its tasks, over a connection with a fault.
+struct DriverRun<'a> {
+    scene: &'a DriverScene,
+    dsn: Dsn,
+    limits: WaitLimits,
+}
+
+impl DriverRun<'_> {
+    /// Writes two parts of two rows, in the first of which an attempt may be repeated.
+    fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
+        let handle = self.scene.runtime.handle();
+        let ticket = driven::begin("t", Some(name), &self.dsn, self.limits, handle)?;
+        if ticket.is_complete {
+            return driven::complete(&ticket, &[], &self.dsn, self.limits, handle);
+        }
+        let mut receipts = Vec::new();
+        for part in 0..2 {
+            let rows: String =
+                (first..=last).filter(|id| id % 2 == part).map(|id| format!("{id}\n")).collect();
+            let write = |dsn: &Dsn| self.scene.write_over(dsn, self.limits, &ticket, part, &rows);
+            let attempt = match write(&self.dsn) {
+                Err(error) if error.is_retryable() => write(&self.dsn)?,
+                attempt => attempt?,
+            };
+            receipts.push(attempt);
+        }
+        driven::complete(&ticket, &receipts, &self.dsn, self.limits, handle)
+    }
 }
 
 /// A crash empties the stage, and may keep the sealed parts.

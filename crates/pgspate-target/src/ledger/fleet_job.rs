@@ -14,8 +14,8 @@ use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal}
 
 /// Creates the tables for jobs of engines with a driver.
 ///
-/// - `fleet_job` has the state of a job in `pgspate.job` with the command `fleet`. `fleet_job.fence`
-///   counts the runs of the driver.
+/// - `fleet_job` has the state of a job in `pgspate.job` with the command `fleet`.
+///   `fleet_job.fence` counts the runs of the driver.
 /// - `part` has a row for each sealed attempt. `part.xid` is the number of its transaction.
 pub(super) const CREATE_TABLES: &str = "\
 create table pgspate.fleet_job (
@@ -93,7 +93,7 @@ pub fn stage_name(job: i64, fence: i64) -> String {
     format!("{}.stage_{fence}", shadow::schema_name(JobId(job)))
 }
 
-/// Begins a job, or raises the fence of an unfinished job of that name and begins it anew. Creates
+/// Begins a job, or raises the fence of an unfinished job of that name and begins it again. Creates
 /// the stage in the same transaction.
 ///
 /// # Errors
@@ -144,7 +144,7 @@ async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<B
     Ok(BegunFleetJob { job, fence: 1, is_complete: false })
 }
 
-/// Begins the job of this key anew, if there is one.
+/// Begins the job of this key again, if there is one.
 async fn begin_again(
     client: &Client,
     key: &str,
@@ -164,7 +164,8 @@ async fn begin_again(
     };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
     if row.get::<_, u32>(3) != new.table_oid {
-        let message = format!("job \"{name}\" is job {job}, which writes {}", row.get::<_, &str>(4));
+        let message =
+            format!("job \"{name}\" is job {job}, which writes {}", row.get::<_, &str>(4));
         return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "Choose another name for another table. If the table was created again, run `pgspate \
              status --forget {job}`."

@@ -291,7 +291,8 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     // `create schema if not exists` needs the CREATE privilege even if the schema exists.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
-        "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; {}; {}; {}; {}; \
+        "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; \
+         {}; {}; {}; {}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
         unlogged::CREATE_TABLES,
         member::CREATE_TABLES,

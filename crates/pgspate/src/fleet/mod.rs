@@ -1,21 +1,14 @@
-//! One write by many processes: the members of an array of jobs, which no driver coordinates, and
-//! the tasks of an engine that has a driver (`driven.rs`).
+//! One write by many processes: the members of an array of jobs, which no driver coordinates.
 //!
 //! Each member is a load or a sync of its own, atomic by itself. The ledger connects them: it
 //! refuses late members of an older generation, limits the connections of all members together,
 //! and says which members are missing.
 
 mod array_index;
-mod driven;
-mod driven_part;
 mod entry;
 
 use crate::{Error, ErrorKind, Result};
 use array_index::read_array_place;
-pub use driven::{
-    AbortOutcome, FleetJobReport, FleetReceipt, FleetTicket, abort, begin, complete,
-};
-pub use driven_part::write_part;
 pub(crate) use entry::FleetEntry;
 use pgspate_target::ledger::{FleetMember, OpenMember};
 
@@ -162,7 +155,11 @@ pub(crate) fn failure_words(error: &Error) -> String {
     }
 }
 
-fn check_name(what: &str, name: &str) -> Result<()> {
+/// Refuses a name that is too long, empty or not printable.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for such a name.
+pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     if !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control) {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::driven::{FleetReceipt, FleetTicket};
+use super::{FleetReceipt, FleetTicket};
 use crate::copy::{
     self, Commit, CopyEnd, CopyJob, CopySetup, Destination, EarlySession, LaneSession, Lanes,
     SessionOpener,

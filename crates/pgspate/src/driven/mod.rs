@@ -2,17 +2,21 @@
 //! of it, and the driver completes it. The rows become visible at once.
 //!
 //! A task may be tried again, or several times at once. Each attempt writes into the job's stage in
-//! a transaction of its own, and its receipt names that transaction. The driver hands over the
+//! a transaction of its own, and its receipt names that transaction. The driver passes the
 //! receipts of the attempts that count. Rows of all other attempts are left out.
 
+mod part;
+
 use std::collections::{BTreeMap, HashMap};
+
+pub use part::write_part;
 
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::check_name;
 use crate::copy::COMMIT_DURABLY;
+use crate::fleet::check_name;
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
@@ -84,12 +88,12 @@ pub enum AbortOutcome {
 }
 
 impl FleetTicket {
-    pub(super) fn begun(&self) -> BegunFleetJob {
+    fn begun(&self) -> BegunFleetJob {
         BegunFleetJob { job: self.job, fence: self.fence, is_complete: self.is_complete }
     }
 
     /// Returns the job in words.
-    pub(super) fn title(&self) -> String {
+    fn title(&self) -> String {
         match &self.name {
             Some(name) => format!("job {} \"{name}\"", self.job),
             None => format!("job {}", self.job),
@@ -97,7 +101,7 @@ impl FleetTicket {
     }
 
     /// Returns the error of a ticket that is no longer valid.
-    pub(super) fn fenced_error(&self) -> Error {
+    fn fenced_error(&self) -> Error {
         let message = format!("{} was begun again, completed or aborted", self.title());
         Error::new(ErrorKind::Ledger, message)
             .hint("Nothing of this attempt is written. Only the driver's latest run counts.")
@@ -105,7 +109,7 @@ impl FleetTicket {
 }
 
 /// Begins a job that appends rows to a table. If an earlier run of the driver has begun a job of
-/// this name, begins that job anew, and its attempts no longer count. Blocks.
+/// this name, begins that job again, and its attempts no longer count. Blocks.
 ///
 /// # Errors
 /// [`ErrorKind::Plan`] if the table does not exist or cannot be written this way. The errors of
@@ -297,8 +301,11 @@ async fn move_parts(
     let count = format!("select pg_catalog.count(*) {of_parts}");
     let staged: i64 = client.query_one(&count, &[]).await.map_err(failed())?.get(0);
     if staged != expected {
-        let message =
-            format!("the stage of {} has {staged} of {}", ticket.title(), counted(expected.unsigned_abs(), "row"));
+        let message = format!(
+            "the stage of {} has {staged} of {}",
+            ticket.title(),
+            counted(expected.unsigned_abs(), "row")
+        );
         return Err(Error::new(ErrorKind::Ledger, message).hint(
             "The server crashed after rows were written, and a crash empties the stage. The table \
              is unchanged. Begin the job again, and write all parts.",
