@@ -118,7 +118,7 @@ class Ticket:
                 table is unchanged.
         """
         text = json.dumps([vars(receipt) for receipt in receipts])
-        call = ([], self._to, None, None)
+        call: _pgspate._CallOptions = ([], self._to, None, None)
         found = _pgspate.fleet_complete(call, self._engine_ticket, text)
         return JobReport._from_dict(json.loads(found))
 
@@ -127,7 +127,7 @@ class Ticket:
 
         Returns false, and changes nothing, if the job is complete or was begun again.
         """
-        call = ([], self._to, None, None)
+        call: _pgspate._CallOptions = ([], self._to, None, None)
         outcome: str = json.loads(_pgspate.fleet_abort(call, self._engine_ticket))
         return outcome == "aborted"
 

@@ -167,7 +167,7 @@ fn a_driver_that_runs_again_writes_a_named_job_once() {
     let fresh = scene.write(&ticket, 0, 1, 3);
     for refused in [
         scene.write_csv(&zombie, 1, "id\n9\n").unwrap_err(),
-        scene.complete(&zombie, &[stale.clone()]).unwrap_err(),
+        scene.complete(&zombie, std::slice::from_ref(&stale)).unwrap_err(),
         scene.complete(&ticket, &[stale]).unwrap_err(),
     ] {
         assert!(matches!(refused.kind(), ErrorKind::Ledger | ErrorKind::Server), "{refused:?}");
