@@ -22,10 +22,11 @@ mod value_text;
 
 use std::ffi::OsString;
 
+use pgspate::session::WaitLimits;
 use pgspate::source::Input;
 use pgspate::sync::SyncRefusal;
 use pgspate::target::connect::Dsn;
-use pgspate::{Error, ErrorKind, Result, apply, ledger, load, sync};
+use pgspate::{Error, ErrorKind, Result, apply, driven, ledger, load, sync};
 use pyo3::prelude::*;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -170,14 +171,92 @@ async fn forget_stream(dsn: &Dsn, stream: &str) -> Result<()> {
 }
 
 /// Reads what the members of a fleet have done, and returns the report as JSON.
-#[pyfunction]
-fn fleet<'py>(py: Python<'py>, name: String, options: CallOptions<'py>) -> PyResult<String> {
+#[pyfunction(name = "fleet")]
+fn fleet_report<'py>(py: Python<'py>, name: String, options: CallOptions<'py>) -> PyResult<String> {
     let (mut arguments, to, caller) = options.without_data();
     arguments.extend(["--".to_owned(), name]);
     caller.run(py, move |call: &CallState<NoProgress>| {
         with_server(to, |dsn, runtime| {
             let report = call.unless_abandoned(pgspate_cli::fleet(&arguments, &dsn));
             as_json(&runtime.block_on(report)?)
+        })
+    })
+}
+
+/// Begins a job of an engine with a driver, and returns its ticket as JSON.
+#[pyfunction]
+fn fleet_begin<'py>(
+    py: Python<'py>,
+    options: CallOptions<'py>,
+    table: String,
+    job: Option<String>,
+) -> PyResult<String> {
+    run_fleet(py, options, move |dsn, runtime| {
+        let limits = WaitLimits::default();
+        as_json(&driven::begin(&table, job.as_deref(), &dsn, limits, runtime)?)
+    })
+}
+
+/// Writes a part of a job, and returns its receipt as JSON.
+#[pyfunction]
+fn fleet_write<'py>(
+    py: Python<'py>,
+    data: CallData<'py>,
+    options: CallOptions<'py>,
+    ticket: String,
+    part: i64,
+) -> PyResult<String> {
+    let (options, to, caller) = load::LoadOptions::prepare_call(py, data, options)?;
+    caller.run(py, move |call: &CallState<load::LoadWatch>| {
+        with_server(to, |dsn, runtime| {
+            let ticket: driven::FleetTicket = parse_json(&ticket)?;
+            call.begin_to_write()?;
+            let (reading, limits) = (&options.reading, options.limits);
+            let receipt =
+                driven::write_part(&ticket, part, reading, limits, dsn, runtime, &call.watch)?;
+            as_json(&receipt)
+        })
+    })
+}
+
+/// Completes a job with these receipts, and returns the report as JSON.
+#[pyfunction]
+fn fleet_complete<'py>(
+    py: Python<'py>,
+    options: CallOptions<'py>,
+    ticket: String,
+    receipts: String,
+) -> PyResult<String> {
+    run_fleet(py, options, move |dsn, runtime| {
+        let receipts: Vec<driven::FleetReceipt> = parse_json(&receipts)?;
+        let limits = WaitLimits::default();
+        as_json(&driven::complete(&parse_json(&ticket)?, &receipts, &dsn, limits, runtime)?)
+    })
+}
+
+/// Aborts a job, and returns what was done as JSON.
+#[pyfunction]
+fn fleet_abort<'py>(
+    py: Python<'py>,
+    options: CallOptions<'py>,
+    ticket: String,
+) -> PyResult<String> {
+    run_fleet(py, options, move |dsn, runtime| {
+        as_json(&driven::abort(&parse_json(&ticket)?, &dsn, WaitLimits::default(), runtime)?)
+    })
+}
+
+/// Runs a driver's call, which is not interrupted between two of its statements.
+fn run_fleet<'py>(
+    py: Python<'py>,
+    options: CallOptions<'py>,
+    work: impl FnOnce(Dsn, &Handle) -> Result<String> + Send + 'static,
+) -> PyResult<String> {
+    let (_, to, caller) = options.without_data();
+    caller.run(py, move |call: &CallState<NoProgress>| {
+        with_server(to, |dsn, runtime| {
+            call.begin_to_write()?;
+            work(dsn, runtime)
         })
     })
 }
@@ -227,6 +306,11 @@ fn as_json(report: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(report).map_err(report_bug)
 }
 
+fn parse_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
+    let broken = "a ticket or receipt is not one of this version of pgspate";
+    serde_json::from_str(text).map_err(|error| Error::new(ErrorKind::Usage, broken).because(error))
+}
+
 fn report_bug(error: serde_json::Error) -> Error {
     Error::new(ErrorKind::Bug, "could not write the report").because(error)
 }
@@ -245,7 +329,11 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(refuse_sync, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(apply_events, module)?)?;
-    module.add_function(wrap_pyfunction!(fleet, module)?)?;
+    module.add_function(wrap_pyfunction!(fleet_report, module)?)?;
+    module.add_function(wrap_pyfunction!(fleet_begin, module)?)?;
+    module.add_function(wrap_pyfunction!(fleet_write, module)?)?;
+    module.add_function(wrap_pyfunction!(fleet_complete, module)?)?;
+    module.add_function(wrap_pyfunction!(fleet_abort, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)?;
     module.add_function(wrap_pyfunction!(tune, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;

@@ -20,7 +20,7 @@ from pgspate import _options, _typed
 ROOT = Path(__file__).resolve().parents[2]
 
 MODULES = ["_errors", "_calls", "_doctor", "_progress", "_report", "_server", "_write", "_pandas",
-           "aio", "sqlalchemy"]
+           "aio", "fleetjob", "sqlalchemy"]
 NEEDS = {"_pandas": ["pandas", "sqlalchemy"], "sqlalchemy": ["sqlalchemy"]}
 
 

@@ -7,6 +7,7 @@
 //! - [`plan`] decides how records become rows, and gives a reason for each choice.
 //! - [`copy`] sends every row to the server over lanes.
 //! - [`fleet`] lets many processes load or sync one table together.
+//! - [`driven`] lets the tasks of an engine with a driver, such as Spark, write one table.
 //! - [`care`] changes a table to make a load faster (drops indexes, for example) and restores the
 //!   table afterwards.
 //!
@@ -21,6 +22,7 @@
 pub mod apply;
 pub mod care;
 pub mod copy;
+pub mod driven;
 pub mod fleet;
 mod job;
 pub mod load;

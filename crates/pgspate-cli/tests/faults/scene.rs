@@ -172,7 +172,8 @@ impl LoadFaultScene {
     /// Empties table, ledger and rejects, but keeps the ledger's tables.
     pub(crate) fn empty(&self) {
         self.ask(
-            "truncate t, pgspate.bound, pgspate.source_file, pgspate.job, pgspate.ledger, \
+            "truncate t, pgspate.bound, pgspate.source_file, pgspate.fleet_job, \
+             pgspate.part, pgspate.job, pgspate.ledger, \
              pgspate.reject, pgspate.change restart identity",
         );
         self.remove_rejects();

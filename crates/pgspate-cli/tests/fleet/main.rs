@@ -3,6 +3,7 @@
 //! `PGSPATE_TEST_FAULTS=N` kills and disturbs N attempts of members instead of a few.
 
 mod connections;
+mod driven;
 mod example;
 mod faults;
 mod fences;

@@ -9,7 +9,8 @@ use tokio_postgres::Client;
 use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 
 /// Empties the table and the ledger.
-const TRUNCATE_ALL: &str = "truncate t, pgspate.job, pgspate.source_file, pgspate.bound, \
+const TRUNCATE_ALL: &str = "truncate t, pgspate.job, pgspate.source_file, pgspate.fleet_job, \
+     pgspate.part, pgspate.bound, \
                             pgspate.ledger, pgspate.reject, pgspate.change";
 
 /// Selects the definitions of the indexes and constraints of the table that was named `t` first.

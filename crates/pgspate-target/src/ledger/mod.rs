@@ -7,6 +7,7 @@
 mod change;
 mod dropped_keys;
 mod emptied;
+mod fleet_job;
 mod fleet_status;
 mod forget;
 mod found_jobs;
@@ -39,6 +40,11 @@ pub use dropped_keys::{
     DroppedKeys, check_no_dropped_keys, dropped_keys, is_refused_for_dropped_keys, other_writer,
 };
 pub use emptied::record_emptied_sql;
+pub use fleet_job::{
+    BegunFleetJob, LockedFleetJob, NewFleetJob, SealedPart, abandoned_fleet_jobs, begin_fleet_job,
+    complete_fleet_job, drop_stage, fence_off, is_part_sealed, lock_fleet_job, read_parts,
+    seal_part, stage_name,
+};
 pub use fleet_status::{
     FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,
 };

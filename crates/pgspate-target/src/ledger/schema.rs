@@ -5,13 +5,13 @@ use tokio_postgres::error::SqlState;
 
 use super::policies::{self, FILE_POLICIES, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
-use super::{member, unlogged};
+use super::{fleet_job, member, unlogged};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
 
 /// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
 /// version is upgraded.
-const VERSION: i32 = 4;
+const VERSION: i32 = 5;
 
 /// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
 /// `ledger.digest`. Rows of earlier versions get the owner as their role.
@@ -254,8 +254,12 @@ async fn upgrade_sql(client: &Client, from: i32) -> Result<String> {
             parts.push(format!("{statements}; {}", policies::sql(table_policies)));
         }
     }
-    parts.push(format!("{CREATE_FILE_TABLE}; {}; {UPGRADE_FILES}", policies::sql(FILE_POLICIES)));
-    parts.push(format!("{}; {}", member::CREATE_TABLES, policies::sql(member::POLICIES)));
+    if from < 4 {
+        let files = policies::sql(FILE_POLICIES);
+        parts.push(format!("{CREATE_FILE_TABLE}; {files}; {UPGRADE_FILES}"));
+        parts.push(format!("{}; {}", member::CREATE_TABLES, policies::sql(member::POLICIES)));
+    }
+    parts.push(format!("{}; {}", fleet_job::CREATE_TABLES, policies::sql(fleet_job::POLICIES)));
     Ok(format!(
         "begin; lock table pgspate.version in exclusive mode; {}; \
          update pgspate.version set version = {VERSION}, secret = coalesce(secret, {SECRET}) \
@@ -287,13 +291,22 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     // `create schema if not exists` needs the CREATE privilege even if the schema exists.
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
-        "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; {}; {}; {}; \
+        "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; \
+         {}; {}; {}; {}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
         unlogged::CREATE_TABLES,
         member::CREATE_TABLES,
-        [POLICIES, FILE_POLICIES, STREAM_POLICIES, unlogged::POLICIES, member::POLICIES]
-            .map(policies::sql)
-            .join("; ")
+        fleet_job::CREATE_TABLES,
+        [
+            POLICIES,
+            FILE_POLICIES,
+            STREAM_POLICIES,
+            unlogged::POLICIES,
+            member::POLICIES,
+            fleet_job::POLICIES
+        ]
+        .map(policies::sql)
+        .join("; ")
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     // The transaction has failed and only has to end.

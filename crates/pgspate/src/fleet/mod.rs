@@ -155,7 +155,11 @@ pub(crate) fn failure_words(error: &Error) -> String {
     }
 }
 
-fn check_name(what: &str, name: &str) -> Result<()> {
+/// Refuses a name that is too long, empty or not printable.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for such a name.
+pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     if !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control) {
         return Ok(());
     }

@@ -1,0 +1,361 @@
+//! Jobs of engines with a driver: one write by many processes that becomes visible at once.
+//!
+//! Each attempt writes its rows into the job's stage in one transaction. The last statement of that
+//! transaction seals the attempt: it inserts the attempt's row into `pgspate.part`. The seal needs
+//! the job's current fence, so no attempt of an earlier run of the driver can seal. The rows of an
+//! attempt are recognised by the number of its transaction.
+
+use tokio_postgres::{Client, Row};
+
+use super::identity::{digest_texts, lock_key};
+use super::job::{JobId, ledger_error};
+use super::{schema, shadow, trust};
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
+
+/// Creates the tables for jobs of engines with a driver.
+///
+/// - `fleet_job` has the state of a job in `pgspate.job` with the command `fleet`.
+///   `fleet_job.fence` counts the runs of the driver.
+/// - `part` has a row for each sealed attempt. `part.xid` is the number of its transaction.
+pub(super) const CREATE_TABLES: &str = "\
+create table pgspate.fleet_job (
+    job bigint primary key references pgspate.job on delete cascade,
+    name text,
+    fence bigint not null default 1,
+    report text);
+create table pgspate.part (
+    job bigint not null references pgspate.fleet_job on delete cascade,
+    part bigint not null,
+    xid bigint not null,
+    columns text[] not null,
+    rows bigint not null,
+    sealed timestamptz not null default clock_timestamp(),
+    primary key (job, xid))";
+
+/// Policies of these tables. All roles can see jobs, and only the role of a job can work on it.
+pub(super) const POLICIES: &str = "\
+alter table pgspate.fleet_job enable row level security;
+create policy look on pgspate.fleet_job for select using (true);
+create policy work on pgspate.fleet_job using (exists (
+    select from pgspate.job where job.job = fleet_job.job and IS_OURS));
+alter table pgspate.part enable row level security;
+create policy work on pgspate.part using (exists (
+    select from pgspate.job where job.job = part.job and IS_OURS))";
+
+/// A job to begin, or to begin again.
+#[derive(Debug, Clone, Copy)]
+pub struct NewFleetJob<'a> {
+    /// The name by which a rerun of the driver finds the job; `None` for a job of its own.
+    pub name: Option<&'a str>,
+    /// The table's oid.
+    pub table_oid: u32,
+    /// The table's name in SQL.
+    pub table: &'a str,
+}
+
+/// A job that a driver has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BegunFleetJob {
+    /// The job's number.
+    pub job: i64,
+    /// The number of the driver's run.
+    pub fence: i64,
+    /// Whether an earlier run has completed the job.
+    pub is_complete: bool,
+}
+
+/// A sealed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedPart {
+    /// The part that the attempt wrote.
+    pub part: i64,
+    /// The number of its transaction.
+    pub xid: i64,
+    /// The columns that it wrote.
+    pub columns: Vec<String>,
+    /// Its rows.
+    pub rows: i64,
+}
+
+/// The state of a job, whose row is locked until the transaction ends.
+#[derive(Debug, Clone)]
+pub struct LockedFleetJob {
+    /// The number of the driver's latest run.
+    pub fence: i64,
+    /// The report, if the job is complete.
+    pub report: Option<String>,
+    /// The table's current name in SQL; `None` if the table was dropped.
+    pub table: Option<String>,
+}
+
+/// Returns the name of a run's stage in SQL.
+pub fn stage_name(job: i64, fence: i64) -> String {
+    format!("{}.stage_{fence}", shadow::schema_name(JobId(job)))
+}
+
+/// Begins a job, or raises the fence of an unfinished job of that name and begins it again. Creates
+/// the stage in the same transaction.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if the job of that name belongs to an untrusted role, or writes another
+/// table. [`ErrorKind::Server`] if the ledger cannot be written or the stage cannot be created.
+pub async fn begin_fleet_job(client: &Client, new: NewFleetJob<'_>) -> Result<BegunFleetJob> {
+    schema::ensure_ledger(client).await?;
+    let begin = "begin isolation level read committed";
+    client.batch_execute(begin).await.map_err(ledger_error())?;
+    let begun = begin_in_transaction(client, new).await;
+    let end = if begun.is_ok() { "commit" } else { "rollback" };
+    let ended = client.batch_execute(end).await.map_err(ledger_error());
+    let begun = begun?;
+    ended?;
+    if begun.fence > 1 && !begun.is_complete {
+        drop_old_stages(client, &begun).await;
+    }
+    Ok(begun)
+}
+
+async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<BegunFleetJob> {
+    let refused = |error| schema::with_grant_hint(ledger_error()(error));
+    let key = match new.name {
+        Some(name) => digest_texts(["fleet job", name]),
+        None => {
+            let sql = "select gen_random_uuid()::text";
+            let row = client.fetch_one(sql, &[]).await.map_err(ledger_error())?;
+            digest_texts(["fleet job without a name", row.get(0)])
+        }
+    };
+    let lock = "select pg_advisory_xact_lock($1)";
+    client.fetch_one(lock, &[&lock_key(&key)]).await.map_err(ledger_error())?;
+    if let Some(begun) = begin_again(client, &key, new).await? {
+        return Ok(begun);
+    }
+    let sql = "insert into pgspate.job \
+               (key, fingerprint, command, table_oid, table_name, made_table, options) \
+               values ($1, $1, 'fleet', $2, $3, false, '{}') returning job";
+    let values: [&dyn TypedParameter; 3] = [&key, &new.table_oid, &new.table];
+    let job: i64 = client.fetch_one(sql, &values).await.map_err(refused)?.get(0);
+    let sql = "insert into pgspate.fleet_job (job, name) values ($1, $2)";
+    let name = new.name.map(str::to_owned);
+    client.run_statement(sql, &[&job, &name]).await.map_err(refused)?;
+    let create = shadow::create_schema_sql(JobId(job), new.table, "fleet");
+    let failed = || crate::server_error("could not create the job's stage".to_owned());
+    client.batch_execute(&create).await.map_err(failed())?;
+    create_stage(client, job, 1, new).await?;
+    Ok(BegunFleetJob { job, fence: 1, is_complete: false })
+}
+
+/// Begins the job of this key again, if there is one.
+async fn begin_again(
+    client: &Client,
+    key: &str,
+    new: NewFleetJob<'_>,
+) -> Result<Option<BegunFleetJob>> {
+    let rows = format!("pgspate.job where key = {}", quote_literal(key));
+    let name = new.name.unwrap_or_default();
+    if let Some(role) = trust::untrusted_role(client, &rows).await? {
+        let message = format!("job \"{name}\" belongs to role \"{role}\"");
+        return Err(Error::new(ErrorKind::Ledger, message).hint("Choose another name."));
+    }
+    let sql = "select f.job, f.fence, j.finished is not null, j.table_oid, j.table_name \
+               from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
+               order by j.job desc limit 1 for update of f";
+    let Some(row) = client.fetch_opt(sql, &[&key]).await.map_err(ledger_error())? else {
+        return Ok(None);
+    };
+    let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
+    if row.get::<_, u32>(3) != new.table_oid {
+        let message =
+            format!("job \"{name}\" is job {job}, which writes {}", row.get::<_, &str>(4));
+        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
+            "Choose another name for another table. If the table was created again, run `pgspate \
+             status --forget {job}`."
+        )));
+    }
+    if is_complete {
+        return Ok(Some(BegunFleetJob { job, fence, is_complete }));
+    }
+    let sql = "with parts as (delete from pgspate.part where job = $1) \
+               update pgspate.fleet_job set fence = fence + 1 where job = $1";
+    client.run_statement(sql, &[&job]).await.map_err(ledger_error())?;
+    create_stage(client, job, fence + 1, new).await?;
+    Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
+}
+
+/// Creates the stage: an unlogged table with the target's columns, without constraints.
+async fn create_stage(client: &Client, job: i64, fence: i64, new: NewFleetJob<'_>) -> Result<()> {
+    let failed = || crate::server_error("could not create the job's stage".to_owned());
+    let sql = "select coalesce(string_agg(quote_ident(attname), ', ' order by attnum), '') \
+               from pg_attribute where attrelid = $1 and attnum > 0 and not attisdropped \
+               and attgenerated = ''";
+    let row = client.fetch_one(sql, &[&new.table_oid]).await.map_err(failed())?;
+    let create = format!(
+        "create unlogged table {} as select {} from {} with no data",
+        stage_name(job, fence),
+        row.get::<_, &str>(0),
+        new.table
+    );
+    client.batch_execute(&create).await.map_err(failed())
+}
+
+/// Ends sessions that still write into stages of earlier runs, and drops these stages. Errors are
+/// ignored: the stages are dropped with the job's schema later.
+async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
+    for fence in 1..begun.fence {
+        let stage = stage_name(begun.job, fence);
+        end_writers(client, &stage).await;
+        let sql = format!("set lock_timeout = '1s'; drop table if exists {stage}");
+        let _ = client.batch_execute(&sql).await;
+        let _ = client.batch_execute("reset lock_timeout").await;
+    }
+}
+
+/// Ends sessions that hold locks on a stage. Errors are ignored.
+async fn end_writers(client: &Client, stage: &str) {
+    let sql = "select pg_terminate_backend(pid) from pg_locks \
+               where relation = to_regclass($1) and pid <> pg_backend_pid() \
+                 and database = (select oid from pg_database where datname = current_database())";
+    let _ = client.fetch_all(sql, &[&stage]).await;
+}
+
+/// Seals an attempt in its open transaction. Returns the number of the transaction, or `None` if
+/// the fence is no longer `fence` or the job has ended. The user's search path may be set, so
+/// operators are qualified.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn seal_part(
+    client: &Client,
+    begun: &BegunFleetJob,
+    part: i64,
+    columns: &[String],
+    rows: i64,
+) -> Result<Option<i64>> {
+    let sql = "insert into pgspate.part (job, part, xid, columns, rows) \
+               select f.job, $3, pg_catalog.txid_current(), $4, $5 from pgspate.fleet_job f \
+               where f.job operator(pg_catalog.=) $1 and f.fence operator(pg_catalog.=) $2 \
+                 and f.report is null for key share \
+               returning xid";
+    let columns = columns.to_vec();
+    let values: [&dyn TypedParameter; 5] = [&begun.job, &begun.fence, &part, &columns, &rows];
+    let row = client.fetch_opt(sql, &values).await.map_err(ledger_error())?;
+    Ok(row.map(|row| row.get(0)))
+}
+
+/// Returns whether the attempt with this transaction is sealed. Waits while its transaction is in
+/// progress, after the answer to its commit was lost.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn is_part_sealed(client: &Client, begun: &BegunFleetJob, xid: i64) -> Result<bool> {
+    let sql = "select txid_status($1) is not distinct from 'in progress'";
+    while client.fetch_one(sql, &[&xid]).await.map_err(ledger_error())?.get(0) {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let sql = "select exists (select from pgspate.part where job = $1 and xid = $2)";
+    let row = client.fetch_one(sql, &[&begun.job, &xid]).await.map_err(ledger_error())?;
+    Ok(row.get(0))
+}
+
+/// Locks the job's row in the open transaction. Waits for attempts that are sealing, and holds
+/// later ones off. Returns `None` if the job does not exist.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn lock_fleet_job(client: &Client, job: i64) -> Result<Option<LockedFleetJob>> {
+    let sql = "select f.fence, f.report, \
+                      (select format('%I.%I', n.nspname, c.relname) from pg_class c \
+                       join pg_namespace n on n.oid = c.relnamespace where c.oid = j.table_oid) \
+               from pgspate.fleet_job f join pgspate.job j on j.job = f.job \
+               where f.job = $1 for update of f";
+    let row = client.fetch_opt(sql, &[&job]).await.map_err(ledger_error())?;
+    let of_row =
+        |row: Row| LockedFleetJob { fence: row.get(0), report: row.get(1), table: row.get(2) };
+    Ok(row.map(of_row))
+}
+
+/// Reads the sealed attempts of a job.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn read_parts(client: &Client, job: i64) -> Result<Vec<SealedPart>> {
+    let sql = "select part, xid, columns, rows from pgspate.part where job = $1";
+    let rows = client.fetch_all(sql, &[&job]).await.map_err(ledger_error())?;
+    let parts = rows.iter().map(|row| SealedPart {
+        part: row.get(0),
+        xid: row.get(1),
+        columns: row.get(2),
+        rows: row.get(3),
+    });
+    Ok(parts.collect())
+}
+
+/// Marks the job as complete, in the transaction that moves its rows.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn complete_fleet_job(
+    client: &Client,
+    job: i64,
+    [rows_in, rows_written]: [i64; 2],
+    report: &str,
+) -> Result<()> {
+    let sql = "with done as (update pgspate.fleet_job set report = $4 where job = $1), \
+                    parts as (delete from pgspate.part where job = $1) \
+               update pgspate.job set finished = clock_timestamp(), rows_in = $2, \
+                   rows_written = $3 where job = $1";
+    let values: [&dyn TypedParameter; 4] = [&job, &rows_in, &rows_written, &report];
+    client.run_statement(sql, &values).await.map(drop).map_err(ledger_error())
+}
+
+/// Raises the fence, so that no attempt can seal. Returns false if the job is complete, does not
+/// exist, or was begun again.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn fence_off(client: &Client, begun: &BegunFleetJob) -> Result<bool> {
+    let sql = "update pgspate.fleet_job set fence = fence + 1 \
+               where job = $1 and fence = $2 and report is null";
+    let fenced = client.run_statement(sql, &[&begun.job, &begun.fence]).await;
+    let is_fenced = fenced.map_err(ledger_error())? == 1;
+    if is_fenced {
+        end_writers(client, &stage_name(begun.job, begun.fence)).await;
+    }
+    Ok(is_fenced)
+}
+
+/// Drops the stage of a completed job.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the stage cannot be dropped: an attempt may still write into it.
+pub async fn drop_stage(client: &Client, begun: &BegunFleetJob) -> Result<()> {
+    end_writers(client, &stage_name(begun.job, begun.fence)).await;
+    shadow::drop_shadow(client, JobId(begun.job)).await.map(drop)
+}
+
+/// Returns the unfinished jobs of the table, other than `job`, each in words.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn abandoned_fleet_jobs(client: &Client, table: u32, job: i64) -> Result<Vec<String>> {
+    let sql = "select j.job, f.name, date_trunc('second', now() - j.started)::text \
+               from pgspate.job j join pgspate.fleet_job f on f.job = j.job \
+               where j.table_oid = $1 and j.job <> $2 and j.finished is null order by j.job";
+    let rows = client.fetch_all(sql, &[&table, &job]).await.map_err(ledger_error())?;
+    let words = rows.iter().map(|row| {
+        let (job, name): (i64, Option<&str>) = (row.get(0), row.get(1));
+        let name = name.map_or(String::new(), |name| format!(" \"{name}\""));
+        format!(
+            "job {job}{name} of this table was begun {} ago and is not complete; if no driver \
+             works on it, run `pgspate status --forget {job}`",
+            row.get::<_, &str>(2)
+        )
+    });
+    Ok(words.collect())
+}

@@ -1,0 +1,162 @@
+"""Jobs of engines with a driver: one write by many processes that becomes visible at once.
+
+The driver calls `begin_write` and gets a `Ticket`. Each task calls `Ticket.write` for its part and
+returns the `Receipt` to the driver. The driver calls `Ticket.complete` with the receipts of the
+attempts that count. A task may run several times: only rows of these attempts are written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _pgspate
+from ._data import classify_data
+from ._options import command_arguments
+from ._report import Report, counted
+from ._target import Target, conninfo
+
+__all__ = ["JobReport", "Receipt", "Ticket", "begin_write"]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What an attempt has written. It can be pickled.
+
+    Attributes:
+        job: Number of the job.
+        part: Number of the part.
+        xid: Number of the attempt's transaction.
+        rows: Rows written.
+    """
+
+    job: int
+    part: int
+    xid: int
+    rows: int
+
+
+@dataclass(frozen=True, repr=False)
+class JobReport(Report):
+    """What a completed job has written.
+
+    Attributes:
+        job: Number of the job in the ledger.
+        table: Name of the table, written as in SQL.
+        rows_in: Rows of all parts.
+        rows_written: Rows written to the table. A trigger may have left out some.
+        parts: Number of parts.
+        losers: Attempts that wrote all their rows, but whose rows were left out.
+    """
+
+    job: int = 0
+    table: str = ""
+    rows_in: int = 0
+    rows_written: int = 0
+    parts: int = 0
+    losers: int = 0
+
+    def _summary(self) -> str:
+        rows = counted(self.rows_written, "row")
+        return f"{rows} in {counted(self.parts, 'part')} to {self.table}"
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What tasks need to write parts of a job. It can be pickled, with the password of the server.
+
+    Attributes:
+        job: Number of the job in the ledger.
+        table: Name of the table, written as in SQL.
+        is_complete: Whether an earlier run of the driver has completed the job. Then no part can be
+            written, and `complete` returns the report.
+        warnings: What the user should know, such as other jobs that are not complete.
+    """
+
+    job: int
+    table: str
+    is_complete: bool
+    warnings: tuple[str, ...]
+    _engine_ticket: str = field(repr=False)
+    _to: str | None = field(repr=False)
+
+    def write(
+        self,
+        part: int,
+        data: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        ignore_unknown: bool = False,
+    ) -> Receipt:
+        """Writes the rows of a part, and returns the receipt for the driver.
+
+        Args:
+            part: Number of the part. Attempts of the same part have the same number.
+            data: Anything that `pgspate.load` takes.
+            columns: As for `pgspate.load`.
+            ignore_unknown: As for `pgspate.load`.
+
+        Raises:
+            LedgerError: The job was begun again, completed or aborted.
+        """
+        classified, known_columns = classify_data(data)
+        options = {"columns": columns or known_columns, "ignore_unknown": ignore_unknown}
+        arguments = command_arguments(options, has_source=True)
+        call = (arguments, self._to, None, None)
+        text = _pgspate.fleet_write(classified, call, self._engine_ticket, part)
+        return Receipt(**json.loads(text))
+
+    def complete(self, receipts: Iterable[Receipt]) -> JobReport:
+        """Writes the rows of these attempts into the table, all at once.
+
+        A job that is complete returns the report of its completion. So the call can be repeated.
+
+        Raises:
+            LedgerError: A receipt is not known, or the server crashed and rows are missing. The
+                table is unchanged.
+        """
+        text = json.dumps([vars(receipt) for receipt in receipts])
+        call: _pgspate._CallOptions = ([], self._to, None, None)
+        found = _pgspate.fleet_complete(call, self._engine_ticket, text)
+        return JobReport._from_dict(json.loads(found))
+
+    def abort(self) -> bool:
+        """Removes all that the job has written.
+
+        Returns false, and changes nothing, if the job is complete or was begun again.
+        """
+        call: _pgspate._CallOptions = ([], self._to, None, None)
+        outcome: str = json.loads(_pgspate.fleet_abort(call, self._engine_ticket))
+        return outcome == "aborted"
+
+
+def begin_write(table: str, *, to: Target | None = None, job: str | None = None) -> Ticket:
+    """Begins a job that appends rows to a table, and returns the ticket for its tasks.
+
+    Args:
+        table: Name of the table, written as in SQL.
+        to: As for `pgspate.load`. Without it, each task finds the server by its own environment.
+        job: Name by which a rerun of the driver finds the job. A complete job is not written again,
+            and an unfinished one is begun again. Without a name, each call begins a job of its own.
+
+    Raises:
+        PlanError: The table does not exist.
+        LedgerError: The job of this name writes another table.
+
+    Example:
+        >>> import pgspate
+        >>> from pgspate.fleetjob import begin_write
+        >>> with pgspate.server(temporary=True) as server:
+        ...     _ = pgspate.load([{"id": 0}], "t", create=True, to=server)
+        ...     ticket = begin_write("t", to=server, job="nightly")
+        ...     receipts = [ticket.write(part, [{"id": part}]) for part in (1, 2)]
+        ...     report = ticket.complete(receipts)
+        >>> report.rows_written, report.parts
+        (2, 2)
+    """
+    server = conninfo(to)
+    found = json.loads(_pgspate.fleet_begin(([], server, None, None), table, job))
+    return Ticket(found["job"], found["table"], found["is_complete"], tuple(found["warnings"]),
+                  json.dumps(found), server)

@@ -1,0 +1,70 @@
+"""Jobs of engines with a driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import pickle
+
+import pytest
+
+import pgspate
+from pgspate.fleetjob import begin_write
+
+
+@pytest.fixture
+def table(db):
+    db.execute("create table t (id int primary key, name text)")
+    return db
+
+
+def write_part(ticket_bytes, part):
+    """Runs in another process, as a task of an engine does."""
+    ticket = pickle.loads(ticket_bytes)
+    rows = [{"id": 10 * part + nth, "name": f"part {part}"} for nth in range(part)]
+    return pickle.dumps(ticket.write(part, rows, columns=["id", "name"]))
+
+
+def test_processes_write_parts_of_one_job(table, dsn):
+    ticket = begin_write("t", to=dsn)
+    tasks = [(pickle.dumps(ticket), part) for part in (0, 1, 2, 3, 3)]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        receipts = [pickle.loads(it) for it in pool.starmap(write_part, tasks)]
+    assert table.execute("select count(*) from t").fetchone() == (0,)
+    with pytest.raises(pgspate.UsageError, match="receipts of two attempts of part 3"):
+        ticket.complete(receipts)
+    report = ticket.complete(receipts[:-1])
+    assert (report.rows_written, report.parts, report.losers) == (6, 4, 1)
+    assert repr(report).count("6 rows in 4 parts")
+    assert table.execute("select count(*), count(distinct id) from t").fetchone() == (6, 6)
+    assert set(report.to_dict()) == {one.name for one in dataclasses.fields(report)
+                                     if not one.name.startswith("_")}
+    assert ticket.complete([]) == report
+    assert ticket.abort() is False
+
+
+def test_a_named_job_is_written_once(table, dsn):
+    first = begin_write("t", to=dsn, job="nightly")
+    stale = first.write(0, [{"id": 1}])
+    again = begin_write("t", to=dsn, job="nightly")
+    with pytest.raises(pgspate.LedgerError, match="is not of job"):
+        again.complete([stale])
+    assert again.complete([again.write(0, [{"id": 2}])]).rows_written == 1
+    third = begin_write("t", to=dsn, job="nightly")
+    assert third.is_complete and third.complete([]).rows_written == 1
+    with pytest.raises(pgspate.LedgerError, match="is complete"):
+        third.write(0, [{"id": 3}])
+    assert table.execute("select array_agg(id) from t").fetchone() == ([2],)
+
+
+def test_a_job_is_aborted_and_a_ticket_shows_no_password(table, dsn):
+    ticket = begin_write("t", to=dsn)
+    ticket.write(0, [{"id": 1}])
+    assert "password" not in repr(ticket) and dsn not in repr(ticket)
+    other = begin_write("t", to=dsn)
+    assert f"--forget {ticket.job}" in "".join(other.warnings)
+    assert ticket.abort() and not ticket.abort()
+    assert other.abort()
+    with pytest.raises(pgspate.PlanError, match="does not exist"):
+        begin_write("nowhere", to=dsn)
+    assert table.execute("select count(*) from t").fetchone() == (0,)
