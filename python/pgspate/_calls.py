@@ -91,6 +91,7 @@ def load(
     file_name_column: str | None = None,
     snake_case: bool = False,
     ignore_unknown: bool = False,
+    add_columns: bool = False,
     source_option: Mapping[str, str] | None = None,
 ) -> LoadReport:
     """Loads data into a table over several connections, exactly as ``\\copy`` would.
@@ -166,6 +167,7 @@ def load(
         file_name_column: Column for the name of each row's file.
         snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
         ignore_unknown: Ignore fields and keys that name no column.
+        add_columns: Add columns that the table lacks, with types that fit the data.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
 
@@ -267,6 +269,7 @@ def sync(
     file_name_column: str | None = None,
     snake_case: bool = False,
     ignore_unknown: bool = False,
+    add_columns: bool = False,
     source_option: Mapping[str, str] | None = None,
 ) -> SyncReport:
     """Makes a table's rows equal to the data, and writes only rows that differ.
@@ -334,6 +337,7 @@ def sync(
         file_name_column: Column for the name of each row's file.
         snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
         ignore_unknown: Ignore fields and keys that name no column.
+        add_columns: Add columns that the table lacks, with types that fit the data.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
 

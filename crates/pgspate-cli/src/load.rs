@@ -29,6 +29,9 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
         if let Some(new) = load.new_table() {
             write_stdout(format!("{};\n", new.sql))?;
         }
+        if let Some(sql) = load.add_columns_sql() {
+            write_stdout(format!("{sql};\n"))?;
+        }
         write_stdout(load.plan().to_string())?;
         if let Some(earlier) = load.earlier_runs() {
             write_stdout(format!("ledger   {earlier}\n"))?;
@@ -41,6 +44,9 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
         }
         if let Some(new) = load.new_table() {
             write_stderr_line(style.dim(&new.sql));
+        }
+        if let Some(sql) = load.add_columns_sql() {
+            write_stderr_line(style.dim(&sql));
         }
         if let Some(earlier) = load.earlier_runs() {
             write_stderr_line(earlier);

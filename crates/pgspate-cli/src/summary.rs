@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pgspate::load::LoadReport;
+use pgspate::load::{AddedColumn, LoadReport};
 use pgspate::numbers::{bytes, rate, seconds, thousands};
 
 use crate::errors::TerminalStyle;
@@ -64,6 +64,7 @@ pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
             widened.column, widened.to, widened.from
         );
     }
+    text += &added_columns(&report.added_columns);
     if let Some(member) = &report.fleet {
         text += &describe_member(member);
     }
@@ -71,6 +72,13 @@ pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
         let _ = writeln!(text, "{} {warning}", style.warning("warning:"));
     }
     text
+}
+
+/// Describes the columns that were added to the table.
+pub(crate) fn added_columns(columns: &[AddedColumn]) -> String {
+    let line =
+        |column: &AddedColumn| format!("  column \"{}\" added as {}\n", column.name, column.ty);
+    columns.iter().map(line).collect()
 }
 
 /// Describes the rows that were not written, and where they are; empty if all rows were written.

@@ -14,7 +14,7 @@ use crate::fleet::describe_member;
 use crate::load::{RunSetup, print_json, set_up_run};
 use crate::output::{write_stderr, write_stderr_line, write_stdout};
 use crate::progress::{ProgressLine, ProgressVerb};
-use crate::summary::plural;
+use crate::summary::{added_columns, plural};
 
 pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let SyncArgs { common, options, advise_only } = args;
@@ -130,7 +130,11 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         (report.wal_bytes, report.blocks_dirtied, report.updated_hot)
     else {
         line("  other servers store the rows, so this server does not know the WAL and the I/O");
-        return text + &member(report) + &warnings(report, style) + &advice(report, style);
+        return text
+            + &added_columns(&report.added_columns)
+            + &member(report)
+            + &warnings(report, style)
+            + &advice(report, style);
     };
     line(&format!(
         "  {} of WAL, {} blocks read, {} changed; {}, {}",
@@ -160,7 +164,10 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         known(report.table_dead_rows[0]),
         known(report.table_dead_rows[1]),
     ));
-    text + &member(report) + &warnings(report, style) + &advice(report, style)
+    text + &added_columns(&report.added_columns)
+        + &member(report)
+        + &warnings(report, style)
+        + &advice(report, style)
 }
 
 /// Formats the member of a fleet that the sync was, if it was one.

@@ -81,6 +81,9 @@ fn columns() -> Vec<Flag<ReadingOptions>> {
             .help("Read the fields' names in snake case: OrderId and \"Order ID\" as order_id"),
         switch("ignore-unknown", |it: &mut ReadingOptions| it.rows.ignore_unknown = true)
             .help("Ignore fields and keys that match no column"),
+        switch("add-columns", |it: &mut ReadingOptions| it.rows.add_columns = true)
+            .with(|arg| arg.conflicts_with("ignore-unknown"))
+            .help("Add columns that the table lacks, with types that fit the input"),
     ]
 }
 

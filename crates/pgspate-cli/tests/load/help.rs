@@ -287,6 +287,9 @@ fn help_lists_all_options() {
           --ignore-unknown
               Ignore fields and keys that match no column
 
+          --add-columns
+              Add columns that the table lacks, with types that fit the input
+
           --source-option <KEY=VALUE>
               Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME
 

@@ -1,5 +1,6 @@
 //! Tests of the command `pgspate load`, with real files and a real PostgreSQL server.
 
+mod added_columns;
 mod autovacuum_statistics_sequences;
 mod changed_files;
 mod column_names;

@@ -41,3 +41,20 @@ fn a_wrong_value_is_refused_once() {
     let said = sync(&case, "t.csv --no-delete --set tenant=x --quiet").refusal();
     assert!(said.contains("could not set column tenant"), "{said}");
 }
+
+#[test]
+fn columns_that_the_table_lacks_are_added() {
+    let case = LoadCase::new(
+        "create table t (id int primary key, tenant int); insert into t values (1, 7), (2, 8)",
+    );
+    case.put("t.csv", "id,n\n1,5\n3,6\n");
+    let args = "t.csv --scope-by tenant --set tenant=7 --add-columns --read-ahead always";
+    let plan = sync(&case, &format!("{args} --plan"));
+    assert!(plan.stdout.starts_with("alter table public.t\n    add column n bigint;\n"));
+    let said = sync(&case, &format!("{args} --check")).refusal();
+    assert!(said.contains("a check changes nothing"), "{said}");
+    let said = sync(&case, args).success();
+    assert!(said.contains("column \"n\" added as bigint"), "{said}");
+    assert_eq!(case.rows("t"), ["(1,7,5)", "(2,8,)", "(3,7,6)"]);
+    assert_eq!(counts(&case, args), [0, 0, 0, 2]);
+}

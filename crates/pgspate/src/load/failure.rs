@@ -22,6 +22,9 @@ impl Load {
         if let Some(new) = self.new_table.as_ref().filter(|_| self.reading.is_stream()) {
             error = create::hint_wider(error, new, &self.table);
         }
+        if let Some(to_add) = &self.to_add {
+            error = to_add.hint_type(error);
+        }
         let error = Error::new(kind, message).because(error);
         let (error, is_restored) = self.table_care(watch).restore_after_failure(error);
         if self.table_changes.is_finishing {

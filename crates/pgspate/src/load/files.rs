@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::Load;
+use super::add_columns::ColumnsToAdd;
 use super::prepare::limit_lanes;
 use crate::numbers::counted;
 use crate::plan::{LoadPlan, RowPlan};
@@ -199,8 +200,13 @@ impl Load {
             self.reading.inputs = inputs.into();
         } else {
             let session = &self.job.control_session;
+            if let Some(to_add) = &self.to_add {
+                to_add.remove_from(&mut self.table);
+            }
             let (mut reading, rows) =
                 sniff_inputs(inputs, Some(&self.table), &self.options.reading, session)?;
+            let adding = ColumnsToAdd::plan(&session.connection, &mut self.table, &reading, &rows);
+            self.to_add = session.runtime.block_on(adding)?;
             reading.note_skipped(self.reading.skipped.take());
             (self.reading, self.request.rows) = (reading, rows);
         }

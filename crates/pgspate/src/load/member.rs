@@ -37,6 +37,11 @@ pub(super) fn prepare(options: &mut LoadOptions) -> Result<(Option<FleetEntry>, 
     let always = AutoChoice::Always;
     options.fleet.check_excluded(&[
         ("--create", options.create, "create the table before the members begin"),
+        (
+            "--add-columns",
+            options.reading.rows.add_columns,
+            "add the columns before the members begin",
+        ),
         ("--replace", plan.replace.is_some(), "each member would replace the others' rows"),
         ("--atomic", plan.atomic, others),
         ("--restart", options.restart, "a new generation loads again"),

@@ -4,6 +4,7 @@
 //! plan through [`copy`](crate::copy). A load that fails leaves the table as it was, unless the
 //! load commits each chunk.
 
+pub(crate) mod add_columns;
 mod attempt;
 pub(crate) mod create;
 mod empty_copy;
@@ -21,10 +22,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use crate::reading::LoadWatch;
+pub use add_columns::AddedColumn;
 pub use create::{NewTable, NewTableOptions, WidenedColumn};
 pub use files::{ChangedFiles, FileCounts};
 pub use prepare::prepare;
 pub use report::{LoadReport, PlanReport};
+
+use add_columns::ColumnsToAdd;
 
 use crate::care::{self, TableCare};
 use crate::copy::{CopyOutcome, EarlySession, RejectsMax};
@@ -72,6 +76,10 @@ pub struct Load {
     session: SessionSettings,
     table: TargetTable,
     new_table: Option<NewTable>,
+    /// The columns that are to be added to the table.
+    to_add: Option<ColumnsToAdd>,
+    /// The columns that this load has added.
+    added_columns: Vec<AddedColumn>,
     /// The oid of the new table, once this run or an interrupted earlier run has created it.
     created_oid: Option<u32>,
     request: PlanRequest,
@@ -125,6 +133,11 @@ impl Load {
         self.new_table.as_ref().filter(|_| self.created_oid.is_none())
     }
 
+    /// Returns the statement that adds columns to the table, if the load will add columns.
+    pub fn add_columns_sql(&self) -> Option<String> {
+        self.to_add.as_ref().filter(|_| !self.is_loaded()).map(ColumnsToAdd::sql)
+    }
+
     /// Loads the input. Blocks until everything is committed or rolled back.
     ///
     /// # Errors
@@ -142,6 +155,16 @@ impl Load {
             return Ok(report);
         }
         self.job.complete_identity(&watch.copy)?;
+        if let Some(to_add) = self.to_add.clone() {
+            let added = to_add.add(&mut self, &watch.copy);
+            match added.map_err(|error| self.explain_failure(error, watch))? {
+                true => self.added_columns = to_add.columns,
+                false if self.reading.is_stream() => {
+                    return Err(add_columns::added_meanwhile_error(&self.plan.table));
+                }
+                false => return self.prepare_again()?.run(watch),
+            }
+        }
         self.open_early_session();
         let wal_before = self.job.control_session.runtime.block_on(wal_position(self.job.client()));
         let mut widened = Vec::new();

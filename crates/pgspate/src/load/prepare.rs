@@ -5,6 +5,7 @@
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
+use super::add_columns::ColumnsToAdd;
 use super::{
     FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, member, replace,
 };
@@ -103,7 +104,7 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         has_ledger,
     } = Survey::take(&options.reading, table, limits, dsn, fleet, runtime)?;
     let connection = &control_session.connection;
-    let (table, new_table) = match table {
+    let (mut table, new_table) = match table {
         Some(table) => (table, None),
         None => {
             let name = runtime.block_on(parse_name(connection, &name))?;
@@ -116,6 +117,13 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
             let (table, new) = runtime.block_on(create::create_and_roll_back(connection, new))?;
             (table, Some(new))
         }
+    };
+    let to_add = match new_table {
+        None => {
+            let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &rows);
+            runtime.block_on(adding)?
+        }
+        Some(_) => None,
     };
     let existing = new_table.is_none().then_some(&table);
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -137,6 +145,8 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         session,
         table,
         new_table,
+        to_add,
+        added_columns: Vec::new(),
         created_oid: None,
         request,
         plan,

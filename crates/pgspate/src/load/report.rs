@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{FileCounts, Load, LoadWatch, WidenedColumn};
+use super::{AddedColumn, FileCounts, Load, LoadWatch, WidenedColumn};
 use crate::care::MovedSequence;
 use crate::copy::{CopyOutcome, Lanes, StageSeconds};
 use crate::fleet::MemberReport;
@@ -17,6 +17,9 @@ pub struct PlanReport {
     pub storage: Option<&'static str>,
     /// The statement that creates the table; `None` if the table exists.
     pub create: Option<String>,
+    /// The statement that adds columns to the table, with `--add-columns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_columns: Option<String>,
     /// How all rows become visible at the same time, with `--replace` or `--atomic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_once: Option<AtomicPlan>,
@@ -93,6 +96,7 @@ impl PlanReport {
             table: plan.table.clone(),
             storage: plan.storage,
             create: load.new_table().map(|new| new.sql.clone()),
+            add_columns: load.add_columns_sql(),
             at_once: plan.atomic_plan.clone(),
             files: load.files,
             input: load.reading.sniffed.evidence.clone(),
@@ -193,6 +197,8 @@ pub struct LoadReport {
     pub sequences: Vec<MovedSequence>,
     /// Columns whose type was widened.
     pub widened: Vec<WidenedColumn>,
+    /// Columns that this load added to the table.
+    pub added_columns: Vec<AddedColumn>,
     /// Warnings, such as what slowed the load down.
     pub warnings: Vec<String>,
     /// The member of a fleet that the load was.
@@ -251,6 +257,7 @@ impl LoadReport {
             counted_seconds: after.seconds,
             sequences: after.sequences.clone(),
             widened,
+            added_columns: load.added_columns.clone(),
             warnings: [plan, &load.job.warnings, &after.warnings]
                 .into_iter()
                 .flatten()

@@ -205,7 +205,7 @@ pub(super) fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a 
 }
 
 /// Returns whether two names are equal but for case and outer white space.
-pub(super) fn is_alike(one: &str, other: &str) -> bool {
+pub(crate) fn is_alike(one: &str, other: &str) -> bool {
     one.trim().to_lowercase() == other.trim().to_lowercase()
 }
 
@@ -230,8 +230,8 @@ fn unknown_column(table: &TargetTable, name: &str) -> Error {
         .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
         .hint_if(did_you_mean("column", name, names))
         .hint_also(
-            "Name the columns for the input's fields with `--columns a,b,...`, or skip fields \
-             without a column with `--ignore-unknown`.",
+            "Name the columns for the input's fields with `--columns a,b,...`, skip fields \
+             without a column with `--ignore-unknown`, or add columns with `--add-columns`.",
         )
 }
 

@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::{SessionSettings, TargetTable};
 
 /// Returns the names of the columns whose values are not in the input, as the user gave them.
-pub(super) fn constant_names(request: &RowRequest) -> impl Iterator<Item = &str> {
+pub(crate) fn constant_names(request: &RowRequest) -> impl Iterator<Item = &str> {
     let constants = request.constants.iter().map(|(name, _)| name.as_str());
     constants.chain(request.file_name_column.as_deref())
 }

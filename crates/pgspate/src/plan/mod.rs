@@ -18,8 +18,9 @@ mod rows;
 use arrow_schema::Field;
 
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
+pub(crate) use columns::is_alike;
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
-pub(crate) use constants::check_encoding;
+pub(crate) use constants::{check_encoding, constant_names};
 pub(crate) use explain::describe_route;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
 pub use rows::{RowPlan, RowRequest};

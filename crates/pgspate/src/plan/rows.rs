@@ -21,6 +21,8 @@ pub struct RowRequest {
     pub snake_case: bool,
     /// Whether to skip fields and JSON keys that name no column of the table.
     pub ignore_unknown: bool,
+    /// Whether columns of the input that the table lacks are added to the table.
+    pub add_columns: bool,
     /// PostgreSQL's name of the input's encoding. The default is UTF8.
     pub encoding: Option<String>,
     /// Columns in which a quoted NULL string means NULL.

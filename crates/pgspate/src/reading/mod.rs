@@ -44,7 +44,10 @@ use crate::format::memory::{BatchesCutter, ProgramBatches};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, SniffedFormat};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
-use crate::plan::{ColumnRoute, InputFacts, RowPlan, check_encoding, match_fields};
+use crate::plan::{
+    ColumnRoute, InputFacts, RowPlan, RowRequest, check_encoding, constant_names, is_alike,
+    match_fields,
+};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{PgType, TargetTable};
@@ -127,6 +130,21 @@ impl SniffedInputs {
                 if dialect.format == CopyFormat::Csv),
             stored_bytes: self.stored_bytes(),
         }
+    }
+
+    /// Returns the names and the types of the columns that the table lacks. Fields without names
+    /// are the table's columns.
+    pub(crate) fn missing_columns(
+        &self,
+        table: &TargetTable,
+        request: &RowRequest,
+    ) -> Vec<(String, String)> {
+        let has_names = request.columns.is_some() || self.facts().names.is_some();
+        let is_missing = |name: &str| {
+            let is_known = table.columns.iter().any(|column| is_alike(&column.name, name));
+            !is_known && (has_names || constant_names(request).any(|it| it == name))
+        };
+        self.inferred.iter().filter(|(name, _)| is_missing(name)).cloned().collect()
     }
 
     /// Records which files are not read, in words.

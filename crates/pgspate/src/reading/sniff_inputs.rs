@@ -91,7 +91,7 @@ fn sniff_sample(
     let lines = &*without_skipped_lines(sample, options);
     let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
         .map_err(|error| with_input_name(error, input))?;
-    let wants_types = table_columns.is_none();
+    let wants_types = table_columns.is_none() || options.rows.add_columns;
     let mut header_line = Vec::new();
     let (shape, inferred) = match sniffed.format.rows() {
         RowForm::Delimited => {

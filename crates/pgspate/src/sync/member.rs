@@ -45,6 +45,11 @@ pub(super) fn prepare(options: &mut SyncOptions) -> Result<Option<FleetEntry>> {
     options.fleet.check_excluded(&[
         ("--check", options.is_check, "a check writes nothing"),
         ("--create", options.create, "create the table before the members begin"),
+        (
+            "--add-columns",
+            options.reading.rows.add_columns,
+            "add the columns before the members begin",
+        ),
         ("--lanes", options.lanes > 1, one),
         ("--transactions", options.transactions > 1, one),
         ("--scope all", is_whole && !is_alone, "each member would delete the others' rows"),

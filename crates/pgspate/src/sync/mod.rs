@@ -38,6 +38,7 @@ use crate::copy::{CopyOutcome, LaneSession};
 use crate::fleet::MemberOptions;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::load::NewTableOptions;
+use crate::load::add_columns::{ColumnsToAdd, added_meanwhile_error};
 use crate::plan::AutoChoice;
 use crate::reading::{self, InputOrigin, LoadWatch};
 use crate::stage::{self, keys, temp_space::TempSpace};
@@ -164,8 +165,16 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
             Error::new(ErrorKind::Usage, message).hint("Leave out `--lanes` or `--transactions`.")
         );
     }
+    if options.is_check && options.reading.rows.add_columns {
+        let message = "a check changes nothing, so --add-columns cannot be used with it";
+        return Err(Error::new(ErrorKind::Usage, message).hint("Leave out `--add-columns`."));
+    }
     let fleet = member::prepare(&mut options)?;
     let (mut staging, created) = Staging::prepare(&options, dsn, fleet, runtime)?;
+    if staging.to_add.is_some() {
+        // No row of the table has the new columns, and reading them would fail.
+        options.read_ahead = AutoChoice::Never;
+    }
     let columns = runtime.block_on(classify_columns(&staging, &options))?;
     let mut evidence = staging.reading.sniffed.evidence.clone();
     let (lanes, transactions) = (options.lanes, options.transactions);
@@ -277,7 +286,8 @@ impl PreparedSync {
     /// Returns the SQL statements of the sync, for `--plan`.
     pub fn statements(&self) -> Vec<String> {
         let statements = self.build_statements();
-        let mut all = vec![statements.diff()];
+        let mut all: Vec<String> = self.staging.to_add.iter().map(ColumnsToAdd::sql).collect();
+        all.push(statements.diff());
         let (deletes, updates) = self.allowed_writes();
         all.extend(deletes.then(|| statements.delete()));
         all.extend(updates.then(|| statements.update()));
@@ -317,7 +327,15 @@ impl PreparedSync {
     fn run_with_member(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         self.open_member(&watch.copy)?;
         let record_failure = self.failure_recorder();
-        self.run_to_end(watch).inspect_err(record_failure)
+        let added_columns = match self.staging.to_add.clone() {
+            None => Vec::new(),
+            Some(to_add) => match to_add.add(&mut self.staging.control_session, &watch.copy)? {
+                true => to_add.columns,
+                false => return Err(added_meanwhile_error(self.table())),
+            },
+        };
+        let done = self.run_to_end(watch).inspect_err(record_failure);
+        done.map(|report| SyncReport { added_columns, ..report })
     }
 
     fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {

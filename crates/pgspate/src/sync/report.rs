@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::fleet::MemberReport;
+use crate::load::AddedColumn;
 use pgspate_target::measure::{IoBill, MeasuredDifference, StatementCost};
 
 /// The result of a sync.
@@ -14,6 +15,8 @@ pub struct SyncReport {
     pub table: String,
     /// Whether the sync created the table.
     pub created: bool,
+    /// Columns that the sync added to the table.
+    pub added_columns: Vec<AddedColumn>,
     /// Rows of the source.
     pub rows_in: u64,
     /// Rows that were inserted.

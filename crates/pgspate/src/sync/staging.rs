@@ -19,6 +19,7 @@ use crate::encode::Encoded;
 use crate::fleet::FleetEntry;
 use crate::format::EncodeMode;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
+use crate::load::add_columns::ColumnsToAdd;
 use crate::plan::{RowPlan, RowRequest};
 use crate::reading::{
     LoadWatch, MakeEncoder, SniffedInputs, Survey, check_constants, hint_encoding,
@@ -49,6 +50,8 @@ pub(super) struct Staging {
     pub(super) reading: SniffedInputs,
     session: SessionSettings,
     pub(super) table: TargetTable,
+    /// The columns that are to be added to the table.
+    pub(super) to_add: Option<ColumnsToAdd>,
     request: RowRequest,
     pub(super) plan: RowPlan,
     pub(super) stage: StageTable,
@@ -71,7 +74,7 @@ impl Staging {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, fleet, runtime)?;
         let Survey { control_session, reading, session, name, table, rows: request, .. } = survey;
-        let (table, created) = match table {
+        let (mut table, created) = match table {
             Some(table) => (table, None),
             None => {
                 let connection = &control_session.connection;
@@ -88,6 +91,14 @@ impl Staging {
                 (table, Some(created))
             }
         };
+        let to_add = match created {
+            None => {
+                let connection = &control_session.connection;
+                let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &request);
+                runtime.block_on(adding)?
+            }
+            Some(_) => None,
+        };
         let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
         runtime.block_on(check_constants(&control_session.connection, &plan))?;
         if options.keeps_last {
@@ -96,8 +107,17 @@ impl Staging {
         }
         let stage = StageTable::of(&table, plan.columns.iter().map(|column| column.name.as_str()));
         let rows = StagedRows::All;
-        let staging =
-            Staging { control_session, reading, session, table, request, plan, stage, rows };
+        let staging = Staging {
+            control_session,
+            reading,
+            session,
+            table,
+            to_add,
+            request,
+            plan,
+            stage,
+            rows,
+        };
         Ok((staging, created))
     }
 
@@ -213,6 +233,10 @@ impl Staging {
         let message =
             format!("could not sync {} with {}", self.table.sql_name, self.reading.title());
         let kind = error.kind();
+        let error = match &self.to_add {
+            Some(to_add) => to_add.hint_type(error),
+            None => error,
+        };
         Error::new(kind, message).because(hint_encoding(error, &self.plan))
     }
 

@@ -1,0 +1,252 @@
+//! `--add-columns`: adds the columns of the input that the table lacks.
+//!
+//! The plan has the columns already, as if they were in the table. They are added in a transaction
+//! of their own before the first row is sent. They stay if the load fails: another session may have
+//! written to them.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio_postgres::error::SqlState;
+
+use crate::copy::CopyProgress;
+use crate::job::RetryAfterConnectionLoss;
+use crate::plan::RowRequest;
+use crate::reading::{SniffedInputs, is_lock_error};
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::session::WaitLimits;
+use pgspate_target::{
+    TargetColumn, TargetTable, TypedQuery, locking_sessions, quote_ident, server_error,
+};
+
+/// Lock timeout of one attempt. Other sessions queue behind the lock request for this time.
+const LOCK_ATTEMPT: &str = "2s";
+/// Pause between two attempts, in which other sessions get the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(500);
+
+/// Whether the role may alter the table, the table's owner, the role, and the partitioned table of
+/// which the table is a partition.
+const OWNER_SQL: &str = "\
+select pg_has_role(c.relowner, 'usage'), quote_ident(pg_get_userbyid(c.relowner)),
+       quote_ident(current_user),
+       (select i.inhparent::regclass::text from pg_inherits i
+        where i.inhrelid = c.oid and c.relispartition)
+from pg_class c where c.oid = $1";
+
+/// A column that was added to the table.
+#[derive(Debug, Clone, Serialize)]
+pub struct AddedColumn {
+    /// The column's name, unquoted.
+    pub name: String,
+    /// The column's type.
+    #[serde(rename = "type")]
+    pub ty: String,
+}
+
+/// The columns that are to be added to a table.
+#[derive(Debug, Clone)]
+pub(crate) struct ColumnsToAdd {
+    table: String,
+    table_oid: u32,
+    pub(crate) columns: Vec<AddedColumn>,
+}
+
+impl ColumnsToAdd {
+    /// Finds the columns that the table lacks, if the user wants them to be added. Adds them to
+    /// `table`, and changes nothing on the server.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the options contradict each other. [`ErrorKind::Plan`] if the role
+    /// may not add columns, or if the table is a partition.
+    pub(crate) async fn plan(
+        connection: &Connection,
+        table: &mut TargetTable,
+        reading: &SniffedInputs,
+        request: &RowRequest,
+    ) -> Result<Option<ColumnsToAdd>> {
+        if !request.add_columns {
+            return Ok(None);
+        }
+        if request.ignore_unknown {
+            let message = "--add-columns and --ignore-unknown cannot be combined";
+            return Err(Error::new(ErrorKind::Usage, message)
+                .hint("Leave out `--add-columns` or `--ignore-unknown`."));
+        }
+        let missing = reading.missing_columns(table, request);
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let columns = missing.into_iter().map(|(name, ty)| AddedColumn { name, ty }).collect();
+        let (name, oid) = (table.sql_name.clone(), table.oid);
+        let mut to_add = ColumnsToAdd { table: name, table_oid: oid, columns };
+        to_add.check_allowed(connection).await?;
+        let described = to_add.describe(connection).await?;
+        for (column, described) in to_add.columns.iter_mut().zip(&described) {
+            described.ty.name.clone_into(&mut column.ty);
+        }
+        table.columns.extend(described);
+        Ok(Some(to_add))
+    }
+
+    /// Removes the columns from the table's description.
+    pub(crate) fn remove_from(&self, table: &mut TargetTable) {
+        let is_added = |it: &TargetColumn| self.columns.iter().any(|added| added.name == it.name);
+        table.columns.retain(|column| !is_added(column));
+    }
+
+    /// Returns the statement that adds the columns.
+    pub(crate) fn sql(&self) -> String {
+        let columns: Vec<_> = self.definitions().map(|it| format!("add column {it}")).collect();
+        format!("alter table {}\n    {}", self.table, columns.join(",\n    "))
+    }
+
+    fn definitions(&self) -> impl Iterator<Item = String> {
+        self.columns.iter().map(|AddedColumn { name, ty }| format!("{} {ty}", quote_ident(name)))
+    }
+
+    /// Checks that the role may add columns to the table.
+    async fn check_allowed(&self, connection: &Connection) -> Result<()> {
+        let failed = server_error(format!("could not look up the owner of {}", self.table));
+        let row = connection.client.fetch_opt(OWNER_SQL, &[&self.table_oid]).await;
+        let Some(row) = row.map_err(failed)? else { return Ok(()) };
+        let (is_owner, owner, role): (bool, String, String) = (row.get(0), row.get(1), row.get(2));
+        let sql = self.sql();
+        if let Some(parent) = row.get::<_, Option<String>>(3) {
+            let message = format!("cannot add columns to {}, a partition of {parent}", self.table);
+            return Err(Error::new(ErrorKind::Plan, message)
+                .hint(format!("Load into {parent}, or add the columns to it first.")));
+        }
+        if is_owner {
+            return Ok(());
+        }
+        let message = format!("must be owner of table {} to add columns", self.table);
+        Err(Error::new(ErrorKind::Plan, message)
+            .with_sqlstate(SqlState::INSUFFICIENT_PRIVILEGE)
+            .hint(format!("Let {owner} run `grant {owner} to {role}`, or this statement:\n{sql};")))
+    }
+
+    /// Lets the server describe the columns, by a temporary table that is rolled back. So the
+    /// table itself is not locked.
+    async fn describe(&self, connection: &Connection) -> Result<Vec<TargetColumn>> {
+        let client = &connection.client;
+        let definitions: Vec<_> = self.definitions().collect();
+        let create =
+            format!("begin; create temporary table pgspate_columns ({})", definitions.join(", "));
+        let (created, table, rolled_back) = tokio::join!(
+            biased;
+            client.batch_execute(&create),
+            TargetTable::read(client, "pg_temp.pgspate_columns"),
+            client.batch_execute("rollback")
+        );
+        let failed = || server_error("could not look up the types of new columns".to_owned());
+        created.map_err(|error| {
+            let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+            match is_forbidden {
+                true => failed()(error).hint("The role needs `grant temporary on database ...`."),
+                false => failed()(error),
+            }
+        })?;
+        let table = table?;
+        rolled_back.map_err(failed())?;
+        table.map(|table| table.columns).ok_or_else(|| {
+            Error::new(ErrorKind::Bug, "the temporary table that was just created does not exist")
+        })
+    }
+
+    /// Adds the columns. Returns false if the table has one of them meanwhile; then nothing is
+    /// changed, and the load must be prepared again.
+    ///
+    /// # Errors
+    /// The server's refusal, or [`ErrorKind::Server`] if other sessions keep their locks for longer
+    /// than `--lock-timeout`.
+    pub(crate) fn add(
+        &self,
+        session: &mut impl RetryAfterConnectionLoss,
+        progress: &CopyProgress,
+    ) -> Result<bool> {
+        session.retry_after_connection_loss(progress, |session| {
+            let session = session.control_session();
+            let adding = self.add_when_unlocked(&session.connection, session.limits, progress);
+            session.runtime.block_on(adding)
+        })
+    }
+
+    async fn add_when_unlocked(
+        &self,
+        connection: &Connection,
+        limits: WaitLimits,
+        progress: &CopyProgress,
+    ) -> Result<bool> {
+        let message = format!("could not add columns to {}", self.table);
+        let started = Instant::now();
+        loop {
+            progress.stop.check()?;
+            let Err(error) = self.try_to_add(connection, progress, &message).await else {
+                progress.set_phase(None);
+                return Ok(true);
+            };
+            if error.kind() == ErrorKind::Connect {
+                return Err(error);
+            }
+            let rolled_back = connection.client.batch_execute("rollback").await;
+            rolled_back.map_err(server_error(message.clone()))?;
+            if error.sqlstate() == Some(&SqlState::DUPLICATE_COLUMN) {
+                return Ok(false);
+            }
+            if !is_lock_error(&error) {
+                return Err(error);
+            }
+            let users = locking_sessions(&connection.client, self.table_oid).await?;
+            let user = users.first().map_or("another session", String::as_str);
+            let limit = limits.lock_timeout;
+            if !limit.is_zero() && started.elapsed() >= limit {
+                return Err(error.hint(format!(
+                    "The table was used for {} s by {user}. End that session, or wait longer with \
+                     `--lock-timeout`.",
+                    limit.as_secs()
+                )));
+            }
+            progress.set_phase(Some(format!("adding columns waits for {user}")));
+            tokio::time::sleep(LOCK_PAUSE).await;
+        }
+    }
+
+    /// Asks for the lock once, and adds the columns. Each statement is a separate message for
+    /// Citus, which sends a message's whole text to its workers.
+    async fn try_to_add(
+        &self,
+        connection: &Connection,
+        progress: &CopyProgress,
+        message: &str,
+    ) -> Result<()> {
+        let begin = format!(
+            "begin isolation level read committed; set local lock_timeout = '{LOCK_ATTEMPT}'"
+        );
+        for sql in [begin.as_str(), &self.sql(), "commit"] {
+            connection.execute_until_stopped(sql, &progress.stop, message).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds a hint to an error about a value that does not fit an added column.
+    pub(crate) fn hint_type(&self, error: Error) -> Error {
+        let is_value_error = error.sqlstate().is_some_and(|code| code.code().starts_with("22"));
+        let place = error.place().and_then(|place| place.column.as_deref());
+        let column = self.columns.iter().find(|column| Some(column.name.as_str()) == place);
+        let (true, Some(AddedColumn { name, ty })) = (is_value_error, column) else { return error };
+        error.hint_also(&format!(
+            "Column \"{name}\" was added as {ty}, because of the first rows. If this value is \
+             right: `alter table {} alter column {} type text`.",
+            self.table,
+            quote_ident(name)
+        ))
+    }
+}
+
+/// Returns the error for columns that another session has added since they were planned, where the
+/// input cannot be planned again.
+pub(crate) fn added_meanwhile_error(table: &str) -> Error {
+    let message = format!("another session has added columns to {table} meanwhile");
+    Error::new(ErrorKind::Plan, message).hint("Run the same command again.")
+}
