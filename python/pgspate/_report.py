@@ -98,6 +98,7 @@ class LoadReport(Report):
         counted: ``analyze`` or ``vacuum (freeze, analyze)``, if that ran after the load.
         sequences: Sequences that were advanced past the loaded values.
         widened: Columns that the load gave a wider type.
+        added_columns: Columns that ``add_columns=`` added to the table: ``name`` and ``type``.
         at_once: How all rows became visible at the same time, with ``replace=`` or ``atomic=``.
         fleet: The member of a fleet that the load was, with ``fleet=``.
         warnings: Warnings, such as what slowed the load down.
@@ -132,6 +133,7 @@ class LoadReport(Report):
     counted: str | None = None
     sequences: list[dict[str, Any]] = field(default_factory=list)
     widened: list[dict[str, Any]] = field(default_factory=list)
+    added_columns: list[dict[str, str]] = field(default_factory=list)
     at_once: dict[str, Any] | None = None
     fleet: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
@@ -153,6 +155,7 @@ class SyncReport(Report):
     Attributes:
         table: Name of the table, written as in SQL.
         created: Whether the sync created the table.
+        added_columns: Columns that ``add_columns=`` added to the table: ``name`` and ``type``.
         rows_in: Rows of the source.
         inserted: Rows inserted.
         updated: Rows updated.
@@ -189,6 +192,7 @@ class SyncReport(Report):
 
     table: str = ""
     created: bool = False
+    added_columns: list[dict[str, str]] = field(default_factory=list)
     rows_in: int = 0
     inserted: int = 0
     updated: int = 0
@@ -293,6 +297,7 @@ class Plan(Report):
     Attributes:
         table: Name of the table, written as in SQL.
         create: Statement that creates the table, if it does not exist.
+        add_columns: Statement that adds columns to the table, with ``add_columns=``.
         storage: Where an extension stores the rows, and what follows. ``None`` without one.
         path: ``binary`` or ``text``: the format of COPY.
         path_reason: Reason for the path.
@@ -308,6 +313,7 @@ class Plan(Report):
 
     table: str = ""
     create: str | None = None
+    add_columns: str | None = None
     storage: str | None = None
     path: str = ""
     path_reason: str = ""

@@ -50,9 +50,13 @@ class ModelLoadOptions(TypedDict, total=False):
     force_not_null: Names
     comment: str | None
     skip_blank_lines: bool
+    date_format: str | Mapping[str, str] | None
     encoding: str | None
+    set: Mapping[str, object] | None
+    file_name_column: str | None
     snake_case: bool
     ignore_unknown: bool
+    add_columns: bool
     source_option: Mapping[str, str] | None
 
 
@@ -100,9 +104,13 @@ class ModelSyncOptions(TypedDict, total=False):
     force_not_null: Names
     comment: str | None
     skip_blank_lines: bool
+    date_format: str | Mapping[str, str] | None
     encoding: str | None
+    set: Mapping[str, object] | None
+    file_name_column: str | None
     snake_case: bool
     ignore_unknown: bool
+    add_columns: bool
     source_option: Mapping[str, str] | None
 
 
