@@ -85,7 +85,10 @@ def load(
     force_not_null: Names = (),
     comment: str | None = None,
     skip_blank_lines: bool = False,
+    date_format: str | Mapping[str, str] | None = None,
     encoding: str | None = None,
+    set: Mapping[str, object] | None = None,
+    file_name_column: str | None = None,
     snake_case: bool = False,
     ignore_unknown: bool = False,
     source_option: Mapping[str, str] | None = None,
@@ -157,7 +160,10 @@ def load(
         force_not_null: Columns in which no field means NULL.
         comment: Skip lines that begin with this character, of one byte.
         skip_blank_lines: Skip empty lines.
+        date_format: Format of the files' dates, such as ``"%d.%m.%Y"``, or formats by column.
         encoding: Encoding of the files, by PostgreSQL's name.
+        set: Values for columns that the data lacks, by column: ``{"tenant": 7}``. None is NULL.
+        file_name_column: Column for the name of each row's file.
         snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
         ignore_unknown: Ignore fields and keys that name no column.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
@@ -255,7 +261,10 @@ def sync(
     force_not_null: Names = (),
     comment: str | None = None,
     skip_blank_lines: bool = False,
+    date_format: str | Mapping[str, str] | None = None,
     encoding: str | None = None,
+    set: Mapping[str, object] | None = None,
+    file_name_column: str | None = None,
     snake_case: bool = False,
     ignore_unknown: bool = False,
     source_option: Mapping[str, str] | None = None,
@@ -319,7 +328,10 @@ def sync(
         force_not_null: Columns in which no field means NULL.
         comment: Skip lines that begin with this character, of one byte.
         skip_blank_lines: Skip empty lines.
+        date_format: Format of the files' dates, such as ``"%d.%m.%Y"``, or formats by column.
         encoding: Encoding of the files, by PostgreSQL's name.
+        set: Values for columns that the data lacks, by column: ``{"tenant": 7}``. None is NULL.
+        file_name_column: Column for the name of each row's file.
         snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
         ignore_unknown: Ignore fields and keys that name no column.
         source_option: Settings of object stores and web servers, and HTTP headers. The values

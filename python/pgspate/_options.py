@@ -19,6 +19,8 @@ Show = Union[bool, "Callable[[Progress], object]"]
 
 # Options whose flag has another name: a flag is given once for each item.
 FLAGS = {"types": "type"}
+# Options with an item for each key.
+KEYED = {"map", "source_option", "date_format", *FLAGS}
 
 
 def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
@@ -33,7 +35,9 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
             value = {True: "yes", False: "no"}.get(value, value)
         if value is True:
             arguments.append(flag)
-        elif isinstance(value, Mapping) and name in ("map", "source_option", *FLAGS):
+        elif isinstance(value, Mapping) and name == "set":
+            arguments += [f"{flag}={key}={_constant(item)}" for key, item in value.items()]
+        elif isinstance(value, Mapping) and name in KEYED:
             arguments += [f"{flag}={key}={setting}" for key, setting in value.items()]
         elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
             arguments += [flag + "=" + item for item in value]
@@ -42,3 +46,12 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
             arguments.append(flag + "=" + (text if isinstance(text, str) else str(text)))
     # The command requires a source. The engine replaces `-` with the data of the call.
     return arguments + ["-"] * has_source
+
+
+def _constant(value: object) -> str:
+    """Returns the text of a value for all rows, as COPY would read it."""
+    if value is None:
+        return "\\N"
+    if isinstance(value, (bytes, bytearray)):
+        return "\\x" + value.hex()
+    return str(value)

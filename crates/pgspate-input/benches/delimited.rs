@@ -116,7 +116,13 @@ fn column(oid: u32) -> DelimitedColumn {
     let session = SessionSettings::of_version(180_000);
     let ty = PgType { oid, name: oid.to_string(), typmod: -1, kind: TypeKind::Base };
     let encoder = FieldEncoder::new(&ty, &session).ok();
-    DelimitedColumn { name: "c".into(), encoder, force_null: false, force_not_null: false }
+    DelimitedColumn {
+        name: "c".into(),
+        encoder,
+        date_format: None,
+        force_null: false,
+        force_not_null: false,
+    }
 }
 
 fn encode(encoder: &mut DelimitedEncoder, chunk: &Arc<Chunk>, mode: EncodeMode, out: &mut Encoded) {

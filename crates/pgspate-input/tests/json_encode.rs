@@ -239,6 +239,7 @@ fn rows_are_binary_if_all_columns_have_encoders() {
     let column = |name: &str, oid, ty| KeyedColumn {
         name: name.into(),
         field: Some(FieldEncoder::new(&base(oid, ty), &session).unwrap()),
+        date_format: None,
         ty: base(oid, ty),
     };
     let mut encoder = JsonEncoder::new(KeyedOptions::new(vec![

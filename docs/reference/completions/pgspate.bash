@@ -858,7 +858,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__load)
-            opts="-t -q -h --table --to --create --type --primary-key --replace --atomic --plan --lanes --commit --rejects --max-rejects --changed --restart --no-ledger --retry-for --stall-timeout --lock-timeout --rebuild-indexes --pause-autovacuum --analyze --vacuum --fleet --generation --members --member --connections --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --snake-case --ignore-unknown --source-option --json --quiet --help"
+            opts="-t -q -h --table --to --create --type --primary-key --replace --atomic --plan --lanes --commit --rejects --max-rejects --changed --restart --no-ledger --retry-for --stall-timeout --lock-timeout --rebuild-indexes --pause-autovacuum --analyze --vacuum --fleet --generation --members --member --connections --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --date-format --encoding --columns --set --file-name-column --snake-case --ignore-unknown --source-option --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -988,11 +988,23 @@ _pgspate() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --date-format)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --encoding)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --columns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --set)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --file-name-column)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1212,7 +1224,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__sync)
-            opts="-t -q -h --table --to --create --type --primary-key --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --stall-timeout --lock-timeout --fleet --generation --members --member --connections --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --encoding --columns --snake-case --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
+            opts="-t -q -h --table --to --create --type --primary-key --key --scope-by --scope --no-delete --insert-only --ignore-columns --keep --check --advise-only --plan --lanes --read-ahead --max-delete --vacuum --transactions --allow-empty --retry-for --stall-timeout --lock-timeout --fleet --generation --members --member --connections --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --date-format --encoding --columns --set --file-name-column --snake-case --ignore-unknown --source-option --price-per-million-io --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1342,11 +1354,23 @@ _pgspate() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --date-format)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --encoding)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --columns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --set)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --file-name-column)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -88,8 +88,11 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l null -d 'Read t
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l force-null -d 'Read the NULL string as NULL in these columns even if it is quoted' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l force-not-null -d 'Read the NULL string as a string in these columns' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l comment -d 'Skip lines that begin with this byte' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l date-format -d 'Read dates in this format, such as %d.%m.%Y; COLUMN=FORMAT for one column' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l encoding -d 'Read the input in this encoding, as PostgreSQL names it' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l columns -d 'Write the fields to these columns, in the order of the fields' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l set -d 'Write this value to a column that the input lacks; \\N for NULL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l file-name-column -d 'Write the name of each row\'s file to this column' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Create the table if it is missing, with types that fit the input'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'Make all new rows visible at once: no transaction sees only a part of them'
@@ -142,8 +145,11 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l null -d 'Read t
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l force-null -d 'Read the NULL string as NULL in these columns even if it is quoted' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l force-not-null -d 'Read the NULL string as a string in these columns' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l comment -d 'Skip lines that begin with this byte' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l date-format -d 'Read dates in this format, such as %d.%m.%Y; COLUMN=FORMAT for one column' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l encoding -d 'Read the input in this encoding, as PostgreSQL names it' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l columns -d 'Write the fields to these columns, in the order of the fields' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l set -d 'Write this value to a column that the input lacks; \\N for NULL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l file-name-column -d 'Write the name of each row\'s file to this column' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l source-option -d 'Set an option of the source; for secrets KEY=@FILE or KEY=env:NAME' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l price-per-million-io -d 'Estimate the cost of the sync at this price for a million I/Os, as on Aurora Standard' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l create -d 'Create the table if it is missing, with types that fit the source'

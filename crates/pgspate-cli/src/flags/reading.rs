@@ -1,11 +1,14 @@
 //! Flags for how rows are read, shared by the commands that read files.
 
+use std::sync::Arc;
+
 use clap::builder::TypedValueParser;
+use pgspate::encode::date_format::{DateFormat, DateFormats};
 use pgspate::format::sniff::Format;
 use pgspate::reading::ReadingOptions;
 
 use super::shared::source_option;
-use super::{Flag, choice, names, part, switch, text, under, value};
+use super::{Flag, choice, names, part, switch, text, under, value, values};
 
 pub(super) fn reading() -> Vec<Flag<ReadingOptions>> {
     let mut flags = dialect();
@@ -50,6 +53,10 @@ fn dialect() -> Vec<Flag<ReadingOptions>> {
             .help("Skip lines that begin with this byte"),
         switch("skip-blank-lines", |it: &mut ReadingOptions| it.skip_blank_lines = true)
             .help("Skip empty lines, which COPY would read as records of one empty field"),
+        values("date-format", "FORMAT", date_format, |it: &mut ReadingOptions, formats| {
+            it.rows.date_formats = DateFormats(formats)
+        })
+        .help("Read dates in this format, such as %d.%m.%Y; COLUMN=FORMAT for one column"),
         value("encoding", "ENCODING", text(), |it: &mut ReadingOptions, name| {
             it.rows.encoding = Some(name)
         })
@@ -62,11 +69,40 @@ fn columns() -> Vec<Flag<ReadingOptions>> {
     vec![
         names("columns", "COLUMNS", |it: &mut ReadingOptions, names| it.rows.columns = Some(names))
             .help("Write the fields to these columns, in the order of the fields"),
+        values("set", "COLUMN=VALUE", constant, |it: &mut ReadingOptions, constants| {
+            it.rows.constants = constants
+        })
+        .help("Write this value to a column that the input lacks; \\N for NULL"),
+        value("file-name-column", "COLUMN", text(), |it: &mut ReadingOptions, name| {
+            it.rows.file_name_column = Some(name)
+        })
+        .help("Write the name of each row's file to this column"),
         switch("snake-case", |it: &mut ReadingOptions| it.rows.snake_case = true)
             .help("Read the fields' names in snake case: OrderId and \"Order ID\" as order_id"),
         switch("ignore-unknown", |it: &mut ReadingOptions| it.rows.ignore_unknown = true)
             .help("Ignore fields and keys that match no column"),
     ]
+}
+
+/// Parses a format of dates, with the column that it is for.
+fn date_format(value: &str) -> Result<(Option<String>, Arc<DateFormat>), String> {
+    let (column, format) = match value.split_once('=') {
+        Some((column, format)) if !column.is_empty() && !column.contains('%') => {
+            (Some(column.to_owned()), format)
+        }
+        _ => (None, value),
+    };
+    Ok((column, Arc::new(DateFormat::parse(format)?)))
+}
+
+/// Parses a column and its value for all rows. `\N` is NULL, as in COPY text.
+fn constant(value: &str) -> Result<(String, Option<String>), &'static str> {
+    match value.split_once('=') {
+        Some((column, value)) if !column.is_empty() => {
+            Ok((column.to_owned(), (value != "\\N").then(|| value.to_owned())))
+        }
+        _ => Err("expected COLUMN=VALUE, such as tenant=acme"),
+    }
 }
 
 fn format_parser() -> impl TypedValueParser<Value = Format> {

@@ -266,11 +266,20 @@ fn help_lists_all_options() {
           --skip-blank-lines
               Skip empty lines, which COPY would read as records of one empty field
 
+          --date-format <FORMAT>
+              Read dates in this format, such as %d.%m.%Y; COLUMN=FORMAT for one column
+
           --encoding <ENCODING>
               Read the input in this encoding, as PostgreSQL names it
 
           --columns <COLUMNS>
               Write the fields to these columns, in the order of the fields
+
+          --set <COLUMN=VALUE>
+              Write this value to a column that the input lacks; \N for NULL
+
+          --file-name-column <COLUMN>
+              Write the name of each row's file to this column
 
           --snake-case
               Read the fields' names in snake case: OrderId and "Order ID" as order_id

@@ -4,7 +4,9 @@ mod autovacuum_statistics_sequences;
 mod changed_files;
 mod column_names;
 mod concurrent_sessions;
+mod constant_columns;
 mod created_tables;
+mod date_formats;
 #[path = "../support/disk.rs"]
 mod disk;
 mod dropped_keys;

@@ -2,6 +2,7 @@
 
 mod changes;
 mod concurrent_sessions;
+mod constant_columns;
 mod created_tables;
 #[path = "../support/disk.rs"]
 mod disk;

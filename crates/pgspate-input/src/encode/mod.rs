@@ -5,6 +5,7 @@
 //! decides. Nothing here does I/O.
 
 pub mod arrow;
+pub mod date_format;
 pub mod field;
 pub mod text;
 

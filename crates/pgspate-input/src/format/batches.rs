@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
+use super::constants::{ConstantColumns, RowTail};
 use super::memory::BatchIter;
 use super::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row_error};
 use crate::encode::arrow::{AppendText, BoundColumn, ColumnEncoder, is_uuid, json};
@@ -27,6 +28,8 @@ pub struct BatchColumn {
 /// Encodes record batches into the bytes of COPY.
 pub struct BatchesEncoder {
     columns: Vec<BatchColumn>,
+    /// The columns that follow `columns`.
+    tail: RowTail,
     open: Option<OpenChunk>,
     /// Whether reading the chunk failed.
     failed: bool,
@@ -53,7 +56,13 @@ impl BatchesEncoder {
             let message = format!("{} columns are more than a table can have", columns.len());
             return Err(Error::new(ErrorKind::Plan, message));
         }
-        Ok(BatchesEncoder { columns, open: None, failed: false })
+        Ok(BatchesEncoder { columns, tail: RowTail::default(), open: None, failed: false })
+    }
+
+    /// Adds columns that follow the columns of the batches.
+    #[must_use]
+    pub fn with_constants(self, constants: ConstantColumns) -> BatchesEncoder {
+        BatchesEncoder { tail: RowTail::new(constants), ..self }
     }
 }
 
@@ -65,6 +74,7 @@ impl ChunkEncoder for BatchesEncoder {
             return Err(Error::new(ErrorKind::Bug, "a chunk of bytes reached the batch encoder"));
         };
         let batches = source.open()?;
+        let mode = if self.tail.set_input(chunk.input) { mode } else { EncodeMode::Text };
         self.open = Some(OpenChunk { batches, mode, batch: None, row: 0, base: 0 });
         self.failed = false;
         Ok(())
@@ -76,7 +86,7 @@ impl ChunkEncoder for BatchesEncoder {
             return Err(Error::new(ErrorKind::Bug, message));
         }
         let filled = match &mut self.open {
-            Some(open) => open.fill(&self.columns, out, piece),
+            Some(open) => open.fill((&self.columns, &self.tail), out, piece),
             None => Ok(false),
         };
         self.failed = filled.is_err();
@@ -101,7 +111,8 @@ impl ChunkEncoder for BatchesEncoder {
             let end = base + batch.num_rows() as u64;
             if wanted < end {
                 let objects =
-                    BatchRows { columns: &self.columns, batch: &batch, base }.json_objects()?;
+                    BatchRows { columns: &self.columns, tail: &self.tail, batch: &batch, base }
+                        .json_objects()?;
                 while let Some(row) = rows.next_if(|row| *row < end) {
                     let bytes = objects.line((row - base) as usize);
                     records.push(InputRecord { place: self.place(chunk, row), bytes });
@@ -114,7 +125,12 @@ impl ChunkEncoder for BatchesEncoder {
 }
 
 impl OpenChunk {
-    fn fill(&mut self, columns: &[BatchColumn], out: &mut Encoded, piece: usize) -> Result<bool> {
+    fn fill(
+        &mut self,
+        (columns, tail): (&[BatchColumn], &RowTail),
+        out: &mut Encoded,
+        piece: usize,
+    ) -> Result<bool> {
         while out.binary.len() + out.text.len() < piece.max(1) {
             let batch = match &self.batch {
                 Some(batch) if self.row < batch.num_rows() => batch,
@@ -128,7 +144,7 @@ impl OpenChunk {
                     }
                 }
             };
-            let rows = BatchRows { columns, batch, base: self.base };
+            let rows = BatchRows { columns, tail, batch, base: self.base };
             self.row = match self.mode {
                 EncodeMode::Binary => rows.encode_binary(self.row, out, piece)?,
                 EncodeMode::Text => rows.encode_text(self.row, out, piece)?,
@@ -141,6 +157,8 @@ impl OpenChunk {
 /// The rows of one batch, with the columns to encode.
 struct BatchRows<'a> {
     columns: &'a [BatchColumn],
+    /// The columns that follow `columns`.
+    tail: &'a RowTail,
     batch: &'a RecordBatch,
     /// The row number within the chunk of the first row of `batch`.
     base: u64,
@@ -150,12 +168,13 @@ impl<'a> BatchRows<'a> {
     /// Encodes rows from `row` on until `out` has `piece` bytes. Returns the next row.
     fn encode_binary(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
         let columns = self.bind()?;
-        let count = (columns.len() as i16).to_be_bytes();
+        let count = self.tail.column_count(columns.len());
         let mut texts = None;
         while row < self.batch.num_rows() && out.binary.len() + out.text.len() < piece.max(1) {
             let start = out.binary.len();
             out.binary.extend_from_slice(&count);
             if columns.iter().all(|column| column.append(row, &mut out.binary)) {
+                out.binary.extend_from_slice(&self.tail.binary);
                 out.binary_rows += 1;
             } else {
                 out.binary.truncate(start);
@@ -191,6 +210,7 @@ impl<'a> BatchRows<'a> {
             text::append(has_value.then_some(texts.scratch.as_slice()), &mut out.text);
         }
         out.text.push(b'\n');
+        self.tail.complete_text(&mut out.text);
         out.text_rows.push(self.base + row as u64);
     }
 

@@ -16,6 +16,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::json::RecordWalk;
+use crate::encode::date_format::{DateFormat, DateFormats};
 use crate::json::{JsonKind, skip_space, unescape, value_end};
 use pgspate_base::{quote_ident, truncate_ident};
 
@@ -64,14 +65,21 @@ pub struct NewColumn {
     pub ty: ColumnType,
 }
 
-/// Returns the columns for delimited rows. Rows may have different lengths. `None` is NULL.
-pub fn columns_of_rows(names: &[String], rows: &[Vec<Option<Vec<u8>>>]) -> Vec<NewColumn> {
+/// Returns the columns for delimited rows, with dates in these formats. Rows may have different
+/// lengths. `None` is NULL.
+pub fn columns_of_rows(
+    names: &[String],
+    rows: &[Vec<Option<Vec<u8>>>],
+    dates: &DateFormats,
+) -> Vec<NewColumn> {
     names
         .iter()
         .enumerate()
         .map(|(i, name)| {
             let values = rows.iter().filter_map(|row| row.get(i)?.as_deref());
-            let class = values.map(classify).fold(InferredClass::None, InferredClass::join);
+            let format = format_of(dates, name);
+            let class_of = |value| date_class(format, value).unwrap_or_else(|| classify(value));
+            let class = values.map(class_of).fold(InferredClass::None, InferredClass::join);
             NewColumn { name: name.clone(), ty: class.column_type() }
         })
         .collect()
@@ -80,7 +88,7 @@ pub fn columns_of_rows(names: &[String], rows: &[Vec<Option<Vec<u8>>>]) -> Vec<N
 /// Returns the columns for JSON: the keys of all records in the sample, in the order of their first
 /// occurrence. Rows that are arrays have columns `column_1` and so on. Stops at the end of the
 /// sample or at the first invalid record, which the load will report.
-pub fn columns_of_json(sample: &[u8]) -> Vec<NewColumn> {
+pub fn columns_of_json(sample: &[u8], dates: &DateFormats) -> Vec<NewColumn> {
     let mut names: Vec<String> = Vec::new();
     let mut classes: Vec<InferredClass> = Vec::new();
     let mut index: HashMap<String, usize> = HashMap::new();
@@ -93,7 +101,7 @@ pub fn columns_of_json(sample: &[u8]) -> Vec<NewColumn> {
             break;
         };
         records.finish(end);
-        for (name, class) in members(&text[start..end]) {
+        for (name, class) in members(&text[start..end], dates) {
             let at = *index.entry(name).or_insert_with_key(|name| {
                 names.push(name.clone());
                 classes.push(InferredClass::None);
@@ -107,7 +115,7 @@ pub fn columns_of_json(sample: &[u8]) -> Vec<NewColumn> {
 }
 
 /// Returns the keys and the classes of the members of a valid object or array.
-fn members(raw: &[u8]) -> Vec<(String, InferredClass)> {
+fn members(raw: &[u8], dates: &DateFormats) -> Vec<(String, InferredClass)> {
     let mut members = Vec::new();
     let mut stack = Vec::new();
     let mut at = skip_space(raw, 1);
@@ -122,13 +130,43 @@ fn members(raw: &[u8]) -> Vec<(String, InferredClass)> {
             at = skip_space(raw, skip_space(raw, end) + 1);
         }
         let Ok((kind, end)) = value_end(raw, at, &mut stack) else { break };
-        members.push((name, classify_json(kind, &raw[at..end])));
+        let value = &raw[at..end];
+        let date = match kind {
+            JsonKind::String(_) => date_class(format_of(dates, &name), &value[1..value.len() - 1]),
+            JsonKind::Number => date_class(format_of(dates, &name), value),
+            _ => None,
+        };
+        members.push((name, date.unwrap_or_else(|| classify_json(kind, value))));
         at = skip_space(raw, end);
         if raw.get(at) == Some(&b',') {
             at = skip_space(raw, at + 1);
         }
     }
     members
+}
+
+/// Returns the format of a column's dates. A format of digits alone is only that of a column that
+/// the user has named: other columns may have numbers.
+fn format_of<'a>(dates: &'a DateFormats, name: &str) -> Option<&'a DateFormat> {
+    let is_named = |named: &str| is_alike(named, name) || is_alike(named, &snake_case(name));
+    let (format, is_named) = dates.find(is_named)?;
+    (is_named || !format.is_digits()).then_some(format)
+}
+
+/// Returns whether two names are equal but for case and outer white space.
+fn is_alike(one: &str, other: &str) -> bool {
+    one.trim().to_lowercase() == other.trim().to_lowercase()
+}
+
+/// Returns the class of a value that has this format.
+fn date_class(format: Option<&DateFormat>, value: &[u8]) -> Option<InferredClass> {
+    let format = format?;
+    format.respell(value)?;
+    Some(match (format.has_zone(), format.has_time()) {
+        (true, _) => InferredClass::Timestamptz,
+        (false, true) => InferredClass::Timestamp,
+        (false, false) => InferredClass::Date,
+    })
 }
 
 /// Returns a type that can store all values of type `current`, and also `value`. Returns `current`

@@ -7,7 +7,7 @@ fn inferred_type(values: &[&str]) -> ColumnType {
         .iter()
         .map(|v| vec![Some(v.as_bytes().to_vec()).filter(|v| !v.is_empty())])
         .collect();
-    columns_of_rows(&["x".to_string()], &rows)[0].ty
+    columns_of_rows(&["x".to_string()], &rows, &DateFormats::default())[0].ty
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn json_keys_are_columns_in_the_order_of_their_first_occurrence() {
     let sample = br#"{"b":1,"a":"2024-01-01","z":null}
         {"a":null,"c":[1],"b":2.5,"d":"12","e":true}
         {"c":"x","f":{"g":1},"d":"x","e":f"#;
-    let columns = columns_of_json(sample);
+    let columns = columns_of_json(sample, &DateFormats::default());
     let seen: Vec<(&str, &str)> = columns.iter().map(|c| (c.name.as_str(), c.ty.sql())).collect();
     assert_eq!(
         seen,
@@ -92,9 +92,9 @@ fn json_keys_are_columns_in_the_order_of_their_first_occurrence() {
             ("e", "boolean")
         ]
     );
-    let columns = columns_of_json(b"[[1,\"x\"],[2,\"y\"]]");
+    let columns = columns_of_json(b"[[1,\"x\"],[2,\"y\"]]", &DateFormats::default());
     assert_eq!(columns[1], NewColumn { name: "column_2".into(), ty: ColumnType::Text });
-    assert!(columns_of_json(b"not json").is_empty());
+    assert!(columns_of_json(b"not json", &DateFormats::default()).is_empty());
 }
 
 #[test]

@@ -7,14 +7,17 @@ use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
 
+use super::constants::ConstantColumns;
 use super::{ChunkEncoder, Cutter, infer};
+use crate::encode::date_format::{DateFormat, DateFormats};
 use crate::encode::field::FieldEncoder;
 use crate::types::PgType;
 
 /// The functions of a format whose records name columns by keys.
 pub struct KeyedFormat {
-    /// Returns the columns for the records of a sample. The sample may end within a record.
-    pub columns: fn(&[u8]) -> Vec<infer::NewColumn>,
+    /// Returns the columns for the records of a sample, with dates in these formats. The sample may
+    /// end within a record.
+    pub columns: fn(&[u8], &DateFormats) -> Vec<infer::NewColumn>,
     /// Returns a cutter that cuts an input into chunks of about the given number of bytes.
     pub cutter: fn(KeyedInput, usize) -> Box<dyn Cutter>,
     /// Returns an encoder for one lane.
@@ -30,6 +33,8 @@ pub struct KeyedColumn {
     pub ty: PgType,
     /// The column's encoder. If any column has none, every row goes to the server as text.
     pub field: Option<FieldEncoder>,
+    /// The format of the column's dates, if it is not ISO. The encoder knows it, too.
+    pub date_format: Option<Arc<DateFormat>>,
 }
 
 /// How the keys and values of a record become a row.
@@ -48,6 +53,8 @@ pub struct KeyedOptions {
     pub snake_case: bool,
     /// The names of the inputs, by [`Chunk::input`](super::Chunk::input), for errors. May be empty.
     pub inputs: Arc<[String]>,
+    /// The columns that follow `columns` in COPY's column list.
+    pub constants: ConstantColumns,
 }
 
 impl KeyedOptions {
@@ -62,6 +69,7 @@ impl KeyedOptions {
             table_columns,
             snake_case: false,
             inputs: Arc::new([]),
+            constants: ConstantColumns::default(),
         }
     }
 

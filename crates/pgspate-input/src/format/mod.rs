@@ -7,6 +7,7 @@
 pub mod arrow;
 pub mod batches;
 mod chain;
+pub mod constants;
 mod contained_panic;
 pub mod delimited;
 mod digest;
@@ -20,12 +21,15 @@ mod stated_size;
 
 use std::sync::Arc;
 
+use tokio_postgres::error::SqlState;
+
 pub use chain::{ChainCutter, OpenCutter};
 pub use contained_panic::silence_contained_panics;
 pub use digest::ContentDigests;
 pub(crate) use digest::digest_of_stored;
 
 use crate::encode::Encoded;
+use crate::encode::date_format::DateFormat;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
 /// Whole records of one input: the unit of work and of retry.
@@ -191,6 +195,20 @@ pub trait ChunkEncoder: Send {
 /// encoded. Such errors have an SQLSTATE of class 22, like the server's errors about values.
 pub fn is_row_error(error: &Error) -> bool {
     error.sqlstate().is_some_and(|code| code.code().starts_with("22"))
+}
+
+/// The most characters of a value in a message.
+const SHOWN_CHARS_MAX: usize = 64;
+
+/// Returns the error for a value that does not have the format of its column's dates.
+fn date_format_error(value: &[u8], format: Option<&DateFormat>) -> Error {
+    let value = String::from_utf8_lossy(value);
+    let shown: String = value.chars().take(SHOWN_CHARS_MAX).collect();
+    let pattern = format.map_or("", DateFormat::pattern);
+    let message = format!("\"{shown}\" does not have the date format \"{pattern}\"");
+    Error::new(ErrorKind::Type, message)
+        .with_sqlstate(SqlState::INVALID_DATETIME_FORMAT)
+        .hint("Give a column another format with `--date-format COLUMN=FORMAT`.")
 }
 
 /// Returns the error for a row that a chunk does not have.

@@ -8,6 +8,7 @@ mod dialect;
 use super::RowForm;
 use super::infer::columns_of_json;
 use super::json::{self, byte_order_mark_len};
+use crate::encode::date_format::DateFormats;
 use crate::json::skip_space;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
@@ -185,7 +186,9 @@ pub fn sniff(
     }
     match sniffed.format.rows() {
         RowForm::Columnar => {}
-        RowForm::Keyed(keyed) => sniffed.columns = (keyed.columns)(sample).len(),
+        RowForm::Keyed(keyed) => {
+            sniffed.columns = (keyed.columns)(sample, &DateFormats::default()).len()
+        }
         RowForm::Delimited => {
             let body = &sample[sniffed.mark_bytes..];
             // Text has no NUL bytes, so the input is an unknown binary file.
@@ -300,7 +303,7 @@ fn format_by_content(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format
     let is_json = match (sample.get(start), sample.get(next)) {
         (Some(b'{'), Some(b'"' | b'}')) => true,
         (Some(b'['), Some(b'{' | b'[' | b']')) => true,
-        (Some(b'['), Some(_)) => !columns_of_json(sample).is_empty(),
+        (Some(b'['), Some(_)) => !columns_of_json(sample, &DateFormats::default()).is_empty(),
         _ => false,
     };
     if is_json {

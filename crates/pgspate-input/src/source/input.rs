@@ -243,6 +243,12 @@ impl Input {
         !matches!(self.0.location, InputLocation::Pipe(_) | InputLocation::Memory { .. })
     }
 
+    /// Returns whether the input has the name of a file or an object: it is neither standard input
+    /// nor data of a program.
+    pub fn has_file_name(&self) -> bool {
+        !matches!(self.0.location, InputLocation::Memory { .. }) && self.name() != "-"
+    }
+
     /// Returns the path, if the input is a local file.
     pub fn local_path(&self) -> Option<&std::path::Path> {
         match &self.0.location {

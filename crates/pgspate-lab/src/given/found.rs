@@ -5,6 +5,7 @@
 //! their delimiters and quotes are equal. A file without rows joins the table of its place. The
 //! inferred format holds for all files of the table.
 
+use pgspate::encode::date_format::DateFormats;
 use pgspate::format::sniff::{Format, SniffOverrides, SniffedFormat, sniff};
 use pgspate::format::{RowForm, infer};
 use pgspate::reading;
@@ -95,9 +96,10 @@ fn columns(
     header: &FileHeader,
 ) -> Result<Vec<String>> {
     let mut columns: Vec<String> = match sniffed.format.rows() {
-        RowForm::Keyed(format) => {
-            (format.columns)(sample).into_iter().map(|column| column.name).collect()
-        }
+        RowForm::Keyed(format) => (format.columns)(sample, &DateFormats::default())
+            .into_iter()
+            .map(|column| column.name)
+            .collect(),
         RowForm::Columnar => {
             let schema = reading::read_schema(input, sample, sniffed.format)?;
             let field = |name: &str, ty: &dyn std::fmt::Display| format!("{name} {ty}");

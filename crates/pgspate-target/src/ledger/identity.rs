@@ -45,6 +45,9 @@ pub struct JobIdentity {
     pub fleet: Option<FleetMember>,
 }
 
+/// Options that decide values of rows. Without such an option, rows have other values.
+const VALUE_OPTIONS: [&str; 3] = ["set", "file-name-column", "date-format"];
+
 impl JobIdentity {
     /// Returns the key, which does not depend on the state of the sources.
     pub fn key(&self) -> String {
@@ -128,17 +131,25 @@ impl JobIdentity {
     }
 
     /// Describes the options that differ from a job's recorded options, given as JSON. Leaves out
-    /// guessed options, unless `with_guessed`, and options that only one of both has.
+    /// guessed options, unless `with_guessed`. An option of [`VALUE_OPTIONS`] is null if it is
+    /// missing. Of the others, options that only one of both has are left out.
     fn option_changes(&self, recorded: &str, with_guessed: bool) -> Vec<String> {
         let before: Map<String, Value> = serde_json::from_str(recorded).unwrap_or_default();
         let describe = |value: &Value| match value {
             Value::String(text) => format!("\"{text}\""),
             other => other.to_string(),
         };
+        let none = Value::Null;
+        let values = VALUE_OPTIONS.map(|name| {
+            let was = before.get(name).unwrap_or(&none);
+            (name, was, self.options.get(name).unwrap_or(&none))
+        });
         let is_compared = |name: &str| with_guessed || !self.guessed.contains(&name);
         let common = before.iter().filter(|(name, _)| is_compared(name));
-        let pairs = common.filter_map(|(name, was)| Some((name, was, self.options.get(name)?)));
-        let changed = pairs.filter(|(_, was, is)| was != is);
+        let common = common.filter(|(name, _)| !VALUE_OPTIONS.contains(&name.as_str()));
+        let pairs =
+            common.filter_map(|(name, was)| Some((name.as_str(), was, self.options.get(name)?)));
+        let changed = pairs.chain(values).filter(|(_, was, is)| was != is);
         changed
             .map(|(name, was, is)| format!("{name} was {} and is {}", describe(was), describe(is)))
             .collect()

@@ -2,6 +2,7 @@
 //! changes the column to a wider type, unless the user has chosen the type.
 
 use serde::Serialize;
+use tokio_postgres::error::SqlState;
 
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing_table_error;
@@ -245,6 +246,10 @@ fn wider_type<'a>(
 ) -> Option<(&'a pgspate_target::TargetColumn, ColumnType)> {
     // Class 22 is "data exception": a value of the wrong form or size.
     if !error.sqlstate()?.code().starts_with("22") {
+        return None;
+    }
+    if error.refusal().is_none() && error.sqlstate() == Some(&SqlState::INVALID_DATETIME_FORMAT) {
+        // The user has said how dates are written, so the value is wrong and not the type.
         return None;
     }
     let name = error.place()?.column.as_deref()?;

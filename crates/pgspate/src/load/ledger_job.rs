@@ -35,7 +35,7 @@ impl Load {
             sources.iter_mut().for_each(|source| source.set_member(member));
         }
         let mut options = reading.identity();
-        let columns = plan.rows.columns.iter().map(|column| {
+        let columns = plan.rows.field_columns().map(|column| {
             let forced = match (column.force_null, column.force_not_null) {
                 (false, false) => "",
                 (true, false) => " force-null",
@@ -45,6 +45,7 @@ impl Load {
             Value::from(format!("{} from {}{forced}", column.name, column.field + 1))
         });
         options.insert("columns".to_owned(), columns.collect());
+        options.extend(self.options.reading.constants_identity());
         options
             .insert("encoding".to_owned(), plan.rows.encoding.as_deref().unwrap_or("UTF8").into());
         options.insert("chunk bytes".to_owned(), plan.rows.chunk_bytes.into());

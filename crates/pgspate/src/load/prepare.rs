@@ -11,7 +11,7 @@ use super::{
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
-use crate::reading::{Survey, is_lock_error, name_lock_holder, parse_name};
+use crate::reading::{Survey, check_constants, is_lock_error, name_lock_holder, parse_name};
 use crate::{Result, care};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, LedgerState, WrittenChunks};
@@ -130,6 +130,7 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
     let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
     let free_connections = free_connections?;
     plan.lanes = limit_lanes(plan.lanes, free_connections);
+    runtime.block_on(check_constants(connection, &plan.rows))?;
     let load = Load {
         options,
         reading,

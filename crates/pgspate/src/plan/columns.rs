@@ -1,10 +1,14 @@
 //! Plans which input field goes to which column, and which encoder writes the column's values.
 
+use std::sync::Arc;
+
 use arrow_schema::{DataType, Field};
 
-use super::{InputFacts, RowRequest};
+use super::{InputFacts, RowRequest, constants};
 use crate::encode::arrow::{self, ColumnEncoder};
+use crate::encode::date_format::DateFormat;
 use crate::encode::field::FieldEncoder;
+use crate::format::constants::ConstantColumn;
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::{PgType, SessionSettings, TargetColumn, TargetTable, TypeKind};
@@ -16,10 +20,12 @@ pub struct PlannedColumn {
     pub name: String,
     /// The column's type.
     pub ty: PgType,
-    /// The position of the column's field in an input record, from 0.
+    /// The position of the column's field in an input record, from 0. No meaning for a constant.
     pub field: usize,
     /// How the column's values are written.
     pub route: ColumnRoute,
+    /// The format of the column's dates, if it is not ISO.
+    pub date_format: Option<Arc<DateFormat>>,
     /// Whether a quoted NULL string means NULL, as with COPY's `force_null`.
     pub force_null: bool,
     /// Whether an unquoted NULL string is a value, as with COPY's `force_not_null`.
@@ -35,6 +41,8 @@ pub enum ColumnRoute {
     Batch(ColumnEncoder),
     /// Text that the server parses, with the reason against binary.
     Text(String),
+    /// A value that is not in the records.
+    Constant(ConstantColumn),
 }
 
 impl PlannedColumn {
@@ -46,7 +54,18 @@ impl PlannedColumn {
                 arrow::ValueRoute::Server(reason) => Some(reason),
                 _ => None,
             },
-            ColumnRoute::Field(_) => None,
+            ColumnRoute::Constant(constant) if !constant.is_binary() => {
+                Some("only the server can read the value that all rows get")
+            }
+            ColumnRoute::Field(_) | ColumnRoute::Constant(_) => None,
+        }
+    }
+
+    /// Returns the value that is not in the records, if the column has such a value.
+    pub(crate) fn constant(&self) -> Option<&ConstantColumn> {
+        match &self.route {
+            ColumnRoute::Constant(constant) => Some(constant),
+            _ => None,
         }
     }
 
@@ -91,6 +110,7 @@ pub(super) fn plan_columns(
             ty: column.ty.clone(),
             field,
             route: choose_route(column, field, session, input)?,
+            date_format: None,
             force_null: false,
             force_not_null: false,
         });
@@ -154,7 +174,11 @@ fn target_names(
     if let Some(names) = &input.names {
         return Ok(names.clone());
     }
-    let writable = table.columns.iter().filter(|column| !column.is_generated);
+    let has_constant = |name: &str| {
+        let mut constants = constants::constant_names(request);
+        constants.any(|it| find_column(table, it).is_some_and(|column| column.name == name))
+    };
+    let writable = table.columns.iter().filter(|it| !it.is_generated && !has_constant(&it.name));
     let names: Vec<String> = writable.map(|column| column.name.clone()).collect();
     match input.types.as_ref().map_or(0, Vec::len) {
         // An input without columns has no rows, so the input fits every table.
@@ -172,7 +196,7 @@ fn target_names(
 
 /// Finds a column by its exact name. If there is none, ignores case; then only one column may
 /// match.
-fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a TargetColumn> {
+pub(super) fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a TargetColumn> {
     let exact = table.columns.iter().find(|column| column.name == name);
     exact.or_else(|| {
         let mut matching = table.columns.iter().filter(|it| is_alike(&it.name, name));
@@ -181,7 +205,7 @@ fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a TargetColum
 }
 
 /// Returns whether two names are equal but for case and outer white space.
-fn is_alike(one: &str, other: &str) -> bool {
+pub(super) fn is_alike(one: &str, other: &str) -> bool {
     one.trim().to_lowercase() == other.trim().to_lowercase()
 }
 
@@ -211,6 +235,17 @@ fn unknown_column(table: &TargetTable, name: &str) -> Error {
         )
 }
 
+/// Returns the encoder for texts of a column, or the reason why the server must parse them.
+pub(super) fn text_encoder(
+    column: &TargetColumn,
+    session: &SessionSettings,
+) -> std::result::Result<FieldEncoder, String> {
+    if !session.array_nulls && matches!(column.ty.base().kind, TypeKind::Array(..)) {
+        return Err("array_nulls is off, and only the server parses NULL in arrays then".to_owned());
+    }
+    FieldEncoder::new(&column.ty, session)
+}
+
 /// Chooses how the values of a column are written.
 fn choose_route(
     column: &TargetColumn,
@@ -219,12 +254,7 @@ fn choose_route(
     input: &InputFacts,
 ) -> Result<ColumnRoute> {
     let Some(types) = &input.types else {
-        if !session.array_nulls && matches!(column.ty.base().kind, TypeKind::Array(..)) {
-            return Ok(ColumnRoute::Text(
-                "array_nulls is off, and only the server parses NULL in arrays then".to_owned(),
-            ));
-        }
-        return Ok(match FieldEncoder::new(&column.ty, session) {
+        return Ok(match text_encoder(column, session) {
             Ok(encoder) => ColumnRoute::Field(encoder),
             Err(reason) => ColumnRoute::Text(reason),
         });

@@ -6,6 +6,8 @@ use super::{ColumnRoute, LoadPlan, OmittedColumn, PlannedColumn};
 use crate::copy::{Commit, Lanes};
 use crate::encode::arrow;
 use crate::format::EncodeMode;
+use crate::format::constants::ConstantValue;
+use pgspate_target::quote_literal;
 
 impl fmt::Display for LoadPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,10 +61,17 @@ impl fmt::Display for LoadPlan {
 
 /// Returns in words how a column's values are written.
 pub(crate) fn describe_route(plan: &LoadPlan, column: &PlannedColumn) -> String {
+    if let Some(constant) = column.constant() {
+        return match constant.value() {
+            ConstantValue::Null => "NULL in all rows".to_owned(),
+            ConstantValue::Text(text) => format!("{} in all rows", quote_literal(text)),
+            ConstantValue::InputName => "the name of the file".to_owned(),
+        };
+    }
     if let Some(reason) = column.text_reason() {
         return format!("text: {reason}");
     }
-    match &column.route {
+    let way = match &column.route {
         _ if plan.rows.mode == EncodeMode::Text => "text".to_owned(),
         ColumnRoute::Field(encoder) => format!("binary ({})", encoder.family_name()),
         ColumnRoute::Batch(encoder) if encoder.is_tagged() => "binary, value by value".to_owned(),
@@ -71,6 +80,11 @@ pub(crate) fn describe_route(plan: &LoadPlan, column: &PlannedColumn) -> String 
         }
         ColumnRoute::Batch(encoder) => format!("binary, by the text of {}", encoder.data_type()),
         ColumnRoute::Text(reason) => reason.clone(),
+        ColumnRoute::Constant(_) => "constant".to_owned(),
+    };
+    match &column.date_format {
+        Some(format) => format!("{way}, written as {format}"),
+        None => way,
     }
 }
 

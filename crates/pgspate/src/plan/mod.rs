@@ -6,6 +6,8 @@
 mod atomic;
 mod columns;
 mod commit;
+mod constants;
+mod date_formats;
 mod encoding;
 mod explain;
 mod lanes;
@@ -17,6 +19,7 @@ use arrow_schema::Field;
 
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
+pub(crate) use constants::check_encoding;
 pub(crate) use explain::describe_route;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
 pub use rows::{RowPlan, RowRequest};
@@ -39,6 +42,8 @@ pub struct InputFacts {
     pub types: Option<Vec<Field>>,
     /// Whether the input can be read only once, like a pipe.
     pub is_stream: bool,
+    /// Whether each input has the name of a file or an object.
+    pub has_file_names: bool,
     /// Whether only this run can read the input, such as a pipe or the caller's memory. A ledger
     /// does not help then, because no later run can continue the load.
     pub is_for_this_run_only: bool,
@@ -151,7 +156,7 @@ impl LoadPlan {
         let mut plan = LoadPlan {
             table: table.sql_name.clone(),
             storage: table.storage.facts().description,
-            warnings: warnings(&copied_table, &rows.columns),
+            warnings: warnings(&copied_table, &rows.columns, request),
             omitted: columns::omitted_columns(table, &rows.columns),
             rows,
             lanes,
@@ -214,8 +219,15 @@ fn foreign_key_warning(key: &str) -> String {
 const BUFFERED_PARTITIONS_MAX: i64 = 32;
 
 /// Returns the warnings about triggers, defaults, foreign keys and partitions.
-fn warnings(table: &TargetTable, columns: &[PlannedColumn]) -> Vec<String> {
+fn warnings(table: &TargetTable, columns: &[PlannedColumn], request: &PlanRequest) -> Vec<String> {
     let mut warnings = Vec::new();
+    let has_formats = !request.rows.date_formats.0.is_empty();
+    if has_formats && columns.iter().all(|column| column.date_format.is_none()) {
+        warnings.push(
+            "--date-format applies to no column: none is of type date, timestamp or timestamptz"
+                .to_owned(),
+        );
+    }
     for trigger in table.triggers.iter().filter(|trigger| trigger.for_each_row) {
         let effect = if trigger.is_before { "and makes COPY insert row by row" } else { "" };
         let name = &trigger.name;

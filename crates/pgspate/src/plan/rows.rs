@@ -2,7 +2,8 @@
 //! to a stage.
 
 use super::columns::{self, PlannedColumn};
-use super::{InputFacts, encoding};
+use super::{InputFacts, constants, date_formats, encoding};
+use crate::encode::date_format::DateFormats;
 use crate::format::EncodeMode;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{SessionSettings, TargetTable, quote_ident};
@@ -26,12 +27,19 @@ pub struct RowRequest {
     pub force_null: Vec<String>,
     /// Columns in which an unquoted NULL string is a value.
     pub force_not_null: Vec<String>,
+    /// Columns that the input lacks, with the value for all rows: a text, or `None` for NULL.
+    pub constants: Vec<(String, Option<String>)>,
+    /// How dates and timestamps of text are written, if not in ISO format.
+    pub date_formats: DateFormats,
+    /// The column for the name of each row's file.
+    pub file_name_column: Option<String>,
 }
 
 /// How input records are encoded as rows of COPY data, with the reasons.
 #[derive(Debug, Clone)]
 pub struct RowPlan {
-    /// The columns that are written, in the order of COPY's column list.
+    /// The columns that are written, in the order of COPY's column list. Columns whose values do
+    /// not come from fields are the last ones.
     pub columns: Vec<PlannedColumn>,
     /// COPY's format: binary or text.
     pub mode: EncodeMode,
@@ -60,10 +68,17 @@ impl RowPlan {
             let message = format!("cannot copy to \"{}\", which is not a table", table.name);
             return Err(Error::new(ErrorKind::Plan, message));
         }
-        let columns = columns::plan_columns(table, session, input, request)?;
+        let mut columns = columns::plan_columns(table, session, input, request)?;
         let encoding = encoding::choose_encoding(input, request)?;
+        date_formats::plan_date_formats(table, input, request, &mut columns)?;
+        constants::plan_constants(table, session, input, request, &mut columns)?;
         let (mode, mode_reason) = choose_mode(&columns, encoding.as_deref());
         Ok(RowPlan { columns, mode, mode_reason, chunk_bytes: CHUNK_BYTES, encoding })
+    }
+
+    /// Returns the columns whose values come from fields.
+    pub(crate) fn field_columns(&self) -> impl Iterator<Item = &PlannedColumn> {
+        self.columns.iter().filter(|column| column.constant().is_none())
     }
 
     /// Returns the names of the columns that are written, unquoted.

@@ -14,7 +14,7 @@ pub(crate) struct ColumnNames(Arc<[(String, String)]>);
 impl ColumnNames {
     /// Pairs the columns of `schema` with the plan's table columns.
     pub(crate) fn of(schema: &Schema, plan: &RowPlan) -> ColumnNames {
-        let names = plan.columns.iter().filter_map(|column| {
+        let names = plan.field_columns().filter_map(|column| {
             let field = schema.fields().get(column.field)?;
             Some((field.name().clone(), column.name.clone()))
         });

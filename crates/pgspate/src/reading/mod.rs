@@ -9,6 +9,7 @@
 //! nothing.
 
 mod column_names;
+mod constants;
 mod input_digests;
 mod options;
 mod sample;
@@ -22,6 +23,7 @@ use arrow_schema::{Field, SchemaRef};
 use serde_json::{Map, Value};
 use tokio_postgres::error::SqlState;
 
+pub(crate) use constants::check_constants;
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
@@ -32,6 +34,7 @@ pub use watch::LoadWatch;
 
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
 use crate::format::batches::{BatchColumn, BatchesEncoder};
+use crate::format::constants::ConstantColumns;
 use crate::format::delimited::{
     self, CopyFormat, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, MapFields,
     RecordLayout,
@@ -41,7 +44,7 @@ use crate::format::memory::{BatchesCutter, ProgramBatches};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, SniffedFormat};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
-use crate::plan::{ColumnRoute, InputFacts, RowPlan, match_fields};
+use crate::plan::{ColumnRoute, InputFacts, RowPlan, check_encoding, match_fields};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{PgType, TargetTable};
@@ -117,6 +120,7 @@ impl SniffedInputs {
             names: if self.header_overridden { None } else { names },
             types,
             is_stream: self.is_stream(),
+            has_file_names: self.inputs.iter().all(Input::has_file_name),
             is_for_this_run_only: !self.inputs.iter().all(Input::is_persistent),
             is_delimited: matches!(self.shape, RecordShape::Delimited { .. }),
             is_csv: matches!(&self.shape, RecordShape::Delimited { dialect, .. }
@@ -215,7 +219,7 @@ impl SniffedInputs {
     fn table_types(&self, plan: &RowPlan) -> Vec<Option<PgType>> {
         let RecordShape::Columns { schema, .. } = &self.shape else { return Vec::new() };
         let mut types = vec![None; schema.fields().len()];
-        for column in &plan.columns {
+        for column in plan.field_columns() {
             if let Some(ty) = types.get_mut(column.field) {
                 *ty = Some(column.ty.clone());
             }
@@ -253,7 +257,7 @@ impl SniffedInputs {
             RecordShape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
             _ => 0,
         };
-        let positions: Vec<usize> = plan.columns.iter().map(|column| column.field).collect();
+        let positions: Vec<usize> = plan.field_columns().map(|column| column.field).collect();
         let expected = match &self.shape {
             RecordShape::Delimited { header: Some(header), .. } if !self.header_overridden => {
                 Some(header.clone())
@@ -285,19 +289,22 @@ impl SniffedInputs {
         server_version: u32,
         ignore_unknown: bool,
     ) -> Result<MakeEncoder> {
+        let constants = self.constants(plan)?;
         match &self.shape {
             RecordShape::Delimited { dialect, .. } => {
                 let dialect = dialect.clone();
-                let columns: Vec<_> = plan.columns.iter().map(delimited_column).collect();
+                let columns: Vec<_> = plan.field_columns().map(delimited_column).collect();
                 let layout = self.first_layout(plan);
                 Ok(Box::new(move || {
                     let (dialect, columns) = (dialect.clone(), columns.clone());
                     let encoder = DelimitedEncoder::new(dialect, columns, server_version);
+                    let encoder = encoder.with_constants(constants.clone());
                     Box::new(encoder.with_output_layout(layout.clone()))
                 }))
             }
             RecordShape::Keyed { format, keys } => {
-                let options = self.keyed_options(plan, table, keys, ignore_unknown);
+                let mut options = self.keyed_options(plan, table, keys, ignore_unknown);
+                options.constants = constants;
                 let encoder = format.encoder;
                 Ok(Box::new(move || encoder(options.clone())))
             }
@@ -305,10 +312,25 @@ impl SniffedInputs {
                 let columns = plan_batch_columns(plan)?;
                 BatchesEncoder::new(columns.clone())?;
                 Ok(Box::new(move || {
-                    Box::new(BatchesEncoder::new(columns.clone()).expect("made once already"))
+                    let encoder = BatchesEncoder::new(columns.clone()).expect("made once already");
+                    Box::new(encoder.with_constants(constants.clone()))
                 }))
             }
         }
+    }
+
+    /// Returns the columns whose values are not in the records.
+    fn constants(&self, plan: &RowPlan) -> Result<ConstantColumns> {
+        let columns = plan.columns.iter().filter_map(|column| column.constant().cloned());
+        let columns: Arc<[_]> = columns.collect();
+        if columns.is_empty() {
+            return Ok(ConstantColumns::default());
+        }
+        let inputs = self.names();
+        if let Some(encoding) = &plan.encoding {
+            check_encoding(encoding, &plan.columns, &inputs)?;
+        }
+        Ok(ConstantColumns { columns, inputs: inputs.into() })
     }
 
     /// Returns the header line for a file of rejected records. With this header, the file can be
@@ -328,7 +350,7 @@ impl SniffedInputs {
 
     /// Returns the layout of the first input's records.
     fn first_layout(&self, plan: &RowPlan) -> RecordLayout {
-        let field_of: Vec<usize> = plan.columns.iter().map(|column| column.field).collect();
+        let field_of: Vec<usize> = plan.field_columns().map(|column| column.field).collect();
         let eol = Eol::from(self.sniffed.line_end);
         RecordLayout { eol, fields: field_of.len(), field_of }
     }
@@ -341,10 +363,11 @@ impl SniffedInputs {
         keys: &[String],
         ignore_unknown: bool,
     ) -> KeyedOptions {
-        let columns = plan.columns.iter().map(|column| KeyedColumn {
+        let columns = plan.field_columns().map(|column| KeyedColumn {
             name: column.name.clone(),
             ty: column.ty.clone(),
             field: column.field_encoder(),
+            date_format: column.date_format.clone(),
         });
         let mut options = KeyedOptions::new(columns.collect());
         if self.snake_case && !self.header_overridden {
@@ -352,7 +375,7 @@ impl SniffedInputs {
             options.keys.clear();
         }
         // A key may differ from its column's name in upper and lower case.
-        for (index, column) in plan.columns.iter().enumerate() {
+        for (index, column) in plan.field_columns().enumerate() {
             if let Some(key) = keys.get(column.field).filter(|_| !self.header_overridden) {
                 options.keys.insert(key.clone(), index);
             }
@@ -424,6 +447,7 @@ fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::Delimited
     delimited::DelimitedColumn {
         name: column.name.clone(),
         encoder: column.field_encoder(),
+        date_format: column.date_format.clone(),
         force_null: column.force_null,
         force_not_null: column.force_not_null,
     }
@@ -439,7 +463,7 @@ fn plan_batch_columns(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
         }),
         _ => Err(Error::new(ErrorKind::Bug, "a column of a batch was planned as a field")),
     };
-    plan.columns.iter().map(column).collect()
+    plan.field_columns().map(column).collect()
 }
 
 /// Checks that an input has the same columns as the first input.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value, json};
+
 use crate::format::memory::ProgramBatches;
 use crate::format::sniff::SniffOverrides;
 use crate::plan::RowRequest;
@@ -60,6 +62,24 @@ impl ReadingOptions {
             ("chunk bytes", false),
         ];
         given.into_iter().filter(|(_, is_given)| !is_given).map(|(name, _)| name).collect()
+    }
+
+    /// Returns the options that decide about values, by name, for a job's identity.
+    pub(crate) fn constants_identity(&self) -> Map<String, Value> {
+        let RowRequest { constants, file_name_column, date_formats, .. } = &self.rows;
+        let mut options = Map::new();
+        if !constants.is_empty() {
+            let values = constants.iter().map(|(name, value)| json!([name, value]));
+            options.insert("set".to_owned(), values.collect());
+        }
+        if !date_formats.0.is_empty() {
+            let formats = date_formats.0.iter().map(|(name, it)| json!([name, it.pattern()]));
+            options.insert("date-format".to_owned(), formats.collect());
+        }
+        if let Some(name) = file_name_column {
+            options.insert("file-name-column".to_owned(), name.as_str().into());
+        }
+        options
     }
 
     /// Returns options that read these sources and detect their format.

@@ -1,6 +1,7 @@
 //! The sample: the first bytes of an input, from which pgspate detects the format and the columns.
 
 use crate::Result;
+use crate::encode::date_format::DateFormats;
 use crate::format::delimited::ParsedRecord;
 use crate::format::infer;
 use crate::source::Input;
@@ -16,11 +17,12 @@ pub(super) fn infer_columns(
     header_names: Option<&[String]>,
     rows: &[ParsedRecord],
     user_names: Option<&[String]>,
+    dates: &DateFormats,
 ) -> Vec<(String, String)> {
     let fields = rows.first().map_or(0, Vec::len);
     let unnamed = || infer::column_names(vec![String::new(); fields]);
     let names = user_names.or(header_names).map(<[String]>::to_vec);
-    let columns = infer::columns_of_rows(&names.unwrap_or_else(unnamed), rows);
+    let columns = infer::columns_of_rows(&names.unwrap_or_else(unnamed), rows, dates);
     columns.into_iter().map(|column| (column.name, column.ty.sql().to_owned())).collect()
 }
 

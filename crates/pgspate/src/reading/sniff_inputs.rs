@@ -13,6 +13,7 @@ use crate::format::memory::ProgramBatches;
 use crate::format::parquet::ParquetFile;
 use crate::format::sniff::{Format, SniffedFormat, sniff};
 use crate::format::{RowForm, infer};
+use crate::plan::RowRequest;
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 
@@ -55,7 +56,7 @@ impl SniffedInputs {
         SniffedInputs {
             inputs,
             sniffed,
-            inferred: with_user_names(batches.types(), options),
+            inferred: new_columns(batches.types(), options),
             snake_case: options.rows.snake_case,
             shape: RecordShape::Columns {
                 schema,
@@ -113,12 +114,12 @@ fn sniff_sample(
                 let decoded: Result<Vec<_>> = first.iter().map(|name| decode(name)).collect();
                 names = Some(infer::column_names(decoded?));
             }
-            let inferred =
-                sample::infer_columns(names.as_deref(), &rows, options.rows.columns.as_deref());
+            let (user_names, dates) = (options.rows.columns.as_deref(), &options.rows.date_formats);
+            let inferred = sample::infer_columns(names.as_deref(), &rows, user_names, dates);
             (RecordShape::Delimited { dialect, names, header }, inferred)
         }
         RowForm::Keyed(format) => {
-            let columns = (format.columns)(sample);
+            let columns = (format.columns)(sample, &options.rows.date_formats);
             let keys = columns.iter().map(|column| column.name.clone()).collect();
             let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
             (RecordShape::Keyed { format, keys }, inferred.collect())
@@ -136,12 +137,26 @@ fn sniff_sample(
         inputs: Arc::clone(inputs),
         sniffed,
         shape,
-        inferred: with_user_names(inferred, options),
+        inferred: new_columns(inferred, options),
         header_overridden: options.rows.columns.is_some(),
         snake_case: options.rows.snake_case,
         header_line,
         skipped: None,
     })
+}
+
+/// Returns the columns of a new table: the inferred columns under the user's names, and as text the
+/// columns that the input lacks.
+fn new_columns(inferred: Vec<(String, String)>, options: &ReadingOptions) -> Vec<(String, String)> {
+    let mut columns = with_user_names(inferred, options);
+    let RowRequest { constants, file_name_column, .. } = &options.rows;
+    let names = constants.iter().map(|(name, _)| name).chain(file_name_column);
+    for name in names {
+        if !columns.iter().any(|(column, _)| column == name) {
+            columns.push((name.clone(), "text".to_owned()));
+        }
+    }
+    columns
 }
 
 /// Gives inferred columns the names of `--columns`, or else names in snake case if the options ask

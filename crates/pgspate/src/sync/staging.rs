@@ -21,7 +21,8 @@ use crate::format::EncodeMode;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::plan::{RowPlan, RowRequest};
 use crate::reading::{
-    LoadWatch, MakeEncoder, SniffedInputs, Survey, hint_encoding, missing_table_error, parse_name,
+    LoadWatch, MakeEncoder, SniffedInputs, Survey, check_constants, hint_encoding,
+    missing_table_error, parse_name,
 };
 use crate::stage::known_rows::KnownRowFilter;
 use crate::stage::{self, StageTable};
@@ -88,6 +89,7 @@ impl Staging {
             }
         };
         let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
+        runtime.block_on(check_constants(&control_session.connection, &plan))?;
         if options.keeps_last {
             // In binary mode, rows that go as text would be staged after the chunk's other rows.
             plan.mode = EncodeMode::Text;

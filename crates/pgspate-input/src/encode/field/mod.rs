@@ -27,6 +27,9 @@ mod time_of_day;
 mod timestamp;
 mod uuid;
 
+use std::sync::Arc;
+
+use super::date_format::DateFormat;
 use crate::types::{PgType, SessionSettings, TypeKind};
 use array::ArrayEncoder;
 use range::RangeEncoder;
@@ -63,6 +66,8 @@ enum EncoderFamily {
     },
     Array(Box<ArrayEncoder>),
     Range(Box<RangeEncoder>),
+    /// A date or timestamp that is written in another format than ISO.
+    Respelled(Arc<DateFormat>, Box<FieldEncoder>),
 }
 
 impl FieldEncoder {
@@ -118,6 +123,10 @@ impl FieldEncoder {
             }
             EncoderFamily::Array(array) => array.encode(field, out),
             EncoderFamily::Range(range) => range.encode(field, out),
+            EncoderFamily::Respelled(format, encoder) => match format.respell(field) {
+                Some(iso) => encoder.encode(iso.as_bytes(), out),
+                None => false,
+            },
             // `encode` handles these families. They are listed so that the compiler reports a new
             // family.
             EncoderFamily::Bytes
@@ -130,6 +139,18 @@ impl FieldEncoder {
             }
             EncoderFamily::Timestamptz(_) | EncoderFamily::Plain(_) => false,
         }
+    }
+
+    /// Returns the encoder of texts in this format of dates.
+    #[must_use]
+    pub fn with_date_format(self, format: Arc<DateFormat>) -> FieldEncoder {
+        let name = self.name;
+        FieldEncoder { family: EncoderFamily::Respelled(format, Box::new(self)), name }
+    }
+
+    /// Returns whether the binary value is the text itself, whatever the text is.
+    pub fn is_text(&self) -> bool {
+        matches!(self.family, EncoderFamily::Bytes)
     }
 
     /// Returns a short name of the encoder for plans: `int8`, `numeric`, `bytes`.

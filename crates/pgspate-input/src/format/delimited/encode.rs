@@ -15,6 +15,7 @@ use super::record_walk::{self, is_last_marker, line_and_byte_of_row, skip_faulty
 use super::row::{self, DelimitedColumn, IndexedRecord, RecordRules};
 use super::{CopyFormat, Dialect, Eol, RecordLayout};
 use crate::encode::Encoded;
+use crate::format::constants::{ConstantColumns, RowTail};
 use crate::format::{self, Chunk, ChunkData, ChunkEncoder, EncodeMode, no_such_row_error};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
@@ -22,6 +23,8 @@ use crate::{Error, ErrorKind, InputPlace, Result};
 pub struct DelimitedEncoder {
     columns: Vec<DelimitedColumn>,
     rules: RecordRules,
+    /// The columns that follow the columns of fields.
+    tail: RowTail,
     /// Whether `\.` ends csv data: true before PostgreSQL 18. Since 18, it is data.
     backslash_dot_ends_csv: bool,
     /// Whether every line must be classified: a line with the expected number of fields may still
@@ -67,13 +70,22 @@ impl DelimitedEncoder {
         server_version: u32,
     ) -> DelimitedEncoder {
         let layout = RecordLayout { eol: Eol::Lf, fields: 0, field_of: Vec::new() };
+        let tail = RowTail::default();
+        let column_count = tail.column_count(columns.len());
         let has_forced_nulls =
             columns.iter().any(|column| column.force_null || column.force_not_null);
         DelimitedEncoder {
             backslash_dot_ends_csv: dialect.format == CopyFormat::Csv && server_version < 180_000,
             must_classify: false,
+            rules: RecordRules {
+                dialect,
+                has_forced_nulls,
+                has_date_formats: columns.iter().any(|column| column.date_format.is_some()),
+                fields_are_columns: false,
+                column_count,
+            },
+            tail,
             columns,
-            rules: RecordRules { dialect, has_forced_nulls, fields_are_columns: false },
             chunk: None,
             layout: Arc::new(layout),
             mode: EncodeMode::Binary,
@@ -92,6 +104,14 @@ impl DelimitedEncoder {
     #[must_use]
     pub fn with_output_layout(mut self, layout: RecordLayout) -> DelimitedEncoder {
         self.output_layout = Some(layout);
+        self
+    }
+
+    /// Adds columns that follow the columns of fields.
+    #[must_use]
+    pub fn with_constants(mut self, constants: ConstantColumns) -> DelimitedEncoder {
+        self.tail = RowTail::new(constants);
+        self.rules.column_count = self.tail.column_count(self.columns.len());
         self
     }
 
@@ -129,8 +149,8 @@ impl DelimitedEncoder {
             let refused = Err(self.format_error(bytes, "extra data after last expected column"));
             return self.finish_record(bytes, refused);
         }
-        self.append_row(bytes, out);
-        self.finish_record(bytes, Ok(()))
+        let appended = self.append_row(bytes, out);
+        self.finish_record(bytes, appended)
     }
 
     /// Counts the record, even if `result` is an error, and moves on to the next record.
@@ -143,7 +163,7 @@ impl DelimitedEncoder {
 
     /// Appends a record with the expected number of fields.
     #[inline]
-    fn append_row(&mut self, bytes: &[u8], out: &mut Encoded) {
+    fn append_row(&mut self, bytes: &[u8], out: &mut Encoded) -> Result<()> {
         let record = IndexedRecord {
             window: &bytes[self.index.start..],
             start: self.record_start - self.index.start,
@@ -154,13 +174,26 @@ impl DelimitedEncoder {
         if self.mode == EncodeMode::Binary {
             let (binary, scratch) = (&mut out.binary, &mut self.scratch);
             if row::append_binary(record, columns, field_of, rules, scratch, binary) {
+                binary.extend_from_slice(&self.tail.binary);
                 out.binary_rows += 1;
-                return;
+                return Ok(());
             }
             out.binary.truncate(row_start);
         }
-        row::append_text(record, columns, field_of, rules, &mut self.scratch, &mut out.text);
+        let scratch = &mut self.scratch;
+        if rules.has_date_formats {
+            let text_start = out.text.len();
+            let row = row::append_text_with_dates;
+            if let Err(misfit) = row(record, columns, field_of, rules, scratch, &mut out.text) {
+                out.text.truncate(text_start);
+                return Err(self.date_error(bytes, misfit));
+            }
+        } else {
+            row::append_text(record, columns, field_of, rules, scratch, &mut out.text);
+        }
+        self.tail.complete_text(&mut out.text);
         out.text_rows.push(self.row);
+        Ok(())
     }
 
     /// Moves on to the next record.
@@ -223,6 +256,7 @@ impl DelimitedEncoder {
             let (columns, rules) = (&self.columns, &self.rules);
             if row::has_another_fault(record, columns, rules, &mut self.scratch) {
                 row::append_all_fields(record, columns, rules, &mut self.scratch, &mut out.text);
+                self.tail.complete_text(&mut out.text);
                 out.text_rows.push(self.row);
                 return Ok(());
             }
@@ -284,6 +318,16 @@ impl DelimitedEncoder {
             .at(place)
     }
 
+    /// Returns the error for a value that does not have its column's format of dates.
+    #[cold]
+    fn date_error(&mut self, bytes: &[u8], (column, value): (usize, Vec<u8>)) -> Error {
+        let DelimitedColumn { name, date_format, .. } = &self.columns[column];
+        let (name, format) = (name.clone(), date_format.clone());
+        let place = self.format_error(bytes, "").place().cloned().unwrap_or_default();
+        let place = InputPlace { column: Some(name), ..place };
+        format::date_format_error(&value, format.as_deref()).at(place)
+    }
+
     /// Indexes the next window. Returns false at the end of the chunk.
     fn index_next_window(&mut self, bytes: &[u8]) -> Result<bool> {
         let eol = self.layout.eol;
@@ -324,8 +368,8 @@ impl ChunkEncoder for DelimitedEncoder {
             && layout.field_of.len() == fields
             && layout.field_of.iter().enumerate().all(|(column, field)| column == *field);
         self.layout = Arc::clone(layout);
+        self.mode = if self.tail.set_input(chunk.input) { mode } else { EncodeMode::Text };
         self.chunk = Some(chunk);
-        self.mode = mode;
         self.index.reset();
         self.next_end = 0;
         self.row = 0;

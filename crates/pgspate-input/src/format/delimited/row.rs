@@ -3,9 +3,12 @@
 //! A row is binary only if every field is encoded exactly as the server would. Otherwise the whole
 //! row is text.
 
+use std::sync::Arc;
+
 use super::field_index::{HAS_ESCAPES, OFFSET_MASK};
 use super::fields::{self, FieldValue, is_null_string, strip_plain_quotes, without_last_escape};
 use super::{CopyFormat, Dialect};
+use crate::encode::date_format::DateFormat;
 use crate::encode::field::FieldEncoder;
 
 /// A column of the COPY, and how its fields are read.
@@ -15,6 +18,8 @@ pub struct DelimitedColumn {
     pub name: String,
     /// The encoder of the column's type. With `None`, values go to the server as text.
     pub encoder: Option<FieldEncoder>,
+    /// The format of the column's dates, if it is not ISO. The encoder knows it, too.
+    pub date_format: Option<Arc<DateFormat>>,
     /// COPY's `force_null`: a quoted field that equals the NULL string is NULL too.
     pub force_null: bool,
     /// COPY's `force_not_null`: an unquoted field that equals the NULL string is a value.
@@ -26,8 +31,12 @@ pub(super) struct RecordRules {
     pub(super) dialect: Dialect,
     /// Whether a column has `force_null` or `force_not_null`.
     pub(super) has_forced_nulls: bool,
+    /// Whether a column has a format of dates.
+    pub(super) has_date_formats: bool,
     /// Whether the fields are exactly the columns, in the same order.
     pub(super) fields_are_columns: bool,
+    /// The number of columns of a binary row, with the columns that follow the fields.
+    pub(super) column_count: [u8; 2],
 }
 
 /// A record and its part of the field index.
@@ -91,7 +100,7 @@ pub(super) fn append_binary(
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> bool {
-    out.extend_from_slice(&(columns.len() as i16).to_be_bytes());
+    out.extend_from_slice(&rules.column_count);
     let mut rest = record;
     for (index, column) in columns.iter().enumerate() {
         let (raw, has_escapes) = if rules.fields_are_columns {
@@ -184,6 +193,39 @@ pub(super) fn append_text(
     // The last tab becomes the line's end.
     out.pop();
     out.push(b'\n');
+}
+
+/// Appends the record as a line of COPY text, with its dates in ISO format.
+///
+/// # Errors
+/// The number of the column whose value does not have the column's format, and the value.
+#[inline(never)]
+pub(super) fn append_text_with_dates(
+    record: IndexedRecord<'_>,
+    columns: &[DelimitedColumn],
+    field_of: &[usize],
+    rules: &RecordRules,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), (usize, Vec<u8>)> {
+    for (index, (column, &field)) in columns.iter().zip(field_of).enumerate() {
+        let (raw, has_escapes) = record.field(field);
+        match &column.date_format {
+            None => append_text_field(rules, column, raw, has_escapes, scratch, out),
+            Some(format) => match column_value(rules, column, raw, has_escapes, scratch) {
+                FieldValue::Null => out.extend_from_slice(b"\\N"),
+                FieldValue::Bytes(value) | FieldValue::Server(value) => {
+                    let iso = format.respell(value).ok_or_else(|| (index, value.to_vec()))?;
+                    out.extend_from_slice(iso.as_bytes());
+                }
+            },
+        }
+        out.push(b'\t');
+    }
+    // The last tab becomes the line's end.
+    out.pop();
+    out.push(b'\n');
+    Ok(())
 }
 
 /// Appends a field as COPY text.

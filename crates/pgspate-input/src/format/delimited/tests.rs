@@ -58,7 +58,13 @@ impl Read for ShortReader {
 fn text_column(name: &str) -> DelimitedColumn {
     let ty = PgType { oid: 25, name: "text".into(), typmod: -1, kind: TypeKind::Base };
     let encoder = Some(FieldEncoder::new(&ty, &session_settings()).unwrap());
-    DelimitedColumn { name: name.into(), encoder, force_null: false, force_not_null: false }
+    DelimitedColumn {
+        name: name.into(),
+        encoder,
+        date_format: None,
+        force_null: false,
+        force_not_null: false,
+    }
 }
 
 fn session_settings() -> SessionSettings {

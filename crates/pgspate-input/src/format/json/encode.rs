@@ -15,8 +15,11 @@ use tokio_postgres::error::SqlState;
 use super::record::{INVALID_UTF8, RecordRanges, RecordWalk};
 use super::{count_newlines, cut};
 use crate::encode::{Encoded, text};
+use crate::format::constants::RowTail;
 use crate::format::keyed::{KeyTarget, KeyedOptions};
-use crate::format::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row_error};
+use crate::format::{
+    Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, date_format_error, no_such_row_error,
+};
 use crate::json::{
     ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape, append_array_literal, key_end,
     skip_space, unescape, value_end,
@@ -31,6 +34,7 @@ use crate::{Error, ErrorKind, InputPlace, Result};
 pub struct JsonEncoder {
     options: KeyedOptions,
     forms: Vec<ValueForm>,
+    tail: RowTail,
     binary: bool,
     chunk: Option<Arc<Chunk>>,
     records: RecordWalk,
@@ -88,6 +92,19 @@ enum RecordFault {
     NotARow { end: usize, error: Error },
 }
 
+/// Why a value cannot be written.
+enum ValueFault {
+    Escape(UnsupportedEscape),
+    /// The value does not have the format of its column's dates.
+    DateFormat(Vec<u8>),
+}
+
+impl From<UnsupportedEscape> for ValueFault {
+    fn from(escape: UnsupportedEscape) -> ValueFault {
+        ValueFault::Escape(escape)
+    }
+}
+
 impl From<JsonSyntaxError> for RecordFault {
     fn from(syntax: JsonSyntaxError) -> RecordFault {
         RecordFault::Syntax(syntax)
@@ -99,6 +116,7 @@ impl JsonEncoder {
     pub fn new(options: KeyedOptions) -> JsonEncoder {
         JsonEncoder {
             forms: options.columns.iter().map(|column| ValueForm::of(&column.ty)).collect(),
+            tail: RowTail::new(options.constants.clone()),
             binary: false,
             chunk: None,
             records: RecordWalk::new(&[], 0),
@@ -277,19 +295,25 @@ impl JsonEncoder {
                 out.binary.truncate(binary_len);
                 self.write_text(data, &mut out.text)
             }
-            Err(escape) => Err(escape),
+            Err(fault) => Err(fault),
         };
         match written {
             Ok(()) => {
                 out.text_rows.push(self.row - 1);
                 Ok(())
             }
-            Err((column, escape)) => {
+            Err((column, fault)) => {
                 out.binary.truncate(binary_len);
                 out.text.truncate(text_len);
+                let column = &self.options.columns[column];
                 let mut place = self.place_at(chunk, start);
-                place.column = Some(self.options.columns[column].name.clone());
-                Err(self.escape_error(place, escape))
+                place.column = Some(column.name.clone());
+                Err(match fault {
+                    ValueFault::Escape(escape) => self.escape_error(place, escape),
+                    ValueFault::DateFormat(value) => {
+                        date_format_error(&value, column.date_format.as_deref()).at(place)
+                    }
+                })
             }
         }
     }
@@ -298,9 +322,9 @@ impl JsonEncoder {
         &mut self,
         data: &[u8],
         out: &mut Encoded,
-    ) -> Result<bool, (usize, UnsupportedEscape)> {
+    ) -> Result<bool, (usize, ValueFault)> {
         let out = &mut out.binary;
-        out.extend_from_slice(&(self.slots.len() as i16).to_be_bytes());
+        out.extend_from_slice(&self.tail.column_count(self.slots.len()));
         for (i, column) in self.options.columns.iter().enumerate() {
             match field_text(self.slots[i], self.forms[i], data, &mut self.value) {
                 Ok(None) => out.extend_from_slice(&(-1i32).to_be_bytes()),
@@ -308,25 +332,31 @@ impl JsonEncoder {
                     Some(encoder) if encoder.encode(bytes, out) => {}
                     _ => return Ok(false),
                 },
-                Err(escape) => return Err((i, escape)),
+                Err(escape) => return Err((i, escape.into())),
             }
         }
+        out.extend_from_slice(&self.tail.binary);
         Ok(true)
     }
 
-    fn write_text(
-        &mut self,
-        data: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), (usize, UnsupportedEscape)> {
+    fn write_text(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), (usize, ValueFault)> {
         for i in 0..self.slots.len() {
             if i > 0 {
                 out.push(b'\t');
             }
             let field = field_text(self.slots[i], self.forms[i], data, &mut self.value);
-            text::append(field.map_err(|escape| (i, escape))?, out);
+            let field = field.map_err(|escape| (i, escape.into()))?;
+            match (field, &self.options.columns[i].date_format) {
+                (Some(value), Some(format)) => {
+                    let iso = format.respell(value);
+                    let iso = iso.ok_or_else(|| (i, ValueFault::DateFormat(value.to_vec())))?;
+                    out.extend_from_slice(iso.as_bytes());
+                }
+                (field, _) => text::append(field, out),
+            }
         }
         out.push(b'\n');
+        self.tail.complete_text(out);
         Ok(())
     }
 
@@ -400,8 +430,9 @@ impl ChunkEncoder for JsonEncoder {
         self.records = RecordWalk::new(data, chunk.byte);
         self.row = 0;
         self.lines_counted.set((0, 0));
-        self.binary =
-            mode == EncodeMode::Binary && self.options.columns.iter().all(|c| c.field.is_some());
+        self.binary = self.tail.set_input(chunk.input)
+            && mode == EncodeMode::Binary
+            && self.options.columns.iter().all(|c| c.field.is_some());
         self.chunk = Some(chunk);
         Ok(())
     }

@@ -91,6 +91,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
     let column = |name: &String| DelimitedColumn {
         name: name.clone(),
         encoder: None,
+        date_format: None,
         force_null: false,
         force_not_null: false,
     };

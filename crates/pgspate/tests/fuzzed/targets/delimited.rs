@@ -59,6 +59,7 @@ impl DelimitedSetup {
         DelimitedColumn {
             name: format!("c{nth}"),
             encoder: FieldEncoder::new(&ty, &session).ok(),
+            date_format: None,
             force_null: self.force >> nth & 1 != 0,
             force_not_null: self.force >> (nth + 4) & 1 != 0,
         }

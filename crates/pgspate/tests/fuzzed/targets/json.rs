@@ -25,7 +25,12 @@ fn options() -> KeyedOptions {
         ("a", texts),
         ("j", base(3802, "jsonb")),
     ];
-    let columns = types.map(|(name, ty)| KeyedColumn { name: name.into(), ty, field: None });
+    let columns = types.map(|(name, ty)| KeyedColumn {
+        name: name.into(),
+        ty,
+        field: None,
+        date_format: None,
+    });
     let inputs = Arc::new(["in".to_owned()]);
     KeyedOptions { inputs, ignore_unknown: true, ..KeyedOptions::new(columns.to_vec()) }
 }
