@@ -146,8 +146,8 @@ struct PatternFilter {
 }
 
 /// Returns the regular files at most `depth` levels below `folder`, sorted by path. A file that
-/// several paths lead to is returned once, so that its rows are not read twice. A path without links
-/// is preferred.
+/// several paths lead to is returned once, so that its rows are not read twice. A path without
+/// links is preferred.
 fn files_below(
     folder: &Path,
     filter: Option<&PatternFilter>,
